@@ -1,0 +1,109 @@
+"""Every error arrowlog raises, one tree, each with the next step in its words.
+
+ArrowlogError
+├── TableNotFound          there is no log where you pointed
+├── TableExists            a table is already there
+├── LogCorrupt             a file of the log says what it must not, or nothing at all
+├── UnsupportedProtocol    the table needs a newer reader or writer
+├── CommitConflict         somebody else's commit does not go together with yours
+│   ├── ConcurrentRemove
+│   ├── ConcurrentAppend
+│   ├── MetadataChanged
+│   └── ProtocolChanged
+├── CommitStateUnknown     nobody can tell yet whether the commit is in the log
+├── StoreUnavailable       the store did not answer, or not in time
+└── InvalidRequest         the call asks for what cannot be (also a ValueError)
+
+`ArrowlogWarning` is the one warning category: state was read, and something about it needs eyes.
+No message shows a credential: every address passes through `redact`.
+"""
+
+from __future__ import annotations
+
+import re
+
+_USERINFO = re.compile(r"(?<=://)[^/@\s]+@")
+_QUERY = re.compile(r"(://[^\s'\"?]*)\?[^\s'\"]*")
+
+
+def redact(text: str) -> str:
+    """Remove what may be secret from an address or a message: user info and query strings.
+
+    >>> redact("s3://key:secret@bucket/t?token=x")
+    's3://bucket/t'
+    """
+    return _QUERY.sub(r"\1", _USERINFO.sub("", text))
+
+
+class ArrowlogWarning(UserWarning):
+    """The answer stands, and there is something to look at."""
+
+
+class ArrowlogError(Exception):
+    """Base of all. `what` happened, what to do `next`, and where (`file`, `line`, `version`)."""
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        next: str = "",  # noqa: A002 -- reads as a sentence where it is raised
+        file: str | None = None,
+        line: int | None = None,
+        version: int | None = None,
+    ) -> None:
+        """Put the parts together into one message; keep them as attributes."""
+        place = "" if file is None else f"{file}: " if line is None else f"{file}, line {line}: "
+        self.what = redact(what)
+        self.next = redact(next)
+        self.file = None if file is None else redact(file)
+        self.line = line
+        self.version = version
+        super().__init__(redact(f"{place}{what}") + (f" {self.next}" if self.next else ""))
+
+
+class TableNotFound(ArrowlogError):
+    """No transaction log at the given place."""
+
+
+class TableExists(ArrowlogError):
+    """A table is already at the given place."""
+
+
+class LogCorrupt(ArrowlogError):
+    """A log file is damaged, missing or contradicts another."""
+
+
+class UnsupportedProtocol(ArrowlogError):
+    """The table asks for a protocol version or feature this arrowlog does not have."""
+
+
+class CommitConflict(ArrowlogError):
+    """A concurrent commit cannot be reconciled with this one."""
+
+
+class ConcurrentRemove(CommitConflict):
+    """A file this commit relies on was removed or replaced meanwhile."""
+
+
+class ConcurrentAppend(CommitConflict):
+    """Files were added meanwhile that this commit should have seen."""
+
+
+class MetadataChanged(CommitConflict):
+    """Schema, partitioning or properties were changed meanwhile."""
+
+
+class ProtocolChanged(CommitConflict):
+    """The table's protocol was changed meanwhile."""
+
+
+class CommitStateUnknown(ArrowlogError):
+    """The store did not say whether the commit landed; nothing was deleted."""
+
+
+class StoreUnavailable(ArrowlogError):
+    """The store failed or ran out of time."""
+
+
+class InvalidRequest(ArrowlogError, ValueError):
+    """The arguments of a call do not make sense for this table."""

@@ -1,0 +1,120 @@
+"""The first bytes of a commit or JSON checkpoint say how the rest is packed.
+
+`01 01` gzip, `01 02` zstd, `01 03` lz4, `01 04` snappy, `1f 8b` a bare gzip stream, anything else
+plain UTF-8 JSON. Unpacking is capped, and whatever is not exactly one whole stream is an error.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import pyarrow as pa
+
+from arrowlog.errors import LogCorrupt
+
+try:
+    from isal import isal_zlib as _inflate  # twice the speed of zlib where its wheel exists
+except ImportError:  # pragma: no cover -- platforms without a wheel of isal
+    _inflate = zlib
+
+MAGIC = 0x01
+CODECS = {"gzip": 1, "zstd": 2, "lz4": 3, "snappy": 4}
+_NAMES = {number: name for name, number in CODECS.items()}
+_GZIP_WBITS = 31
+_RESTORE = "Restore the file from a backup, or rebuild the log with arrowlog.repair()."
+
+
+def wrap(data: bytes, codec: str = "gzip", level: int = 6) -> bytes:
+    """Pack JSON bytes for the log. `codec` is one of `CODECS` or `none`."""
+    if codec == "none":
+        return data
+    head = bytes((MAGIC, CODECS[codec]))
+    if codec == "gzip":
+        squeeze = zlib.compressobj(level, zlib.DEFLATED, _GZIP_WBITS)
+        return head + squeeze.compress(data) + squeeze.flush()
+    if codec == "snappy":
+        return head + bytes(pa.Codec("snappy").compress(data, asbytes=True))
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, codec) as out:
+        out.write(data)
+    return head + sink.getvalue().to_pybytes()
+
+
+def unwrap(data: bytes, file: str, limit: int) -> bytes:
+    """The JSON bytes of a log file; `LogCorrupt` naming `file` if they cannot be had."""
+    if not data:
+        raise LogCorrupt("the file is empty.", next=_RESTORE, file=file)
+    first = data[0]
+    if first == 0x1F and data[1:2] == b"\x8b":
+        return _gunzip(data, file, limit)
+    if first != MAGIC:
+        if len(data) > limit:
+            raise _too_large(file, limit)
+        return data
+    name = _NAMES.get(data[1]) if len(data) > 1 else None
+    if name is None:
+        code = f"0x{data[1]:02x}" if len(data) > 1 else "missing"
+        raise LogCorrupt(
+            f"the compression codec byte is {code}; known are 0x01 gzip to 0x04 snappy.",
+            next="Read it with the program that wrote it, or a newer arrowlog.",
+            file=file,
+        )
+    body = memoryview(data)[2:]
+    return _gunzip(body, file, limit) if name == "gzip" else _unpack(name, body, file, limit)
+
+
+def _gunzip(body: bytes | memoryview, file: str, limit: int) -> bytes:
+    stream = _inflate.decompressobj(_GZIP_WBITS)
+    try:
+        data: bytes = stream.decompress(body, limit + 1)
+    except (zlib.error, _inflate.error) as error:
+        raise LogCorrupt(f"the gzip stream is damaged ({error}).", next=_RESTORE, file=file) from None
+    if len(data) > limit:
+        raise _too_large(file, limit)
+    if not stream.eof:
+        raise LogCorrupt("the gzip stream is cut off.", next=_RESTORE, file=file)
+    if stream.unused_data:
+        raise LogCorrupt("there are bytes after the gzip stream.", next=_RESTORE, file=file)
+    return data
+
+
+def _unpack(name: str, body: memoryview, file: str, limit: int) -> bytes:
+    try:
+        return _snappy(body, file, limit) if name == "snappy" else _stream(name, body, file, limit)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise LogCorrupt(
+            f"the {name} stream is damaged ({str(error).splitlines()[0]}).", next=_RESTORE, file=file
+        ) from None
+
+
+def _stream(name: str, body: memoryview, file: str, limit: int) -> bytes:
+    reader = pa.BufferReader(pa.py_buffer(body))
+    with pa.CompressedInputStream(reader, name) as stream:
+        data: bytes = stream.read(limit + 1)
+    if len(data) > limit:
+        raise _too_large(file, limit)
+    if not data:
+        raise ValueError("nothing in it")
+    return data
+
+
+def _snappy(body: memoryview, file: str, limit: int) -> bytes:
+    size, shift = 0, 0
+    for byte in body[:5]:  # the length of the plain bytes stands first, 7 bits a byte
+        size |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    if size > limit:
+        raise _too_large(file, limit)
+    plain: Any = pa.Codec("snappy").decompress(pa.py_buffer(body), size, asbytes=True)
+    return bytes(plain)
+
+
+def _too_large(file: str, limit: int) -> LogCorrupt:
+    return LogCorrupt(
+        f"it holds more than {limit} bytes when unpacked.",
+        next="If that is right, raise transaction.maxDecompressedBytes.",
+        file=file,
+    )

@@ -1,0 +1,249 @@
+"""Where bytes come from: few, stateless operations on keys relative to the table's root.
+
+`open_store` picks a backend for an address: own code for local disks, fsspec for everything else.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import unquote, urlsplit
+
+from arrowlog.errors import InvalidRequest, StoreUnavailable, redact
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?:::|://)")
+_SMALL = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """What a store knows of an object without reading it."""
+
+    size: int
+    mtime_ms: int
+    tag: str = ""
+
+
+class Store(Protocol):
+    """What every backend can do. Keys are relative to `root` and use `/`."""
+
+    root: str
+
+    def get(self, key: str) -> bytes:
+        """The object's bytes; `FileNotFoundError` if there is none."""
+
+    def get_many(self, keys: Sequence[str]) -> list[bytes]:
+        """Several objects, in order, at the same time where that helps."""
+
+    def list_from(self, folder: str, start: str = "") -> list[str]:
+        """Names directly in `folder` that are not below `start`, sorted; none if it is missing."""
+
+    def stat(self, key: str) -> Stat | None:
+        """Size and time of an object; None if there is none."""
+
+
+def open_store(
+    uri: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    parallelism: int = 4,
+    timeout_seconds: float = 30.0,
+) -> Store:
+    """The store for a table's address: a path, a `file:` URL, or any URL fsspec knows."""
+    text = os.fspath(uri)
+    if not isinstance(text, str) or not text.strip():
+        raise InvalidRequest("The table's address is empty.", next="Give a path or a URL.")
+    if "\0" in text:
+        raise InvalidRequest("The table's address has a NUL character in it.")
+    if not _SCHEME.match(text):
+        return LocalStore(text, parallelism)
+    if text.startswith(("file://", "local://")):
+        return LocalStore(_local_path(text), parallelism)
+    return FsspecStore(text, storage_options or {}, parallelism, timeout_seconds)
+
+
+def _local_path(url: str) -> str:
+    parts = urlsplit(url)
+    path = unquote(parts.path)
+    return path if parts.netloc in ("", "localhost") else f"//{parts.netloc}{path}"
+
+
+class LocalStore:
+    """A folder on a local disk."""
+
+    def __init__(self, root: str, parallelism: int = 4) -> None:
+        """`root` need not exist yet."""
+        self.root = os.path.abspath(os.path.expanduser(root))  # noqa: PTH100, PTH111 -- hot path
+        self._parallelism = parallelism
+
+    def _path(self, key: str) -> str:
+        return f"{self.root}/{key}"
+
+    def get(self, key: str) -> bytes:
+        """Read a file."""
+        descriptor = _open(self._path(key))
+        try:
+            return _rest(descriptor, os.read(descriptor, _SMALL))
+        finally:
+            os.close(descriptor)
+
+    def get_many(self, keys: Sequence[str]) -> list[bytes]:
+        """Small files in one tight loop, which no number of threads beats; large ones in threads."""
+        found: list[bytes | Future[bytes]] = []
+        pool: ThreadPoolExecutor | None = None
+        try:
+            for key in keys:
+                descriptor = _open(self._path(key))
+                try:
+                    data = os.read(descriptor, _SMALL)
+                except OSError:
+                    os.close(descriptor)
+                    raise
+                if len(data) < _SMALL:
+                    os.close(descriptor)
+                    found.append(data)
+                else:
+                    pool = pool or ThreadPoolExecutor(self._parallelism)
+                    found.append(pool.submit(_finish, descriptor, data))
+            return [item.result() if isinstance(item, Future) else item for item in found]
+        finally:
+            if pool is not None:
+                pool.shutdown()
+
+    def list_from(self, folder: str, start: str = "") -> list[str]:
+        """Names in a folder."""
+        try:
+            names = os.listdir(self._path(folder))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise _unavailable("list", self._path(folder), error) from error
+        return sorted(names if not start else [name for name in names if name >= start])
+
+    def stat(self, key: str) -> Stat | None:
+        """Size, time and inode of a file."""
+        try:
+            found = os.stat(self._path(key))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise _unavailable("look at", self._path(key), error) from error
+        return Stat(found.st_size, found.st_mtime_ns // 1_000_000, f"{found.st_ino}:{found.st_mtime_ns}")
+
+
+def _open(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(path) from None
+    except OSError as error:
+        raise _unavailable("read", path, error) from error
+
+
+def _rest(descriptor: int, data: bytes) -> bytes:
+    """All of a file whose first bytes have been read."""
+    if len(data) < _SMALL:
+        return data
+    parts = [data]
+    size = max(os.fstat(descriptor).st_size - len(data), 0) + 1
+    while part := os.read(descriptor, max(size, _SMALL)):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _finish(descriptor: int, data: bytes) -> bytes:
+    try:
+        return _rest(descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
+def _unavailable(verb: str, where: str, error: Exception) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"Could not {verb} {where}: {redact(str(error)) or type(error).__name__}.",
+        next="Check access and try again.",
+    )
+
+
+class FsspecStore:
+    """Any store fsspec knows, read through one file system instance made for this table."""
+
+    def __init__(
+        self, uri: str, options: Mapping[str, Any], parallelism: int, timeout_seconds: float
+    ) -> None:
+        """Connects lazily; a protocol whose package is missing is an `InvalidRequest`."""
+        import fsspec
+
+        try:
+            self._fs, path = fsspec.core.url_to_fs(
+                uri, **{"use_listings_cache": False, "skip_instance_cache": True, **options}
+            )
+        except (ImportError, ValueError) as error:
+            raise InvalidRequest(
+                f"{uri} cannot be opened: {error}.", next="Check the address, install its package."
+            ) from error
+        self._path = str(path).rstrip("/")
+        self.root = redact(uri).rstrip("/")
+        self._parallelism = parallelism
+        self._timeout = timeout_seconds
+
+    def get(self, key: str) -> bytes:
+        """Read an object."""
+        path = f"{self._path}/{key}"
+        data = self._try("read", path, lambda: self._fs.cat_file(path))
+        return bytes(data)
+
+    def get_many(self, keys: Sequence[str]) -> list[bytes]:
+        """Read objects, some at a time, all before the time limit."""
+        if len(keys) < 2:
+            return [self.get(key) for key in keys]
+        with ThreadPoolExecutor(self._parallelism) as pool:
+            futures = [pool.submit(self.get, key) for key in keys]
+            done, late = wait(futures, timeout=self._timeout)
+            if late:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise StoreUnavailable(
+                    f"{len(late)} of {len(keys)} log files of {self.root} were not there after"
+                    f" {self._timeout:g} s.",
+                    next="Try again, or raise checkpoint.read.timeoutSeconds.",
+                )
+        del done
+        return [future.result() for future in futures]
+
+    def list_from(self, folder: str, start: str = "") -> list[str]:
+        """Names in a folder."""
+        path = f"{self._path}/{folder}"
+        try:
+            found = self._try("list", path, lambda: self._fs.ls(path, detail=False, refresh=True))
+        except FileNotFoundError:
+            return []
+        names = (str(name).rstrip("/").rpartition("/")[2] for name in found)
+        return sorted(name for name in names if name >= start)
+
+    def stat(self, key: str) -> Stat | None:
+        """Size, time and entity tag of an object, as far as the store has them."""
+        path = f"{self._path}/{key}"
+        try:
+            found = self._try("look at", path, lambda: self._fs.info(path))
+        except FileNotFoundError:
+            return None
+        when = next((found[k] for k in ("LastModified", "mtime", "created") if found.get(k)), 0)
+        seconds = when.timestamp() if hasattr(when, "timestamp") else float(when)
+        return Stat(int(found.get("size") or 0), int(seconds * 1000), str(found.get("ETag", when)))
+
+    def _try(self, verb: str, where: str, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except FileNotFoundError:
+            raise FileNotFoundError(where) from None
+        except Exception as error:
+            raise _unavailable(verb, where, error) from error
+
+

@@ -1,0 +1,401 @@
+"""From a store to a state: pick the files, read and decode them, replay.
+
+The only module of this room that asks a store.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from arrowlog.errors import (
+    ArrowlogWarning,
+    InvalidRequest,
+    LogCorrupt,
+    TableNotFound,
+    UnsupportedProtocol,
+)
+from arrowlog.log.actions import Protocol
+from arrowlog.log.checkpoint import Manifest, to_lines
+from arrowlog.log.decode import Actions, LogFile, decode
+from arrowlog.log.envelope import unwrap
+from arrowlog.log.lines import protocol_of
+from arrowlog.log.names import CHECKPOINTS, LOG, Listing, read_listing
+from arrowlog.log.segment import Segment, plan
+from arrowlog.state import replay
+from arrowlog.state.files import files_table
+from arrowlog.state.snapshot import Report, Snapshot, State, read_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from arrowlog.config import Config
+    from arrowlog.log.store import Store
+
+READER_VERSION = WRITER_VERSION = 3
+FEATURES = frozenset(
+    {
+        "checkpoint",
+        "checkpoints",
+        "conditionalWrites",
+        "extendedMetadata",
+        "footerOffsets",
+        "multiPartCheckpoint",
+        "optimizeWrite",
+        "parquetCheckpoint",
+        "schemaDeduplication",
+        "skippedFiles",
+        "tantivy4java",
+    }
+)
+_WINDOW_BYTES = 1 << 25
+_WINDOW_FILES = (64, 4096)
+_CHUNKS_MAX = 64
+
+
+@dataclass(slots=True)
+class _Loading:
+    """A load on its way: where from, how, and what it has cost so far."""
+
+    store: Store
+    config: Config
+    outside: bool
+    started: float = field(default_factory=time.perf_counter)
+    files_read: int = 0
+    bytes_read: int = 0
+    warnings: list[str] = field(default_factory=list)
+
+    def report(self, version: int, source: str, checkpoint: int | None, commits: int) -> Report:
+        spent = (time.perf_counter() - self.started) * 1000
+        told = tuple(self.warnings)
+        return Report(
+            version, source, checkpoint, commits, self.files_read, self.bytes_read, spent, told
+        )
+
+
+def list_log(store: Store) -> Listing:
+    """What is in the log folder; `TableNotFound` if there is no log."""
+    names = store.list_from(LOG)
+    inner = store.list_from(f"{LOG}/{CHECKPOINTS}") if CHECKPOINTS in names else []
+    listing = read_listing(names, inner)
+    if listing.empty:
+        raise TableNotFound(
+            f"There is no table at {store.root}: {LOG}/ has no commits in it.",
+            next="Check the address, or make a table with Table.create().",
+        )
+    return listing
+
+
+def load(
+    store: Store,
+    listing: Listing,
+    config: Config,
+    version: int | None = None,
+    *,
+    strict: bool = False,
+    outside: bool = False,
+) -> Snapshot:
+    """The table at a version (None: the newest that can be read without a gap)."""
+    work = _Loading(store, config, outside)
+    segment, base = _base(work, listing, version)
+    _check_reached(segment, listing, version)
+    if segment.gap is not None:
+        if strict:
+            raise LogCorrupt(
+                f"{segment.gap}.",
+                next="Restore the missing file, or rebuild the log with arrowlog.repair().",
+                version=segment.gap.missing,
+            )
+        work.warnings.append(str(segment.gap))
+        warnings.warn(f"{store.root}: {segment.gap}", ArrowlogWarning, stacklevel=4)
+    actions = _read(work, segment.commits)
+    state = _apply(work, base, actions, segment.version)
+    source = "commits" if segment.checkpoint is None else "checkpoint"
+    return Snapshot(
+        state, work.report(state.version, source, segment.checkpoint, len(segment.commits))
+    )
+
+
+def follow(
+    store: Store,
+    config: Config,
+    snapshot: Snapshot,
+    commits: Sequence[tuple[int, str]],
+    *,
+    outside: bool = False,
+) -> Snapshot:
+    """The table after some commits more, which must follow right on the snapshot."""
+    work = _Loading(store, config, outside)
+    actions = _read(work, commits)
+    state = _apply(work, snapshot.state, actions, commits[-1][0])
+    given = None
+    if "files" in snapshot.__dict__ and state.metadata is snapshot.state.metadata:
+        given = _follow_files(snapshot, state)
+    report = work.report(state.version, "refresh", snapshot.report.checkpoint, len(commits))
+    return Snapshot(state, report, given)
+
+
+def _follow_files(snapshot: Snapshot, state: State) -> pa.Table:
+    """The typed files of the new state, of which only the new ones need typing."""
+    old, new = snapshot.state.adds, state.adds
+    kept = snapshot.files
+    added = new.filter(pc.greater(new["seq"], -1))
+    if new.num_rows - added.num_rows != old.num_rows:
+        still = pl.Series(pl.from_arrow(new.filter(pc.equal(new["seq"], -1))["key"]))
+        before = pl.Series(pl.from_arrow(old["key"]))
+        kept = kept.filter(before.is_in(still.implode()).to_arrow())
+    fresh = files_table(added, state.schema, state.metadata.partition_columns)
+    return _compact(pa.concat_tables([kept, fresh], promote_options="permissive"))
+
+
+def _base(
+    work: _Loading, listing: Listing, version: int | None
+) -> tuple[Segment, State | None]:
+    """The segment to read, and the state of the checkpoint it builds on; bad ones are passed over."""
+    unusable: set[int] = set()
+    for _ in range(len(listing.json_checkpoints) + len(listing.parquet_checkpoints) + 1):
+        segment = plan(listing, version, unusable)
+        if segment.checkpoint is None:
+            break
+        try:
+            return segment, _read_checkpoint(work, listing, segment.checkpoint)
+        except (LogCorrupt, FileNotFoundError) as error:
+            unusable.add(segment.checkpoint)
+            reason = f"{error} is gone" if isinstance(error, FileNotFoundError) else str(error)
+            work.warnings.append(f"checkpoint {segment.checkpoint} was not used: {reason}")
+    return segment, None
+
+
+def _check_reached(segment: Segment, listing: Listing, version: int | None) -> None:
+    if version is None or segment.version == version:
+        return
+    if segment.gap is not None or version <= listing.newest:
+        raise LogCorrupt(
+            f"version {version} cannot be rebuilt: {segment.gap or 'its commit is gone'}.",
+            next="Restore the missing file, or read an earlier version.",
+            version=version,
+        )
+    raise InvalidRequest(
+        f"There is no version {version}; the newest is {segment.version}.", next="", version=version
+    )
+
+
+def _read_checkpoint(work: _Loading, listing: Listing, version: int) -> State:
+    name = listing.json_checkpoints.get(version)
+    if name is None:
+        parts = ", ".join(listing.parquet_checkpoints[version])
+        raise LogCorrupt(
+            f"checkpoint {version} is in Parquet only ({parts}), which this arrowlog cannot read.",
+            file=f"{LOG}/{CHECKPOINTS}",
+            version=version,
+        )
+    file = f"{LOG}/{name}"
+    found = to_lines(_get(work, [file])[0], version, file)
+    files = [LogFile(file, version, found)] if isinstance(found, bytes) else []
+    if isinstance(found, Manifest):
+        parts = [f"{LOG}/{part}" for part in found.parts]
+        for part, data in zip(parts, _get(work, parts), strict=True):
+            lines = to_lines(data, version, part)
+            if isinstance(lines, Manifest):
+                raise LogCorrupt("a part of a checkpoint is a manifest itself.", file=part)
+            files.append(LogFile(part, version, lines))
+    actions = _decode(work, files)
+    if not actions.metadata:
+        raise LogCorrupt("the checkpoint has no metaData.", file=file, version=version)
+    return _apply(work, None, actions, version)
+
+
+def _get(work: _Loading, keys: Sequence[str]) -> list[bytes]:
+    """Log files, unpacked."""
+    found = work.store.get_many(keys)
+    work.files_read += len(found)
+    work.bytes_read += sum(len(data) for data in found)
+    limit = work.config.max_decompressed_bytes
+    return [unwrap(data, key, limit) for key, data in zip(keys, found, strict=True)]
+
+
+def _windows(commits: Sequence[tuple[int, str]], work: _Loading) -> Iterator[Sequence[tuple[int, str]]]:
+    """Commits in portions of some tens of megabytes, as judged by those read so far."""
+    low, high = _WINDOW_FILES
+    start, count = 0, low
+    while start < len(commits):
+        yield commits[start : start + count]
+        start += count
+        mean = work.bytes_read // max(work.files_read, 1) + 1
+        count = max(min(_WINDOW_BYTES // mean, high), low // 4)
+
+
+def _read(work: _Loading, commits: Sequence[tuple[int, str]]) -> Actions:
+    actions = Actions()
+    for window in _windows(commits, work):
+        keys = [f"{LOG}/{name}" for _, name in window]
+        datas = _get(work, keys)
+        files = [
+            LogFile(key, version, data)
+            for key, (version, _), data in zip(keys, window, datas, strict=True)
+        ]
+        actions.extend(_decode(work, files))
+    return actions
+
+
+def _decode(work: _Loading, files: Sequence[LogFile]) -> Actions:
+    """Decode; if that fails because the table is from a newer protocol, say that instead."""
+    try:
+        return decode(files, columnar=work.config.use_optimized)
+    except LogCorrupt:
+        for file in files:
+            for text in file.data.split(b"\n"):
+                protocol = protocol_of(text)
+                if protocol is not None:
+                    check_readable(protocol, file.name)
+        raise
+
+
+def check_readable(protocol: Protocol, where: str) -> None:
+    """Refuse a table that needs a newer reader than this."""
+    unknown = sorted(set(protocol.reader_features) - FEATURES)
+    if protocol.min_reader_version <= READER_VERSION and not unknown:
+        return
+    needs = f"reader version {protocol.min_reader_version}"
+    if unknown:
+        needs += f" and the features {', '.join(unknown)}"
+    raise UnsupportedProtocol(
+        f"{where}: the table needs {needs}; this arrowlog has reader version {READER_VERSION}"
+        f" and knows the features {', '.join(sorted(FEATURES))}.",
+        next="Upgrade arrowlog, or read the table with the program that wrote it.",
+    )
+
+
+def _apply(work: _Loading, base: State | None, actions: Actions, version: int) -> State:
+    """Replay actions on a state, or on nothing."""
+    protocol = base.protocol if base is not None else Protocol()
+    if actions.protocols:
+        seq, protocol = max(actions.protocols, key=lambda found: found[0])
+        check_readable(protocol, actions.place(seq)[0].name)
+    metadata = base.metadata if base is not None else None
+    schema = base.schema if base is not None else None
+    if actions.metadata:
+        seq, metadata = max(actions.metadata, key=lambda found: found[0])
+        try:
+            schema = read_schema(metadata)
+        except ValueError as error:
+            origin, line = actions.place(seq)
+            raise LogCorrupt(f"metaData.schemaString: {error}.", file=origin.name, line=line) from None
+    if metadata is None or schema is None:
+        raise LogCorrupt(
+            f"no metaData in the log up to version {version}.",
+            next="Restore version 0, or rebuild the log with arrowlog.repair().",
+            file=actions.origins[0].name if actions.origins else None,
+        )
+    adds = _keyed(work, actions, "add")
+    removes = _keyed(work, actions, "remove")
+    live = _replay(base, adds, removes)
+    _check_counts(actions)
+    return State(version, protocol, metadata, schema, live)
+
+
+def _keyed(work: _Loading, actions: Actions, action: str) -> pa.Table:
+    """The actions with the key of their file; refuses paths that lead out of the table."""
+    table = actions.table(action)
+    if "path" not in table.column_names:
+        return table.append_column("key", pa.array([], pa.string()))
+    path = table["path"]
+    if pc.any(pc.or_(pc.starts_with(path, "/"), pc.match_substring(path, ":"))).as_py():
+        text = pl.Series("path", pl.from_arrow(path))
+        key = text.to_frame().select(replay.keys(pl.col("path"), _roots(work.store.root))).to_series()
+        path = pa.chunked_array([pc.cast(key.to_arrow(), pa.string())])
+    table = table.append_column("key", path)
+    if action == "add":
+        _check_paths(work, actions, table)
+    return table
+
+
+def _roots(root: str) -> list[str]:
+    """Every way to spell the table's root in an absolute path."""
+    scheme, colon, rest = root.partition("://")
+    if not colon:
+        return [root, f"file://{root}", f"file:{root}"]
+    if scheme in ("s3", "s3a", "s3n"):
+        return [f"{name}://{rest}" for name in ("s3", "s3a", "s3n")]
+    return [root, f"/{rest}"] if scheme == "memory" else [root]
+
+
+def _check_paths(work: _Loading, actions: Actions, adds: pa.Table) -> None:
+    key = adds["key"]
+    doubtful = pc.or_(pc.match_substring(key, ".."), pc.match_substring(key, ":"))
+    doubtful = pc.or_(doubtful, pc.or_(pc.starts_with(key, "/"), pc.equal(key, "")))
+    if not pc.any(doubtful).as_py():
+        return
+    pattern = r"^/|(^|/)\.\.(/|$)|^[A-Za-z][A-Za-z0-9+.-]*:/|^$"
+    bad = adds.filter(pc.match_substring_regex(key, pattern))
+    for number in range(bad.num_rows):
+        path = bad["path"][number].as_py()
+        if path and work.outside:
+            continue
+        origin, line = actions.place(bad["seq"][number].as_py())
+        what = f"the add has the path {path!r}, outside the table." if path else "the path is empty."
+        raise LogCorrupt(
+            what,
+            next=f"If the files of {work.store.root} may lie elsewhere, open the table with"
+            " allow_outside_paths=True." if path else "",
+            file=origin.name,
+            line=line,
+        )
+
+
+def _replay(base: State | None, adds: pa.Table, removes: pa.Table) -> pa.Table:
+    fresh = pl.DataFrame(pl.from_arrow(adds.select(["key", "seq"])))
+    gone = pl.DataFrame(pl.from_arrow(removes.select(["key", "seq"])))
+    mask = replay.live_adds(fresh, gone)
+    live = adds if mask is None else adds.filter(mask.to_arrow())
+    if base is None:
+        return live
+    kept = base.adds.set_column(
+        base.adds.column_names.index("seq"), "seq", pa.repeat(pa.scalar(-1), base.adds.num_rows)
+    )
+    touched = pl.Series(pl.from_arrow(kept["key"])).is_in(
+        pl.concat([fresh["key"], gone["key"]]).implode()
+    )
+    if touched.any():
+        kept = kept.filter((~touched).to_arrow())
+    return _compact(pa.concat_tables([kept, live], promote_options="default"))
+
+
+def _compact(table: pa.Table) -> pa.Table:
+    """Many refreshes leave many small chunks; put them together now and then."""
+    many = table.num_columns and table.column(0).num_chunks > _CHUNKS_MAX
+    return table.combine_chunks() if many else table
+
+
+def _check_counts(actions: Actions) -> None:
+    """A commit that says how many actions it has must have them all."""
+    infos = actions.table("commitInfo")
+    if "numActions" not in infos.column_names:
+        return
+    said = infos.select(["seq", "numActions"]).filter(pc.is_valid(infos["numActions"]))
+    frame = pl.DataFrame(pl.from_arrow(said)).sort("seq")
+    files = pl.DataFrame(
+        {
+            "first": [origin.first for origin in actions.origins],
+            "lines": [origin.lines for origin in actions.origins],
+        }
+    )
+    wrong = frame.join_asof(files, left_on="seq", right_on="first", strategy="backward").filter(
+        pl.col("lines") != pl.col("numActions") + 1
+    )
+    for seq, said_count, _, lines in wrong.head(1).iter_rows():
+        origin, _ = actions.place(seq)
+        raise LogCorrupt(
+            f"the commit says it has {said_count} actions and has {lines - 1}: it is not whole.",
+            next="Restore the file from a backup, or rebuild the log with arrowlog.repair().",
+            file=origin.name,
+            version=origin.version,
+        )
+
+

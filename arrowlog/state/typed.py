@@ -1,0 +1,162 @@
+"""Text to types: partition values and statistics, as the table's schema has them.
+
+The schema says what a value is, never the look of its text. What cannot be read as its type is null,
+for a bound "unknown"; a partition value that cannot be read is told apart from a real NULL by
+`partition_values`. Casts run over whole columns; the slow path runs only over a column that has
+something odd in it.
+"""
+
+from __future__ import annotations
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+TRUNCATED = " [TRUNCATED]"
+_INTEGER = r"^-?[0-9]{1,19}$"
+_FLOAT = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?$"
+_DATE = r"^-?[0-9]{4}-[0-9]{2}-[0-9]{2}$"
+_TIMESTAMP = (
+    r"^(?P<day>[0-9]{4}-[0-9]{2}-[0-9]{2})[T ]"
+    r"(?P<hour>[0-9]{2}:[0-9]{2})(?P<second>:[0-9]{2})?(?P<part>\.[0-9]{1,9})?"
+    r"(?P<zone>Z|[+-][0-9]{2}:?[0-9]{2})?$"
+)
+EPOCH_DAYS_MAX = 10**6
+EPOCH_MICROS_MIN = 10**14
+
+
+def has_bounds(kind: pa.DataType) -> bool:
+    """Whether a column of this type can have statistics that compare."""
+    return not (pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_null(kind))
+
+
+def cast_text(text: pa.ChunkedArray, kind: pa.DataType, *, upper: bool = False) -> pa.ChunkedArray:
+    """Text as values of a type; null where it is not one.
+
+    `upper` is for maxima: digits below a microsecond are rounded up, for minima down.
+    """
+    if text.null_count == len(text):
+        return pa.chunked_array([pa.nulls(len(text), kind)])
+    if pa.types.is_string(kind):
+        return _without_mark(text)
+    if pa.types.is_timestamp(kind):
+        return _timestamps(text, kind, upper=upper)
+    if pa.types.is_date(kind):
+        return _dates(text)
+    if pa.types.is_floating(kind):
+        return _finite(_numbers(text, kind, _FLOAT))
+    if pa.types.is_boolean(kind):
+        return _booleans(text)
+    return _numbers(text, kind, _DECIMAL if pa.types.is_decimal(kind) else _INTEGER)
+
+
+def _numbers(text: pa.ChunkedArray, kind: pa.DataType, pattern: str) -> pa.ChunkedArray:
+    """Cast all at once; if that fails, what matches the pattern, value by value where it must be."""
+    if not pc.any(pc.match_substring(text, "x")).as_py():  # 0x10 casts, and is no number here
+        try:
+            return pc.cast(text, kind)
+        except pa.ArrowInvalid:
+            pass
+    return _cast_each(_only(text, pattern), kind)
+
+
+def _only(text: pa.ChunkedArray, pattern: str) -> pa.ChunkedArray:
+    return pc.if_else(pc.match_substring_regex(text, pattern), text, None)
+
+
+def _cast_each(text: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Values that look right may still be out of range; look at the distinct ones one by one."""
+    try:
+        return pc.cast(text, kind)
+    except pa.ArrowInvalid:
+        pass
+    codes = text.combine_chunks().dictionary_encode()
+    values = pa.concat_arrays([_cast_one(value, kind) for value in codes.dictionary])
+    return pa.chunked_array([values.take(codes.indices)], kind)
+
+
+def _cast_one(value: pa.Scalar, kind: pa.DataType) -> pa.Array:
+    try:
+        return pc.cast(pa.array([value.as_py()], pa.string()), kind)
+    except pa.ArrowInvalid:
+        return pa.nulls(1, kind)
+
+
+def _finite(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    finite = pc.is_finite(values)
+    return values if pc.all(finite).as_py() is not False else pc.if_else(finite, values, None)
+
+
+def _booleans(text: pa.ChunkedArray) -> pa.ChunkedArray:
+    lower = pc.ascii_lower(text)
+    known = pc.is_in(lower, pa.array(["true", "false"]))
+    return pc.if_else(known, pc.equal(lower, "true"), None)
+
+
+def _without_mark(text: pa.ChunkedArray) -> pa.ChunkedArray:
+    marked = pc.ends_with(text, TRUNCATED)
+    if not pc.any(marked).as_py():
+        return text
+    return pc.if_else(marked, pc.utf8_slice_codeunits(text, 0, -len(TRUNCATED)), text)
+
+
+def _dates(text: pa.ChunkedArray) -> pa.ChunkedArray:
+    """ISO dates, or days since 1970 if they can be no other number."""
+    try:
+        return pc.cast(text, pa.date32())
+    except pa.ArrowInvalid:
+        pass
+    iso = _cast_each(_only(text, _DATE), pa.date32())
+    number = _cast_each(_only(text, _INTEGER), pa.int64())
+    days = pc.if_else(pc.less(pc.abs(number), EPOCH_DAYS_MAX), number, None)
+    return pc.coalesce(iso, pc.cast(pc.cast(days, pa.int32()), pa.date32()))
+
+
+def _timestamps(text: pa.ChunkedArray, kind: pa.DataType, *, upper: bool) -> pa.ChunkedArray:
+    """ISO-8601, without a zone UTC; or microseconds since 1970 if they can be nothing else."""
+    shortest = pc.min(pc.utf8_length(text)).as_py()
+    if shortest > len("2024-01-01"):  # a bare date is no moment
+        for written in (pa.timestamp("us", "UTC"), pa.timestamp("us")):
+            try:
+                return pc.cast(pc.cast(pc.cast(text, written), pa.int64()), kind)
+            except pa.ArrowInvalid:
+                continue
+    return pc.cast(_slow_micros(text, upper=upper), kind)
+
+
+def _slow_micros(text: pa.ChunkedArray, *, upper: bool) -> pa.ChunkedArray:
+    """Any mixture of forms, each value by its own."""
+    texts = pl.Series("text", pl.from_arrow(text), dtype=pl.String)
+    parts = texts.to_frame().select("text", found=pl.col("text").str.extract_groups(_TIMESTAMP))
+    clock = pl.concat_str("day", pl.lit("T"), "hour", pl.col("second").fill_null(":00"))
+    nanos = pl.col("part").fill_null(".").str.slice(1).str.pad_end(9, "0").cast(pl.Int64)
+    zone = pl.col("zone").fill_null("Z").str.replace(":", "")
+    sign = pl.when(zone.str.starts_with("-")).then(-1).otherwise(1)
+    hours = zone.str.slice(1, 2).cast(pl.Int64, strict=False).fill_null(0)
+    minutes = zone.str.slice(3, 2).cast(pl.Int64, strict=False).fill_null(0)
+    moment = clock.str.to_datetime("%Y-%m-%dT%H:%M:%S", strict=False, time_unit="us")
+    iso = (
+        moment.dt.epoch("us")
+        + (nanos + (999 if upper else 0)) // 1000
+        - sign * (hours * 60 + minutes) * 60_000_000
+    )
+    number = pl.col("text").str.extract("^(-?[0-9]{1,19})$").cast(pl.Int64, strict=False)
+    micros = pl.when((number >= EPOCH_MICROS_MIN) | (number <= -EPOCH_MICROS_MIN)).then(number)
+    found = parts.unnest("found").select(pl.coalesce(iso, micros)).to_series()
+    return pa.chunked_array([found.to_arrow()])
+
+
+def partition_values(text: pa.ChunkedArray, kind: pa.DataType) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    """Partition values of a column, and for which files nobody can tell what they are.
+
+    JSON null, absent, empty for a type that is not text, and Hive's marker are NULL.
+    """
+    null = pc.equal(text, HIVE_NULL)
+    if not pa.types.is_string(kind):
+        null = pc.or_(null, pc.equal(text, ""))
+    if pc.any(null).as_py():
+        text = pc.if_else(null, None, text)
+    values = text if pa.types.is_string(kind) else cast_text(text, kind)
+    return values, pc.and_(pc.is_valid(text), pc.is_null(values))
