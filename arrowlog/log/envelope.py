@@ -18,9 +18,11 @@ try:
 except ImportError:  # pragma: no cover -- platforms without a wheel of isal
     _inflate = zlib
 
+Octets = bytes | bytearray | memoryview
 MAGIC = 0x01
 CODECS = {"gzip": 1, "zstd": 2, "lz4": 3, "snappy": 4}
 _NAMES = {number: name for name, number in CODECS.items()}
+_GZIP = b"\x1f\x8b"
 _GZIP_WBITS = 31
 _RESTORE = "Restore the file from a backup, or rebuild the log with arrowlog.repair()."
 
@@ -41,16 +43,26 @@ def wrap(data: bytes, codec: str = "gzip", level: int = 6) -> bytes:
     return head + sink.getvalue().to_pybytes()
 
 
+def packed(data: Octets, start: int, length: int) -> bool:
+    """Whether the file at `start` is in an envelope, whole or not."""
+    return length > 0 and (data[start] == MAGIC or data[start] == _GZIP[0])
+
+
+def check_plain(length: int, file: str, limit: int) -> None:
+    """What can be wrong with a file that is in no envelope."""
+    if length == 0:
+        raise LogCorrupt("the file is empty.", next=_RESTORE, file=file)
+    if length > limit:
+        raise _too_large(file, limit)
+
+
 def unwrap(data: bytes, file: str, limit: int) -> bytes:
     """The JSON bytes of a log file; `LogCorrupt` naming `file` if they cannot be had."""
-    if not data:
-        raise LogCorrupt("the file is empty.", next=_RESTORE, file=file)
-    first = data[0]
-    if first == 0x1F and data[1:2] == b"\x8b":
+    first = data[0] if data else 0
+    if data[:2] == _GZIP:
         return _gunzip(data, file, limit)
     if first != MAGIC:
-        if len(data) > limit:
-            raise _too_large(file, limit)
+        check_plain(len(data), file, limit)
         return data
     name = _NAMES.get(data[1]) if len(data) > 1 else None
     if name is None:

@@ -7,7 +7,7 @@ byte for byte, until somebody asks for a key of them; then `flatten` looks it up
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import pyarrow as pa
@@ -186,7 +186,7 @@ def table_of(action: str, rows: Sequence[int], found: Sequence[Any]) -> pa.Table
     """Decoded lines of one action as a table; `rows` says which line each of them is."""
     if action == "commitInfo":
         found = [_info(raw) for raw in found]
-    columns: dict[str, pa.Array] = {"row": pa.array(rows, pa.int64())}
+    columns: dict[str, pa.Array] = {"seq": pa.array(rows, pa.int64())}
     for name, kind in FIELDS[action].items():
         values: list[Any] = [getattr(item, name) for item in found]
         if kind in (Kind.FLAT, Kind.JSON, Kind.STATS) and action != "commitInfo":
@@ -298,6 +298,3 @@ def _scalar(raw: msgspec.Raw) -> str | None:
     """A value as the text a map of strings would hold; numbers keep every digit."""
     text = _text(raw)
     return None if text is None or (bytes(raw)[:1] in (b"{", b"[")) else text
-
-
-Action = Literal["add", "remove", "mergeskip", "commitInfo"]

@@ -15,6 +15,7 @@ LOG = "_transaction_log"
 CHECKPOINTS = "_checkpoints"
 POINTER = "_last_checkpoint"
 VERSION_MAX = (1 << 63) - 1
+_USUAL = len("00000000000000000000.json")
 
 _JSON_PART = re.compile(r"([0-9]+)\.checkpoint\.([0-9a-f]{12})\.([0-9]{5})\.json")
 _PARQUET = re.compile(r"([0-9]+)\.checkpoint(?:\.([0-9]{5})-of-([0-9]{5}))?\.parquet")
@@ -62,9 +63,14 @@ def read_listing(names: Iterable[str], checkpoint_names: Iterable[str] = ()) -> 
     What is none of these names is ignored, temporary files included.
     """
     listing = Listing()
+    commits = listing.commits
     for name in names:
         if not name.endswith(".json"):
             continue
+        if len(name) == _USUAL and name[:20].isdigit() and name.isascii():
+            version = int(name[:20])
+            if version <= VERSION_MAX and commits.setdefault(version, name) is name:
+                continue
         stem = name[:-5]
         if stem.isdigit() and stem.isascii():
             _put(listing.commits, stem, name)

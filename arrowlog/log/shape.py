@@ -32,15 +32,15 @@ from arrowlog.log.actions import ALIASES, FIELDS, REQUIRED, STATS_MAPS, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from concurrent.futures import Executor
 
 Path = tuple[str, ...]
-Columns = dict[str, pa.Array]
+Columns = dict[str, Any]
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+|\s+')
 _NUMBER = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
 _WIDTH_MAX = 20_000
 _BLOCK = 1 << 20
-_SMALL = 1 << 16
 _ACTIONS = {*FIELDS, "protocol", "metaData"}
 _WORDS = {"true": True, "false": False, "null": None}
 
@@ -62,7 +62,7 @@ class Fixed:
 
 
 Leaf = Slot | Fixed
-Values = dict[Slot, pa.Array]
+Values = dict[Slot, pa.ChunkedArray]
 
 
 @dataclass(slots=True)
@@ -266,38 +266,43 @@ def _check(shape: Shape) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What a shape made of a buffer: columns for the lines in `rows`, and the lines that differ."""
+    """What a shape made of a buffer: columns for the lines in `rows`, and the lines that differ.
 
-    rows: pl.Series
+    `rows` is None if all lines match.
+    """
+
     columns: Columns
-    odd: list[tuple[int, bytes]]
+    rows: pl.Series | None = None
+    odd: Sequence[tuple[int, bytes]] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """A buffer of whole lines, each ended by a line feed, without other control characters."""
+    """A buffer of `count` whole lines, each ended by a line feed."""
 
-    data: bytes
+    data: bytes | memoryview
     count: int
 
     @classmethod
-    def of(cls, data: bytes) -> Lines | None:
-        """The lines in `data`, or None if control characters in it need a closer look."""
-        octets = _octets(data)
-        count = int((octets == 10).sum())
-        return cls(data, count) if (octets < 32).sum() == count else None
+    def join(cls, texts: Sequence[bytes]) -> Lines:
+        """Lines that came out of another buffer."""
+        return cls(b"\n".join([*texts, b""]), len(texts))
 
     def texts(self) -> list[bytes]:
         """Each line by itself, without its line feed."""
-        return self.data.split(b"\n")[: self.count]
+        return bytes(self.data).split(b"\n")[: self.count]
+
+    def marks(self, mark: int) -> int:
+        """How often a character stands in the buffer."""
+        return int((octets(self.data) == mark).sum())
+
+    def clean(self) -> bool:
+        """Whether there are no control characters but line feeds, and those at the line ends."""
+        return int((octets(self.data) < 32).sum()) == self.count
 
 
-def line_feeds(data: bytes) -> int:
-    """How many lines end in `data`."""
-    return data.count(b"\n") if len(data) < _SMALL else int((_octets(data) == 10).sum())
-
-
-def _octets(data: bytes) -> pl.Series:
+def octets(data: bytes | bytearray | memoryview) -> pl.Series:
+    """The bytes as numbers, without a copy."""
     array = pa.Array.from_buffers(pa.uint8(), len(data), [None, pa.py_buffer(data)])
     return pl.Series(pl.from_arrow(array))
 
@@ -328,77 +333,133 @@ def _fields(shape: Shape) -> list[_Field]:
     return fields
 
 
-def match(lines: Lines, shape: Shape) -> Match:
-    """Columns of every line that has this shape. Raises `pa.ArrowInvalid` on bytes not UTF-8."""
+def match(lines: Lines, shape: Shape, pool: Executor | None = None) -> Match | None:
+    """Columns of every line that has this shape. Raises `pa.ArrowInvalid` on bytes not UTF-8.
+
+    With a pool, the work is spread over its threads; then a line with more or fewer commas than the
+    shape cannot be located, and the answer is None: ask again without.
+    """
     fields = _fields(shape)
-    cuts, odd = _cut(lines, len(fields))
-    wrong = _Wrong()
-    values: Values = {}
-    for item, cut in zip(fields, cuts, strict=True):
-        if item.slot is None:
-            wrong.unless(pc.equal(cut, item.before.encode()))
-            continue
-        start, stop = item.before.encode(), item.after.encode()
-        lengths = pc.min_max(pc.binary_length(cut)).as_py()
-        wrong.unless(pc.starts_with(cut, start))
-        if stop:
-            wrong.unless(pc.ends_with(cut, stop))
-            if (lengths["min"] or 0) < len(start) + len(stop):
-                wrong.unless(pc.greater_equal(pc.binary_length(cut), len(start) + len(stop)))
-        # An open end makes binary_slice ask for a negative amount of memory.
-        value = pc.binary_slice(cut, len(start), -len(stop) or lengths["max"]).view(pa.string())
-        values[item.slot] = _number(value, wrong) if item.slot.number else value
-    _count_marks(lines, shape, values, [text for _, text in odd], wrong)
-    return _matched(lines, shape, values, odd, wrong.rows)
+    cuts, odd = _cut(lines, len(fields), numbered=pool is None)
+    if pool is not None and odd:
+        return None
+    spread = map if pool is None else pool.map
+    checked = list(spread(_check_field, fields, cuts))
+    values = {item.slot: value for item, (value, _) in zip(fields, checked, strict=True) if item.slot}
+    wrong = [failed for _, fails in checked for failed in fails]
+    others = b"".join(text for _, text in odd)
+    constant = "".join(part for part in shape.parts if isinstance(part, str))
+    for mark in ('"', "\\"):
+        known = constant.count(mark) * (lines.count - len(odd)) + others.count(mark.encode())
+        if wrong or lines.marks(ord(mark)) != known:
+            wrong += [
+                pl.Series(pl.from_arrow(pc.match_substring(value, mark)))
+                for value in values.values()
+                if pa.types.is_string(value.type)
+            ]
+    return _matched(lines, shape, values, odd, wrong)
 
 
-class _Wrong:
-    """Which lines turned out not to have the shape; `rows` is None as long as all do."""
+Failed = list[pl.Series]
 
-    def __init__(self) -> None:
-        self.rows: pl.Series | None = None
 
-    def unless(self, right: pa.Array) -> None:
-        if pc.all(right).as_py() is False:
-            self.mark(~pl.Series(pl.from_arrow(right)))
+def _check_field(item: _Field, cut: pa.ChunkedArray) -> tuple[Any, Failed]:
+    """The values of a slot, and in which lines its field is not as the shape has it."""
+    failed: Failed = []
+    if item.slot is None:
+        _unless(pc.equal(cut, item.before.encode()), failed)
+        return None, failed
+    value = _between(cut, item.before.encode(), item.after.encode(), failed)
+    return (_number(value, failed) if item.slot.number else value), failed
 
-    def mark(self, rows: pl.Series) -> None:
-        self.rows = rows if self.rows is None else self.rows | rows
+
+def _unless(right: pa.ChunkedArray, failed: Failed) -> None:
+    if pc.all(right).as_py() is False:
+        failed.append(~pl.Series(pl.from_arrow(right)))
+
+
+def _between(cut: pa.ChunkedArray, start: bytes, stop: bytes, failed: Failed) -> pa.ChunkedArray:
+    """What stands between two constant texts."""
+    _unless(pc.starts_with(cut, start), failed)
+    if stop:
+        _unless(pc.ends_with(cut, stop), failed)
+        value = pc.binary_slice(cut, len(start), -len(stop))
+    else:  # an open end makes binary_slice ask for a negative amount of memory
+        value = pc.binary_replace_slice(cut, 0, len(start), b"")
+    if _total(value) + len(cut) * len(start + stop) != _total(cut):  # the two overlap somewhere
+        _unless(pc.greater_equal(pc.binary_length(cut), len(start + stop)), failed)
+    return _as(pa.string(), value)
+
+
+def _as(kind: pa.DataType, texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Text as binary or the other way round, without looking at it."""
+    return pa.chunked_array([chunk.view(kind) for chunk in texts.chunks], kind)
+
+
+def _total(texts: pa.ChunkedArray) -> int:
+    """Bytes in all texts together."""
+    total = 0
+    for chunk in texts.chunks:
+        offsets = pa.Array.from_buffers(
+            pa.int32(), len(chunk) + 1, [None, chunk.buffers()[1]], offset=chunk.offset
+        )
+        total += offsets[len(chunk)].as_py() - offsets[0].as_py()
+    return total
+
+
+def _number(text: pa.ChunkedArray, failed: Failed) -> pa.ChunkedArray:
+    """Check that the text is a JSON number, and read it if it is an integer.
+
+    An integer is checked by writing it again: 007, 0x7 and -0 come out different.
+    """
+    try:
+        number = pc.cast(text, pa.int64())
+    except pa.ArrowInvalid:
+        _unless(pc.match_substring_regex(text, _NUMBER), failed)
+        return text
+    again = pc.cast(number, pa.string())
+    if not again.equals(text):
+        _unless(pc.equal(again, text), failed)
+    return number
 
 
 def _matched(
-    lines: Lines,
-    shape: Shape,
-    values: Values,
-    odd: list[tuple[int, bytes]],
-    wrong: pl.Series | None,
+    lines: Lines, shape: Shape, values: Values, odd: list[tuple[int, bytes]], failed: Failed
 ) -> Match:
+    if not odd and not failed:
+        return Match(_columns(shape, values, lines.count))
     rows = pl.int_range(lines.count, dtype=pl.Int64, eager=True)
     if odd:
         rows = rows.filter(~rows.is_in([row for row, _ in odd]))
-    if wrong is not None:
-        texts = lines.texts()
-        odd = sorted(odd + [(row, texts[row]) for row in rows.filter(wrong).to_list()])
+    if failed:
+        wrong = failed[0]
+        for more in failed[1:]:
+            wrong = wrong | more
+        if wrong.any():
+            texts = lines.texts()
+            odd = sorted(odd + [(row, texts[row]) for row in rows.filter(wrong).to_list()])
         rows = rows.filter(~wrong)
         right = (~wrong).to_arrow()
         values = {slot: value.filter(right) for slot, value in values.items()}
-    return Match(rows, _columns(shape, values, rows.len()), odd)
+    return Match(_columns(shape, values, rows.len()), rows, odd)
 
 
-def _cut(lines: Lines, width: int) -> tuple[list[pa.Array], list[tuple[int, bytes]]]:
+def _cut(
+    lines: Lines, width: int, *, numbered: bool
+) -> tuple[list[pa.ChunkedArray], list[tuple[int, bytes]]]:
     """Cut every line at its commas; hand back the lines that have more or fewer of them."""
     odd: list[tuple[int, bytes]] = []
 
     def skip(row: Any) -> str:
-        odd.append((row.number - 1, row.text.encode()))
+        odd.append((row.number - 1 if numbered else 0, row.text.encode()))
         return "skip"
 
     names = [str(i) for i in range(width)]
-    kind = pa.binary() if lines.data.isascii() else pa.string()  # text is checked for UTF-8
+    plain = int((octets(lines.data) > 127).sum()) == 0  # else text is checked for UTF-8
     table = csv.read_csv(
         pa.BufferReader(pa.py_buffer(lines.data)),
         read_options=csv.ReadOptions(
-            column_names=names, use_threads=False, block_size=_BLOCK
+            column_names=names, use_threads=not numbered, block_size=_block(lines)
         ),
         parse_options=csv.ParseOptions(
             delimiter=",",
@@ -408,35 +469,18 @@ def _cut(lines: Lines, width: int) -> tuple[list[pa.Array], list[tuple[int, byte
             invalid_row_handler=skip,
         ),
         convert_options=csv.ConvertOptions(
-            column_types=dict.fromkeys(names, kind), strings_can_be_null=False
+            column_types=dict.fromkeys(names, pa.binary() if plain else pa.string()),
+            strings_can_be_null=False,
         ),
     )
-    return [table[name].combine_chunks().view(pa.binary()) for name in names], odd
+    columns = table.columns
+    return (columns if plain else [_as(pa.binary(), column) for column in columns]), odd
 
 
-def _number(text: pa.Array, wrong: _Wrong) -> pa.Array:
-    """Check that the text is a JSON number; integers are checked by reading them."""
-    try:
-        plain = pc.min(pc.cast(text, pa.int64())).as_py() or 0
-    except pa.ArrowInvalid:
-        plain = 0
-    if plain <= 0 or pc.any(pc.starts_with(text, "0")).as_py():  # 007, 0x7, 1e3, -1
-        wrong.unless(pc.match_substring_regex(text, _NUMBER))
-    return text
-
-
-def _count_marks(
-    lines: Lines, shape: Shape, values: Values, odd: list[bytes], wrong: _Wrong
-) -> None:
-    """Find values with a quotation mark or backslash in them; a count says whether there are any."""
-    octets = _octets(lines.data)
-    constant = "".join(part for part in shape.parts if isinstance(part, str))
-    for mark in ('"', "\\"):
-        known = constant.count(mark) * (lines.count - len(odd))
-        known += sum(text.count(mark.encode()) for text in odd)
-        if wrong.rows is not None or (octets == ord(mark)).sum() != known:
-            for value in values.values():
-                wrong.unless(pc.invert(pc.match_substring(value, mark)))
+def _block(lines: Lines) -> int:
+    """Bytes to cut at a time: what fits a cache, unless lines are longer than that."""
+    mean = len(lines.data) // max(lines.count, 1)
+    return min(max(_BLOCK, 64 * mean), len(lines.data) + 1)
 
 
 def _join(parts: Sequence[str | Slot], values: Values, count: int) -> pa.Array:
@@ -446,7 +490,7 @@ def _join(parts: Sequence[str | Slot], values: Values, count: int) -> pa.Array:
         if isinstance(part, str) and merged and isinstance(merged[-1], str):
             merged[-1] += part
         else:
-            merged.append(values[part] if isinstance(part, Slot) else part)
+            merged.append(pc.cast(values[part], pa.string()) if isinstance(part, Slot) else part)
     if len(merged) == 1 and isinstance(merged[0], str):
         return pa.repeat(merged[0], count)
     return pc.binary_join_element_wise(*merged, "")
@@ -478,6 +522,7 @@ def _column(kind: Kind, leaf: Leaf, values: Values, count: int) -> pa.Array:
         value = values[leaf]
         if kind is Kind.INT:
             return pc.cast(value, pa.int64())
+        value = pc.cast(value, pa.string())
         return value.dictionary_encode() if kind is Kind.WORD else value
     if kind is Kind.BOOL:
         return pa.repeat(leaf.value, count)

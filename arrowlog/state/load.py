@@ -23,17 +23,18 @@ from arrowlog.errors import (
 )
 from arrowlog.log.actions import Protocol
 from arrowlog.log.checkpoint import Manifest, to_lines
-from arrowlog.log.decode import Actions, LogFile, decode
+from arrowlog.log.decode import LINE_BITS, Actions, decode
 from arrowlog.log.envelope import unwrap
 from arrowlog.log.lines import protocol_of
 from arrowlog.log.names import CHECKPOINTS, LOG, Listing, read_listing
 from arrowlog.log.segment import Segment, plan
+from arrowlog.log.window import Window
 from arrowlog.state import replay
 from arrowlog.state.files import files_table
 from arrowlog.state.snapshot import Report, Snapshot, State, read_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from arrowlog.config import Config
     from arrowlog.log.store import Store
@@ -54,8 +55,8 @@ FEATURES = frozenset(
         "tantivy4java",
     }
 )
-_WINDOW_BYTES = 1 << 25
-_WINDOW_FILES = (64, 4096)
+_FIRST_FILES = 4  # read first, to see how large files are
+_WINDOW_BYTES = 1 << 24
 _CHUNKS_MAX = 64
 
 
@@ -197,15 +198,18 @@ def _read_checkpoint(work: _Loading, listing: Listing, version: int) -> State:
         )
     file = f"{LOG}/{name}"
     found = to_lines(_get(work, [file])[0], version, file)
-    files = [LogFile(file, version, found)] if isinstance(found, bytes) else []
+    names, datas = [file], [found]
     if isinstance(found, Manifest):
-        parts = [f"{LOG}/{part}" for part in found.parts]
-        for part, data in zip(parts, _get(work, parts), strict=True):
-            lines = to_lines(data, version, part)
-            if isinstance(lines, Manifest):
-                raise LogCorrupt("a part of a checkpoint is a manifest itself.", file=part)
-            files.append(LogFile(part, version, lines))
-    actions = _decode(work, files)
+        names = [f"{LOG}/{part}" for part in found.parts]
+        pieces = zip(names, _get(work, names), strict=True)
+        datas = [to_lines(data, version, name) for name, data in pieces]
+    plain = [data for data in datas if isinstance(data, bytes)]
+    if len(plain) < len(names):
+        raise LogCorrupt("a part of the checkpoint is a manifest itself.", file=file)
+    window = Window(work.config.max_decompressed_bytes)
+    for part, lines in zip(names, plain, strict=True):
+        window.append(part, version, lines)
+    actions = _decode(work, window)
     if not actions.metadata:
         raise LogCorrupt("the checkpoint has no metaData.", file=file, version=version)
     return _apply(work, None, actions, version)
@@ -220,40 +224,33 @@ def _get(work: _Loading, keys: Sequence[str]) -> list[bytes]:
     return [unwrap(data, key, limit) for key, data in zip(keys, found, strict=True)]
 
 
-def _windows(commits: Sequence[tuple[int, str]], work: _Loading) -> Iterator[Sequence[tuple[int, str]]]:
-    """Commits in portions of some tens of megabytes, as judged by those read so far."""
-    low, high = _WINDOW_FILES
-    start, count = 0, low
-    while start < len(commits):
-        yield commits[start : start + count]
-        start += count
-        mean = work.bytes_read // max(work.files_read, 1) + 1
-        count = max(min(_WINDOW_BYTES // mean, high), low // 4)
-
-
 def _read(work: _Loading, commits: Sequence[tuple[int, str]]) -> Actions:
+    """All actions of the commits, read and decoded a window at a time."""
     actions = Actions()
-    for window in _windows(commits, work):
-        keys = [f"{LOG}/{name}" for _, name in window]
-        datas = _get(work, keys)
-        files = [
-            LogFile(key, version, data)
-            for key, (version, _), data in zip(keys, window, datas, strict=True)
-        ]
-        actions.extend(_decode(work, files))
+    window = Window(work.config.max_decompressed_bytes)
+    start, count = 0, _FIRST_FILES
+    while start < len(commits):
+        part = commits[start : start + count]
+        keys = [f"{LOG}/{name}" for _, name in part]
+        window.clear()
+        work.bytes_read += work.store.read_into(window, keys, [version for version, _ in part])
+        work.files_read += len(part)
+        actions.extend(_decode(work, window))
+        start += count
+        count = max(_WINDOW_BYTES // (work.bytes_read // work.files_read + 1), _FIRST_FILES)
     return actions
 
 
-def _decode(work: _Loading, files: Sequence[LogFile]) -> Actions:
+def _decode(work: _Loading, window: Window) -> Actions:
     """Decode; if that fails because the table is from a newer protocol, say that instead."""
     try:
-        return decode(files, columnar=work.config.use_optimized)
+        return decode(window, columnar=work.config.use_optimized)
     except LogCorrupt:
-        for file in files:
-            for text in file.data.split(b"\n"):
-                protocol = protocol_of(text)
-                if protocol is not None:
-                    check_readable(protocol, file.name)
+        texts = [text for _, _, text in window.apart] + bytes(window.data[: window.size]).split(b"\n")
+        for text in texts:
+            protocol = protocol_of(text)
+            if protocol is not None:
+                check_readable(protocol, work.store.root)
         raise
 
 
@@ -277,7 +274,7 @@ def _apply(work: _Loading, base: State | None, actions: Actions, version: int) -
     protocol = base.protocol if base is not None else Protocol()
     if actions.protocols:
         seq, protocol = max(actions.protocols, key=lambda found: found[0])
-        check_readable(protocol, actions.place(seq)[0].name)
+        check_readable(protocol, actions.place(seq)[0])
     metadata = base.metadata if base is not None else None
     schema = base.schema if base is not None else None
     if actions.metadata:
@@ -285,13 +282,13 @@ def _apply(work: _Loading, base: State | None, actions: Actions, version: int) -
         try:
             schema = read_schema(metadata)
         except ValueError as error:
-            origin, line = actions.place(seq)
-            raise LogCorrupt(f"metaData.schemaString: {error}.", file=origin.name, line=line) from None
+            file, line = actions.place(seq)
+            raise LogCorrupt(f"metaData.schemaString: {error}.", file=file, line=line) from None
     if metadata is None or schema is None:
         raise LogCorrupt(
             f"no metaData in the log up to version {version}.",
             next="Restore version 0, or rebuild the log with arrowlog.repair().",
-            file=actions.origins[0].name if actions.origins else None,
+            file=actions.names[0] if actions.names else None,
         )
     adds = _keyed(work, actions, "add")
     removes = _keyed(work, actions, "remove")
@@ -306,14 +303,24 @@ def _keyed(work: _Loading, actions: Actions, action: str) -> pa.Table:
     if "path" not in table.column_names:
         return table.append_column("key", pa.array([], pa.string()))
     path = table["path"]
-    if pc.any(pc.or_(pc.starts_with(path, "/"), pc.match_substring(path, ":"))).as_py():
+    plain = not _mentions(path, b":/", b"..") and not pc.any(pc.starts_with(path, "/")).as_py()
+    if not plain:
         text = pl.Series("path", pl.from_arrow(path))
         key = text.to_frame().select(replay.keys(pl.col("path"), _roots(work.store.root))).to_series()
         path = pa.chunked_array([pc.cast(key.to_arrow(), pa.string())])
     table = table.append_column("key", path)
-    if action == "add":
+    if action == "add" and (not plain or pc.min(pc.binary_length(path)).as_py() == 0):
         _check_paths(work, actions, table)
     return table
+
+
+def _mentions(texts: pa.ChunkedArray, *needles: bytes) -> bool:
+    """Whether any text has one of the needles in it; looks at each buffer as a whole."""
+    for chunk in texts.chunks:
+        data = chunk.buffers()[2]
+        if data is not None and any(needle in data.to_pybytes() for needle in needles):
+            return True
+    return False
 
 
 def _roots(root: str) -> list[str]:
@@ -328,23 +335,19 @@ def _roots(root: str) -> list[str]:
 
 def _check_paths(work: _Loading, actions: Actions, adds: pa.Table) -> None:
     key = adds["key"]
-    doubtful = pc.or_(pc.match_substring(key, ".."), pc.match_substring(key, ":"))
-    doubtful = pc.or_(doubtful, pc.or_(pc.starts_with(key, "/"), pc.equal(key, "")))
-    if not pc.any(doubtful).as_py():
-        return
     pattern = r"^/|(^|/)\.\.(/|$)|^[A-Za-z][A-Za-z0-9+.-]*:/|^$"
     bad = adds.filter(pc.match_substring_regex(key, pattern))
     for number in range(bad.num_rows):
         path = bad["path"][number].as_py()
         if path and work.outside:
             continue
-        origin, line = actions.place(bad["seq"][number].as_py())
+        file, line = actions.place(bad["seq"][number].as_py())
         what = f"the add has the path {path!r}, outside the table." if path else "the path is empty."
         raise LogCorrupt(
             what,
             next=f"If the files of {work.store.root} may lie elsewhere, open the table with"
             " allow_outside_paths=True." if path else "",
-            file=origin.name,
+            file=file,
             line=line,
         )
 
@@ -379,23 +382,17 @@ def _check_counts(actions: Actions) -> None:
     if "numActions" not in infos.column_names:
         return
     said = infos.select(["seq", "numActions"]).filter(pc.is_valid(infos["numActions"]))
-    frame = pl.DataFrame(pl.from_arrow(said)).sort("seq")
-    files = pl.DataFrame(
-        {
-            "first": [origin.first for origin in actions.origins],
-            "lines": [origin.lines for origin in actions.origins],
-        }
-    )
-    wrong = frame.join_asof(files, left_on="seq", right_on="first", strategy="backward").filter(
-        pl.col("lines") != pl.col("numActions") + 1
-    )
-    for seq, said_count, _, lines in wrong.head(1).iter_rows():
-        origin, _ = actions.place(seq)
+    frame = pl.DataFrame(pl.from_arrow(said)).with_columns(file=pl.col("seq") // (1 << LINE_BITS))
+    lines = pl.Series("lines", actions.lines, dtype=pl.Int64).gather(frame["file"])
+    wrong = frame.with_columns(lines).filter(pl.col("lines") != pl.col("numActions") + 1)
+    if wrong.height:
+        number = wrong["file"][0]
         raise LogCorrupt(
-            f"the commit says it has {said_count} actions and has {lines - 1}: it is not whole.",
+            f"the commit says it has {wrong['numActions'][0]} actions and has"
+            f" {wrong['lines'][0] - 1}: it is not whole.",
             next="Restore the file from a backup, or rebuild the log with arrowlog.repair().",
-            file=origin.name,
-            version=origin.version,
+            file=actions.names[number],
+            version=actions.versions[number],
         )
 
 

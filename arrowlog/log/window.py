@@ -1,0 +1,120 @@
+"""A buffer that holds log files one after the other, unpacked, for the decoder.
+
+Memory that is used again costs nothing; fresh memory costs a page fault every 4 KiB, which for a
+large log is as much as all the decoding. So there is one buffer for all files of a load, filled
+again and again.
+
+A commit is mostly adds, with something else as its first or last line. Those lines are set apart
+when a file is put in, so that what stays is lines that can be decoded together.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from arrowlog.log.envelope import check_plain, packed, unwrap
+from arrowlog.log.shape import octets
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_LARGE = 1 << 17
+_ROOM = 1 << 16
+_ADD = b'{"add":'
+
+
+class Window:
+    """Lines of log files, in order.
+
+    `data[:size]` holds the lines that were left in, `apart` the others, as file, line number and
+    text. File i is `names[i]` of `versions[i]`; it has `lines[i]` lines, of which `kept[i]` were
+    left in, from line `firsts[i]` on.
+    """
+
+    def __init__(self, limit: int) -> None:
+        """`limit` is what one file may hold when unpacked."""
+        self.limit = limit
+        self.data = bytearray()
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget the files; keep the memory."""
+        self.size = 0
+        self.names: list[str] = []
+        self.versions: list[int] = []
+        self.lines: list[int] = []
+        self.kept: list[int] = []
+        self.firsts: list[int] = []
+        self.apart: list[tuple[int, int, bytes]] = []
+
+    def reserve(self, room: int) -> memoryview:
+        """The free end of the buffer, at least `room` bytes. Release it before the next call."""
+        if len(self.data) - self.size < room:
+            self.data.extend(bytes(max(room, len(self.data) // 2)))
+        return memoryview(self.data)[self.size :]
+
+    def accept(self, name: str, version: int, length: int) -> None:
+        """The next file is in the free end of the buffer, `length` bytes as they are on disk."""
+        start = self.size
+        if packed(self.data, start, length):
+            raw = bytes(memoryview(self.data)[start : start + length])
+            self.append(name, version, unwrap(raw, name, self.limit))
+        else:
+            check_plain(length, name, self.limit)
+            self._close(name, version, start + length)
+
+    def append(self, name: str, version: int, plain: bytes) -> None:
+        """Put a file that is unpacked already at the end."""
+        self.reserve(len(plain) + 1).release()
+        stop = self.size + len(plain)
+        self.data[self.size : stop] = plain
+        self._close(name, version, stop)
+
+    def fill(self, names: Sequence[str], versions: Sequence[int], raws: Sequence[bytes]) -> None:
+        """Put files at the end, as they are on disk; large ones are unpacked in threads."""
+        large = [i for i, raw in enumerate(raws) if len(raw) > _LARGE and packed(raw, 0, len(raw))]
+        ready: dict[int, bytes] = {}
+        if len(large) > 1:
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                plain = pool.map(lambda i: unwrap(raws[i], names[i], self.limit), large)
+                ready = dict(zip(large, plain, strict=True))
+        for i, (name, version, raw) in enumerate(zip(names, versions, raws, strict=True)):
+            text = ready.pop(i) if i in ready else unwrap(raw, name, self.limit)
+            self.append(name, version, text)
+
+    def _close(self, name: str, version: int, stop: int) -> None:
+        """A file ends at `stop`: end its last line, count its lines, set some apart."""
+        data, start, file = self.data, self.size, len(self.names)
+        if data[stop - 1] != 10:
+            if stop == len(data):
+                data.extend(bytes(_ROOM))
+            data[stop] = 10
+            stop += 1
+        lines = _count(data, start, stop)
+        first, kept = 1, lines
+        if not data.startswith(_ADD, start):
+            end = data.index(10, start)
+            self.apart.append((file, 1, bytes(memoryview(data)[start:end])))
+            first, kept, start = 2, lines - 1, end + 1
+        last = data.rfind(10, start, stop - 1) + 1 or start
+        if kept and not data.startswith(_ADD, last):
+            self.apart.append((file, lines, bytes(memoryview(data)[last : stop - 1])))
+            kept, stop = kept - 1, last
+        if start > self.size:
+            with memoryview(data) as view:
+                view[self.size : self.size + stop - start] = view[start:stop]
+        self.size += stop - start
+        self.names.append(name)
+        self.versions.append(version)
+        self.lines.append(lines)
+        self.kept.append(kept)
+        self.firsts.append(first)
+
+
+def _count(data: bytearray, start: int, stop: int) -> int:
+    if stop - start < _LARGE:
+        return data.count(10, start, stop)
+    with memoryview(data) as view:
+        return int((octets(view[start:stop]) == 10).sum())
