@@ -117,15 +117,12 @@ def _decode_columns(actions: Actions, lines: Lines, seq: pl.Series) -> None:
 
 
 def _match(lines: Lines, shape: Shape) -> Match | None:
-    try:
-        if len(lines.data) > SPREAD_BYTES:
-            with ThreadPoolExecutor(os.cpu_count()) as pool:
-                found = match(lines, shape, pool)
-            if found is not None:
-                return found
-        return match(lines, shape)
-    except pa.ArrowInvalid:  # not UTF-8; the line decoder says where
-        return None
+    if len(lines.data) > SPREAD_BYTES:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            found = match(lines, shape, pool)
+        if found is not None:
+            return found
+    return match(lines, shape)
 
 
 def _pick(lines: Lines) -> Shape | None:

@@ -268,11 +268,20 @@ def _lookup_stats(table: pa.Table, keys: list[str]) -> dict[str, pa.Array]:
     if "stats" not in table.column_names or table["stats"].null_count == table.num_rows:
         return {}
     texts = [_object(text) for text in table["stats"].to_pylist()]
-    columns = _lookup(texts, ["numRecords"], "stats.")
+    columns = _counts(_lookup(texts, ["numRecords"], "stats."))
     for name in STATS_MAPS:
         inner = [_object(bytes(text.get(name, _NULL))) for text in texts]
-        columns |= _lookup(inner, keys, f"stats.{name}.")
+        found = _lookup(inner, keys, f"stats.{name}.")
+        columns |= _counts(found) if name == "nullCount" else found
     return columns
+
+
+def _counts(columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
+    """Numbers of rows as integers; what is none is unknown."""
+    return {
+        name: pa.array([_lenient(Kind.INT, msgspec.Raw((text or "null").encode())) for text in texts], pa.int64())
+        for name, texts in ((name, array.to_pylist()) for name, array in columns.items())
+    }
 
 
 def _object(text: str | bytes | None) -> dict[str, msgspec.Raw]:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _LARGE = 1 << 17
-_ROOM = 1 << 16
 _ADD = b'{"add":'
 
 
@@ -52,7 +51,9 @@ class Window:
     def reserve(self, room: int) -> memoryview:
         """The free end of the buffer, at least `room` bytes. Release it before the next call."""
         if len(self.data) - self.size < room:
-            self.data.extend(bytes(max(room, len(self.data) // 2)))
+            grown = bytearray(max(self.size + room, 2 * len(self.data)))
+            grown[: len(self.data)] = self.data
+            self.data = grown
         return memoryview(self.data)[self.size :]
 
     def accept(self, name: str, version: int, length: int) -> None:
@@ -89,7 +90,7 @@ class Window:
         data, start, file = self.data, self.size, len(self.names)
         if data[stop - 1] != 10:
             if stop == len(data):
-                data.extend(bytes(_ROOM))
+                data.append(10)
             data[stop] = 10
             stop += 1
         lines = _count(data, start, stop)

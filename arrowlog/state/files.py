@@ -110,7 +110,7 @@ class _View:
     def records(self) -> pa.ChunkedArray:
         if "stats.numRecords" not in self._names:
             return self.number("numRecords")
-        inner = cast_text(self._adds["stats.numRecords"], pa.int64())
+        inner = self._adds["stats.numRecords"]
         return pc.coalesce(self._adds["numRecords"], inner) if "numRecords" in self._names else inner
 
     def partition(self, name: str, kind: pa.DataType) -> Column:
@@ -126,10 +126,7 @@ class _View:
         return lambda: cast_text(text, kind, upper=source == "maxValues")
 
     def null_count(self, name: str) -> Column:
-        column = f"stats.nullCount.{name}"
-        if column not in self._names:
-            return lambda: self._absent(pa.int64())
-        return lambda: cast_text(self._adds[column], pa.int64())
+        return lambda: self.number(f"stats.nullCount.{name}")
 
     def other(self, name: str, kind: Kind) -> Column:
         if name == "hasFooterOffsets":

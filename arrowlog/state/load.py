@@ -228,16 +228,18 @@ def _read(work: _Loading, commits: Sequence[tuple[int, str]]) -> Actions:
     """All actions of the commits, read and decoded a window at a time."""
     actions = Actions()
     window = Window(work.config.max_decompressed_bytes)
-    start, count = 0, _FIRST_FILES
+    start, count, mean = 0, _FIRST_FILES, 1
     while start < len(commits):
         part = commits[start : start + count]
         keys = [f"{LOG}/{name}" for _, name in part]
         window.clear()
+        window.reserve(count * (mean + mean // 8) + 1).release()
         work.bytes_read += work.store.read_into(window, keys, [version for version, _ in part])
         work.files_read += len(part)
         actions.extend(_decode(work, window))
         start += count
-        count = max(_WINDOW_BYTES // (work.bytes_read // work.files_read + 1), _FIRST_FILES)
+        mean = work.bytes_read // work.files_read + 1
+        count = min(max(_WINDOW_BYTES // mean, _FIRST_FILES), len(commits))
     return actions
 
 
@@ -303,24 +305,15 @@ def _keyed(work: _Loading, actions: Actions, action: str) -> pa.Table:
     if "path" not in table.column_names:
         return table.append_column("key", pa.array([], pa.string()))
     path = table["path"]
-    plain = not _mentions(path, b":/", b"..") and not pc.any(pc.starts_with(path, "/")).as_py()
+    text = pl.Series("path", pl.from_arrow(path))
+    plain = not text.str.contains_any([":/", ".."]).any() and not text.str.starts_with("/").any()
     if not plain:
-        text = pl.Series("path", pl.from_arrow(path))
         key = text.to_frame().select(replay.keys(pl.col("path"), _roots(work.store.root))).to_series()
         path = pa.chunked_array([pc.cast(key.to_arrow(), pa.string())])
     table = table.append_column("key", path)
-    if action == "add" and (not plain or pc.min(pc.binary_length(path)).as_py() == 0):
+    if action == "add" and (not plain or (text == "").any()):
         _check_paths(work, actions, table)
     return table
-
-
-def _mentions(texts: pa.ChunkedArray, *needles: bytes) -> bool:
-    """Whether any text has one of the needles in it; looks at each buffer as a whole."""
-    for chunk in texts.chunks:
-        data = chunk.buffers()[2]
-        if data is not None and any(needle in data.to_pybytes() for needle in needles):
-            return True
-    return False
 
 
 def _roots(root: str) -> list[str]:
