@@ -211,6 +211,7 @@ class _Info:
     """A commitInfo, read as far as its fields have the types we write; it is never an error."""
 
     __slots__ = tuple(FIELDS["commitInfo"])
+    timestamp: int | None
 
 
 def _info(raw: msgspec.Raw) -> _Info:
@@ -307,3 +308,17 @@ def _scalar(raw: msgspec.Raw) -> str | None:
     """A value as the text a map of strings would hold; numbers keep every digit."""
     text = _text(raw)
     return None if text is None or (bytes(raw)[:1] in (b"{", b"[")) else text
+
+
+def commit_time(data: bytes) -> int | None:
+    """When a commit says it was made: its commitInfo, or for a new table its metaData."""
+    created = None
+    for text in data.split(b"\n"):
+        if b'"commitInfo"' in text or b'"metaData"' in text:
+            action, found = decode_line(text, "", 0) or ("", None)
+            if action == "commitInfo":
+                time: int | None = _info(found).timestamp
+                return time
+            if action == "metaData":
+                created = found.createdTime
+    return created
