@@ -18,7 +18,7 @@ import msgspec
 from arrowlog.errors import LogCorrupt
 from arrowlog.log.names import is_part
 
-_NEXT = "Make a new one with Table.checkpoint(); reading goes on without it."
+_NEXT = "Delete it if the commits it stands for are there; reading goes on without it."
 _LINE_BREAKS = bytes.maketrans(b"\r\n\t", b"   ")
 
 

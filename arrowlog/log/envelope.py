@@ -24,7 +24,7 @@ CODECS = {"gzip": 1, "zstd": 2, "lz4": 3, "snappy": 4}
 _NAMES = {number: name for name, number in CODECS.items()}
 _GZIP = b"\x1f\x8b"
 _GZIP_WBITS = 31
-_RESTORE = "Restore the file from a backup, or rebuild the log with arrowlog.repair()."
+_RESTORE = "Restore the file from a backup, or read an earlier version."
 
 
 def wrap(data: bytes, codec: str = "gzip", level: int = 6) -> bytes:

@@ -38,7 +38,7 @@ _TYPES: dict[Kind, tuple[Any, Any]] = {
     Kind.JSON: (msgspec.Raw, _NULL),
     Kind.STATS: (msgspec.Raw, _NULL),
 }
-_NEXT = "Restore the file from a backup, or rebuild the log with arrowlog.repair()."
+_NEXT = "Restore the file from a backup, or read an earlier version."
 _BLANK = b" \t\r"
 
 

@@ -87,13 +87,13 @@ def _unreachable(listing: Listing, base: int | None, lost: list[int]) -> LogCorr
         return LogCorrupt(
             f"the checkpoint of version {lost[0]} cannot be read, and without it version"
             f" {missing} is needed, which is gone.",
-            next="Restore the checkpoint, or rebuild what is left with arrowlog.repair().",
+            next="Restore the checkpoint or the missing commits from a backup.",
             file=f"{LOG}/{commit_name(missing)}",
             version=missing,
         )
     return LogCorrupt(
         f"version {missing} is missing and there is no checkpoint to start from.",
-        next="Restore the file, or rebuild what is left with arrowlog.repair().",
+        next="Restore the file from a backup.",
         file=f"{LOG}/{commit_name(missing)}",
         version=missing,
     )

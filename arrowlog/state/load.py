@@ -88,7 +88,7 @@ def list_log(store: Store) -> Listing:
     if listing.empty:
         raise TableNotFound(
             f"There is no table at {store.root}: {LOG}/ has no commits in it.",
-            next="Check the address, or make a table with Table.create().",
+            next="Check the address and the access to it.",
         )
     return listing
 
@@ -110,7 +110,7 @@ def load(
         if strict:
             raise LogCorrupt(
                 f"{segment.gap}.",
-                next="Restore the missing file, or rebuild the log with arrowlog.repair().",
+                next="Restore the missing file from a backup.",
                 version=segment.gap.missing,
             )
         work.warnings.append(str(segment.gap))
@@ -289,7 +289,7 @@ def _apply(work: _Loading, base: State | None, actions: Actions, version: int) -
     if metadata is None or schema is None:
         raise LogCorrupt(
             f"no metaData in the log up to version {version}.",
-            next="Restore version 0, or rebuild the log with arrowlog.repair().",
+            next="Restore version 0 from a backup.",
             file=actions.names[0] if actions.names else None,
         )
     adds = _keyed(work, actions, "add")
@@ -383,7 +383,7 @@ def _check_counts(actions: Actions) -> None:
         raise LogCorrupt(
             f"the commit says it has {wrong['numActions'][0]} actions and has"
             f" {wrong['lines'][0] - 1}: it is not whole.",
-            next="Restore the file from a backup, or rebuild the log with arrowlog.repair().",
+            next="Restore the file from a backup, or read an earlier version.",
             file=actions.names[number],
             version=actions.versions[number],
         )

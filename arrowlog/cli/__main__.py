@@ -1,0 +1,5 @@
+"""`python -m arrowlog.cli` does what the `arrowlog` command does."""
+
+from arrowlog.cli import main
+
+raise SystemExit(main())
