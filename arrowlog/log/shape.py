@@ -344,12 +344,14 @@ def match(lines: Lines, shape: Shape, pool: Executor | None = None) -> Match | N
     """
     fields = _fields(shape)
     marks = [pool.submit(lines.marks, mark) for mark in _MARKS] if pool is not None else []
-    try:
-        cuts, odd = _cut(lines, len(fields), numbered=pool is None)
-    except pa.ArrowInvalid:  # not UTF-8
+    plain = octets(lines.data).max() < 128
+    if not plain and not _is_utf8(lines.data):
         return None
-    if pool is not None and odd:
+    cuts, skipped = _cut(lines, len(fields), numbered=pool is None)
+    if len(cuts[0]) + len(skipped) != lines.count or (pool is not None and skipped):
         return None
+    texts = lines.texts() if skipped else []
+    odd = [(row, texts[row]) for row in skipped]
     spread = map if pool is None else pool.map
     checked = list(spread(_check_field, fields, cuts))
     values = {item.slot: value for item, (value, _) in zip(fields, checked, strict=True) if item.slot}
@@ -455,18 +457,25 @@ def _matched(
     return Match(_columns(shape, values, rows.len()), rows, odd)
 
 
-def _cut(
-    lines: Lines, width: int, *, numbered: bool
-) -> tuple[list[pa.ChunkedArray], list[tuple[int, bytes]]]:
-    """Cut every line at its commas; hand back the lines that have more or fewer of them."""
-    odd: list[tuple[int, bytes]] = []
+def _is_utf8(data: bytes | memoryview) -> bool:
+    offsets = pa.array([0, len(data)], pa.int32()).buffers()[1]
+    whole = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(data)])
+    try:
+        pc.cast(whole, pa.string())
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _cut(lines: Lines, width: int, *, numbered: bool) -> tuple[list[pa.ChunkedArray], list[int]]:
+    """Cut every line at its commas; say which lines have more or fewer of them than expected."""
+    odd: list[int] = []
 
     def skip(row: Any) -> str:
-        odd.append((row.number - 1 if numbered else 0, row.text.encode()))
+        odd.append(row.number - 1 if numbered else 0)
         return "skip"
 
     names = [str(i) for i in range(width)]
-    plain = octets(lines.data).max() < 128  # else text is checked for UTF-8
     table = csv.read_csv(
         pa.BufferReader(pa.py_buffer(lines.data)),
         read_options=csv.ReadOptions(
@@ -480,13 +489,11 @@ def _cut(
             invalid_row_handler=skip,
         ),
         convert_options=csv.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.binary() if plain else pa.string()),
-            strings_can_be_null=False,
+            column_types=dict.fromkeys(names, pa.binary()), strings_can_be_null=False
         ),
         memory_pool=_POOL,
     )
-    columns = table.columns
-    return (columns if plain else [_as(pa.binary(), column) for column in columns]), odd
+    return table.columns, odd
 
 
 def _block(lines: Lines) -> int:

@@ -1,0 +1,134 @@
+"""The columnar decoder accepts exactly what the line decoder accepts, and says the same.
+
+Regular lines are damaged in random places. Whatever the damage, both decoders must give the same
+actions, or the same error on the same line.
+"""
+
+import json
+import random
+
+import pyarrow as pa
+import pytest
+from conftest import cases
+
+from arrowlog import testing
+from arrowlog.errors import LogCorrupt
+from arrowlog.log.decode import decode
+from arrowlog.log.lines import flatten
+from arrowlog.log.window import Window
+
+LIMIT = 1 << 20
+ROUNDS = cases(1500)
+KEYS = ("day", "id", "name", "x")
+SPICE = [b'"', b"\\", b",", b"{", b"}", b"[", b"]", b":", b"\n", b"\r", b"\t", b"\0", b" ", b"0", b"-"]
+SPICE += [b"e", b".", b"\xff", b"\xc3\xa9", b"null", b'\\"', b"\\u00e9", b"\\ud800", b"00", b"1e3"]
+SPICE += [b'","', b'"},', b'"path":"twice",', b"\xef\xbb\xbf", b"\x7f", b"\x1f", b"9" * 25]
+
+
+def regular(rng: random.Random) -> list[bytes]:
+    """Lines of one writer."""
+    nested = rng.random() < 0.5
+    whole = [
+        testing.add(
+            f"day=2024-01-01/part-{i}.parquet",
+            {"day": "2024-01-01"},
+            size=1000 + i,
+            stats=json.dumps({"numRecords": 5, "nullCount": {"id": i % 2}} | _bounds(i, nested=nested)),
+            minValues={"id": str(i), "name": f"a{i}"},
+            maxValues={"id": str(i + 9), "name": f"z{i}"},
+            tags={"run": str(i // 7)},
+            numRecords=10,
+            docMappingJson='{"a":[1,2]}',
+            hasFooterOffsets=True,
+            footerStartOffset=i,
+        )
+        for i in range(60)
+    ]
+    removes = [testing.remove(f"old-{i}", size=i, tags={"why": "merge"}) for i in range(50)]
+    skips = [
+        {"mergeskip": {"path": f"s{i}", "skipTimestamp": i, "reason": "r", "operation": "merge"}}
+        for i in range(50)
+    ]
+    infos = [testing.commit_info(i, readVersion=i, operationMetrics={"n": i}) for i in range(50)]
+    kind = rng.choice([whole, whole, whole, removes, skips, infos, whole[:30] + removes[:30]])
+    return testing.lines(kind).splitlines(keepends=True)
+
+
+def _bounds(i: int, *, nested: bool) -> dict:
+    return {"minValues": {"id": i, "x": i + 0.5}, "maxValues": {"name": "q"}} if nested else {}
+
+
+def damage(rng: random.Random, lines: list[bytes]) -> list[bytes]:
+    lines = list(lines)
+    for _ in range(rng.choice([0, 1, 1, 1, 2, 5])):
+        number = rng.randrange(len(lines))
+        text = bytearray(lines[number])
+        at = rng.randrange(len(text))
+        what = rng.randrange(4)
+        if what == 0:
+            text[at] ^= 1 << rng.randrange(8)
+        elif what == 1:
+            text[at:at] = rng.choice(SPICE)
+        elif what == 2:
+            del text[at : at + rng.choice([1, 1, 3, 20])]
+        else:
+            text[at : at + 1] = rng.choice(SPICE)
+        lines[number] = bytes(text)
+    return lines
+
+
+def outcome(data: bytes, *, columnar: bool) -> object:
+    window = Window(LIMIT)
+    window.append("file", 3, data)
+    try:
+        actions = decode(window, columnar=columnar)
+    except LogCorrupt as error:
+        return ("LogCorrupt", error.file, error.what if columnar is None else None)
+    tables = {name: actions.table(name) for name in actions.tables}
+    if tables["add"].num_rows:
+        tables["add"] = flatten(tables["add"], KEYS)
+    return {name: rows(table) for name, table in tables.items()}
+
+
+def rows(table: pa.Table) -> list[dict]:
+    plain = [name for name in table.column_names if name not in ("raw", "partitionValues")]
+    plain = [name for name in plain if name not in ("minValues", "maxValues")]
+    found = table.select(plain).sort_by("seq").to_pylist()
+    for row in found:
+        for name in ("tags", "operationMetrics"):
+            if row.get(name) is not None:
+                row[name] = json.loads(row[name])
+    return [{k: v for k, v in row.items() if v is not None and v != {}} for row in found]
+
+
+@pytest.mark.parametrize("batch", range(10))
+def test_damaged_lines_mean_the_same_to_both_decoders(batch):
+    for seed in range(batch * ROUNDS // 10, (batch + 1) * ROUNDS // 10):
+        print("seed", seed)
+        rng = random.Random(seed)
+        data = b"".join(damage(rng, regular(rng)))
+        if data.strip():
+            assert outcome(data, columnar=True) == outcome(data, columnar=False), seed
+
+
+def test_undamaged_lines_are_decoded_in_columns():
+    for seed in range(20):
+        rng = random.Random(seed)
+        window = Window(LIMIT)
+        window.append("file", 3, b"".join(regular(rng)))
+        actions = decode(window)
+        adds = actions.table("add")
+        assert "raw" not in adds.column_names, seed
+
+
+def test_the_error_names_the_line():
+    lines = regular(random.Random(1))
+    for number in (0, 1, 30, len(lines) - 1):
+        broken = list(lines)
+        broken[number] = broken[number][:40] + b"\n"
+        window = Window(LIMIT)
+        window.append("_transaction_log/7.json", 7, b"".join(broken))
+        with pytest.raises(LogCorrupt) as caught:
+            decode(window)
+        assert caught.value.file == "_transaction_log/7.json"
+        assert caught.value.line == number + 1
