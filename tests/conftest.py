@@ -9,6 +9,8 @@ from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import small  # noqa: E402 -- found through the line above
+
 settings.register_profile(
     "default", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -28,3 +30,9 @@ def cases(count: int) -> int:
 def root(tmp_path):
     """The folder of a table that does not exist yet."""
     return tmp_path / "table"
+
+
+@pytest.fixture
+def table(root):
+    """The folder of a small table: two versions, one file."""
+    return small.write(root)

@@ -68,6 +68,7 @@ class Window:
 
     def append(self, name: str, version: int, plain: bytes) -> None:
         """Put a file that is unpacked already at the end."""
+        check_plain(len(plain), name, self.limit)
         self.reserve(len(plain) + 1).release()
         stop = self.size + len(plain)
         self.data[self.size : stop] = plain

@@ -1,0 +1,79 @@
+"""Whatever bytes are in a log, only errors of ours come out, soon and without much memory."""
+
+import random
+import resource
+import time
+
+import model
+import pytest
+import small
+from conftest import cases
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import arrowlog
+from arrowlog import testing
+from arrowlog.log.decode import decode
+from arrowlog.log.window import Window
+
+EXPECTED = (arrowlog.LogCorrupt, arrowlog.UnsupportedProtocol)
+ALPHABET = st.sampled_from(
+    [b'{"add":{', b'"path":"x"', b'"size":1', b'"modificationTime":1', b"}", b"}}", b",", b":", b"\n"]
+    + [b'"stats":"{\\"numRecords\\":3}"', b'{"remove":{', b'{"protocol":{', b'"minReaderVersion":1']
+    + [b'"minWriterVersion":1', b"null", b"[", b"]", b'"', b"\\", b"9" * 30, b"\xff", b"\0", b"1e5"]
+)
+
+
+@settings(max_examples=cases(600))
+@given(st.one_of(st.binary(max_size=300), st.lists(ALPHABET, max_size=60).map(b"".join)))
+def test_any_bytes_give_actions_or_our_error(data):
+    window = Window(1 << 20)
+    for columnar in (True, False):
+        window.clear()
+        try:
+            window.append("file", 1, data * 50 if columnar else data)
+            decode(window, columnar=columnar)
+        except EXPECTED:
+            pass
+
+
+@pytest.mark.parametrize("seed", range(cases(40)))
+def test_a_table_with_a_mangled_file_opens_or_says_why(tmp_path, seed):
+    rng = random.Random(seed)
+    print("seed", seed)
+    root = tmp_path / "table"
+    history = model.write(root, seed, versions=6)
+    testing.write_checkpoint(root, 3, model.actions_at(history, 3), form=rng.choice(["object", "parts"]))
+    files = sorted((root / "_transaction_log").iterdir())
+    for _ in range(12):
+        victim = rng.choice(files)
+        whole = victim.read_bytes()
+        broken = bytearray(whole)
+        for _ in range(rng.randrange(1, 6)):
+            at = rng.randrange(max(len(broken), 1))
+            broken[at : at + rng.randrange(4)] = rng.randbytes(rng.randrange(4))
+        victim.write_bytes(broken)
+        try:
+            arrowlog.Table(root).snapshot().files.num_rows  # noqa: B018 -- the access is the test
+        except EXPECTED:
+            pass
+        victim.write_bytes(whole)
+
+
+def test_a_hostile_commit_costs_little_time_and_memory(table):
+    wide = b'{"add":{' + b",".join(b'"k%d":1' % i for i in range(30_000)) + b"}}\n"
+    hostile = [wide * 60, b"[" * 5_000_000, b'{"x":"' + b"\\u0041" * 1_000_000 + b'"}\n', b"{}\n" * 500_000]
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    started = time.monotonic()
+    for content in hostile:
+        testing.write_commit(table, 2, content)
+        try:
+            arrowlog.Table(table).snapshot()
+        except EXPECTED:
+            pass
+    assert time.monotonic() - started < 120  # a bound against hanging, not a measure of speed
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1_500_000
+
+
+def test_the_small_table_is_fine(table):
+    assert small.paths(arrowlog.Table(table).snapshot()) == ["good.parquet"]

@@ -1,0 +1,64 @@
+"""The house keeps its shape: imports point one way, rooms stay small, importing stays light."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from importlinter.cli import lint_imports
+
+import arrowlog
+
+HERE = Path(__file__).parent
+PACKAGE = HERE.parent / "arrowlog"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+PURE = ("names", "envelope", "segment", "shape", "lines", "checkpoint", "schema", "actions", "replay")
+
+
+def test_imports_point_one_way(monkeypatch):
+    monkeypatch.chdir(HERE.parent)
+    assert lint_imports(no_cache=True) == 0
+
+
+def test_importing_stays_light():
+    code = "import sys, arrowlog; print(' '.join(sys.modules))"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    heavy = {"duckdb", "pyspark", "s3fs", "pandas", "numpy", "click", "rich", "fsspec", "altair"}
+    assert not heavy & set(loaded.stdout.split())
+
+
+def test_public_names_are_sorted_and_there():
+    assert arrowlog.__all__ == sorted(arrowlog.__all__)
+    assert all(hasattr(arrowlog, name) for name in arrowlog.__all__)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_functions_and_modules_stay_small(module):
+    text = module.read_text()
+    assert text.count("\n") <= 500
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            assert node.end_lineno - node.lineno < 70, node.name
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_pure_modules_ask_no_clock_and_no_store(name):
+    module = next(path for path in MODULES if path.stem == name)
+    imported = set()
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            imported |= {node.module, node.module.partition(".")[0]}
+    assert not imported & {"os", "time", "random", "datetime", "io", "pathlib", "arrowlog.log.store"}
+
+
+def test_rooms_say_what_they_are_for():
+    for room in ("log", "state", "cli"):
+        text = (PACKAGE / room / "__init__.py").read_text()
+        assert "ay import" in text, room
+
+
+def test_conftest_stays_short():
+    assert (HERE / "conftest.py").read_text().count("\n") < 100

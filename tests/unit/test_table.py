@@ -1,0 +1,249 @@
+"""The handle: opening, time travel, refreshing, and what it tells."""
+
+import os
+import shutil
+import threading
+from datetime import UTC, datetime
+
+import fsspec
+import pyarrow as pa
+import pytest
+import small
+from small import paths
+
+import arrowlog
+from arrowlog import testing
+from arrowlog.log import store as store_module
+from arrowlog.log.names import commit_name
+
+
+def append(root, version, name, timestamp=None, **options):
+    actions = [testing.add(name, {"day": "2024-01-02"}, size=10)]
+    if timestamp is not None:
+        actions.insert(0, testing.commit_info(timestamp, numActions=1))
+    testing.write_commit(root, version, actions, **options)
+
+
+def test_a_snapshot_tells_what_the_table_is(table):
+    snapshot = arrowlog.Table(table).snapshot()
+    assert snapshot.version == 1
+    assert snapshot.schema == small.SCHEMA
+    assert snapshot.partition_columns == ("day",)
+    assert snapshot.num_files == 1
+    assert snapshot.size_bytes == 1
+    assert snapshot.num_records is None
+    assert snapshot.protocol == arrowlog.Protocol(2, 2)
+    assert snapshot.metadata.id == "00000000-0000-4000-8000-000000000000"
+    assert snapshot.report.commits_read == 2
+    assert snapshot.report.source == "commits"
+    assert "no checkpoint + 2 commits" in str(snapshot.report)
+    assert repr(snapshot) == "Snapshot(version=1, files=1, bytes=1)"
+
+
+def test_rows_are_counted_when_every_file_tells(root):
+    testing.write_commit(root, 0, small.OPENING)
+    testing.write_commit(root, 1, [testing.add("a", numRecords=3), testing.add("b", numRecords=4)])
+    assert arrowlog.Table(root).snapshot().num_records == 7
+
+
+def test_an_empty_table_opens_with_its_columns(root):
+    testing.write_commit(root, 0, small.OPENING)
+    snapshot = arrowlog.Table(root).snapshot()
+    assert (snapshot.num_files, snapshot.size_bytes, snapshot.num_records) == (0, 0, 0)
+    assert snapshot.files.schema.field("partition.day").type == pa.date32()
+    assert snapshot.files.num_rows == 0
+
+
+def test_a_table_may_be_named_in_many_ways(table):
+    for uri in (table, str(table), f"file://{table}", f"{table}/", os.path.relpath(table)):
+        assert arrowlog.Table(uri).snapshot().num_files == 1
+
+
+def test_a_table_in_any_fsspec_store_can_be_read(table):
+    memory = fsspec.filesystem("memory")
+    memory.put(str(table), "/bucket/table", recursive=True)
+    opened = arrowlog.Table("memory://bucket/table")
+    assert paths(opened.snapshot()) == ["good.parquet"]
+    memory.pipe_file(
+        f"/bucket/table/_transaction_log/{commit_name(2)}",
+        testing.lines([testing.add("memory://bucket/table/new", {"day": None}), testing.remove("new")]),
+    )
+    assert paths(opened.refresh()) == ["good.parquet"]
+    memory.rm("/bucket", recursive=True)
+
+
+def test_an_address_that_leads_nowhere_is_said_so(tmp_path):
+    with pytest.raises(arrowlog.TableNotFound, match="no table at"):
+        arrowlog.Table(tmp_path)
+    with pytest.raises(arrowlog.InvalidRequest, match="empty"):
+        arrowlog.Table("")
+    with pytest.raises(arrowlog.InvalidRequest, match="nosuchstore"):
+        arrowlog.Table("nosuchstore://x/y")
+    with pytest.raises(arrowlog.InvalidRequest, match="Did you mean"):
+        arrowlog.Table(tmp_path, options={"checkpoint.intervall": 5})
+
+
+def test_every_version_can_be_read_again(table):
+    append(table, 2, "b")
+    testing.write_commit(table, 3, [testing.remove("good.parquet")])
+    opened = arrowlog.Table(table)
+    found = [paths(opened.snapshot(version=v)) for v in range(4)]
+    assert found == [[], ["good.parquet"], ["b", "good.parquet"], ["b"]]
+    assert (opened.version, opened.earliest_version) == (3, 0)
+
+
+def test_a_version_that_is_not_there_is_said_so(table):
+    opened = arrowlog.Table(table)
+    with pytest.raises(arrowlog.InvalidRequest, match=r"no version 9; the newest is 1"):
+        opened.snapshot(version=9)
+    for nonsense in (-1, True, "1", 1.5):
+        with pytest.raises(arrowlog.InvalidRequest, match="not a version"):
+            opened.snapshot(version=nonsense)
+    with pytest.raises(arrowlog.InvalidRequest, match="both"):
+        opened.snapshot(version=1, timestamp=5)
+
+
+def test_travel_by_time(root):
+    testing.write_commit(root, 0, small.OPENING)
+    start = 1_700_000_000_000
+    for version in range(1, 30):
+        append(root, version, f"f{version}", start + version * 1000)
+    opened = arrowlog.Table(root)
+    assert opened.snapshot(timestamp=start + 7_999).version == 7
+    assert opened.snapshot(timestamp=datetime.fromtimestamp(start / 1000 + 8, UTC)).version == 8
+    assert opened.snapshot(timestamp="2033-01-01").version == 29
+    assert opened.snapshot(timestamp=start).version == 0
+    with pytest.raises(arrowlog.InvalidRequest, match="history begins with version 0"):
+        opened.snapshot(timestamp=start - 1)
+
+
+def test_a_copied_table_travels_by_the_times_in_its_commits(root):
+    testing.write_commit(root, 0, small.OPENING)
+    for version in range(1, 5):
+        append(root, version, f"f{version}", 1_700_000_000_000 + version)
+        os.utime(root / "_transaction_log" / commit_name(version), (0, 0))
+    assert arrowlog.Table(root).snapshot(timestamp=1_700_000_000_002).version == 2
+
+
+def test_history_that_was_cleaned_away_is_not_pretended(table):
+    for version in range(2, 7):
+        append(table, version, f"f{version}", 1_700_000_000_000 + version)
+    state = arrowlog.Table(table).snapshot(version=4)
+    adds = [testing.add(path, {"day": None}) for path in paths(state)]
+    testing.write_checkpoint(table, 4, [*small.OPENING, *adds])
+    for version in (1, 2, 3):
+        os.remove(table / "_transaction_log" / commit_name(version))
+    opened = arrowlog.Table(table)
+    assert opened.earliest_version == 4
+    assert opened.snapshot(version=5).num_files == 5
+    with pytest.raises(arrowlog.LogCorrupt, match="version 2 cannot be rebuilt"):
+        opened.snapshot(version=2)
+
+
+class Counting(store_module.LocalStore):
+    reads: list[str] = []  # noqa: RUF012 -- emptied by the test
+
+    def read_into(self, window, keys, versions):
+        self.reads.extend(keys)
+        return super().read_into(window, keys, versions)
+
+
+def test_refresh_reads_only_what_is_new(table, monkeypatch):
+    monkeypatch.setattr(store_module, "LocalStore", Counting)
+    Counting.reads.clear()
+    opened = arrowlog.Table(table)
+    first = opened.snapshot()
+    assert len(Counting.reads) == 2
+    assert opened.snapshot() is first
+    append(table, 2, "b")
+    second = opened.refresh()
+    assert len(Counting.reads) == 3
+    assert Counting.reads[-1].endswith(commit_name(2))
+    assert (first.version, second.version) == (1, 2)
+    assert paths(first) == ["good.parquet"]
+    assert second.report.commits_read == 1
+    for version in range(3, 60):
+        append(table, version, f"f{version}")
+    assert opened.refresh().num_files == 59
+    assert len(Counting.reads) == 60
+
+
+@pytest.mark.parametrize("digits", [18, 20])
+def test_refresh_finds_commits_of_either_width(root, digits):
+    testing.write_commit(root, 0, small.OPENING, digits=digits)
+    opened = arrowlog.Table(root)
+    assert opened.snapshot().version == 0
+    for version in range(1, 25):
+        append(root, version, f"f{version}", digits=digits)
+        if version % 5 == 0:
+            assert opened.refresh().num_files == version
+    assert opened.snapshot().num_files == 24
+
+
+def test_a_little_stale_is_allowed_when_asked_for(table):
+    opened = arrowlog.Table(table)
+    opened.snapshot()
+    append(table, 2, "b")
+    assert opened.snapshot(max_staleness=3600).version == 1
+    assert opened.snapshot(max_staleness=0).version == 2
+
+
+def test_a_table_made_anew_is_not_mistaken_for_the_old_one(table):
+    append(table, 2, "b")
+    opened = arrowlog.Table(table)
+    opened.snapshot()
+    shutil.rmtree(table)
+    for version, other in ((0, None), (1, "x"), (2, "y")):
+        if other is None:
+            testing.write_commit(table, 0, small.OPENING)
+        else:
+            append(table, version, other)
+    assert paths(opened.snapshot()) == ["x", "y"]
+    shutil.rmtree(table)
+    testing.write_commit(table, 0, small.OPENING)
+    assert opened.snapshot().version == 0
+
+
+def test_many_threads_may_share_a_table(table):
+    opened = arrowlog.Table(table)
+    seen: list[int] = []
+
+    def look():
+        seen.extend(opened.snapshot().num_files for _ in range(20))
+
+    threads = [threading.Thread(target=look) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for version in range(2, 10):
+        append(table, version, f"f{version}")
+    for thread in threads:
+        thread.join()
+    assert opened.snapshot().num_files == 9
+    assert len(seen) == 80
+
+
+def test_schema_changes_show_in_new_snapshots(table):
+    wider = small.SCHEMA.append(pa.field("extra", pa.string()))
+    opened = arrowlog.Table(table)
+    opened.snapshot().files  # noqa: B018 -- typed now, to be followed on
+    bounds = {"minValues": {"extra": "a"}, "maxValues": {"extra": "b"}}
+    testing.write_commit(
+        table, 2, [testing.metadata(wider, ["day"]), testing.add("c", {"day": None}, **bounds)]
+    )
+    files = opened.refresh().files
+    assert files["min.extra"].to_pylist() == [None, "a"]
+    assert opened.snapshot(version=1).schema == small.SCHEMA
+
+
+def test_the_exact_decoder_can_be_chosen(table):
+    testing.write_commit(table, 2, [testing.add(f"f{i}", {"day": "2024-01-02"}) for i in range(100)])
+    slow = arrowlog.Table(table, options={"spark.indextables.transaction.useOptimized": "false"})
+    key = [("path", "ascending")]
+    assert slow.snapshot().files.sort_by(key) == arrowlog.Table(table).snapshot().files.sort_by(key)
+
+
+def test_repr(table):
+    opened = arrowlog.Table(table)
+    assert repr(opened) == f"Table({str(table)!r})"
+    opened.snapshot()
+    assert repr(opened).endswith("version=1)")
