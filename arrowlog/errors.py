@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 
-_USERINFO = re.compile(r"(?<=://)[^/@\s]+@")
+_USERINFO = re.compile(r"(?<=://)[^/\s]+@")
 _QUERY = re.compile(r"(://[^\s'\"?]*)\?[^\s'\"]*")
 
 

@@ -1,7 +1,8 @@
 """The first bytes of a commit or JSON checkpoint say how the rest is packed.
 
 `01 01` gzip, `01 02` zstd, `01 03` lz4, `01 04` snappy, `1f 8b` a bare gzip stream, anything else
-plain UTF-8 JSON. Unpacking is capped, and whatever is not exactly one whole stream is an error.
+plain UTF-8 JSON. Unpacking is capped, and a stream that is cut off or followed by anything else is
+an error; frames of zstd and lz4 may follow one another, as those formats say.
 """
 
 from __future__ import annotations
@@ -76,6 +77,12 @@ def unwrap(data: bytes, file: str, limit: int) -> bytes:
     return _gunzip(body, file, limit) if name == "gzip" else _unpack(name, body, file, limit)
 
 
+def _not_empty(plain: bytes, file: str) -> bytes:
+    if not plain:
+        raise LogCorrupt("there is nothing in it.", next=_RESTORE, file=file)
+    return plain
+
+
 def _gunzip(body: bytes | memoryview, file: str, limit: int) -> bytes:
     stream = _inflate.decompressobj(_GZIP_WBITS)
     try:
@@ -88,7 +95,7 @@ def _gunzip(body: bytes | memoryview, file: str, limit: int) -> bytes:
         raise LogCorrupt("the gzip stream is cut off.", next=_RESTORE, file=file)
     if stream.unused_data:
         raise LogCorrupt("there are bytes after the gzip stream.", next=_RESTORE, file=file)
-    return data
+    return _not_empty(data, file)
 
 
 def _unpack(name: str, body: memoryview, file: str, limit: int) -> bytes:
@@ -106,9 +113,7 @@ def _stream(name: str, body: memoryview, file: str, limit: int) -> bytes:
         data: bytes = stream.read(limit + 1)
     if len(data) > limit:
         raise _too_large(file, limit)
-    if not data:
-        raise ValueError("nothing in it")
-    return data
+    return _not_empty(data, file)
 
 
 def _snappy(body: memoryview, file: str, limit: int) -> bytes:
@@ -121,7 +126,7 @@ def _snappy(body: memoryview, file: str, limit: int) -> bytes:
     if size > limit:
         raise _too_large(file, limit)
     plain: Any = pa.Codec("snappy").decompress(pa.py_buffer(body), size, asbytes=True)
-    return bytes(plain)
+    return _not_empty(bytes(plain), file)
 
 
 def _too_large(file: str, limit: int) -> LogCorrupt:

@@ -67,7 +67,8 @@ def _members(struct: dict[str, Any], where: str, depth: int) -> list[pa.Field]:
             raise ValueError(f"a field of {where or 'the schema'} has no name")
         name = item["name"]
         kind = _type(item.get("type"), f"{where}{name}", depth + 1)
-        fields.append(pa.field(name, kind, nullable=item.get("nullable") is not False))
+        required = item.get("nullable") is False and not pa.types.is_null(kind)
+        fields.append(pa.field(name, kind, nullable=not required))
     names = [item.name for item in fields]
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -87,6 +88,8 @@ def _type(found: Any, where: str, depth: int) -> pa.DataType:
         return pa.list_(_type(found.get("elementType"), f"{where}[]", depth + 1))
     if kind == "map":
         key = _type(found.get("keyType"), f"{where} key", depth + 1)
+        if pa.types.is_null(key):
+            raise ValueError(f"column {where + ' key'!r} has the impossible type void")
         return pa.map_(key, _type(found.get("valueType"), f"{where} value", depth + 1))
     if kind == "udt":
         return _type(found.get("sqlType"), where, depth + 1)

@@ -101,9 +101,10 @@ def _unreachable(listing: Listing, base: int | None, lost: list[int]) -> LogCorr
 
 def earliest(listing: Listing, newest: int) -> int:
     """The lowest version from which on every version up to `newest` can be rebuilt."""
-    low = newest  # commits after `low` are all there
-    while low >= 0 and low in listing.commits:
+    bases = set(checkpoint_versions(listing))
+    low = newest  # every version after `low` has its commit, or a checkpoint instead
+    while low >= 0 and (low in listing.commits or low in bases):
         low -= 1
-    if low < 0:
+    if low < 0 and 0 in listing.commits:
         return 0
-    return min(v for v in (*checkpoint_versions(listing), newest) if low <= v <= newest)
+    return min(v for v in (*bases, newest) if low < v <= newest)

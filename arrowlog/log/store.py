@@ -95,6 +95,8 @@ class LocalStore:
         descriptor = _open(self._path(key))
         try:
             return _rest(descriptor, os.read(descriptor, _SMALL))
+        except OSError as error:
+            raise _unavailable("read", self._path(key), error) from error
         finally:
             os.close(descriptor)
 
@@ -109,6 +111,8 @@ class LocalStore:
             descriptor = _open(f"{self.root}/{key}")
             try:
                 length = _read_all(descriptor, window)
+            except OSError as error:
+                raise _unavailable("read", self._path(key), error) from error
             finally:
                 os.close(descriptor)
             window.accept(key, version, length)
@@ -208,20 +212,19 @@ class FsspecStore:
 
     def get_many(self, keys: Sequence[str]) -> list[bytes]:
         """Read objects, some at a time, all before the time limit."""
-        if len(keys) < 2:
-            return [self.get(key) for key in keys]
-        with ThreadPoolExecutor(self._parallelism) as pool:
+        pool = ThreadPoolExecutor(self._parallelism)
+        try:
             futures = [pool.submit(self.get, key) for key in keys]
-            done, late = wait(futures, timeout=self._timeout)
+            late = wait(futures, timeout=self._timeout).not_done
             if late:
-                pool.shutdown(wait=False, cancel_futures=True)
                 raise StoreUnavailable(
                     f"{len(late)} of {len(keys)} log files of {self.root} were not there after"
                     f" {self._timeout:g} s.",
                     next="Try again, or raise checkpoint.read.timeoutSeconds.",
                 )
-        del done
-        return [future.result() for future in futures]
+            return [future.result() for future in futures]
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)  # waiting would undo the time limit
 
     def read_into(self, window: Window, keys: Sequence[str], versions: Sequence[int]) -> int:
         """Read objects, then unpack them into the window."""
@@ -254,8 +257,8 @@ class FsspecStore:
         try:
             return call()
         except FileNotFoundError:
-            raise FileNotFoundError(where) from None
-        except Exception as error:
+            raise FileNotFoundError(redact(where)) from None
+        except Exception as error:  # whatever the store's own library raises
             raise _unavailable(verb, where, error) from error
 
 

@@ -7,7 +7,7 @@ worth less: a copied table has new file times. Such times are kept between their
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from arrowlog.log.store import Store
 
 Moment = str | int | datetime
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLIS_MAX = (1 << 63) - 1
 
 
 def to_millis(moment: Moment) -> int:
@@ -40,7 +42,7 @@ def to_millis(moment: Moment) -> int:
     try:
         found = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
         zoned = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-        return round(zoned.timestamp() * 1000)
+        return (zoned - _EPOCH) // timedelta(milliseconds=1)
     except (ValueError, TypeError, AttributeError, OverflowError):
         raise InvalidRequest(f"{moment!r} is not a timestamp.", next=_ALLOWED) from None
 
@@ -125,4 +127,4 @@ def _by_scan(clock: _Clock, versions: Sequence[int], millis: int) -> int:
     next_known = pl.col("known").backward_fill()
     time = pl.coalesce("known", pl.min_horizontal("written", next_known)).cum_max().forward_fill()
     times = pl.DataFrame([known, written]).select(time).to_series()
-    return int((times <= millis).sum()) - 1
+    return int((times <= max(min(millis, _MILLIS_MAX), -_MILLIS_MAX)).sum()) - 1

@@ -14,14 +14,15 @@ import pyarrow.compute as pc
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 TRUNCATED = " [TRUNCATED]"
-_INTEGER = r"^-?[0-9]{1,19}$"
+_INTEGER = r"^-?0*[0-9]{1,19}$"
 _FLOAT = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
-_DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?$"
+_DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,2})?$"
+_DECIMAL_TEXT_MAX = 60
 _DATE = r"^-?[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _TIMESTAMP = (
     r"^(?P<day>[0-9]{4}-[0-9]{2}-[0-9]{2})[T ]"
-    r"(?P<hour>[0-9]{2}:[0-9]{2})(?P<second>:[0-9]{2})?(?P<part>\.[0-9]{1,9})?"
-    r"(?P<zone>Z|[+-][0-9]{2}:?[0-9]{2})?$"
+    r"(?P<hour>[0-9]{2}:[0-9]{2})(?:(?P<second>:[0-9]{2})(?P<part>\.[0-9]{1,9})?)?"
+    r"(?P<zone>Z|[+-](?:0[0-9]|1[0-8])(?::?[0-5][0-9])?)?$"
 )
 EPOCH_DAYS_MAX = 10**6
 EPOCH_MICROS_MIN = 10**14
@@ -37,8 +38,10 @@ def cast_text(text: pa.ChunkedArray, kind: pa.DataType, *, upper: bool = False) 
 
     `upper` is for maxima: digits below a microsecond are rounded up, for minima down.
     """
-    if text.null_count == len(text):
+    if text.null_count == len(text) or pa.types.is_null(kind) or pa.types.is_nested(kind):
         return pa.chunked_array([pa.nulls(len(text), kind)])
+    if pa.types.is_binary(kind):
+        return pc.cast(text, kind)
     if pa.types.is_string(kind):
         return _without_mark(text)
     if pa.types.is_timestamp(kind):
@@ -54,7 +57,9 @@ def cast_text(text: pa.ChunkedArray, kind: pa.DataType, *, upper: bool = False) 
 
 def _numbers(text: pa.ChunkedArray, kind: pa.DataType, pattern: str) -> pa.ChunkedArray:
     """Cast all at once; if that fails, what matches the pattern, value by value where it must be."""
-    if not pc.any(pc.match_substring(text, "x")).as_py():  # 0x10 casts, and is no number here
+    if pa.types.is_decimal(kind):
+        return _decimals(text, kind)
+    if not pc.any(pc.match_substring(text, "x", ignore_case=True)).as_py():  # 0x10 is no number here
         try:
             return pc.cast(text, kind)
         except pa.ArrowInvalid:
@@ -62,24 +67,34 @@ def _numbers(text: pa.ChunkedArray, kind: pa.DataType, pattern: str) -> pa.Chunk
     return _cast_each(_only(text, pattern), kind)
 
 
+def _decimals(text: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Exactly, or not at all. Text too large for 128 bits would wrap, so more are used on the way."""
+    plain = _only(text, _DECIMAL)
+    short = pc.less_equal(pc.utf8_length(plain), _DECIMAL_TEXT_MAX)
+    wide = pa.decimal256(76, kind.scale)
+    return _cast_each(pc.if_else(short, plain, None), kind, wide)
+
+
 def _only(text: pa.ChunkedArray, pattern: str) -> pa.ChunkedArray:
     return pc.if_else(pc.match_substring_regex(text, pattern), text, None)
 
 
-def _cast_each(text: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+def _cast_each(
+    text: pa.ChunkedArray, kind: pa.DataType, way: pa.DataType | None = None
+) -> pa.ChunkedArray:
     """Values that look right may still be out of range; look at the distinct ones one by one."""
     try:
-        return pc.cast(text, kind)
+        return pc.cast(pc.cast(text, way or kind), kind)
     except pa.ArrowInvalid:
         pass
     codes = text.combine_chunks().dictionary_encode()
-    values = pa.concat_arrays([_cast_one(value, kind) for value in codes.dictionary])
+    values = pa.concat_arrays([_cast_one(value, kind, way or kind) for value in codes.dictionary])
     return pa.chunked_array([values.take(codes.indices)], kind)
 
 
-def _cast_one(value: pa.Scalar, kind: pa.DataType) -> pa.Array:
+def _cast_one(value: pa.Scalar, kind: pa.DataType, way: pa.DataType) -> pa.Array:
     try:
-        return pc.cast(pa.array([value.as_py()], pa.string()), kind)
+        return pc.cast(pc.cast(pa.array([value.as_py()], pa.string()), way), kind)
     except pa.ArrowInvalid:
         return pa.nulls(1, kind)
 
@@ -110,14 +125,15 @@ def _dates(text: pa.ChunkedArray) -> pa.ChunkedArray:
         pass
     iso = _cast_each(_only(text, _DATE), pa.date32())
     number = _cast_each(_only(text, _INTEGER), pa.int64())
-    days = pc.if_else(pc.less(pc.abs(number), EPOCH_DAYS_MAX), number, None)
+    near = pc.and_(pc.less(number, EPOCH_DAYS_MAX), pc.greater(number, -EPOCH_DAYS_MAX))
+    days = pc.if_else(near, number, None)
     return pc.coalesce(iso, pc.cast(pc.cast(days, pa.int32()), pa.date32()))
 
 
 def _timestamps(text: pa.ChunkedArray, kind: pa.DataType, *, upper: bool) -> pa.ChunkedArray:
     """ISO-8601, without a zone UTC; or microseconds since 1970 if they can be nothing else."""
     shortest = pc.min(pc.utf8_length(text)).as_py()
-    if shortest > len("2024-01-01"):  # a bare date is no moment
+    if shortest >= len("2024-01-01T00:00"):  # a bare date is no moment
         for written in (pa.timestamp("us", "UTC"), pa.timestamp("us")):
             try:
                 return pc.cast(pc.cast(pc.cast(text, written), pa.int64()), kind)

@@ -1,0 +1,279 @@
+"""What every store must do, whatever it is made of."""
+
+import os
+import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+import fsspec
+import pytest
+
+from arrowlog.errors import ArrowlogError, LogCorrupt, StoreUnavailable
+from arrowlog.log.envelope import CODECS, unwrap, wrap
+from arrowlog.log.store import FsspecStore, LocalStore, open_store
+from arrowlog.log.window import Window
+
+LOG = "_transaction_log"
+LIMIT = 1 << 22
+
+
+class Local:
+    def __init__(self, root):
+        self.store = LocalStore(str(root))
+
+    def put(self, key, data):
+        path = f"{self.store.root}/{key}"
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as out:
+            out.write(data)
+
+
+class Memory:
+    def __init__(self, _):
+        self.root = f"memory://contract-{uuid.uuid4()}/table"
+        self.store = FsspecStore(self.root, {}, 4, 30.0)
+
+    def put(self, key, data):
+        fsspec.filesystem("memory").pipe_file(f"{self.root}/{key}", data)
+
+
+@pytest.fixture(params=[Local, Memory], ids=["local", "memory"])
+def place(request, tmp_path):
+    return request.param(tmp_path)
+
+
+def log(size):
+    """A log file of exactly so many bytes: adds, the last of them filled up."""
+    line = b'{"add":{"path":"x","size":1,"modificationTime":1}}\n'
+    count = max(size // len(line) - 1, 0)
+    rest = size - count * len(line)
+    head, tail = b'{"add":{"path":"', b'","size":1,"modificationTime":1}}\n'
+    fill = rest - len(head) - len(tail)
+    data = line * count + (head + b"y" * fill + tail if fill >= 0 else b"{" * rest)
+    assert len(data) == size
+    return data
+
+
+def restored(window):
+    """The files in a window, put together again from what was left in and what was set apart."""
+    kept = bytes(window.data[: window.size]).split(b"\n")[:-1]
+    apart = {(file, line): text for file, line, text in window.apart}
+    files = []
+    for file, lines in enumerate(window.lines):
+        texts = [
+            apart.pop((file, line)) if (file, line) in apart else kept.pop(0)
+            for line in range(1, lines + 1)
+        ]
+        files.append(b"".join(text + b"\n" for text in texts))
+    assert not kept
+    assert not apart
+    return files
+
+
+@pytest.mark.parametrize("size", [0, 1, 65535, 65536, 65537, 300_000])
+def test_get_gives_all_bytes(place, size):
+    data = os.urandom(size)
+    place.put("a/b", data)
+    found = place.store.get("a/b")
+    assert type(found) is bytes
+    assert found == data
+
+
+@pytest.mark.parametrize("name", ["with space", "ü", "a=b%20c", "#1", "a?b", "[x]*", "a:b"])
+def test_names_are_taken_as_they_are(place, name):
+    place.put(f"{LOG}/{name}", b"1")
+    assert place.store.get(f"{LOG}/{name}") == b"1"
+    assert place.store.list_from(LOG) == [name]
+
+
+@pytest.mark.parametrize("key", ["missing", "missing/too", "there/file/below"])
+def test_what_is_missing_is_not_found(place, key):
+    place.put("there/file", b"1")
+    with pytest.raises(FileNotFoundError):
+        place.store.get(key)
+    with pytest.raises(FileNotFoundError):
+        place.store.get_many(["there/file", key, "there/file"])
+    with pytest.raises(FileNotFoundError):
+        place.store.read_into(Window(LIMIT), ["there/file", key], [0, 1])
+
+
+def test_reading_a_folder_is_an_error_of_ours_or_not_found(place):
+    place.put("folder/file", b"1")
+    with pytest.raises((ArrowlogError, FileNotFoundError)):
+        place.store.get("folder")
+    with pytest.raises((ArrowlogError, FileNotFoundError)):
+        place.store.read_into(Window(LIMIT), ["folder"], [0])
+
+
+def test_get_many_keeps_the_order_and_repeats(place):
+    for number in range(50):
+        place.put(f"k/{number}", str(number).encode())
+    order = [*range(49, -1, -1), 7, 7]
+    assert place.store.get_many([f"k/{n}" for n in order]) == [str(n).encode() for n in order]
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_get_many_of_few(place, count):
+    place.put("k", b"1")
+    assert place.store.get_many(["k"] * count) == [b"1"] * count
+
+
+def test_listing_is_sorted_and_has_only_what_is_directly_in_the_folder(place):
+    for name in ("b", "a", "10", "9", "sub/inner", "ab", "_last"):
+        place.put(f"{LOG}/{name}", b"1")
+    place.put("elsewhere", b"1")
+    assert place.store.list_from(LOG) == ["10", "9", "_last", "a", "ab", "b", "sub"]
+
+
+@pytest.mark.parametrize(
+    ("start", "names"),
+    [("", ["1", "2", "3"]), ("2", ["2", "3"]), ("20", ["3"]), ("0", ["1", "2", "3"]), ("4", [])],
+)
+def test_listing_may_begin_at_a_name(place, start, names):
+    for name in ("3", "1", "2"):
+        place.put(f"{LOG}/{name}", b"1")
+    assert place.store.list_from(LOG, start) == names
+
+
+def test_a_missing_folder_is_an_empty_listing(place):
+    assert place.store.list_from(LOG) == []
+    assert place.store.list_from("no/such") == []
+
+
+def test_a_listing_sees_what_came_after_the_last_one(place):
+    place.put(f"{LOG}/1", b"1")
+    assert place.store.list_from(LOG) == ["1"]
+    place.put(f"{LOG}/2", b"1")
+    assert place.store.list_from(LOG) == ["1", "2"]
+    assert place.store.get(f"{LOG}/2") == b"1"
+
+
+def test_stat_tells_size_and_time(place):
+    place.put("k", b"12345")
+    found = place.store.stat("k")
+    assert found.size == 5
+    assert found.mtime_ms > 1_600_000_000_000
+    assert found == place.store.stat("k")
+
+
+def test_stat_tells_when_an_object_was_replaced(place):
+    place.put("k", b"12345")
+    before = place.store.stat("k")
+    place.put("k", b"123456")
+    assert place.store.stat("k") != before
+
+
+def test_stat_of_what_is_missing_is_none(place):
+    place.put("there", b"1")
+    assert place.store.stat("missing") is None
+    assert place.store.stat("no/such") is None
+    assert place.store.stat("there/below") is None
+
+
+@pytest.mark.parametrize("codec", ["none", *sorted(CODECS)])
+@pytest.mark.parametrize("size", [1, 65535, 65536, 65537, 300_000])
+def test_reading_into_a_window_gives_what_get_gives(place, size, codec):
+    data = log(size)
+    place.put("k", wrap(data, codec))
+    window = Window(LIMIT)
+    assert place.store.read_into(window, ["k"], [7]) == len(place.store.get("k"))
+    ended = data if data.endswith(b"\n") else data + b"\n"
+    assert restored(window) == [ended]
+    assert unwrap(place.store.get("k"), "k", LIMIT) == data
+    assert (window.names, window.versions) == (["k"], [7])
+
+
+@pytest.mark.parametrize("size", [65535, 65536, 65537, 300_000])
+def test_a_file_that_fills_what_was_read_at_once_on_disk(place, size):
+    place.put("k", os.urandom(size - 1).replace(b"\n", b"x") + b"\n")
+    place.put("k", b"{" + place.store.get("k")[1:])
+    window = Window(LIMIT)
+    assert place.store.read_into(window, ["k"], [0]) == size
+    assert restored(window) == [place.store.get("k")]
+
+
+def test_many_files_of_all_kinds_go_into_one_window_in_order(place):
+    sizes = [300_000, 1, 65536, 100, 65537, 65535, 200_000, 300_000]
+    codecs = ["none", "none", "gzip", "zstd", "none", "lz4", "gzip", "gzip"]
+    keys = [f"k/{number}" for number in range(len(sizes))]
+    for key, size, codec in zip(keys, sizes, codecs, strict=True):
+        place.put(key, wrap(log(size), codec))
+    window = Window(LIMIT)
+    for _ in range(2):  # a window is used again
+        window.clear()
+        place.store.read_into(window, keys, range(8))
+        assert restored(window) == [log(s) if s > 1 else b"{\n" for s in sizes]
+        assert window.names == keys
+        assert window.versions == list(range(8))
+
+
+def test_a_file_without_a_last_line_break_does_not_run_into_the_next(place):
+    place.put("a", log(1000)[:-1])
+    place.put("b", log(500))
+    window = Window(LIMIT)
+    place.store.read_into(window, ["a", "b", "a"], [0, 1, 2])
+    assert restored(window) == [log(1000), log(500), log(1000)]
+
+
+@pytest.mark.parametrize("before", [0, 1])
+@pytest.mark.parametrize("codec", ["none", *sorted(CODECS)])
+def test_an_empty_file_is_refused_with_its_name(place, codec, before):
+    place.put("full", log(200))
+    place.put("empty", wrap(b"", codec))
+    keys = ["full"] * before + ["empty"]
+    with pytest.raises(LogCorrupt) as caught:
+        place.store.read_into(Window(LIMIT), keys, range(len(keys)))
+    assert caught.value.file == "empty"
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "zstd"])
+def test_a_file_above_the_limit_is_refused_with_its_name(place, codec):
+    place.put("k", wrap(log(10_000), codec))
+    with pytest.raises(LogCorrupt, match="more than 9999 bytes") as caught:
+        place.store.read_into(Window(9_999), ["k"], [0])
+    assert caught.value.file == "k"
+    place.store.read_into(Window(10_000), ["k"], [0])
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_reads_that_take_too_long_are_given_up(count):
+    """The error must come while the store still hangs, not when it has answered after all."""
+    release = threading.Event()
+
+    class Hanging(FsspecStore):
+        def get(self, key):
+            release.wait(20)
+            return b""
+
+    store = Hanging("memory://hanging", {}, 2, 0.05)
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            answer = pool.submit(store.get_many, [str(n) for n in range(count)])
+            error = answer.exception(timeout=3)
+        finally:
+            release.set()
+    assert isinstance(error, StoreUnavailable)
+    assert "timeoutSeconds" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("uri", "kind"),
+    [
+        ("{}", LocalStore),
+        ("file://{}", LocalStore),
+        ("file://localhost{}", LocalStore),
+        ("local://{}", LocalStore),
+        ("memory://{}", FsspecStore),
+    ],
+)
+def test_an_address_finds_its_store(tmp_path, uri, kind):
+    found = open_store(uri.format(tmp_path))
+    assert type(found) is kind
+    if kind is LocalStore:
+        assert found.root == str(tmp_path)
+
+
+@pytest.mark.parametrize("uri", ["", "  ", "a\0b", "nosuchprotocol://x"])
+def test_an_address_without_a_store_is_refused(uri):
+    with pytest.raises(ArrowlogError):
+        open_store(uri)

@@ -1,0 +1,178 @@
+"""File names of a log: every spelling is read, one is written."""
+
+import pytest
+
+from arrowlog.errors import LogCorrupt
+from arrowlog.log.names import VERSION_MAX, checkpoint_name, commit_name, is_part, read_listing
+
+TWENTY = "00000000000000000007"
+
+
+@pytest.mark.parametrize("digits", [1, 2, 10, 18, 19, 20, 21, 40, 200])
+def test_a_commit_is_known_by_its_value_whatever_its_width(digits):
+    name = f"{7:0{digits}d}.json"
+    assert read_listing([name]).commits == {7: name}
+
+
+@pytest.mark.parametrize("digits", [1, 18, 20, 21])
+def test_a_json_checkpoint_is_known_by_its_value_whatever_its_width(digits):
+    name = f"{7:0{digits}d}.checkpoint.json"
+    listing = read_listing([name])
+    assert listing.json_checkpoints == {7: name}
+    assert listing.commits == {}
+
+
+def test_widths_may_be_mixed_in_one_log():
+    names = [f"{0:018d}.json", f"{1:020d}.json", "2.json"]
+    assert read_listing(names).commits == dict(enumerate(names))
+
+
+@pytest.mark.parametrize("suffix", [".json", ".checkpoint.json"])
+@pytest.mark.parametrize("widths", [(18, 20), (20, 18), (20, 21), (1, 2), (18, 19)])
+def test_two_names_for_one_version_are_refused(widths, suffix):
+    names = [f"{7:0{digits}d}{suffix}" for digits in widths]
+    with pytest.raises(LogCorrupt, match="both version 7") as caught:
+        read_listing(names)
+    assert caught.value.version == 7
+    assert caught.value.file == f"_transaction_log/{names[1]}"
+    assert all(name in str(caught.value) for name in names)
+
+
+def test_the_same_name_twice_in_a_listing_is_one_file():
+    once = [f"{TWENTY}.json", "8.json"]
+    again = [name.encode().decode() for name in once]  # equal, not the same object
+    assert read_listing(once + again).commits == {7: once[0], 8: once[1]}
+
+
+def test_the_largest_version_is_accepted():
+    names = [f"{VERSION_MAX:020d}.json", f"{VERSION_MAX}.checkpoint.json"]
+    listing = read_listing(names)
+    assert listing.newest == VERSION_MAX
+    assert list(listing.json_checkpoints) == [VERSION_MAX]
+
+
+@pytest.mark.parametrize(
+    "stem", [str(VERSION_MAX + 1), f"{VERSION_MAX + 1:020d}", "9" * 20, "9" * 21, "9" * 5000]
+)
+@pytest.mark.parametrize("suffix", [".json", ".checkpoint.json"])
+def test_a_version_that_is_too_large_is_refused(stem, suffix):
+    with pytest.raises(LogCorrupt, match="larger than a log can have") as caught:
+        read_listing([stem + suffix])
+    assert caught.value.file.startswith(f"_transaction_log/{stem[:20]}")
+    assert len(str(caught.value)) < 300
+
+
+def test_a_parquet_checkpoint_of_a_version_that_is_too_large_is_refused():
+    with pytest.raises(LogCorrupt, match="larger than a log can have"):
+        read_listing([], [f"{'9' * 20}.checkpoint.parquet"])
+
+
+@pytest.mark.parametrize(
+    "stem",
+    ["٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٠٧", "0000000000000000000７", "0000000000000000000²", "٧", "७", "²"],  # noqa: RUF001
+)
+@pytest.mark.parametrize("suffix", [".json", ".checkpoint.json"])
+def test_digits_that_are_not_ascii_are_not_a_version(stem, suffix):
+    assert read_listing([stem + suffix]).empty
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"{TWENTY}.json.tmp",
+        f".{TWENTY}.json",
+        f"_{TWENTY}.json",
+        f"{TWENTY}.json.crc",
+        f".{TWENTY}.json.crc",
+        f"{TWENTY}.json~",
+        f"{TWENTY}.JSON",
+        f"{TWENTY}.json ",
+        f" {TWENTY}.json",
+        f"{TWENTY}.json\n",
+        f"-{TWENTY}.json",
+        f"+{TWENTY[1:]}.json",
+        "1_000.json",
+        "0x07.json",
+        "7.0.json",
+        "tmp_7.json",
+        ".json",
+        ".checkpoint.json",
+        f"{TWENTY}.checkpoint.json.tmp",
+        f"{TWENTY}.checkpoint.0123456789ab.00001.json",
+        f"{TWENTY}.checkpoint.parquet",
+        f"{TWENTY}.compacted.json",
+        "_last_checkpoint",
+        "_checkpoints",
+        "readme.json",
+        "",
+    ],
+)
+def test_other_names_in_the_log_folder_are_ignored(name):
+    assert read_listing([name]).empty
+
+
+def test_a_parquet_checkpoint_is_found_in_its_folder():
+    name = f"{TWENTY}.checkpoint.parquet"
+    listing = read_listing([], [name, f"{TWENTY}.checkpoint.json"])
+    assert listing.parquet_checkpoints == {7: (name,)}
+    assert listing.json_checkpoints == {}
+    assert not listing.empty
+    assert listing.newest == 7
+
+
+def test_the_parts_of_a_parquet_checkpoint_come_in_order():
+    parts = [f"{TWENTY}.checkpoint.{n:05d}-of-00011.parquet" for n in range(1, 12)]
+    listing = read_listing([], reversed(parts))
+    assert listing.parquet_checkpoints == {7: tuple(parts)}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"{TWENTY}.checkpoint.1-of-2.parquet",
+        f"{TWENTY}.checkpoint.00001.parquet",
+        f"{TWENTY}.checkpoint.00001-of-00002.parquet.tmp",
+        f"{TWENTY}.checkpoint.00001-of-00002.json",
+        f".{TWENTY}.checkpoint.parquet",
+        f"{TWENTY}.parquet",
+        f"{TWENTY}.json",
+        "\N{ARABIC-INDIC DIGIT SEVEN}.checkpoint.parquet",
+        f"{TWENTY}.checkpoint.parquet\n",
+    ],
+)
+def test_other_names_in_the_folder_of_checkpoints_are_ignored(name):
+    assert read_listing([], [name]).empty
+
+
+def test_newest_is_the_highest_of_everything():
+    assert read_listing([]).newest == -1
+    assert read_listing(["3.json"], ["5.checkpoint.parquet"]).newest == 5
+    assert read_listing(["3.json", "4.checkpoint.json"]).newest == 4
+    assert read_listing(["9.json", "4.checkpoint.json"], ["5.checkpoint.parquet"]).newest == 9
+
+
+@pytest.mark.parametrize("version", [0, 7, 10**17, VERSION_MAX])
+def test_what_is_written_is_twenty_digits_and_read_back(version):
+    names = [commit_name(version), checkpoint_name(version)]
+    assert names == [f"{version:020d}.json", f"{version:020d}.checkpoint.json"]
+    listing = read_listing(names)
+    assert listing.commits == {version: names[0]}
+    assert listing.json_checkpoints == {version: names[1]}
+
+
+@pytest.mark.parametrize(
+    ("name", "yes"),
+    [
+        (f"{TWENTY}.checkpoint.0123456789ab.00001.json", True),
+        ("7.checkpoint.0123456789ab.00001.json", True),
+        ("8.checkpoint.0123456789ab.00001.json", False),
+        (f"../{TWENTY}.checkpoint.0123456789ab.00001.json", False),
+        (f"{TWENTY}.checkpoint.0123456789AB.00001.json", False),
+        (f"{TWENTY}.checkpoint.0123456789ab.1.json", False),
+        (f"{TWENTY}.checkpoint.json", False),
+        (f"{TWENTY}.json", False),
+        ("/etc/passwd", False),
+    ],
+)
+def test_a_manifest_may_name_only_parts_of_its_own_version(name, yes):
+    assert is_part(name, 7) is yes

@@ -1,0 +1,231 @@
+"""Which files make up a version, against a model that tries everything."""
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from arrowlog.errors import LogCorrupt
+from arrowlog.log.names import read_listing
+from arrowlog.log.segment import Gap, checkpoint_versions, earliest, plan
+
+
+def listing(commits, checkpoints=(), parquet=()):
+    return read_listing(
+        [f"{v:020d}.json" for v in commits] + [f"{v:020d}.checkpoint.json" for v in checkpoints],
+        [f"{v:020d}.checkpoint.parquet" for v in parquet],
+    )
+
+
+def versions(segment):
+    return [version for version, _ in segment.commits]
+
+
+def test_without_a_checkpoint_all_commits_are_read_in_order():
+    found = plan(listing([2, 0, 1]), None)
+    assert (found.version, found.checkpoint, found.gap) == (2, None, None)
+    assert found.commits == tuple((v, f"{v:020d}.json") for v in range(3))
+
+
+def test_the_names_of_the_files_are_kept_as_they_are():
+    found = plan(read_listing([f"{0:018d}.json", "1.json"]), None)
+    assert found.commits == ((0, f"{0:018d}.json"), (1, "1.json"))
+
+
+def test_order_is_by_number_not_by_text():
+    found = plan(read_listing([f"{v}.json" for v in range(12)]), None)
+    assert versions(found) == list(range(12))
+
+
+@pytest.mark.parametrize(
+    ("commits", "checkpoints", "base", "read"),
+    [
+        (range(6), [3], 3, [4, 5]),
+        (range(6), [5], 5, []),
+        (range(6), [1, 3], 3, [4, 5]),
+        ([4, 5], [3], 3, [4, 5]),
+        ([3, 4, 5], [3], 3, [4, 5]),
+        ([], [5], 5, []),
+        ([0, 1, 5], [5], 5, []),
+        ([0, 1, 5, 6], [4], 4, [5, 6]),
+        (range(6), [0], 0, [1, 2, 3, 4, 5]),
+    ],
+)
+def test_reading_begins_at_the_newest_checkpoint(commits, checkpoints, base, read):
+    found = plan(listing(commits, checkpoints), None)
+    assert (found.checkpoint, versions(found), found.gap) == (base, read, None)
+    assert found.version == max([base, *read])
+
+
+def test_a_parquet_checkpoint_is_a_base_too():
+    assert plan(listing(range(6), [2], parquet=[4]), None).checkpoint == 4
+    assert checkpoint_versions(listing([], [2, 9], parquet=[4, 9])) == [9, 4, 2]
+
+
+@pytest.mark.parametrize(
+    ("commits", "checkpoints", "reached", "gap"),
+    [
+        ([0, 1, 3], [], 1, Gap(2, 3)),
+        ([0, 2, 4], [], 0, Gap(1, 2)),
+        ([0, 1, 9], [], 1, Gap(2, 9)),
+        ([0, 1, 2, 5], [1], 2, Gap(3, 5)),
+        ([5, 6], [3], 3, Gap(4, 5)),
+    ],
+)
+def test_reading_stops_at_a_gap_and_says_so(commits, checkpoints, reached, gap):
+    found = plan(listing(commits, checkpoints), None)
+    assert (found.version, found.gap) == (reached, gap)
+    assert f"version {gap.missing} is missing" in str(gap)
+    assert f"as of version {reached}" in str(gap)
+
+
+def test_a_checkpoint_behind_a_gap_heals_it():
+    found = plan(listing([0, 1, 3, 4], [3]), None)
+    assert (found.version, found.gap) == (4, None)
+
+
+@pytest.mark.parametrize(
+    ("commits", "version", "missing"), [([], None, 0), ([1, 2], None, 0), ([3], 5, 0)]
+)
+def test_without_version_0_and_without_a_checkpoint_nothing_can_be_read(commits, version, missing):
+    with pytest.raises(LogCorrupt, match="no checkpoint to start from") as caught:
+        plan(listing(commits), version)
+    assert caught.value.version == missing
+    assert caught.value.file == f"_transaction_log/{missing:020d}.json"
+
+
+@pytest.mark.parametrize(
+    ("version", "base", "read"),
+    [(0, None, [0]), (2, None, [0, 1, 2]), (3, 3, []), (5, 3, [4, 5]), (6, 6, []), (8, 6, [7, 8])],
+)
+def test_time_travel_builds_on_the_checkpoint_below(version, base, read):
+    found = plan(listing(range(10), [3, 6]), version)
+    assert (found.version, found.checkpoint, versions(found)) == (version, base, read)
+
+
+def test_a_gap_behind_the_asked_version_is_no_concern():
+    assert plan(listing([0, 1, 3]), 1).gap is None
+
+
+def test_a_version_whose_commits_are_gone_is_an_error():
+    with pytest.raises(LogCorrupt, match="version 0 is missing"):
+        plan(listing([5, 6], [4]), 3)
+
+
+def test_an_unusable_checkpoint_is_passed_over_when_the_commits_are_there():
+    log = listing(range(8), [2, 5])
+    assert plan(log, None, {5}).checkpoint == 2
+    assert plan(log, None, {5, 2}).checkpoint is None
+    assert plan(log, None, {5, 2}).version == 7
+    assert plan(log, 4, {5}).checkpoint == 2
+
+
+@pytest.mark.parametrize(
+    ("commits", "checkpoints", "unusable", "missing"),
+    [
+        ([6, 7], [5], {5}, 0),
+        ([], [5], {5}, 0),
+        ([0, 1, 6, 7], [5], {5}, 2),
+        ([3, 6, 7], [2, 5], {5}, 4),
+        ([6, 7], [2, 5], {5}, 3),
+        ([6, 7], [2, 5], {5, 2}, 0),
+        ([3, 4], [2, 5], {5}, 5),
+        ([*range(6), *range(7, 11)], [10], {10}, 6),
+    ],
+)
+def test_an_unusable_checkpoint_never_makes_the_table_older(
+    commits, checkpoints, unusable, missing
+):
+    with pytest.raises(LogCorrupt, match=f"version {max(unusable)} cannot be read") as caught:
+        plan(listing(commits, checkpoints), None, unusable)
+    assert caught.value.version == missing
+    assert caught.value.file == f"_transaction_log/{missing:020d}.json"
+
+
+def test_an_unusable_checkpoint_behind_the_asked_version_is_no_concern():
+    assert plan(listing([0, 1, 6], [5]), 1, {5}).version == 1
+
+
+@pytest.mark.parametrize(
+    ("commits", "checkpoints", "newest", "first"),
+    [
+        (range(5), [], 4, 0),
+        (range(5), [3], 4, 0),
+        ([4, 5, 6], [3, 5], 6, 3),
+        ([3, 4, 5, 6], [3, 5], 6, 3),
+        ([5, 6], [3, 6], 6, 6),
+        ([], [6], 6, 6),
+        ([0, 1, 3], [], 1, 0),
+        ([0, 1, 6, 7], [5], 7, 5),
+        ([0, 1, 2, 4], [3], 4, 0),
+    ],
+)
+def test_the_earliest_version(commits, checkpoints, newest, first):
+    log = listing(commits, checkpoints)
+    assert plan(log, None).version == newest
+    assert earliest(log, newest) == first
+
+
+HIGH = 9
+some = st.frozensets(st.integers(0, HIGH))
+
+
+def rebuildable(commits, bases, version):
+    """Whether some base, or nothing at all, and every commit after it leads to the version."""
+    return any(
+        all(v in commits for v in range(base + 1, version + 1))
+        for base in (-1, *bases)
+        if base <= version
+    )
+
+
+def attempt(log, version, unusable=frozenset()):
+    try:
+        return plan(log, version, unusable)
+    except LogCorrupt:
+        return None
+
+
+@settings(deadline=None, max_examples=300)
+@given(some, some, some, st.integers(0, HIGH))
+def test_a_version_is_reached_exactly_if_it_can_be_rebuilt(commits, checkpoints, unusable, version):
+    found = attempt(listing(commits, checkpoints), version, unusable)
+    reached = found is not None and found.version == version
+    assert reached == rebuildable(commits, checkpoints - unusable, version)
+    if found is not None:
+        first = -1 if found.checkpoint is None else found.checkpoint
+        assert versions(found) == list(range(first + 1, found.version + 1))
+        assert found.checkpoint is None or found.checkpoint in checkpoints - unusable
+        assert found.version <= version
+
+
+@settings(deadline=None, max_examples=300)
+@given(some, some, some)
+def test_the_newest_version_is_everything_up_to_the_first_gap(commits, checkpoints, unusable):
+    usable = checkpoints - unusable
+    base = max(usable, default=-1)
+    reached = base
+    while reached + 1 in commits:
+        reached += 1
+    found = attempt(listing(commits, checkpoints), None, unusable)
+    if reached < 0 or max(checkpoints, default=-1) > reached:
+        assert found is None
+        return
+    assert found.version == reached
+    later = [v for v in commits if v > reached]
+    assert found.gap == (Gap(reached + 1, min(later)) if later else None)
+
+
+@settings(deadline=None, max_examples=300)
+@given(some, some)
+@example(frozenset({0, 1, 2, 4}), frozenset({3}))
+def test_from_the_earliest_version_on_every_version_can_be_rebuilt_and_none_before(
+    commits, checkpoints
+):
+    log = listing(commits, checkpoints)
+    newest = attempt(log, None)
+    if newest is None:
+        return
+    first = earliest(log, newest.version)
+    can = [rebuildable(commits, checkpoints, v) for v in range(newest.version + 1)]
+    assert all(can[first:])
+    assert first == 0 or not can[first - 1]
