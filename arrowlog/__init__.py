@@ -1,9 +1,9 @@
 """arrowlog: an Arrow-native engine for transaction logs of tables in the lake.
 
-    import arrowlog
-    table = arrowlog.Table("path/to/table")
-    table.snapshot().files                      # the live files, a pyarrow.Table
-    table.snapshot(version=7)                   # as it was
+import arrowlog
+table = arrowlog.Table("path/to/table")
+table.snapshot().files                      # the live files, a pyarrow.Table
+table.snapshot(version=7)                   # as it was
 """
 
 from arrowlog.errors import (

@@ -97,7 +97,9 @@ class Table:
         asking the store.
         """
         if version is not None and timestamp is not None:
-            raise InvalidRequest("version and timestamp cannot both be given.", next="Leave one out.")
+            raise InvalidRequest(
+                "version and timestamp cannot both be given.", next="Leave one out."
+            )
         strict = self._strict if strict is None else strict
         if timestamp is not None:
             version = self._version_at(to_millis(timestamp))
@@ -131,7 +133,12 @@ class Table:
         for last in (False, True):
             try:
                 return load(
-                    self._store, listing, self._config, version, strict=strict, outside=self._outside
+                    self._store,
+                    listing,
+                    self._config,
+                    version,
+                    strict=strict,
+                    outside=self._outside,
                 )
             except FileNotFoundError:
                 if last:
@@ -140,7 +147,11 @@ class Table:
         raise AssertionError  # the loop either returns or raises
 
     def _newest(self, *, strict: bool) -> Snapshot:
-        if self._latest is None or self._mark is None or self._stat(self._latest.version) != self._mark:
+        if (
+            self._latest is None
+            or self._mark is None
+            or self._stat(self._latest.version) != self._mark
+        ):
             listing = self._listing or list_log(self._store)
             self._listing = None  # what the constructor saw is used once
             self._keep(self._load(listing, None, strict=strict))

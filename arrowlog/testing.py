@@ -48,15 +48,26 @@ def metadata(
     }
 
 
-def add(path: str, partition_values: Mapping[str, str | None] | None = None, **fields: Any) -> Action:
+def add(
+    path: str, partition_values: Mapping[str, str | None] | None = None, **fields: Any
+) -> Action:
     """An `add` action; any field by its name on disk."""
     required = {"size": 1000, "modificationTime": 1_700_000_000_000, "dataChange": True}
-    return {"add": {"path": path, "partitionValues": dict(partition_values or {}), **required, **fields}}
+    return {
+        "add": {"path": path, "partitionValues": dict(partition_values or {}), **required, **fields}
+    }
 
 
 def remove(path: str, **fields: Any) -> Action:
     """A `remove` action."""
-    return {"remove": {"path": path, "deletionTimestamp": 1_700_000_000_000, "dataChange": True, **fields}}
+    return {
+        "remove": {
+            "path": path,
+            "deletionTimestamp": 1_700_000_000_000,
+            "dataChange": True,
+            **fields,
+        }
+    }
 
 
 def commit_info(timestamp: int, operation: str = "WRITE", **fields: Any) -> Action:

@@ -1,8 +1,8 @@
 """Measure arrowlog beside deltalake: fresh processes, interleaved, one table out.
 
-    python -m benchmarks                 everything, about five minutes
-    python -m benchmarks --quick         the small tables, three rounds
-    python -m benchmarks --only open     some cases: open, refresh, travel, import
+python -m benchmarks                 everything, about five minutes
+python -m benchmarks --quick         the small tables, three rounds
+python -m benchmarks --only open     some cases: open, refresh, travel, import
 """
 
 import argparse
@@ -49,7 +49,9 @@ def compare(case, shape, folder, rounds):
     for name, runs in found.items():
         times = [run["ms"] for run in runs]
         memory = max(run["mb"] for run in runs)
-        rows.append({"case": name, "median": statistics.median(times), "best": min(times), "mb": memory})
+        rows.append(
+            {"case": name, "median": statistics.median(times), "best": min(times), "mb": memory}
+        )
     return rows
 
 
@@ -65,7 +67,9 @@ def show(title, rows):
 
 def main():
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        prog="python -m benchmarks",
+        description=__doc__,
+        formatter_class=argparse.RawTextHelpFormatter,
     )
     parser.add_argument("--quick", action="store_true", help="the small tables, three rounds")
     parser.add_argument("--only", default="open,refresh,travel,import", help="cases, by comma")
@@ -76,8 +80,12 @@ def main():
     rounds = chosen.rounds or (3 if chosen.quick else 7)
     packages = ("arrowlog", "deltalake", "polars", "pyarrow")
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
-    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {versions}")
-    print(f"{'ms, fresh processes':<24}{'arrowlog':>10}{'best':>9}{'MB':>7}{'deltalake':>12}{'best':>9}{'MB':>7}{'ratio':>10}{'best':>9}")
+    print(
+        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {versions}"
+    )
+    print(
+        f"{'ms, fresh processes':<24}{'arrowlog':>10}{'best':>9}{'MB':>7}{'deltalake':>12}{'best':>9}{'MB':>7}{'ratio':>10}{'best':>9}"
+    )
     figures = {}
     for case in [name for name in chosen.only.split(",") if name in CASES]:
         for label, shape in (QUICK if chosen.quick else SHAPES).items():

@@ -11,7 +11,13 @@ import random
 import shutil
 import uuid
 
-FIELDS = [("date", "date"), ("id", "long"), ("ts", "timestamp"), ("value", "double"), ("name", "string")]
+FIELDS = [
+    ("date", "date"),
+    ("id", "long"),
+    ("ts", "timestamp"),
+    ("value", "double"),
+    ("name", "string"),
+]
 SCHEMA = json.dumps(
     {
         "type": "struct",

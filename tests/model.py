@@ -76,7 +76,9 @@ def key_of(path: str, root: str) -> str:
 
 
 def random_add(rng: random.Random, path: str) -> dict:
-    day = rng.choice(["2024-01-01", "2024-02-29", "1969-12-31", None, "", "__HIVE_DEFAULT_PARTITION__"])
+    day = rng.choice(
+        ["2024-01-01", "2024-02-29", "1969-12-31", None, "", "__HIVE_DEFAULT_PARTITION__"]
+    )
     low = rng.choice([rng.randrange(1000), -5, 2**53 + 1, 2**63 - 10])
     add = testing.add(path, {"day": day}, size=rng.randrange(10**9))["add"]
     if rng.random() < 0.1:
@@ -128,7 +130,9 @@ def random_commit(history: History, version: int) -> bytes:
         return b"".join(random_line(rng, action) for action in (testing.protocol(), meta))
     actions: list[dict] = []
     names = list(history.live)
-    kind = rng.choice(["append"] * 4 + ["overwrite", "merge", "again", "twice", "skip", "meta", "empty"])
+    kind = rng.choice(
+        ["append"] * 4 + ["overwrite", "merge", "again", "twice", "skip", "meta", "empty"]
+    )
     if kind in ("overwrite", "merge"):
         gone = names if kind == "overwrite" else rng.sample(names, min(len(names), 3))
         actions += [testing.remove(name) for name in gone]
@@ -139,7 +143,13 @@ def random_commit(history: History, version: int) -> bytes:
         name = rng.choice(names)
         actions += [{"add": random_add(rng, name)}, testing.remove(name)]
     if kind == "skip":
-        skip = {"path": "x", "skipTimestamp": 1, "reason": 'a "b"', "operation": "merge", "skipCount": 2}
+        skip = {
+            "path": "x",
+            "skipTimestamp": 1,
+            "reason": 'a "b"',
+            "operation": "merge",
+            "skipCount": 2,
+        }
         actions.append({rng.choice(["mergeskip", "skip"]): skip})
     if kind == "meta":
         actions.append(testing.metadata(SCHEMA, ["day"], configuration={"v": str(version)}))
@@ -164,7 +174,9 @@ def random_path(history: History, version: int, number: int) -> str:
     if history.live and rng.random() < 0.15:
         path = rng.choice(list(history.live))
     if rng.random() < 0.1:
-        prefix = rng.choice([f"{history.root}/", f"file://{history.root}/", f"file:{history.root}/"])
+        prefix = rng.choice(
+            [f"{history.root}/", f"file://{history.root}/", f"file:{history.root}/"]
+        )
         path = prefix + path
     return path
 

@@ -13,7 +13,17 @@ import arrowlog
 HERE = Path(__file__).parent
 PACKAGE = HERE.parent / "arrowlog"
 MODULES = sorted(PACKAGE.rglob("*.py"))
-PURE = ("names", "envelope", "segment", "shape", "lines", "checkpoint", "schema", "actions", "replay")
+PURE = (
+    "names",
+    "envelope",
+    "segment",
+    "shape",
+    "lines",
+    "checkpoint",
+    "schema",
+    "actions",
+    "replay",
+)
 
 
 def test_imports_point_one_way(monkeypatch):
@@ -23,7 +33,9 @@ def test_imports_point_one_way(monkeypatch):
 
 def test_importing_stays_light():
     code = "import sys, arrowlog; print(' '.join(sys.modules))"
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     heavy = {"duckdb", "pyspark", "s3fs", "pandas", "numpy", "click", "rich", "fsspec", "altair"}
     assert not heavy & set(loaded.stdout.split())
 
@@ -51,7 +63,15 @@ def test_pure_modules_ask_no_clock_and_no_store(name):
             imported |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             imported |= {node.module, node.module.partition(".")[0]}
-    assert not imported & {"os", "time", "random", "datetime", "io", "pathlib", "arrowlog.log.store"}
+    assert not imported & {
+        "os",
+        "time",
+        "random",
+        "datetime",
+        "io",
+        "pathlib",
+        "arrowlog.log.store",
+    }
 
 
 def test_rooms_say_what_they_are_for():

@@ -88,7 +88,9 @@ def _gunzip(body: bytes | memoryview, file: str, limit: int) -> bytes:
     try:
         data: bytes = stream.decompress(body, limit + 1)
     except (zlib.error, _inflate.error) as error:
-        raise LogCorrupt(f"the gzip stream is damaged ({error}).", next=_RESTORE, file=file) from None
+        raise LogCorrupt(
+            f"the gzip stream is damaged ({error}).", next=_RESTORE, file=file
+        ) from None
     if len(data) > limit:
         raise _too_large(file, limit)
     if not stream.eof:
@@ -103,7 +105,9 @@ def _unpack(name: str, body: memoryview, file: str, limit: int) -> bytes:
         return _snappy(body, file, limit) if name == "snappy" else _stream(name, body, file, limit)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise LogCorrupt(
-            f"the {name} stream is damaged ({str(error).splitlines()[0]}).", next=_RESTORE, file=file
+            f"the {name} stream is damaged ({str(error).splitlines()[0]}).",
+            next=_RESTORE,
+            file=file,
         ) from None
 
 

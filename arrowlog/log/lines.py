@@ -123,9 +123,7 @@ def decode_line(text: bytes, file: str, number: int) -> tuple[str, Any] | None:
 def _check_maps(add: Any, file: str, number: int) -> None:
     for name in FLAT_FIELDS:
         if bytes(getattr(add, name))[:1] not in (b"{", b"n"):
-            raise LogCorrupt(
-                f"add.{name} is not an object.", next=_NEXT, file=file, line=number
-            )
+            raise LogCorrupt(f"add.{name} is not an object.", next=_NEXT, file=file, line=number)
 
 
 def _corrupt(text: bytes, error: Exception, file: str, number: int) -> LogCorrupt:
@@ -280,7 +278,10 @@ def _lookup_stats(table: pa.Table, keys: list[str]) -> dict[str, pa.Array]:
 def _counts(columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
     """Numbers of rows as integers; what is none is unknown."""
     return {
-        name: pa.array([_lenient(Kind.INT, msgspec.Raw((text or "null").encode())) for text in texts], pa.int64())
+        name: pa.array(
+            [_lenient(Kind.INT, msgspec.Raw((text or "null").encode())) for text in texts],
+            pa.int64(),
+        )
         for name, texts in ((name, array.to_pylist()) for name, array in columns.items())
     }
 
@@ -295,7 +296,9 @@ def _object(text: str | bytes | None) -> dict[str, msgspec.Raw]:
         return {}
 
 
-def _lookup(maps: list[dict[str, msgspec.Raw]], keys: list[str], prefix: str) -> dict[str, pa.Array]:
+def _lookup(
+    maps: list[dict[str, msgspec.Raw]], keys: list[str], prefix: str
+) -> dict[str, pa.Array]:
     present = set().union(*maps)
     return {
         prefix + key: pa.array([_scalar(found.get(key, _NULL)) for found in maps], pa.string())

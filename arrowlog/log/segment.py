@@ -82,7 +82,9 @@ def _follow(
 
 def _unreachable(listing: Listing, base: int | None, lost: list[int]) -> LogCorrupt:
     first = 0 if base is None else base + 1
-    missing = next(v for v in range(first, first + len(listing.commits) + 1) if v not in listing.commits)
+    missing = next(
+        v for v in range(first, first + len(listing.commits) + 1) if v not in listing.commits
+    )
     if lost:
         return LogCorrupt(
             f"the checkpoint of version {lost[0]} cannot be read, and without it version"

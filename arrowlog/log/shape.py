@@ -354,7 +354,9 @@ def match(lines: Lines, shape: Shape, pool: Executor | None = None) -> Match | N
     odd = [(row, texts[row]) for row in skipped]
     spread = map if pool is None else pool.map
     checked = list(spread(_check_field, fields, cuts))
-    values = {item.slot: value for item, (value, _) in zip(fields, checked, strict=True) if item.slot}
+    values = {
+        item.slot: value for item, (value, _) in zip(fields, checked, strict=True) if item.slot
+    }
     wrong = [failed for _, fails in checked for failed in fails]
     counts = [mark.result() for mark in marks] or [lines.marks(mark) for mark in _MARKS]
     others = b"".join(text for _, text in odd)

@@ -137,7 +137,9 @@ class LocalStore:
             return None
         except OSError as error:
             raise _unavailable("look at", self._path(key), error) from error
-        return Stat(found.st_size, found.st_mtime_ns // 1_000_000, f"{found.st_ino}:{found.st_mtime_ns}")
+        return Stat(
+            found.st_size, found.st_mtime_ns // 1_000_000, f"{found.st_ino}:{found.st_mtime_ns}"
+        )
 
 
 def _open(path: str) -> int:
@@ -260,5 +262,3 @@ class FsspecStore:
             raise FileNotFoundError(redact(where)) from None
         except Exception as error:  # whatever the store's own library raises
             raise _unavailable(verb, where, error) from error
-
-

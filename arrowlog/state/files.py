@@ -111,7 +111,9 @@ class _View:
         if "stats.numRecords" not in self._names:
             return self.number("numRecords")
         inner = self._adds["stats.numRecords"]
-        return pc.coalesce(self._adds["numRecords"], inner) if "numRecords" in self._names else inner
+        return (
+            pc.coalesce(self._adds["numRecords"], inner) if "numRecords" in self._names else inner
+        )
 
     def partition(self, name: str, kind: pa.DataType) -> Column:
         column = f"partitionValues.{name}"

@@ -155,9 +155,7 @@ def _follow_files(snapshot: Snapshot, state: State) -> pa.Table:
     return _compact(pa.concat_tables([kept, fresh], promote_options="permissive"))
 
 
-def _base(
-    work: _Loading, listing: Listing, version: int | None
-) -> tuple[Segment, State | None]:
+def _base(work: _Loading, listing: Listing, version: int | None) -> tuple[Segment, State | None]:
     """The segment to read, and the state of the checkpoint it builds on; bad ones are passed over."""
     unusable: set[int] = set()
     for _ in range(len(listing.json_checkpoints) + len(listing.parquet_checkpoints) + 1):
@@ -248,7 +246,9 @@ def _decode(work: _Loading, window: Window) -> Actions:
     try:
         return decode(window, columnar=work.config.use_optimized)
     except LogCorrupt:
-        texts = [text for _, _, text in window.apart] + bytes(window.data[: window.size]).split(b"\n")
+        texts = [text for _, _, text in window.apart] + bytes(window.data[: window.size]).split(
+            b"\n"
+        )
         for text in texts:
             protocol = protocol_of(text)
             if protocol is not None:
@@ -308,7 +308,9 @@ def _keyed(work: _Loading, actions: Actions, action: str) -> pa.Table:
     text = pl.Series("path", pl.from_arrow(path))
     plain = not text.str.contains_any([":/", ".."]).any() and not text.str.starts_with("/").any()
     if not plain:
-        key = text.to_frame().select(replay.keys(pl.col("path"), _roots(work.store.root))).to_series()
+        key = (
+            text.to_frame().select(replay.keys(pl.col("path"), _roots(work.store.root))).to_series()
+        )
         path = pa.chunked_array([pc.cast(key.to_arrow(), pa.string())])
     table = table.append_column("key", path)
     if action == "add" and (not plain or (text == "").any()):
@@ -335,11 +337,15 @@ def _check_paths(work: _Loading, actions: Actions, adds: pa.Table) -> None:
         if path and work.outside:
             continue
         file, line = actions.place(bad["seq"][number].as_py())
-        what = f"the add has the path {path!r}, outside the table." if path else "the path is empty."
+        what = (
+            f"the add has the path {path!r}, outside the table." if path else "the path is empty."
+        )
         raise LogCorrupt(
             what,
             next=f"If the files of {work.store.root} may lie elsewhere, open the table with"
-            " allow_outside_paths=True." if path else "",
+            " allow_outside_paths=True."
+            if path
+            else "",
             file=file,
             line=line,
         )
@@ -387,5 +393,3 @@ def _check_counts(actions: Actions) -> None:
             file=actions.names[number],
             version=actions.versions[number],
         )
-
-

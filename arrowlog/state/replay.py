@@ -22,7 +22,11 @@ def keys(path: pl.Expr, roots: Sequence[str]) -> pl.Expr:
     key = path
     for root in roots:
         inside = path.str.starts_with(f"{root}/")
-        key = pl.when(inside).then(path.str.slice(len(root) + 1).str.strip_chars_start("/")).otherwise(key)
+        key = (
+            pl.when(inside)
+            .then(path.str.slice(len(root) + 1).str.strip_chars_start("/"))
+            .otherwise(key)
+        )
     return key
 
 

@@ -111,7 +111,9 @@ class Snapshot:
 
     def __repr__(self) -> str:
         """Short, and useful at a prompt."""
-        return f"Snapshot(version={self.version}, files={self.num_files:,}, bytes={self.size_bytes:,})"
+        return (
+            f"Snapshot(version={self.version}, files={self.num_files:,}, bytes={self.size_bytes:,})"
+        )
 
 
 def read_schema(metadata: Metadata) -> pa.Schema:

@@ -121,7 +121,10 @@ def _by_scan(clock: _Clock, versions: Sequence[int], millis: int) -> int:
     known = pl.Series("known", clock.many(versions), dtype=pl.Int64)
     written = pl.Series(
         "written",
-        [None if time is not None else clock.written(v) for v, time in zip(versions, known, strict=True)],
+        [
+            None if time is not None else clock.written(v)
+            for v, time in zip(versions, known, strict=True)
+        ],
         dtype=pl.Int64,
     )
     next_known = pl.col("known").backward_fill()

@@ -59,7 +59,9 @@ def _numbers(text: pa.ChunkedArray, kind: pa.DataType, pattern: str) -> pa.Chunk
     """Cast all at once; if that fails, what matches the pattern, value by value where it must be."""
     if pa.types.is_decimal(kind):
         return _decimals(text, kind)
-    if not pc.any(pc.match_substring(text, "x", ignore_case=True)).as_py():  # 0x10 is no number here
+    if not pc.any(
+        pc.match_substring(text, "x", ignore_case=True)
+    ).as_py():  # 0x10 is no number here
         try:
             return pc.cast(text, kind)
         except pa.ArrowInvalid:
@@ -164,7 +166,9 @@ def _slow_micros(text: pa.ChunkedArray, *, upper: bool) -> pa.ChunkedArray:
     return pa.chunked_array([found.to_arrow()])
 
 
-def partition_values(text: pa.ChunkedArray, kind: pa.DataType) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+def partition_values(
+    text: pa.ChunkedArray, kind: pa.DataType
+) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
     """Partition values of a column, and for which files nobody can tell what they are.
 
     JSON null, absent, empty for a type that is not text, and Hive's marker are NULL.

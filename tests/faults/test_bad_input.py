@@ -13,6 +13,7 @@ from arrowlog import testing
 from arrowlog.log.envelope import wrap
 from arrowlog.log.names import commit_name
 
+
 def raw_add(**fields):
     return json.dumps({"add": GOOD["add"] | fields}).encode()
 
@@ -125,7 +126,9 @@ PACKED = {
     "empty file": b"",
     "cut gzip": wrap(testing.lines([GOOD]), "gzip")[:-5],
     "bytes after gzip": wrap(testing.lines([GOOD]), "gzip") + b"x",
-    "flipped gzip": wrap(testing.lines([GOOD]), "gzip")[:20] + b"\xff" + wrap(testing.lines([GOOD]), "gzip")[21:],
+    "flipped gzip": wrap(testing.lines([GOOD]), "gzip")[:20]
+    + b"\xff"
+    + wrap(testing.lines([GOOD]), "gzip")[21:],
     "unknown codec": b"\x01\x09abc",
     "codec missing": b"\x01",
     "cut bare gzip": gzip.compress(testing.lines([GOOD]))[:-3],
@@ -171,7 +174,9 @@ def test_a_newer_protocol_is_refused_and_says_what_it_needs(table, case):
 
 
 def test_a_newer_protocol_wins_over_lines_nobody_can_read(table):
-    testing.write_commit(table, 2, testing.lines([testing.protocol(9, 9)]) + b'{"add":{"v2":true}}\n')
+    testing.write_commit(
+        table, 2, testing.lines([testing.protocol(9, 9)]) + b'{"add":{"v2":true}}\n'
+    )
     with pytest.raises(arrowlog.UnsupportedProtocol, match="reader version 9"):
         arrowlog.Table(table).snapshot()
 
@@ -247,7 +252,15 @@ def test_only_strange_files_is_no_table(root):
 
 
 def test_files_nobody_knows_are_ignored(table):
-    for name in (".tmp", "1.json.tmp", "notes.txt", "_commit_1.json", "-1.json", "1e3.json", "٣.json"):
+    for name in (
+        ".tmp",
+        "1.json.tmp",
+        "notes.txt",
+        "_commit_1.json",
+        "-1.json",
+        "1e3.json",
+        "٣.json",
+    ):
         testing.write_file(table, name, b"x")
     with warnings.catch_warnings():
         warnings.simplefilter("error")

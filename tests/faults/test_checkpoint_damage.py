@@ -16,7 +16,10 @@ def damages(data: bytes):
     yield "emptied", b""
     yield "halved", data[: len(data) // 2]
     yield "one byte short", data[:-2]
-    yield "flipped", data[: len(data) // 3] + bytes([data[len(data) // 3] ^ 0x80]) + data[len(data) // 3 + 1 :]
+    yield (
+        "flipped",
+        data[: len(data) // 3] + bytes([data[len(data) // 3] ^ 0x80]) + data[len(data) // 3 + 1 :],
+    )
     yield "zeros", b"\0" * len(data)
     yield "unknown envelope", b"\x01\x77" + data
 
@@ -41,7 +44,9 @@ def test_a_damaged_checkpoint_changes_nothing(table, form, codec):
             if snapshot.report.checkpoint is None:
                 assert "checkpoint 2 was not used" in snapshot.report.warnings[0], how
             else:
-                assert how == "flipped", how  # a flip inside a value can not be seen without a checksum
+                assert how == "flipped", (
+                    how
+                )  # a flip inside a value can not be seen without a checksum
         with open(file, "wb") as out:
             out.write(whole)
         os.remove(file)

@@ -18,7 +18,17 @@ from arrowlog.log.window import Window
 
 EXPECTED = (arrowlog.LogCorrupt, arrowlog.UnsupportedProtocol)
 ALPHABET = st.sampled_from(
-    [b'{"add":{', b'"path":"x"', b'"size":1', b'"modificationTime":1', b"}", b"}}", b",", b":", b"\n"]
+    [
+        b'{"add":{',
+        b'"path":"x"',
+        b'"size":1',
+        b'"modificationTime":1',
+        b"}",
+        b"}}",
+        b",",
+        b":",
+        b"\n",
+    ]
     + [b'"stats":"{\\"numRecords\\":3}"', b'{"remove":{', b'{"protocol":{', b'"minReaderVersion":1']
     + [b'"minWriterVersion":1', b"null", b"[", b"]", b'"', b"\\", b"9" * 30, b"\xff", b"\0", b"1e5"]
 )
@@ -43,7 +53,9 @@ def test_a_table_with_a_mangled_file_opens_or_says_why(tmp_path, seed):
     print("seed", seed)
     root = tmp_path / "table"
     history = model.write(root, seed, versions=6)
-    testing.write_checkpoint(root, 3, model.actions_at(history, 3), form=rng.choice(["object", "parts"]))
+    testing.write_checkpoint(
+        root, 3, model.actions_at(history, 3), form=rng.choice(["object", "parts"])
+    )
     files = sorted((root / "_transaction_log").iterdir())
     for _ in range(12):
         victim = rng.choice(files)
@@ -62,7 +74,12 @@ def test_a_table_with_a_mangled_file_opens_or_says_why(tmp_path, seed):
 
 def test_a_hostile_commit_costs_little_time_and_memory(table):
     wide = b'{"add":{' + b",".join(b'"k%d":1' % i for i in range(30_000)) + b"}}\n"
-    hostile = [wide * 60, b"[" * 5_000_000, b'{"x":"' + b"\\u0041" * 1_000_000 + b'"}\n', b"{}\n" * 500_000]
+    hostile = [
+        wide * 60,
+        b"[" * 5_000_000,
+        b'{"x":"' + b"\\u0041" * 1_000_000 + b'"}\n',
+        b"{}\n" * 500_000,
+    ]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started = time.monotonic()
     for content in hostile:

@@ -20,7 +20,23 @@ from arrowlog.log.window import Window
 LIMIT = 1 << 20
 ROUNDS = cases(1500)
 KEYS = ("day", "id", "name", "x")
-SPICE = [b'"', b"\\", b",", b"{", b"}", b"[", b"]", b":", b"\n", b"\r", b"\t", b"\0", b" ", b"0", b"-"]
+SPICE = [
+    b'"',
+    b"\\",
+    b",",
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b":",
+    b"\n",
+    b"\r",
+    b"\t",
+    b"\0",
+    b" ",
+    b"0",
+    b"-",
+]
 SPICE += [b"e", b".", b"\xff", b"\xc3\xa9", b"null", b'\\"', b"\\u00e9", b"\\ud800", b"00", b"1e3"]
 SPICE += [b'","', b'"},', b'"path":"twice",', b"\xef\xbb\xbf", b"\x7f", b"\x1f", b"9" * 25]
 
@@ -33,7 +49,9 @@ def regular(rng: random.Random) -> list[bytes]:
             f"day=2024-01-01/part-{i}.parquet",
             {"day": "2024-01-01"},
             size=1000 + i,
-            stats=json.dumps({"numRecords": 5, "nullCount": {"id": i % 2}} | _bounds(i, nested=nested)),
+            stats=json.dumps(
+                {"numRecords": 5, "nullCount": {"id": i % 2}} | _bounds(i, nested=nested)
+            ),
             minValues={"id": str(i), "name": f"a{i}"},
             maxValues={"id": str(i + 9), "name": f"z{i}"},
             tags={"run": str(i // 7)},

@@ -66,7 +66,9 @@ def test_a_table_in_any_fsspec_store_can_be_read(table):
     assert paths(opened.snapshot()) == ["good.parquet"]
     memory.pipe_file(
         f"/bucket/table/_transaction_log/{commit_name(2)}",
-        testing.lines([testing.add("memory://bucket/table/new", {"day": None}), testing.remove("new")]),
+        testing.lines(
+            [testing.add("memory://bucket/table/new", {"day": None}), testing.remove("new")]
+        ),
     )
     assert paths(opened.refresh()) == ["good.parquet"]
     memory.rm("/bucket", recursive=True)
@@ -236,7 +238,9 @@ def test_schema_changes_show_in_new_snapshots(table):
 
 
 def test_the_exact_decoder_can_be_chosen(table):
-    testing.write_commit(table, 2, [testing.add(f"f{i}", {"day": "2024-01-02"}) for i in range(100)])
+    testing.write_commit(
+        table, 2, [testing.add(f"f{i}", {"day": "2024-01-02"}) for i in range(100)]
+    )
     slow = arrowlog.Table(table, options={"spark.indextables.transaction.useOptimized": "false"})
     key = [("path", "ascending")]
     assert slow.snapshot().files.sort_by(key) == arrowlog.Table(table).snapshot().files.sort_by(key)
