@@ -8,16 +8,16 @@ an error; frames of zstd and lz4 may follow one another, as those formats say.
 from __future__ import annotations
 
 import zlib
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
 
 from arrowlog.errors import LogCorrupt
 
-try:
-    from isal import isal_zlib as _inflate  # twice the speed of zlib where its wheel exists
-except ImportError:  # pragma: no cover -- platforms without a wheel of isal
-    _inflate = zlib
+_inflate: Any = zlib
+with suppress(ImportError):  # twice the speed of zlib, where its wheel exists
+    from isal import isal_zlib as _inflate
 
 Octets = bytes | bytearray | memoryview
 MAGIC = 0x01
@@ -41,7 +41,7 @@ def wrap(data: bytes, codec: str = "gzip", level: int = 6) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, codec) as out:
         out.write(data)
-    return head + sink.getvalue().to_pybytes()
+    return head + bytes(sink.getvalue())
 
 
 def packed(data: Octets, start: int, length: int) -> bool:

@@ -315,13 +315,12 @@ def _scalar(raw: msgspec.Raw) -> str | None:
 
 def commit_time(data: bytes) -> int | None:
     """When a commit says it was made: its commitInfo, or for a new table its metaData."""
-    created = None
+    created: int | None = None
     for text in data.split(b"\n"):
         if b'"commitInfo"' in text or b'"metaData"' in text:
-            action, found = decode_line(text, "", 0) or ("", None)
-            if action == "commitInfo":
-                time: int | None = _info(found).timestamp
-                return time
-            if action == "metaData":
-                created = found.createdTime
+            action = decode_line(text, "", 0)
+            if action is not None and action[0] == "commitInfo":
+                return _info(action[1]).timestamp
+            if action is not None and action[0] == "metaData":
+                created = action[1].createdTime
     return created
