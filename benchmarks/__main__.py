@@ -80,12 +80,10 @@ def main():
     rounds = chosen.rounds or (3 if chosen.quick else 7)
     packages = ("arrowlog", "deltalake", "polars", "pyarrow")
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
-    print(
-        f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {versions}"
-    )
-    print(
-        f"{'ms, fresh processes':<24}{'arrowlog':>10}{'best':>9}{'MB':>7}{'deltalake':>12}{'best':>9}{'MB':>7}{'ratio':>10}{'best':>9}"
-    )
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    print(f"{machine}, {versions}")
+    print(f"{'ms, fresh processes':<24}{'arrowlog':>10}{'best':>9}{'MB':>7}", end="")
+    print(f"{'deltalake':>12}{'best':>9}{'MB':>7}{'ratio':>10}{'best':>9}")
     figures = {}
     for case in [name for name in chosen.only.split(",") if name in CASES]:
         for label, shape in (QUICK if chosen.quick else SHAPES).items():

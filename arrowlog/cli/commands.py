@@ -26,7 +26,7 @@ def commands() -> None:
     help="Build the table here and keep it. Must be empty. [default: a temporary folder]",
 )
 def demo(folder: str | None) -> None:
-    """Build a small table, open it, travel in time and look at its files.
+    r"""Build a small table, open it, travel in time and look at its files.
 
     Everything shown is what the Python lines above it print; nothing else is installed or changed.
 

@@ -9,9 +9,9 @@ Field kinds say how a field is kept in columns:
 - STATS: a JSON text in which `numRecords`, `minValues`, `maxValues`, `nullCount` are looked up;
   columns `stats.numRecords`, `stats.minValues.key` and so on beside the text.
 
-A table from the columnar decoder has FLAT and STATS fields already taken apart. One from the
-line decoder has them as JSON text in a column named like the field, and `raw` set to true; `flatten`
-in `arrowlog.log.lines` takes them apart for the keys somebody asks for.
+A table from the columnar decoder has FLAT and STATS fields already taken apart. One from the line
+decoder has them as JSON text in a column named like the field, and `raw` set to true; `flatten` in
+`arrowlog.log.lines` takes them apart for the keys somebody asks for.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def _simple(name: str, where: str) -> pa.DataType:
 
 
 def to_spark(schema: pa.Schema) -> str:
-    """Spark's schema JSON for an Arrow schema. `ValueError` names a column that has no such type."""
+    """Spark's schema JSON for an Arrow schema. `ValueError` names a column it has no type for."""
     return json.dumps(_struct(schema), separators=(",", ":"), ensure_ascii=False)
 
 
@@ -125,7 +125,7 @@ def _struct(fields: Any) -> dict[str, Any]:
     return {"type": "struct", "fields": items}
 
 
-def _name(kind: pa.DataType, where: str) -> Any:  # noqa: PLR0911 -- one line a type
+def _name(kind: pa.DataType, where: str) -> Any:
     types = pa.types
     if kind in _SPARK:
         return _SPARK[kind]

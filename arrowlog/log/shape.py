@@ -88,7 +88,7 @@ class Shape:
         return [part for part in self.parts if isinstance(part, Slot)]
 
 
-class _Odd(Exception):  # noqa: N818 -- not an error: the line goes to the other decoder
+class _Odd(Exception):
     """This line has no shape that can be shared."""
 
 

@@ -84,7 +84,7 @@ class LocalStore:
 
     def __init__(self, root: str, parallelism: int = 4) -> None:
         """`root` need not exist yet."""
-        self.root = os.path.abspath(os.path.expanduser(root))  # noqa: PTH100, PTH111 -- hot path
+        self.root = os.path.abspath(os.path.expanduser(root))
         self._parallelism = parallelism
 
     def _path(self, key: str) -> str:

@@ -18,7 +18,7 @@ SCHEMA = pl.Schema({"key": pl.String, "seq": pl.Int64, "add": pl.Boolean})
 
 
 def keys(path: pl.Expr, roots: Sequence[str]) -> pl.Expr:
-    """The key of a file: its path relative to the table. An absolute path under the root equals it."""
+    """The key of a file: its path relative to the table, also if the log has it absolute."""
     key = path
     for root in roots:
         inside = path.str.starts_with(f"{root}/")

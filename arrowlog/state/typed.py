@@ -1,7 +1,7 @@
 """Text to types: partition values and statistics, as the table's schema has them.
 
-The schema says what a value is, never the look of its text. What cannot be read as its type is null,
-for a bound "unknown"; a partition value that cannot be read is told apart from a real NULL by
+The schema says what a value is, never the look of its text. What cannot be read as its type is
+null, for a bound "unknown"; a partition value that cannot be read is told apart from a real NULL by
 `partition_values`. Casts run over whole columns; the slow path runs only over a column that has
 something odd in it.
 """
@@ -56,7 +56,7 @@ def cast_text(text: pa.ChunkedArray, kind: pa.DataType, *, upper: bool = False) 
 
 
 def _numbers(text: pa.ChunkedArray, kind: pa.DataType, pattern: str) -> pa.ChunkedArray:
-    """Cast all at once; if that fails, what matches the pattern, value by value where it must be."""
+    """Cast all at once; if that fails, what matches the pattern, one by one where it must be."""
     if pa.types.is_decimal(kind):
         return _decimals(text, kind)
     if not pc.any(
@@ -70,7 +70,7 @@ def _numbers(text: pa.ChunkedArray, kind: pa.DataType, pattern: str) -> pa.Chunk
 
 
 def _decimals(text: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Exactly, or not at all. Text too large for 128 bits would wrap, so more are used on the way."""
+    """Exactly, or not at all. What is too large for 128 bits would wrap, so 256 are used first."""
     plain = _only(text, _DECIMAL)
     short = pc.less_equal(pc.utf8_length(plain), _DECIMAL_TEXT_MAX)
     wide = pa.decimal256(76, kind.scale)

@@ -60,7 +60,9 @@ BAD_LINES = {
     "protocol without versions": b'{"protocol":{}}',
     "metadata without schema": b'{"metaData":{"id":"x"}}',
     "schema is no json": b'{"metaData":{"id":"x","schemaString":"{"}}',
-    "schema of an unknown type": b'{"metaData":{"id":"x","schemaString":"{\\"type\\":\\"struct\\",\\"fields\\":[{\\"name\\":\\"a\\",\\"type\\":\\"color\\"}]}"}}',
+    "schema of an unknown type": testing.lines(
+        [testing.metadata('{"type":"struct","fields":[{"name":"a","type":"color"}]}')]
+    )[:-1],
 }
 
 

@@ -3,6 +3,7 @@
 import random
 import resource
 import time
+from contextlib import suppress
 
 import model
 import pytest
@@ -17,21 +18,26 @@ from arrowlog.log.decode import decode
 from arrowlog.log.window import Window
 
 EXPECTED = (arrowlog.LogCorrupt, arrowlog.UnsupportedProtocol)
-ALPHABET = st.sampled_from(
-    [
-        b'{"add":{',
-        b'"path":"x"',
-        b'"size":1',
-        b'"modificationTime":1',
-        b"}",
-        b"}}",
-        b",",
-        b":",
-        b"\n",
-    ]
-    + [b'"stats":"{\\"numRecords\\":3}"', b'{"remove":{', b'{"protocol":{', b'"minReaderVersion":1']
-    + [b'"minWriterVersion":1', b"null", b"[", b"]", b'"', b"\\", b"9" * 30, b"\xff", b"\0", b"1e5"]
-)
+WORDS = [b'{"add":{', b'"path":"x"', b'"size":1', b'"modificationTime":1', b"}", b"}}", b",", b":"]
+WORDS += [
+    b'"stats":"{\\"numRecords\\":3}"',
+    b'{"remove":{',
+    b'{"protocol":{',
+    b'"minReaderVersion":1',
+]
+WORDS += [
+    b'"minWriterVersion":1',
+    b"null",
+    b"[",
+    b"]",
+    b'"',
+    b"\\",
+    b"9" * 30,
+    b"\xff",
+    b"\0",
+    b"\n",
+]
+ALPHABET = st.sampled_from(WORDS)
 
 
 @settings(max_examples=cases(600))
@@ -40,11 +46,9 @@ def test_any_bytes_give_actions_or_our_error(data):
     window = Window(1 << 20)
     for columnar in (True, False):
         window.clear()
-        try:
+        with suppress(*EXPECTED):
             window.append("file", 1, data * 50 if columnar else data)
             decode(window, columnar=columnar)
-        except EXPECTED:
-            pass
 
 
 @pytest.mark.parametrize("seed", range(cases(40)))
@@ -65,10 +69,8 @@ def test_a_table_with_a_mangled_file_opens_or_says_why(tmp_path, seed):
             at = rng.randrange(max(len(broken), 1))
             broken[at : at + rng.randrange(4)] = rng.randbytes(rng.randrange(4))
         victim.write_bytes(broken)
-        try:
+        with suppress(*EXPECTED):
             arrowlog.Table(root).snapshot().files.num_rows  # noqa: B018 -- the access is the test
-        except EXPECTED:
-            pass
         victim.write_bytes(whole)
 
 
@@ -84,10 +86,8 @@ def test_a_hostile_commit_costs_little_time_and_memory(table):
     started = time.monotonic()
     for content in hostile:
         testing.write_commit(table, 2, content)
-        try:
+        with suppress(*EXPECTED):
             arrowlog.Table(table).snapshot()
-        except EXPECTED:
-            pass
     assert time.monotonic() - started < 120  # a bound against hanging, not a measure of speed
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1_500_000
 
