@@ -18,6 +18,7 @@ PURE = (
     "envelope",
     "segment",
     "shape",
+    "match",
     "lines",
     "checkpoint",
     "schema",

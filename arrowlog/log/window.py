@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from arrowlog.log.envelope import check_plain, packed, unwrap
-from arrowlog.log.shape import octets
+from arrowlog.log.match import octets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,8 +5,11 @@ The only module of this room that asks a store.
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -23,11 +26,12 @@ from arrowlog.errors import (
 )
 from arrowlog.log.actions import Protocol
 from arrowlog.log.checkpoint import Manifest, to_lines
-from arrowlog.log.decode import LINE_BITS, Actions, decode
+from arrowlog.log.decode import LINE_BITS, Actions, Decoding, begin
 from arrowlog.log.envelope import unwrap
 from arrowlog.log.lines import protocol_of
 from arrowlog.log.names import CHECKPOINTS, LOG, Listing, read_listing
 from arrowlog.log.segment import Segment, plan
+from arrowlog.log.store import LocalStore
 from arrowlog.log.window import Window
 from arrowlog.state import replay
 from arrowlog.state.files import files_table
@@ -35,6 +39,7 @@ from arrowlog.state.snapshot import Report, Snapshot, State, read_schema
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from concurrent.futures import Executor
 
     from arrowlog.config import Config
     from arrowlog.log.store import Store
@@ -56,8 +61,10 @@ FEATURES = frozenset(
     }
 )
 _FIRST_FILES = 4  # read first, to see how large files are
-_WINDOW_BYTES = 1 << 24
+_WINDOW_BYTES = 8 << 20
+_BUSY_MAX = 2  # windows that are decoded while the next is read
 _CHUNKS_MAX = 64
+_CHUNK_ROWS = 1 << 9  # what a chunk should have at least, on average
 
 
 @dataclass(slots=True)
@@ -156,7 +163,7 @@ def _follow_files(snapshot: Snapshot, state: State) -> pa.Table:
 
 
 def _base(work: _Loading, listing: Listing, version: int | None) -> tuple[Segment, State | None]:
-    """The segment to read, and the state of the checkpoint it builds on; bad ones are passed over."""
+    """The segment to read, and the state it builds on; bad checkpoints are passed over."""
     unusable: set[int] = set()
     for _ in range(len(listing.json_checkpoints) + len(listing.parquet_checkpoints) + 1):
         segment = plan(listing, version, unusable)
@@ -207,7 +214,9 @@ def _read_checkpoint(work: _Loading, listing: Listing, version: int) -> State:
     window = Window(work.config.max_decompressed_bytes)
     for part, lines in zip(names, plain, strict=True):
         window.append(part, version, lines)
-    actions = _decode(work, window)
+    actions = Actions()
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        _finish(work, actions, window, _begin(work, window, pool))
     if not actions.metadata:
         raise LogCorrupt("the checkpoint has no metaData.", file=file, version=version)
     return _apply(work, None, actions, version)
@@ -223,37 +232,66 @@ def _get(work: _Loading, keys: Sequence[str]) -> list[bytes]:
 
 
 def _read(work: _Loading, commits: Sequence[tuple[int, str]]) -> Actions:
-    """All actions of the commits, read and decoded a window at a time."""
+    """All actions of the commits: a window is read while the ones before it are decoded."""
     actions = Actions()
-    window = Window(work.config.max_decompressed_bytes)
+    free: list[Window] = []
+    busy: deque[tuple[Window, Decoding]] = deque()
     start, count, mean = 0, _FIRST_FILES, 1
-    while start < len(commits):
-        part = commits[start : start + count]
-        keys = [f"{LOG}/{name}" for _, name in part]
-        window.clear()
-        window.reserve(count * (mean + mean // 8) + 1).release()
-        work.bytes_read += work.store.read_into(window, keys, [version for version, _ in part])
-        work.files_read += len(part)
-        actions.extend(_decode(work, window))
-        start += count
-        mean = work.bytes_read // work.files_read + 1
-        count = min(max(_WINDOW_BYTES // mean, _FIRST_FILES), len(commits))
+    least = 1 if isinstance(work.store, LocalStore) else _FIRST_FILES  # far files: some at a time
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        while start < len(commits):
+            if len(busy) >= _BUSY_MAX:
+                free.append(_finish(work, actions, *busy.popleft()))
+            window = free.pop() if free else Window(work.config.max_decompressed_bytes)
+            try:
+                _fill(work, window, commits[start : start + count], mean)
+                busy.append((window, _begin(work, window, pool)))
+            except Exception:
+                while busy:  # what is wrong in an earlier file comes first
+                    _finish(work, actions, *busy.popleft())
+                raise
+            start += count
+            mean = work.bytes_read // work.files_read + 1
+            count = min(max(_WINDOW_BYTES // mean, least), len(commits))
+        while busy:
+            _finish(work, actions, *busy.popleft())
     return actions
 
 
-def _decode(work: _Loading, window: Window) -> Actions:
-    """Decode; if that fails because the table is from a newer protocol, say that instead."""
+def _fill(work: _Loading, window: Window, commits: Sequence[tuple[int, str]], mean: int) -> None:
+    """Read commits into a window; `mean` is about how large one is."""
+    keys = [f"{LOG}/{name}" for _, name in commits]
+    window.clear()
+    window.reserve(len(commits) * (mean + mean // 8) + 1).release()
+    work.bytes_read += work.store.read_into(window, keys, [version for version, _ in commits])
+    work.files_read += len(commits)
+
+
+def _begin(work: _Loading, window: Window, pool: Executor) -> Decoding:
     try:
-        return decode(window, columnar=work.config.use_optimized)
+        return begin(window, pool, columnar=work.config.use_optimized)
     except LogCorrupt:
-        texts = [text for _, _, text in window.apart] + bytes(window.data[: window.size]).split(
-            b"\n"
-        )
-        for text in texts:
-            protocol = protocol_of(text)
-            if protocol is not None:
-                check_readable(protocol, work.store.root)
+        _check_protocols(work, window)
         raise
+
+
+def _finish(work: _Loading, actions: Actions, window: Window, decoding: Decoding) -> Window:
+    """Append what the window says; the window can be used again."""
+    try:
+        actions.extend(decoding.finish())
+    except LogCorrupt:
+        _check_protocols(work, window)
+        raise
+    return window
+
+
+def _check_protocols(work: _Loading, window: Window) -> None:
+    """What cannot be decoded may be from a newer protocol: then say that instead."""
+    texts = [text for _, _, text in window.apart] + bytes(window.data[: window.size]).split(b"\n")
+    for text in texts:
+        protocol = protocol_of(text)
+        if protocol is not None:
+            check_readable(protocol, work.store.root)
 
 
 def check_readable(protocol: Protocol, where: str) -> None:
@@ -371,7 +409,8 @@ def _replay(base: State | None, adds: pa.Table, removes: pa.Table) -> pa.Table:
 
 def _compact(table: pa.Table) -> pa.Table:
     """Many refreshes leave many small chunks; put them together now and then."""
-    many = table.num_columns and table.column(0).num_chunks > _CHUNKS_MAX
+    chunks = max((column.num_chunks for column in table.columns), default=0)
+    many = chunks > max(_CHUNKS_MAX, table.num_rows // _CHUNK_ROWS)
     return table.combine_chunks() if many else table
 
 
