@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 COLUMNAR_LINES = 48  # below this, reading lines one by one is as fast
 ROUNDS_MAX = 16
+_MANY = 256  # lines of a file from which on numbers are made in one call
 SAMPLES = (443, 211, 701, 109, 17, 61, 163, 307, 353, 499, 557, 607, 659, 787, 853, 907, 953)
 LINE_BITS = 32  # a sequence number is the file's number and the line's number in it
 
@@ -128,14 +129,14 @@ def decode(window: Window, *, columnar: bool = True) -> Actions:
 
 
 def _numbers(window: Window) -> pl.Series:
-    """The sequence number of every line that was left in the window.
-
-    In plain Python: 30 ns a line, while polars has to wait for the threads that decode.
-    """
+    """The sequence number of every line that was left in the window."""
     numbers = array("q")
     for file, (first, kept) in enumerate(zip(window.firsts, window.kept, strict=True)):
         start = (file << LINE_BITS) + first
-        numbers.extend(range(start, start + kept))
+        if kept > _MANY:
+            numbers.frombytes(pl.int_range(start, start + kept, eager=True).to_arrow().buffers()[1])
+        else:
+            numbers.extend(range(start, start + kept))
     found = pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
     return pl.Series(pl.from_arrow(found), dtype=pl.Int64)
 

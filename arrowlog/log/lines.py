@@ -244,17 +244,13 @@ def flatten(adds: pa.Table, keys: Iterable[str]) -> pa.Table:
         return adds
     raw = pc.fill_null(adds["raw"], False)
     done = adds.filter(pc.invert(raw))
-    rest = adds.filter(raw)
+    rest = adds if done.num_rows == 0 else adds.filter(raw)
     wanted = list(keys)
-    columns: dict[str, pa.Array] = {}
+    columns = {name: rest[name] for name in rest.column_names}
     for name in FLAT_FIELDS:
         columns |= _lookups(rest, name, wanted, f"{name}.")
     columns |= _lookup_stats(rest, wanted)
-    for name, array in columns.items():
-        if name in rest.column_names:
-            rest = rest.drop_columns([name])
-        rest = rest.append_column(name, array)
-    return pa.concat_tables([done, rest], promote_options="default")
+    return pa.concat_tables([done, pa.table(columns)], promote_options="default")
 
 
 def _lookups(table: pa.Table, name: str, keys: list[str], prefix: str) -> dict[str, pa.Array]:

@@ -1,8 +1,8 @@
 """From actions to the files that are live: the newest action on a file wins.
 
-Pure functions over slim frames. A frame of actions has `key` (the file), `seq` (the order of the
-lines) and `add` (whether it is an add); the wide columns stay where they are, and what comes out
-says which rows of them to keep.
+Pure functions over slim frames; the wide columns stay where they are, and what comes out says
+which rows of them to keep. A frame of live files has `key` (the file) and whatever else is to be
+carried along; a frame of actions also has `seq` (the order of the lines) and `add` (else a remove).
 """
 
 from __future__ import annotations
@@ -14,19 +14,13 @@ import polars as pl
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-SCHEMA = pl.Schema({"key": pl.String, "seq": pl.Int64, "add": pl.Boolean})
-
 
 def keys(path: pl.Expr, roots: Sequence[str]) -> pl.Expr:
     """The key of a file: its path relative to the table, also if the log has it absolute."""
     key = path
     for root in roots:
-        inside = path.str.starts_with(f"{root}/")
-        key = (
-            pl.when(inside)
-            .then(path.str.slice(len(root) + 1).str.strip_chars_start("/"))
-            .otherwise(key)
-        )
+        relative = path.str.slice(len(root) + 1).str.strip_chars_start("/")
+        key = pl.when(path.str.starts_with(f"{root}/")).then(relative).otherwise(key)
     return key
 
 
@@ -36,23 +30,36 @@ def newest(actions: pl.LazyFrame) -> pl.LazyFrame:
 
 
 def advance(live: pl.LazyFrame, tail: pl.LazyFrame) -> pl.LazyFrame:
-    """Apply later actions to `live`; the newest action on a file wins.
+    """Apply later actions to what is live.
 
-    Both have `key` and `seq`; `tail` also has `add`. Columns beyond these are kept.
+    `advance(advance(live, a), b)` is `advance(live, a followed by b)`.
     """
     last = newest(tail)
     kept = live.join(last.select("key"), on="key", how="anti", nulls_equal=True)
-    return pl.concat([kept, last.filter("add").drop("add")], how="diagonal")
+    return pl.concat([kept, last.filter("add").drop("add", "seq")], how="diagonal")
 
 
-def live_adds(adds: pl.DataFrame, removes: pl.DataFrame) -> pl.Series | None:
-    """Which adds are live after all actions, as a mask; None if all are.
+def survivors(
+    live: pl.Series, adds: pl.DataFrame, removes: pl.DataFrame
+) -> tuple[pl.Series | None, pl.Series | None]:
+    """Which rows of `live` and which of `adds` are live after the actions; None for all of them.
 
-    The same as `advance` from nothing, for the case that matters for speed: a whole log at once.
+    `live` holds keys; `adds` and `removes` have `key` and `seq`. The same as `advance`, with a
+    short cut for what mostly happens: files are added, each once. That needs hashes, no join.
     """
     if removes.is_empty() and adds["key"].hash().n_unique() == adds.height:
-        return None  # as many hashes as files: no file is there twice
-    both = pl.concat([adds.select("key", "seq"), removes.select("key", "seq")])
-    last = both.lazy().group_by("key").agg(pl.col("seq").max()).collect()["seq"]
-    mask = adds["seq"].is_in(last.implode())
-    return None if mask.all() else mask
+        touched = live.is_in(adds["key"].implode())
+        return (~touched if touched.any() else None), None
+    tail = pl.concat(
+        [
+            adds.lazy().select("key", "seq", add=True, row=pl.int_range(pl.len()), new=True),
+            removes.lazy().select("key", "seq", add=False, row=-1, new=True),
+        ],
+        how="vertical_relaxed",
+    )
+    rows = pl.int_range(live.len(), eager=True)
+    before = pl.DataFrame({"key": live, "row": rows}).lazy().with_columns(new=False)
+    after = advance(before, tail).select("row", "new").collect()
+    old = after.filter(~pl.col("new"))["row"]
+    kept = None if old.len() == live.len() else rows.is_in(old.implode())
+    return kept, pl.int_range(adds.height, eager=True).is_in(after.filter("new")["row"].implode())

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.log.schema import from_spark
 from arrowlog.state.files import files_table
 
 if TYPE_CHECKING:
@@ -114,8 +113,3 @@ class Snapshot:
         return (
             f"Snapshot(version={self.version}, files={self.num_files:,}, bytes={self.size_bytes:,})"
         )
-
-
-def read_schema(metadata: Metadata) -> pa.Schema:
-    """The Arrow schema of a table; `ValueError` says what is wrong with it."""
-    return from_spark(metadata.schema_string)

@@ -12,6 +12,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from arrowlog.log.match import octets_of
+
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 TRUNCATED = " [TRUNCATED]"
 _INTEGER = r"^-?0*[0-9]{1,19}$"
@@ -59,14 +61,23 @@ def _numbers(text: pa.ChunkedArray, kind: pa.DataType, pattern: str) -> pa.Chunk
     """Cast all at once; if that fails, what matches the pattern, one by one where it must be."""
     if pa.types.is_decimal(kind):
         return _decimals(text, kind)
-    if not pc.any(
-        pc.match_substring(text, "x", ignore_case=True)
-    ).as_py():  # 0x10 is no number here
+    if not _has_letters(text) or not _has_hexadecimal(text):
         try:
             return pc.cast(text, kind)
         except pa.ArrowInvalid:
             pass
     return _cast_each(_only(text, pattern), kind)
+
+
+def _has_letters(text: pa.ChunkedArray) -> bool:
+    """Whether there may be letters: looks at the bytes as a whole, which costs next to nothing."""
+    highest = pc.max(octets_of([text])).as_py()
+    return highest is not None and highest > ord("9")
+
+
+def _has_hexadecimal(text: pa.ChunkedArray) -> bool:
+    """0x10 casts to 16, and is no number here."""
+    return any(pc.any(pc.match_substring(text, letter)).as_py() for letter in "xX")
 
 
 def _decimals(text: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
@@ -134,7 +145,7 @@ def _dates(text: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _timestamps(text: pa.ChunkedArray, kind: pa.DataType, *, upper: bool) -> pa.ChunkedArray:
     """ISO-8601, without a zone UTC; or microseconds since 1970 if they can be nothing else."""
-    shortest = pc.min(pc.utf8_length(text)).as_py()
+    shortest = pc.min(pc.binary_length(text)).as_py()
     if shortest >= len("2024-01-01T00:00"):  # a bare date is no moment
         for written in (pa.timestamp("us", "UTC"), pa.timestamp("us")):
             try:
