@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from array import array
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -88,6 +87,8 @@ class Decoding:
         """All actions in the window, which is free then."""
         try:
             found = [piece.result() for piece in self.pieces]
+            if self.shape is not None and not found:
+                found = [match(piece, self.shape) for piece in self.lines.pieces()]
             _decode_columns(self.actions, self.lines, self.seq, self.shape, found)
         finally:
             wait(self.pieces)
@@ -95,8 +96,12 @@ class Decoding:
         return self.actions
 
 
-def begin(window: Window, pool: Executor, *, columnar: bool = True) -> Decoding:
-    """Start to decode a window. Nothing may be put into it until that is finished."""
+def begin(window: Window, pool: Executor | None, *, columnar: bool = True) -> Decoding:
+    """Start to decode a window. Nothing may be put into it until that is finished.
+
+    Without a pool, everything is done in this thread: if there is nothing else to do meanwhile,
+    threads that wait for each other's locks cost more than they bring.
+    """
     actions = Actions(
         names=list(window.names), versions=list(window.versions), lines=list(window.lines)
     )
@@ -106,7 +111,7 @@ def begin(window: Window, pool: Executor, *, columnar: bool = True) -> Decoding:
     lines = Lines(view, sum(window.kept))
     shape = _pick(lines) if columnar and lines.count >= COLUMNAR_LINES else None
     pieces = []
-    if shape is not None:
+    if shape is not None and pool is not None:
         pieces = [pool.submit(match, piece, shape) for piece in lines.pieces()]
     decoding = Decoding(actions, view, lines, _numbers(window), shape, pieces)
     try:
@@ -124,8 +129,7 @@ def begin(window: Window, pool: Executor, *, columnar: bool = True) -> Decoding:
 
 def decode(window: Window, *, columnar: bool = True) -> Actions:
     """All actions in the window."""
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return begin(window, pool, columnar=columnar).finish()
+    return begin(window, None, columnar=columnar).finish()
 
 
 def _numbers(window: Window) -> pl.Series:

@@ -210,10 +210,10 @@ def _as_text(texts: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _size(texts: pa.ChunkedArray) -> int:
     """Bytes in all texts together."""
-    return sum(stop - start for start, stop in map(_span, texts.chunks))
+    return sum(stop - start for start, stop in map(span_of, texts.chunks))
 
 
-def _span(texts: pa.Array) -> tuple[int, int]:
+def span_of(texts: pa.Array) -> tuple[int, int]:
     """Which part of the buffer of bytes is the texts'."""
     if not len(texts):
         return 0, 0
@@ -225,7 +225,7 @@ def octets_of(texts: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
     """All bytes of the texts, as numbers."""
     parts = []
     for chunk in (chunk for column in texts for chunk in column.chunks):
-        start, stop = _span(chunk)
+        start, stop = span_of(chunk)
         buffers = [None, chunk.buffers()[2]]
         parts.append(pa.Array.from_buffers(pa.uint8(), stop - start, buffers, offset=start))
     return pa.chunked_array(parts, pa.uint8())

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 from arrowlog.errors import InvalidRequest, StoreUnavailable, redact
+from arrowlog.log.envelope import unwrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?:::|://)")
 _SMALL = 1 << 16
+_FIRST = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +45,13 @@ class Store(Protocol):
     def get_many(self, keys: Sequence[str]) -> list[bytes]:
         """Several objects, in order, at the same time where that helps."""
 
-    def read_into(self, window: Window, keys: Sequence[str], versions: Sequence[int]) -> int:
-        """Put several log files into the window, in order; returns the bytes read."""
+    def read_into(
+        self, window: Window, keys: Sequence[str], versions: Sequence[int], enough: int
+    ) -> tuple[int, int]:
+        """Put log files into the window, in order, until it holds about `enough` bytes.
+
+        Returns how many files were put in, and how many bytes they have.
+        """
 
     def list_from(self, folder: str, start: str = "") -> list[str]:
         """Names directly in `folder` that are not below `start`, sorted; none if it is missing."""
@@ -104,20 +111,33 @@ class LocalStore:
         """Files, in one tight loop: no number of threads beats it."""
         return [self.get(key) for key in keys]
 
-    def read_into(self, window: Window, keys: Sequence[str], versions: Sequence[int]) -> int:
+    def read_into(
+        self, window: Window, keys: Sequence[str], versions: Sequence[int], enough: int
+    ) -> tuple[int, int]:
         """Read files straight into the window."""
         total = 0
-        for key, version in zip(keys, versions, strict=True):
+        for done, (key, version) in enumerate(zip(keys, versions, strict=True)):
+            if window.size >= enough:
+                return done, total
+            if done == _FIRST:  # now it is known about how large they are
+                window.reserve(min(len(keys) * window.size // _FIRST, enough)).release()
             descriptor = _open(f"{self.root}/{key}")
             try:
-                length = _read_all(descriptor, window)
+                data = os.read(descriptor, _SMALL)
+                length = len(data)
+                if length == _SMALL or os.read(descriptor, 1):
+                    length = _read_all(descriptor, window)
+                    data = b""
             except OSError as error:
                 raise _unavailable("read", self._path(key), error) from error
             finally:
                 os.close(descriptor)
-            window.accept(key, version, length)
+            if data:
+                window.append(key, version, unwrap(data, key, window.limit))
+            else:
+                window.accept(key, version, length)
             total += length
-        return total
+        return len(keys), total
 
     def list_from(self, folder: str, start: str = "") -> list[str]:
         """Names in a folder."""
@@ -153,7 +173,8 @@ def _open(path: str) -> int:
 
 def _read_all(descriptor: int, window: Window) -> int:
     """Put a file into the free end of the window; returns its length."""
-    length, room = 0, _SMALL
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    length, room = 0, os.fstat(descriptor).st_size + 1
     while True:
         with window.reserve(room) as free:
             read = os.readv(descriptor, [free[length:]])
@@ -205,6 +226,7 @@ class FsspecStore:
         self.root = redact(uri).rstrip("/")
         self._parallelism = parallelism
         self._timeout = timeout_seconds
+        self._mean = _SMALL  # bytes of a log file, about
 
     def get(self, key: str) -> bytes:
         """Read an object."""
@@ -228,11 +250,16 @@ class FsspecStore:
         finally:
             pool.shutdown(wait=False, cancel_futures=True)  # waiting would undo the time limit
 
-    def read_into(self, window: Window, keys: Sequence[str], versions: Sequence[int]) -> int:
-        """Read objects, then unpack them into the window."""
-        raws = self.get_many(keys)
-        window.fill(keys, versions, raws)
-        return sum(len(raw) for raw in raws)
+    def read_into(
+        self, window: Window, keys: Sequence[str], versions: Sequence[int], enough: int
+    ) -> tuple[int, int]:
+        """Read some objects at the same time, then unpack them into the window."""
+        count = min(max(enough // self._mean, self._parallelism), len(keys))
+        raws = self.get_many(keys[:count])
+        window.fill(keys[:count], versions[:count], raws)
+        total = sum(len(raw) for raw in raws)
+        self._mean = window.size // count + 1
+        return count, total
 
     def list_from(self, folder: str, start: str = "") -> list[str]:
         """Names in a folder."""

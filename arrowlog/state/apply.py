@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from arrowlog.errors import LogCorrupt, UnsupportedProtocol
 from arrowlog.log.actions import Protocol
 from arrowlog.log.decode import LINE_BITS
+from arrowlog.log.match import span_of
 from arrowlog.log.schema import from_spark
 from arrowlog.state import replay
 from arrowlog.state.snapshot import State
@@ -37,6 +38,7 @@ FEATURES = frozenset(
     }
 )
 _CHUNKS_MAX = 64
+_FEW = 20_000
 _CHUNK_ROWS = 1 << 9  # what a chunk should have at least, on average
 _OUTSIDE = r"^/|(^|/)\.\.(/|$)|^[A-Za-z][A-Za-z0-9+.-]*:/|^$"
 
@@ -60,12 +62,16 @@ def apply(
     protocol = _protocol(base, actions)
     metadata, schema = _metadata(base, actions, version)
     _check_counts(actions)
-    adds, added, suspect = _keyed(actions, "add", root)
+    adds, suspect = _keyed(actions, "add", root)
     if suspect and not outside:
         _check_paths(actions, adds, root)
-    _, removed, _ = _keyed(actions, "remove", root)
-    before: Any = [] if base is None else pl.from_arrow(base.adds["key"])
-    kept, live = replay.survivors(pl.Series(before, dtype=pl.String), added, removed)
+    removes, _ = _keyed(actions, "remove", root)
+    kept, live = None, None
+    if base is not None or removes.num_rows or not _few_and_distinct(adds["key"]):
+        before: Any = [] if base is None else pl.from_arrow(base.adds["key"])
+        kept, live = replay.survivors(
+            pl.Series(before, dtype=pl.String), _slim(adds), _slim(removes)
+        )
     fresh = adds if live is None else adds.filter(live.to_arrow())
     mask = None if kept is None else kept.to_arrow()
     if base is not None:
@@ -124,20 +130,38 @@ def _metadata(base: State | None, actions: Actions, version: int) -> tuple[Metad
     )
 
 
-def _keyed(actions: Actions, action: str, root: str) -> tuple[pa.Table, pl.DataFrame, bool]:
-    """The actions with the key of their file; keys and order; whether a key needs a closer look."""
+def _few_and_distinct(key: pa.ChunkedArray) -> bool:
+    """Whether a few files are all different; more are a matter for polars, which starts slowly."""
+    return len(key) <= _FEW and pc.count_distinct(key).as_py() == len(key)
+
+
+def _slim(table: pa.Table) -> pl.DataFrame:
+    return pl.DataFrame(pl.from_arrow(table.select(["key", "seq"])))
+
+
+def _keyed(actions: Actions, action: str, root: str) -> tuple[pa.Table, bool]:
+    """The actions with the key of their file, and whether a key needs a closer look."""
     table = actions.table(action)
     if "path" not in table.column_names:
         table = table.append_column("path", pa.array([], pa.string()))
     path = table["path"]
-    key = pl.Series("key", pl.from_arrow(path), dtype=pl.String)
-    suspect = bool(key.str.contains_any([":/", ".."]).any() or key.str.starts_with("/").any())
+    suspect = _mentions(path, b":/", b"..") or bool(pc.any(pc.starts_with(path, "/")).as_py())
     if suspect:
-        key = key.to_frame().select(replay.keys(pl.col("key"), _spellings(root))).to_series()
+        text = pl.Series("path", pl.from_arrow(path), dtype=pl.String).to_frame()
+        key = text.select(replay.keys(pl.col("path"), _spellings(root))).to_series()
         path = pa.chunked_array([pc.cast(key.to_arrow(), pa.string())])
     empty = pc.min(pc.binary_length(path)).as_py() == 0
-    slim = pl.DataFrame([key, pl.Series("seq", pl.from_arrow(table["seq"]), dtype=pl.Int64)])
-    return table.append_column("key", path), slim, suspect or empty
+    return table.append_column("key", path), suspect or empty
+
+
+def _mentions(texts: pa.ChunkedArray, *needles: bytes) -> bool:
+    """Whether any text has one of the needles in it; looks at whole buffers, not at each text."""
+    for chunk in texts.chunks:
+        start, stop = span_of(chunk)
+        data = b"" if stop == start else chunk.buffers()[2].slice(start, stop - start).to_pybytes()
+        if any(needle in data for needle in needles):
+            return True
+    return False
 
 
 def _spellings(root: str) -> list[str]:

@@ -27,7 +27,6 @@ from arrowlog.log.envelope import unwrap
 from arrowlog.log.lines import protocol_of
 from arrowlog.log.names import CHECKPOINTS, LOG, Listing, read_listing
 from arrowlog.log.segment import Segment, plan
-from arrowlog.log.store import LocalStore
 from arrowlog.log.window import Window
 from arrowlog.state.apply import apply, check_readable, compact
 from arrowlog.state.files import files_table
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from arrowlog.state.apply import Change
     from arrowlog.state.snapshot import State
 
-_FIRST_FILES = 4  # read first, to see how large files are
 _WINDOW_BYTES = 6 << 20  # as much as a piece: windows are decoded side by side
 _BUSY_MAX = 2  # windows that are decoded while the next is read
 
@@ -212,38 +210,37 @@ def _read(work: _Loading, commits: Sequence[tuple[int, str]]) -> Actions:
     actions = Actions()
     free: list[Window] = []
     busy: deque[tuple[Window, Decoding]] = deque()
-    start, count, mean = 0, _FIRST_FILES, 1
-    least = 1 if isinstance(work.store, LocalStore) else _FIRST_FILES  # far files: some at a time
+    start = 0
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         while start < len(commits):
             if len(busy) >= _BUSY_MAX:
                 free.append(_finish(work, actions, *busy.popleft()))
             window = free.pop() if free else Window(work.config.max_decompressed_bytes)
             try:
-                _fill(work, window, commits[start : start + count], mean)
-                busy.append((window, _begin(work, window, pool)))
+                start += _fill(work, window, commits[start:])
+                alone = start == len(commits) and not busy
+                busy.append((window, _begin(work, window, None if alone else pool)))
             except Exception:
                 while busy:  # what is wrong in an earlier file comes first
                     _finish(work, actions, *busy.popleft())
                 raise
-            start += count
-            mean = work.bytes_read // work.files_read + 1
-            count = min(max(_WINDOW_BYTES // mean, least), len(commits))
         while busy:
             _finish(work, actions, *busy.popleft())
     return actions
 
 
-def _fill(work: _Loading, window: Window, commits: Sequence[tuple[int, str]], mean: int) -> None:
-    """Read commits into a window; `mean` is about how large one is."""
-    keys = [f"{LOG}/{name}" for _, name in commits]
+def _fill(work: _Loading, window: Window, commits: Sequence[tuple[int, str]]) -> int:
+    """Read commits into a window, as many as it should hold; returns how many."""
     window.clear()
-    window.reserve(len(commits) * (mean + mean // 8) + 1).release()
-    work.bytes_read += work.store.read_into(window, keys, [version for version, _ in commits])
-    work.files_read += len(commits)
+    keys = [f"{LOG}/{name}" for _, name in commits]
+    versions = [version for version, _ in commits]
+    count, size = work.store.read_into(window, keys, versions, _WINDOW_BYTES)
+    work.files_read += count
+    work.bytes_read += size
+    return count
 
 
-def _begin(work: _Loading, window: Window, pool: Executor) -> Decoding:
+def _begin(work: _Loading, window: Window, pool: Executor | None) -> Decoding:
     try:
         return begin(window, pool, columnar=work.config.use_optimized)
     except LogCorrupt:

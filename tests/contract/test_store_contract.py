@@ -14,6 +14,7 @@ from arrowlog.log.store import FsspecStore, LocalStore, open_store
 from arrowlog.log.window import Window
 
 LOG = "_transaction_log"
+ENOUGH = 1 << 30
 LIMIT = 1 << 22
 
 
@@ -94,7 +95,7 @@ def test_what_is_missing_is_not_found(place, key):
     with pytest.raises(FileNotFoundError):
         place.store.get_many(["there/file", key, "there/file"])
     with pytest.raises(FileNotFoundError):
-        place.store.read_into(Window(LIMIT), ["there/file", key], [0, 1])
+        place.store.read_into(Window(LIMIT), ["there/file", key], [0, 1], ENOUGH)
 
 
 def test_reading_a_folder_is_an_error_of_ours_or_not_found(place):
@@ -102,7 +103,7 @@ def test_reading_a_folder_is_an_error_of_ours_or_not_found(place):
     with pytest.raises((ArrowlogError, FileNotFoundError)):
         place.store.get("folder")
     with pytest.raises((ArrowlogError, FileNotFoundError)):
-        place.store.read_into(Window(LIMIT), ["folder"], [0])
+        place.store.read_into(Window(LIMIT), ["folder"], [0], ENOUGH)
 
 
 def test_get_many_keeps_the_order_and_repeats(place):
@@ -176,7 +177,7 @@ def test_reading_into_a_window_gives_what_get_gives(place, size, codec):
     data = log(size)
     place.put("k", wrap(data, codec))
     window = Window(LIMIT)
-    assert place.store.read_into(window, ["k"], [7]) == len(place.store.get("k"))
+    assert place.store.read_into(window, ["k"], [7], ENOUGH) == (1, len(place.store.get("k")))
     ended = data if data.endswith(b"\n") else data + b"\n"
     assert restored(window) == [ended]
     assert unwrap(place.store.get("k"), "k", LIMIT) == data
@@ -188,7 +189,7 @@ def test_a_file_that_fills_what_was_read_at_once_on_disk(place, size):
     place.put("k", os.urandom(size - 1).replace(b"\n", b"x") + b"\n")
     place.put("k", b"{" + place.store.get("k")[1:])
     window = Window(LIMIT)
-    assert place.store.read_into(window, ["k"], [0]) == size
+    assert place.store.read_into(window, ["k"], [0], ENOUGH) == (1, size)
     assert restored(window) == [place.store.get("k")]
 
 
@@ -201,7 +202,7 @@ def test_many_files_of_all_kinds_go_into_one_window_in_order(place):
     window = Window(LIMIT)
     for _ in range(2):  # a window is used again
         window.clear()
-        place.store.read_into(window, keys, range(8))
+        place.store.read_into(window, keys, range(8), ENOUGH)
         assert restored(window) == [log(s) if s > 1 else b"{\n" for s in sizes]
         assert window.names == keys
         assert window.versions == list(range(8))
@@ -211,7 +212,7 @@ def test_a_file_without_a_last_line_break_does_not_run_into_the_next(place):
     place.put("a", log(1000)[:-1])
     place.put("b", log(500))
     window = Window(LIMIT)
-    place.store.read_into(window, ["a", "b", "a"], [0, 1, 2])
+    place.store.read_into(window, ["a", "b", "a"], [0, 1, 2], ENOUGH)
     assert restored(window) == [log(1000), log(500), log(1000)]
 
 
@@ -222,7 +223,7 @@ def test_an_empty_file_is_refused_with_its_name(place, codec, before):
     place.put("empty", wrap(b"", codec))
     keys = ["full"] * before + ["empty"]
     with pytest.raises(LogCorrupt) as caught:
-        place.store.read_into(Window(LIMIT), keys, range(len(keys)))
+        place.store.read_into(Window(LIMIT), keys, range(len(keys)), ENOUGH)
     assert caught.value.file == "empty"
 
 
@@ -230,9 +231,9 @@ def test_an_empty_file_is_refused_with_its_name(place, codec, before):
 def test_a_file_above_the_limit_is_refused_with_its_name(place, codec):
     place.put("k", wrap(log(10_000), codec))
     with pytest.raises(LogCorrupt, match="more than 9999 bytes") as caught:
-        place.store.read_into(Window(9_999), ["k"], [0])
+        place.store.read_into(Window(9_999), ["k"], [0], ENOUGH)
     assert caught.value.file == "k"
-    place.store.read_into(Window(10_000), ["k"], [0])
+    place.store.read_into(Window(10_000), ["k"], [0], ENOUGH)
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -277,3 +278,17 @@ def test_an_address_finds_its_store(tmp_path, uri, kind):
 def test_an_address_without_a_store_is_refused(uri):
     with pytest.raises(ArrowlogError):
         open_store(uri)
+
+
+def test_a_window_is_filled_until_it_has_enough(place):
+    keys = [f"many/{number:03d}" for number in range(300)]
+    for key in keys:
+        place.put(key, b"x" * 999 + b"\n")
+    window, done = Window(LIMIT), 0
+    while done < len(keys):
+        window.clear()
+        count, size = place.store.read_into(window, keys[done:], list(range(done, 300)), 10_000)
+        assert count > 0
+        assert size == count * 1000
+        assert window.names == keys[done : done + count]
+        done += count

@@ -14,7 +14,7 @@ from arrowlog import testing
 from arrowlog.log import decode
 from arrowlog.state import files as files_module
 
-SEEDS = cases(900)
+SEEDS = cases(360)
 BATCH = 30
 
 

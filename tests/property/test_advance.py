@@ -1,0 +1,87 @@
+"""Replay is a fold: in one go, step by step, and by the short cut it gives the same."""
+
+import polars as pl
+import pytest
+from conftest import cases
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arrowlog import testing
+from arrowlog.log.decode import decode
+from arrowlog.log.window import Window
+from arrowlog.state import replay
+from arrowlog.state.apply import apply
+
+NAMES = st.sampled_from(["a", "b", "c", "d", "é", ""])
+ACTIONS = st.lists(st.tuples(NAMES, st.booleans()), max_size=12)
+
+
+def tail(actions, start=0):
+    rows = [(key, start + i, add, start + i) for i, (key, add) in enumerate(actions)]
+    schema = {"key": pl.String, "seq": pl.Int64, "add": pl.Boolean, "row": pl.Int64}
+    return pl.LazyFrame(rows, schema=schema, orient="row")
+
+
+def nothing():
+    return pl.LazyFrame(schema={"key": pl.String, "row": pl.Int64})
+
+
+def model(actions, live=None):
+    live = dict(live or {})
+    for row, (key, add) in enumerate(actions):
+        if add:
+            live[key] = row
+        else:
+            live.pop(key, None)
+    return live
+
+
+@settings(max_examples=cases(300))
+@given(ACTIONS, ACTIONS)
+def test_advance_is_associative(first, second):
+    stepwise = replay.advance(replay.advance(nothing(), tail(first)), tail(second, len(first)))
+    at_once = replay.advance(nothing(), tail([*first, *second]))
+    found = [frame.select("key", "row").sort("key").collect() for frame in (stepwise, at_once)]
+    assert found[0].equals(found[1])
+    assert dict(found[0].iter_rows()) == model([*first, *second])
+
+
+@settings(max_examples=cases(300))
+@given(st.lists(NAMES, unique=True), ACTIONS)
+def test_the_short_cut_says_the_same_as_advance(before, actions):
+    frame = tail(actions).collect()
+    adds = frame.filter("add").select("key", "seq")
+    removes = frame.filter(~pl.col("add")).select("key", "seq")
+    kept, live = replay.survivors(pl.Series(before, dtype=pl.String), adds, removes)
+    old = before if kept is None else [k for k, stays in zip(before, kept, strict=True) if stays]
+    new = adds if live is None else adds.filter(live)
+    expected = model(actions, dict.fromkeys(before))
+    assert sorted(old) == sorted(k for k, row in expected.items() if row is None)
+    assert dict(new.iter_rows()) == {k: row for k, row in expected.items() if row is not None}
+
+
+def decoded(versions):
+    window = Window(1 << 20)
+    for version, actions in versions:
+        window.append(f"{version}.json", version, testing.lines(actions) or b"\n")
+    return decode(window)
+
+
+def history(actions):
+    return [testing.add(k or "x") if add else testing.remove(k or "x") for k, add in actions]
+
+
+@pytest.mark.parametrize("split", [0, 1, 2, 3])
+@settings(max_examples=cases(60))
+@given(st.lists(ACTIONS, min_size=3, max_size=3))
+def test_states_advance_step_by_step_as_in_one_go(split, commits):
+    schema = '{"type":"struct","fields":[]}'
+    opening = [testing.protocol(), testing.metadata(schema)]
+    log = [(0, opening), *((v + 1, history(actions)) for v, actions in enumerate(commits))]
+    whole = apply(None, decoded(log), 3, "/t").state
+    base = apply(None, decoded(log[: split + 1]), split, "/t").state
+    change = apply(base, decoded(log[split + 1 :]), 3, "/t")
+    assert sorted(change.state.adds["key"].to_pylist()) == sorted(whole.adds["key"].to_pylist())
+    assert change.state.metadata == whole.metadata
+    stayed = base.adds.num_rows if change.kept is None else change.kept.true_count
+    assert stayed + change.added == whole.adds.num_rows
