@@ -7,7 +7,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from arrowlog.config import resolve
-from arrowlog.errors import InvalidRequest
+from arrowlog.errors import InvalidRequest, LogCorrupt
 from arrowlog.log.names import LOG, commit_name
 from arrowlog.log.segment import earliest, plan
 from arrowlog.log.store import Stat, open_store
@@ -60,6 +60,7 @@ class Table:
         self._outside = allow_outside_paths
         self._lock = RLock()
         self._latest: Snapshot | None = None
+        self._name: str | None = None
         self._mark: Stat | None = None
         self._asked = 0.0
         self._listing: Listing | None = list_log(self._store)
@@ -140,41 +141,53 @@ class Table:
                     strict=strict,
                     outside=self._outside,
                 )
-            except FileNotFoundError:
+            except FileNotFoundError as error:
                 if last:
-                    raise
+                    raise LogCorrupt(
+                        "it was listed, and is gone.",
+                        next="Something deletes files of the log; try again when it is done.",
+                        file=str(error),
+                    ) from None
                 listing = list_log(self._store)
         raise AssertionError  # the loop either returns or raises
 
     def _newest(self, *, strict: bool) -> Snapshot:
-        if (
-            self._latest is None
-            or self._mark is None
-            or self._stat(self._latest.version) != self._mark
-        ):
-            listing = self._listing or list_log(self._store)
-            self._listing = None  # what the constructor saw is used once
-            self._keep(self._load(listing, None, strict=strict))
-        return self._follow()
+        if self._latest is None or self._changed():
+            self._reload(strict=strict)
+        try:
+            self._follow()
+        except FileNotFoundError:
+            self._reload(strict=strict)
+        self._asked = time.monotonic()
+        assert self._latest is not None
+        return self._latest
 
-    def _follow(self) -> Snapshot:
+    def _changed(self) -> bool:
+        """Whether the commit we have come to is no longer the one we read: a table made anew."""
+        return self._mark is None or self._store.stat(f"{LOG}/{self._name}") != self._mark
+
+    def _reload(self, *, strict: bool) -> None:
+        listing = self._listing or list_log(self._store)
+        self._listing = None  # what the constructor saw is used once
+        snapshot = self._load(listing, None, strict=strict)
+        self._keep(snapshot, listing.commits.get(snapshot.version))
+
+    def _follow(self) -> None:
         """Read the commits after the latest snapshot, if there are any."""
         assert self._latest is not None
         commits = self._next_commits(self._latest.version)
         if commits:
-            self._keep(
-                follow(self._store, self._config, self._latest, commits, outside=self._outside)
-            )
-        self._asked = time.monotonic()
-        return self._latest
+            after = follow(self._store, self._config, self._latest, commits, outside=self._outside)
+            self._keep(after, commits[-1][1])
 
     def _next_commits(self, version: int) -> list[tuple[int, str]]:
         """Commits right after a version: a few by asking for them, more by listing."""
         found: list[tuple[int, str]] = []
         for number in range(version + 1, version + 1 + _PROBES_MAX):
-            if self._stat(number) is None:
+            name = self._find(number)
+            if name is None:
                 return found
-            found.append((number, commit_name(number)))
+            found.append((number, name))
         commits = list_log(self._store).commits
         number = version + 1
         found = []
@@ -183,12 +196,18 @@ class Table:
             number += 1
         return found
 
-    def _keep(self, snapshot: Snapshot) -> None:
-        self._latest = snapshot
-        self._mark = self._stat(snapshot.version)
+    def _find(self, version: int) -> str | None:
+        """The name of a commit if it is there: as we write it, or as wide as the last one is."""
+        width = len(self._name or "") - len(".json")
+        for name in {commit_name(version), f"{version:0{max(width, 1)}d}.json"}:
+            if self._store.stat(f"{LOG}/{name}") is not None:
+                return name
+        return None
 
-    def _stat(self, version: int) -> Stat | None:
-        return self._store.stat(f"{LOG}/{commit_name(version)}")
+    def _keep(self, snapshot: Snapshot, name: str | None) -> None:
+        self._latest = snapshot
+        self._name = name
+        self._mark = None if name is None else self._store.stat(f"{LOG}/{name}")
 
     def __repr__(self) -> str:
         """Where it is, and its newest version if that is known."""

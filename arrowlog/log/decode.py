@@ -181,7 +181,7 @@ def _pick(lines: Lines) -> Shape | None:
             continue
         others = [other.decode() for other in texts[number + 1 :] if other.isascii()]
         shape = shape_of(text.decode(), others)
-        if shape is not None:
+        if shape is not None and shape.action in FIELDS:
             return shape
     return None
 

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from arrowlog.errors import LogCorrupt
 from arrowlog.log.actions import (
+    ALIASES,
     FIELDS,
     FLAT_FIELDS,
     REQUIRED,
@@ -86,6 +87,7 @@ _LINE = msgspec.defstruct(
     gc=False,
 )
 _DECODER = msgspec.json.Decoder(_LINE)
+_NAMES = [(name, ALIASES.get(name, name)) for name in _LINE.__struct_fields__]
 _PROBE = msgspec.json.Decoder(msgspec.defstruct("probe", [("protocol", msgspec.Raw, _NULL)]))
 _MAP = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ANY = msgspec.json.Decoder()
@@ -101,23 +103,18 @@ def decode_line(text: bytes, file: str, number: int) -> tuple[str, Any] | None:
         line: Any = _DECODER.decode(text)
     except _BROKEN as error:
         raise _corrupt(text, error, file, number) from None
-    found = [
-        (action, value)
-        for action in ("add", "remove", "mergeskip", "protocol", "metaData")
-        if (value := getattr(line, action)) is not None
-    ]
-    if line.skip is not None:
-        found.append(("mergeskip", line.skip))
-    if bytes(line.commitInfo) != b"null":
-        found.append(("commitInfo", line.commitInfo))
-    if len(found) > 1:
-        names = " and ".join(name for name, _ in found)
-        raise LogCorrupt(
-            f"the line holds more than one action: {names}.", next=_NEXT, file=file, line=number
-        )
-    if found and found[0][0] == "add":
-        _check_maps(found[0][1], file, number)
-    return found[0] if found else None
+    found: tuple[str, Any] | None = None
+    for name, action in _NAMES:
+        value = getattr(line, name)
+        if value is None or (name == "commitInfo" and bytes(value) == b"null"):
+            continue
+        if found is not None:
+            what = f"the line holds more than one action: {found[0]} and {action}."
+            raise LogCorrupt(what, next=_NEXT, file=file, line=number)
+        found = (action, value)
+    if found is not None and found[0] == "add":
+        _check_maps(found[1], file, number)
+    return found
 
 
 def _check_maps(add: Any, file: str, number: int) -> None:

@@ -183,6 +183,31 @@ def test_refresh_finds_commits_of_either_width(root, digits):
     assert opened.snapshot().num_files == 24
 
 
+def test_an_old_log_of_narrow_names_may_go_on_with_wide_ones(root, monkeypatch):
+    monkeypatch.setattr(store_module, "LocalStore", Counting)
+    testing.write_commit(root, 0, small.OPENING, digits=18)
+    append(root, 1, "a", digits=18)
+    Counting.reads.clear()
+    opened = arrowlog.Table(root)
+    opened.snapshot()
+    append(root, 2, "b")
+    append(root, 3, "c")
+    assert opened.refresh().num_files == 3
+    assert len(Counting.reads) == 4
+
+
+class Vanishing(store_module.LocalStore):
+    def read_into(self, window, keys, versions, enough):
+        raise FileNotFoundError(keys[-1])
+
+
+def test_a_log_that_vanishes_while_it_is_read_is_said_so(table, monkeypatch):
+    monkeypatch.setattr(store_module, "LocalStore", Vanishing)
+    with pytest.raises(arrowlog.LogCorrupt, match="was listed, and is gone") as caught:
+        arrowlog.Table(table).snapshot()
+    assert caught.value.file.endswith(commit_name(1))
+
+
 def test_a_little_stale_is_allowed_when_asked_for(table):
     opened = arrowlog.Table(table)
     opened.snapshot()
