@@ -129,10 +129,12 @@ def write_pointer(table: str | os.PathLike[str], content: Mapping[str, Any] | by
 
 
 def write_file(table: str | os.PathLike[str], name: str, data: bytes) -> str:
-    """Put any file into a table's log folder."""
+    """Put any file into a table's log folder, at once: a reader sees all of it or none."""
     folder = f"{os.fspath(table)}/{LOG}"
     path = f"{folder}/{name}"
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    with open(path, "wb") as out:
+    draft = f"{path}.{os.getpid()}.tmp"
+    with open(draft, "wb") as out:
         out.write(data)
+    os.replace(draft, path)
     return path

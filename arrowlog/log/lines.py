@@ -179,11 +179,15 @@ def _without_nulls(values: dict[str, str | None] | None) -> dict[str, str]:
 
 def table_of(action: str, rows: Sequence[int], found: Sequence[Any]) -> pa.Table:
     """Decoded lines of one action as a table; `rows` says which line each of them is."""
+    columns: dict[str, pa.Array] = {"seq": pa.array(rows, pa.int64())}
     if action == "commitInfo":
         found = [_info(raw) for raw in found]
-    columns: dict[str, pa.Array] = {"seq": pa.array(rows, pa.int64())}
+        fields = {name: [getattr(item, name) for item in found] for name in FIELDS[action]}
+    else:
+        tuples = zip(*map(msgspec.structs.astuple, found), strict=True)
+        fields = dict(zip(found[0].__struct_fields__, map(list, tuples), strict=True))
     for name, kind in FIELDS[action].items():
-        values: list[Any] = [getattr(item, name) for item in found]
+        values = fields[name]
         if kind in (Kind.FLAT, Kind.JSON, Kind.STATS) and action != "commitInfo":
             values = [_text(value) for value in values]
         if any(value is not None for value in values):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import polars as pl
 import pyarrow as pa
@@ -48,7 +48,7 @@ class Change:
     """A state, and how it came about: which rows stayed (None: all), how many are new."""
 
     state: State
-    kept: pa.Array | None
+    kept: pa.Array | pa.ChunkedArray | None
     added: int
 
 
@@ -66,21 +66,14 @@ def apply(
     if suspect and not outside:
         _check_paths(actions, adds, root)
     removes, _ = _keyed(actions, "remove", root)
-    kept, live = None, None
-    if base is not None or removes.num_rows or not _few_and_distinct(adds["key"]):
-        before: Any = [] if base is None else pl.from_arrow(base.adds["key"])
-        kept, live = replay.survivors(
-            pl.Series(before, dtype=pl.String), _slim(adds), _slim(removes)
-        )
-    fresh = adds if live is None else adds.filter(live.to_arrow())
-    mask = None if kept is None else kept.to_arrow()
+    before = pa.chunked_array([], pa.string()) if base is None else base.adds["key"]
+    kept, live = _survivors(before, adds, removes)
+    fresh = whole = adds if live is None else adds.filter(live)
     if base is not None:
-        stay = base.adds if mask is None else base.adds.filter(mask)
-        adds = compact(pa.concat_tables([stay, fresh], promote_options="default"))
-    else:
-        adds = fresh
-    state = State(version, protocol, metadata, schema, adds)
-    return Change(state, mask, fresh.num_rows)
+        stay = base.adds if kept is None else base.adds.filter(kept)
+        whole = compact(pa.concat_tables([stay, fresh], promote_options="default"))
+    state = State(version, protocol, metadata, schema, whole)
+    return Change(state, kept, fresh.num_rows)
 
 
 def compact(table: pa.Table) -> pa.Table:
@@ -130,9 +123,23 @@ def _metadata(base: State | None, actions: Actions, version: int) -> tuple[Metad
     )
 
 
-def _few_and_distinct(key: pa.ChunkedArray) -> bool:
-    """Whether a few files are all different; more are a matter for polars, which starts slowly."""
-    return len(key) <= _FEW and pc.count_distinct(key).as_py() == len(key)
+def _survivors(
+    before: pa.ChunkedArray, adds: pa.Table, removes: pa.Table
+) -> tuple[pa.Array | None, pa.Array | None]:
+    """Which rows stay live and which adds become live; None for all.
+
+    A few files that are all new are looked up right here: polars takes longer to start than that.
+    """
+    key = adds["key"]
+    if removes.num_rows == 0 and len(key) <= _FEW and pc.count_distinct(key).as_py() == len(key):
+        touched = pc.is_in(before, value_set=key.combine_chunks())
+        return (pc.invert(touched) if pc.any(touched).as_py() else None), None
+    old = pl.Series(pl.from_arrow(before), dtype=pl.String)
+    kept, live = replay.survivors(old, _slim(adds), _slim(removes))
+    return (
+        None if kept is None else kept.to_arrow(),
+        None if live is None else live.to_arrow(),
+    )
 
 
 def _slim(table: pa.Table) -> pl.DataFrame:
