@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?:::|://)")
 _SMALL = 1 << 16
-_FIRST = 4
+_BATCH = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,30 +114,38 @@ class LocalStore:
     def read_into(
         self, window: Window, keys: Sequence[str], versions: Sequence[int], enough: int
     ) -> tuple[int, int]:
-        """Read files straight into the window."""
-        total = 0
-        for done, (key, version) in enumerate(zip(keys, versions, strict=True)):
-            if window.size >= enough:
-                return done, total
-            if done == _FIRST:  # now it is known about how large they are
-                window.reserve(min(len(keys) * window.size // _FIRST, enough)).release()
+        """Small files together; a large one straight into the window."""
+        total = done = size = 0
+        small: list[bytes] = []
+        for done, key in enumerate(keys):
+            if window.size + size >= enough:
+                break
             descriptor = _open(f"{self.root}/{key}")
             try:
                 data = os.read(descriptor, _SMALL)
-                length = len(data)
-                if length == _SMALL or os.read(descriptor, 1):
-                    length = _read_all(descriptor, window)
-                    data = b""
+                if len(data) < _SMALL and not os.read(descriptor, 1):
+                    small.append(unwrap(data, key, window.limit))
+                    size += len(small[-1])
+                    total += len(data)
+                    if size >= _BATCH:  # memory that is given back is used again for the next
+                        if not window.size:
+                            window.reserve(min(len(keys) * size // len(small), enough)).release()
+                        _flush(window, keys, versions, done + 1, small)
+                        size = 0
+                    continue
+                _flush(window, keys, versions, done, small)
+                size = 0
+                length = _read_all(descriptor, window)
             except OSError as error:
                 raise _unavailable("read", self._path(key), error) from error
             finally:
                 os.close(descriptor)
-            if data:
-                window.append(key, version, unwrap(data, key, window.limit))
-            else:
-                window.accept(key, version, length)
+            window.accept(key, versions[done], length)
             total += length
-        return len(keys), total
+        else:
+            done = len(keys)
+        _flush(window, keys, versions, done, small)
+        return done, total
 
     def list_from(self, folder: str, start: str = "") -> list[str]:
         """Names in a folder."""
@@ -169,6 +177,15 @@ def _open(path: str) -> int:
         raise FileNotFoundError(path) from None
     except OSError as error:
         raise _unavailable("read", path, error) from error
+
+
+def _flush(
+    window: Window, keys: Sequence[str], versions: Sequence[int], done: int, small: list[bytes]
+) -> None:
+    """Put the last small files before number `done` into the window."""
+    part = slice(done - len(small), done)
+    window.extend(keys[part], versions[part], small)
+    small.clear()
 
 
 def _read_all(descriptor: int, window: Window) -> int:

@@ -82,9 +82,40 @@ class Window:
             with ThreadPoolExecutor(os.cpu_count()) as pool:
                 plain = pool.map(lambda i: unwrap(raws[i], names[i], self.limit), large)
                 ready = dict(zip(large, plain, strict=True))
-        for i, (name, version, raw) in enumerate(zip(names, versions, raws, strict=True)):
-            text = ready.pop(i) if i in ready else unwrap(raw, name, self.limit)
-            self.append(name, version, text)
+        texts = [
+            ready.pop(i) if i in ready else unwrap(raw, names[i], self.limit)
+            for i, raw in enumerate(raws)
+        ]
+        self.extend(names, versions, texts)
+
+    def extend(self, names: Sequence[str], versions: Sequence[int], texts: list[bytes]) -> None:
+        """Put files that are unpacked already at the end; the way for many small ones.
+
+        The same as `append` for each, with a few operations a file instead of a few dozen.
+        """
+        file, at = len(self.names), 0
+        with self.reserve(sum(map(len, texts)) + len(texts) + 1) as free:
+            for text in texts:
+                whole = text if text.endswith(b"\n") else text + b"\n"
+                lines = kept = whole.count(b"\n")
+                start, stop, first = 0, len(whole), 1
+                if not whole.startswith(_ADD):
+                    start = whole.index(b"\n") + 1
+                    self.apart.append((file, 1, whole[: start - 1]))
+                    first, kept = 2, lines - 1
+                last = whole.rfind(b"\n", start, -1) + 1 or start
+                if kept and not whole.startswith(_ADD, last):
+                    self.apart.append((file, lines, whole[last:-1]))
+                    stop, kept = last, kept - 1
+                free[at : at + stop - start] = memoryview(whole)[start:stop]
+                at += stop - start
+                self.lines.append(lines)
+                self.kept.append(kept)
+                self.firsts.append(first)
+                file += 1
+        self.size += at
+        self.names += names
+        self.versions += versions
 
     def _close(self, name: str, version: int, stop: int) -> None:
         """A file ends at `stop`: end its last line, count its lines, set some apart."""
