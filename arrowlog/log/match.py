@@ -37,7 +37,7 @@ Values = dict[Slot | None, pa.ChunkedArray]
 # Arrow's jemalloc keeps the peak of memory a seventh lower than its default allocator here.
 _POOL = pa.jemalloc_memory_pool() if "jemalloc" in pa.supported_memory_backends() else None
 # A piece costs 2 ms whatever its size, and memory for a few times its size in every thread.
-PIECE = 6 << 20
+PIECE = 16 << 20
 _BLOCK = 1 << 19
 _MARKS = b'"\\'
 _NUMBER = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$"

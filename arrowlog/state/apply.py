@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 from arrowlog.errors import LogCorrupt, UnsupportedProtocol
 from arrowlog.log.actions import Protocol
 from arrowlog.log.decode import LINE_BITS
-from arrowlog.log.match import span_of
 from arrowlog.log.schema import from_spark
 from arrowlog.state import replay
 from arrowlog.state.snapshot import State
@@ -152,7 +151,7 @@ def _keyed(actions: Actions, action: str, root: str) -> tuple[pa.Table, bool]:
     if "path" not in table.column_names:
         table = table.append_column("path", pa.array([], pa.string()))
     path = table["path"]
-    suspect = _mentions(path, b":/", b"..") or bool(pc.any(pc.starts_with(path, "/")).as_py())
+    suspect = _mentions(path, ":/", "..") or bool(pc.any(pc.starts_with(path, "/")).as_py())
     if suspect:
         text = pl.Series("path", pl.from_arrow(path), dtype=pl.String).to_frame()
         key = text.select(replay.keys(pl.col("path"), _spellings(root))).to_series()
@@ -161,14 +160,12 @@ def _keyed(actions: Actions, action: str, root: str) -> tuple[pa.Table, bool]:
     return table.append_column("key", path), suspect or empty
 
 
-def _mentions(texts: pa.ChunkedArray, *needles: bytes) -> bool:
-    """Whether any text has one of the needles in it; looks at whole buffers, not at each text."""
-    for chunk in texts.chunks:
-        start, stop = span_of(chunk)
-        data = b"" if stop == start else chunk.buffers()[2].slice(start, stop - start).to_pybytes()
-        if any(needle in data for needle in needles):
-            return True
-    return False
+def _mentions(texts: pa.ChunkedArray, *needles: str) -> bool:
+    """Whether any text has one of the needles in it."""
+    if len(texts) > _FEW:
+        found = pl.Series(pl.from_arrow(texts), dtype=pl.String).str.contains_any(list(needles))
+        return bool(found.any())
+    return any(pc.any(pc.match_substring(texts, needle)).as_py() for needle in needles)
 
 
 def _spellings(root: str) -> list[str]:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from arrowlog.state.apply import Change
     from arrowlog.state.snapshot import State
 
-_WINDOW_BYTES = 6 << 20  # as much as a piece: windows are decoded side by side
+_WINDOW_BYTES = 6 << 20
 _BUSY_MAX = 2  # windows that are decoded while the next is read
 
 

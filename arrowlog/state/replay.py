@@ -48,6 +48,8 @@ def survivors(
     short cut for what mostly happens: files are added, each once. That needs hashes, no join.
     """
     if removes.is_empty() and adds["key"].hash().n_unique() == adds.height:
+        if live.is_empty():
+            return None, None
         touched = live.is_in(adds["key"].implode())
         return (~touched if touched.any() else None), None
     tail = pl.concat(
