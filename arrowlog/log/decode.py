@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from arrowlog.errors import LogCorrupt
 from arrowlog.log.actions import FIELDS, Metadata, Protocol
-from arrowlog.log.lines import decode_line, table_of, to_metadata, to_protocol
+from arrowlog.log.lines import decode_line, info_of, table_of, to_metadata, to_protocol
 from arrowlog.log.match import Lines, Match, match, together
 from arrowlog.log.shape import Shape, shape_of
 
@@ -21,12 +21,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import Executor, Future
 
+    import msgspec
+
     from arrowlog.log.window import Window
 
 COLUMNAR_LINES = 48  # below this, reading lines one by one is as fast
 ROUNDS_MAX = 16
 _MANY = 256  # lines of a file from which on numbers are made in one call
 SAMPLES = (443, 61, 211, 353, 607, 787, 907)  # thousandths of the buffer
+_INFO = b'{"commitInfo":'
 LINE_BITS = 32  # a sequence number is the file's number and the line's number in it
 
 
@@ -35,21 +38,26 @@ class Actions:
     """What a run of log files says, in order.
 
     `tables` holds tables of `add`, `remove`, `mergeskip` and `commitInfo`, each with a column `seq`
-    that orders all lines and says where each came from. File number i is `names[i]` of version
+    that orders all lines and says where each came from. `infos` holds further commitInfos as they
+    stand in the log: a state needs little of them. File number i is `names[i]` of version
     `versions[i]` with `lines[i]` lines.
     """
 
     tables: dict[str, list[pa.Table]] = field(default_factory=lambda: {name: [] for name in FIELDS})
     protocols: list[tuple[int, Protocol]] = field(default_factory=list)
     metadata: list[tuple[int, Metadata]] = field(default_factory=list)
+    infos: list[tuple[int, msgspec.Raw]] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
 
     def table(self, action: str) -> pa.Table:
         """All actions of one kind."""
-        empty = pa.table({"seq": pa.array([], pa.int64())})
-        return pa.concat_tables([empty, *self.tables[action]], promote_options="default")
+        tables = [pa.table({"seq": pa.array([], pa.int64())}), *self.tables[action]]
+        if action == "commitInfo" and self.infos:
+            seqs, raws = zip(*self.infos, strict=True)
+            tables.append(table_of(action, seqs, raws))
+        return pa.concat_tables(tables, promote_options="default")
 
     def place(self, seq: int) -> tuple[str, int]:
         """The file that a line came from, and the line's number in it."""
@@ -62,6 +70,7 @@ class Actions:
             self.tables[name] += tables if by == 0 else [_shift(table, by) for table in tables]
         self.protocols += [(seq + by, found) for seq, found in more.protocols]
         self.metadata += [(seq + by, found) for seq, found in more.metadata]
+        self.infos += more.infos if by == 0 else [(seq + by, raw) for seq, raw in more.infos]
         self.names += more.names
         self.versions += more.versions
         self.lines += more.lines
@@ -105,8 +114,8 @@ def begin(window: Window, pool: Executor | None, *, columnar: bool = True) -> De
     actions = Actions(
         names=list(window.names), versions=list(window.versions), lines=list(window.lines)
     )
-    apart = [(file << LINE_BITS) + line for file, line, _ in window.apart]
-    others = Lines.join([text for _, _, text in window.apart])
+    seqs, texts = _without_infos(actions, window)
+    others = Lines.join(texts)
     view = memoryview(window.data)[: window.size]
     lines = Lines(view, sum(window.kept))
     shape = _pick(lines) if columnar and lines.count >= COLUMNAR_LINES else None
@@ -115,16 +124,29 @@ def begin(window: Window, pool: Executor | None, *, columnar: bool = True) -> De
         pieces = [pool.submit(match, piece, shape) for piece in lines.pieces()]
     decoding = Decoding(actions, view, lines, _numbers(window), shape, pieces)
     try:
-        seq = pl.Series(apart, dtype=pl.Int64)
         if columnar and others.count >= COLUMNAR_LINES:
-            _decode_columns(actions, others, seq, *_first(others))
+            _decode_columns(actions, others, pl.Series(seqs, dtype=pl.Int64), *_first(others))
         else:
-            _decode_lines(actions, seq.to_list(), others.texts())
+            _decode_lines(actions, seqs, texts)
     except BaseException:
         wait(pieces)
         view.release()
         raise
     return decoding
+
+
+def _without_infos(actions: Actions, window: Window) -> tuple[list[int], list[bytes]]:
+    """The lines that were set apart, less the commitInfos, which are noted."""
+    seqs, texts = [], []
+    for file, line, text in window.apart:
+        seq = (file << LINE_BITS) + line
+        info = info_of(text) if text.startswith(_INFO) else None
+        if info is None:
+            seqs.append(seq)
+            texts.append(text)
+        else:
+            actions.infos.append((seq, info))
+    return seqs, texts
 
 
 def decode(window: Window, *, columnar: bool = True) -> Actions:
@@ -215,6 +237,8 @@ def _decode_lines(actions: Actions, seqs: Sequence[int], texts: Sequence[bytes])
             actions.protocols.append((seq, to_protocol(value)))
         elif name == "metaData":
             actions.metadata.append((seq, to_metadata(value)))
+        elif name == "commitInfo":
+            actions.infos.append((seq, value))
         else:
             found[name][0].append(seq)
             found[name][1].append(value)

@@ -89,6 +89,12 @@ _LINE = msgspec.defstruct(
 _DECODER = msgspec.json.Decoder(_LINE)
 _NAMES = [(name, ALIASES.get(name, name)) for name in _LINE.__struct_fields__]
 _PROBE = msgspec.json.Decoder(msgspec.defstruct("probe", [("protocol", msgspec.Raw, _NULL)]))
+_INFO_LINE: Any = msgspec.json.Decoder(
+    msgspec.defstruct("info", [("commitInfo", msgspec.Raw)], forbid_unknown_fields=True)
+)
+_COUNT: Any = msgspec.json.Decoder(
+    msgspec.defstruct("count", [("numActions", _INT64 | None, None)])
+)
 _MAP = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ANY = msgspec.json.Decoder()
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
@@ -115,6 +121,25 @@ def decode_line(text: bytes, file: str, number: int) -> tuple[str, Any] | None:
     if found is not None and found[0] == "add":
         _check_maps(found[1], file, number)
     return found
+
+
+def info_of(text: bytes) -> msgspec.Raw | None:
+    """The commitInfo in a line that holds nothing else; None if it is not plainly that."""
+    try:
+        text.decode()
+        raw: msgspec.Raw = _INFO_LINE.decode(text).commitInfo
+    except _BROKEN:
+        return None
+    return None if bytes(raw) == b"null" else raw
+
+
+def count_of(info: msgspec.Raw) -> int | None:
+    """How many actions a commitInfo says its commit has."""
+    try:
+        count: int | None = _COUNT.decode(info).numActions
+    except _BROKEN:
+        return None
+    return count
 
 
 def _check_maps(add: Any, file: str, number: int) -> None:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from arrowlog.errors import LogCorrupt, UnsupportedProtocol
 from arrowlog.log.actions import Protocol
 from arrowlog.log.decode import LINE_BITS
+from arrowlog.log.lines import count_of
 from arrowlog.log.schema import from_spark
 from arrowlog.state import replay
 from arrowlog.state.snapshot import State
@@ -197,18 +198,19 @@ def _check_paths(actions: Actions, adds: pa.Table, root: str) -> None:
 
 def _check_counts(actions: Actions) -> None:
     """A commit that says how many actions it has must have them all."""
-    infos = actions.table("commitInfo")
-    if "numActions" not in infos.column_names:
+    said = [(seq, count) for seq, info in actions.infos if (count := count_of(info)) is not None]
+    for table in actions.tables["commitInfo"]:
+        if "numActions" in table.column_names:
+            known = table.filter(pc.is_valid(table["numActions"]))
+            pairs = zip(known["seq"].to_pylist(), known["numActions"].to_pylist(), strict=True)
+            said.extend(pairs)
+    wrong = [pair for pair in said if actions.lines[pair[0] >> LINE_BITS] != pair[1] + 1]
+    if not wrong:
         return
-    said = infos.select(["seq", "numActions"]).filter(pc.is_valid(infos["numActions"]))
-    frame = pl.DataFrame(pl.from_arrow(said)).with_columns(file=pl.col("seq") // (1 << LINE_BITS))
-    lines = pl.Series("lines", actions.lines, dtype=pl.Int64).gather(frame["file"])
-    wrong = frame.with_columns(lines).filter(pl.col("lines") != pl.col("numActions") + 1)
-    if wrong.is_empty():
-        return
-    number = wrong["file"][0]
+    seq, count = min(wrong)
+    number = seq >> LINE_BITS
     raise LogCorrupt(
-        f"the commit says it has {wrong['numActions'][0]} actions and has {wrong['lines'][0] - 1}:"
+        f"the commit says it has {count} actions and has {actions.lines[number] - 1}:"
         " it is not whole.",
         next="Restore the file from a backup, or read an earlier version.",
         file=actions.names[number],
