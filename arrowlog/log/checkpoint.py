@@ -5,7 +5,7 @@
 - `{"actions": [ … ]}`;
 - a manifest `{"version": …, "checkpointId": …, "parts": [names]}` whose parts are any of the above.
 
-Also the pointer `_last_checkpoint`, a hint that may be missing, stale or wrong. Pure.
+The pointer `_last_checkpoint` is only a hint, and a listing says more; it is not read. Pure.
 """
 
 from __future__ import annotations
@@ -31,12 +31,7 @@ class _Document(msgspec.Struct, gc=False):
     version: int | None = None
 
 
-class _Pointer(msgspec.Struct, gc=False):
-    version: int
-
-
 _DOCUMENT = msgspec.json.Decoder(_Document)
-_POINTER = msgspec.json.Decoder(_Pointer)
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
 
 
@@ -45,15 +40,6 @@ class Manifest:
     """A checkpoint in parts; all of them make it whole."""
 
     parts: tuple[str, ...]
-
-
-def read_pointer(data: bytes) -> int | None:
-    """The version that `_last_checkpoint` speaks of, if it says so."""
-    try:
-        version = _POINTER.decode(data).version
-    except _BROKEN:
-        return None
-    return version if version >= 0 else None
 
 
 def to_lines(data: bytes, version: int, file: str) -> bytes | Manifest:

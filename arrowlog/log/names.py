@@ -26,11 +26,6 @@ def commit_name(version: int) -> str:
     return f"{version:020d}.json"
 
 
-def checkpoint_name(version: int) -> str:
-    """The name a JSON checkpoint is written under."""
-    return f"{version:020d}.checkpoint.json"
-
-
 @dataclass(frozen=True, slots=True)
 class Listing:
     """What the names in a log folder say, by version.
