@@ -1,6 +1,6 @@
 """Set up the project on a machine that has only Python, and run a job in it.
 
-    python3 dev.py demo       build a table, open it, travel in time, look at its files
+    python3 dev.py demo       make a table, write, race, prune, travel in time, restore
     python3 dev.py test       format, types, imports, tests
     python3 dev.py bench      measure beside deltalake (arguments go to `python -m benchmarks`)
 
@@ -19,13 +19,15 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 VENV = HERE / ".venv"
 PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+SPARK = "tests/integration/test_spark.py"
 JOBS = {
     "demo": [["-m", "arrowlog.cli", "demo"]],
     "test": [
         ["-m", "ruff", "format", "--check", "."],
         ["-m", "ruff", "check", "."],
         ["-m", "mypy"],
-        ["-m", "pytest", "-n", "2"],
+        ["-m", "pytest", "-n", "2", "--ignore", SPARK],
+        ["-m", "pytest", SPARK],  # by itself: one Java, which has use for both cores
     ],
     "bench": [["-m", "benchmarks"]],
 }
@@ -44,7 +46,7 @@ def set_up() -> None:
     stamp = VENV / "arrowlog-requirements"
     if PYTHON.exists() and stamp.exists() and stamp.read_text() == wanted.hexdigest():
         return
-    print("Setting up .venv, once (about a minute) …", flush=True)
+    print("Setting up .venv, once (some minutes; Spark is large) …", flush=True)
     venv.create(VENV, with_pip=True, clear=VENV.exists())
     if run("-m", "pip", "install", "-q", "-c", "constraints.txt", "-e", ".[dev]"):
         raise SystemExit("The requirements could not be installed; see above.")

@@ -4,8 +4,13 @@ import arrowlog
 table = arrowlog.Table("path/to/table")
 table.snapshot().files                      # the live files, a pyarrow.Table
 table.snapshot(version=7)                   # as it was
+table.scan("day = '2024-01-01'").paths      # what to read
 """
 
+from typing import Any
+
+from arrowlog.commit.adds import Add, add_file
+from arrowlog.commit.transaction import CommitResult
 from arrowlog.errors import (
     ArrowlogError,
     ArrowlogWarning,
@@ -23,18 +28,22 @@ from arrowlog.errors import (
     UnsupportedProtocol,
 )
 from arrowlog.log.actions import Metadata, Protocol
+from arrowlog.scan.explain import Explanation
+from arrowlog.scan.plan import ScanPlan, Split
 from arrowlog.state.snapshot import Report, Snapshot
-from arrowlog.table import Table
-
-__version__ = "0.1.0"
+from arrowlog.table import Table, add_parquet
+from arrowlog.version import __version__
 
 __all__ = [
+    "Add",
     "ArrowlogError",
     "ArrowlogWarning",
     "CommitConflict",
+    "CommitResult",
     "CommitStateUnknown",
     "ConcurrentAppend",
     "ConcurrentRemove",
+    "Explanation",
     "InvalidRequest",
     "LogCorrupt",
     "Metadata",
@@ -42,11 +51,24 @@ __all__ = [
     "Protocol",
     "ProtocolChanged",
     "Report",
+    "ScanPlan",
     "Snapshot",
+    "Split",
     "StoreUnavailable",
     "Table",
     "TableExists",
     "TableNotFound",
     "UnsupportedProtocol",
     "__version__",
+    "add_file",
+    "add_parquet",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`arrowlog.spark`, imported when first asked for, so that `import arrowlog` stays light."""
+    if name == "spark":
+        import arrowlog.spark
+
+        return arrowlog.spark
+    raise AttributeError(f"module 'arrowlog' has no attribute {name!r}")

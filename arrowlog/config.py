@@ -166,6 +166,15 @@ class Config:
     max_decompressed_bytes: int = _setting(
         "transaction.maxDecompressedBytes", 512 * MIB, parse_bytes, "a log file may not grow beyond"
     )
+    store_accelerate: bool = _setting(
+        "store.accelerate", True, parse_bool, "use obstore for S3 where it is installed"
+    )
+    commit_timeout_seconds: int = _setting(
+        "commit.timeoutSeconds", 60, _integer(1, 86_400), "limit for a commit, tries included"
+    )
+    commit_max_attempts: int = _setting(
+        "commit.maxAttempts", 1000, _integer(1, _MANY), "races a commit may lose before it gives up"
+    )
     stats_truncation_enabled: bool = _setting(
         "stats.truncation.enabled", True, parse_bool, "shorten long text statistics"
     )
@@ -187,11 +196,14 @@ class Config:
     repair_fail_on_missing: bool = _setting(
         "repair.failOnMissing", False, parse_bool, "stop when a data file is missing"
     )
+    given: frozenset[str] = field(default=frozenset(), repr=False)  # what somebody has set
 
 
 def _by_key() -> dict[str, Field[Any]]:
     known: dict[str, Field[Any]] = {}
     for item in fields(Config):
+        if "key" not in item.metadata:
+            continue
         key = item.metadata["key"].lower()
         known[key] = known[key.removeprefix(PREFIX)] = known[item.name] = item
     return known
@@ -213,13 +225,13 @@ def resolve(
     chosen: dict[str, Any] = {}
     for source, strict in ((table, False), (session, False), (call, True)):
         for key, value in (source or {}).items():
-            item = _KNOWN.get(key.lower())
+            item = _KNOWN.get(str(key).lower())
             if item is None:
                 if strict:
                     raise InvalidRequest(f"There is no option {key!r}.", next=_nearest(key))
                 continue
             chosen[item.name] = _parse(item, key, value)
-    return Config(**chosen)
+    return Config(**chosen, given=frozenset(chosen))
 
 
 def _parse(item: Field[Any], key: str, value: object) -> object:

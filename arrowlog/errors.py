@@ -22,7 +22,11 @@ from __future__ import annotations
 
 import re
 
-_USERINFO = re.compile(r"(?<=://)[^/\s]+@")
+# A secret may have slashes in it, so what begins like user:secret goes up to the last @. A port is
+# no secret, and abfs://container@account no user.
+_USERINFO = re.compile(
+    r"(?<=://)[^/\s:@'\"]+:(?!\d+(?:/|$))[^\s'\"]*@|(?<!abfs://)(?<!abfss://)(?<=://)[^/\s@'\"]+@"
+)
 _QUERY = re.compile(r"(://[^\s'\"?]*)\?[^\s'\"]*")
 
 
@@ -31,6 +35,8 @@ def redact(text: str) -> str:
 
     >>> redact("s3://key:secret@bucket/t?token=x")
     's3://bucket/t'
+    >>> redact("s3://key:sec/ret@bucket/t"), redact("abfs://box@account/t"), redact("hdfs://h:1/a@b")
+    ('s3://bucket/t', 'abfs://box@account/t', 'hdfs://h:1/a@b')
     """
     return _QUERY.sub(r"\1", _USERINFO.sub("", text))
 
@@ -40,7 +46,7 @@ class ArrowlogWarning(UserWarning):
 
 
 class ArrowlogError(Exception):
-    """Base of all. `what` happened, what to do `next`, and where (`file`, `line`, `version`)."""
+    """Base of all: `what` happened, what to do `next`, and where."""
 
     def __init__(
         self,
@@ -50,6 +56,7 @@ class ArrowlogError(Exception):
         file: str | None = None,
         line: int | None = None,
         version: int | None = None,
+        txn_id: str | None = None,
     ) -> None:
         """Put the parts together into one message; keep them as attributes."""
         place = "" if file is None else f"{file}: " if line is None else f"{file}, line {line}: "
@@ -58,6 +65,7 @@ class ArrowlogError(Exception):
         self.file = None if file is None else redact(file)
         self.line = line
         self.version = version
+        self.txn_id = txn_id
         super().__init__(redact(f"{place}{what}") + (f" {self.next}" if self.next else ""))
 
 

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-import time
-from threading import RLock
 from typing import TYPE_CHECKING, Any
 
+from arrowlog.commit import operations
+from arrowlog.commit.clock import SystemClock
+from arrowlog.commit.committer import Committer
 from arrowlog.config import resolve
-from arrowlog.errors import InvalidRequest, LogCorrupt
-from arrowlog.log.names import LOG, commit_name
-from arrowlog.log.segment import earliest, plan
-from arrowlog.log.store import Stat, open_store
-from arrowlog.state.load import follow, list_log, load
-from arrowlog.state.travel import Moment, to_millis, version_at
+from arrowlog.errors import InvalidRequest
+from arrowlog.log.store import open_store
+from arrowlog.scan.plan import scan
+from arrowlog.state.follow import Follower
+from arrowlog.state.travel import Moment, to_millis
+from arrowlog.upkeep import actions as upkeep
+from arrowlog.upkeep.checkpoints import Keeper
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from arrowlog.log.names import Listing
+    from arrowlog.commit.transaction import CommitResult
+    from arrowlog.scan.plan import ScanPlan
+    from arrowlog.state.cache import CacheStats
+    from arrowlog.state.checkpoint import CheckpointResult
     from arrowlog.state.snapshot import Snapshot
-
-_PROBES_MAX = 16
+    from arrowlog.upkeep.cleanup import CleanupResult
+    from arrowlog.upkeep.retention import Retention
 
 
 class Table:
@@ -42,28 +47,71 @@ class Table:
         options: Mapping[str, object] | None = None,
         strict: bool = False,
         allow_outside_paths: bool = False,
+        allow_unsafe_commits: bool = False,
     ) -> None:
         """Open a table; `TableNotFound` if there is no log.
 
         `storage_options` go to the store. `options` are settings such as `checkpoint.parallelism`,
         with or without `spark.indextables.`. `strict` makes a gap in the log an error instead of a
         warning. `allow_outside_paths` accepts logs whose data files lie outside the table's folder.
+        `allow_unsafe_commits` commits to a store nobody knows to be atomic.
         """
-        self._config = resolve(options)
+        config = resolve(options)
         self._store = open_store(
             uri,
             storage_options,
-            parallelism=self._config.checkpoint_parallelism,
-            timeout_seconds=self._config.checkpoint_read_timeout_seconds,
+            parallelism=config.checkpoint_parallelism,
+            timeout_seconds=config.checkpoint_read_timeout_seconds,
+            accelerate=config.store_accelerate,
+            unsafe=allow_unsafe_commits,
         )
-        self._strict = strict
-        self._outside = allow_outside_paths
-        self._lock = RLock()
-        self._latest: Snapshot | None = None
-        self._name: str | None = None
-        self._mark: Stat | None = None
-        self._asked = 0.0
-        self._listing: Listing | None = list_log(self._store)
+        self._storage_options = dict(storage_options or {})
+        self._follower = Follower(
+            self._store,
+            config,
+            strict=strict,
+            outside=allow_outside_paths,
+            options=dict(options or {}),
+        )
+        self._keeper = Keeper(self._store, SystemClock(), outside=allow_outside_paths)
+        self._committer = Committer(self._follower, options, landed=self._keeper.committed)
+
+    @classmethod
+    def create(
+        cls,
+        uri: str | os.PathLike[str],
+        schema: object,
+        partition_columns: Sequence[str] = (),
+        properties: Mapping[str, object] | None = None,
+        *,
+        exist_ok: bool = False,
+        name: str | None = None,
+        description: str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        options: Mapping[str, object] | None = None,
+        allow_unsafe_commits: bool = False,
+    ) -> Table:
+        """Make a table; `TableExists` if there is one, unless `exist_ok`, which opens it.
+
+        `schema` is a `pyarrow.Schema`, a Spark `StructType` or Spark's schema JSON. Of many that
+        create the same table at the same time, one does.
+        """
+        config = resolve(options, table=properties)
+        store = open_store(
+            uri,
+            storage_options,
+            parallelism=config.checkpoint_parallelism,
+            timeout_seconds=config.checkpoint_read_timeout_seconds,
+            accelerate=config.store_accelerate,
+            unsafe=allow_unsafe_commits,
+        )
+        operations.create(
+            store,
+            config,
+            operations.new_metadata(schema, partition_columns, properties, name, description),
+            exist_ok=exist_ok,
+        )
+        return cls(uri, storage_options, options=options, allow_unsafe_commits=allow_unsafe_commits)
 
     @property
     def uri(self) -> str:
@@ -73,16 +121,12 @@ class Table:
     @property
     def version(self) -> int:
         """The newest version."""
-        with self._lock:
-            if self._latest is not None:
-                return self.refresh().version
-            return plan(list_log(self._store), None).version
+        return self._follower.version
 
     @property
     def earliest_version(self) -> int:
         """The lowest version from which on every version can be read."""
-        listing = list_log(self._store)
-        return earliest(listing, plan(listing, None).version)
+        return self._follower.earliest_version
 
     def snapshot(
         self,
@@ -101,115 +145,230 @@ class Table:
             raise InvalidRequest(
                 "version and timestamp cannot both be given.", next="Leave one out."
             )
-        strict = self._strict if strict is None else strict
         if timestamp is not None:
-            version = self._version_at(to_millis(timestamp))
+            version = self._follower.version_at(to_millis(timestamp))
         if version is not None:
-            return self._at(version, strict=strict)
-        with self._lock:
-            fresh = time.monotonic() - self._asked
-            if self._latest is not None and max_staleness is not None and fresh <= max_staleness:
-                return self._latest
-            return self._newest(strict=strict)
+            return self._follower.at(version, strict=strict)
+        return self._follower.newest(strict=strict, max_staleness=max_staleness)
+
+    def scan(
+        self,
+        predicate: Any = None,
+        version: int | None = None,
+        timestamp: Moment | None = None,
+        *,
+        max_staleness: float | None = None,
+    ) -> ScanPlan:
+        """The files that may hold rows the predicate is true for, and how to read them.
+
+        The predicate is SQL text, tuples (a list is AND, a list of lists OR of ANDs), a polars or a
+        pyarrow expression; without one every file is planned.
+        """
+        snapshot = self.snapshot(version, timestamp, max_staleness=max_staleness)
+        return scan(snapshot, predicate, self.uri, self._storage_options)
 
     def refresh(self) -> Snapshot:
         """Look for new commits, read only those, and give the newest snapshot."""
-        with self._lock:
-            return self._newest(strict=self._strict)
+        return self._follower.newest()
 
-    def _version_at(self, millis: int) -> int:
-        listing = list_log(self._store)
-        newest = plan(listing, None).version
-        first = earliest(listing, newest)
-        return version_at(self._store, listing, self._config, first, newest, millis)
+    def append(
+        self,
+        adds: Iterable[object],
+        *,
+        txn: tuple[str, int] | None = None,
+        user_metadata: object = None,
+    ) -> CommitResult:
+        """Add data files to the table: those of `add_file`, `add_parquet`, or fields of an add.
 
-    def _at(self, version: int, *, strict: bool) -> Snapshot:
-        if isinstance(version, bool) or not isinstance(version, int) or version < 0:
-            raise InvalidRequest(f"{version!r} is not a version.", next="Versions are 0, 1, 2, …")
-        listing = list_log(self._store)
-        return self._load(listing, version, strict=strict)
+        `txn=("app", n)` makes it a step of an application that is taken once: a second commit with
+        the same or a lower number is a no-op, and its result says `duplicate`.
+        """
+        return operations.append(self._committer, adds, txn=txn, user_metadata=user_metadata)
 
-    def _load(self, listing: Listing, version: int | None, *, strict: bool) -> Snapshot:
-        """Load; a file that a concurrent clean-up took away is looked for once more."""
-        for last in (False, True):
-            try:
-                return load(
-                    self._store,
-                    listing,
-                    self._config,
-                    version,
-                    strict=strict,
-                    outside=self._outside,
-                )
-            except FileNotFoundError as error:
-                if last:
-                    raise LogCorrupt(
-                        "it was listed, and is gone.",
-                        next="Something deletes files of the log; try again when it is done.",
-                        file=str(error),
-                    ) from None
-                listing = list_log(self._store)
-        raise AssertionError  # the loop either returns or raises
+    def overwrite(
+        self,
+        adds: Iterable[object],
+        where: object = None,
+        *,
+        read_version: int | None = None,
+        txn: tuple[str, int] | None = None,
+        user_metadata: object = None,
+    ) -> CommitResult:
+        """Put data files in the place of all that are live, or of the partitions `where` picks.
 
-    def _newest(self, *, strict: bool) -> Snapshot:
-        if self._latest is None or self._changed():
-            self._reload(strict=strict)
-        try:
-            self._follow()
-        except FileNotFoundError:
-            self._reload(strict=strict)
-        self._asked = time.monotonic()
-        assert self._latest is not None
-        return self._latest
+        Without `where` it replaces whatever is there when it lands. With `where`, a predicate on
+        partition columns, it replaces what this handle has last seen: files that others added to
+        those partitions since are `ConcurrentAppend`.
+        """
+        return operations.overwrite(
+            self._committer,
+            adds,
+            where,
+            read_version=read_version,
+            txn=txn,
+            user_metadata=user_metadata,
+        )
 
-    def _changed(self) -> bool:
-        """Whether the commit we have come to is no longer the one we read: a table made anew."""
-        return self._mark is None or self._store.stat(f"{LOG}/{self._name}") != self._mark
+    def remove(
+        self,
+        paths_or_where: object,
+        *,
+        read_version: int | None = None,
+        user_metadata: object = None,
+    ) -> CommitResult:
+        """Take files out of the table: a list of paths, or a predicate on partition columns.
 
-    def _reload(self, *, strict: bool) -> None:
-        listing = self._listing or list_log(self._store)
-        self._listing = None  # what the constructor saw is used once
-        snapshot = self._load(listing, None, strict=strict)
-        self._keep(snapshot, listing.commits.get(snapshot.version))
+        The data files stay until vacuum, so earlier versions can still be read.
+        """
+        return operations.remove(
+            self._committer, paths_or_where, read_version=read_version, user_metadata=user_metadata
+        )
 
-    def _follow(self) -> None:
-        """Read the commits after the latest snapshot, if there are any."""
-        assert self._latest is not None
-        commits = self._next_commits(self._latest.version)
-        if commits:
-            after = follow(self._store, self._config, self._latest, commits, outside=self._outside)
-            self._keep(after, commits[-1][1])
+    def drop_partitions(self, where: object, *, read_version: int | None = None) -> CommitResult:
+        """Take every file of the partitions that a predicate picks out of the table."""
+        return operations.drop_partitions(self._committer, where, read_version=read_version)
 
-    def _next_commits(self, version: int) -> list[tuple[int, str]]:
-        """Commits right after a version: a few by asking for them, more by listing."""
-        found: list[tuple[int, str]] = []
-        for number in range(version + 1, version + 1 + _PROBES_MAX):
-            name = self._find(number)
-            if name is None:
-                return found
-            found.append((number, name))
-        commits = list_log(self._store).commits
-        number = version + 1
-        found = []
-        while number in commits:
-            found.append((number, commits[number]))
-            number += 1
-        return found
+    def commit(
+        self,
+        adds: Iterable[object] = (),
+        removes: Iterable[str] = (),
+        *,
+        operation: str = "WRITE",
+        data_change: bool = True,
+        read_version: int | None = None,
+        where: object = None,
+        txn: tuple[str, int] | None = None,
+        user_metadata: object = None,
+        parameters: Mapping[str, object] | None = None,
+    ) -> CommitResult:
+        """The general form: add and remove files in one commit.
 
-    def _find(self, version: int) -> str | None:
-        """The name of a commit if it is there: as we write it, or as wide as the last one is."""
-        width = len(self._name or "") - len(".json")
-        for name in {commit_name(version), f"{version:0{max(width, 1)}d}.json"}:
-            if self._store.stat(f"{LOG}/{name}") is not None:
-                return name
-        return None
+        `read_version` is the version the decision was made on: what others did since is checked
+        against it. `where` is a predicate on the partitions that were read for it: files that
+        others added to them since are `ConcurrentAppend`. `data_change=False` says that the rows
+        are the same as before, as in a compaction.
+        """
+        return operations.commit(
+            self._committer,
+            adds,
+            removes,
+            operation=operation,
+            data_change=data_change,
+            read_version=read_version,
+            where=where,
+            txn=txn,
+            user_metadata=user_metadata,
+            parameters=parameters,
+        )
 
-    def _keep(self, snapshot: Snapshot, name: str | None) -> None:
-        self._latest = snapshot
-        self._name = name
-        self._mark = None if name is None else self._store.stat(f"{LOG}/{name}")
+    def write(
+        self,
+        data: object,
+        mode: str = "append",
+        *,
+        where: object = None,
+        target_size: str | int = "128MB",
+        txn: tuple[str, int] | None = None,
+        user_metadata: object = None,
+    ) -> CommitResult:
+        """Write rows: an Arrow table or reader, a polars or pandas frame, any Arrow stream.
+
+        They become Parquet files with exact statistics, in folders by partition, then one commit.
+        `mode="overwrite"` replaces the table, or the partitions that `where` picks.
+        """
+        return operations.write(
+            self._committer,
+            data,
+            mode,
+            where=where,
+            target_size=target_size,
+            txn=txn,
+            user_metadata=user_metadata,
+        )
+
+    def set_properties(self, properties: Mapping[str, object]) -> CommitResult:
+        """Change properties of the table; None takes one away. Settings need allowed values."""
+        return operations.set_properties(self._committer, properties)
+
+    def add_columns(self, columns: object) -> CommitResult:
+        """Add columns at the end of the schema: an Arrow schema, a list of fields, or a map.
+
+        They must be nullable: they are null in the files that are there.
+        """
+        return operations.add_columns(self._committer, columns)
+
+    def upgrade_protocol(
+        self,
+        reader: int | None = None,
+        writer: int | None = None,
+        *,
+        reader_features: Sequence[str] = (),
+        writer_features: Sequence[str] = (),
+    ) -> CommitResult:
+        """Ask for newer readers and writers, or for features of them. There is no way back."""
+        return operations.upgrade_protocol(
+            self._committer, reader, writer, reader_features, writer_features
+        )
+
+    def restore(self, version: int) -> CommitResult:
+        """Make the table what it was at a version, as a new commit: files, schema, properties."""
+        return operations.restore(self._committer, version)
+
+    def checkpoint(self) -> CheckpointResult:
+        """Write the newest version down as a whole, so that opening it need not replay the log.
+
+        By itself this happens every `checkpoint.interval` commits, behind the writer's back.
+        """
+        return upkeep.checkpoint(self._committer, self._keeper)
+
+    def cleanup(self, *, dry_run: bool | None = None) -> CleanupResult:
+        """Delete commits and checkpoints that the retention settings let go of.
+
+        With `dry_run`, say exactly what would be deleted. By itself this happens after a
+        checkpoint, unless `cleanup.enabled` is false.
+        """
+        return upkeep.clean(self._committer, dry_run=dry_run)
+
+    def retention(
+        self,
+        log_retention: str | int | None = None,
+        checkpoint_retention: str | int | None = None,
+        *,
+        now: Moment | None = None,
+    ) -> Retention:
+        """Ask beforehand: which files a policy lets go of, how many bytes, which versions stay.
+
+        Durations are text such as `30d`, or milliseconds; without them the table's settings.
+        """
+        return upkeep.foretell(self._committer, log_retention, checkpoint_retention, now)
+
+    def settle(self, seconds: float | None = None) -> bool:
+        """Wait until a checkpoint that is being made after a commit is done; whether it is."""
+        return self._keeper.wait(seconds)
+
+    def cache_stats(self) -> CacheStats:
+        """How often answers came from memory: five hit rates, as the original has them."""
+        return self._follower.stats
+
+    def invalidate_cache(self) -> None:
+        """Forget everything that was read; the next question reads it anew."""
+        self._follower.forget()
 
     def __repr__(self) -> str:
         """Where it is, and its newest version if that is known."""
-        known = "" if self._latest is None else f", version={self._latest.version}"
+        latest = self._follower.latest
+        known = "" if latest is None else f", version={latest.version}"
         return f"Table({self.uri!r}{known})"
+
+
+def add_parquet(
+    table: Table,
+    path: str,
+    partition_values: Mapping[str, object] | None = None,
+    **fields: Any,
+) -> Any:
+    """An add for a Parquet file in the table's folder: size, rows, bounds, nulls from its footer.
+
+    Partition values that are not given are taken from folders named `column=value`.
+    """
+    return operations.add_parquet(table._committer, path, partition_values, fields)  # noqa: SLF001

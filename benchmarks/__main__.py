@@ -2,7 +2,7 @@
 
 python -m benchmarks                 everything, about five minutes
 python -m benchmarks --quick         the small tables, three rounds
-python -m benchmarks --only open     some cases: open, refresh, travel, import
+python -m benchmarks --only open     or refresh, travel, plan, commit, checkpoint, import
 """
 
 import argparse
@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 
+from benchmarks import checkpoint, commits, plan
 from benchmarks.tables import build
 
 SHAPES = {"1,000 x 10": (1000, 10), "50 x 4,000": (50, 4000), "10,000 x 2": (10_000, 2)}
@@ -65,6 +66,10 @@ def show(title, rows):
     )
 
 
+def _numbers(text):
+    return [int(number) for number in text.split(",")] if text else None
+
+
 def main():
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
@@ -72,8 +77,15 @@ def main():
         formatter_class=argparse.RawTextHelpFormatter,
     )
     parser.add_argument("--quick", action="store_true", help="the small tables, three rounds")
-    parser.add_argument("--only", default="open,refresh,travel,import", help="cases, by comma")
+    everything = "open,refresh,travel,plan,commit,checkpoint,import"
+    parser.add_argument("--only", default=everything, help="cases, by comma")
     parser.add_argument("--rounds", type=int, help="rounds of each case")
+    parser.add_argument("--processes", help="commit: how many, by comma (1,4,16)")
+    parser.add_argument(
+        "--commits",
+        type=int,
+        help=f"commit: in all ({commits.TOTAL_DISK} on disk, {commits.TOTAL_S3} over S3)",
+    )
     parser.add_argument("--folder", default=os.path.join(os.path.dirname(__file__), "out"))
     parser.add_argument("--json", help="also write the figures to this file")
     chosen = parser.parse_args()
@@ -82,14 +94,29 @@ def main():
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
     print(f"{machine}, {versions}")
-    print(f"{'ms, fresh processes':<24}{'arrowlog':>10}{'best':>9}{'MB':>7}", end="")
-    print(f"{'deltalake':>12}{'best':>9}{'MB':>7}{'ratio':>10}{'best':>9}")
     figures = {}
-    for case in [name for name in chosen.only.split(",") if name in CASES]:
+    cases = [name for name in chosen.only.split(",") if name in CASES]
+    if cases:
+        print(f"{'ms, fresh processes':<24}{'arrowlog':>10}{'best':>9}{'MB':>7}", end="")
+        print(f"{'deltalake':>12}{'best':>9}{'MB':>7}{'ratio':>10}{'best':>9}")
+    for case in cases:
         for label, shape in (QUICK if chosen.quick else SHAPES).items():
             rows = compare(case, shape, chosen.folder, rounds)
             figures[f"{case} {label}"] = rows
             show(f"{case} {label}", rows)
+    if "plan" in chosen.only.split(","):
+        figures |= plan.run(chosen.folder, rounds, quick=chosen.quick, measure=measure)
+    if "checkpoint" in chosen.only.split(","):
+        figures |= checkpoint.run(chosen.folder, rounds, quick=chosen.quick, measure=measure)
+    if "commit" in chosen.only.split(","):
+        figures |= commits.run(
+            chosen.folder,
+            quick=chosen.quick,
+            rounds=chosen.rounds,
+            processes=_numbers(chosen.processes),
+            disk=chosen.commits,
+            s3=chosen.commits,
+        )
     if "import" in chosen.only.split(","):
         for name in ("polars-import", "arrowlog-import"):
             best = min(measure(name, "")["ms"] for _ in range(rounds))

@@ -9,6 +9,8 @@ from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import places
+import servers
 import small
 
 settings.register_profile(
@@ -36,3 +38,23 @@ def root(tmp_path):
 def table(root):
     """The folder of a small table: two versions, one file."""
     return small.write(root)
+
+
+@pytest.fixture(scope="session")
+def moto():
+    """A moto server of this test process, and a client of it."""
+    with servers.moto() as server:
+        yield server, server.client()
+
+
+@pytest.fixture(scope="session")
+def seaweedfs():
+    """A SeaweedFS of this test process, and a client of it."""
+    with servers.seaweedfs() as server:
+        yield server, server.client()
+
+
+@pytest.fixture(params=places.KINDS)
+def place(request):
+    """An empty place of every kind of store."""
+    return places.make(request.param, request)

@@ -24,6 +24,26 @@ PURE = (
     "schema",
     "actions",
     "replay",
+    "safe",
+    "stored",
+    "groups",
+    "manifest",
+    "foreign",
+    "tree",
+    "sql",
+    "literals",
+    "bounds",
+    "normal",
+    "prune",
+    "reasons",
+    "facts",
+    "filters",
+    "encode",
+    "conflict",
+    "alter",
+    "stats",
+    "texts",
+    "retention",
 )
 
 
@@ -37,8 +57,34 @@ def test_importing_stays_light():
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
-    heavy = {"duckdb", "pyspark", "s3fs", "pandas", "numpy", "click", "rich", "fsspec", "altair"}
+    heavy = {"duckdb", "pyspark", "s3fs", "obstore", "pandas", "click", "rich", "fsspec", "altair"}
     assert not heavy & set(loaded.stdout.split())
+
+
+def test_the_room_of_spark_is_there_and_wakes_no_pyspark():
+    code = (
+        "import sys, arrowlog; assert 'arrowlog.spark' not in sys.modules;"
+        "arrowlog.spark.session; assert 'pyspark' not in sys.modules; arrowlog.sparks"
+    )
+    asked = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
+    assert "module 'arrowlog' has no attribute 'sparks'" in asked.stderr
+
+
+def test_opening_a_table_wakes_no_pandas(tmp_path):
+    """pyarrow imports it for every list and plain value it is given: a third of a second."""
+    marker = tmp_path / "woken"
+    (tmp_path / "pandas.py").write_text(f"open({str(marker)!r}, 'w'); raise ImportError")
+    code = (
+        "import sys; sys.path[:0] = sys.argv[1:3]; import small, arrowlog, pyarrow, numpy;"
+        "table = arrowlog.Table(small.write(sys.argv[3])); table.snapshot().files;"
+        "table.append([arrowlog.add_file('x', {'day': None}, size=1)]); table.refresh().files;"
+        "import os; assert not os.path.exists(sys.argv[4]);"
+        "pyarrow.array([1]); assert os.path.exists(sys.argv[4])"
+    )
+    places = [str(tmp_path), str(HERE), str(tmp_path / "table"), str(marker)]
+    subprocess.run([sys.executable, "-c", code, *places], check=True)
 
 
 def test_public_names_are_sorted_and_there():
@@ -76,7 +122,7 @@ def test_pure_modules_ask_no_clock_and_no_store(name):
 
 
 def test_rooms_say_what_they_are_for():
-    for room in ("log", "state", "cli"):
+    for room in ("log", "state", "scan", "commit", "upkeep", "spark", "cli"):
         text = (PACKAGE / room / "__init__.py").read_text()
         assert "ay import" in text, room
 

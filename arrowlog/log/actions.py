@@ -101,6 +101,7 @@ INFO: dict[str, Kind] = {
     "userMetadata": Kind.JSON,
     "numActions": Kind.INT,
     "checksum": Kind.TEXT,
+    "txn": Kind.JSON,
 }
 
 FIELDS: dict[str, dict[str, Kind]] = {

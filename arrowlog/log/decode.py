@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from arrowlog.errors import LogCorrupt
 from arrowlog.log.actions import FIELDS, Metadata, Protocol
+from arrowlog.log.arrays import scalar
 from arrowlog.log.lines import decode_line, info_of, table_of, to_metadata, to_protocol
 from arrowlog.log.match import Lines, Match, match, together
 from arrowlog.log.shape import Shape, shape_of
@@ -40,7 +41,7 @@ class Actions:
     `tables` holds tables of `add`, `remove`, `mergeskip` and `commitInfo`, each with a column `seq`
     that orders all lines and says where each came from. `infos` holds further commitInfos as they
     stand in the log: a state needs little of them. File number i is `names[i]` of version
-    `versions[i]` with `lines[i]` lines.
+    `versions[i]` with `lines[i]` lines; `sums` has checksums as `Window` does.
     """
 
     tables: dict[str, list[pa.Table]] = field(default_factory=lambda: {name: [] for name in FIELDS})
@@ -50,10 +51,11 @@ class Actions:
     names: list[str] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
+    sums: dict[int, int] = field(default_factory=dict)
 
     def table(self, action: str) -> pa.Table:
         """All actions of one kind."""
-        tables = [pa.table({"seq": pa.array([], pa.int64())}), *self.tables[action]]
+        tables = [pa.table({"seq": pa.nulls(0, pa.int64())}), *self.tables[action]]
         if action == "commitInfo" and self.infos:
             seqs, raws = zip(*self.infos, strict=True)
             tables.append(table_of(action, seqs, raws))
@@ -65,7 +67,9 @@ class Actions:
 
     def extend(self, more: Actions) -> None:
         """Append what came later."""
-        by = len(self.names) << LINE_BITS
+        files = len(self.names)
+        by = files << LINE_BITS
+        self.sums |= {file + files: found for file, found in more.sums.items()}
         for name, tables in more.tables.items():
             self.tables[name] += tables if by == 0 else [_shift(table, by) for table in tables]
         self.protocols += [(seq + by, found) for seq, found in more.protocols]
@@ -77,7 +81,7 @@ class Actions:
 
 
 def _shift(table: pa.Table, by: int) -> pa.Table:
-    seq = pc.add(table["seq"], by)
+    seq = pc.add(table["seq"], scalar(by, pa.int64()))
     return table.set_column(table.column_names.index("seq"), "seq", seq)
 
 
@@ -112,7 +116,10 @@ def begin(window: Window, pool: Executor | None, *, columnar: bool = True) -> De
     threads that wait for each other's locks cost more than they bring.
     """
     actions = Actions(
-        names=list(window.names), versions=list(window.versions), lines=list(window.lines)
+        names=list(window.names),
+        versions=list(window.versions),
+        lines=list(window.lines),
+        sums=dict(window.sums),
     )
     seqs, texts = _without_infos(actions, window)
     others = Lines.join(texts)

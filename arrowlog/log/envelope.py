@@ -19,6 +19,7 @@ _inflate: Any = zlib
 with suppress(ImportError):  # twice the speed of zlib, where its wheel exists
     from isal import isal_zlib as _inflate
 
+crc32 = _inflate.crc32
 Octets = bytes | bytearray | memoryview
 MAGIC = 0x01
 CODECS = {"gzip": 1, "zstd": 2, "lz4": 3, "snappy": 4}
@@ -42,6 +43,43 @@ def wrap(data: bytes, codec: str = "gzip", level: int = 6) -> bytes:
     with pa.CompressedOutputStream(sink, codec) as out:
         out.write(data)
     return head + bytes(sink.getvalue())
+
+
+class Packing:
+    """Packs JSON bytes that come in pieces, so that a large checkpoint is never whole in memory.
+
+    gzip of many bytes takes the fast library's nearest level: the same format, a little larger.
+    """
+
+    def __init__(self, codec: str, level: int = 6) -> None:
+        """`codec` is one of `CODECS` or `none`."""
+        self.sum = 0
+        self.plain_size = 0
+        self._codec = codec
+        self._pieces: list[bytes] = []
+        self._gzip: Any = None
+        if codec == "gzip":
+            self._pieces.append(bytes((MAGIC, CODECS[codec])))
+            near = level if _inflate is zlib else min(level // 2, 3)
+            self._gzip = _inflate.compressobj(near, zlib.DEFLATED, _GZIP_WBITS)
+
+    @property
+    def size(self) -> int:
+        """Bytes so far, packed."""
+        return sum(map(len, self._pieces))
+
+    def write(self, data: bytes) -> None:
+        """Go on with these bytes."""
+        self.sum = crc32(data, self.sum)
+        self.plain_size += len(data)
+        self._pieces.append(data if self._gzip is None else self._gzip.compress(data))
+
+    def finish(self) -> bytes:
+        """All of it, in its envelope."""
+        if self._gzip is not None:
+            self._pieces.append(self._gzip.flush())
+        whole = b"".join(self._pieces)
+        return whole if self._codec in ("none", "gzip") else wrap(whole, self._codec)
 
 
 def packed(data: Octets, start: int, length: int) -> bool:

@@ -24,6 +24,7 @@ from arrowlog.log.actions import (
     Metadata,
     Protocol,
 )
+from arrowlog.log.arrays import FALSE, array_of, flags
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -92,9 +93,27 @@ _PROBE = msgspec.json.Decoder(msgspec.defstruct("probe", [("protocol", msgspec.R
 _INFO_LINE: Any = msgspec.json.Decoder(
     msgspec.defstruct("info", [("commitInfo", msgspec.Raw)], forbid_unknown_fields=True)
 )
-_COUNT: Any = msgspec.json.Decoder(
-    msgspec.defstruct("count", [("numActions", _INT64 | None, None)])
-)
+
+
+class Txn(msgspec.Struct, gc=False):
+    """A step of an application, that must not be taken twice."""
+
+    appId: str  # noqa: N815 -- the name on disk
+    version: int
+
+
+class Info(msgspec.Struct, gc=False):
+    """What a state needs of a commitInfo."""
+
+    numActions: int | None = None  # noqa: N815
+    checksum: str | None = None
+    timestamp: _INT64 | None = None
+    txnId: str | None = None  # noqa: N815
+    operation: str | None = None
+    txn: Txn | None = None
+
+
+_INFO = msgspec.json.Decoder(Info)
 _MAP = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ANY = msgspec.json.Decoder()
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
@@ -133,13 +152,23 @@ def info_of(text: bytes) -> msgspec.Raw | None:
     return None if bytes(raw) == b"null" else raw
 
 
-def count_of(info: msgspec.Raw) -> int | None:
-    """How many actions a commitInfo says its commit has."""
+def read_info(info: msgspec.Raw) -> Info:
+    """What a state needs of a commitInfo. One that another program wrote may be anything."""
     try:
-        count: int | None = _COUNT.decode(info).numActions
+        return _INFO.decode(info)
     except _BROKEN:
-        return None
-    return count
+        pass
+    found = _info(info)
+    return Info(numActions=found.numActions, timestamp=found.timestamp, txnId=found.txnId)
+
+
+def info_of_row(timestamp: int | None, txn: str | None) -> Info:
+    """The same of one that was decoded as columns."""
+    try:
+        step = None if txn is None else msgspec.json.decode(txn, type=Txn)
+    except _BROKEN:
+        step = None
+    return Info(timestamp=timestamp, txn=step)
 
 
 def _check_maps(add: Any, file: str, number: int) -> None:
@@ -182,6 +211,16 @@ def to_protocol(found: Any) -> Protocol:
     )
 
 
+def read_protocol(text: bytes | msgspec.Raw) -> Protocol:
+    """A `protocol` by itself; `ValueError` if it is none."""
+    return to_protocol(msgspec.json.decode(text, type=_Protocol))
+
+
+def read_metadata(text: bytes | msgspec.Raw) -> Metadata:
+    """A `metaData` by itself; `ValueError` if it is none."""
+    return to_metadata(msgspec.json.decode(text, type=_Metadata))
+
+
 def to_metadata(found: Any) -> Metadata:
     """A decoded `metaData` as ours. A null property equals an absent one."""
     form = found.format or _Format()
@@ -204,7 +243,7 @@ def _without_nulls(values: dict[str, str | None] | None) -> dict[str, str]:
 
 def table_of(action: str, rows: Sequence[int], found: Sequence[Any]) -> pa.Table:
     """Decoded lines of one action as a table; `rows` says which line each of them is."""
-    columns: dict[str, pa.Array] = {"seq": pa.array(rows, pa.int64())}
+    columns: dict[str, pa.Array] = {"seq": array_of(rows, pa.int64())}
     if action == "commitInfo":
         found = [_info(raw) for raw in found]
         fields = {name: [getattr(item, name) for item in found] for name in FIELDS[action]}
@@ -216,10 +255,10 @@ def table_of(action: str, rows: Sequence[int], found: Sequence[Any]) -> pa.Table
         if kind in (Kind.FLAT, Kind.JSON, Kind.STATS) and action != "commitInfo":
             values = [_text(value) for value in values]
         if any(value is not None for value in values):
-            array = pa.array(values, pa.string() if kind is Kind.WORD else kind.type)
+            array = array_of(values, pa.string() if kind is Kind.WORD else kind.type)
             columns[name] = array.dictionary_encode() if kind is Kind.WORD else array
     if action == "add":
-        columns["raw"] = pa.repeat(True, len(found))
+        columns["raw"] = flags(True, len(found))
     return pa.table(columns)
 
 
@@ -236,6 +275,8 @@ class _Info:
 
     __slots__ = tuple(FIELDS["commitInfo"])
     timestamp: int | None
+    numActions: int | None  # noqa: N815
+    txnId: str | None  # noqa: N815
 
 
 def _info(raw: msgspec.Raw) -> _Info:
@@ -264,19 +305,30 @@ def flatten(adds: pa.Table, keys: Iterable[str]) -> pa.Table:
     """The adds with `partitionValues.key`, `minValues.key` … as columns, for the keys asked for.
 
     Rows that came through the columnar decoder have them already; this looks them up in the JSON
-    text of the others. The text stays, so nothing is lost for keys nobody asked about.
+    text of the others. The text stays, so nothing is lost for keys nobody asked about. Rows keep
+    their order: masks over the adds hold for what comes out.
     """
     if "raw" not in adds.column_names or not pc.any(adds["raw"]).as_py():
         return adds
-    raw = pc.fill_null(adds["raw"], False)
-    done = adds.filter(pc.invert(raw))
-    rest = adds if done.num_rows == 0 else adds.filter(raw)
+    raw = pc.fill_null(adds["raw"], FALSE).combine_chunks()
     wanted = list(keys)
-    columns = {name: rest[name] for name in rest.column_names}
+    texts = [name for name in (*FLAT_FIELDS, "stats") if name in adds.column_names]
+    rest = adds.select(texts).filter(raw)
+    found: dict[str, pa.Array] = {}
     for name in FLAT_FIELDS:
-        columns |= _lookups(rest, name, wanted, f"{name}.")
-    columns |= _lookup_stats(rest, wanted)
-    return pa.concat_tables([done, pa.table(columns)], promote_options="default")
+        found |= _lookups(rest, name, wanted, f"{name}.")
+    found |= _lookup_stats(rest, wanted)
+    if rest.num_rows < adds.num_rows:
+        found = {name: _placed(adds, name, raw, values) for name, values in found.items()}
+    columns = {name: adds[name] for name in adds.column_names}
+    return pa.table(columns | found)
+
+
+def _placed(adds: pa.Table, name: str, raw: pa.Array, values: pa.Array) -> pa.Array:
+    """A column in which the raw rows have these values and the others what they had."""
+    present = name in adds.column_names
+    base = adds[name].combine_chunks() if present else pa.nulls(adds.num_rows, values.type)
+    return pc.replace_with_mask(base, raw, values)
 
 
 def _lookups(table: pa.Table, name: str, keys: list[str], prefix: str) -> dict[str, pa.Array]:
@@ -300,7 +352,7 @@ def _lookup_stats(table: pa.Table, keys: list[str]) -> dict[str, pa.Array]:
 def _counts(columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
     """Numbers of rows as integers; what is none is unknown."""
     return {
-        name: pa.array(
+        name: array_of(
             [_lenient(Kind.INT, msgspec.Raw((text or "null").encode())) for text in texts],
             pa.int64(),
         )
@@ -323,7 +375,7 @@ def _lookup(
 ) -> dict[str, pa.Array]:
     present = set().union(*maps)
     return {
-        prefix + key: pa.array([_scalar(found.get(key, _NULL)) for found in maps], pa.string())
+        prefix + key: array_of([_scalar(found.get(key, _NULL)) for found in maps], pa.string())
         for key in keys
         if key in present
     }

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from arrowlog.log.actions import STATS_MAPS, Kind
+from arrowlog.log.arrays import array_of, flags, scalar
 from arrowlog.log.shape import Fixed, Odd, Slot, fields_of, is_count, kind_of
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ def _check_field(item: Field, cut: pa.ChunkedArray) -> _Checked:
     found = _Checked(_size(cut))
     before, after = item.before.encode(), item.after.encode()
     if item.slot is None:
-        found.unless(pc.equal(cut, before))
+        found.unless(pc.equal(cut, scalar(before, cut.type)))
         return found
     found.unless(pc.starts_with(cut, before))
     if after:
@@ -198,7 +199,9 @@ def _check_field(item: Field, cut: pa.ChunkedArray) -> _Checked:
     else:  # an open end makes binary_slice ask for a negative amount of memory
         value = pc.binary_replace_slice(cut, 0, len(before), b"", memory_pool=_POOL)
     if _size(value) + len(cut) * len(before + after) != found.size:  # the two overlap somewhere
-        found.unless(pc.greater_equal(pc.binary_length(cut), len(before + after)))
+        found.unless(
+            pc.greater_equal(pc.binary_length(cut), scalar(len(before + after), pa.int32()))
+        )
     found.value = _check_number(found, value) if item.slot.number else value
     return found
 
@@ -257,7 +260,7 @@ def _has(all_octets: pa.ChunkedArray, mark: int) -> bool:
     The minimum of an exclusive or takes a tenth of what a comparison in pyarrow takes; polars wakes
     its own threads for it, which costs the threads here more than it saves.
     """
-    differ = pc.bit_wise_xor(all_octets, pa.scalar(mark, pa.uint8()))
+    differ = pc.bit_wise_xor(all_octets, scalar(mark, pa.uint8()))
     return bool(pc.min(differ).as_py() == 0)
 
 
@@ -375,8 +378,9 @@ def _join(parts: Sequence[str | Slot], values: Values, count: int) -> pa.Array:
         else:
             merged.append(pc.cast(values[part], pa.string()) if isinstance(part, Slot) else part)
     if len(merged) == 1 and isinstance(merged[0], str):
-        return pa.repeat(merged[0], count, memory_pool=_POOL)
-    return pc.binary_join_element_wise(*merged, "", memory_pool=_POOL)
+        return pa.repeat(scalar(merged[0], pa.string()), count, memory_pool=_POOL)
+    texts = [scalar(p, pa.string()) if isinstance(p, str) else p for p in (*merged, "")]
+    return pc.binary_join_element_wise(*texts, memory_pool=_POOL)
 
 
 def _columns(shape: Shape, values: Values, count: int) -> Columns:
@@ -403,7 +407,7 @@ def _has_column(kind: Kind, path: Path) -> bool:
 
 def _repeat(number: int, count: int) -> pa.Array:
     try:
-        return pa.repeat(pa.scalar(number, pa.int64()), count, memory_pool=_POOL)
+        return pa.repeat(scalar(number, pa.int64()), count, memory_pool=_POOL)
     except (pa.ArrowInvalid, OverflowError, ValueError):
         raise Odd from None
 
@@ -415,10 +419,12 @@ def _column(kind: Kind, leaf: Leaf, values: Values, count: int) -> pa.Array:
         value = values[leaf] if kind is Kind.INT else pc.cast(values[leaf], pa.string())
         return value.dictionary_encode() if kind is Kind.WORD else value
     if kind is Kind.BOOL:
-        return pa.repeat(leaf.value, count)
+        return flags(leaf.value is True, count)
     if kind is Kind.INT:
         return _repeat(int(str(leaf.value)), count)
-    text = str(leaf.value).lower() if isinstance(leaf.value, bool) else leaf.value
+    text = str(leaf.value).lower() if isinstance(leaf.value, bool) else str(leaf.value)
     if kind is Kind.WORD:
-        return pa.DictionaryArray.from_arrays(pa.repeat(pa.scalar(0, pa.int32()), count), [text])
-    return pa.repeat(text, count, memory_pool=_POOL)
+        return pa.DictionaryArray.from_arrays(
+            pa.repeat(scalar(0, pa.int32()), count), array_of([text], pa.string())
+        )
+    return pa.repeat(scalar(text, pa.string()), count, memory_pool=_POOL)

@@ -15,10 +15,14 @@ LOG = "_transaction_log"
 CHECKPOINTS = "_checkpoints"
 POINTER = "_last_checkpoint"
 VERSION_MAX = (1 << 63) - 1
+_DIGITS_MAX = 4000
 _USUAL = len("00000000000000000000.json")
 
 _JSON_PART = re.compile(r"([0-9]+)\.checkpoint\.([0-9a-f]{12})\.([0-9]{5})\.json")
-_PARQUET = re.compile(r"([0-9]+)\.checkpoint(?:\.([0-9]{5})-of-([0-9]{5}))?\.parquet")
+_PARQUET = re.compile(
+    r"([0-9]+)\.checkpoint(?:\.([0-9a-f]{12}))?(?:\.([0-9]{5})-of-([0-9]{5}))?\.parquet"
+)
+_MANIFEST = re.compile(r"([0-9]+)\.checkpoint\.json")
 
 
 def commit_name(version: int) -> str:
@@ -26,12 +30,30 @@ def commit_name(version: int) -> str:
     return f"{version:020d}.json"
 
 
+def manifest_name(version: int) -> str:
+    """The name of a Parquet checkpoint's manifest, in its folder."""
+    return f"{version:020d}.checkpoint.json"
+
+
+def parquet_names(version: int, parts: int, own: str = "") -> list[str]:
+    """The names of a Parquet checkpoint's parts; with `own`, 12 hex digits, nobody else's.
+
+    >>> parquet_names(7, 1)
+    ['00000000000000000007.checkpoint.parquet']
+    """
+    stem = f"{version:020d}.checkpoint{own and f'.{own}'}"
+    if parts == 1:
+        return [f"{stem}.parquet"]
+    return [f"{stem}.{number:05d}-of-{parts:05d}.parquet" for number in range(1, parts + 1)]
+
+
 @dataclass(frozen=True, slots=True)
 class Listing:
     """What the names in a log folder say, by version.
 
     `commits` and `json_checkpoints` hold the file name for each version. `parquet_checkpoints`
-    holds the names of a Parquet checkpoint's files, inside the `_checkpoints` folder.
+    holds the names of a Parquet checkpoint's files, its manifest among them, inside the
+    `_checkpoints` folder.
     """
 
     commits: dict[int, str] = field(default_factory=dict)
@@ -71,18 +93,46 @@ def read_listing(names: Iterable[str], checkpoint_names: Iterable[str] = ()) -> 
             _put(listing.commits, stem, name)
         elif stem.endswith(".checkpoint") and (stem := stem[:-11]).isdigit() and stem.isascii():
             _put(listing.json_checkpoints, stem, name)
-    parquet: dict[int, list[str]] = {}
-    for name in checkpoint_names:
-        found = _PARQUET.fullmatch(name)
-        if found is not None:
-            parquet.setdefault(_version(found[1], name), []).append(name)
-    listing.parquet_checkpoints.update({v: tuple(sorted(n)) for v, n in parquet.items()})
+    listing.parquet_checkpoints.update(_parquet(checkpoint_names))
     return listing
+
+
+def part_of(name: str) -> tuple[str, int] | None:
+    """Whether a file is a `commit` or part of a `checkpoint`, and of which version; else None."""
+    stem, _, rest = name.partition(".")
+    if not (stem.isdigit() and stem.isascii()) or len(stem) > _DIGITS_MAX:
+        return None
+    if rest == "json":
+        return "commit", int(stem)
+    if rest.startswith("checkpoint.") and rest.endswith((".json", ".parquet")):
+        return "checkpoint", int(stem)
+    return None
+
+
+def _parquet(names: Iterable[str]) -> dict[int, tuple[str, ...]]:
+    """Files by version. Parts under a writer's own names are nothing without the manifest."""
+    found: dict[int, list[str]] = {}
+    whole: set[int] = set()
+    for name in names:
+        match = _MANIFEST.fullmatch(name) or _PARQUET.fullmatch(name)
+        if match is None:
+            continue
+        version = _version(match[1], name)
+        found.setdefault(version, []).append(name)
+        if name.endswith(".json") or match[2] is None:
+            whole.add(version)
+    return {version: tuple(sorted(found[version])) for version in whole}
 
 
 def is_part(name: str, version: int) -> bool:
     """Whether `name` may be named as a part by the manifest of checkpoint `version`."""
     found = _JSON_PART.fullmatch(name)
+    return found is not None and int(found[1]) == version
+
+
+def is_parquet_part(name: str, version: int) -> bool:
+    """Whether `name` may be named as a part by the manifest of Parquet checkpoint `version`."""
+    found = _PARQUET.fullmatch(name)
     return found is not None and int(found[1]) == version
 
 
@@ -99,7 +149,7 @@ def _put(into: dict[int, str], stem: str, name: str) -> None:
 
 
 def _version(stem: str, name: str) -> int:
-    version = int(stem) if len(stem) < 4000 else VERSION_MAX + 1
+    version = int(stem) if len(stem) < _DIGITS_MAX else VERSION_MAX + 1
     if version > VERSION_MAX:
         raise LogCorrupt(
             "the version number is larger than a log can have.",

@@ -14,7 +14,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from arrowlog.log.envelope import check_plain, packed, unwrap
+from arrowlog.log.envelope import check_plain, crc32, packed, unwrap
 from arrowlog.log.match import octets
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _LARGE = 1 << 17
 _ADD = b'{"add":'
+_SUMMED = b'"checksum":"crc32:'  # how our own commits begin
 
 
 class Window:
@@ -29,7 +30,8 @@ class Window:
 
     `data[:size]` holds the lines that were left in, `apart` the others, as file, line number and
     text. File i is `names[i]` of `versions[i]`; it has `lines[i]` lines, of which `kept[i]` were
-    left in, from line `firsts[i]` on.
+    left in, from line `firsts[i]` on. `sums` has the CRC-32 of all lines but the first for files
+    whose first line speaks of one.
     """
 
     def __init__(self, limit: int) -> None:
@@ -47,6 +49,7 @@ class Window:
         self.kept: list[int] = []
         self.firsts: list[int] = []
         self.apart: list[tuple[int, int, bytes]] = []
+        self.sums: dict[int, int] = {}
 
     def reserve(self, room: int) -> memoryview:
         """The free end of the buffer, at least `room` bytes. Release it before the next call."""
@@ -101,7 +104,10 @@ class Window:
                 start, stop, first = 0, len(whole), 1
                 if not whole.startswith(_ADD):
                     start = whole.index(b"\n") + 1
-                    self.apart.append((file, 1, whole[: start - 1]))
+                    head = whole[: start - 1]
+                    self.apart.append((file, 1, head))
+                    if _SUMMED in head:
+                        self.sums[file] = crc32(memoryview(whole)[start:])
                     first, kept = 2, lines - 1
                 last = whole.rfind(b"\n", start, -1) + 1 or start
                 if kept and not whole.startswith(_ADD, last):
@@ -129,8 +135,12 @@ class Window:
         first, kept = 1, lines
         if not data.startswith(_ADD, start):
             end = data.index(10, start)
-            self.apart.append((file, 1, bytes(memoryview(data)[start:end])))
+            head = bytes(memoryview(data)[start:end])
+            self.apart.append((file, 1, head))
             first, kept, start = 2, lines - 1, end + 1
+            if _SUMMED in head:
+                with memoryview(data) as view:
+                    self.sums[file] = crc32(view[start:stop])
         last = data.rfind(10, start, stop - 1) + 1 or start
         if kept and not data.startswith(_ADD, last):
             self.apart.append((file, lines, bytes(memoryview(data)[last : stop - 1])))

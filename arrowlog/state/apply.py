@@ -12,16 +12,22 @@ import pyarrow.compute as pc
 from arrowlog.errors import LogCorrupt, UnsupportedProtocol
 from arrowlog.log.actions import Protocol
 from arrowlog.log.decode import LINE_BITS
-from arrowlog.log.lines import count_of
+from arrowlog.log.encode import CHECKSUM
+from arrowlog.log.lines import info_of_row, read_info
 from arrowlog.log.schema import from_spark
 from arrowlog.state import replay
+from arrowlog.state.deferred import Deferred
 from arrowlog.state.snapshot import State
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from arrowlog.log.actions import Metadata
     from arrowlog.log.decode import Actions
+    from arrowlog.log.lines import Info
 
 READER_VERSION = 3
+WRITER_VERSION = 3
 FEATURES = frozenset(
     {
         "checkpoint",
@@ -40,16 +46,25 @@ FEATURES = frozenset(
 _CHUNKS_MAX = 64
 _FEW = 20_000
 _CHUNK_ROWS = 1 << 9  # what a chunk should have at least, on average
-_OUTSIDE = r"^/|(^|/)\.\.(/|$)|^[A-Za-z][A-Za-z0-9+.-]*:/|^$"
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A state, and how it came about: which rows stayed (None: all), how many are new."""
+    """A state, and how it came about: which rows stayed (None: all), and the new ones.
+
+    Of a state that is not read yet nobody knows which rows stayed; then `touched` has the keys of
+    all files that the actions say anything about.
+    """
 
     state: State
     kept: pa.Array | pa.ChunkedArray | None
-    added: int
+    fresh: pa.Table
+    touched: pa.ChunkedArray | None = None
+
+    @property
+    def added(self) -> int:
+        """How many rows are new."""
+        return int(self.fresh.num_rows)
 
 
 def apply(
@@ -61,19 +76,45 @@ def apply(
     """
     protocol = _protocol(base, actions)
     metadata, schema = _metadata(base, actions, version)
-    _check_counts(actions)
-    adds, suspect = _keyed(actions, "add", root)
+    infos = check_whole(actions)
+    adds, suspect = keyed(actions, "add", root)
     if suspect and not outside:
         _check_paths(actions, adds, root)
-    removes, _ = _keyed(actions, "remove", root)
+    removes, _ = keyed(actions, "remove", root)
+    timestamp, txns = _clock(base, actions, infos)
+    if base is not None and isinstance(base.source, Deferred) and not base.source.loaded:
+        kept, live = _survivors(base.source.tail["key"], adds, removes)
+        fresh = adds if live is None else adds.filter(live)
+        touched = pa.chunked_array([*adds["key"].chunks, *removes["key"].chunks], pa.string())
+        later = base.source.after(version, kept, fresh, touched)
+        state = State(version, protocol, metadata, schema, later, timestamp, txns)
+        return Change(state, None, fresh, touched)
     before = pa.chunked_array([], pa.string()) if base is None else base.adds["key"]
     kept, live = _survivors(before, adds, removes)
     fresh = whole = adds if live is None else adds.filter(live)
     if base is not None:
         stay = base.adds if kept is None else base.adds.filter(kept)
         whole = compact(pa.concat_tables([stay, fresh], promote_options="default"))
-    state = State(version, protocol, metadata, schema, whole)
-    return Change(state, kept, fresh.num_rows)
+    state = State(version, protocol, metadata, schema, whole, timestamp, txns)
+    return Change(state, kept, fresh)
+
+
+def check_whole(actions: Actions) -> list[tuple[int, Info]]:
+    """What commits say of themselves must be true; returns what they say."""
+    infos = [(seq, read_info(info)) for seq, info in actions.infos] + _info_rows(actions)
+    _check_counts(actions, infos)
+    _check_sums(actions, infos)
+    return infos
+
+
+def _info_rows(actions: Actions) -> list[tuple[int, Info]]:
+    """The commitInfos that were decoded as columns, one a commit. Counts are checked apart."""
+    found = []
+    for table in actions.tables["commitInfo"]:
+        known = [name for name in ("timestamp", "txn") if name in table.column_names]
+        rows = table.select(["seq", *known]).to_pylist()
+        found += [(row["seq"], info_of_row(row.get("timestamp"), row.get("txn"))) for row in rows]
+    return found
 
 
 def compact(table: pa.Table) -> pa.Table:
@@ -91,29 +132,39 @@ def _protocol(base: State | None, actions: Actions) -> Protocol:
     return protocol
 
 
+def check_writable(protocol: Protocol, where: str) -> None:
+    """Refuse to write a table that needs a newer writer than this, or a newer reader."""
+    check_readable(protocol, where)
+    version, features = protocol.min_writer_version, protocol.writer_features
+    _check("writer", version, WRITER_VERSION, features, where)
+
+
 def check_readable(protocol: Protocol, where: str) -> None:
     """Refuse a table that needs a newer reader than this."""
-    unknown = sorted(set(protocol.reader_features) - FEATURES)
-    if protocol.min_reader_version <= READER_VERSION and not unknown:
+    version, features = protocol.min_reader_version, protocol.reader_features
+    _check("reader", version, READER_VERSION, features, where)
+
+
+def _check(who: str, version: int, highest: int, features: Sequence[str], where: str) -> None:
+    unknown = sorted(set(features) - FEATURES)
+    if version <= highest and not unknown:
         return
-    needs = f"reader version {protocol.min_reader_version}"
+    needs = f"{who} version {version}"
     if unknown:
         needs += f" and the features {', '.join(unknown)}"
+    verb = "read" if who == "reader" else "write"
     raise UnsupportedProtocol(
-        f"{where}: the table needs {needs}; this arrowlog has reader version {READER_VERSION}"
-        f" and knows the features {', '.join(sorted(FEATURES))}.",
-        next="Upgrade arrowlog, or read the table with the program that wrote it.",
+        f"{where}: the table needs {needs}; this arrowlog has {who} version {highest} and knows the"
+        f" features {', '.join(sorted(FEATURES))}.",
+        next=f"Upgrade arrowlog, or {verb} the table with the program that wrote it.",
     )
 
 
 def _metadata(base: State | None, actions: Actions, version: int) -> tuple[Metadata, pa.Schema]:
     if actions.metadata:
         seq, metadata = max(actions.metadata, key=lambda found: found[0])
-        try:
-            return metadata, from_spark(metadata.schema_string)
-        except ValueError as error:
-            file, line = actions.place(seq)
-            raise LogCorrupt(f"metaData.schemaString: {error}.", file=file, line=line) from None
+        file, line = actions.place(seq)
+        return metadata, schema_of(metadata, version, file, line)
     if base is not None:
         return base.metadata, base.schema
     raise LogCorrupt(
@@ -121,6 +172,17 @@ def _metadata(base: State | None, actions: Actions, version: int) -> tuple[Metad
         next="Restore version 0 from a backup.",
         file=actions.names[0] if actions.names else None,
     )
+
+
+def schema_of(
+    metadata: Metadata, version: int, file: str | None = None, line: int | None = None
+) -> pa.Schema:
+    """The schema that metadata has; where it was read is for the error."""
+    try:
+        return from_spark(metadata.schema_string)
+    except ValueError as error:
+        what = f"metaData.schemaString: {error}."
+        raise LogCorrupt(what, file=file, line=line, version=version) from None
 
 
 def _survivors(
@@ -146,16 +208,31 @@ def _slim(table: pa.Table) -> pl.DataFrame:
     return pl.DataFrame(pl.from_arrow(table.select(["key", "seq"])))
 
 
-def _keyed(actions: Actions, action: str, root: str) -> tuple[pa.Table, bool]:
+def keyed(actions: Actions, action: str, root: str) -> tuple[pa.Table, bool]:
     """The actions with the key of their file, and whether a key needs a closer look."""
     table = actions.table(action)
     if "path" not in table.column_names:
-        table = table.append_column("path", pa.array([], pa.string()))
+        table = table.append_column("path", pa.nulls(0, pa.string()))
+    return _with_keys(table, root)
+
+
+def live_keys(adds: pa.Table, root: str, version: int, *, outside: bool) -> pa.Table:
+    """Adds that are live as they stand, with the key of their file; each file once."""
+    table, suspect = _with_keys(adds, root)
+    if suspect and not outside and replay.outside_of(table["key"]) is not None:
+        what = "the checkpoint has a path that is empty, or leads out of the table."
+        raise LogCorrupt(what, version=version)
+    if pc.count_distinct(table["key"]).as_py() != table.num_rows:
+        raise LogCorrupt("the checkpoint has a file twice.", version=version)
+    return table
+
+
+def _with_keys(table: pa.Table, root: str) -> tuple[pa.Table, bool]:
     path = table["path"]
     suspect = _mentions(path, ":/", "..") or bool(pc.any(pc.starts_with(path, "/")).as_py())
     if suspect:
         text = pl.Series("path", pl.from_arrow(path), dtype=pl.String).to_frame()
-        key = text.select(replay.keys(pl.col("path"), _spellings(root))).to_series()
+        key = text.select(replay.keys(pl.col("path"), spellings(root))).to_series()
         path = pa.chunked_array([pc.cast(key.to_arrow(), pa.string())])
     empty = pc.min(pc.binary_length(path)).as_py() == 0
     return table.append_column("key", path), suspect or empty
@@ -169,7 +246,7 @@ def _mentions(texts: pa.ChunkedArray, *needles: str) -> bool:
     return any(pc.any(pc.match_substring(texts, needle)).as_py() for needle in needles)
 
 
-def _spellings(root: str) -> list[str]:
+def spellings(root: str) -> list[str]:
     """Every way to spell the table's root in an absolute path."""
     scheme, colon, rest = root.partition("://")
     if not colon:
@@ -181,9 +258,10 @@ def _spellings(root: str) -> list[str]:
 
 def _check_paths(actions: Actions, adds: pa.Table, root: str) -> None:
     """Refuse paths that lead out of the table: a reader must not be made to fetch elsewhere."""
-    bad = adds.filter(pc.match_substring_regex(adds["key"], _OUTSIDE))
-    if bad.num_rows == 0:
+    outside = replay.outside_of(adds["key"])
+    if outside is None:
         return
+    bad = adds.filter(outside)
     path = bad["path"][0].as_py()
     file, line = actions.place(bad["seq"][0].as_py())
     if not path:
@@ -196,9 +274,46 @@ def _check_paths(actions: Actions, adds: pa.Table, root: str) -> None:
     )
 
 
-def _check_counts(actions: Actions) -> None:
+def _clock(
+    base: State | None, actions: Actions, infos: Sequence[tuple[int, Info]]
+) -> tuple[int | None, Mapping[str, tuple[int, int]]]:
+    """The latest time a commit gives, and the last steps of applications."""
+    times = [info.timestamp for _, info in infos if info.timestamp is not None]
+    tables = [table for table in actions.tables["commitInfo"] if "timestamp" in table.column_names]
+    latest = [pc.max(table["timestamp"]).as_py() for table in tables]
+    times += [time for time in latest if time is not None]
+    times += [found.created_time for _, found in actions.metadata if found.created_time is not None]
+    txns = {} if base is None else dict(base.txns)
+    if base is not None and base.timestamp is not None:
+        times.append(base.timestamp)
+    steps = [(seq, info.txn) for seq, info in infos if info.txn is not None]
+    for seq, step in sorted(steps, key=lambda found: found[0]):
+        known = txns.get(step.appId)
+        if known is None or step.version > known[0]:
+            txns[step.appId] = (step.version, actions.versions[seq >> LINE_BITS])
+    return max(times, default=None), txns
+
+
+def _check_sums(actions: Actions, infos: Sequence[tuple[int, Info]]) -> None:
+    """A commit that says what its actions sum up to must have just those."""
+    for seq, info in infos:
+        number = seq >> LINE_BITS
+        said, found = info.checksum, actions.sums.get(number)
+        if said is None or found is None or not said.startswith(CHECKSUM):
+            continue
+        if said != f"{CHECKSUM}{found:08x}":
+            raise LogCorrupt(
+                f"its actions have the checksum {CHECKSUM}{found:08x}, and it says {said}:"
+                " it was damaged or changed after it was written.",
+                next="Restore the file from a backup, or read an earlier version.",
+                file=actions.names[number],
+                version=actions.versions[number],
+            )
+
+
+def _check_counts(actions: Actions, infos: Sequence[tuple[int, Info]]) -> None:
     """A commit that says how many actions it has must have them all."""
-    said = [(seq, count) for seq, info in actions.infos if (count := count_of(info)) is not None]
+    said = [(seq, info.numActions) for seq, info in infos if info.numActions is not None]
     for table in actions.tables["commitInfo"]:
         if "numActions" in table.column_names:
             known = table.filter(pc.is_valid(table["numActions"]))

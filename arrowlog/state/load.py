@@ -10,7 +10,7 @@ import time
 import warnings
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -26,22 +26,26 @@ from arrowlog.log.decode import Actions, Decoding, begin
 from arrowlog.log.envelope import unwrap
 from arrowlog.log.lines import protocol_of
 from arrowlog.log.names import CHECKPOINTS, LOG, Listing, read_listing
-from arrowlog.log.segment import Segment, plan
+from arrowlog.log.segment import Gap, Segment, earliest, plan
 from arrowlog.log.window import Window
-from arrowlog.state.apply import apply, check_readable, compact
+from arrowlog.state.apply import apply, check_readable, compact, schema_of
+from arrowlog.state.deferred import Deferred, Rows
 from arrowlog.state.files import files_table
-from arrowlog.state.snapshot import Report, Snapshot
+from arrowlog.state.foreign import read_foreign
+from arrowlog.state.parquet import open_checkpoint, verify
+from arrowlog.state.parts import Parts
+from arrowlog.state.snapshot import Report, Snapshot, State
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Executor
 
     from arrowlog.config import Config
     from arrowlog.log.store import Store
     from arrowlog.state.apply import Change
-    from arrowlog.state.snapshot import State
 
 _WINDOW_BYTES = 6 << 20
+_TAIL_MAX = 50_000  # files after a checkpoint that are not worth reading all of it for
 _BUSY_MAX = 2  # windows that are decoded while the next is read
 
 
@@ -52,16 +56,33 @@ class _Loading:
     store: Store
     config: Config
     outside: bool
+    avoid: frozenset[int] = frozenset()
     started: float = field(default_factory=time.perf_counter)
     files_read: int = 0
     bytes_read: int = 0
     warnings: list[str] = field(default_factory=list)
+    gap: Gap | None = None
+    summed: bool = False  # whether a checksum vouches for the checkpoint
+    gone: FileNotFoundError | None = None  # a file of a checkpoint that was listed
+
+    def count(self, size: int) -> None:
+        """Note a file that was read."""
+        self.files_read += 1
+        self.bytes_read += size
 
     def report(self, version: int, source: str, checkpoint: int | None, commits: int) -> Report:
         spent = (time.perf_counter() - self.started) * 1000
         told = tuple(self.warnings)
         return Report(
-            version, source, checkpoint, commits, self.files_read, self.bytes_read, spent, told
+            version,
+            source,
+            checkpoint,
+            commits,
+            self.files_read,
+            self.bytes_read,
+            spent,
+            told,
+            self.gap,
         )
 
 
@@ -73,7 +94,7 @@ def list_log(store: Store) -> Listing:
     if listing.empty:
         raise TableNotFound(
             f"There is no table at {store.root}: {LOG}/ has no commits in it.",
-            next="Check the address and the access to it.",
+            next="Check the address and the access to it, or make one with Table.create.",
         )
     return listing
 
@@ -86,9 +107,13 @@ def load(
     *,
     strict: bool = False,
     outside: bool = False,
+    avoid: frozenset[int] = frozenset(),
 ) -> Snapshot:
-    """The table at a version (None: the newest that can be read without a gap)."""
-    work = _Loading(store, config, outside)
+    """The table at a version (None: the newest that can be read without a gap).
+
+    `avoid` has the versions of Parquet checkpoints that are known to be damaged.
+    """
+    work = _Loading(store, config, outside, avoid)
     segment, base = _base(work, listing, version)
     _check_reached(segment, listing, version)
     if segment.gap is not None:
@@ -98,10 +123,12 @@ def load(
                 next="Restore the missing file from a backup.",
                 version=segment.gap.missing,
             )
+        work.gap = segment.gap
         work.warnings.append(str(segment.gap))
         warnings.warn(f"{store.root}: {segment.gap}", ArrowlogWarning, stacklevel=4)
     actions = _read(work, segment.commits)
-    state = apply(base, actions, segment.version, store.root, outside=outside).state
+    change = apply(base, actions, segment.version, store.root, outside=outside)
+    state = _settled(change.state)
     source = "commits" if segment.checkpoint is None else "checkpoint"
     return Snapshot(
         state, work.report(state.version, source, segment.checkpoint, len(segment.commits))
@@ -120,19 +147,46 @@ def follow(
     work = _Loading(store, config, outside)
     actions = _read(work, commits)
     change = apply(snapshot.state, actions, commits[-1][0], store.root, outside=outside)
-    state, given = change.state, None
-    if "files" in snapshot.__dict__ and state.metadata is snapshot.state.metadata:
-        given = _follow_files(snapshot, change)
+    state, given = _settled(change.state), None
+    known = {"files", "columns"} & set(snapshot.__dict__)
+    if state.metadata is not snapshot.state.metadata:
+        known = set()
+    kept = _kept(snapshot, change) if known else None
+    if "files" in known:
+        given = _follow_files(snapshot, change, kept)
     report = work.report(state.version, "refresh", snapshot.report.checkpoint, len(commits))
-    return Snapshot(state, report, given)
+    after = Snapshot(state, report, given)
+    if "columns" in known:
+        after.columns.adopt(snapshot.columns.followed(kept, change.fresh))
+    return after
 
 
-def _follow_files(snapshot: Snapshot, change: Change) -> pa.Table:
+def _settled(state: State) -> State:
+    """A state with much after its checkpoint is better off in memory."""
+    source = state.source
+    if not isinstance(source, Deferred):
+        return state
+    tail = int(source.tail.num_rows)
+    if tail <= max(_TAIL_MAX, source.rows.count // 2):
+        return state
+    return replace(state, source=source.adds())
+
+
+def _kept(snapshot: Snapshot, change: Change) -> pa.Array | pa.ChunkedArray | None:
+    """Which rows of a snapshot stayed; None for all."""
+    source = snapshot.state.source
+    if isinstance(source, Deferred) and change.touched is not None:
+        return source.untouched(change.touched)
+    return change.kept
+
+
+def _follow_files(
+    snapshot: Snapshot, change: Change, mask: pa.Array | pa.ChunkedArray | None
+) -> pa.Table:
     """The typed files of the new state, of which only the new ones need typing."""
     state = change.state
-    kept = snapshot.files if change.kept is None else snapshot.files.filter(change.kept)
-    fresh = state.adds.slice(state.adds.num_rows - change.added)
-    typed = files_table(fresh, state.schema, state.metadata.partition_columns)
+    kept = snapshot.files if mask is None else snapshot.files.filter(mask)
+    typed = files_table(change.fresh, state.schema, state.metadata.partition_columns)
     return compact(pa.concat_tables([kept, typed], promote_options="default"))
 
 
@@ -140,21 +194,89 @@ def _base(work: _Loading, listing: Listing, version: int | None) -> tuple[Segmen
     """The segment to read, and the state it builds on; bad checkpoints are passed over."""
     unusable: set[int] = set()
     for _ in range(len(listing.json_checkpoints) + len(listing.parquet_checkpoints) + 1):
-        segment = plan(listing, version, unusable)
+        try:
+            segment = plan(listing, version, unusable)
+        except LogCorrupt as error:
+            if work.gone is None:
+                raise
+            raise work.gone from error  # a clean-up may be at work: list the log again
         if segment.checkpoint is None:
             break
-        try:
-            return segment, _read_checkpoint(work, listing, segment.checkpoint)
-        except (LogCorrupt, FileNotFoundError) as error:
-            unusable.add(segment.checkpoint)
-            reason = f"{error} is gone" if isinstance(error, FileNotFoundError) else str(error)
-            work.warnings.append(f"checkpoint {segment.checkpoint} was not used: {reason}")
+        state = _read_any(work, listing, segment.checkpoint)
+        if state is not None:
+            return segment, state
+        unusable.add(segment.checkpoint)
     return segment, None
+
+
+def _read_any(work: _Loading, listing: Listing, version: int) -> State | None:
+    """The state of a checkpoint in the fastest form that can be read; None if there is none."""
+    forms: list[Callable[[_Loading, Listing, int], State | None]] = []
+    if version in listing.parquet_checkpoints and version not in work.avoid:
+        forms.append(_read_parquet)
+    if version in listing.json_checkpoints:
+        forms.append(_read_json)
+    for read in forms:
+        try:
+            state = read(work, listing, version)
+            if state is not None:
+                return state
+        except FileNotFoundError as error:
+            work.gone = error
+            work.warnings.append(f"checkpoint {version} was not used: {error} is gone")
+        except LogCorrupt as error:
+            work.warnings.append(f"checkpoint {version} was not used: {error}")
+    return None
+
+
+def _read_parquet(work: _Loading, listing: Listing, version: int) -> State | None:
+    """A Parquet checkpoint; of one of ours no row is read yet. None if it was never finished."""
+    names = listing.parquet_checkpoints[version]
+    found = open_checkpoint(work.store, version, names, work.count)
+    if found is None:
+        return None
+    if not isinstance(found, Parts):
+        state = read_foreign(found, version, work.store.root, outside=work.outside)
+        work.warnings.append(
+            f"checkpoint {version} was used unverified: it is another program's, without checksums"
+        )
+        return state
+    manifest = found.manifest
+    rows = Rows(found, schema_of(manifest.metadata, version), None, outside=work.outside)
+    source = Deferred(rows, version, _again(work, version))
+    return State(
+        version,
+        manifest.protocol,
+        manifest.metadata,
+        rows.schema,
+        source,
+        manifest.timestamp,
+        manifest.txns,
+    )
+
+
+def _again(work: _Loading, checkpoint: int) -> Callable[[int], pa.Table]:
+    """How to load all live adds of a version without a checkpoint."""
+    store, config, outside = work.store, work.config, work.outside
+    avoid = work.avoid | {checkpoint}
+
+    def load_again(version: int) -> pa.Table:
+        listing = list_log(store)
+        return load(store, listing, config, version, outside=outside, avoid=avoid).state.adds
+
+    return load_again
 
 
 def _check_reached(segment: Segment, listing: Listing, version: int | None) -> None:
     if version is None or segment.version == version:
         return
+    first = earliest(listing, listing.newest)
+    if segment.gap is None and version < first:
+        raise InvalidRequest(
+            f"Version {version} is no longer there: the log was cleaned up to version {first}.",
+            next="Ask for that or a later one.",
+            version=version,
+        )
     if segment.gap is not None or version <= listing.newest:
         raise LogCorrupt(
             f"version {version} cannot be rebuilt: {segment.gap or 'its commit is gone'}.",
@@ -166,22 +288,17 @@ def _check_reached(segment: Segment, listing: Listing, version: int | None) -> N
     )
 
 
-def _read_checkpoint(work: _Loading, listing: Listing, version: int) -> State:
-    name = listing.json_checkpoints.get(version)
-    if name is None:
-        parts = ", ".join(listing.parquet_checkpoints[version])
-        raise LogCorrupt(
-            f"checkpoint {version} is in Parquet only ({parts}), which this arrowlog cannot read.",
-            file=f"{LOG}/{CHECKPOINTS}",
-            version=version,
-        )
-    file = f"{LOG}/{name}"
-    found = to_lines(_get(work, [file])[0], version, file)
+def _read_json(work: _Loading, listing: Listing, version: int) -> State:
+    file = f"{LOG}/{listing.json_checkpoints[version]}"
+    found, beside = to_lines(_get(work, [file])[0], version, file)
+    work.summed = beside.summed
     names, datas = [file], [found]
     if isinstance(found, Manifest):
         names = [f"{LOG}/{part}" for part in found.parts]
-        pieces = zip(names, _get(work, names), strict=True)
-        datas = [to_lines(data, version, name) for name, data in pieces]
+        pieces = _get(work, names)
+        for number, (part, data) in enumerate(zip(names, pieces, strict=True)):
+            found.check(number, data, part)
+        datas = [to_lines(data, version, n)[0] for n, data in zip(names, pieces, strict=True)]
     plain = [data for data in datas if isinstance(data, bytes)]
     if len(plain) < len(names):
         raise LogCorrupt("a part of the checkpoint is a manifest itself.", file=file)
@@ -193,7 +310,61 @@ def _read_checkpoint(work: _Loading, listing: Listing, version: int) -> State:
         _finish(work, actions, window, _begin(work, window, pool))
     if not actions.metadata:
         raise LogCorrupt("the checkpoint has no metaData.", file=file, version=version)
-    return apply(None, actions, version, work.store.root, outside=work.outside).state
+    state = apply(None, actions, version, work.store.root, outside=work.outside).state
+    times = [time for time in (beside.timestamp, state.timestamp) if time is not None]
+    return replace(state, timestamp=max(times, default=None), txns={**state.txns, **beside.txns})
+
+
+def verify_checkpoint(
+    store: Store, listing: Listing, version: int, config: Config, form: str | None = None
+) -> list[str]:
+    """What is wrong with a checkpoint: nothing, if a form of it (or the one asked for) is whole."""
+    problems: list[str] = []
+    for name, known in (
+        ("json", listing.json_checkpoints),
+        ("parquet", listing.parquet_checkpoints),
+    ):
+        if form not in (None, name) or version not in known:
+            continue
+        try:
+            _verify(store, listing, version, config, name)
+        except (LogCorrupt, FileNotFoundError) as error:
+            problems.append(str(error))
+        else:
+            return []
+    return problems or [f"there is no checkpoint of version {version}"]
+
+
+def _verify(store: Store, listing: Listing, version: int, config: Config, form: str) -> None:
+    if form == "json":
+        work = _Loading(store, config, outside=True)
+        state = _read_json(work, listing, version)
+        if not work.summed:
+            _compare(store, listing, config, state)
+        return
+    found = verify(store, version, listing.parquet_checkpoints[version], config)
+    if found:
+        raise LogCorrupt(f"{found[0]}.", file=f"{LOG}/{CHECKPOINTS}", version=version)
+
+
+def _compare(store: Store, listing: Listing, config: Config, state: State) -> None:
+    """Nobody vouches for a checkpoint without a checksum but the commits, while they are there."""
+    json = {v: name for v, name in listing.json_checkpoints.items() if v != state.version}
+    parquet = {v: names for v, names in listing.parquet_checkpoints.items() if v != state.version}
+    others = Listing(listing.commits, json, parquet)
+    try:
+        told = load(store, others, config, state.version, outside=True).state
+    except (LogCorrupt, InvalidRequest, FileNotFoundError):
+        return
+    same = set(told.adds["key"].to_pylist()) == set(state.adds["key"].to_pylist())
+    if not same or told.metadata.id != state.metadata.id:
+        raise LogCorrupt(
+            f"it has {state.adds.num_rows} files, and the commits it stands for leave"
+            f" {told.adds.num_rows}, or others.",
+            next="Delete it; reading goes on without it.",
+            file=f"{LOG}/{listing.json_checkpoints[state.version]}",
+            version=state.version,
+        )
 
 
 def _get(work: _Loading, keys: Sequence[str]) -> list[bytes]:

@@ -10,9 +10,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+_OUTSIDE = r"^/|(^|/)\.\.(/|$)|^[A-Za-z][A-Za-z0-9+.-]*:/|^$"
 
 
 def keys(path: pl.Expr, roots: Sequence[str]) -> pl.Expr:
@@ -22,6 +26,22 @@ def keys(path: pl.Expr, roots: Sequence[str]) -> pl.Expr:
         relative = path.str.slice(len(root) + 1).str.strip_chars_start("/")
         key = pl.when(path.str.starts_with(f"{root}/")).then(relative).otherwise(key)
     return key
+
+
+def outside_of(keys: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    """Which keys are empty or lead out of the table; None if there is none."""
+    if not _suspect(keys):
+        return None
+    bad = pc.match_substring_regex(keys, _OUTSIDE)
+    return bad if pc.any(bad).as_py() else None
+
+
+def _suspect(keys: pa.ChunkedArray) -> bool:
+    """A quick look, which lets nothing bad through."""
+    if pc.any(pc.starts_with(keys, "/")).as_py() or pc.min(pc.binary_length(keys)).as_py() == 0:
+        return True
+    texts = pl.Series(pl.from_arrow(keys), dtype=pl.String)
+    return bool(texts.str.contains_any([":/", ".."]).any())
 
 
 def newest(actions: pl.LazyFrame) -> pl.LazyFrame:

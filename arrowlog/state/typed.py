@@ -12,6 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from arrowlog.log.arrays import array_of, null, scalar
 from arrowlog.log.match import octets_of
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -83,13 +84,13 @@ def _has_hexadecimal(text: pa.ChunkedArray) -> bool:
 def _decimals(text: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     """Exactly, or not at all. What is too large for 128 bits would wrap, so 256 are used first."""
     plain = _only(text, _DECIMAL)
-    short = pc.less_equal(pc.utf8_length(plain), _DECIMAL_TEXT_MAX)
+    short = pc.less_equal(pc.utf8_length(plain), scalar(_DECIMAL_TEXT_MAX, pa.int32()))
     wide = pa.decimal256(76, kind.scale)
-    return _cast_each(pc.if_else(short, plain, None), kind, wide)
+    return _cast_each(pc.if_else(short, plain, null(plain.type)), kind, wide)
 
 
 def _only(text: pa.ChunkedArray, pattern: str) -> pa.ChunkedArray:
-    return pc.if_else(pc.match_substring_regex(text, pattern), text, None)
+    return pc.if_else(pc.match_substring_regex(text, pattern), text, null(text.type))
 
 
 def _cast_each(
@@ -107,20 +108,24 @@ def _cast_each(
 
 def _cast_one(value: pa.Scalar, kind: pa.DataType, way: pa.DataType) -> pa.Array:
     try:
-        return pc.cast(pc.cast(pa.array([value.as_py()], pa.string()), way), kind)
+        return pc.cast(pc.cast(array_of([value.as_py()], pa.string()), way), kind)
     except pa.ArrowInvalid:
         return pa.nulls(1, kind)
 
 
 def _finite(values: pa.ChunkedArray) -> pa.ChunkedArray:
     finite = pc.is_finite(values)
-    return values if pc.all(finite).as_py() is not False else pc.if_else(finite, values, None)
+    return (
+        values
+        if pc.all(finite).as_py() is not False
+        else pc.if_else(finite, values, null(values.type))
+    )
 
 
 def _booleans(text: pa.ChunkedArray) -> pa.ChunkedArray:
     lower = pc.ascii_lower(text)
-    known = pc.is_in(lower, pa.array(["true", "false"]))
-    return pc.if_else(known, pc.equal(lower, "true"), None)
+    known = pc.is_in(lower, array_of(["true", "false"], pa.string()))
+    return pc.if_else(known, pc.equal(lower, scalar("true", lower.type)), null(pa.bool_()))
 
 
 def _without_mark(text: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -138,8 +143,11 @@ def _dates(text: pa.ChunkedArray) -> pa.ChunkedArray:
         pass
     iso = _cast_each(_only(text, _DATE), pa.date32())
     number = _cast_each(_only(text, _INTEGER), pa.int64())
-    near = pc.and_(pc.less(number, EPOCH_DAYS_MAX), pc.greater(number, -EPOCH_DAYS_MAX))
-    days = pc.if_else(near, number, None)
+    near = pc.and_(
+        pc.less(number, scalar(EPOCH_DAYS_MAX, pa.int64())),
+        pc.greater(number, scalar(-EPOCH_DAYS_MAX, pa.int64())),
+    )
+    days = pc.if_else(near, number, null(pa.int64()))
     return pc.coalesce(iso, pc.cast(pc.cast(days, pa.int32()), pa.date32()))
 
 
@@ -184,10 +192,10 @@ def partition_values(
 
     JSON null, absent, empty for a type that is not text, and Hive's marker are NULL.
     """
-    null = pc.equal(text, HIVE_NULL)
+    absent = pc.equal(text, scalar(HIVE_NULL, text.type))
     if not pa.types.is_string(kind):
-        null = pc.or_(null, pc.equal(text, ""))
-    if pc.any(null).as_py():
-        text = pc.if_else(null, None, text)
+        absent = pc.or_(absent, pc.equal(text, scalar("", text.type)))
+    if pc.any(absent).as_py():
+        text = pc.if_else(absent, null(text.type), text)
     values = text if pa.types.is_string(kind) else cast_text(text, kind)
     return values, pc.and_(pc.is_valid(text), pc.is_null(values))

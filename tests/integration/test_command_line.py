@@ -1,7 +1,16 @@
 """The command line, run as a person runs it."""
 
+import json
+import os
 import subprocess
 import sys
+
+import pyarrow as pa
+import pytest
+import small
+from events import build
+
+import arrowlog
 
 
 def run(*arguments):
@@ -12,18 +21,21 @@ def run(*arguments):
 def test_the_demo_shows_the_main_job():
     done = run("demo")
     assert done.returncode == 0, done.stderr
-    assert "Snapshot(version=6, files=5" in done.stdout
+    assert "[1, 2, 3]" in done.stdout
+    assert "1 of 4 files to read" in done.stdout
+    assert "(4, 4)" in done.stdout  # what both writers have seen
+    assert "(5, 6)" in done.stdout  # and what became of their appends
+    assert "ConcurrentRemove: Version 7 (DELETE) removed 'day=2024-01-01/part-" in done.stdout
     assert "Snapshot(version=3, files=3" in done.stdout
-    assert "Snapshot(version=2, files=2" in done.stdout
-    assert "version 7 from no checkpoint + 1 commits" in done.stdout
-    assert "LogCorrupt: _transaction_log/00000000000000000008.json, line 1" in done.stdout
+    assert "(8, Snapshot(version=8, files=4" in done.stdout
+    assert "LogCorrupt: _transaction_log/00000000000000000009.json, line 1" in done.stdout
     assert "\x1b[" not in done.stdout  # no colours when piped
 
 
 def test_the_demo_keeps_its_table_where_told(tmp_path):
     folder = tmp_path / "events"
     assert run("demo", "--folder", str(folder)).returncode == 0
-    assert (folder / "_transaction_log").is_dir()
+    assert arrowlog.Table(folder).version == 8  # the damage is gone
     again = run("demo", "--folder", str(folder))
     assert again.returncode == 1
     assert again.stderr.startswith("Error: ")
@@ -40,3 +52,95 @@ def test_wrong_usage_is_exit_code_two():
 def test_help_teaches():
     assert "arrowlog demo" in run("--help").stdout
     assert "Examples:" in run("demo", "--help").stdout
+
+
+@pytest.fixture(scope="module")
+def events(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cli") / "events"
+    build(str(folder))
+    return str(folder)
+
+
+def test_scan_lists_the_files_to_read(events):
+    done = run("scan", events, "day = '2024-01-03'")
+    assert done.returncode == 0, done.stderr
+    assert "part-00002.parquet" in done.stdout
+    assert "1 of 5 files" in done.stdout
+    lines = run("scan", events, "id >= 3000", "--output", "json").stdout.splitlines()
+    assert [json.loads(line)["num_records"] for line in lines] == [1000, 1000]
+    assert len(run("scan", events, "TRUE", "--output", "csv", "--limit", "2").stdout.split()) == 3
+    assert "3 of 3 files" in run("scan", events, "TRUE", "--version", "3").stdout
+
+
+def test_scan_gives_arrow_to_the_next_program(events):
+    command = [sys.executable, "-m", "arrowlog.cli", "scan", events, "id < 5", "--output", "arrow"]
+    done = subprocess.run(command, capture_output=True, check=True)
+    with pa.ipc.open_stream(done.stdout) as reader:
+        assert reader.read_all().num_rows == 1
+
+
+def test_explain_is_a_gate(events):
+    done = run("explain", events, "day = '2024-01-03' AND lower(city) = 'x'")
+    assert done.returncode == 0, done.stderr
+    assert "1 of 5 files to read (80.0% pruned)" in done.stdout
+    assert "not prunable" in done.stdout
+    assert run("explain", events, "id = 7", "--min-pruning", "0.8").returncode == 0
+    gate = run("explain", events, "id >= 0", "--min-pruning", "0.9")
+    assert gate.returncode == 1
+    assert "0.0% of the files are pruned" in gate.stderr
+    rows = run("explain", events, "id = 7", "--output", "json").stdout.splitlines()
+    assert sorted(json.loads(row)["reason"] for row in rows) == ["dropped"] * 4 + ["in range"]
+
+
+def test_a_wrong_predicate_is_one_sentence(events):
+    done = run("scan", events, "id = ")
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: The predicate, at character 6")
+    assert run("explain", events, "id = 1", "--min-pruning", "2").returncode == 2
+
+
+@pytest.fixture
+def long(tmp_path):
+    """Ten days of commits, all of them old."""
+    folder = tmp_path / "long"
+    properties = {"checkpoint.format": "json", "checkpoint.enabled": "false"}
+    table = arrowlog.Table.create(folder, small.SCHEMA, ["day"], properties)
+    for number in range(10):
+        table.append([arrowlog.add_file(f"f{number}", {"day": None}, size=1)])
+    for name in os.listdir(folder / "_transaction_log"):
+        os.utime(folder / "_transaction_log" / name, (0, 0))
+    return str(folder)
+
+
+def test_checkpoint_and_cleanup_keep_a_log_short(long):
+    assert "0 files would go" in run("cleanup", long, "--dry-run").stdout
+    done = run("checkpoint", long)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Version 10: 10 files in a checkpoint of ")
+    told = json.loads(run("checkpoint", long, "--output", "json").stdout)
+    assert told == {"version": 10, "num_files": 10, "size_bytes": 0, "format": "json", "names": []}
+    dry = run("cleanup", long, "--dry-run")
+    assert "9 files would go" in dry.stdout
+    assert "versions can be read from 10 on" in dry.stdout
+    assert len(os.listdir(f"{long}/_transaction_log")) == 13
+    rows = run("cleanup", long, "--dry-run", "--output", "csv").stdout.splitlines()
+    assert rows[0] == '"path","kind","version","size_bytes","modification_time"'
+    lines = run("cleanup", long, "--no-dry-run", "--output", "json").stdout.splitlines()
+    assert [json.loads(line)["version"] for line in lines] == list(range(1, 10))
+    assert len(os.listdir(f"{long}/_transaction_log")) == 4
+    assert "0 files deleted" in run("cleanup", long).stdout
+    assert arrowlog.Table(long).snapshot().num_files == 10
+
+
+def test_upkeep_that_cannot_be_done_is_one_sentence(long, tmp_path):
+    for command in ("checkpoint", "cleanup"):
+        assert "Examples:" in run(command, "--help").stdout
+        missing = run(command, str(tmp_path / "nothing"))
+        assert missing.returncode == 1
+        assert missing.stderr.startswith("Error: There is no table at ")
+        assert run(command).returncode == 2
+    os.remove(f"{long}/_transaction_log/{5:020d}.json")
+    refused = run("cleanup", long)
+    assert refused.returncode == 1
+    assert "cannot be cleaned up: version 5 is missing" in refused.stderr
+    assert "Traceback" not in refused.stderr

@@ -1,12 +1,14 @@
 """What the README shows runs as it stands."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
 import polars as pl
+from events import build
 
-from arrowlog.cli.demo import build
+from arrowlog.log.store.s3 import read_options
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -16,12 +18,18 @@ def test_the_examples_run(tmp_path, monkeypatch):
     build("path/to/table")
     names: dict = {}
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 6
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)
     assert names["snap"].num_files == 5
     assert names["duckdb"] is duckdb
     assert names["pl"] is pl
+    assert names["result"].operation == "RESTORE"
+    assert names["events"].snapshot().num_files == 3
+    assert read_options(names["one"]) == replace(read_options(names["two"]), region="us-east-1")
+    shown = str(names["plan"].explain()).splitlines()
+    assert shown[0] in README.read_text()
+    assert shown[1].partition(",")[0] in README.read_text()
 
 
 def test_the_two_commands_are_the_ones_that_exist():

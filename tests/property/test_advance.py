@@ -1,11 +1,15 @@
 """Replay is a fold: in one go, step by step, and by the short cut it gives the same."""
 
+import json
+
 import polars as pl
 import pytest
+import small
 from conftest import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import arrowlog
 from arrowlog import testing
 from arrowlog.log.decode import decode
 from arrowlog.log.window import Window
@@ -85,3 +89,44 @@ def test_states_advance_step_by_step_as_in_one_go(split, commits):
     assert change.state.metadata == whole.metadata
     stayed = base.adds.num_rows if change.kept is None else sum(change.kept.to_pylist())
     assert stayed + change.added == whole.adds.num_rows
+
+
+def test_rows_stay_where_they_are_when_small_and_large_commits_mix(root):
+    """Files first typed after a mixture of decoders, then followed: none lost, none back."""
+    testing.write_commit(root, 0, small.OPENING)
+    testing.write_commit(root, 1, [testing.add(f"small{i}.parquet") for i in range(3)])
+    table = arrowlog.Table(root)
+    table.snapshot()
+    bounds = [{"id": str(i)} for i in range(500)]
+    adds = [
+        testing.add(f"large{i}.parquet", {"day": "2024-01-01"}, minValues=low, maxValues=low)
+        for i, low in enumerate(bounds)
+    ]
+    testing.write_commit(root, 2, adds)
+    assert table.refresh().files.num_rows == 503
+    testing.write_commit(root, 3, [testing.remove("small0.parquet")])
+    followed, fresh = table.refresh(), arrowlog.Table(root).snapshot()
+    assert small.paths(followed) == small.paths(fresh)
+    by_path = [("path", "ascending")]
+    columns = ["path", "partition.day", "min.id", "max.id"]
+    assert (
+        followed.files.select(columns)
+        .sort_by(by_path)
+        .equals(fresh.files.select(columns).sort_by(by_path))
+    )
+
+
+@pytest.mark.parametrize("spaced", [False, True])
+def test_steps_and_times_count_however_a_commit_says_them(root, spaced):
+    """Many commitInfos that others wrote, anywhere in their commits, are decoded as columns."""
+    testing.write_commit(root, 0, small.OPENING)
+    for version in range(1, 61):
+        step = {"appId": "app", "version": version}
+        info = testing.commit_info(1_700_000_000_000 + version, txn=step)
+        text = json.dumps(info, separators=(", ", ": ") if spaced else (",", ":")).encode() + b"\n"
+        before, after = (testing.lines([testing.add(f"{version}-{n}")]) for n in range(2))
+        testing.write_commit(root, version, before + text + after)
+    state = arrowlog.Table(root).snapshot().state
+    by_line = arrowlog.Table(root, options={"transaction.useOptimized": False}).snapshot().state
+    assert state.timestamp == by_line.timestamp == 1_700_000_000_060
+    assert state.txns == by_line.txns == {"app": (60, 60)}

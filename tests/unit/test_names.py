@@ -114,7 +114,7 @@ def test_other_names_in_the_log_folder_are_ignored(name):
 def test_a_parquet_checkpoint_is_found_in_its_folder():
     name = f"{TWENTY}.checkpoint.parquet"
     listing = read_listing([], [name, f"{TWENTY}.checkpoint.json"])
-    assert listing.parquet_checkpoints == {7: (name,)}
+    assert listing.parquet_checkpoints == {7: (f"{TWENTY}.checkpoint.json", name)}
     assert listing.json_checkpoints == {}
     assert not listing.empty
     assert listing.newest == 7

@@ -1,0 +1,336 @@
+"""The hand of one `Table` that writes: what it has seen, what it has done, and the next commit.
+
+A commit builds on what the handle has last shown: what others did since is checked against it. An
+append needs no more than the head of the log, so a handle that appends again and again asks the
+store for nothing but to take the commit.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from threading import RLock
+from typing import TYPE_CHECKING
+
+from arrowlog.commit.clock import SystemClock
+from arrowlog.commit.conflict import Head
+from arrowlog.commit.rivals import read_rivals
+from arrowlog.commit.transaction import CommitResult, Pace, Writer, run
+from arrowlog.config import resolve
+from arrowlog.errors import (
+    CommitConflict,
+    InvalidRequest,
+    LogCorrupt,
+    MetadataChanged,
+    StoreUnavailable,
+)
+from arrowlog.log.names import LOG, POINTER, commit_name
+from arrowlog.log.segment import Gap
+from arrowlog.state.apply import check_writable
+from arrowlog.state.follow import FRESH_SECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from arrowlog.commit.conflict import Rival
+    from arrowlog.commit.drafts import Prepare
+    from arrowlog.commit.transaction import Clock
+    from arrowlog.config import Config
+    from arrowlog.log.store import Store
+    from arrowlog.state.follow import Follower, Mark
+    from arrowlog.state.snapshot import Snapshot, State
+
+_OWN_MAX = 100_000
+
+
+class Committer:
+    """Commits for one handle."""
+
+    def __init__(
+        self,
+        follower: Follower,
+        options: Mapping[str, object] | None = None,
+        clock: Clock | None = None,
+        landed: Callable[[int, Snapshot | None, Config], None] | None = None,
+    ) -> None:
+        """`options` are those of the call; the table's own come on top of the defaults.
+
+        `landed` is told of every commit, with what the handle has last read and the settings.
+        """
+        self._landed = landed
+        self.clock: Clock = clock or SystemClock()
+        self._follower = follower
+        self._options = options
+        self._pace = Pace()
+        self._own: dict[str | None, int] = {}  # what this handle has committed, and as what version
+        self._head: Head | None = None
+        self._mark: Mark | None = None
+        self._contact = float("-inf")
+        self._ready = False
+        self._refused_at = -1  # the look after which a conflict showed that the handle is behind
+        self._moved: tuple[Snapshot, int] | None = None  # what was shown; our look beyond it
+        self._lock = RLock()
+
+    @property
+    def store(self) -> Store:
+        """Where the table is."""
+        return self._follower.store
+
+    def at(self, version: int) -> Snapshot:
+        """The table at a version."""
+        return self._follower.at(version)
+
+    def look(self) -> Snapshot:
+        """The newest version, looked at now."""
+        with self._lock:
+            self._refresh()
+            assert self._follower.latest is not None
+            return self._follower.latest
+
+    def refused(self, conflict: CommitConflict) -> CommitConflict:
+        """A conflict, after which the next decision is made on what is there."""
+        self._refused_at = self._follower.looks
+        return conflict
+
+    def last_seen(self) -> State | None:
+        """What the handle has shown before, if anything."""
+        shown = self._shown
+        return None if shown is None else shown.state
+
+    @property
+    def _shown(self) -> Snapshot | None:
+        """What somebody has seen. The follower may have gone on since, for our own needs."""
+        if self._moved is not None and self._moved[1] == self._follower.looks:
+            return self._moved[0]
+        return self._follower.latest
+
+    def _go_on(self) -> Snapshot:
+        """The newest snapshot, which nobody has been shown."""
+        shown = self._shown
+        newest = self._follower.newest()
+        self._moved = None if shown is None else (shown, self._follower.looks)
+        return newest
+
+    def head_of(self, snapshot: Snapshot) -> Head:
+        """What a writer has to know of a snapshot."""
+        return head_of(snapshot.state)
+
+    def step_of(self, txn: tuple[str, int] | None) -> CommitResult | None:
+        """The result of an application's step, if this handle knows that it was taken."""
+        with self._lock:
+            head = self._newest_head()
+        check_writable(head.protocol, self.store.root)
+        known = None if txn is None else head.txns.get(txn[0])
+        if txn is None or known is None or known[0] < txn[1]:
+            return None
+        return CommitResult(known[1], 0, {}, duplicate=True)
+
+    def config(self, head: Head) -> Config:
+        """The settings in force for this table."""
+        return resolve(self._options, table=head.metadata.configuration)
+
+    def seen(self) -> Snapshot:
+        """What the handle has last shown, brought to its own last commit; the newest at first."""
+        with self._lock:
+            if self._follower.latest is None or self._behind:
+                self._refresh()
+                self._moved = None
+            shown = self._shown
+            assert shown is not None
+            ahead = self._head is not None and self._head.version > shown.version
+            return self._with_own(shown) if ahead and shown is self._follower.latest else shown
+
+    def _with_own(self, latest: Snapshot) -> Snapshot:
+        """The snapshot after the handle's own commits, if nothing but those came after it."""
+        assert self._head is not None
+        between = self._head.version - latest.version
+        versions = list(self._own.values())[-between:]
+        if versions != list(range(latest.version + 1, self._head.version + 1)):
+            return latest
+        try:
+            self._moved = None
+            return self._follower.advance(self._head.version)
+        except FileNotFoundError:  # another table is there, and the handle has been shown it
+            self._head = self._mark = None
+            return latest
+
+    def append(self, prepare: Prepare) -> CommitResult:
+        """Commit what only needs to know the head of the log."""
+        with self._lock:
+            head = self._newest_head()
+        return self._run(head, prepare)
+
+    def change(self, prepare: Prepare, base: Snapshot | None = None) -> CommitResult:
+        """Commit what was decided by looking at the table, as `base` shows it."""
+        with self._lock:
+            snapshot = self.seen() if base is None else base
+            follower = self._follower
+            gone = snapshot is self._shown and not follower.unchanged()
+            newest = self._newest_head()
+            if gone or not self._leads_to(snapshot, newest):
+                self._refused_at = follower.looks
+                raise MetadataChanged(
+                    f"{self.store.root} is no longer the table whose version {snapshot.version}"
+                    " this commit builds on: it was dropped, and another is in its place.",
+                    next="Look at the table again and decide anew.",
+                    version=snapshot.version,
+                )
+        return self._run(head_of(snapshot.state), prepare, newest.version)
+
+    def _leads_to(self, snapshot: Snapshot, head: Head) -> bool:
+        """Whether a snapshot is of the log that ends with this head."""
+        if snapshot.metadata.id != head.metadata.id:
+            return False
+        if snapshot.version <= head.version:
+            return True
+        key = f"{LOG}/{commit_name(snapshot.version)}"  # a listing may lag behind
+        return self.store.find_many([key])[0] is not None
+
+    def state(self, head: Head) -> State:
+        """The state at a head."""
+        latest = self._follower.latest
+        if latest is None or latest.version < head.version:
+            with self._lock:
+                latest = self._go_on()
+        if latest.version != head.version:
+            latest = self._follower.at(head.version)
+        return latest.state
+
+    def _newest_head(self) -> Head:
+        """The newest head that is known, known again if it has been long or looks changed."""
+        follower = self._follower
+        age = self.clock.seconds() - max(self._contact, follower.asked)
+        old = follower.latest is None or self._behind or age > self._fresh()
+        if old or not (follower.stands(self._mark) if self._mark else follower.unchanged()):
+            self._refresh()
+        latest = follower.latest
+        assert latest is not None
+        self._check_whole(latest)
+        if self._head is None or latest.version >= self._head.version:
+            self._head = head_of(latest.state)
+        if not self._ready:
+            self._get_ready(self._head)
+        self._check_next(self._head)
+        return self._head
+
+    def _fresh(self) -> float:
+        """How long a head may be built on unseen: less than any clean-up takes to remove it."""
+        latest = self._follower.latest
+        assert latest is not None
+        kept = self.config(head_of(latest.state)).log_retention_ms / 1000
+        return min(FRESH_SECONDS, kept / 2)
+
+    def _refresh(self) -> None:
+        self._go_on()
+        self._head = self._mark = None
+
+    @property
+    def _behind(self) -> bool:
+        """Whether nobody has looked at the table since a conflict."""
+        return self._follower.looks == self._refused_at
+
+    def _check_whole(self, latest: Snapshot) -> None:
+        if latest.report.gap is not None:
+            raise _gap(self._follower.store.root, latest.report.gap)
+
+    def _check_next(self, head: Head) -> None:
+        """A writer that counts ahead leaves a gap right where the next commit would go."""
+        store, version = self._follower.store, head.version
+        if not store.cheap_stat or store.stat(f"{LOG}/{commit_name(version + 2)}") is None:
+            return
+        if store.stat(f"{LOG}/{commit_name(version + 1)}") is None:  # asked after the other
+            raise _gap(store.root, Gap(version + 1, version + 2))
+
+    def _get_ready(self, head: Head) -> None:
+        """Once for a handle: can this store be trusted, and is this all there is of the log."""
+        store = self._follower.store
+        store.check_writable()
+        found = store.find_many([f"{LOG}/{POINTER}"])[0]
+        pointed = -1 if found is None else _pointed(found)
+        if pointed > head.version:
+            raise LogCorrupt(
+                f"the pointer speaks of version {pointed}, and the log ends with {head.version}:"
+                " commits or a checkpoint are missing.",
+                next="Restore them from a backup, or delete the pointer if it is wrong.",
+                file=f"{LOG}/{POINTER}",
+                version=head.version,
+            )
+        self._ready = True
+
+    def writer(self, config: Config) -> Writer:
+        """What a transaction needs of the world."""
+        store = self._follower.store
+
+        def rivals(
+            first: int,
+            commits: Sequence[bytes],
+            head: Head,
+            files: bool,  # noqa: FBT001 -- the one flag of a private function
+        ) -> Iterator[Rival]:
+            limit = config.max_decompressed_bytes
+            return read_rivals(first, commits, head, store.root, limit, files=files)
+
+        def permit(head: Head) -> None:
+            check_writable(head.protocol, store.root)
+
+        return Writer(store, config, self.clock, self._pace, rivals, permit, self._own)
+
+    def _run(self, head: Head, prepare: Prepare, newest: int = -1) -> CommitResult:
+        config = self.config(head)
+        writer = self.writer(config)
+        try:
+            result, after = run(writer, head, prepare, newest)
+        except CommitConflict as conflict:
+            raise self.refused(conflict) from None
+        if not result.duplicate:
+            self._note(result, after)
+            if self._landed is not None:
+                with suppress(
+                    InvalidRequest
+                ):  # a rival's wrong property is no fault of this commit
+                    config = config if after.metadata is head.metadata else self.config(after)
+                self._landed(result.version, self._follower.latest, config)
+        return result
+
+    def _note(self, result: CommitResult, head: Head) -> None:
+        with self._lock:
+            self._own[result.txn_id] = result.version
+            if len(self._own) > _OWN_MAX:
+                del self._own[next(iter(self._own))]
+            self._contact = self.clock.seconds()
+            if self._head is None or head.version > self._head.version:
+                self._head = head
+                try:
+                    self._mark = self._follower.mark_of(head.version, commit_name(head.version))
+                except StoreUnavailable:  # the commit stands; only the next one has to look again
+                    self._head = self._mark = None
+
+
+def _gap(root: str, gap: Gap) -> LogCorrupt:
+    return LogCorrupt(
+        f"{root} cannot be written: {gap}. A commit in the gap would bring version {gap.next} back"
+        " to life.",
+        next="Restore the missing file from a backup, or move the later ones away.",
+        version=gap.missing,
+    )
+
+
+def head_of(state: State) -> Head:
+    """What a writer has to know of a state."""
+    return Head(
+        state.version,
+        state.protocol,
+        state.metadata,
+        state.schema,
+        state.timestamp,
+        state.txns,
+    )
+
+
+def _pointed(data: bytes) -> int:
+    """The version a pointer speaks of; -1 if nobody can tell."""
+    try:
+        version = json.loads(data)["version"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return -1
+    return version if isinstance(version, int) and not isinstance(version, bool) else -1

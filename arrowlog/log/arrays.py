@@ -1,0 +1,69 @@
+"""Python values to Arrow arrays and scalars, without waking pandas.
+
+`pyarrow.array` of a list and `pyarrow.scalar` import pandas, where it is installed, to ask whether
+they were given one of its objects: a third of a second the first time, and so do kernels that get a
+plain value. polars makes arrays of lists without asking, and an item of an array is a scalar.
+"""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_TYPES: dict[pa.DataType, Any] = {
+    pa.string(): pl.String,
+    pa.binary(): pl.Binary,
+    pa.int64(): pl.Int64,
+    pa.int32(): pl.Int32,
+    pa.int8(): pl.Int8,
+    pa.uint8(): pl.UInt8,
+    pa.float64(): pl.Float64,
+    pa.bool_(): pl.Boolean,
+}
+
+
+def array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """An array of text, bytes, numbers or booleans.
+
+    >>> array_of(["a", None], pa.string()).to_pylist()
+    ['a', None]
+    """
+    dtype = pl.Decimal(38, kind.scale) if pa.types.is_decimal(kind) else _TYPES[kind]
+    found = pl.Series(values, dtype=dtype).to_arrow(compat_level=pl.CompatLevel.oldest())
+    return found if found.type == kind else found.cast(kind)
+
+
+@lru_cache(4096)
+def scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
+    """One value."""
+    return array_of([value], kind)[0]
+
+
+@cache
+def null(kind: pa.DataType) -> pa.Scalar:
+    """No value, of a type."""
+    return pa.nulls(1, kind)[0]
+
+
+def number(value: int) -> pa.Scalar:
+    """A whole number."""
+    return scalar(value, pa.int64())
+
+
+def same(value: Any, kind: pa.DataType, count: int) -> pa.Array:
+    """One value, many times."""
+    return pa.repeat(scalar(value, kind), count)
+
+
+def flags(value: bool, count: int) -> pa.Array:  # noqa: FBT001 -- reads as a sentence
+    """One truth, many times."""
+    return pa.repeat(TRUE if value else FALSE, count)
+
+
+TRUE, FALSE = array_of([True, False], pa.bool_())

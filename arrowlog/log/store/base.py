@@ -1,0 +1,100 @@
+"""What a store is: few, stateless operations on keys relative to the table's root.
+
+A store has no opinions about logs. What it promises is checked by one contract suite that every
+backend passes. `put_new` is the operation that everything rests on: it makes an object that was not
+there, whole or not at all, and of many callers one wins.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Protocol
+
+from arrowlog.errors import StoreUnavailable, redact
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from arrowlog.log.window import Window
+
+
+class Outcome(Enum):
+    """What became of a `put_new`."""
+
+    DONE = "the object is there, and it is ours"
+    EXISTS = "an object was there before, or the store says so: it may still be ours"
+    NOT_APPLIED = "nothing was written; the same put may be tried again"
+    UNKNOWN = "the answer was lost; the object may be there, or may yet appear"
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """What a store knows of an object without reading it.
+
+    Size and tag tell whether it is still the same object. Times are not compared: listings and
+    single answers round them differently.
+    """
+
+    size: int
+    mtime_ms: int = field(compare=False)
+    tag: str = ""
+
+
+class Store(Protocol):
+    """What every backend can do. Keys are relative to `root` and use `/`.
+
+    An object that is not there is a `FileNotFoundError`, whatever else fails `StoreUnavailable`.
+    """
+
+    root: str
+    cheap_stat: bool  # whether asking for one object costs next to nothing, as on a disk
+
+    def get(self, key: str) -> bytes:
+        """The object's bytes; `FileNotFoundError` if there is none."""
+
+    def get_range(self, key: str, start: int, stop: int) -> bytes:
+        """Some of the object's bytes."""
+
+    def get_many(self, keys: Sequence[str]) -> list[bytes]:
+        """Several objects, in order, at the same time where that helps."""
+
+    def find_many(self, keys: Sequence[str]) -> list[bytes | None]:
+        """Several objects, in order, None for those that are not there."""
+
+    def read_into(
+        self, window: Window, keys: Sequence[str], versions: Sequence[int], enough: int
+    ) -> tuple[int, int]:
+        """Put log files into the window, in order, until it holds about `enough` bytes.
+
+        Returns how many files were put in, and how many bytes they have.
+        """
+
+    def list_from(self, folder: str, start: str = "") -> list[str]:
+        """Names directly in `folder` that are not below `start`, sorted; none if it is missing."""
+
+    def stats_from(self, folder: str, start: str = "") -> dict[str, Stat]:
+        """The objects directly in `folder` whose names are not below `start`, by name."""
+
+    def stat(self, key: str) -> Stat | None:
+        """Size and time of an object; None if there is none."""
+
+    def check_writable(self) -> None:
+        """Refuse a store that cannot be trusted to make an object only once."""
+
+    def put_new(self, key: str, data: bytes) -> Outcome:
+        """Make an object that is not there yet, atomically."""
+
+    def replace(self, key: str, data: bytes) -> None:
+        """Put an object in the place of whatever is there, atomically: the pointer only."""
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete objects; those that are not there are no error."""
+
+
+def unavailable(verb: str, where: str, error: BaseException) -> StoreUnavailable:
+    """A failure of the store in our words, without the store's stack of debug text."""
+    reason = redact(str(error)).split("\n", 1)[0].strip().rstrip(".") or type(error).__name__
+    return StoreUnavailable(
+        f"Could not {verb} {where}: {reason}.", next="Check access and try again."
+    )

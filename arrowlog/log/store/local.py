@@ -1,0 +1,299 @@
+"""A folder on a local disk."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from arrowlog.log.envelope import unwrap
+from arrowlog.log.store.base import Outcome, Stat, unavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from arrowlog.log.window import Window
+
+_SMALL = 1 << 16
+_BATCH = 1 << 18
+_BINARY = getattr(os, "O_BINARY", 0)
+_NAMELESS = getattr(os, "O_TMPFILE", None)
+_MODE = 0o666  # less what the user's umask takes away
+
+
+class LocalStore:
+    """Files below a folder. Files appear whole, by a link, after their bytes are on the disk."""
+
+    cheap_stat = True
+
+    def __init__(self, root: str) -> None:
+        """`root` need not exist yet."""
+        self.root = os.path.abspath(os.path.expanduser(root))
+
+    def _path(self, key: str) -> str:
+        return f"{self.root}/{key}"
+
+    def get(self, key: str) -> bytes:
+        """Read a file."""
+        descriptor = _open(self._path(key))
+        try:
+            return _rest(descriptor, os.read(descriptor, _SMALL))
+        except OSError as error:
+            raise unavailable("read", self._path(key), error) from error
+        finally:
+            os.close(descriptor)
+
+    def get_range(self, key: str, start: int, stop: int) -> bytes:
+        """Read a part of a file."""
+        descriptor = _open(self._path(key))
+        try:
+            return os.pread(descriptor, stop - start, start)
+        except OSError as error:
+            raise unavailable("read", self._path(key), error) from error
+        finally:
+            os.close(descriptor)
+
+    def get_many(self, keys: Sequence[str]) -> list[bytes]:
+        """Files, in one tight loop: no number of threads beats it."""
+        return [self.get(key) for key in keys]
+
+    def find_many(self, keys: Sequence[str]) -> list[bytes | None]:
+        """Files, None for those that are not there."""
+        found: list[bytes | None] = []
+        for key in keys:
+            try:
+                found.append(self.get(key))
+            except FileNotFoundError:
+                found.append(None)
+        return found
+
+    def read_into(
+        self, window: Window, keys: Sequence[str], versions: Sequence[int], enough: int
+    ) -> tuple[int, int]:
+        """Small files together; a large one straight into the window."""
+        total = done = size = 0
+        small: list[bytes] = []
+        for done, key in enumerate(keys):
+            if window.size + size >= enough:
+                break
+            descriptor = _open(f"{self.root}/{key}")
+            try:
+                data = os.read(descriptor, _SMALL)
+                if len(data) < _SMALL and not os.read(descriptor, 1):
+                    small.append(unwrap(data, key, window.limit))
+                    size += len(small[-1])
+                    total += len(data)
+                    if size >= _BATCH:  # memory that is given back is used again for the next
+                        if not window.size:
+                            window.reserve(min(len(keys) * size // len(small), enough)).release()
+                        _flush(window, keys, versions, done + 1, small)
+                        size = 0
+                    continue
+                _flush(window, keys, versions, done, small)
+                size = 0
+                length = _read_all(descriptor, window)
+            except OSError as error:
+                raise unavailable("read", self._path(key), error) from error
+            finally:
+                os.close(descriptor)
+            window.accept(key, versions[done], length)
+            total += length
+        else:
+            done = len(keys)
+        _flush(window, keys, versions, done, small)
+        return done, total
+
+    def list_from(self, folder: str, start: str = "") -> list[str]:
+        """Names in a folder."""
+        try:
+            names = os.listdir(self._path(folder))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise unavailable("list", self._path(folder), error) from error
+        return sorted(names if not start else [name for name in names if name >= start])
+
+    def stats_from(self, folder: str, start: str = "") -> dict[str, Stat]:
+        """Names in a folder, with what the disk knows of the files."""
+        found = {name: self.stat(f"{folder}/{name}") for name in self.list_from(folder, start)}
+        return {name: stat for name, stat in found.items() if stat is not None}
+
+    def stat(self, key: str) -> Stat | None:
+        """Size, time and inode of a file."""
+        try:
+            found = os.stat(self._path(key))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise unavailable("look at", self._path(key), error) from error
+        return Stat(
+            found.st_size, found.st_mtime_ns // 1_000_000, f"{found.st_ino}:{found.st_mtime_ns}"
+        )
+
+    def check_writable(self) -> None:
+        """A link to a name that is taken fails on every file system that has links."""
+
+    def put_new(self, key: str, data: bytes) -> Outcome:
+        """Write the bytes to the disk first, then give them their name."""
+        path = self._path(key)
+        folder = os.path.dirname(path)
+        try:
+            _make_folder(folder)
+            linked = _link_new(folder, path, data)
+        except OSError as error:
+            raise unavailable("write", path, error) from error
+        try:
+            _sync(folder)
+        except OSError:  # it is there, and nobody can say whether it will be after a power cut
+            return Outcome.UNKNOWN
+        return Outcome.DONE if linked else Outcome.EXISTS
+
+    def replace(self, key: str, data: bytes) -> None:
+        """Write a file beside the one that is there, then rename it over it."""
+        path = self._path(key)
+        folder = os.path.dirname(path)
+        draft = _draft(path)
+        try:
+            _make_folder(folder)
+            try:
+                _write(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, _MODE), data)
+                os.replace(draft, path)
+            except OSError:
+                with suppress(OSError):
+                    os.unlink(draft)
+                raise
+            _sync(folder)
+        except OSError as error:
+            raise unavailable("write", path, error) from error
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete files."""
+        for key in keys:
+            try:
+                os.unlink(self._path(key))
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                raise unavailable("delete", self._path(key), error) from error
+
+
+def _link_new(folder: str, path: str, data: bytes) -> bool:
+    """Whether `path` is now ours; if somebody has it, nothing is left behind."""
+    if _NAMELESS is not None:
+        try:  # a file without a name: a process that dies here leaves nothing to clean up
+            descriptor = os.open(folder, os.O_WRONLY | _NAMELESS, _MODE)
+        except OSError:
+            descriptor = -1  # a file system that has none
+        if descriptor >= 0:
+            return _link_nameless(descriptor, path, data)
+    draft = _draft(path)
+    try:
+        _write(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, _MODE), data)
+        return _link(draft, path)
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(draft)
+
+
+def _link_nameless(descriptor: int, path: str, data: bytes) -> bool:
+    try:
+        _write_synced(descriptor, data)
+        # A descriptor for the source's folder makes Python follow the link in /proc.
+        return _link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _link(source: str, path: str, **how: int) -> bool:
+    try:
+        os.link(source, path, follow_symlinks=True, **how)
+    except FileExistsError:
+        return False
+    return True
+
+
+def _draft(path: str) -> str:
+    """A name beside `path` that no reader takes for anything."""
+    folder, name = os.path.split(path)
+    return f"{folder}/.{name}.{uuid4().hex}.tmp"
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    try:
+        _write_synced(descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
+def _write_synced(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+    os.fsync(descriptor)
+
+
+def _make_folder(folder: str) -> None:
+    """Make a folder and those above it, and make them stay."""
+    missing = []
+    while not os.path.isdir(folder):
+        missing.append(folder)
+        folder = os.path.dirname(folder)
+    for path in reversed(missing):
+        with suppress(FileExistsError):
+            os.mkdir(path)
+        _sync(os.path.dirname(path))
+
+
+def _sync(folder: str) -> None:
+    """Make names in a folder survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _open(path: str) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | _BINARY)
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(path) from None
+    except OSError as error:
+        raise unavailable("read", path, error) from error
+
+
+def _flush(
+    window: Window, keys: Sequence[str], versions: Sequence[int], done: int, small: list[bytes]
+) -> None:
+    """Put the last small files before number `done` into the window."""
+    part = slice(done - len(small), done)
+    window.extend(keys[part], versions[part], small)
+    small.clear()
+
+
+def _read_all(descriptor: int, window: Window) -> int:
+    """Put a file into the free end of the window; returns its length."""
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    length, room = 0, os.fstat(descriptor).st_size + 1
+    while True:
+        with window.reserve(room) as free:
+            read = os.readv(descriptor, [free[length:]])
+            length += read
+            full = length == len(free)
+        if read == 0 and not full:
+            return length
+        if full:
+            room = max(os.fstat(descriptor).st_size, 2 * length) + 1
+
+
+def _rest(descriptor: int, data: bytes) -> bytes:
+    """All of a file whose first bytes have been read."""
+    if len(data) < _SMALL:
+        return data
+    parts = [data]
+    size = max(os.fstat(descriptor).st_size - len(data), 0) + 1
+    while part := os.read(descriptor, max(size, _SMALL)):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)

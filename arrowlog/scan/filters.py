@@ -1,0 +1,144 @@
+"""A tree as a pyarrow expression that means the same, where there is one. Pure.
+
+Arrow skips row groups of a Parquet file by bounds that know nothing of NaN, and so loses NaN rows
+that a condition is true for, whatever is said about them in the expression. A condition on floats
+goes to Arrow only if no NaN can make it true.
+"""
+
+from __future__ import annotations
+
+import operator
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from arrowlog.scan.bounds import pair_of
+from arrowlog.scan.normal import WILD
+from arrowlog.scan.tree import COMPARISONS, Call, Column, Foreign, Literal
+from arrowlog.state.safe import has_nan
+
+if TYPE_CHECKING:
+    from arrowlog.scan.tree import Node
+
+_TURNED = {"=": "=", "<>": "<>", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
+_SIGNS = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_VALUES_MAX = 100
+
+
+class _Beyond(Exception):
+    """Arrow has no equal for a part."""
+
+
+def to_arrow(node: Node, schema: pa.Schema) -> pc.Expression | None:
+    """The expression; None if Arrow would see it differently, or not at all."""
+    try:
+        return _expression(node, schema, sure=True)
+    except _Beyond:
+        return None
+
+
+def _expression(node: Node, schema: pa.Schema, *, sure: bool) -> pc.Expression:  # noqa: C901
+    """`sure` is false under a NOT, where what is not true of a NaN becomes true."""
+    if isinstance(node, Literal):
+        if node.kind not in ("bool", "null"):
+            raise _Beyond
+        return pc.scalar(pa.scalar(node.value, pa.bool_()))
+    if isinstance(node, Column):
+        if node.path or not pa.types.is_boolean(schema.field(node.name).type):
+            raise _Beyond
+        return pc.field(node.name)
+    if isinstance(node, Foreign):
+        raise _Beyond
+    if node.op in ("and", "or"):
+        parts = [_expression(arg, schema, sure=sure) for arg in node.args]
+        return reduce(operator.and_ if node.op == "and" else operator.or_, parts)
+    if node.op == "not":
+        return ~_expression(node.args[0], schema, sure=not sure)
+    if node.op in ("is true", "is false"):
+        true = node.op == "is true"
+        inner = _expression(node.args[0], schema, sure=sure is true)
+        return pc.coalesce(inner if true else ~inner, pc.scalar(False))
+    if node.op in ("between", "in") and not _one_kind(node.args[1:]):
+        raise _Beyond
+    if node.op == "between":
+        low, high = Call(">=", node.args[:2]), Call("<=", (node.args[0], node.args[2]))
+        return _expression(Call("and", (low, high)), schema, sure=sure)
+    return _leaf(node, schema, sure=sure)
+
+
+def _one_kind(nodes: tuple[Node, ...]) -> bool:
+    """Mixed literals are brought to one type, which single comparisons would not be."""
+    kinds = {node.kind for node in nodes if isinstance(node, Literal) and node.value is not None}
+    return len(kinds) < 2
+
+
+def _leaf(node: Call, schema: pa.Schema, *, sure: bool) -> pc.Expression:
+    op, args = node.op, node.args
+    if op in _TURNED and isinstance(args[0], Literal):
+        op, args = _TURNED[op], (args[1], args[0])
+    column = args[0] if args else None
+    if not isinstance(column, Column) or column.path:
+        raise _Beyond
+    if op == "is null":
+        return pc.field(column.name).is_null()
+    kind = schema.field(column.name).type
+    if has_nan(kind) and not (sure and op in ("=", "<", "<=", "in", "<=>")):
+        raise _Beyond
+    if op in COMPARISONS:
+        return _compare(column.name, op, _value(args[1], kind))
+    if op == "<=>":
+        if args[1] == Literal(None, "null"):
+            return pc.field(column.name).is_null()
+        same = _compare(column.name, "=", _value(args[1], kind))
+        return pc.coalesce(same, pc.scalar(False))
+    if op == "in" and len(args) <= _VALUES_MAX:
+        found = [_compare(column.name, "=", _value(arg, kind)) for arg in args[1:]]
+        return reduce(operator.or_, found)
+    if op in ("like", "starts_with") and len(args) == 2 and pa.types.is_string(kind):
+        return _begins(column.name, op, args[1])
+    raise _Beyond
+
+
+def _begins(name: str, op: str, value: Node) -> pc.Expression:
+    text = value.value if isinstance(value, Literal) else None
+    if not isinstance(text, str):
+        raise _Beyond
+    if op == "like":
+        if not text.endswith("%") or any(letter in WILD for letter in text[:-1]):
+            raise _Beyond
+        text = text[:-1]
+    return pc.starts_with(pc.field(name), text)
+
+
+def _value(node: Node, kind: pa.DataType) -> pa.Scalar:
+    """A literal as exactly that value of a column's type."""
+    if not isinstance(node, Literal):
+        raise _Beyond
+    if node.value is None:
+        return pa.scalar(None, kind)
+    pair = pair_of(node, kind)
+    if pair is None or pair[0] is None or pair[0] != pair[1]:
+        raise _Beyond
+    value: Any = bool(pair[0]) if pa.types.is_boolean(kind) else pair[0]
+    try:
+        if pa.types.is_date(kind):
+            return pa.scalar(value, pa.int32()).cast(kind)
+        if pa.types.is_timestamp(kind):
+            return pa.scalar(value, pa.int64()).cast(kind)
+        return pa.scalar(value, kind)
+    except (pa.ArrowException, OverflowError):
+        raise _Beyond from None
+
+
+def _compare(name: str, op: str, value: pa.Scalar) -> pc.Expression:
+    found: pc.Expression = _SIGNS[op](pc.field(name), value)
+    return found

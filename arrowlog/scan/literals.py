@@ -1,0 +1,157 @@
+"""Values a user gives, as literals: Python and Arrow values, and ISO text of dates and times."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from arrowlog.errors import InvalidRequest
+from arrowlog.scan.tree import FALSE, NULL, TRUE, Literal, day_text, days_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DAY_MICROS = 86_400_000_000
+_DATE = re.compile(r"\s*([0-9]{4})-([0-9]{1,2})-([0-9]{1,2})\s*")
+_MOMENT = re.compile(
+    r"\s*([0-9]{4})-([0-9]{1,2})-([0-9]{1,2})"
+    r"[T ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:\.([0-9]{1,6}))?)?"
+    r"\s*(Z|UTC|[+-][0-9]{2}(?::?[0-9]{2})?)?\s*"
+)
+_BY_TYPE: Mapping[str, str] = {
+    "date32[day]": "date",
+    "bool": "bool",
+    "string": "text",
+    "large_string": "text",
+    "string_view": "text",
+    "float": "double",
+    "double": "double",
+    "binary": "blob",
+    "large_binary": "blob",
+}
+
+
+def read_date(text: str) -> int | None:
+    """Days since 1970, if the text is an ISO date and nothing else."""
+    found = _DATE.fullmatch(text)
+    return None if found is None else _days(*(int(part) for part in found.groups()))
+
+
+def read_moment(text: str) -> tuple[int, bool] | None:
+    """Microseconds since 1970 and whether the text names a zone; a bare date is its midnight."""
+    days = read_date(text)
+    if days is not None:
+        return days * DAY_MICROS, False
+    found = _MOMENT.fullmatch(text)
+    if found is None:
+        return None
+    year, month, day, hour, minute, second, part, zone = found.groups()
+    days = _days(int(year), int(month), int(day))
+    clock = (int(hour), int(minute), int(second or 0))
+    if days is None or clock[0] > 23 or clock[1] > 59 or clock[2] > 59:
+        return None
+    seconds = clock[0] * 3600 + clock[1] * 60 + clock[2]
+    micros = days * DAY_MICROS + seconds * 1_000_000 + int((part or "0").ljust(6, "0"))
+    if zone is None or zone in ("Z", "UTC"):
+        return micros, zone is not None
+    digits = zone[1:].replace(":", "").ljust(4, "0")
+    shift = (int(digits[:2]) * 60 + int(digits[2:])) * 60_000_000
+    return micros + (shift if zone[0] == "-" else -shift), True
+
+
+def _days(year: int, month: int, day: int) -> int | None:
+    if not (1 <= month <= 12 and 1 <= day <= 31 and year >= 1):
+        return None
+    days = days_of(year, month, day)
+    return days if day_text(days) == f"{year:04d}-{month:02d}-{day:02d}" else None
+
+
+def literal_of(value: Any, where: str) -> Literal:  # noqa: C901 -- one line a case
+    """A Python, numpy or Arrow value as a literal; `InvalidRequest` names what cannot be one."""
+    if value is None:
+        return NULL
+    if isinstance(value, Literal):
+        return value
+    if isinstance(value, bool):
+        return TRUE if value else FALSE
+    for kind, name in ((int, "int"), (float, "double"), (str, "text"), (bytes, "blob")):
+        if type(value) is kind:
+            return Literal(value, name)
+    if isinstance(value, Decimal):
+        if value.is_finite():
+            return Literal(value, "decimal")
+    elif isinstance(value, pa.Scalar):
+        return _scalar(value, where)
+    elif hasattr(value, "dtype") and hasattr(value, "item"):
+        return _numpy(value, where)
+    elif hasattr(value, "isoformat") and hasattr(value, "year"):
+        return _temporal(value)
+    raise InvalidRequest(
+        f"{where}: {value!r} ({type(value).__name__}) is not a value to compare with.",
+        next="Use text, numbers, booleans, dates, datetimes, decimals or None.",
+    )
+
+
+def _numpy(value: Any, where: str) -> Literal:
+    """A numpy scalar; times have their own units there, which Arrow knows to read."""
+    if value.dtype.kind in "mM":
+        return _scalar(pa.scalar(value), where)
+    plain = value.item()
+    return literal_of(float(plain) if value.dtype.kind == "f" else plain, where)
+
+
+def _temporal(value: Any) -> Literal:
+    """A date or a datetime."""
+    days = days_of(value.year, value.month, value.day)
+    if not hasattr(value, "hour"):
+        return Literal(days, "date")
+    seconds = value.hour * 3600 + value.minute * 60 + value.second
+    micros = days * DAY_MICROS + seconds * 1_000_000 + value.microsecond
+    offset = value.utcoffset()
+    if offset is None:
+        return Literal(micros, "timestamp")
+    shift = (offset.days * 86_400 + offset.seconds) * 1_000_000 + offset.microseconds
+    return Literal(micros - shift, "timestamptz")
+
+
+def _scalar(value: pa.Scalar, where: str) -> Literal:
+    found = scalar_literal(value)
+    if found is None:
+        raise InvalidRequest(f"{where}: a value of type {value.type} cannot be compared with.")
+    return found
+
+
+def scalar_literal(value: pa.Scalar) -> Literal | None:
+    """An Arrow scalar as a literal; None if it has a type that literals do not have."""
+    kind = value.type
+    if not value.is_valid:
+        return NULL
+    if pa.types.is_dictionary(kind):
+        return scalar_literal(value.value.dictionary[value.value.index.as_py()])
+    if str(kind) in _BY_TYPE:
+        name = _BY_TYPE[str(kind)]
+        return Literal(value.value if name == "date" else value.as_py(), name)
+    if pa.types.is_integer(kind):
+        return Literal(value.as_py(), "int")
+    if pa.types.is_decimal(kind):
+        return Literal(value.as_py(), "decimal")
+    if pa.types.is_date64(kind):
+        return Literal(value.value // 86_400_000, "date")
+    if pa.types.is_timestamp(kind):
+        return _timestamp(value)
+    return None
+
+
+def _timestamp(value: pa.Scalar) -> Literal | None:
+    """Microseconds; a value between two of them is none of ours."""
+    ticks = value.value
+    scale = {"s": 1_000_000, "ms": 1000, "us": 1}.get(value.type.unit)
+    if scale is None:
+        if ticks % 1000:
+            return None
+        ticks //= 1000
+    name = "timestamp" if value.type.tz is None else "timestamptz"
+    return Literal(ticks * (scale or 1), name)

@@ -1,0 +1,9 @@
+"""Where it runs: Spark, local or a cluster, classic or Connect. Rows of a plan as a DataFrame.
+
+Promises: the rows are the plan's, at its version; no credential stands in a plan's text.
+The only room that imports pyspark. May import everything but `cli`.
+"""
+
+from arrowlog.spark.local import session
+
+__all__ = ["session"]

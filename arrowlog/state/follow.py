@@ -1,0 +1,344 @@
+"""The newest state of one table, kept up to date with as few requests as the store allows.
+
+On a disk, asking for one file costs next to nothing: the last commit is looked at, and the next.
+Over a network, one listing that begins at the last commit tells both whether it is still the same
+(a table may be dropped and made anew) and what came after it.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import RLock, Thread
+from typing import TYPE_CHECKING
+
+from arrowlog.config import resolve
+from arrowlog.errors import ArrowlogError, InvalidRequest, LogCorrupt
+from arrowlog.log.names import LOG, commit_name, read_listing
+from arrowlog.log.segment import earliest, plan
+from arrowlog.state.cache import Cache
+from arrowlog.state.load import follow, list_log, load
+from arrowlog.state.travel import version_at
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from arrowlog.config import Config
+    from arrowlog.log.actions import Metadata
+    from arrowlog.log.names import Listing
+    from arrowlog.log.store import Stat, Store
+    from arrowlog.state.cache import CacheStats
+    from arrowlog.state.snapshot import Snapshot
+
+_PROBES_MAX = 16
+FRESH_SECONDS = 30.0  # no clean-up takes away what is younger, so what comes next is next to it
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A commit by which a log is known again: its name, and what the store said of it."""
+
+    version: int
+    name: str
+    stat: Stat | None
+
+
+class Follower:
+    """The newest snapshot that was read, and how to find out whether it still is."""
+
+    def __init__(
+        self,
+        store: Store,
+        config: Config,
+        *,
+        strict: bool,
+        outside: bool,
+        options: Mapping[str, object] | None = None,
+    ) -> None:
+        """Looks at the log once; `TableNotFound` if there is none.
+
+        `options` are those of the call, if the table's own settings are to come beneath them.
+        """
+        self.store = store
+        self.config = config
+        self._options = options
+        self._settled: Metadata | None = None
+        self.strict = strict
+        self.outside = outside
+        self.latest: Snapshot | None = None
+        self.asked = float("-inf")
+        self.looks = 0  # how often the store was asked for the newest version
+        self._mark: Mark | None = None
+        self._lock = RLock()
+        self._cache = Cache(_seconds(config))
+        self._refreshing: Thread | None = None
+        self._listing: Listing | None = list_log(store)
+
+    @property
+    def stats(self) -> CacheStats:
+        """How often answers came from memory."""
+        return self._cache.stats
+
+    @property
+    def version(self) -> int:
+        """The newest version."""
+        with self._lock:
+            if self.latest is not None:
+                return self.newest().version
+            return plan(list_log(self.store), None).version
+
+    @property
+    def earliest_version(self) -> int:
+        """The lowest version from which on every version can be read."""
+        listing = list_log(self.store)
+        return earliest(listing, plan(listing, None).version)
+
+    def version_at(self, millis: int) -> int:
+        """The last version whose commit is not after a moment."""
+        for last in (False, True):
+            listing = list_log(self.store)
+            newest = plan(listing, None).version
+            first = earliest(listing, newest)
+            try:
+                return version_at(self.store, listing, self.config, first, newest, millis)
+            except FileNotFoundError as error:  # a clean-up may be at work
+                if last:
+                    raise _gone(error) from None
+        raise AssertionError  # the loop either returns or raises
+
+    def at(self, version: int, *, strict: bool | None = None) -> Snapshot:
+        """The table at a version."""
+        if isinstance(version, bool) or not isinstance(version, int) or version < 0:
+            raise InvalidRequest(f"{version!r} is not a version.", next="Versions are 0, 1, 2, …")
+        now = time.monotonic()
+        with self._lock:
+            found = self._at_hand(version, now)
+            self._cache.version.note(hit=found is not None)
+        if found is not None:
+            return found
+        listing = list_log(self.store)
+        snapshot = self._load(listing, version, strict=strict)
+        name = listing.commits.get(version)
+        with self._lock:
+            if self.latest is None and name is not None and self.config.cache_enabled:
+                self._mark = Mark(version, name, self.store.stat(f"{LOG}/{name}"))
+            self._cache.put(snapshot, now)
+        return snapshot
+
+    def _at_hand(self, version: int, now: float) -> Snapshot | None:
+        """A version that was read before, of the table that is there now."""
+        latest = self.latest
+        found = self._cache.get(version, now)
+        if latest is not None and latest.version == version:
+            found = latest
+        if found is None or not self.config.cache_enabled or self._made_anew():
+            return None
+        return found
+
+    def newest(self, *, strict: bool | None = None, max_staleness: float | None = None) -> Snapshot:
+        """The newest version; an answer of the last `max_staleness` seconds may be given again."""
+        served = self._served(max_staleness or 0.0)
+        if served is not None:
+            return served
+        with self._lock:
+            self._cache.listing.note(hit=False)
+            known = self.latest is not None and self.config.cache_enabled and self._catch_up()
+            self._cache.answered(hit=known)
+            if not known:
+                self._cache.clear()  # it may be another table, even if it says the same id
+                self._reload(strict=strict)
+                self._catch_up()
+            assert self.latest is not None
+            self._settle(self.latest.metadata)
+            self.asked = time.monotonic()
+            self.looks += 1
+            return self.latest
+
+    def _served(self, staleness: float) -> Snapshot | None:
+        """The last answer, if it is young enough. No lock: who refreshes it may wait for long."""
+        age, latest = time.monotonic() - self.asked, self.latest
+        stale = min(staleness, self._cache.seconds)
+        if latest is None or stale <= 0 or age > stale:
+            return None
+        self._cache.listing.note(hit=True)
+        self._cache.answered(hit=True)
+        if age > stale / 2:
+            self._refresh_soon()
+        return latest
+
+    def _settle(self, metadata: Metadata) -> None:
+        """Take over what the table's own properties say."""
+        if self._options is None or metadata is self._settled:
+            return
+        self._settled = metadata
+        try:
+            self.config = resolve(self._options, table=metadata.configuration)
+        except InvalidRequest:  # a wrong property does not keep anybody from reading
+            self.config = resolve(self._options)
+        self._cache.seconds = _seconds(self.config)
+
+    def _fresh(self) -> float:
+        """How long nobody can have cleaned up what comes next."""
+        return min(FRESH_SECONDS, self.config.log_retention_ms / 2000)
+
+    def _refresh_soon(self) -> None:
+        """Bring the answer up to date in the background, so that the next one is fresh."""
+        if self._refreshing is None or not self._refreshing.is_alive():
+            self._refreshing = Thread(target=self._refresh_quietly, daemon=True)
+            self._refreshing.start()
+
+    def _refresh_quietly(self) -> None:
+        with suppress(ArrowlogError):  # who asks next without patience is told
+            self.newest()
+
+    def forget(self) -> None:
+        """Read everything anew next time."""
+        with self._lock:
+            self.latest = self._mark = None
+            self._cache.clear()
+
+    def advance(self, version: int) -> Snapshot:
+        """The snapshot at a version that is known to follow the latest one."""
+        with self._lock:
+            latest = self.latest
+            assert latest is not None
+            commits = [(v, commit_name(v)) for v in range(latest.version + 1, version + 1)]
+            if commits:
+                latest = follow(self.store, self.config, latest, commits, outside=self.outside)
+                self.latest = latest
+            return latest
+
+    def mark_of(self, version: int, name: str) -> Mark:
+        """A commit by which to know the log again; asks the store only where that is cheap."""
+        stat = self.store.stat(f"{LOG}/{name}") if self.store.cheap_stat else None
+        return Mark(version, name, stat)
+
+    def stands(self, mark: Mark) -> bool:
+        """Whether a commit is still the one that was marked, where that is cheap to tell."""
+        if not self.store.cheap_stat:
+            return True
+        return self.store.stat(f"{LOG}/{mark.name}") == mark.stat
+
+    def unchanged(self) -> bool:
+        """Whether the commit by which the log is known stands, where that is cheap to tell."""
+        return self._mark is not None and self.stands(self._mark)
+
+    def _made_anew(self) -> bool:
+        mark = self._mark
+        return mark is None or self.store.stat(f"{LOG}/{mark.name}") != mark.stat
+
+    def _load(self, listing: Listing, version: int | None, *, strict: bool | None) -> Snapshot:
+        """Load; a file that a concurrent clean-up took away is looked for once more."""
+        how = self.strict if strict is None else strict
+        for last in (False, True):
+            try:
+                return load(
+                    self.store, listing, self.config, version, strict=how, outside=self.outside
+                )
+            except FileNotFoundError as error:
+                if last:
+                    raise _gone(error) from None
+                listing = list_log(self.store)
+        raise AssertionError  # the loop either returns or raises
+
+    def _reload(self, *, strict: bool | None) -> None:
+        listing = self._listing or list_log(self.store)
+        self._listing = None  # what the constructor saw is used once
+        snapshot = self._load(listing, None, strict=strict)
+        name = listing.commits.get(snapshot.version)
+        stat = None if name is None else self.store.stat(f"{LOG}/{name}")
+        self.latest = snapshot
+        self._mark = None if name is None else Mark(snapshot.version, name, stat)
+
+    def _catch_up(self) -> bool:
+        """Read the commits after the latest snapshot; False if it is no longer part of the log."""
+        mark, latest = self._mark, self.latest
+        if mark is None or latest is None:
+            return False
+        if self.store.cheap_stat and time.monotonic() - self.asked < self._fresh():
+            news = self._look(mark, latest.version)
+        else:
+            news = self._list(mark, latest.version)
+        if news is None:
+            return False
+        commits, stat = news
+        if commits:
+            try:
+                self.latest = follow(self.store, self.config, latest, commits, outside=self.outside)
+            except FileNotFoundError:
+                return False
+            version, name = commits[-1]
+            self._mark = Mark(version, name, stat)
+        return True
+
+    def _look(self, mark: Mark, base: int) -> tuple[list[tuple[int, str]], Stat | None] | None:
+        """Commits after a version, by asking for each."""
+        if self.store.stat(f"{LOG}/{mark.name}") != mark.stat:
+            return None
+        found: list[tuple[int, str]] = []
+        stat = mark.stat
+        for version in range(base + 1, base + 1 + _PROBES_MAX):
+            hit = self._find(version, mark.name)
+            if hit is None:
+                return found, stat
+            found.append((version, hit[0]))
+            stat = hit[1]
+        found = _following(list_log(self.store), base)
+        return (found, self.store.stat(f"{LOG}/{found[-1][1]}")) if found else None
+
+    def _find(self, version: int, like: str) -> tuple[str, Stat] | None:
+        """A commit if it is there: as we write it, or as wide as the last one is."""
+        width = len(like) - len(".json")
+        for name in {commit_name(version), f"{version:0{max(width, 1)}d}.json"}:
+            stat = self.store.stat(f"{LOG}/{name}")
+            if stat is not None:
+                return name, stat
+        return None
+
+    def _list(self, mark: Mark, base: int) -> tuple[list[tuple[int, str]], Stat | None] | None:
+        """Commits after a version, by one listing that begins with the mark."""
+        usual = mark.name == commit_name(mark.version)  # other widths sort elsewhere
+        entries = self._entries(mark, mark.name if usual else "")
+        if entries.get(mark.name) != mark.stat or mark.stat is None:
+            return None
+        listing = read_listing(sorted(entries))
+        commits = _following(listing, base)
+        reached, name = commits[-1] if commits else (base, mark.name)
+        if listing.newest > reached:  # what lies between was cleaned up, or is missing
+            return None
+        return commits, entries[name]
+
+    def _entries(self, mark: Mark, start: str) -> dict[str, Stat | None]:
+        """What the log has from a name on; where asking is cheap, only what is needed is asked."""
+        if not self.store.cheap_stat:
+            return dict(self.store.stats_from(LOG, start))
+        found: dict[str, Stat | None] = dict.fromkeys(self.store.list_from(LOG, start))
+        commits = _following(read_listing(sorted(found)), mark.version)
+        for name in (mark.name, *(name for _, name in commits[-1:])):
+            found[name] = self.store.stat(f"{LOG}/{name}")
+        return found
+
+
+def _seconds(config: Config) -> float:
+    return config.cache_expiration_seconds if config.cache_enabled else 0
+
+
+def _gone(error: FileNotFoundError) -> LogCorrupt:
+    """What is wrong with a log of which a file was listed twice, and is not there."""
+    if isinstance(error.__cause__, LogCorrupt):
+        return error.__cause__
+    return LogCorrupt(
+        "it was listed, and is gone.",
+        next="Something deletes files of the log; try again when it is done.",
+        file=str(error),
+    )
+
+
+def _following(listing: Listing, version: int) -> list[tuple[int, str]]:
+    """The commits that follow a version without a gap."""
+    found = []
+    while version + 1 in listing.commits:
+        version += 1
+        found.append((version, listing.commits[version]))
+    return found

@@ -1,0 +1,6 @@
+"""What keeps a table well: checkpoints, clean-up.
+
+Promises: nothing that a promised version needs is deleted; a dry run says exactly what a real run
+does; upkeep that fails never fails the commit that caused it.
+May import `commit`, `scan`, `state`, `log`, `config`, `errors`.
+"""

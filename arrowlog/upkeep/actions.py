@@ -1,0 +1,72 @@
+"""Upkeep as a user asks for it, one function each."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+from arrowlog.commit.operations import upgrade_protocol
+from arrowlog.config import parse_duration_ms
+from arrowlog.errors import ArrowlogWarning, InvalidRequest
+from arrowlog.state.load import list_log
+from arrowlog.state.travel import Moment, to_millis
+from arrowlog.upkeep.checkpoints import FEATURE, make_checkpoint
+from arrowlog.upkeep.cleanup import cleanup, failed, foresee, policy_of
+from arrowlog.upkeep.retention import Policy, Retention
+
+if TYPE_CHECKING:
+    from arrowlog.commit.committer import Committer
+    from arrowlog.state.checkpoint import CheckpointResult
+    from arrowlog.upkeep.checkpoints import Keeper
+    from arrowlog.upkeep.cleanup import CleanupResult
+
+_READER = 3
+
+
+def checkpoint(committer: Committer, keeper: Keeper) -> CheckpointResult:
+    """Make the checkpoint of the newest version."""
+    snapshot = committer.look()
+    config = committer.config(committer.head_of(snapshot))
+    if config.checkpoint_format == "parquet" and FEATURE not in snapshot.protocol.reader_features:
+        # Older readers could not follow once the commits are cleaned up, so they must be told.
+        upgrade_protocol(committer, _READER, _READER, [FEATURE], [FEATURE])
+        snapshot = committer.look()
+    listing = list_log(committer.store)
+    result = make_checkpoint(committer.store, listing, snapshot.state, config, committer.clock)
+    keeper.made(result.version)
+    return result
+
+
+def clean(committer: Committer, *, dry_run: bool | None) -> CleanupResult:
+    """Delete what may go."""
+    config = committer.config(committer.head_of(committer.seen()))
+    dry = config.cleanup_dry_run if dry_run is None else dry_run
+    now = committer.clock.now_ms()
+    result = cleanup(committer.store, config, policy_of(config), now, dry_run=dry)
+    if result.failures:
+        warnings.warn(f"{committer.store.root}: {failed(result)}", ArrowlogWarning, stacklevel=3)
+    return result
+
+
+def foretell(
+    committer: Committer, log: str | int | None, checkpoints: str | int | None, now: Moment | None
+) -> Retention:
+    """What a policy would do."""
+    config = committer.config(committer.head_of(committer.seen()))
+    usual = policy_of(config)
+    policy = Policy(
+        usual.log_ms if log is None else _millis(log, "log_retention"),
+        usual.checkpoint_ms
+        if checkpoints is None
+        else _millis(checkpoints, "checkpoint_retention"),
+        usual.commits,
+    )
+    moment = committer.clock.now_ms() if now is None else to_millis(now)
+    return foresee(committer.store, config, policy, moment)
+
+
+def _millis(given: str | int, name: str) -> int:
+    try:
+        return parse_duration_ms(given)
+    except ValueError as error:
+        raise InvalidRequest(f"{name} is {given!r}.", next=f"Allowed: {error}.") from None

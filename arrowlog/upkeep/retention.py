@@ -1,0 +1,162 @@
+"""Which files of a log may go, by the rules of the protocol. Pure: names and times in, a plan out.
+
+A commit may go if it is older than `logRetention.duration`, below a verified checkpoint, below the
+current version, and not version 0. A checkpoint may go if it is older than
+`checkpointRetention.duration` and a newer one is verified.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from arrowlog.log.names import CHECKPOINTS, LOG, Listing, part_of, read_listing
+from arrowlog.log.segment import earliest
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from arrowlog.log.store.base import Stat
+
+_FILES = pa.schema(
+    [
+        ("path", pa.string()),
+        ("kind", pa.string()),
+        ("version", pa.int64()),
+        ("size_bytes", pa.int64()),
+        ("modification_time", pa.timestamp("ms", "UTC")),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How long files are kept, in milliseconds; `commits` is how many behind a checkpoint stay."""
+
+    log_ms: int
+    checkpoint_ms: int
+    commits: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file of a log."""
+
+    key: str
+    kind: str
+    version: int
+    stat: Stat
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What clean-up does: the files that go, and the versions that can be read afterwards."""
+
+    doomed: tuple[File, ...] = field(repr=False)
+    version: int
+    checkpoint: int | None
+    earliest_version: int
+    versions: tuple[int, ...] = field(repr=False)
+    starts: tuple[int, ...] = field(repr=False, default=())  # checkpoints they cannot do without
+
+    @property
+    def num_files(self) -> int:
+        """How many files go."""
+        return len(self.doomed)
+
+    @property
+    def bytes_freed(self) -> int:
+        """How many bytes they have."""
+        return sum(file.stat.size for file in self.doomed)
+
+    @property
+    def files(self) -> pa.Table:
+        """The files that go: path, kind, version, size_bytes, modification_time."""
+        columns = {
+            "path": [file.key for file in self.doomed],
+            "kind": [file.kind for file in self.doomed],
+            "version": [file.version for file in self.doomed],
+            "size_bytes": [file.stat.size for file in self.doomed],
+            "modification_time": [file.stat.mtime_ms for file in self.doomed],
+        }
+        return pa.table(columns, schema=_FILES)
+
+
+def sort_files(log: Mapping[str, Stat], inner: Mapping[str, Stat]) -> list[File]:
+    """The files of a log by what they are; what is none of a log's names is left out."""
+    found = []
+    for folder, entries in ((LOG, log), (f"{LOG}/{CHECKPOINTS}", inner)):
+        for name, stat in entries.items():
+            part = part_of(name)
+            if part is not None and (part[0] == "checkpoint" or folder == LOG):
+                found.append(File(f"{folder}/{name}", part[0], part[1], stat))
+    return sorted(found, key=lambda file: (file.version, file.key))
+
+
+def decide(
+    files: Sequence[File],
+    version: int,
+    verified: int | None,
+    policy: Policy,
+    now_ms: int,
+    bad: Collection[int] = (),
+) -> Retention:
+    """What may go at a moment, given the current version and the newest verified checkpoint.
+
+    Nothing is promised on checkpoints that are known to be `bad`.
+    """
+    written = _written(files)
+    doomed = tuple(
+        file
+        for file in files
+        if verified is not None
+        and _may_go(file, now_ms - written[file.kind, file.version], version, verified, policy)
+    )
+    gone = {file.key for file in doomed}
+    left = [
+        file.key
+        for file in files
+        if file.key not in gone and (file.kind == "commit" or file.version not in bad)
+    ]
+    listing = _listing(left)
+    versions = readable(listing, version)
+    follow = set(versions) & listing.commits.keys()
+    starts = tuple(v for v in versions if v and (v not in follow or v - 1 not in versions))
+    first = version if listing.empty else earliest(listing, version)
+    return Retention(doomed, version, verified, first, versions, starts)
+
+
+def _written(files: Sequence[File]) -> dict[tuple[str, int], int]:
+    """When each commit and checkpoint was written. One in parts goes as a whole, or not at all."""
+    written: dict[tuple[str, int], int] = {}
+    for file in files:
+        name = file.kind, file.version
+        written[name] = max(file.stat.mtime_ms, written.get(name, file.stat.mtime_ms))
+    return written
+
+
+def _may_go(file: File, age: int, version: int, verified: int, policy: Policy) -> bool:
+    if file.kind == "checkpoint":
+        return file.version < verified and age > policy.checkpoint_ms
+    below = verified - policy.commits
+    return file.version < below and 0 < file.version < version and age > policy.log_ms
+
+
+def _listing(keys: Sequence[str]) -> Listing:
+    inner = f"{LOG}/{CHECKPOINTS}/"
+    names = [key[len(LOG) + 1 :] for key in keys if not key.startswith(inner)]
+    return read_listing(names, [key[len(inner) :] for key in keys if key.startswith(inner)])
+
+
+def readable(listing: Listing, newest: int) -> tuple[int, ...]:
+    """Every version that can be rebuilt from what a listing has."""
+    bases = {*listing.json_checkpoints, *listing.parquet_checkpoints}
+    known = sorted(v for v in {*listing.commits, *bases} if v <= newest)
+    found: list[int] = []
+    for v in known:
+        follows = v in listing.commits and (v == 0 or (bool(found) and found[-1] == v - 1))
+        if v in bases or follows:
+            found.append(v)
+    return tuple(found)

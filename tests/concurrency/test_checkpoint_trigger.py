@@ -1,0 +1,248 @@
+"""Checkpoints that make themselves: in time, once, and at nobody's expense."""
+
+import contextlib
+import logging
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import racers
+import small
+from conftest import cases
+
+import arrowlog
+from arrowlog import testing
+from arrowlog.errors import StoreUnavailable
+from arrowlog.log import store as store_module
+from arrowlog.log.names import read_listing
+from arrowlog.upkeep.checkpoints import is_due
+
+FORMATS = ["json", "both"]
+HERE = Path(__file__).parents[1]
+
+
+def made(root):
+    """The versions that have a checkpoint."""
+    listing = read_listing(os.listdir(f"{root}/_transaction_log"))
+    return sorted(listing.json_checkpoints)
+
+
+def create(root, form="json", properties=None, **options):
+    properties = {"checkpoint.format": form, **(properties or {})}
+    return arrowlog.Table.create(root, small.SCHEMA, ["day"], properties, options=options)
+
+
+def append(table, name):
+    return table.append([arrowlog.add_file(str(name), {"day": None}, size=1)])
+
+
+def append_many(table, count):
+    for number in range(count):
+        append(table, f"{time.monotonic_ns()}-{number}")
+        table.settle()
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_tenth_version_has_one(root, form):
+    table = create(root, form)
+    append_many(table, 31)
+    assert made(root) == [10, 20, 30]
+    assert arrowlog.Table(root).snapshot().report.checkpoint == 30
+
+
+def test_the_call_comes_before_the_table_and_the_table_before_the_default(root):
+    table = create(root, properties={"spark.indextables.checkpoint.interval": "4"})
+    append_many(table, 5)
+    assert made(root) == [4]
+    call = arrowlog.Table(root, options={"checkpoint.interval": 3})
+    append_many(call, 5)
+    assert made(root) == [4, 9]  # 9 is the first round version three commits behind 4
+    table.set_properties({"spark.indextables.checkpoint.interval": "2"})
+    append_many(table, 2)
+    assert made(root) == [4, 9, 12]
+
+
+def test_none_is_made_if_nobody_wants_any(root):
+    append_many(create(root, **{"checkpoint.enabled": False}), 25)
+    assert made(root) == []
+    table = arrowlog.Table(root)
+    table.set_properties({"checkpoint.enabled": "false"})
+    append_many(table, 5)
+    assert made(root) == []
+    assert table.checkpoint().version == 31  # by hand any time
+    assert made(root) == [31]
+
+
+def test_a_crowd_makes_each_checkpoint_once(root, monkeypatch):
+    puts = []
+
+    class Counting(store_module.LocalStore):
+        def put_new(self, key, data):
+            if ".checkpoint." in key:
+                puts.append(key)
+            return super().put_new(key, data)
+
+    create(root)
+    monkeypatch.setattr(store_module, "LocalStore", Counting)
+    tables = [arrowlog.Table(root) for _ in range(4)]
+
+    def run(number):
+        for step in range(15):
+            append(tables[number], f"{number}-{step}")
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(table.settle(60) for table in tables)
+    assert len(puts) == len(set(puts))
+    assert len(puts) <= 12, puts  # six if all goes well; a slow disk lets some be made late
+    assert made(root)[-1] >= 50
+    assert arrowlog.Table(root).snapshot().num_files == 60
+
+
+@pytest.mark.parametrize(
+    ("version", "last", "tried", "due"),
+    [
+        (10, 0, 0, True),
+        (9, 0, 0, False),
+        (13, 0, 0, False),  # the writer of 10 makes it
+        (20, 0, 0, True),
+        (23, 0, 0, True),  # it did not: whoever comes now
+        (24, 0, 23, False),  # it failed: not over and over
+        (30, 0, 23, False),
+        (33, 0, 23, True),
+        (17, 7, 0, False),
+        (20, 7, 0, True),
+        (27, 7, 0, True),
+    ],
+)
+def test_who_makes_it(version, last, tried, due):
+    assert is_due(version, last, tried, 10) is due
+
+
+class Broken(store_module.LocalStore):
+    """Takes commits, and no checkpoints."""
+
+    hanging = threading.Event()
+    seconds = 0.0
+
+    def put_new(self, key, data):
+        if ".checkpoint." in key:
+            Broken.hanging.wait(self.seconds)
+            raise StoreUnavailable("The disk is full.")
+        return super().put_new(key, data)
+
+
+def test_a_checkpoint_that_fails_fails_no_commit(root, monkeypatch, caplog):
+    create(root, properties={"checkpoint.interval": "5"})
+    monkeypatch.setattr(store_module, "LocalStore", Broken)
+    table = arrowlog.Table(root)
+    with caplog.at_level(logging.WARNING, "arrowlog"):
+        append_many(table, 9)
+        said = [record for record in caplog.records if record.name == "arrowlog"]
+        assert len(said) == 1
+        assert "the checkpoint of version 5 failed: The disk is full." in said[0].getMessage()
+        append_many(table, 6)
+    assert len(caplog.records) == 3  # one an interval, not one a commit
+    assert made(root) == []
+    assert arrowlog.Table(root).snapshot().num_files == 15
+
+
+def test_a_checkpoint_that_hangs_keeps_nobody(root, monkeypatch, caplog):
+    create(root, properties={"checkpoint.interval": "2"})
+    monkeypatch.setattr(store_module, "LocalStore", Broken)
+    monkeypatch.setattr(Broken, "seconds", 600)
+    Broken.hanging.clear()
+    table = arrowlog.Table(root)
+    try:
+        with caplog.at_level(logging.WARNING, "arrowlog"):
+            for number in range(12):
+                assert append(table, number).version == number + 1
+            assert not table.settle(0.01)  # it hangs still
+    finally:
+        Broken.hanging.set()
+    assert table.settle(60)
+    Broken.hanging.clear()
+    assert len(caplog.records) == 1
+    assert arrowlog.Table(root).snapshot().num_files == 12
+
+
+def test_without_a_thread_to_be_had_the_commit_stands(root, monkeypatch, caplog):
+    table = create(root, properties={"checkpoint.interval": "1"})
+
+    def start(thread, usual=threading.Thread.start):
+        if thread.name == "arrowlog-checkpoint":
+            raise RuntimeError("can't start new thread")
+        usual(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    with caplog.at_level(logging.WARNING, "arrowlog"):
+        assert append(table, "a").version == 1
+    assert "was not begun: can't start new thread" in caplog.text
+
+
+def run_python(code, *arguments, **how):
+    where = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), str(HERE.parent)])}
+    return subprocess.Popen([sys.executable, "-c", code, *map(str, arguments)], env=where, **how)
+
+
+LAST_WORDS = """
+import sys, arrowlog
+table = arrowlog.Table(sys.argv[1], options={"checkpoint.interval": 1})
+print(table.append([arrowlog.add_file("last", {"day": None}, size=1)]).version)
+"""
+
+
+def test_a_program_that_ends_right_after_its_commit_finishes_the_checkpoint(root):
+    """A large one, made with threads by the dozen: at the end of a program, no pool takes work."""
+    create(root)
+    for version in (1, 2):
+        adds = [testing.add(f"{version}/part-{n:06d}.parquet") for n in range(50_000)]
+        testing.write_commit(root, version, adds)
+    done = run_python(LAST_WORDS, root, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    out, err = done.communicate(timeout=120)
+    assert (done.returncode, out.strip(), err) == (0, b"3", b"")
+    assert made(root) == [3]
+    snapshot = arrowlog.Table(root).snapshot()
+    assert (snapshot.report.checkpoint, snapshot.report.commits_read) == (3, 0)
+    assert snapshot.num_files == 100_001
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_kill_in_the_middle_leaves_the_table_readable(root, form):
+    """A checkpoint and a clean-up after every commit; what was acknowledged is there."""
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    rng = random.Random(seed)
+    create(root, form)
+    acknowledged = set()
+    for cycle in range(cases(24)):
+        options = {
+            "checkpoint.interval": 1,
+            "checkpoint.maxFileSize": rng.choice([1, 2_000, 1 << 20]),
+            "logRetention.duration": 0,
+            "checkpointRetention.duration": 0,
+        }
+        begin, end = racers.QUICK.Pipe(duplex=False)
+        child = racers.QUICK.Process(target=racers.commit_on, args=(end, str(root), options, cycle))
+        child.start()
+        end.close()
+        for _ in range(rng.randrange(1, 6)):
+            acknowledged.add(begin.recv())
+        time.sleep(rng.uniform(0, 0.03))
+        child.kill()
+        child.join()
+        with contextlib.suppress(EOFError, OSError):
+            while begin.poll():
+                acknowledged.add(begin.recv())
+        snapshot = arrowlog.Table(root).snapshot()
+        assert snapshot.report.warnings == ()
+        assert acknowledged <= set(snapshot.files["path"].to_pylist())
+    assert made(root)

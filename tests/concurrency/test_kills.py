@@ -1,0 +1,41 @@
+"""A writer that is killed leaves an object that is whole, or none."""
+
+import os
+import random
+import signal
+import time
+
+import pytest
+from conftest import cases
+
+from arrowlog.log.store import LocalStore, local
+
+LOG = "_transaction_log"
+SIZE = 300_000
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["nameless", "named"])
+def test_a_killed_writer_leaves_nothing_torn(tmp_path, monkeypatch, named):
+    if named:
+        monkeypatch.setattr(local, "_NAMELESS", None)
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    rng = random.Random(seed)
+    store = LocalStore(str(tmp_path / "table"))
+    for cycle in range(cases(100)):
+        child = os.fork()
+        if child == 0:
+            for number in range(1_000):
+                store.put_new(f"{LOG}/{cycle:04d}-{number:04d}", b"x" * SIZE)
+                store.replace(f"{LOG}/pointer", b"y" * rng.choice([1, SIZE]))
+            os._exit(0)
+        time.sleep(rng.uniform(0, 0.01))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    stats = store.stats_from(LOG)
+    drafts = {name for name in stats if name.startswith(".") and name.endswith(".tmp")}
+    sizes = {stat.size for name, stat in stats.items() if name not in drafts | {"pointer"}}
+    assert sizes == {SIZE}
+    assert stats["pointer"].size in (1, SIZE)
+    commits = [name for name in drafts if "pointer" not in name]
+    assert named or not commits  # a file that never had a name is gone with its writer

@@ -1,0 +1,90 @@
+"""Stores in forked children: threads stay with the parent, so clients must not wait for them."""
+
+import os
+import select
+import signal
+import threading
+
+import pytest
+
+from arrowlog.log.store import Outcome
+
+SECONDS = 30
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+def in_child(call):
+    """What a call returns in a forked child; a child that hangs is ended and called so."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            said = repr(call())
+        except BaseException as error:  # noqa: BLE001 -- it is the parent that judges
+            said = f"{type(error).__name__}: {error}"
+        os.write(write, said.encode())
+        os._exit(0)
+    os.close(write)
+    ready, _, _ = select.select([read], [], [], SECONDS)
+    if not ready:
+        os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    with os.fdopen(read, "rb") as answer:
+        return answer.read().decode() if ready else "hung"
+
+
+def use(store, name):
+    """Every operation once."""
+    outcome = store.put_new(f"log/{name}", b"1")
+    again = store.put_new(f"log/{name}", b"2")
+    store.replace(f"pointer-{name}", b"3")
+    found = store.find_many([f"log/{name}", "missing", f"pointer-{name}"])
+    many = store.get_many([f"log/{name}"] * 3)
+    many += [*store.get_many([f"log/{name}"] * 9), store.get_range(f"log/{name}", 0, 1)]
+    listed = store.list_from("log", name)
+    size = store.stat(f"log/{name}").size
+    store.delete([f"pointer-{name}"])
+    gone = store.stat(f"pointer-{name}")
+    return outcome, again, store.get(f"log/{name}"), found, many, name in listed, size, gone
+
+
+USED = (Outcome.DONE, Outcome.EXISTS, b"1", [b"1", None, b"3"], [b"1"] * 13, True, 1, None)
+
+
+def test_a_store_used_before_a_fork_works_in_the_child_and_in_the_parent(place):
+    assert use(place.store, "parent") == USED
+    assert in_child(lambda: use(place.store, "child")) == repr(USED)
+    assert use(place.store, "after") == USED
+
+
+def test_a_child_of_a_child_works_too(place):
+    assert use(place.store, "parent") == USED
+    assert in_child(lambda: in_child(lambda: use(place.store, "grandchild"))) == repr(repr(USED))
+
+
+def test_a_child_may_open_a_store_of_its_own(place):
+    assert use(place.store, "parent") == USED
+    assert in_child(lambda: use(place.again(), "child")) == repr(USED)
+
+
+def test_a_fork_while_other_threads_use_the_store(place):
+    """A lock that is held at that moment stays held in the child forever."""
+    stop = threading.Event()
+
+    def busy(number):
+        count = 0
+        while not stop.is_set():
+            place.store.put_new(f"busy/{number}-{count}", b"1")
+            place.store.find_many([f"busy/{number}-{count}", "missing"])
+            count += 1
+
+    threads = [threading.Thread(target=busy, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        said = [in_child(lambda n=n: use(place.store, f"child{n}")) for n in range(2)]
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    assert said == [repr(USED)] * 2

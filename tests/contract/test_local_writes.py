@@ -1,0 +1,172 @@
+"""How local disks keep the promise: nothing is left behind, and refusals are plain sentences."""
+
+import os
+import shutil
+import stat
+import sys
+import tempfile
+
+import pytest
+
+from arrowlog.errors import StoreUnavailable
+from arrowlog.log.store import LocalStore, Outcome, local
+
+LOG = "_transaction_log"
+NOBODY = 65_534
+
+
+@pytest.fixture(params=["nameless", "named"])
+def store(request, tmp_path, monkeypatch):
+    """A store with, and without, files that have no name."""
+    if request.param == "named":
+        monkeypatch.setattr(local, "_NAMELESS", None)
+    elif sys.platform == "linux":
+        assert local._NAMELESS is not None
+    return LocalStore(str(tmp_path / "table"))
+
+
+def everything(store):
+    return sorted(
+        os.path.relpath(f"{at}/{n}", store.root) for at, _, ns in os.walk(store.root) for n in ns
+    )
+
+
+def test_nothing_but_the_object_is_there_afterwards(store):
+    assert store.put_new(f"{LOG}/1", b"mine") is Outcome.DONE
+    assert store.put_new(f"{LOG}/1", b"late") is Outcome.EXISTS
+    store.replace(f"{LOG}/_last_checkpoint", b"1")
+    store.replace(f"{LOG}/_last_checkpoint", b"2")
+    assert everything(store) == [f"{LOG}/1", f"{LOG}/_last_checkpoint"]
+    assert store.get(f"{LOG}/1") == b"mine"
+
+
+@pytest.mark.parametrize("call", ["put_new", "replace"])
+def test_a_write_that_fails_half_way_leaves_nothing(store, call, monkeypatch):
+    store.put_new(f"{LOG}/0", b"0")
+    write, calls = os.write, []
+
+    def full(descriptor, data):
+        calls.append(len(data))
+        if len(calls) > 1:
+            raise OSError(28, "No space left on device")
+        return write(descriptor, data[:10])
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(StoreUnavailable, match="No space left"):
+        getattr(store, call)(f"{LOG}/1", b"x" * 1000)
+    assert calls == [1000, 990]
+    assert everything(store) == [f"{LOG}/0"]
+
+
+def test_a_disk_that_takes_little_at_a_time_gets_all(store, monkeypatch):
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:7]))
+    assert store.put_new("k", bytes(range(250))) is Outcome.DONE
+    store.replace("r", bytes(range(250)))
+    monkeypatch.undo()
+    assert store.get("k") == store.get("r") == bytes(range(250))
+
+
+def test_bytes_are_on_the_disk_before_they_have_a_name(store, monkeypatch):
+    """A power cut must not leave a name without its bytes, nor lose a name that was promised."""
+    happened = []
+    for name in ("write", "fsync", "link"):
+        real = getattr(os, name)
+
+        def noted(*args, _name=name, _real=real, **kwargs):
+            kind = (
+                "folder" if _name == "fsync" and os.path.isdir(f"/proc/self/fd/{args[0]}") else ""
+            )
+            happened.append(f"{_name}{kind}")
+            return _real(*args, **kwargs)
+
+        monkeypatch.setattr(os, name, noted)
+    os.makedirs(store.root)
+    assert store.put_new("k", b"1") is Outcome.DONE
+    assert happened == ["write", "fsync", "link", "fsyncfolder"]
+
+
+def test_a_name_that_may_not_last_is_not_called_done(store, monkeypatch):
+    os.makedirs(store.root)
+    monkeypatch.setattr(
+        local, "_sync", lambda folder: (_ for _ in ()).throw(OSError(5, "I/O error"))
+    )
+    assert store.put_new("k", b"1") is Outcome.UNKNOWN
+    assert store.get("k") == b"1"
+
+
+def test_files_may_be_read_by_whom_the_umask_allows(store):
+    before = os.umask(0o027)
+    try:
+        store.put_new("new", b"1")
+        store.replace("replaced", b"1")
+    finally:
+        os.umask(before)
+    for key in ("new", "replaced"):
+        assert stat.S_IMODE(os.stat(f"{store.root}/{key}").st_mode) == 0o640
+
+
+def test_a_file_in_the_place_of_a_folder_is_said(store):
+    store.put_new("file", b"1")
+    for call in (store.put_new, store.replace):
+        with pytest.raises(StoreUnavailable, match=r"Could not write .*file/below"):
+            call("file/below", b"1")
+        with pytest.raises(StoreUnavailable, match=r"Could not write .*file/deep/below"):
+            call("file/deep/below", b"1")
+    store.delete(["file/below"])
+    assert everything(store) == ["file"]
+
+
+def as_nobody(call):
+    """What a call says to somebody who owns nothing; the right to everything is root's."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            if os.geteuid() == 0:
+                os.setgid(NOBODY)
+                os.setuid(NOBODY)
+            call()
+            said = "nothing was wrong"
+        except BaseException as error:  # noqa: BLE001 -- it is the parent that judges
+            said = f"{type(error).__name__}: {error}"
+        os.write(write, said.encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as answer:
+        said = answer.read().decode()
+    os.waitpid(child, 0)
+    return said
+
+
+@pytest.mark.parametrize(
+    ("verb", "call"),
+    [
+        ("write", lambda store: store.put_new(f"{LOG}/2", b"1")),
+        ("write", lambda store: store.put_new("new/folder/2", b"1")),
+        ("write", lambda store: store.replace(f"{LOG}/1", b"1")),
+        ("delete", lambda store: store.delete([f"{LOG}/1"])),
+        ("read", lambda store: store.get(f"{LOG}/1")),
+        ("list", lambda store: store.list_from("closed")),
+        ("look at", lambda store: store.stat("closed/1")),
+    ],
+)
+def test_a_lack_of_permission_is_a_plain_sentence(verb, call):
+    root = tempfile.mkdtemp()
+    store = LocalStore(root)
+    try:
+        store.put_new(f"{LOG}/1", b"1")
+        store.put_new("closed/1", b"1")
+        os.chmod(f"{root}/{LOG}/1", 0o000)
+        os.chmod(f"{root}/{LOG}", 0o555)
+        os.chmod(f"{root}/closed", 0o000)
+        os.chmod(root, 0o555)
+        said = as_nobody(lambda: call(store))
+    finally:
+        for folder in (root, f"{root}/{LOG}", f"{root}/closed"):
+            os.chmod(folder, 0o755)
+        assert store.list_from(LOG) == ["1"]
+        shutil.rmtree(root)
+    assert said.startswith(f"StoreUnavailable: Could not {verb} {root}/")
+    assert "Permission denied" in said
+    assert said.endswith("Check access and try again.")

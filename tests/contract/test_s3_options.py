@@ -1,0 +1,234 @@
+"""Options for S3 in every spelling, and from the environment, lead to the same bucket."""
+
+import sys
+
+import pytest
+
+from arrowlog.errors import InvalidRequest
+from arrowlog.log.store import Outcome, open_store
+from arrowlog.log.store.objects import ObjectStore, _config, usable
+from arrowlog.log.store.s3 import S3Options, S3Store, for_s3fs, just_before, read_options
+
+WANTED = S3Options("AKIAKEY", "se/cr+et=", "to/ken", "eu-north-1", "http://127.0.0.1:1")
+S3FS = {
+    "key": WANTED.key,
+    "secret": WANTED.secret,
+    "token": WANTED.token,
+    "endpoint_url": WANTED.endpoint,
+    "client_kwargs": {"region_name": WANTED.region},
+}
+ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": WANTED.key,
+    "AWS_SECRET_ACCESS_KEY": WANTED.secret,
+    "AWS_SESSION_TOKEN": WANTED.token,
+    "AWS_REGION": WANTED.region,
+    "AWS_ENDPOINT_URL": WANTED.endpoint,
+}
+SPELLINGS = {
+    "s3fs": S3FS,
+    "s3fs, all in the client": {
+        "client_kwargs": {
+            "aws_access_key_id": WANTED.key,
+            "aws_secret_access_key": WANTED.secret,
+            "aws_session_token": WANTED.token,
+            "endpoint_url": WANTED.endpoint,
+            "region_name": WANTED.region,
+        }
+    },
+    "environment": ENVIRONMENT,
+    "lower case": {name.lower(): value for name, value in ENVIRONMENT.items()},
+    "short": {
+        "access_key_id": WANTED.key,
+        "secret_access_key": WANTED.secret,
+        "session_token": WANTED.token,
+        "region": WANTED.region,
+        "endpoint": WANTED.endpoint,
+    },
+    "user and password": {
+        "username": WANTED.key,
+        "password": WANTED.secret,
+        "token": WANTED.token,
+        "default_region": WANTED.region,
+        "AWS_ENDPOINT_URL_S3": WANTED.endpoint,
+    },
+    "with what other tools want": {
+        **ENVIRONMENT,
+        "AWS_S3_ALLOW_UNSAFE_RENAME": "true",
+        "AWS_ALLOW_HTTP": "true",
+        "conditional_put": "etag",
+        "use_ssl": False,
+        "anon": False,
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch, tmp_path):
+    """No credentials but those of the test."""
+    for name in (*ENVIRONMENT, "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
+        monkeypatch.setenv(name, str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize("options", SPELLINGS.values(), ids=SPELLINGS)
+def test_every_spelling_says_the_same(options):
+    assert read_options(options) == WANTED
+    assert usable(options)
+
+
+@pytest.mark.parametrize("options", SPELLINGS.values(), ids=SPELLINGS)
+def test_s3fs_gets_the_same_from_every_spelling(options):
+    assert for_s3fs(read_options(options)) == for_s3fs(WANTED)
+
+
+@pytest.mark.parametrize("options", SPELLINGS.values(), ids=SPELLINGS)
+def test_obstore_gets_the_same_from_every_spelling(options):
+    assert _config(read_options(options)) == _config(WANTED)
+
+
+def test_obstore_takes_from_the_environment_what_it_is_not_given(monkeypatch):
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    assert _config(read_options({})) == _config(WANTED)
+
+
+def test_a_token_of_the_environment_does_not_go_with_a_key_that_is_given(monkeypatch):
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "of-another-key")
+    found = _config(read_options({"key": "AKIAKEY", "secret": "secret"}))
+    assert "aws_session_token" not in found
+
+
+def test_what_is_none_is_not_given(monkeypatch):
+    assert read_options({"key": None, "secret": None, "token": None}) == S3Options()
+    assert read_options({**S3FS, "client_kwargs": None}).region is None
+
+
+@pytest.mark.parametrize("value", [True, "true", "True", 1, "1"])
+def test_anonymous_in_every_spelling(value):
+    for name in ("anon", "skip_signature", "AWS_SKIP_SIGNATURE"):
+        found = read_options({name: value})
+        assert found.anon
+        assert for_s3fs(found)["anon"] is True
+        assert _config(found)["aws_skip_signature"] is True
+        assert usable({name: value})
+
+
+def test_an_anonymous_client_signs_with_nothing(monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAKEY")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    assert not {"aws_access_key_id", "aws_secret_access_key"} & set(_config(S3Options(anon=True)))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"profile": "mine"},
+        {"session": object()},
+        {"config_kwargs": {"s3": {"addressing_style": "path"}}},
+        {"client_kwargs": {"verify": False}},
+        {"requester_pays": True},
+        {"verify": True, "client_kwargs": {"verify": False}},
+        {"s3_additional_kwargs": {"ServerSideEncryption": "AES256"}},
+    ],
+)
+def test_what_obstore_does_not_know_is_left_to_s3fs_with_nothing_lost(other):
+    options = {**S3FS, **other}
+    assert not usable(options)
+    given = for_s3fs(read_options(options))
+    for name, value in other.items():
+        if isinstance(value, dict):
+            assert value.items() <= given[name].items()
+        else:
+            assert given[name] == value
+    assert type(open_store("s3://bucket/t", {**S3FS, "requester_pays": True})) is S3Store
+
+
+def test_credentials_that_are_not_at_hand_are_left_to_s3fs(monkeypatch):
+    assert not usable({})
+    assert not usable({"key": "AKIAKEY"})
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    assert usable({})
+
+
+def test_nothing_is_tried_twice_and_silence_has_an_end():
+    given = for_s3fs(WANTED)["config_kwargs"]
+    assert given["retries"] == {"total_max_attempts": 1}
+    assert for_s3fs(WANTED, 2.0)["config_kwargs"]["read_timeout"] == 2.0
+    assert for_s3fs(WANTED, 60.0)["config_kwargs"]["read_timeout"] == given["read_timeout"] == 10
+    store = open_store("s3://bucket/t", S3FS, accelerate=False)
+    assert store.fs.retries == 1
+
+
+def test_virtual_hosts_in_both_clients():
+    found = read_options({**S3FS, "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "true"})
+    assert for_s3fs(found)["config_kwargs"]["s3"] == {"addressing_style": "virtual"}
+    assert _config(found)["aws_virtual_hosted_style_request"] is True
+
+
+@pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])
+def test_acceleration_can_be_turned_off(scheme):
+    assert type(open_store(f"{scheme}://bucket/t", S3FS)) is ObjectStore
+    assert type(open_store(f"{scheme}://bucket/t", S3FS, accelerate=True)) is ObjectStore
+    assert type(open_store(f"{scheme}://bucket/t", S3FS, accelerate=False)) is S3Store
+    assert open_store(f"{scheme}://bucket/t", S3FS).root == "s3://bucket/t"
+
+
+def test_without_obstore_there_is_s3fs(monkeypatch):
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    assert not usable(S3FS)
+    assert type(open_store("s3://bucket/t", S3FS)) is S3Store
+
+
+@pytest.mark.parametrize("uri", ["s3://k:s@bucket/t", "s3://k@bucket/t", "s3a://bucket/t?x=1"])
+def test_an_address_with_more_than_a_bucket_and_a_folder_is_refused(uri):
+    with pytest.raises(InvalidRequest, match="storage_options"):
+        open_store(uri, S3FS)
+
+
+def test_a_name_just_before_another_is_below_it():
+    for name in (
+        "0",
+        "00",
+        "10",
+        "19",
+        "a",
+        "z",
+        "~",
+        "\x7f",
+        "ü",
+        "\ue000",
+        "\U0010ffff",
+        "a/",
+        "",
+    ):
+        before = just_before(name)
+        assert before < name or before == name == ""
+        before.encode()
+
+
+@pytest.mark.parametrize("accelerate", [False, True], ids=["s3fs", "obstore"])
+@pytest.mark.parametrize("how", ["s3fs", "environment spelling", "environment"])
+def test_every_way_of_saying_it_reaches_the_same_object(
+    seaweedfs, monkeypatch, accelerate, how, request
+):
+    """Signatures are checked by SeaweedFS, so a wrong key or region would be refused."""
+    server, _ = seaweedfs
+    said = {
+        "AWS_ACCESS_KEY_ID": server.options["key"],
+        "AWS_SECRET_ACCESS_KEY": server.options["secret"],
+        "AWS_REGION": "us-east-1",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": server.url,
+    }
+    options = {"s3fs": server.options, "environment spelling": said, "environment": {}}[how]
+    if how == "environment":
+        for name, value in said.items():
+            monkeypatch.setenv(name, value)
+    uri = f"s3://bucket/options/{request.node.name}"
+    store = open_store(uri, options, accelerate=accelerate)
+    assert type(store) is (ObjectStore if accelerate else S3Store)
+    assert store.put_new("k", how.encode()) is Outcome.DONE
+    other = open_store(uri, server.options, accelerate=not accelerate)
+    assert other.get("k") == how.encode()
+    assert other.put_new("k", b"late") is Outcome.EXISTS

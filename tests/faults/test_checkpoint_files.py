@@ -1,0 +1,215 @@
+"""Our own checkpoints, damaged: the same state from the next older one or the commits, and told."""
+
+import json
+import os
+import random
+import shutil
+
+import pytest
+import small
+from conftest import cases
+
+import arrowlog
+from arrowlog import testing
+from arrowlog.log.names import POINTER, commit_name
+
+FORMATS = ["json"]
+SIZES = [1 << 20, 1500]  # one file, or parts and a manifest
+FLIPS = cases(40)
+
+
+def build(root, form, size, codec="none", versions=4):
+    """A table with a checkpoint at 2 and one at the end."""
+    options = {
+        "checkpoint.format": form,
+        "checkpoint.maxFileSize": size,
+        "transaction.compression.codec": codec,
+    }
+    table = arrowlog.Table.create(root, small.SCHEMA, ["day"], options=options)
+    for version in range(1, versions + 1):
+        day = {"day": f"2024-01-0{version}"}
+        bounds = {"min_values": {"id": version}, "max_values": {"id": version + 7}}
+        adds = [arrowlog.add_file(f"{version}-{n}", day, size=n + 1, **bounds) for n in range(5)]
+        table.append(adds, txn=("app", version))
+        if version == 2:
+            table.checkpoint()
+    table.checkpoint()
+    return table.snapshot()
+
+
+def files_of(root, version):
+    folder = f"{root}/_transaction_log"
+    names = [f"{folder}/{name}" for name in os.listdir(folder)]
+    return sorted(name for name in names if f"{version:020d}.checkpoint" in name)
+
+
+def write(path, data):
+    with open(path, "wb") as out:
+        out.write(data)
+
+
+def read(path):
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def assert_found_out(root, whole, base, what):
+    """The newest checkpoint was not used, and everything is as it was."""
+    snapshot = arrowlog.Table(root).snapshot()
+    assert snapshot.report.checkpoint == base, what
+    assert any("checkpoint 4 was not used" in text for text in snapshot.report.warnings), what
+    assert same(snapshot, whole), what
+
+
+def same(snapshot, whole):
+    mine, other = snapshot.files.sort_by("path"), whole.files.sort_by("path")
+    about = lambda found: (found.metadata, found.protocol, found.txns, found.timestamp)  # noqa: E731
+    return mine.to_pylist() == other.to_pylist() and about(snapshot.state) == about(whole.state)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["whole", "parts"])
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("codec", ["none", "gzip", "zstd"])
+def test_every_file_in_every_way(root, form, size, codec):
+    whole = build(root, form, size, codec)
+    older = files_of(root, 2)
+    for path in files_of(root, 4):
+        data = read(path)
+        ways = {"emptied": b"", "halved": data[: len(data) // 2], "a byte short": data[:-1]}
+        ways |= {"zeros": bytes(len(data)), "older": read(older[-1]), "more": data + b"}"}
+        for how, broken in ways.items():
+            write(path, broken)
+            assert_found_out(root, whole, 2, (path, how))
+        os.remove(path)
+        if len(files_of(root, 4)) > 0 and path.endswith(".checkpoint.json"):
+            assert same(arrowlog.Table(root).snapshot(), whole)  # parts alone are no checkpoint
+        elif files_of(root, 4):
+            assert_found_out(root, whole, 2, "missing")
+        write(path, data)
+    assert arrowlog.Table(root).snapshot().report.checkpoint == 4
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["whole", "parts"])
+@pytest.mark.parametrize("codec", ["none", "gzip", "zstd", "snappy"])
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_bit_that_flips_anywhere_is_found(root, form, size, codec):
+    whole = build(root, form, size, codec)
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    rng = random.Random(seed)
+    for number in range(FLIPS):
+        path = rng.choice(files_of(root, 4))
+        data = read(path)
+        place = rng.randrange(len(data)) if number else len(data) - 15  # once in "checksum"
+        broken = bytearray(data)
+        broken[place] ^= 1 << rng.randrange(8)
+        write(path, bytes(broken))
+        if codec in ("none", "snappy") and path.endswith(".checkpoint.json"):
+            assert_found_out(root, whole, 2, (path, place))
+        else:  # some bits of a gzip header, and of frames, mean nothing
+            assert same(arrowlog.Table(root).snapshot(), whole), (path, place)
+        write(path, data)
+
+
+def test_parts_that_changed_places_are_found(root):
+    whole = build(root, "json", 1500)
+    manifest, *parts = sorted(
+        files_of(root, 4), key=lambda path: not path.endswith("checkpoint.json")
+    )
+    assert len(parts) > 1
+    assert manifest.endswith(".checkpoint.json")
+    first, second = read(parts[0]), read(parts[1])
+    write(parts[0], second)
+    write(parts[1], first)
+    assert_found_out(root, whole, 2, "swapped")
+    write(parts[0], first)
+    write(parts[1], first)
+    assert_found_out(root, whole, 2, "twice the same")
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["whole", "parts"])
+def test_another_versions_checkpoint_in_its_place_is_found(root, size):
+    whole = build(root, "json", size)
+    folder = f"{root}/_transaction_log"
+    shutil.copy(f"{folder}/{2:020d}.checkpoint.json", f"{folder}/{4:020d}.checkpoint.json")
+    assert_found_out(root, whole, 2, "version 2 as version 4")
+
+
+def test_all_checkpoints_bad_is_the_commits(root):
+    whole = build(root, "json", 1 << 20)
+    for version in (2, 4):
+        write(files_of(root, version)[0], b"{")
+    snapshot = arrowlog.Table(root).snapshot()
+    assert snapshot.report.checkpoint is None
+    assert len(snapshot.report.warnings) == 2
+    assert same(snapshot, whole)
+    assert arrowlog.Table(root, options={"checkpoint.format": "json"}).checkpoint().names
+    again = arrowlog.Table(root).snapshot()  # made anew over the bad one
+    assert (again.report.checkpoint, again.report.warnings) == (4, ())
+    assert same(again, whole)
+
+
+def test_a_bad_checkpoint_whose_commits_are_gone_never_makes_a_table_look_older(root):
+    build(root, "json", 1 << 20)
+    for version in (3, 4):
+        os.remove(f"{root}/_transaction_log/{commit_name(version)}")
+    write(files_of(root, 4)[0], b"{")
+    with pytest.raises(arrowlog.LogCorrupt, match="checkpoint of version 4 cannot be read") as told:
+        arrowlog.Table(root).snapshot()
+    assert told.value.version == 3
+
+
+def test_a_part_that_is_lost_for_good_is_told_and_not_waited_for(root):
+    build(root, "json", 1500)
+    for version in (3, 4):
+        os.remove(f"{root}/_transaction_log/{commit_name(version)}")
+    os.remove(next(path for path in files_of(root, 4) if not path.endswith("checkpoint.json")))
+    with pytest.raises(arrowlog.LogCorrupt, match="checkpoint of version 4 cannot be read"):
+        arrowlog.Table(root).snapshot()
+
+
+POINTERS = {
+    "missing": None,
+    "stale": b'{"version":2,"size":1}',
+    "older than any": b'{"version":0}',
+    "truncated": b'{"version":4,"siz',
+    "empty": b"",
+    "not an object": b"[4]",
+    "not a number": b'{"version":"4"}',
+    "true": b'{"version":true}',
+    "no version": b'{"size":1}',
+    "not UTF-8": b"\xff\xfe\x00",
+    "of a version without a checkpoint": b'{"version":3}',
+    "deep": b"[" * 10_000,
+    "ahead": b'{"version":9}',
+    "far ahead": b'{"version":9223372036854775807}',
+}
+
+
+@pytest.mark.parametrize("how", POINTERS)
+def test_a_pointer_is_only_a_hint(root, how):
+    whole = build(root, "json", 1 << 20)
+    path = f"{root}/_transaction_log/{POINTER}"
+    os.remove(path)
+    if POINTERS[how] is not None:
+        write(path, POINTERS[how])
+    snapshot = arrowlog.Table(root).snapshot()
+    assert (snapshot.report.checkpoint, snapshot.report.warnings) == (4, ())
+    assert same(snapshot, whole)
+    add = arrowlog.add_file("x", {"day": None}, size=1)
+    writer = arrowlog.Table(root, options={"checkpoint.format": "json"})
+    if "ahead" in how:  # the newest commits may be missing: nobody may write over them
+        with pytest.raises(arrowlog.LogCorrupt, match="the pointer speaks of version"):
+            writer.append([add])
+        return
+    assert writer.append([add]).version == 5
+    writer.checkpoint()
+    assert json.loads(read(path))["version"] == 5
+
+
+def test_a_pointer_that_lags_hides_no_newer_checkpoint(root):
+    build(root, "json", 1 << 20)
+    testing.write_pointer(root, {"version": 2})
+    for version in (1, 2, 3):
+        os.remove(f"{root}/_transaction_log/{commit_name(version)}")
+    assert arrowlog.Table(root).snapshot().num_files == 20

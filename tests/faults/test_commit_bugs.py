@@ -1,0 +1,266 @@
+"""Bugs that other writers of logs had: each is tried here, and must not happen."""
+
+import os
+import shutil
+import warnings
+
+import pyarrow as pa
+import pytest
+from faulty import FakeClock, FaultyStore, Log, table_on
+
+import arrowlog
+from arrowlog import add_file, testing
+from arrowlog.errors import (
+    ArrowlogWarning,
+    CommitConflict,
+    CommitStateUnknown,
+    InvalidRequest,
+    LogCorrupt,
+    MetadataChanged,
+    StoreUnavailable,
+    TableNotFound,
+)
+from arrowlog.log.names import LOG, commit_name
+
+SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
+OPENING = [testing.protocol(), testing.metadata(SCHEMA, ["p"])]
+
+
+def file(name, part="x"):
+    return add_file(name, {"p": part}, size=1, modification_time=1)
+
+
+OPERATIONS = {
+    "append": lambda table: table.append([file("new")]),
+    "overwrite": lambda table: table.overwrite([file("new")]),
+    "overwrite where": lambda table: table.overwrite([file("new")], "p = 'x'"),
+    "remove": lambda table: table.remove(["f1"]),
+    "remove where": lambda table: table.remove("p = 'x'"),
+    "properties": lambda table: table.set_properties({"a": "b"}),
+    "restore": lambda table: table.restore(0),
+}
+every_operation = pytest.mark.parametrize("operation", OPERATIONS)
+
+
+def live(table):
+    return sorted(table.snapshot().files["path"].to_pylist())
+
+
+def log_of(root):
+    log = Log()
+    paths = [path for path in (root / LOG).iterdir() if path.is_file()]
+    log.absorb({f"{LOG}/{path.name}": path.read_bytes() for path in paths})
+    return log
+
+
+@pytest.fixture
+def faulty():
+    store = FaultyStore()
+    store.objects[f"{LOG}/{commit_name(0)}"] = testing.lines(OPENING)
+    return store
+
+
+@pytest.fixture
+def made(root):
+    """A table with files f1 … f5 and a handle that has looked at it."""
+    table = arrowlog.Table.create(root, SCHEMA, ["p"])
+    for number in range(1, 6):
+        table.append([file(f"f{number}")])
+    return root
+
+
+@pytest.mark.parametrize("fault", ["lost after", "retried", "late 1", "late 3"])
+def test_a_lost_answer_does_not_commit_twice(faulty, fault):
+    table = table_on(faulty, FakeClock("a"))
+    table.append([file("a"), file("b")])
+    faulty.puts = [fault]
+    merged = table.commit([file("ab")], ["a", "b"], operation="OPTIMIZE", data_change=False)
+    assert (merged.version, merged.attempts) == (2, 2 if fault == "late 3" else 1)
+    assert live(table_on(faulty)) == ["ab"]
+    assert table.append([file("c")]).version == 3
+    log = Log()
+    log.absorb(faulty.objects)
+    assert log.version == 3
+
+
+def test_an_answer_that_stays_lost_is_told_and_the_step_is_taken_once(faulty):
+    faulty.cheap_stat = False
+    table = table_on(faulty, FakeClock("a"))
+    table.append([file("first")])
+    faulty.puts, faulty.reads = ["lost after"], [True]
+    with pytest.raises(CommitStateUnknown) as told:
+        table.append([file("a")], txn=("app", 1))
+    assert (told.value.version, told.value.txn_id) == (2, "a-1")
+    again = table.append([file("a")], txn=("app", 1))
+    assert again.duplicate
+    assert again.version == 2
+    log = Log()
+    log.absorb(faulty.objects)
+    assert log.version == 2
+
+
+@pytest.mark.parametrize("fault", ["unavailable", "transient", "lost before"])
+def test_a_failed_put_moves_no_counter(faulty, fault):
+    table = table_on(faulty, FakeClock("a"))
+    table.append([file("a")])
+    faulty.outage = fault
+    with pytest.raises((StoreUnavailable, CommitStateUnknown)) as told:
+        table.append([file("b")])
+    assert isinstance(told.value, CommitStateUnknown) == (fault == "lost before")
+    faulty.heal()
+    assert table.append([file("c")]).version == 2
+    log = Log()
+    log.absorb(faulty.objects)
+    assert sorted(log.live) == ["a", "c"]
+
+
+@every_operation
+@pytest.mark.parametrize("when", ["before the handle", "under the handle"])
+def test_nobody_writes_into_a_gap(made, operation, when):
+    table = arrowlog.Table(made)
+    if when == "under the handle":
+        table.snapshot()
+        testing.write_commit(made, 7, [testing.add("f7")])
+    else:
+        os.unlink(made / LOG / commit_name(4))
+    before = sorted(os.listdir(made / LOG))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ArrowlogWarning)
+        with pytest.raises((LogCorrupt, InvalidRequest), match=r"missing|no live file"):
+            OPERATIONS[operation](table)
+        with pytest.raises(LogCorrupt, match="missing"):
+            OPERATIONS["append"](table)
+    assert sorted(os.listdir(made / LOG)) == before
+
+
+@every_operation
+@pytest.mark.parametrize("later", [0, 9])
+@pytest.mark.parametrize("wrote", [False, True])
+def test_a_table_made_anew_under_a_handle_gets_no_gap(made, operation, later, wrote):
+    table = arrowlog.Table(made)
+    table.snapshot()
+    if wrote:
+        table.append([file("f6")])
+    shutil.rmtree(made)
+    other = arrowlog.Table.create(made, SCHEMA, ["p"])
+    for number in range(later):
+        other.append([file(f"other{number}")])
+    if operation == "append":  # goes together with every table that takes it
+        assert OPERATIONS[operation](table).version == later + 1
+    else:
+        with pytest.raises(MetadataChanged):
+            OPERATIONS[operation](table)
+        assert log_of(made).version == later
+        assert table.overwrite([file("mine")]).version == later + 1
+        assert live(arrowlog.Table(made)) == ["mine"]
+    log_of(made)
+
+
+def test_a_handle_that_was_shown_the_new_table_goes_on_with_it(made):
+    table = arrowlog.Table(made)
+    for number in range(3):
+        table.append([file(f"g{number}")])
+    shutil.rmtree(made)
+    arrowlog.Table.create(made, SCHEMA, ["p"])
+    assert table.snapshot().version == 0
+    assert table.overwrite([file("new")], "p = 'x'").version == 1
+    assert live(arrowlog.Table(made)) == ["new"]
+
+
+@every_operation
+def test_a_table_that_was_dropped_is_not_written(made, operation):
+    table = arrowlog.Table(made)
+    table.snapshot()
+    shutil.rmtree(made)
+    with pytest.raises((TableNotFound, LogCorrupt, MetadataChanged)):
+        OPERATIONS[operation](table)
+    assert not made.exists()
+
+
+@every_operation
+@pytest.mark.parametrize("seen", [0, 2, 5])
+def test_a_handle_from_before_a_clean_up_commits_where_readers_look(made, operation, seen):
+    """Commits below a checkpoint are gone: their slots are free, and nobody reads them."""
+    newest = log_of(made)
+    keep = {v: (made / LOG / commit_name(v)).read_bytes() for v in range(seen + 1, 6)}
+    for version in keep:
+        os.unlink(made / LOG / commit_name(version))
+    table = arrowlog.Table(made)
+    assert table.snapshot().version == seen
+    for version, data in keep.items():
+        testing.write_file(made, commit_name(version), data)
+    for number in range(6, 9):
+        arrowlog.Table(made).append([file(f"f{number}")])
+    newest = log_of(made)
+    adds = [{"add": add} for add in newest.live.values()]
+    metadata = {"metaData": newest.commits[0].metadata}
+    testing.write_checkpoint(made, 7, [testing.protocol(), metadata, *adds[:-1]])
+    for version in range(1, 7):
+        os.unlink(made / LOG / commit_name(version))
+    table._follower.asked -= 31  # no clean-up takes away what is younger than half a minute
+    try:
+        result = OPERATIONS[operation](table)
+    except (CommitConflict, InvalidRequest):
+        assert not os.path.exists(made / LOG / commit_name(9))
+    else:
+        assert result.version == 9
+        assert arrowlog.Table(made, strict=True).snapshot().version == 9
+    assert not os.path.exists(made / LOG / commit_name(seen + 1 if seen < 5 else 6))
+    assert table.append([file("visible")]).version in (9, 10)
+    assert "visible" in live(arrowlog.Table(made, strict=True))
+
+
+def test_a_pointer_to_what_is_not_there_stops_writers(made):
+    testing.write_pointer(made, {"version": 9})
+    with pytest.raises(LogCorrupt, match="pointer speaks of version 9"):
+        arrowlog.Table(made).append([file("new")])
+    testing.write_pointer(made, {"version": 5})
+    assert arrowlog.Table(made).append([file("new")]).version == 6
+    for nonsense in (b"", b"[]", b'{"version": true}', b'{"version": "9"}'):
+        testing.write_pointer(made, nonsense)
+        arrowlog.Table(made).append([file("new")])
+
+
+def test_own_commits_count_when_others_came_between(root):
+    """What a handle added itself is overwritten by it, what it removed it cannot remove again."""
+    table = arrowlog.Table.create(root, SCHEMA, ["p"])
+    table.append([file("old")])
+    table.snapshot()
+    arrowlog.Table(root).append([file("theirs", "y")])
+    table.append([file("mine")])
+    table.overwrite([file("new")], "p = 'x'")
+    assert live(arrowlog.Table(root)) == ["new", "theirs"]
+    arrowlog.Table(root).append([file("more", "y")])
+    table.remove(["new"])
+    with pytest.raises((CommitConflict, InvalidRequest)):
+        table.remove(["new"])
+    log_of(root)
+
+
+def test_what_rests_on_a_version_minds_own_commits_since(root):
+    table = arrowlog.Table.create(root, SCHEMA, ["p"])
+    table.append([file("a"), file("b")])
+    version = table.version
+    table.remove(["a"])
+    with pytest.raises(CommitConflict):
+        table.commit([file("ab")], ["a", "b"], data_change=False, read_version=version)
+    table.set_properties({"x": "1"})
+    with pytest.raises(CommitConflict):
+        table.commit([file("c")], read_version=version)
+    assert live(arrowlog.Table(root)) == ["b"]
+
+
+def test_looking_for_itself_shows_nobody_anything(root):
+    """A handle that only went on to append has not shown what others added."""
+    table = arrowlog.Table.create(root, SCHEMA, ["p"])
+    table.append([file("seen")])
+    table.snapshot()
+    arrowlog.Table(root).append([file("unseen")])
+    table._follower.asked -= 31
+    table._committer._contact -= 31
+    table.append([file("mine", "y")])
+    with pytest.raises(arrowlog.errors.ConcurrentAppend, match="unseen"):
+        table.overwrite([file("new")], "p = 'x'")
+    table.snapshot()
+    table.overwrite([file("new")], "p = 'x'")
+    assert live(arrowlog.Table(root)) == ["mine", "new"]

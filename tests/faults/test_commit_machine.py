@@ -1,0 +1,530 @@
+"""Writers over a store that loses requests and answers: a commit lands once, or says it has not.
+
+Several handles, clocks that disagree and rivals inside every window act at random; after each step
+the log is read by a naive model. The same machine must find the fault when a guard is taken out.
+"""
+
+import inspect
+import json
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+from conftest import cases
+from faulty import FakeClock, FaultyStore, Log, Violation, insist, table_on
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from arrowlog import Table, add_file, testing
+from arrowlog.commit import committer, conflict, transaction
+from arrowlog.errors import (
+    CommitConflict,
+    CommitStateUnknown,
+    InvalidRequest,
+    StoreUnavailable,
+)
+from arrowlog.log.names import LOG, commit_name
+
+SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
+PUTS = [
+    *[()] * 8,
+    ("lost after",),
+    ("lost before",),
+    ("retried",),
+    ("transient",),
+    ("late 2",),
+    ("late 9",),
+    ("unavailable",),
+    ("transient", "lost after"),
+    ("lost before", "retried"),
+    ("lost after", "unavailable"),
+    ("late 3", "unavailable"),
+    ("lost before", "late 1"),
+]
+OUTAGES = [*[""] * 13, "lost before", "transient", "unavailable"]
+READS = [*[()] * 12, (True,), *((*[False] * n, True) for n in range(1, 6))]
+RIVALS = [
+    "append 0",
+    "append 1",
+    "bare append 0",
+    "remove",
+    "replace",
+    "compact",
+    "overwrite",
+    "properties",
+    "column",
+    "protocol",
+    "step",
+]
+PLANS = st.tuples(
+    st.sampled_from(PUTS),
+    st.sampled_from(OUTAGES),
+    st.sampled_from(READS),
+    st.sampled_from([0, 0, 0, 1, 3]),
+    st.one_of(st.just([]), st.lists(st.sampled_from(RIVALS), max_size=2)),
+)
+HANDS = st.integers(0, 2)
+PARTS = st.sampled_from(["0", "1"])
+FEW = st.integers(0, 5)
+TOLD = (CommitConflict, InvalidRequest, StoreUnavailable)
+SEEN = Counter()
+
+
+class Hand:
+    """One writer: a handle, its clock, and which files somebody has seen through it."""
+
+    def __init__(self, machine, number):
+        self.number = number
+        self.clock = FakeClock(f"hand{number}", elapsed=machine.elapsed)
+        self.machine = machine
+        self.reopen()
+
+    def reopen(self):
+        self.table = table_on(self.machine.store, self.clock)
+        self.known = set()
+
+    @property
+    def committer(self):
+        return self.table._committer
+
+    def looks(self):
+        """A handle that has shown nothing, or was told of a conflict, looks before it acts."""
+        if self.table._follower.latest is None or self.committer._behind:
+            self.known |= set(self.machine.log.live)
+
+
+class Writers(RuleBasedStateMachine):
+    """See the module."""
+
+    @initialize(cheap=st.booleans())
+    def start(self, cheap):
+        self.store = FaultyStore(cheap_stat=cheap)
+        opening = [testing.protocol(), testing.metadata(SCHEMA, ["p"])]
+        self.store.objects[f"{LOG}/{commit_name(0)}"] = testing.lines(opening)
+        self.log = Log()
+        self.log.absorb(self.store.objects)
+        self.elapsed = FakeClock("").elapsed
+        self.hands = [Hand(self, number) for number in range(3)]
+        self.clean = FaultyStore(cheap_stat=cheap)
+        self.clean.objects = self.store.objects
+        self.reader = table_on(self.clean)
+        self.files = 0
+        self.acknowledged = {}  # versions by txnId
+        self.unknown = {}
+        self.rivals = 0
+
+    # Others
+
+    def path(self):
+        self.files += 1
+        return f"f{self.files}"
+
+    def adds(self, count, part):
+        made = [self.path() for _ in range(count)]
+        return made, [add_file(p, {"p": part}, size=1, modification_time=1) for p in made]
+
+    def rival(self, kind):
+        """Somebody else's commit, written by hand into the next slot."""
+        self.log.absorb(self.store.objects)
+        live, last = sorted(self.log.live), self.log.commits[-1]
+        self.rivals += 1
+        info = testing.commit_info(
+            self.log.newest_time + (1 if self.rivals % 3 else 10**6),
+            f"RIVAL {kind}",
+            txnId=f"rival-{self.rivals}",
+        )
+        word, _, part = kind.removeprefix("bare ").partition(" ")
+        actions = [] if kind.startswith("bare") else [info]
+        if word == "append":
+            actions.append(testing.add(self.path(), {"p": part}))
+        elif word == "step":
+            step = self.log.steps.get("a", (-1, 0))[0] + 1
+            info["commitInfo"]["txn"] = {"appId": "a", "version": step}
+            actions.append(testing.add(self.path(), {"p": "0"}))
+        elif word == "properties":
+            new = {**last.metadata["configuration"], f"rival{self.rivals}": "x"}
+            actions.append({"metaData": {**last.metadata, "configuration": new}})
+        elif word == "column":
+            schema = json.loads(last.metadata["schemaString"])
+            column = {"name": f"r{self.rivals}", "type": "long", "nullable": True, "metadata": {}}
+            schema["fields"].append(column)
+            actions.append({"metaData": {**last.metadata, "schemaString": json.dumps(schema)}})
+        elif word == "protocol":
+            actions.append(testing.protocol(3, 3))
+        elif word == "overwrite":
+            actions += [testing.remove(name) for name in live]
+            actions.append(testing.add(self.path(), {"p": "1"}))
+        elif live:
+            actions += self._touch(word, live)
+        data = testing.lines(actions)
+        if data:
+            self.store.objects[f"{LOG}/{commit_name(self.log.version + 1)}"] = data
+            self.log.absorb(self.store.objects)
+
+    def _touch(self, word, live):
+        """Actions on files that are there."""
+        some = live[self.rivals % len(live)]
+        part = self.log.live[some]["partitionValues"]
+        if word == "remove":
+            return [testing.remove(some)]
+        if word == "replace":
+            return [testing.add(some, part, size=self.rivals)]
+        return [
+            testing.remove(some, dataChange=False),
+            testing.add(self.path(), part, dataChange=False),
+        ]
+
+    # What every operation goes through
+
+    def act(self, number, plan, call, verify):
+        """Do it while the store fails as planned; whatever is said must be true."""
+        hand, store = self.hands[number], self.store
+        hand.looks()
+        puts, outage, reads, lag, rivals = plan
+        store.puts, store.outage, store.lag = list(puts), outage, lag
+        store.reads = list(reads)
+        store.window = [lambda kind=kind: self.rival(kind) for kind in rivals]
+        issued = len(hand.clock.ids)
+        try:
+            result = call(hand.table)
+        except TOLD as error:
+            SEEN[type(error).__name__] += 1
+            result = None
+        except CommitStateUnknown as error:
+            SEEN["CommitStateUnknown"] += 1
+            insist(error.txn_id in hand.clock.ids[issued:], "another's id")
+            self.unknown[error.txn_id] = error.version
+            result = None
+        store.heal()
+        self.log.absorb(store.objects)
+        if result is None:
+            return
+        if result.duplicate:
+            SEEN["duplicate"] += 1
+            verify(hand, None, result)
+            return
+        SEEN["done"] += 1
+        SEEN["retried"] += result.attempts > 1
+        insist(result.txn_id in hand.clock.ids[issued:], "another's id")
+        insist(self.log.at.get(result.txn_id) == result.version, f"{result} is not in the log")
+        self.acknowledged[result.txn_id] = result.version
+        commit = self.log.commits[result.version]
+        insist(commit.info["timestamp"] == result.timestamp, "another time")
+        hand.known |= set(commit.adds)
+        verify(hand, commit, result)
+
+    # Operations
+
+    @rule(number=HANDS, plan=PLANS, part=PARTS, count=st.integers(1, 2))
+    def append(self, number, plan, part, count):
+        paths, adds = self.adds(count, part)
+
+        def verify(hand, commit, result):
+            insist(sorted(commit.adds) == sorted(paths) and not commit.removes, "append")
+            insist(result.operation_metrics["numAddedFiles"] == count, "metrics")
+
+        self.act(number, plan, lambda table: table.append(adds), verify)
+
+    @rule(number=HANDS, plan=PLANS, app=st.sampled_from("ab"), ahead=st.integers(-1, 1))
+    def step(self, number, plan, app, ahead):
+        step = max(self.log.steps.get(app, (-1, 0))[0] + ahead, 0)
+        self._step(number, plan, app, step)
+        if self.unknown and ahead == 1:  # whoever does not know tries the same again
+            self._step(number, ((), "", (), 0, []), app, step)
+            insist(self.log.steps[app][0] >= step, "the step was not taken")
+
+    def _step(self, number, plan, app, step):
+        paths, adds = self.adds(1, "0")
+
+        def verify(hand, commit, result):
+            if commit is None:
+                insist(self.log.steps.get(app, (-1, 0))[0] >= step, "a step that nobody took")
+                insist(not set(paths) & set(self.log.live), "a duplicate was written")
+            else:
+                insist(commit.info["txn"] == {"appId": app, "version": step}, "txn")
+                insist(sorted(commit.adds) == paths and not commit.removes, "step")
+
+        self.act(number, plan, lambda table: table.append(adds, txn=(app, step)), verify)
+
+    @rule(number=HANDS, plan=PLANS, which=FEW, seen=st.booleans())
+    def remove(self, number, plan, which, seen):
+        choice = sorted(self.hands[number].known) if seen else sorted(self.log.live)
+        gone = [choice[which % len(choice)]] if choice else ["nothing"]
+
+        def verify(hand, commit, result):
+            insist(commit.removes == gone and not commit.adds, "remove")
+
+        self.act(number, plan, lambda table: table.remove(gone), verify)
+
+    @rule(number=HANDS, plan=PLANS, part=PARTS)
+    def remove_where(self, number, plan, part):
+        def verify(hand, commit, result):
+            insist(not in_part(commit.after, part) and not commit.adds, "remove where")
+            insist(sorted(commit.removes) == in_part(commit.before, part), "remove where")
+
+        self.act(number, plan, lambda table: table.remove([("p", "=", part)]), verify)
+
+    @rule(number=HANDS, plan=PLANS, part=PARTS, count=st.integers(1, 2))
+    def overwrite(self, number, plan, part, count):
+        paths, adds = self.adds(count, part)
+
+        def verify(hand, commit, result):
+            insist(sorted(commit.after) == sorted(paths), "overwrite leaves others' files")
+
+        self.act(number, plan, lambda table: table.overwrite(adds), verify)
+
+    @rule(number=HANDS, plan=PLANS, part=PARTS, count=st.integers(0, 2))
+    def overwrite_where(self, number, plan, part, count):
+        paths, adds = self.adds(count, part)
+        where = [("p", "=", part)]
+
+        def verify(hand, commit, result):
+            insist(in_part(commit.after, part) == sorted(paths), "overwrite where leaves files")
+            unseen = set(commit.removes) - hand.known
+            insist(not unseen, f"overwrite where removes {unseen}, which nobody has seen")
+
+        self.act(number, plan, lambda table: table.overwrite(adds, where), verify)
+
+    @rule(number=HANDS, plan=PLANS, back=FEW, which=FEW, rewrite=st.booleans())
+    def merge(self, number, plan, back, which, rewrite):
+        """Files of an earlier version into one, or an update that rests on one."""
+        base = self.log.commits[max(self.log.version - back, 0)]
+        part = "01"[which % 2]
+        choice = in_part(base.after, part)
+        gone = [choice[(which + n) % len(choice)] for n in range(min(2, len(choice)))]
+        rewrite = rewrite and bool(gone)  # the same rows as before must have been somewhere
+        paths, adds = self.adds(1, part)
+
+        def call(table):
+            return table.commit(
+                adds, gone, operation="MERGE", data_change=not rewrite, read_version=base.version
+            )
+
+        def verify(hand, commit, result):
+            insist(sorted(commit.removes) == sorted(gone), "merge removes")
+            insist(sorted(commit.adds) == paths, "merge adds")
+            between = self.log.commits[base.version + 1 : commit.version]
+            insist(commit.metadata == base.metadata, "metadata changed under a merge")
+            insist(commit.protocol == base.protocol, "the protocol changed under a merge")
+            touched = {name for other in between for name in (*other.adds, *other.removes)}
+            insist(not touched & set(gone), "a merge of what is no longer there")
+
+        self.act(number, plan, call, verify)
+
+    @rule(number=HANDS, plan=PLANS, back=FEW, part=PARTS)
+    def update(self, number, plan, back, part):
+        """An append that was decided by reading a partition at an earlier version."""
+        base = max(self.log.version - back, 0)
+        paths, adds = self.adds(1, "1")
+        where = [("p", "=", part)]
+
+        def verify(hand, commit, result):
+            insist(sorted(commit.adds) == paths and not commit.removes, "update")
+            for other in self.log.commits[base + 1 : commit.version]:
+                fresh = {k: v for k, v in other.adds.items() if v.get("dataChange", True)}
+                insist(not in_part(fresh, part), "rows that an update should have read")
+
+        self.act(number, plan, lambda t: t.commit(adds, where=where, read_version=base), verify)
+
+    @rule(number=HANDS, plan=PLANS, key=st.sampled_from("xyz"))
+    def properties(self, number, plan, key):
+        self.files += 1
+        new = {key: str(self.files)}
+
+        def verify(hand, commit, result):
+            old = self.log.commits[commit.version - 1].metadata
+            wanted = {**old, "configuration": {**old["configuration"], **new}}
+            insist(commit.metadata == wanted, "somebody's properties are gone")
+            insist(not commit.adds and not commit.removes, "properties")
+
+        self.act(number, plan, lambda table: table.set_properties(new), verify)
+
+    @rule(number=HANDS, plan=PLANS)
+    def column(self, number, plan):
+        self.files += 1
+        name = f"c{self.files}"
+
+        def verify(hand, commit, result):
+            old = self.log.commits[commit.version - 1].metadata
+            names = [
+                [item["name"] for item in json.loads(found["schemaString"])["fields"]]
+                for found in (old, commit.metadata)
+            ]
+            insist(names[1] == [*names[0], name], "somebody's columns are gone")
+
+        self.act(number, plan, lambda table: table.add_columns({name: pa.int64()}), verify)
+
+    @rule(number=HANDS, plan=PLANS, back=st.integers(1, 8))
+    def restore(self, number, plan, back):
+        target = self.log.commits[max(self.log.version - back, 0)]
+
+        def verify(hand, commit, result):
+            insist(sorted(commit.after) == sorted(target.after), "restore")
+            insist(commit.metadata == target.metadata, "restore of the metadata")
+
+        self.act(number, plan, lambda table: table.restore(target.version), verify)
+
+    # The world
+
+    @rule(number=HANDS)
+    def look(self, number):
+        hand = self.hands[number]
+        snapshot = hand.table.snapshot()
+        hand.known = set(snapshot.state.adds["key"].to_pylist())
+
+    @rule(number=HANDS)
+    def reopen(self, number):
+        self.hands[number].reopen()
+
+    @rule(kind=st.sampled_from(RIVALS))
+    def interfere(self, kind):
+        self.rival(kind)
+
+    @rule(number=HANDS, hours=st.integers(-50, 50))
+    def set_clock(self, number, hours):
+        self.hands[number].clock.skew_ms = hours * 3_600_000
+
+    @rule()
+    def wait(self):
+        """Half a minute: nobody relies on what it knew before."""
+        self.elapsed[0] += 31
+        for hand in self.hands:
+            hand.table._follower.asked -= 31
+
+    @invariant()
+    def promises(self):
+        self.log.absorb(self.store.objects)
+        for txn_id, version in self.log.at.items():
+            known = self.acknowledged.get(txn_id, self.unknown.get(txn_id))
+            if not txn_id.startswith("rival"):
+                insist(known == version, f"{txn_id} is in the log as {version}, told: {known}")
+        for txn_id, version in self.acknowledged.items():
+            insist(self.log.at.get(txn_id) == version, f"{txn_id} was told to be {version}")
+        same(self.reader.snapshot(), self.log)
+        for hand in self.hands:
+            if hand.table._follower.latest is not None:
+                same(hand.table._follower.latest, self.log)
+
+    def teardown(self):
+        if len(self.log.commits) == len(self.store.objects):  # not after a violation
+            same(table_on(self.clean).snapshot(), self.log)
+
+
+def in_part(files, part):
+    return sorted(p for p, add in files.items() if add["partitionValues"].get("p") == part)
+
+
+def same(snapshot, log):
+    """A state by arrowlog is what the naive replay says of its version."""
+    commit = log.commits[snapshot.version]
+    keys = snapshot.state.adds["key"].to_pylist()
+    insist(sorted(keys) == sorted(commit.after), f"state of version {snapshot.version}")
+    insist(
+        snapshot.metadata.configuration == commit.metadata["configuration"],
+        f"metadata of version {snapshot.version}",
+    )
+
+
+def test_commits_land_once_whatever_the_store_does():
+    SEEN.clear()
+    how = settings(max_examples=cases(300), stateful_step_count=40, report_multiple_bugs=False)
+    run_state_machine_as_test(Writers, settings=how)
+    print(dict(SEEN))
+    told = {
+        "done",
+        "retried",
+        "duplicate",
+        "CommitStateUnknown",
+        "StoreUnavailable",
+        "ConcurrentRemove",
+        "ConcurrentAppend",
+        "MetadataChanged",
+        "ProtocolChanged",
+    }
+    assert cases(300) < 100 or told <= set(SEEN)  # the machine has been everywhere
+
+
+def broken(module, old, new):
+    """The module's names with one guard taken out of its source."""
+    source = inspect.getsource(module)
+    assert source.count(old) == 1, old
+    names = dict(vars(module))
+    exec(compile(source.replace(old, new), module.__file__, "exec"), names)
+    return names
+
+
+TRANSACTION_GUARDS = {
+    "the own id": ("if rival.txn_id == work.txn_id:", "if False:"),
+    "rising times": ("max(clock.now_ms(), (head.timestamp or 0) + 1)", "clock.now_ms()"),
+    "lost answers": ("work.unknown |= outcome is not Outcome.NOT_APPLIED", "pass"),
+    "an unknown put before a refusal": (
+        "if work.unknown:\n                raise",
+        "if False:\n                raise",
+    ),
+    "steps taken before": ("if duplicate is not None:", "if False:"),
+    "own commits": ("return True  # the same hand", "return False  # the same hand"),
+    "the whole made anew": ("looks_at_files, draft.rebuild", "looks_at_files, False"),
+}
+CONFLICT_GUARDS = ["_metadata", "_removes", "_reads"]
+
+
+def finds_a_violation(examples=300):
+    how = settings(
+        max_examples=examples,
+        stateful_step_count=40,
+        derandomize=True,
+        database=None,
+        phases=[Phase.generate],
+        report_multiple_bugs=False,
+        print_blob=False,
+    )
+    with pytest.raises(Violation) as found:
+        run_state_machine_as_test(Writers, settings=how)
+    print(found.value)
+
+
+@pytest.mark.parametrize("guard", TRANSACTION_GUARDS)
+def test_the_machine_misses_every_guard_of_a_transaction(guard, monkeypatch):
+    names = broken(transaction, *TRANSACTION_GUARDS[guard])
+    monkeypatch.setattr(committer, "run", names["run"])
+    finds_a_violation()
+
+
+@pytest.mark.parametrize("guard", CONFLICT_GUARDS)
+def test_the_machine_misses_every_check_for_conflicts(guard, monkeypatch):
+    monkeypatch.setattr(conflict, guard, lambda *_: None)
+    finds_a_violation()
+
+
+def test_the_machine_misses_the_word_of_a_commit_that_landed(monkeypatch):
+    names = broken(committer, "except StoreUnavailable:  #", "except ZeroDivisionError:  #")
+    monkeypatch.setattr(committer.Committer, "_note", names["Committer"]._note)
+    finds_a_violation()
+
+
+def overwritten_after_going_on(root):
+    """A handle goes on for its own needs, then overwrites a part that others have added to."""
+    Table.create(root, SCHEMA, ["p"])
+    one, two = Table(root), Table(root)
+    one.snapshot()
+    two.append([add_file("unseen", {"p": "x"}, size=1, modification_time=1)])
+    one._follower.asked -= 31
+    one.append([add_file("own", {"p": "y"}, size=1, modification_time=1)])
+    new = add_file("new", {"p": "x"}, size=1, modification_time=1)
+    return one.overwrite([new], where="p = 'x'")
+
+
+def test_what_was_shown_is_told_apart_from_what_was_read(tmp_path, monkeypatch):
+    """Too rare for the machine to find; without the guard the unseen file is removed."""
+    with pytest.raises(CommitConflict, match="'unseen'"):
+        overwritten_after_going_on(tmp_path / "guarded")
+    monkeypatch.setattr(committer.Committer, "_go_on", lambda self: self._follower.newest())
+    bare = overwritten_after_going_on(tmp_path / "bare")
+    assert bare.operation_metrics["numRemovedFiles"] == 1

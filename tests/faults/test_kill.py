@@ -1,0 +1,55 @@
+"""Committers killed at any moment: what they were told is in the log, and all of it is whole."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import killing
+from conftest import cases
+from faulty import Log
+
+import arrowlog
+from arrowlog.log.names import LOG, read_listing
+
+KILLS = 40  # of one table: a log that stays short makes for more kills a second
+
+
+def test_killed_committers_leave_whole_commits_and_no_gap(tmp_path):
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    roots = [tmp_path / f"table{number}" for number in range(cases(25))]
+    for root in roots:
+        arrowlog.Table.create(root, killing.SCHEMA, ["p"])
+    program = [sys.executable, killing.__file__, str(seed), str(KILLS), *map(str, roots)]
+    path = os.pathsep.join(filter(None, [str(Path(arrowlog.__file__).parents[1]), *sys.path]))
+    done = subprocess.run(
+        program,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    told = [json.loads(text) for text in done.stdout.splitlines()]
+    for root, commits in zip(roots, told, strict=True):
+        check(root, commits)
+    count = sum(map(len, told))
+    print(f"{len(roots) * KILLS} kills, {count} commits told of")
+    assert count > len(roots)
+
+
+def check(root, told):
+    log = Log()
+    names = sorted(os.listdir(root / LOG))
+    assert names == sorted(read_listing(names).commits.values()), "debris"
+    log.absorb({f"{LOG}/{name}": (root / LOG / name).read_bytes() for name in names})
+    for version, txn_id in told:
+        assert log.at[txn_id] == version
+    snapshot = arrowlog.Table(root, strict=True).snapshot()
+    assert snapshot.version == log.version
+    assert sorted(snapshot.files["path"].to_pylist()) == sorted(log.live)
+    table = arrowlog.Table(root, strict=True)
+    last = table.append([arrowlog.add_file("last", {"p": None}, size=1, modification_time=1)])
+    assert last.version == log.version + 1

@@ -1,0 +1,298 @@
+"""Stores on a faulty wire: what they say of a put is true, what they read is right or late."""
+
+import contextlib
+import random
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import places
+import pytest
+import wire
+from conftest import cases
+from servers import Server
+from wire import ALWAYS, Fault
+
+from arrowlog.errors import InvalidRequest, StoreUnavailable
+from arrowlog.log.store import Outcome, objects, open_store, s3
+
+LOG = "_transaction_log"
+SILENCE = 0.8
+PATIENCE = 25  # far above what an operation may take, far below what a hung one would
+DONE, EXISTS, NOT_APPLIED, UNKNOWN = Outcome
+PUTS = {
+    # A connection that was used before may be tried again by the client's own HTTP layer.
+    "dropped before": (Fault("drop", "PUT"), {UNKNOWN, DONE}),
+    "dropped after": (Fault("drop", "PUT", after=True), {UNKNOWN, EXISTS}),
+    "500 before": (Fault(500, "PUT"), {UNKNOWN}),
+    "500 after": (Fault(500, "PUT", after=True), {UNKNOWN}),
+    "503 before": (Fault(503, "PUT"), {UNKNOWN}),
+    "503 after": (Fault(503, "PUT", after=True), {UNKNOWN}),
+    "409": (Fault(409, "PUT"), {NOT_APPLIED}),
+    "hanging before": (Fault("hang", "PUT"), {UNKNOWN}),
+    "hanging after": (Fault("hang", "PUT", after=True), {UNKNOWN}),
+    "cut": (Fault("cut", "PUT"), {UNKNOWN, EXISTS}),
+}
+ONCE = {
+    "dropped": ("drop", False),
+    "dropped after": ("drop", True),
+    "500": (500, False),
+    "503 after": (503, True),
+    "cut": ("cut", True),
+    "hanging": ("hang", False),
+}
+READS = {
+    "get": ("GET", lambda store: store.get(f"{LOG}/1")),
+    "get_range": ("GET", lambda store: store.get_range(f"{LOG}/1", 10, 60_000)),
+    "get_many": ("GET", lambda store: store.get_many([f"{LOG}/1", f"{LOG}/2", f"{LOG}/1"])),
+    "find_many": ("GET", lambda store: store.find_many([f"{LOG}/1", "missing", f"{LOG}/2"])),
+    "find one": ("GET", lambda store: store.find_many([f"{LOG}/2"])),
+    "list_from": ("GET", lambda store: store.list_from(LOG, "1")),
+    "stats_from": ("GET", lambda store: {n: s.size for n, s in store.stats_from(LOG).items()}),
+    "stat": ("HEAD", lambda store: store.stat(f"{LOG}/1").size),
+    "stat of nothing": ("HEAD", lambda store: store.stat("missing")),
+}
+WRITES = {
+    "replace": ("PUT", lambda store: store.replace("pointer", b"new")),
+    "delete": ("POST", lambda store: store.delete([f"{LOG}/1"])),
+}
+
+
+@pytest.fixture(scope="module")
+def wires(seaweedfs, moto):
+    """A wire to each server."""
+    with wire.before(seaweedfs[0]) as good, wire.before(moto[0]) as careless:
+        yield {"seaweedfs": (good, seaweedfs[1]), "moto": (careless, moto[1])}
+
+
+@pytest.fixture(params=["s3fs", "obstore"])
+def faulty(request, wires):
+    """A place behind a wire, with the wire; `place.read` and `place.put` go round it."""
+    found, writer = wires["seaweedfs"]
+    there = Server("wire", found.url)
+    place = places.S3(there, accelerate=request.param == "obstore", writer=writer)
+    yield place, found
+    found.heal()
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    """A store on a place that is soon tired of silence."""
+
+    def make(place, seconds=10.0):
+        monkeypatch.setattr(s3, "_READ_SECONDS", SILENCE)
+        monkeypatch.setattr(objects, "_QUICK_SECONDS", SILENCE)
+        store = place.shared(f"hasty {seconds}", timeout_seconds=seconds)
+        with contextlib.suppress(StoreUnavailable):
+            store.find_many(["missing"])  # making the session must not count as silence
+        return store
+
+    return make
+
+
+def soon(call, *args):
+    """The answer, or the error, of a call that must not take long."""
+    pool = ThreadPoolExecutor(1)
+    try:
+        future = pool.submit(call, *args)
+        return future.exception(timeout=PATIENCE) or future.result()
+    finally:
+        pool.shutdown(wait=False)
+
+
+def copy(fault, **changed):
+    """A fault that has not happened yet."""
+    names = ("kind", "method", "match", "after", "times", "skip")
+    return Fault(**{name: getattr(fault, name) for name in names} | changed)
+
+
+def check(place, key, data, outcome, before=None):
+    """Whether an outcome is what a look past the wire shows."""
+    found = place.read(key)
+    assert outcome in Outcome
+    assert found in ((None, data) if before is None else (before,))
+    if outcome is DONE:
+        assert before is None
+        assert found == data
+    if outcome is NOT_APPLIED:
+        assert found == before
+    if outcome is EXISTS:
+        assert found is not None
+
+
+@pytest.mark.parametrize("warm", [False, True], ids=["new", "used"])
+@pytest.mark.parametrize(("fault", "allowed"), PUTS.values(), ids=PUTS)
+def test_what_is_said_about_a_put_is_true(faulty, hasty, fault, allowed, warm):
+    place, found = faulty
+    store = hasty(place) if fault.kind == "hang" else place.store
+    if warm:
+        store.put_new("warm", b"1")
+    found.faults = [copy(fault, match=f"{place.prefix}/k")]
+    outcome = soon(store.put_new, "k", b"mine")
+    assert found.faults[0].times == 0
+    assert outcome in allowed
+    check(place, "k", b"mine", outcome)
+    there = place.read("k")
+    assert place.store.put_new("k", b"again") is (DONE if there is None else EXISTS)
+    assert place.read("k") == (there or b"again")
+
+
+@pytest.mark.parametrize(("fault", "_"), PUTS.values(), ids=PUTS)
+def test_a_fault_never_overwrites_nor_claims_what_another_wrote(faulty, hasty, fault, _):
+    place, found = faulty
+    place.put("k", b"theirs")
+    store = hasty(place) if fault.kind == "hang" else place.store
+    found.faults = [copy(fault, match=place.prefix)]
+    outcome = soon(store.put_new, "k", b"mine")
+    assert found.faults[0].times == 0
+    check(place, "k", b"mine", outcome, before=b"theirs")
+
+
+def test_every_outcome_is_true_whatever_goes_wrong(faulty):
+    """Puts to few keys, by two stores, with faults at random."""
+    place, found = faulty
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    rng = random.Random(seed)
+    stores = [place.store, place.again()]
+    kinds = [fault for fault, _ in PUTS.values() if fault.kind != "hang"]
+    there = {}
+    for number in range(cases(120)):
+        key, data = (
+            f"k{rng.randrange(number // 2 + 1)}",
+            f"{number}".encode() * rng.choice([1, 9000]),
+        )
+        found.faults = [copy(rng.choice(kinds), match=place.prefix)] if rng.random() < 0.7 else []
+        outcome = rng.choice(stores).put_new(key, data)
+        check(place, key, data, outcome, before=there.get(key))
+        if (now := place.read(key)) is not None:
+            there[key] = now
+    assert len(there) > 10
+    assert all(place.read(key) == data for key, data in there.items())
+
+
+@pytest.mark.parametrize(("kind", "after"), ONCE.values(), ids=ONCE)
+@pytest.mark.parametrize(("method", "call"), READS.values(), ids=READS)
+def test_a_read_is_right_after_one_fault(faulty, hasty, method, call, kind, after):
+    place, found = faulty
+    place.put(f"{LOG}/1", b"x" * 70_000)
+    place.put(f"{LOG}/2", b"22")
+    wanted = call(place.store)
+    store = hasty(place) if kind == "hang" else place.store
+    found.faults = [Fault(kind, method, place.prefix, after=after)]
+    assert soon(call, store) == wanted
+    assert found.faults[0].times == 0
+
+
+@pytest.mark.parametrize(("kind", "after"), ONCE.values(), ids=ONCE)
+@pytest.mark.parametrize(("method", "call"), WRITES.values(), ids=WRITES)
+def test_what_can_be_done_twice_is_done_again(faulty, hasty, method, call, kind, after):
+    place, found = faulty
+    place.put(f"{LOG}/1", b"1")
+    place.put("pointer", b"old")
+    store = hasty(place) if kind == "hang" else place.store
+    found.faults = [Fault(kind, method, after=after)]
+    assert soon(call, store) is None
+    assert found.faults[0].times == 0
+    assert (place.read("pointer") == b"new") == (method == "PUT")
+    assert (place.read(f"{LOG}/1") is None) == (method == "POST")
+
+
+def all_at_once(calls, store):
+    """What each call says, errors too."""
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return dict(
+            zip(calls, pool.map(lambda call: soon(call, store), calls.values()), strict=True)
+        )
+
+
+@pytest.mark.parametrize("kind", ["drop", 503, "cut", "hang"])
+def test_a_store_that_stays_broken_is_given_up_in_time(faulty, hasty, kind):
+    place, found = faulty
+    place.put(f"{LOG}/1", b"x" * 70_000)
+    place.put(f"{LOG}/2", b"22")
+    store = hasty(place, 0.5)
+    found.faults = [
+        Fault(kind, method, times=ALWAYS) for method in ("GET", "HEAD", "PUT", "POST", "DELETE")
+    ]
+    calls = {name: call for name, (_, call) in (READS | WRITES).items()}
+    for name, error in all_at_once(calls, store).items():
+        assert isinstance(error, StoreUnavailable), (name, error)
+        assert str(error).endswith(("Check access and try again.", "read.timeoutSeconds.")), name
+
+
+@pytest.mark.parametrize("accelerate", [False, True], ids=["s3fs", "obstore"])
+def test_a_refused_connection_is_given_up_in_time(accelerate):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    options = Server("nobody", f"http://127.0.0.1:{port}").options
+    store = open_store("s3://bucket/t", options, timeout_seconds=0.5, accelerate=accelerate)
+    calls = {name: call for name, (_, call) in (READS | WRITES).items()}
+    for name, error in all_at_once(calls, store).items():
+        assert isinstance(error, StoreUnavailable), (name, error)
+    assert store.put_new("k", b"1") is UNKNOWN
+    with pytest.raises(StoreUnavailable, match="answers were lost"):
+        store.check_writable()
+
+
+@pytest.mark.parametrize("accelerate", [False, True], ids=["s3fs", "obstore"])
+def test_a_large_put_to_a_server_that_takes_no_bytes_is_given_up(accelerate):
+    """More than fits between the two: the client waits to write, and not for an answer."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        options = Server("silent", f"http://127.0.0.1:{silent.getsockname()[1]}").options
+        store = open_store("s3://bucket/t", options, timeout_seconds=0.2, accelerate=accelerate)
+        assert soon(store.put_new, "k", b"x" * 20_000_000) is UNKNOWN
+
+
+@pytest.fixture(params=["s3fs", "obstore"])
+def careless(request, wires):
+    """A server that ignores the condition: it is lost on the way. SeaweedFS would see that."""
+    found, writer = wires["moto"]
+    there = Server("wire", found.url)
+    found.strip = {"if-none-match"}
+    yield places.S3(there, accelerate=request.param == "obstore", writer=writer), found
+    found.heal()
+
+
+@pytest.fixture(autouse=True)
+def unproven(monkeypatch):
+    """No bucket has been found good before."""
+    for module in (s3, objects):
+        monkeypatch.setattr(module, "PROBED", set())
+
+
+def test_a_server_that_ignores_the_condition_is_found_out(careless):
+    place, _ = careless
+    for _ in range(2):
+        with pytest.raises(InvalidRequest, match="If-None-Match"):
+            place.store.check_writable()
+    assert place.store.list_from(LOG) == []
+
+
+@pytest.mark.parametrize("skip", [0, 1])
+@pytest.mark.parametrize("fault", [f for f, _ in PUTS.values() if f.kind != "hang"], ids=str)
+def test_a_lost_answer_does_not_speak_for_a_careless_server(careless, fault, skip):
+    place, found = careless
+    found.faults = [copy(fault, match=f"{place.prefix}/{LOG}/.probe", skip=skip)]
+    with pytest.raises(InvalidRequest, match="If-None-Match"):
+        place.store.check_writable()
+
+
+@pytest.mark.parametrize("skip", [0, 1])
+@pytest.mark.parametrize("fault", [f for f, _ in PUTS.values() if f.kind != "hang"], ids=str)
+def test_a_lost_answer_does_not_speak_against_a_good_server(faulty, fault, skip):
+    place, found = faulty
+    found.faults = [copy(fault, match=f"{place.prefix}/{LOG}/.probe", skip=skip)]
+    place.store.check_writable()
+    asked = len(found.asked)
+    place.store.check_writable()
+    assert len(found.asked) == asked  # once is enough
+    assert place.store.list_from(LOG) == []
+
+
+def test_a_server_whose_answers_are_all_lost_is_not_committed_to(faulty):
+    place, found = faulty
+    found.faults = [Fault(500, "PUT", after=True, times=ALWAYS)]
+    with pytest.raises(StoreUnavailable, match="answers were lost"):
+        place.store.check_writable()
+    found.heal()
+    place.store.check_writable()

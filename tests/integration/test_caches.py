@@ -1,0 +1,301 @@
+"""What is kept between questions: how many requests that saves, and that it never deceives."""
+
+import shutil
+import threading
+import time
+
+import places
+import pytest
+import small
+import wire
+from servers import BUCKET, Server
+
+import arrowlog
+from arrowlog import testing
+from arrowlog.log.names import commit_name
+from arrowlog.state import follow
+
+ALL = (
+    "get",
+    "get_range",
+    "get_many",
+    "find_many",
+    "read_into",
+    "list_from",
+    "stats_from",
+    "stat",
+    "put_new",
+    "replace",
+    "delete",
+)
+
+
+class Counting:
+    """A store that writes down what it is asked."""
+
+    def __init__(self, store):
+        self.inner = store
+        self.asked = []
+
+    def __getattr__(self, name):
+        found = getattr(self.inner, name)
+        if name not in ALL:
+            return found
+
+        def call(*arguments, **how):
+            self.asked.append(name)
+            return found(*arguments, **how)
+
+        return call
+
+
+def counted(table):
+    store = Counting(table._store)
+    table._store = table._follower.store = store
+    return store.asked
+
+
+def commit(root, version, name):
+    testing.write_commit(root, version, [testing.add(name, {"day": None})])
+
+
+def opened(root, **options):
+    table = arrowlog.Table(root, options=options)
+    table.snapshot()
+    return table, counted(table)
+
+
+class Time:
+    """Seconds that pass when told to."""
+
+    def __init__(self):
+        self.now = time.monotonic()
+
+    def monotonic(self):
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Time()
+    monkeypatch.setattr(follow, "time", clock)
+    return clock
+
+
+def test_an_answer_that_may_be_old_costs_no_request(table, clock):
+    handle, asked = opened(table)
+    first = handle.snapshot()
+    asked.clear()
+    commit(table, 2, "b")
+    clock.now += 2
+    assert handle.snapshot(max_staleness=5.0) is first
+    assert handle.scan("id > 3", max_staleness=5.0).total_files == 1
+    assert asked == []
+    assert handle.snapshot().version == 2
+    assert asked != []
+
+
+def test_an_answer_that_is_too_old_is_asked_for_again(table, clock):
+    handle, _ = opened(table)
+    handle.snapshot()
+    commit(table, 2, "b")
+    clock.now += 5.1
+    assert handle.snapshot(max_staleness=5.0).version == 2
+
+
+def test_expiration_caps_what_may_be_old(table, clock):
+    handle, _ = opened(table, **{"transaction.cache.expirationSeconds": 3})
+    commit(table, 2, "b")
+    clock.now += 1
+    assert handle.snapshot(max_staleness=3600).version == 1
+    clock.now += 2.5
+    assert handle.snapshot(max_staleness=3600).version == 2
+    none, _ = opened(table, **{"transaction.cache.expirationSeconds": 0})
+    commit(table, 3, "c")
+    assert none.snapshot(max_staleness=3600).version == 3
+
+
+def test_an_earlier_version_expires_too(table, clock):
+    commit(table, 2, "b")
+    handle, asked = opened(table, **{"transaction.cache.expirationSeconds": 3})
+    first = handle.snapshot(version=1)
+    assert handle.snapshot(version=1) is first
+    clock.now += 4
+    asked.clear()
+    assert handle.snapshot(version=1) is not first
+    assert "read_into" in asked
+
+
+@pytest.mark.parametrize("where", ["call", "table"])
+def test_without_a_cache_everything_is_read_anew(root, where):
+    off = {"transaction.cache.enabled": "false"}
+    properties = off if where == "table" else {}
+    arrowlog.Table.create(root, small.SCHEMA, properties=properties)
+    handle, asked = opened(root, **(off if where == "call" else {}))
+    for question in ({}, {"max_staleness": 3600.0}, {"version": 0}, {"version": 0}):
+        asked.clear()
+        handle.snapshot(**question)
+        assert "read_into" in asked, question
+    assert set(vars_of(handle.cache_stats()).values()) == {0.0}
+
+
+def vars_of(stats):
+    return {name: getattr(stats, name) for name in type(stats).__dataclass_fields__}
+
+
+def test_half_way_an_answer_is_renewed_behind_the_readers_back(table, clock):
+    handle, _ = opened(table)
+    commit(table, 2, "b")
+    clock.now += 3
+    old = handle.snapshot(max_staleness=5.0)
+    assert old.version == 1
+    handle._follower._refreshing.join(60)
+    assert handle._follower.latest.version == 2
+    assert handle.snapshot(max_staleness=5.0).version == 2
+
+
+def test_nobody_waits_for_the_one_who_renews(table, clock):
+    handle, _ = opened(table)
+    inside, leave = threading.Event(), threading.Event()
+    usual = handle._follower._catch_up
+
+    def slow():
+        inside.set()
+        assert leave.wait(60)
+        return usual()
+
+    handle._follower._catch_up = slow
+    clock.now += 3
+    first = handle.snapshot(max_staleness=5.0)
+    assert inside.wait(60)
+    done = []
+    reader = threading.Thread(target=lambda: done.append(handle.snapshot(max_staleness=5.0)))
+    reader.start()
+    reader.join(30)
+    leave.set()
+    handle._follower._refreshing.join(60)
+    assert done == [first]
+
+
+def test_hit_rates_tell_what_was_at_hand(table):
+    commit(table, 2, "b")
+    handle = arrowlog.Table(table)
+    assert set(vars_of(handle.cache_stats()).values()) == {0.0}
+    handle.snapshot()  # read
+    handle.snapshot()  # at hand, after asking whether there is news
+    handle.snapshot(max_staleness=60)  # at hand, without asking
+    handle.snapshot(max_staleness=60)
+    stats = handle.cache_stats()
+    assert stats.protocol_hit_rate == stats.metadata_hit_rate == stats.files_hit_rate == 0.75
+    assert stats.versions_list_hit_rate == 0.5
+    for version in (1, 1, 2, 0):  # read, at hand, the newest is at hand, read
+        handle.snapshot(version=version)
+    assert handle.cache_stats().version_hit_rate == 0.5
+
+
+def test_a_handle_that_only_travels_remembers_too(table):
+    handle = arrowlog.Table(table)
+    assert handle.snapshot(version=0) is handle.snapshot(version=0)
+    assert handle.cache_stats().version_hit_rate == 0.5
+
+
+def test_old_versions_push_each_other_out(root):
+    testing.write_commit(root, 0, small.OPENING)
+    for version in range(1, 20):
+        commit(root, version, f"f{version}")
+    handle = arrowlog.Table(root)
+    handle.snapshot()
+    for version in range(15):
+        handle.snapshot(version=version)
+    assert len(handle._follower._cache._kept) == 8
+
+
+def test_what_is_forgotten_is_read_again(table):
+    handle, asked = opened(table)
+    handle.snapshot(version=0)
+    handle.invalidate_cache()
+    asked.clear()
+    assert handle.snapshot(max_staleness=3600).version == 1
+    assert "read_into" in asked
+    asked.clear()
+    handle.snapshot(version=0)
+    assert "read_into" in asked
+
+
+def opening(kind):
+    """The same id as before, as when a table is copied over another; or a new one."""
+    ids = {} if kind == "same id" else {"id": "11111111-0000-4000-8000-000000000000"}
+    return [testing.protocol(), testing.metadata(small.SCHEMA, ["day"], **ids)]
+
+
+def put(place, version, actions):
+    place.put(f"_transaction_log/{commit_name(version)}", testing.lines(actions))
+
+
+def drop(place):
+    if isinstance(place, places.S3):
+        found = place.writer.list_objects_v2(Bucket=BUCKET, Prefix=place.prefix)
+        for item in found.get("Contents", ()):
+            place.writer.delete_object(Bucket=BUCKET, Key=item["Key"])
+    elif isinstance(place, places.Memory):
+        place.store.fs.rm(place.store.path(""), recursive=True)
+    else:
+        shutil.rmtree(place.uri)
+
+
+@pytest.mark.parametrize("longer", [0, 2])
+@pytest.mark.parametrize("kind", ["same id", "new id"])
+@pytest.mark.parametrize("where", ["local", "memory", "s3fs-moto", "obstore-moto"])
+def test_a_table_made_anew_is_never_answered_from_the_old_one(where, kind, longer, request):
+    place = places.make(where, request)
+    put(place, 0, opening("same id"))
+    for version in (1, 2):
+        put(place, version, [testing.add(f"old{version}", {"day": None})])
+    options = {"store.accelerate": where.startswith("obstore")}
+    handle = arrowlog.Table(place.uri, place.options, options=options)
+    assert small.paths(handle.snapshot()) == ["old1", "old2"]
+    assert small.paths(handle.snapshot(version=1)) == ["old1"]
+    drop(place)
+    put(place, 0, opening(kind))
+    for version in range(1, 3 + longer):
+        put(place, version, [testing.add(f"new{version}", {"day": None})])
+    if not longer:
+        assert small.paths(handle.snapshot(version=1)) == ["new1"]
+    assert small.paths(handle.snapshot()) == [f"new{v}" for v in range(1, 3 + longer)]
+    assert small.paths(handle.snapshot(version=1)) == ["new1"]
+    assert small.paths(handle.snapshot(version=2)) == ["new1", "new2"]
+
+
+@pytest.fixture(scope="module")
+def line(moto):
+    with wire.before(moto[0]) as found:
+        yield found, moto[1]
+
+
+@pytest.mark.parametrize("accelerate", [True, False], ids=["obstore", "s3fs"])
+def test_looking_for_news_where_there_is_none_is_one_request(line, accelerate):
+    found, writer = line
+    place = places.S3(Server("wire", found.url), accelerate=accelerate, writer=writer)
+    options = {"store.accelerate": accelerate, "checkpoint.format": "json"}
+    handle = arrowlog.Table.create(
+        place.uri, small.SCHEMA, storage_options=place.options, options=options
+    )
+    handle.refresh()
+
+    def requests(call):
+        found.asked.clear()
+        call()
+        return list(found.asked)
+
+    assert [method for method, _ in requests(handle.refresh)] == ["GET"]
+    for number in range(3):
+        handle.append([arrowlog.add_file(f"f{number}", size=1)])
+        own = requests(handle.refresh)  # the listing, and the commit itself
+        assert len(own) == 2, own
+        assert len(requests(handle.refresh)) == 1
+    put(place, 4, [testing.add("theirs")])
+    assert len(requests(handle.refresh)) == 2
+    assert handle.snapshot().num_files == 4
+    handle.checkpoint()
+    assert len(requests(handle.refresh)) == 1
+    assert requests(lambda: handle.snapshot(max_staleness=60)) == []

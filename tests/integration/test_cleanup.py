@@ -1,0 +1,524 @@
+"""Clean-up of real logs under a moving clock: what is promised stays, what goes was announced."""
+
+import json
+import logging
+import os
+import random
+import time
+
+import model
+import places
+import pytest
+import small
+from conftest import cases
+from faulty import FakeClock
+
+import arrowlog
+from arrowlog import testing
+from arrowlog.errors import StoreUnavailable
+from arrowlog.log import store as store_module
+from arrowlog.log.names import POINTER, commit_name, read_listing
+from arrowlog.upkeep.retention import Policy
+
+FORMATS = ["json"]
+HOUR = 3_600_000
+DAY = 24 * HOUR
+
+
+def log_of(root):
+    return f"{root}/_transaction_log"
+
+
+def names(root):
+    return set(os.listdir(log_of(root)))
+
+
+def now_ms():
+    return int(time.time() * 1000)
+
+
+def age(root, name, millis):
+    """Make a file older than it is."""
+    then = time.time() - millis / 1000
+    os.utime(f"{log_of(root)}/{name}", (then, then))
+
+
+def build(root, versions=12, at=(4, 8, 12), form="json", **properties):
+    """A table with checkpoints; nothing is cleaned up by itself."""
+    properties = {"checkpoint.format": form, **properties}
+    off = {"checkpoint.enabled": False}
+    table = arrowlog.Table.create(root, small.SCHEMA, ["day"], properties, options=off)
+    for version in range(1, versions + 1):
+        table.append([arrowlog.add_file(f"f{version}", {"day": None}, size=version)])
+        if version in at:
+            table.checkpoint()
+    return table
+
+
+def age_all(root, millis):
+    for name in names(root):
+        age(root, name, millis)
+
+
+def facts(table, version):
+    return table.snapshot(version=version).files.sort_by("path").to_pylist()
+
+
+def test_old_commits_below_a_checkpoint_go_and_nothing_else(root):
+    table = build(root)
+    before = names(root)
+    assert table.cleanup().num_files == 0  # nothing is old
+    age_all(root, 31 * DAY)
+    result = table.cleanup()
+    gone = before - names(root)
+    assert gone == {commit_name(v) for v in range(1, 12)} | {
+        f"{v:020d}.checkpoint.json" for v in (4, 8)
+    }
+    assert {path.rpartition("/")[2] for path in result.files["path"].to_pylist()} == gone
+    assert result.retention.versions == (0, 12)
+    assert (result.earliest_version, table.earliest_version) == (12, 12)
+    assert arrowlog.Table(root).snapshot().num_files == 12
+    assert arrowlog.Table(root).snapshot(version=0).num_files == 0
+    with pytest.raises(arrowlog.InvalidRequest, match="cleaned up to version 12"):
+        arrowlog.Table(root).snapshot(version=3)
+    assert table.append([arrowlog.add_file("x", {"day": None}, size=1)]).version == 13
+
+
+def test_old_checkpoints_go_sooner_and_take_no_version_with_them(root):
+    table = build(root)
+    before = [facts(table, version) for version in range(13)]
+    age_all(root, 3 * HOUR)
+    result = table.cleanup()
+    assert set(result.files["kind"].to_pylist()) == {"checkpoint"}
+    assert result.files["version"].to_pylist() == [4, 8]
+    assert result.retention.versions == tuple(range(13))
+    again = arrowlog.Table(root)
+    assert [facts(again, version) for version in range(13)] == before
+    assert again.snapshot().report.checkpoint == 12
+
+
+def test_the_newest_checkpoint_and_its_parts_never_go(root):
+    table = build(root, **{"checkpoint.maxFileSize": 1})
+    age_all(root, 10_000 * DAY)
+    table.cleanup()
+    left = [name for name in names(root) if ".checkpoint." in name]
+    assert {int(name[:20]) for name in left} == {12}
+    assert len(left) == 13
+    snapshot = arrowlog.Table(root).snapshot()
+    assert (snapshot.report.checkpoint, snapshot.num_files) == (12, 12)
+    assert snapshot.report.warnings == ()
+
+
+def test_nothing_goes_without_a_checkpoint(root):
+    table = build(root, at=())
+    age_all(root, 10_000 * DAY)
+    assert table.cleanup().num_files == 0
+    assert len([name for name in names(root) if name.endswith(".json")]) == 13
+
+
+def test_a_damaged_checkpoint_vouches_for_nothing(root):
+    table = build(root)
+    path = f"{log_of(root)}/{12:020d}.checkpoint.json"
+    with open(path, "r+b") as file:
+        file.seek(40)
+        file.write(b"\xff\xff")
+    age_all(root, 31 * DAY)
+    result = table.cleanup()
+    assert result.retention.checkpoint == 8
+    assert {commit_name(v) for v in range(8, 13)} <= names(root)
+    assert f"{8:020d}.checkpoint.json" in names(root)
+    assert result.retention.versions == (0, 8, 9, 10, 11, 12)
+    assert arrowlog.Table(root).snapshot().num_files == 12
+
+
+def test_a_promise_does_not_rest_on_a_damaged_checkpoint(root):
+    """An older one that stays, and whose commits go, must be whole to count."""
+    table = build(root)
+    with open(f"{log_of(root)}/{8:020d}.checkpoint.json", "wb") as out:
+        out.write(b"{")
+    for version in range(1, 7):
+        age(root, commit_name(version), 31 * DAY)
+    result = table.cleanup()
+    assert {commit_name(v) for v in range(1, 7)}.isdisjoint(names(root))
+    assert result.retention.versions == (0, 4, 12)
+    for version in result.retention.versions:
+        assert arrowlog.Table(root).snapshot(version=version).num_files == version
+
+
+def test_a_truncated_checkpoint_of_another_writer_vouches_for_nothing(root):
+    """Lines have no checksum: whether some are missing, only the commits can tell."""
+    table = build(root, at=())
+    adds = [testing.add(f"f{v}", {"day": None}, size=v) for v in range(1, 12)]  # f12 is missing
+    opening = [{"protocol": small.OPENING[0]["protocol"]}, metadata_of(root)]
+    testing.write_checkpoint(root, 12, [*opening, *adds], form="lines")
+    age_all(root, 31 * DAY)
+    assert table.cleanup().num_files == 0
+    testing.write_checkpoint(
+        root, 12, [*opening, *adds, testing.add("f12", {"day": None}, size=12)], form="lines"
+    )
+    assert table.cleanup().num_files == 11
+
+
+def metadata_of(root):
+    from arrowlog.log.envelope import unwrap
+
+    with open(f"{log_of(root)}/{commit_name(0)}", "rb") as file:
+        return json.loads(unwrap(file.read(), "", 1 << 20).split(b"\n")[1])
+
+
+def test_a_gap_is_never_cleaned_up(root):
+    table = build(root, versions=14)
+    os.remove(f"{log_of(root)}/{commit_name(13)}")
+    age_all(root, 31 * DAY)
+    before = names(root)
+    with pytest.raises(arrowlog.LogCorrupt, match="cannot be cleaned up: version 13 is missing"):
+        table.cleanup()
+    with pytest.raises(arrowlog.LogCorrupt, match="version 13 is missing"):
+        table.retention()
+    assert names(root) == before
+
+
+def test_a_lost_state_is_not_cleaned_up_either(root):
+    table = build(root)
+    for version in (11, 12):
+        os.remove(f"{log_of(root)}/{commit_name(version)}")
+    with open(f"{log_of(root)}/{12:020d}.checkpoint.json", "wb") as out:
+        out.write(b"{")
+    age_all(root, 31 * DAY)
+    before = names(root)
+    with pytest.raises(arrowlog.LogCorrupt, match="checkpoint of version 12 cannot be read"):
+        table.retention("1d")
+    assert names(root) == before
+
+
+def test_a_pointer_is_no_ceiling_and_is_never_moved_back(root):
+    table = build(root, at=(4, 8))
+    table.checkpoint()
+    pointer = f"{log_of(root)}/{POINTER}"
+    testing.write_pointer(root, {"version": 4})  # it lags
+    age_all(root, 31 * DAY)
+    assert table.cleanup().retention.checkpoint == 12
+    assert arrowlog.Table(root).snapshot().num_files == 12
+    testing.write_pointer(root, {"version": 12, "size": 1})
+    os.remove(f"{log_of(root)}/{12:020d}.checkpoint.json")
+    testing.write_pointer(root, {"version": 12, "size": 77})
+    for version in range(1, 12):
+        restore = [testing.add(f"f{version}", {"day": None}, size=version)]
+        testing.write_commit(root, version, restore)
+    os.rename(f"{log_of(root)}/{commit_name(12)}", f"{log_of(root)}/away")
+    arrowlog.Table(root, options={"checkpoint.format": "json"}).checkpoint()
+    assert f"{11:020d}.checkpoint.json" in names(root)
+    with open(pointer) as file:
+        assert json.load(file) == {"version": 12, "size": 77}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_any_cleanup_of_any_log_keeps_what_it_promises(tmp_path, form):
+    for seed in range(cases(15)):
+        print("seed", seed)
+        root = tmp_path / str(seed)
+        history = model.write(root, seed, versions=10)
+        rng = history.rng
+        made = rng.sample(range(10), rng.randrange(4))
+        digits = len(min(names(root))) - len(".json")
+        for version in sorted(made):
+            later = [f"{log_of(root)}/{v:0{digits}d}.json" for v in range(version + 1, 10)]
+            for path in later:
+                os.rename(path, f"{path}.later")
+            size = rng.choice([1, 1000, 1 << 20])
+            options = {"checkpoint.format": form, "checkpoint.maxFileSize": size}
+            arrowlog.Table(root, options=options).checkpoint()
+            for path in later:
+                os.rename(f"{path}.later", path)
+        for name in sorted(names(root)):
+            age(root, name, rng.choice([0, 1, 3, 1000]) * HOUR)
+            if ".checkpoint." in name and rng.random() < 0.2:
+                with open(f"{log_of(root)}/{name}", "r+b") as file:
+                    file.truncate(10)
+        check_cleanup(root, rng)
+
+
+def check_cleanup(root, rng):
+    options = {
+        "logRetention.duration": f"{rng.choice([0, 2, 720])}h",
+        "checkpointRetention.duration": f"{rng.choice([0, 2])}h",
+    }
+    table = arrowlog.Table(root, options=options)
+    before = {version: facts(table, version) for version in range(10)}
+    dry = table.cleanup(dry_run=True)
+    stood = names(root)
+    assert len(stood - {POINTER}) >= 10
+    assert table.retention().files.equals(dry.files)
+    result = table.cleanup(dry_run=False)
+    assert result.files.equals(dry.files)
+    assert (result.bytes_freed, result.num_files) == (dry.bytes_freed, dry.num_files)
+    gone = {path.rpartition("/")[2] for path in result.files["path"].to_pylist()}
+    assert stood - names(root) == gone
+    again = arrowlog.Table(root)
+    assert again.snapshot().version == 9
+    for version in result.retention.versions:
+        assert facts(arrowlog.Table(root), version) == before[version], version
+    for version in set(range(10)) - set(result.retention.versions):
+        with pytest.raises((arrowlog.InvalidRequest, arrowlog.LogCorrupt)):
+            again.snapshot(version=version)
+    first = result.earliest_version
+    assert set(range(first, 10)) <= set(result.retention.versions)
+    assert first == 0 or first - 1 not in result.retention.versions
+    assert again.cleanup(dry_run=True).retention.versions == result.retention.versions
+
+
+def test_ask_beforehand_at_any_moment(root):
+    table = build(root)
+    assert table.retention().num_files == 0
+    soon = now_ms() + 3 * HOUR // 2
+    assert table.retention("1h", now=soon).files["kind"].to_pylist() == ["commit"] * 11
+    both = table.retention("1h", "1h", now=now_ms() + 2 * HOUR)
+    assert (both.num_files, both.earliest_version) == (13, 12)
+    assert len(names(root)) == 13 + 3 + 1  # nothing was done
+    later = table.retention(now="2999-01-01T00:00:00Z")
+    assert later.num_files == 13
+    with pytest.raises(arrowlog.InvalidRequest, match="log_retention is 'soon'"):
+        table.retention("soon")
+
+
+def test_time_moves_by_the_clock_that_is_handed_in(root):
+    table = build(root)
+    clock = FakeClock("far", skew_ms=now_ms() - 1_700_000_000_000)
+    table._committer.clock = clock
+    assert table.cleanup().num_files == 0
+    clock.skew_ms += 31 * DAY
+    assert table.cleanup().num_files == 13
+
+
+def test_commits_are_kept_by_number_only_if_somebody_says_so(root):
+    table = build(root)
+    age_all(root, 31 * DAY)
+    assert table.retention().num_files == 13
+    table.refresh()  # the files were touched
+    table.set_properties({"checkpoint.retention": "5"})
+    doomed = table.retention().files
+    assert set(doomed["version"].to_pylist()) == {*range(1, 7), 8}
+
+
+@pytest.mark.parametrize("where", ["call", "table"])
+def test_a_dry_run_by_setting_deletes_nothing(root, where):
+    table = build(root, **({"cleanup.dryRun": "true"} if where == "table" else {}))
+    age_all(root, 31 * DAY)
+    if where == "call":
+        table = arrowlog.Table(root, options={"cleanup.dryRun": True})
+    before = names(root)
+    result = table.cleanup()
+    assert (result.dry_run, result.num_files) == (True, 13)
+    assert names(root) == before
+    assert table.cleanup(dry_run=False).num_files == 13
+    assert len(names(root)) == len(before) - 13
+
+
+class Stubborn(store_module.LocalStore):
+    """One file cannot be deleted."""
+
+    def delete(self, keys):
+        if any(key.endswith(commit_name(3)) for key in keys):
+            raise StoreUnavailable("It is being watched.")
+        super().delete(keys)
+
+
+def test_a_deletion_that_fails_keeps_none_of_the_others(root, monkeypatch):
+    build(root)
+    age_all(root, 31 * DAY)
+    monkeypatch.setattr(store_module, "LocalStore", Stubborn)
+    with pytest.warns(arrowlog.ArrowlogWarning, match="1 deletions failed, the first: It is being"):
+        result = arrowlog.Table(root).cleanup()
+    assert result.failures == ("It is being watched.",)
+    assert {name for name in names(root) if len(name) == 25} == {
+        commit_name(0),
+        commit_name(3),
+        commit_name(12),
+    }
+    assert arrowlog.Table(root).snapshot().num_files == 12
+    with pytest.raises(StoreUnavailable, match="being watched"):
+        arrowlog.Table(root, options={"cleanup.failurePolicy": "fail"}).cleanup()
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_checkpoint_cleans_up_unless_told_not_to(root, enabled, caplog):
+    build(root)
+    age_all(root, 31 * DAY)
+    options = {"checkpoint.interval": 1, "cleanup.enabled": enabled}
+    table = arrowlog.Table(root, options=options)
+    table.append([arrowlog.add_file("x", {"day": None}, size=1)])
+    assert table.settle(60)
+    assert (commit_name(3) in names(root)) is not enabled
+    assert f"{13:020d}.checkpoint.json" in names(root)
+    assert caplog.records == []
+
+
+def test_a_cleanup_that_fails_in_the_background_is_logged(root, monkeypatch, caplog):
+    build(root)
+    age_all(root, 31 * DAY)
+    monkeypatch.setattr(store_module, "LocalStore", Stubborn)
+    for policy, said in (
+        ("continue", "1 deletions failed"),
+        ("fail", "the clean-up failed: It is"),
+    ):
+        table = arrowlog.Table(
+            root, options={"checkpoint.interval": 1, "cleanup.failurePolicy": policy}
+        )
+        with caplog.at_level(logging.WARNING, "arrowlog"):
+            table.append([arrowlog.add_file(policy, {"day": None}, size=1)])
+            assert table.settle(60)
+        assert said in caplog.records[-1].getMessage()
+    assert len(caplog.records) == 2
+
+
+class Overtaken(store_module.LocalStore):
+    """Somebody cleans up between the listing of a log and the reading of it."""
+
+    meanwhile = None
+
+    def list_from(self, folder, start=""):
+        found = super().list_from(folder, start)
+        if Overtaken.meanwhile is not None and folder.endswith("_transaction_log"):
+            act, Overtaken.meanwhile = Overtaken.meanwhile, None
+            act()
+        return found
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_a_reader_that_loses_files_to_a_cleanup_looks_again(root, monkeypatch, earlier):
+    other = build(root, at=(4, 8))
+    if earlier:  # the reader has to begin with checkpoint 8, and that goes
+        age_all(root, 31 * DAY)
+        other.cleanup()
+    monkeypatch.setattr(store_module, "LocalStore", Overtaken)
+
+    def act():
+        other.checkpoint()
+        age_all(root, 31 * DAY)
+        assert other.cleanup().num_files > 0
+
+    Overtaken.meanwhile = act
+    snapshot = arrowlog.Table(root).snapshot()
+    assert Overtaken.meanwhile is None
+    assert (snapshot.report.checkpoint, snapshot.num_files) == (12, 12)
+
+
+def test_a_reader_of_a_moment_looks_again_too(root, monkeypatch):
+    other = build(root)
+    stamp = other.snapshot().state.timestamp
+    monkeypatch.setattr(store_module, "LocalStore", Overtaken)
+    reader = arrowlog.Table(root)
+
+    def act():
+        age_all(root, 31 * DAY)
+        assert other.cleanup().num_files > 0
+
+    Overtaken.meanwhile = act
+    assert reader.snapshot(timestamp=stamp + HOUR).version == 12
+
+
+@pytest.mark.parametrize("base", [0, 3])
+@pytest.mark.parametrize("where", ["table", "call"])
+def test_a_handle_whose_base_was_cleaned_away_catches_up(root, base, where):
+    """Also at once, with no retention at all: version 0 stays, and says nothing of what came."""
+    none = {"logRetention.duration": "0ms", "checkpointRetention.duration": "0ms"}
+    properties = none if where == "table" else {}
+    table = build(root, versions=base, at=(), **properties)
+    reader, writer, decider = (arrowlog.Table(root) for _ in range(3))
+    for handle in (reader, writer, decider):
+        assert handle.snapshot().version == base
+    for number in range(5):
+        table.append([arrowlog.add_file(f"new{number}", {"day": None}, size=1)])
+    table.checkpoint()
+    time.sleep(0.01)
+    cleaner = arrowlog.Table(root, options=none)
+    if where == "table":
+        assert cleaner.cleanup().num_files == base + 4
+    else:
+        age_all(root, 31 * DAY)
+        for handle in (reader, writer, decider):  # more than the window in which nobody asks
+            handle._follower.asked -= 31
+            handle._committer._contact -= 31
+        assert cleaner.cleanup().num_files == base + 4
+    assert reader.refresh().version == base + 5
+    assert writer.append([arrowlog.add_file("late", {"day": None}, size=1)]).version == base + 6
+    assert "late" in small.paths(arrowlog.Table(root).snapshot())
+    with pytest.raises(arrowlog.CommitConflict):  # nobody can tell what it would have met
+        decider.overwrite(
+            [arrowlog.add_file("y", {"day": "2024-01-01"}, size=1)], where="day = '2024-01-01'"
+        )
+    assert arrowlog.Table(root).snapshot().version == base + 6
+
+
+def test_a_policy_is_made_of_the_settings(root):
+    from arrowlog.config import resolve
+    from arrowlog.upkeep.cleanup import policy_of
+
+    assert policy_of(resolve()) == Policy(30 * DAY, 2 * HOUR, 0)
+    assert policy_of(resolve({"checkpoint.retention": 30})) == Policy(30 * DAY, 2 * HOUR, 30)
+    rng = random.Random(1)
+    millis = rng.randrange(DAY)
+    given = resolve(
+        {"logRetention.duration": str(millis)}, table={"checkpointRetention.duration": "1h"}
+    )
+    assert policy_of(given) == Policy(millis, HOUR, 0)
+
+
+def test_what_is_in_the_folder_and_no_part_of_the_log_stays(root):
+    table = build(root)
+    strange = ["notes.txt", ".00000000000000000001.json.tmp", "1.json.bak", "x.checkpoint.json"]
+    for name in strange:
+        testing.write_file(root, name, b"mine")
+    age_all(root, 10_000 * DAY)
+    table.cleanup()
+    assert set(strange) <= names(root)
+    assert read_listing(sorted(names(root))).json_checkpoints.keys() == {12}
+
+
+@pytest.mark.parametrize("kind", ["memory", "s3fs-moto", "obstore-moto"])
+def test_every_store_is_kept_short_the_same_way(kind, request):
+    """Times are the store's own here, so it is our clock that goes on."""
+    place = places.make(kind, request)
+    options = {
+        "checkpoint.format": "json",
+        "checkpoint.maxFileSize": 1,
+        "checkpoint.enabled": False,
+    }
+    options["store.accelerate"] = kind.startswith("obstore")
+    table = arrowlog.Table.create(
+        place.uri, small.SCHEMA, storage_options=place.options, options=options
+    )
+    for version in range(1, 5):
+        table.append([arrowlog.add_file(f"f{version}", size=version)])
+        if version in (2, 4):
+            table.checkpoint()
+    table._committer.clock = FakeClock("later", skew_ms=now_ms() - 1_700_000_000_000)
+    assert table.cleanup().num_files == 0
+    table._committer.clock.skew_ms += 31 * DAY
+    dry = table.cleanup(dry_run=True)
+    assert table.cleanup().files.equals(dry.files)
+    assert dry.num_files == 3 + 1 + 2  # commits, an old manifest, its parts
+    left = place.store.list_from("_transaction_log")
+    assert [name for name in left if len(name) == 25] == [commit_name(0), commit_name(4)]
+    again = arrowlog.Table(place.uri, place.options, options=options)
+    assert small.paths(again.snapshot()) == ["f1", "f2", "f3", "f4"]
+    assert again.snapshot().report.warnings == ()
+    assert again.append([arrowlog.add_file("f5", size=1)]).version == 5
+    assert table.refresh().version == 5
+
+
+def test_a_checkpoint_in_parts_goes_as_a_whole_or_not_at_all(root):
+    table = build(root, **{"checkpoint.maxFileSize": 1})
+    for version in range(1, 4):
+        age(root, commit_name(version), 31 * DAY)
+    parts = sorted(name for name in names(root) if f"{4:020d}.checkpoint." in name)
+    for name in parts[:2]:  # a slow writer: the first parts are old, the manifest is not
+        age(root, name, 3 * HOUR)
+    result = table.cleanup()
+    assert result.files["version"].to_pylist() == [1, 2, 3]
+    assert 4 in result.retention.versions
+    assert arrowlog.Table(root).snapshot(version=4).num_files == 4
+    for name in parts:
+        age(root, name, 3 * HOUR)
+    assert set(table.cleanup().files["version"].to_pylist()) == {4}
+    assert names(root).isdisjoint(parts)

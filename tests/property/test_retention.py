@@ -1,0 +1,123 @@
+"""Which files of a log may go: thousands of logs against the rules, said naively."""
+
+import random
+
+from conftest import cases
+
+from arrowlog.log.names import read_listing
+from arrowlog.log.store import Stat
+from arrowlog.upkeep.retention import Policy, decide, readable, sort_files
+
+LOGS = cases(3_000)
+HOUR = 3_600_000
+NOW = 1_700_000_000_000
+
+
+def random_log(rng):
+    """Names with sizes and times: commits, checkpoints of every form, parts, what is none."""
+    newest = rng.randrange(0, 25)
+    log, inner = {}, {}
+    gone = rng.choice([0, 0, rng.randrange(0, newest + 1)])  # an earlier clean-up was here
+
+    def stat():
+        return Stat(rng.randrange(1, 1000), NOW - rng.choice([0, 1, 2, 5, 30, 900]) * HOUR)
+
+    for version in range(newest + 1):
+        if version == 0 or version >= gone:
+            log[f"{version:020d}.json"] = stat()
+        if rng.random() < 0.25 or version == gone > 1:
+            kind = rng.randrange(4)
+            log |= {f"{version:020d}.checkpoint.json": stat()} if kind != 2 else {}
+            if kind == 1:
+                for part in (1, 2):
+                    log[f"{version:020d}.checkpoint.0123456789ab.{part:05d}.json"] = stat()
+            if kind in (2, 3):
+                inner[f"{version:020d}.checkpoint.parquet"] = stat()
+                inner[f"{version:020d}.checkpoint.json"] = stat()
+    log |= {"_last_checkpoint": stat(), ".00.json.tmp": stat(), "notes.txt": stat()}
+    return newest, log, inner
+
+
+def naive(newest, log, inner, verified, policy):
+    """The rules, file by file."""
+    going = set()
+    for folder, files in (("_transaction_log", log), ("_transaction_log/_checkpoints", inner)):
+        for name, stat in files.items():
+            stem, _, kind = name.partition(".")
+            if not stem.isdigit() or verified is None:
+                continue
+            version, age = int(stem), NOW - stat.mtime_ms
+            if kind == "json":
+                old = age > policy.log_ms and version < verified - policy.commits
+                if old and version < newest and version != 0:
+                    going.add(f"{folder}/{name}")
+            else:  # all of a checkpoint, or nothing
+                parts = [s for n, s in (*log.items(), *inner.items()) if n.startswith(f"{stem}.c")]
+                age = NOW - max(part.mtime_ms for part in parts)
+                if age > policy.checkpoint_ms and version < verified:
+                    going.add(f"{folder}/{name}")
+    return going
+
+
+def naive_versions(newest, commits, bases):
+    """What can be rebuilt: a checkpoint itself, or a commit on top of what can be."""
+    found = set()
+    for version in range(newest + 1):
+        on_top = version in commits and (version == 0 or version - 1 in found)
+        if version in bases or on_top:
+            found.add(version)
+    return found
+
+
+def test_what_goes_is_what_the_rules_say():
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    rng = random.Random(seed)
+    deleted = kept = 0
+    for _ in range(LOGS):
+        newest, log, inner = random_log(rng)
+        listing = read_listing(sorted(log), sorted(inner))
+        known = sorted({*listing.json_checkpoints, *listing.parquet_checkpoints})
+        bad = {v for v in known if rng.random() < 0.2}
+        verified = max((v for v in known if v not in bad), default=None)
+        policy = Policy(
+            rng.choice([0, HOUR, 24 * HOUR, 720 * HOUR]),
+            rng.choice([0, 2 * HOUR, 1000 * HOUR]),
+            rng.choice([0, 0, 3, 30]),
+        )
+        found = decide(sort_files(log, inner), newest, verified, policy, NOW, bad)
+        going = {file.key for file in found.doomed}
+        assert going == naive(newest, log, inner, verified, policy)
+        assert found.files["path"].to_pylist() == [file.key for file in found.doomed]
+        assert found.bytes_freed == sum(found.files["size_bytes"].to_pylist())
+        check_what_stays(newest, log, inner, found, going, verified, bad)
+        deleted += len(going)
+        kept += len(log) + len(inner) - len(going)
+    assert min(deleted, kept) > LOGS  # else it was no test
+
+
+def check_what_stays(newest, log, inner, found, going, verified, bad):
+    stays = [name for name in log if f"_transaction_log/{name}" not in going]
+    nested = [name for name in inner if f"_transaction_log/_checkpoints/{name}" not in going]
+    left = read_listing(sorted(stays), sorted(nested))
+    assert 0 in left.commits
+    assert newest in left.commits
+    if verified is not None:
+        assert verified in {*left.json_checkpoints, *left.parquet_checkpoints}
+    there = {*left.json_checkpoints, *left.parquet_checkpoints}
+    bases = there - bad
+    versions = naive_versions(newest, left.commits, bases)
+    assert set(found.versions) == versions
+    assert list(found.versions) == sorted(versions)
+    assert set(readable(left, newest)) == naive_versions(newest, left.commits, there)
+    if newest not in versions:
+        return  # damaged before: cleaning up is refused before it comes to this
+    first = newest
+    while first - 1 in versions:
+        first -= 1
+    assert found.earliest_version == first
+    for version in versions:  # what is promised rests on 0, or on a checkpoint that is named
+        base = max((b for b in bases if b <= version), default=0)
+        assert base == 0 or base in versions
+    free = naive_versions(newest, left.commits, set())
+    assert versions - free <= {v for v in versions if any(s <= v for s in found.starts)}

@@ -1,0 +1,278 @@
+"""Adds as users give them: what is checked before anything is written."""
+
+import datetime as dt
+import decimal
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import arrowlog
+from arrowlog import add_file
+from arrowlog.commit.adds import Add, check_adds, relative, to_add
+from arrowlog.commit.text import text_of
+from arrowlog.errors import InvalidRequest
+from arrowlog.log.actions import Metadata
+from arrowlog.log.schema import to_spark
+
+SCHEMA = pa.schema(
+    [
+        ("day", pa.date32()),
+        ("id", pa.int64()),
+        ("name", pa.string()),
+        ("f", pa.float64()),
+        ("price", pa.decimal128(10, 2)),
+        ("at", pa.timestamp("us", "UTC")),
+        ("local", pa.timestamp("us")),
+        ("ok", pa.bool_()),
+        ("blob", pa.binary()),
+    ]
+)
+METADATA = Metadata("t", to_spark(SCHEMA), ("day",))
+NAIVE = dt.datetime.fromisoformat("2024-01-01T00:00:00")
+GOOD = {"size": 5, "modification_time": 7}
+
+
+def check(*adds):
+    return check_adds(adds, METADATA, SCHEMA)
+
+
+def good(**fields):
+    return add_file("a", {"day": "2024-01-01"}, **GOOD | fields)
+
+
+def test_an_add_as_it_stands_in_the_log():
+    add = add_file(
+        "day=1/a",
+        {"day": dt.date(2024, 1, 31)},
+        **GOOD,
+        num_records=3,
+        min_values={"id": 1, "price": decimal.Decimal("1.50"), "at": NAIVE},
+        max_values={"id": 9, "name": "z", "ok": True, "local": NAIVE},
+        null_count={"id": 0},
+        tags={"by": "me"},
+        footer_start_offset=4,
+        hasFooterOffsets=True,
+    )
+    assert check(add) == [
+        {
+            "path": "day=1/a",
+            "partitionValues": {"day": "2024-01-31"},
+            "size": 5,
+            "modificationTime": 7,
+            "dataChange": True,
+            "tags": {"by": "me"},
+            "footerStartOffset": 4,
+            "hasFooterOffsets": True,
+            "stats": '{"numRecords":3,"nullCount":{"id":0}}',
+            "numRecords": 3,
+            "minValues": {"at": "2024-01-01T00:00:00.000000Z", "id": "1", "price": "1.50"},
+            "maxValues": {
+                "id": "9",
+                "local": "2024-01-01T00:00:00.000000",
+                "name": "z",
+                "ok": "true",
+            },
+        }
+    ]
+
+
+def test_names_in_the_log_are_checked_like_our_own():
+    ours = add_file("a", {"day": None}, size=1, min_values={"id": 1}, num_records=2)
+    assert (
+        add_file("a", partitionValues={"day": None}, size=1, minValues={"id": 1}, numRecords=2)
+        == ours
+    )
+    given = {"path": "a", "partitionValues": {"day": None}, "size": 1, "tags": None}
+    assert to_add({"add": given | {"minValues": {"id": 1}, "numRecords": 2}}, "x") == ours
+    assert to_add(given | {"null_count": {"id": 1}}, "x").null_count == {"id": 1}
+    assert to_add(ours, "x") is ours
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: add_file("a", colour=1), "no field 'colour'"),
+        (lambda: add_file("a", {"day": None}, partitionValues={}), "twice"),
+        (lambda: add_file("a", ["day"]), "Give a map"),
+        (lambda: to_add("a", "adds[0]"), r"adds\[0\] is a text"),
+        (lambda: to_add(5, "adds[0]"), "is a int, not an add"),
+        (lambda: to_add({}, "adds[0]"), "has no path"),
+        (lambda: to_add({"path": "a", "minValues": 5}, "adds[0]"), "Give a map"),
+    ],
+)
+def test_what_is_no_add(make, said):
+    with pytest.raises(InvalidRequest, match=said):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("add", "said"),
+    [
+        (good(size=0), "size is 0"),
+        (good(size=True), "size is True"),
+        (good(size=2**63), "bytes, at least 1"),
+        (good(modification_time=-1), "modification_time is -1"),
+        (good(modification_time=10**15), "before the year 10000"),
+        (good(num_records=-1), "num_records is -1"),
+        (good(num_records=1.0), "num_records is 1.0"),
+        (good(null_count={"id": -1}), r"null_count\['id'\] is -1"),
+        (good(null_count={"no": 1}), "null_count has 'no', which is no column"),
+        (good(min_values={"no": 1}), "min_values has 'no', which is no column"),
+        (good(max_values={"no": 1}), "max_values has 'no', which is no column"),
+        (good(footerStartOffset="5"), "footerStartOffset is '5'"),
+        (good(hasFooterOffsets=1), "true or false"),
+        (good(docMappingJson={}), "It is a text"),
+        (good(min_values={"id": "x"}), "which is no int64"),
+        (good(min_values={"id": 2**63}), "which is no int64"),
+        (good(min_values={"id": True}), "which is no int64"),
+        (good(min_values={"id": 5}, max_values={"id": 4}), "Are they swapped"),
+        (good(min_values={"name": "b"}, max_values={"name": "a"}), "Are they swapped"),
+        (good(min_values={"at": "b"}), "which is no timestamp"),
+        (good(min_values={"day": NAIVE}), "the column holds dates"),
+        (good(min_values={"name": "\ud800"}), "half a character"),
+        (good(min_values={"name": [1]}), "a list has no text in a log"),
+        (add_file("a", **GOOD), "partition_values has no 'day'"),
+        (add_file("a", {"day": None, "id": 1}, **GOOD), "'id', which is no partition column"),
+        (add_file("a", {"day": "Monday"}, **GOOD), "is 'Monday', which is no date32"),
+        (add_file("a", {"day": object()}, **GOOD), "a object has no text"),
+    ],
+)
+def test_what_an_add_may_not_say(add, said):
+    with pytest.raises(InvalidRequest, match=said):
+        check(good(), Add("b", *[getattr(add, n) for n in Add.__slots__[1:]]))
+
+
+def test_a_file_is_added_once_in_a_commit():
+    with pytest.raises(InvalidRequest, match=r"adds\[1\] \(a\) is there twice"):
+        check(good(), good())
+
+
+def test_tables_without_partitions_say_so():
+    with pytest.raises(InvalidRequest, match="The table is not partitioned"):
+        check_adds([good()], Metadata("t", to_spark(SCHEMA)), SCHEMA)
+
+
+@pytest.mark.parametrize("value", [None, "", "__HIVE_DEFAULT_PARTITION__"])
+def test_partitions_without_a_value_are_null(value):
+    assert check(add_file("a", {"day": value}, **GOOD))[0]["partitionValues"] == {"day": None}
+
+
+def test_bounds_that_are_no_numbers_are_left_to_the_reader():
+    """Unknown keeps the file, so NaN and infinity may stand there."""
+    found = check(good(min_values={"f": float("-inf")}, max_values={"f": float("nan")}))
+    assert found[0]["minValues"] == {"f": "-inf"}
+    assert check(good(min_values={"blob": "x"}, max_values={"blob": "a"}))[0]["maxValues"]
+
+
+ROOT = "/data/table"
+SPELLED = [ROOT, f"file://{ROOT}"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        " ",
+        None,
+        5,
+        "/etc/passwd",
+        "../x",
+        "a/../../x",
+        "a/..",
+        "s3://b/x",
+        "file:/x",
+        "a\n/../b",
+        "_transaction_log/0.json",
+        "folder/",
+        "nul\0",
+        "/data/table/../x",
+        "/data/tables/x",
+    ],
+)
+def test_paths_that_are_not_in_the_table(path):
+    with pytest.raises(InvalidRequest, match="adds"):
+        relative(path, ROOT, SPELLED, "adds[0]")
+
+
+@pytest.mark.parametrize(
+    ("path", "key"),
+    [
+        ("a", "a"),
+        ("/data/table/a", "a"),
+        ("file:///data/table/p=1/a b%20", "p=1/a b%20"),
+        ("..a", "..a"),
+        ("a..b/c", "a..b/c"),
+        ("x\ny", "x\ny"),
+    ],
+)
+def test_paths_in_the_table(path, key):
+    assert relative(path, ROOT, SPELLED, "adds[0]") == key
+
+
+@given(st.text(alphabet="./a:\n\\ é", max_size=8))
+def test_a_path_that_is_taken_can_be_read(path):
+    """A commit with a path its readers refuse would make the table unreadable."""
+    from arrowlog import testing
+    from arrowlog.log.decode import decode
+    from arrowlog.log.window import Window
+    from arrowlog.state.apply import apply
+
+    try:
+        key = relative(path, ROOT, SPELLED, "adds[0]")
+    except InvalidRequest:
+        return
+    window = Window(1 << 20)
+    opening = [testing.protocol(), testing.metadata(SCHEMA, ["day"])]
+    window.append("0.json", 0, testing.lines([*opening, testing.add(key)]))
+    assert apply(None, decode(window), 0, ROOT).state.adds["key"].to_pylist() == [key]
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "text"),
+    [
+        (None, pa.int64(), None),
+        ("as it is", pa.int64(), "as it is"),
+        (True, pa.bool_(), "true"),
+        (False, pa.bool_(), "false"),
+        (-0.0, pa.float64(), "-0.0"),
+        (1e300, pa.float64(), "1e+300"),
+        (decimal.Decimal("1E+3"), pa.decimal128(10, 2), "1000"),
+        (decimal.Decimal("0.00"), pa.decimal128(10, 2), "0.00"),
+        (dt.date(1, 1, 1), pa.date32(), "0001-01-01"),
+        (pa.scalar(5), pa.int64(), "5"),
+        (
+            dt.datetime(2024, 1, 1, 2, tzinfo=dt.timezone(dt.timedelta(hours=2))),
+            pa.timestamp("us", "UTC"),
+            "2024-01-01T00:00:00.000000Z",
+        ),
+        (
+            NAIVE + dt.timedelta(hours=2, microseconds=5),
+            pa.timestamp("us"),
+            "2024-01-01T02:00:00.000005",
+        ),
+    ],
+)
+def test_values_as_text(value, kind, text):
+    assert text_of(value, kind) == text
+
+
+def test_scalars_of_other_libraries_are_values():
+    class Scalar:
+        def item(self):
+            return 0.5
+
+    assert text_of(Scalar(), pa.float32()) == "0.5"
+
+
+def test_sizes_and_times_come_from_the_store(root):
+    table = arrowlog.Table.create(root, SCHEMA)
+    (root / "a").write_bytes(b"12345")
+    table.append([add_file("a"), add_file(f"{root}/b", size=3), add_file("c", **GOOD)])
+    files = table.snapshot().files.sort_by("path").to_pylist()
+    assert [(f["path"], f["size_bytes"]) for f in files] == [("a", 5), ("b", 3), ("c", 5)]
+    when = int((root / "a").stat().st_mtime * 1000)
+    assert abs(files[0]["modification_time"].timestamp() * 1000 - when) < 2
+    with pytest.raises(InvalidRequest, match="there is no such file"):
+        table.append(add_file("missing"))

@@ -1,0 +1,484 @@
+"""Each operation, one at a time: what it writes, what it refuses."""
+
+import json
+import os
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from faulty import FakeClock, FaultyStore, Log, table_on
+
+import arrowlog
+from arrowlog import add_file, testing
+from arrowlog.commit.clock import SystemClock
+from arrowlog.commit.committer import Committer
+from arrowlog.commit.transaction import Draft, Pace
+from arrowlog.errors import (
+    CommitConflict,
+    ConcurrentRemove,
+    InvalidRequest,
+    LogCorrupt,
+    StoreUnavailable,
+    TableExists,
+    UnsupportedProtocol,
+)
+from arrowlog.log.names import LOG, commit_name
+
+SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
+OPENING = [testing.protocol(), testing.metadata(SCHEMA, ["p"])]
+
+
+def file(name, part="x", **fields):
+    return add_file(name, {"p": part}, size=2, modification_time=1, **fields)
+
+
+@pytest.fixture
+def table(root):
+    table = arrowlog.Table.create(root, SCHEMA, ["p"])
+    table.append([file("a"), file("b"), file("c", "y"), file("n", None)])
+    return table
+
+
+def live(table):
+    return sorted(arrowlog.Table(table.uri).snapshot().files["path"].to_pylist())
+
+
+def last(table):
+    folder = Path(table.uri) / LOG
+    paths = [path for path in folder.iterdir() if path.is_file()]
+    log = Log()
+    log.absorb({f"{LOG}/{path.name}": path.read_bytes() for path in paths})
+    return log.commits[-1]
+
+
+def test_a_result_says_what_became_of_it(table):
+    result = table.append([file("d", num_records=3), file("e", num_records=4)])
+    assert (result.version, result.attempts, result.operation) == (2, 1, "WRITE")
+    assert not result.duplicate
+    assert result.operation_metrics == {
+        "numAddedFiles": 2,
+        "numRemovedFiles": 0,
+        "numAddedBytes": 4,
+        "numOutputRows": 7,
+    }
+    info = last(table).info
+    assert info["txnId"] == result.txn_id
+    assert info["timestamp"] == result.timestamp
+    assert info["operationParameters"] == {"mode": "Append"}
+    assert info["engineInfo"] == f"arrowlog/{arrowlog.__version__}"
+    removed = table.remove(["a", "d"])
+    assert removed.operation_metrics["numRemovedBytes"] == 4
+
+
+@pytest.mark.parametrize(
+    ("what", "left"),
+    [
+        (["a", "c"], ["b", "n"]),
+        (("a",), ["b", "c", "n"]),
+        ({"a"}, ["b", "c", "n"]),
+        ("a", ["b", "c", "n"]),
+        (pa.array(["a"]), ["b", "c", "n"]),
+        (pa.chunked_array([["a"], ["b"]]), ["c", "n"]),
+        (pl.Series(["a"]), ["b", "c", "n"]),
+        ("p = 'x'", ["c", "n"]),
+        ("p IS NULL", ["a", "b", "c"]),
+        ([("p", "=", "y")], ["a", "b", "n"]),
+        (pl.col("p") == "x", ["c", "n"]),
+        (pc.field("p") == "x", ["c", "n"]),
+    ],
+    ids=str,
+)
+def test_remove_by_path_or_by_partition(table, what, left):
+    table.remove(what)
+    assert live(table) == left
+
+
+def test_remove_takes_absolute_paths_in_a_list(table):
+    table.remove([f"{table.uri}/a", f"file://{table.uri}/b"])
+    assert live(table) == ["c", "n"]
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda t: t.remove(["nothing"]), "no live file of the table at version 1"),
+        (lambda t: t.remove(["a", "a"]), "removed twice"),
+        (lambda t: t.remove([]), "empty"),
+        (lambda t: t.remove("p = 'nobody'"), "empty"),
+        (lambda t: t.remove("id = 5"), "'id' is no partition column"),
+        (lambda t: t.remove("1 = 1"), "names no partition column"),
+        (lambda t: t.remove(["../x"]), "outside the table"),
+        (lambda t: t.drop_partitions(None), "needs a predicate"),
+        (lambda t: t.append([]), "empty"),
+        (lambda t: t.append("a"), "is a text"),
+        (lambda t: t.append([file("z")], txn=("app",)), "txn is"),
+        (lambda t: t.append([file("z")], txn=("", 1)), "txn is"),
+        (lambda t: t.append([file("z")], txn=("a", True)), "txn is"),
+        (lambda t: t.append([file("z")], txn=("a", 2**63)), "txn is"),
+        (lambda t: t.append([file("z")], user_metadata=object()), "as JSON"),
+        (lambda t: t.append([file("z", tags=object())]), "as JSON"),
+        (lambda t: t.commit([file("z")], operation=" "), "operation is ' '"),
+        (lambda t: t.commit([file("z")], operation=None), "operation is None"),
+        (lambda t: t.overwrite([file("z", "y")], "p = 'x'"), "does not belong to what it replaces"),
+        (lambda t: t.overwrite([file("z")], read_version=9), "no version 9"),
+        (lambda t: t.overwrite([file("z")], read_version=True), "not a version"),
+        (lambda t: t.set_properties({}), "no properties"),
+        (lambda t: t.set_properties({"": "x"}), "no name of a property"),
+        (lambda t: t.set_properties({"x": "\ud800"}), "half a character"),
+        (
+            lambda t: t.set_properties({"spark.indextables.checkpoint.interval": "often"}),
+            "cannot be 'often'",
+        ),
+        (lambda t: t.add_columns({}), "no columns"),
+        (lambda t: t.add_columns({"P": pa.int64()}), "one to Spark"),
+        (lambda t: t.add_columns({"id": pa.int64()}), "twice"),
+        (lambda t: t.add_columns(pa.field("z", pa.int64(), nullable=False)), "may not be null"),
+        (lambda t: t.add_columns(5), "is no schema"),
+        (lambda t: t.upgrade_protocol(1), "cannot become 1"),
+        (lambda t: t.upgrade_protocol(2, 2), "has that protocol already"),
+        (lambda t: t.restore(1), "the same as version 1"),
+        (lambda t: t.restore(5), "no version 5"),
+    ],
+)
+def test_what_is_refused_leaves_no_trace(table, call, said):
+    with pytest.raises(InvalidRequest, match=said):
+        call(table)
+    assert sorted(os.listdir(f"{table.uri}/{LOG}")) == [commit_name(0), commit_name(1)]
+
+
+def test_overwrite(table):
+    table.overwrite([file("a"), file("new")])
+    assert last(table).removes == ["b", "c", "n"]
+    assert live(table) == ["a", "new"]
+    table.overwrite([file("other", "y")], "p = 'y'")
+    assert live(table) == ["a", "new", "other"]
+    table.overwrite([], "p = 'y'", read_version=3)
+    assert live(table) == ["a", "new"]
+    table.overwrite([file("last")], read_version=4)
+    assert live(table) == ["last"]
+
+
+def test_overwrite_with_a_version_minds_what_came_after(table):
+    arrowlog.Table(table.uri).append([file("unseen", "y")])
+    with pytest.raises(CommitConflict):
+        table.overwrite([file("new")], read_version=1)
+    assert table.overwrite([file("new")], "p = 'x'", read_version=1).version == 3
+    assert live(table) == ["c", "n", "new", "unseen"]
+
+
+def test_drop_partitions(table):
+    result = table.drop_partitions("p = 'x' OR p IS NULL")
+    assert result.operation == "DROP PARTITIONS"
+    assert live(table) == ["c"]
+    arrowlog.Table(table.uri).append([file("late", "z")])
+    with pytest.raises(arrowlog.ConcurrentAppend, match="'late' was added meanwhile"):
+        table.drop_partitions("p = 'z'")  # nothing of it was seen, so nobody decided on it
+    table.drop_partitions("p = 'z'")  # after a conflict it is looked at
+    assert live(table) == ["c"]
+
+
+def test_partitions_nobody_can_read_are_not_guessed(root):
+    schema = pa.schema([("p", pa.int64()), ("id", pa.int64())])
+    testing.write_commit(root, 0, [testing.protocol(), testing.metadata(schema, ["p"])])
+    testing.write_commit(
+        root, 1, [testing.add("odd", {"p": "Monday"}), testing.add("good", {"p": "1"})]
+    )
+    table = arrowlog.Table(root)
+    with pytest.raises(InvalidRequest, match="'odd' has a partition value that is not of its"):
+        table.remove("p = 1")
+    table.remove(["odd"])
+    assert live(table) == ["good"]
+
+
+def test_the_general_form(table):
+    result = table.commit(
+        [file("ab")],
+        "a",
+        operation="OPTIMIZE",
+        data_change=False,
+        txn=["app", 3],
+        user_metadata={"why": ["because"]},
+        parameters={"target": 5},
+    )
+    commit = last(table)
+    assert commit.adds["ab"]["dataChange"] is False
+    assert commit.removes == ["a"]
+    assert commit.info["operation"] == "OPTIMIZE"
+    assert commit.info["operationParameters"] == {"target": 5}
+    assert commit.info["userMetadata"] == {"why": ["because"]}
+    assert commit.info["txn"] == {"appId": "app", "version": 3}
+    again = table.commit([file("zz")], txn=("app", 2))
+    assert (again.duplicate, again.version) == (True, result.version)
+
+
+def test_a_commit_that_read_a_part_or_all_minds_what_was_added(table):
+    table.snapshot()
+    arrowlog.Table(table.uri).append([file("unseen", "y")])
+    with pytest.raises(CommitConflict):
+        table.commit([file("z")], where="p = 'y'", read_version=1)
+    table.commit([file("z")], where="p = 'x'", read_version=1)
+    with pytest.raises(CommitConflict):
+        table.commit([file("w")], ["a"], operation="OVERWRITE", read_version=1)
+
+
+def test_a_file_that_somebody_removed_is_told_apart_from_one_that_never_was(table):
+    table.snapshot()
+    arrowlog.Table(table.uri).remove(["a"])
+    for _ in range(2):  # then it has been told
+        with pytest.raises(ConcurrentRemove):
+            table.remove(["a"])
+    with pytest.raises(InvalidRequest):
+        table.remove(["a"])
+
+
+def test_properties_and_columns(table):
+    table.set_properties({"a": 1, "b": True, "c": "x"})
+    table.set_properties({"a": None, "c": "y"})
+    assert arrowlog.Table(table.uri).snapshot().metadata.configuration == {"b": "true", "c": "y"}
+    table.add_columns(pa.field("one", pa.int64()))
+    table.add_columns([pa.field("two", pa.string())])
+    table.add_columns(pa.schema([("three", pa.date32())]))
+    table.add_columns(json.loads('{"type":"struct","fields":[{"name":"four","type":"long"}]}'))
+    assert arrowlog.Table(table.uri).snapshot().schema.names == [
+        *SCHEMA.names,
+        "one",
+        "two",
+        "three",
+        "four",
+    ]
+    table.append([file("new", min_values={"one": 1})])
+    assert live(table)[-1] == "new"
+
+
+def test_the_protocol_is_only_raised(table):
+    table.upgrade_protocol(3, 3, reader_features=["parquetCheckpoint"])
+    found = arrowlog.Table(table.uri).snapshot().protocol
+    assert (found.min_reader_version, found.reader_features) == (3, ("parquetCheckpoint",))
+    with pytest.raises(UnsupportedProtocol, match="up to 3, not 4"):
+        table.upgrade_protocol(writer=4)
+    with pytest.raises(UnsupportedProtocol, match="'timeMachine'"):
+        table.upgrade_protocol(writer_features=["timeMachine"])
+    table.append([file("d")])
+
+
+@pytest.mark.parametrize("fields", [{"writer": 9}, {"writerFeatures": ["timeMachine"]}])
+def test_tables_for_newer_writers_are_not_written(table, fields):
+    testing.write_commit(table.uri, 2, [testing.protocol(**{"reader": 2, **fields})])
+    with pytest.raises(UnsupportedProtocol, match="the table needs writer version"):
+        table.append([file("d")])
+    with pytest.raises(UnsupportedProtocol):
+        arrowlog.Table(table.uri).append([file("d")])
+    assert not os.path.exists(f"{table.uri}/{LOG}/{commit_name(3)}")
+
+
+def test_restore(table):
+    table.set_properties({"a": "1"})
+    table.overwrite([file("new"), file("a", min_values={"id": 5})])
+    table.add_columns({"more": pa.int64()})
+    result = table.restore(1)
+    assert result.operation == "RESTORE"
+    assert result.operation_metrics["numRemovedFiles"] == 1
+    snapshot = arrowlog.Table(table.uri).snapshot()
+    assert live(table) == ["a", "b", "c", "n"]
+    assert (snapshot.metadata.configuration, snapshot.schema.names) == ({}, SCHEMA.names)
+    table.restore(0)
+    assert live(table) == []
+    table.restore(5)
+    assert live(table) == ["a", "b", "c", "n"]
+
+
+def test_restore_brings_back_every_field_and_no_lower_protocol(table):
+    table.append([file("full", min_values={"id": 1}, tags={"k": "v"}, null_count={"id": 2})])
+    before = {f["path"]: f for f in table.snapshot().files.to_pylist()}
+    table.upgrade_protocol(3, 3)
+    table.remove(["full"])
+    table.restore(2)
+    snapshot = arrowlog.Table(table.uri).snapshot()
+    assert {f["path"]: f for f in snapshot.files.to_pylist()} == before
+    assert snapshot.protocol.min_reader_version == 3
+
+
+def test_files_that_are_gone_cannot_be_restored(root):
+    table = arrowlog.Table.create(root, SCHEMA, ["p"])
+    table.write(pa.table({"p": ["x", "y"], "id": [1, 2]}))
+    gone = table.snapshot().files["path"].to_pylist()[0]
+    table.remove([gone])
+    os.unlink(root / gone)
+    with pytest.raises(InvalidRequest, match="is no longer in"):
+        table.restore(1)
+
+
+def test_create(root):
+    spark = json.dumps(
+        {"type": "struct", "fields": [{"name": "a", "type": "long", "nullable": True}]}
+    )
+
+    class StructType:
+        fields = ()
+
+        def json(self):
+            return spark
+
+    class Foreign:
+        def __arrow_c_schema__(self):
+            return pa.schema([("a", pa.int64())]).__arrow_c_schema__()
+
+    for number, schema in enumerate([spark, json.loads(spark), StructType(), Foreign()]):
+        made = arrowlog.Table.create(root / f"{number}", schema, name="n", description="d")
+        assert made.snapshot().schema.names == ["a"]
+        assert (made.snapshot().metadata.name, made.snapshot().metadata.description) == ("n", "d")
+    with pytest.raises(TableExists):
+        arrowlog.Table.create(root / "0", SCHEMA)
+    opened = arrowlog.Table.create(root / "0", SCHEMA, exist_ok=True)
+    assert opened.snapshot().schema.names == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("schema", "how", "said"),
+    [
+        (5, {}, "is no schema"),
+        ("{", {}, "cannot be used"),
+        (pa.schema([]), {}, "no columns"),
+        (pa.schema([("a", pa.int64()), ("A", pa.int64())]), {}, "one to Spark"),
+        (pa.schema([("a", pa.month_day_nano_interval())]), {}, "cannot be used"),
+        (SCHEMA, {"partition_columns": "p"}, r"Give a list: \['p'\]"),
+        (SCHEMA, {"partition_columns": ["z"]}, "not in the schema"),
+        (SCHEMA, {"partition_columns": ["p", "p"]}, "twice"),
+        (SCHEMA, {"partition_columns": ["p", "id"]}, "Every column"),
+        (
+            pa.schema([("b", pa.binary()), ("i", pa.int64())]),
+            {"partition_columns": ["b"]},
+            "binary",
+        ),
+    ],
+)
+def test_tables_that_cannot_be(root, schema, how, said):
+    with pytest.raises(InvalidRequest, match=said):
+        arrowlog.Table.create(root, schema, **how)
+    assert not root.exists()
+
+
+def parquet(table, path, rows, **how):
+    os.makedirs(os.path.dirname(f"{table.uri}/{path}"), exist_ok=True)
+    pq.write_table(rows, f"{table.uri}/{path}", **how)
+
+
+def test_add_parquet_reads_the_footer(table):
+    rows = pa.table({"id": pa.array([4, None, 9], pa.int64())})
+    parquet(table, "p=a%2Fb/f.parquet", rows, row_group_size=1)
+    add = arrowlog.add_parquet(table, "p=a%2Fb/f.parquet", tags={"k": "v"})
+    table.append([add])
+    found = next(f for f in table.snapshot().files.to_pylist() if f["path"].endswith("f.parquet"))
+    assert (found["partition.p"], found["num_records"]) == ("a/b", 3)
+    assert (found["min.id"], found["max.id"], found["null_count.id"]) == (4, 9, 1)
+    assert found["size_bytes"] == os.path.getsize(f"{table.uri}/p=a%2Fb/f.parquet")
+    parquet(table, "p=__HIVE_DEFAULT_PARTITION__/g", rows)
+    assert arrowlog.add_parquet(table, "p=__HIVE_DEFAULT_PARTITION__/g").partition_values == {
+        "p": None
+    }
+    given = arrowlog.add_parquet(table, f"{table.uri}/p=a%2Fb/f.parquet", {"p": "other"})
+    assert (given.path, given.partition_values) == ("p=a%2Fb/f.parquet", {"p": "other"})
+
+
+def test_what_add_parquet_refuses(table):
+    with pytest.raises(InvalidRequest, match="There is no file"):
+        arrowlog.add_parquet(table, "missing.parquet")
+    with open(f"{table.uri}/torn.parquet", "wb") as out:
+        out.write(b"PAR1 and no more")
+    with pytest.raises(InvalidRequest, match="no Parquet file that can be read"):
+        arrowlog.add_parquet(table, "torn.parquet")
+    with pytest.raises(InvalidRequest, match="outside"):
+        arrowlog.add_parquet(table, "/etc/passwd")
+
+
+def test_a_commit_that_cannot_win_gives_up_in_time():
+    store = FaultyStore()
+    store.objects[f"{LOG}/{commit_name(0)}"] = testing.lines(OPENING)
+    clock = FakeClock("a")
+    table = table_on(store, clock, {"commit.timeoutSeconds": 5})
+
+    def rival():
+        clock.sleep(1)
+        version = len(store.objects)
+        store.objects[f"{LOG}/{commit_name(version)}"] = testing.lines([testing.add(f"{version}")])
+
+    store.window = [rival] * 50
+    with pytest.raises(CommitConflict, match="were faster"):
+        table.append([file("a")])
+    assert len(store.objects) < 10
+    store.heal()
+    assert table.append([file("a")]).version == len(store.objects) - 1
+
+
+def test_commits_between_that_were_cleaned_up_are_a_conflict():
+    store = FaultyStore()
+    for version in range(4):
+        actions = OPENING if version == 0 else [testing.add(f"{version}", {"p": "x"})]
+        store.objects[f"{LOG}/{commit_name(version)}"] = testing.lines(actions)
+    table = table_on(store, FakeClock("a"))
+    table.snapshot()
+    base = table.snapshot(1)
+    del store.objects[f"{LOG}/{commit_name(2)}"]
+    with pytest.raises(CommitConflict, match="were cleaned up"):
+        table._committer.change(lambda _: Draft("X", [b"{}\n"]), base)
+
+
+def test_damage_in_a_rivals_commit_is_told():
+    for damage, said in [
+        (b'{"metaData":{"id":"x","schemaString":"{","partitionColumns":[]}}\n', "schemaString"),
+        (b"{\n", "line 1"),
+    ]:
+        store = FaultyStore()
+        store.objects[f"{LOG}/{commit_name(0)}"] = testing.lines(OPENING)
+        table = table_on(store, FakeClock("a"))
+        table.snapshot()
+        store.objects[f"{LOG}/{commit_name(1)}"] = damage
+        with pytest.raises(LogCorrupt, match=said):
+            table.append([file("a")])
+        assert len(store.objects) == 2
+
+
+def test_a_crowd_makes_writers_polite():
+    clock = FakeClock("a")
+    pace = Pace()
+    assert pace.wait(clock) == 0
+    pace.took(1.0)
+    pace.took(2.0)
+    assert pace.put_seconds == pytest.approx(1.2)
+    pace.raced(100, clock.seconds())
+    assert pace.wait(clock) == 0.5
+    pace.crowd = 0
+    assert pace.wait(clock) == 0
+    clock.sleep(6)
+    pace.crowd = 100
+    assert pace.wait(clock) == 0
+
+
+def test_the_machines_clock():
+    clock = SystemClock()
+    assert clock.now_ms() > 1_700_000_000_000
+    assert clock.seconds() <= clock.seconds()
+    clock.sleep(0)
+    assert 0 <= clock.uniform() <= 1
+    assert clock.new_id() != clock.new_id()
+
+
+def test_a_handle_remembers_only_its_last_commits(table, monkeypatch):
+    monkeypatch.setattr("arrowlog.commit.committer._OWN_MAX", 2)
+    for number in range(4):
+        table.append([file(f"f{number}")])
+    assert list(table._committer._own.values()) == [4, 5]
+
+
+def test_a_file_system_that_fails_is_told(table):
+    committer = Committer(table._follower)
+    folder = f"{table.uri}/{LOG}"
+    committer.seen()
+    os.rename(folder, f"{folder}.away")
+    with open(folder, "w") as out:
+        out.write("no folder")
+    with pytest.raises((StoreUnavailable, arrowlog.errors.TableNotFound)):
+        table.append([file("d")])

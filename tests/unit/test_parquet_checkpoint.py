@@ -1,0 +1,324 @@
+"""Parquet checkpoints in detail: what they hold, who writes them, what is read of them."""
+
+import json
+import os
+import pickle
+
+import checkpoints
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from small import OPENING, SCHEMA, paths
+
+import arrowlog
+from arrowlog import testing
+from arrowlog.config import resolve
+from arrowlog.log.store import Outcome
+from arrowlog.state import parquet
+from arrowlog.state.deferred import Deferred
+from arrowlog.state.load import list_log
+
+NAME = "00000000000000000001.checkpoint"
+TEXTS = pa.schema([("p", pa.string()), ("s", pa.string())])
+
+
+def texts(root, highs, **fields):
+    """A table of files in one group, whose names end at these texts."""
+    testing.write_commit(root, 0, [testing.protocol(), testing.metadata(TEXTS, ["p"])])
+    adds = [
+        testing.add(f"f{i}", {"p": "x"}, minValues={"s": "a"}, maxValues={"s": high}, **fields)
+        for i, high in enumerate(highs)
+    ]
+    testing.write_commit(root, 1, adds)
+    checkpoints.write(root, 1)
+    return arrowlog.Table(root)
+
+
+@pytest.mark.parametrize("value", ["abd", "ab", "abz", "abcz", "ac"])
+def test_a_group_reaches_as_far_as_its_shortest_cut_text(root, value):
+    """ab may have been cut from abd, although abc is the higher bound."""
+    table = texts(root, ["ab", "abc", "aa"])
+    found = table.scan(f"s = '{value}'").paths
+    assert found == {"ac": []}.get(value, found)
+    assert ("f0" in found) == value.startswith("ab")
+
+
+def test_the_index_has_the_bound_that_reaches_furthest(root):
+    table = texts(root, ["ab", "abc"])
+    index = table.snapshot().state.source.rows.parts.manifest.index
+    assert index["high.s"].to_pylist() == ["ab"]
+
+
+def test_parts_are_put_under_the_names_of_the_protocol(table):
+    written = checkpoints.write(table, 1)
+    assert written.names == (f"{NAME}.parquet", f"{NAME}.json")
+    assert sorted(os.listdir(checkpoints.folder(table))) == sorted(written.names)
+    sizes = [os.path.getsize(f"{checkpoints.folder(table)}/{name}") for name in written.names]
+    assert written.num_bytes == sum(sizes)
+    assert written.num_files == 1
+    with open(f"{checkpoints.folder(table)}/{NAME}.json", "rb") as source:
+        manifest = json.load(source)
+    assert manifest["version"] == 1
+    assert manifest["format"] == "parquet"
+    assert manifest["numFiles"] == 1
+    assert manifest["sizeInBytes"] == sizes[0]
+    assert manifest["parts"][0]["name"] == f"{NAME}.parquet"
+
+
+def test_the_rows_are_plain_parquet_for_everybody(table):
+    checkpoints.write(table, 1)
+    found = pq.read_table(f"{checkpoints.folder(table)}/{NAME}.parquet").to_pylist()
+    assert found[0]["path"] == "good.parquet"
+    assert str(found[0]["partition.day"]) == "2024-01-01"
+
+
+def test_a_second_writer_leaves_the_checkpoint_as_it_is(table):
+    first = checkpoints.write(table, 1)
+    second = checkpoints.write(table, 1, own="ffffffffffff", checkpoint_compression="zstd")
+    assert not second.made
+    assert (second.names, second.checksum) == (first.names, first.checksum)
+    assert sorted(os.listdir(checkpoints.folder(table))) == sorted(first.names)
+    store = arrowlog.Table(table)._store
+    assert parquet.verify(store, 1, first.names, resolve()) == []
+
+
+def test_a_part_that_somebody_left_behind_is_not_overwritten(table):
+    """A writer that died before its manifest, or one that is not done yet."""
+    first = checkpoints.write(table, 1, checkpoint_compression="zstd")
+    manifest = f"{checkpoints.folder(table)}/{NAME}.json"
+    os.remove(manifest)
+    assert arrowlog.Table(table).snapshot().report.checkpoint is None
+    second = checkpoints.write(table, 1, own="ffffffffffff")
+    assert second.made
+    assert second.names == (f"{NAME}.ffffffffffff.parquet", f"{NAME}.json")
+    snapshot = arrowlog.Table(table).snapshot()
+    assert snapshot.report.checkpoint == 1
+    assert paths(snapshot) == ["good.parquet"]
+    assert os.path.exists(f"{checkpoints.folder(table)}/{first.names[0]}")
+
+
+def test_the_same_bytes_of_another_writer_are_as_good_as_ours(table):
+    first = checkpoints.write(table, 1)
+    os.remove(f"{checkpoints.folder(table)}/{NAME}.json")
+    second = checkpoints.write(table, 1, own="ffffffffffff")
+    assert second.names == first.names
+
+
+class Lossy:
+    """A store whose answers to puts get lost."""
+
+    def __init__(self, store, outcomes):
+        self._store = store
+        self._outcomes = outcomes
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def put_new(self, key, data):
+        outcome = self._outcomes.pop(0) if self._outcomes else Outcome.DONE
+        if outcome is not Outcome.NOT_APPLIED:
+            self._store.put_new(key, data)
+        return outcome
+
+
+@pytest.mark.parametrize("outcome", [Outcome.UNKNOWN, Outcome.EXISTS, Outcome.NOT_APPLIED])
+def test_a_lost_answer_is_no_failure(table, outcome):
+    handle = arrowlog.Table(table)
+    store = Lossy(handle._store, [outcome, Outcome.DONE, outcome])
+    state = handle.snapshot().state
+    written = parquet.write_checkpoint(store, state, resolve(), now_ms=1, new_id="0123456789ab")
+    assert written.made
+    assert parquet.verify(handle._store, 1, written.names, resolve()) == []
+
+
+def test_a_store_that_takes_nothing_is_an_error(table):
+    handle = arrowlog.Table(table)
+    store = Lossy(handle._store, [Outcome.NOT_APPLIED] * 20)
+    with pytest.raises(arrowlog.StoreUnavailable, match="Could not write"):
+        parquet.write_checkpoint(
+            store, handle.snapshot().state, resolve(), now_ms=1, new_id="0123456789ab"
+        )
+    assert not os.path.exists(checkpoints.folder(table))
+
+
+def test_another_programs_checkpoint_is_read_and_said_to_be_unverified(table):
+    """One flat row an action, as the design document has it."""
+    text = pa.map_(pa.string(), pa.string())
+    meta = OPENING[1]["metaData"]
+    rows = [
+        {
+            "actionType": "add",
+            "path": "a",
+            "partitionValues": [("day", "2024-01-05")],
+            "size": 7,
+            "numRecords": 3,
+            "minValues": [("id", "5")],
+            "maxValues": [("id", "9")],
+        },
+        {"actionType": "add", "path": f"{table}/b", "partitionValues": [("day", None)], "size": 8},
+        {"actionType": "remove", "path": "gone"},
+        {
+            "actionType": "metadata",
+            "metadataId": "m",
+            "schemaString": meta["schemaString"],
+            "partitionColumns": ["day"],
+            "format": [("provider", "tantivy4spark")],
+        },
+    ]
+    kinds = dict.fromkeys(("actionType", "path", "metadataId", "schemaString"), pa.string())
+    kinds |= dict.fromkeys(("partitionValues", "minValues", "maxValues", "format"), text)
+    kinds |= dict.fromkeys(("size", "numRecords"), pa.int64())
+    schema = pa.schema([*kinds.items(), ("partitionColumns", pa.list_(pa.string()))])
+    os.makedirs(checkpoints.folder(table))
+    pq.write_table(
+        pa.Table.from_pylist(rows, schema), f"{checkpoints.folder(table)}/{NAME}.parquet"
+    )
+    testing.write_commit(table, 2, [testing.add("c", {"day": "2024-01-06"})])
+    for told in (None, {"version": 1, "size": 2, "createdTime": 5}):
+        if told is not None:
+            testing.write_file(table, f"_checkpoints/{NAME}.json", json.dumps(told).encode())
+        snapshot = arrowlog.Table(table).snapshot()
+        assert snapshot.report.checkpoint == 1
+        assert "unverified" in snapshot.report.warnings[0]
+        assert snapshot.metadata.id == "m"
+        assert snapshot.metadata.format_provider == "tantivy4spark"
+        assert snapshot.partition_columns == ("day",)
+        assert snapshot.schema == SCHEMA
+        found = {row["path"]: row for row in snapshot.files.to_pylist()}
+        assert set(found) == {"a", f"{table}/b", "c"}
+        assert (found["a"]["min.id"], found["a"]["max.id"], found["a"]["num_records"]) == (5, 9, 3)
+        assert arrowlog.Table(table).scan("id = 4").num_files == 2
+    store = arrowlog.Table(table)._store
+    assert parquet.verify(store, 1, list_log(store).parquet_checkpoints[1], resolve())
+    testing.write_file(table, f"_checkpoints/{NAME}.json", b'{"version": 0}')
+    assert arrowlog.Table(table).snapshot().report.checkpoint is None
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        {"path": ["a"], "size": [1]},
+        {"actionType": ["add"], "path": ["a"], "size": [1]},
+        {"actionType": ["add", "metadata"], "path": ["a", None], "schemaString": [None, "{}"]},
+        {"actionType": ["metadata"], "schemaString": ["nonsense"]},
+    ],
+)
+def test_what_is_no_checkpoint_is_passed_over(table, rows):
+    os.makedirs(checkpoints.folder(table))
+    pq.write_table(pa.table(rows), f"{checkpoints.folder(table)}/{NAME}.parquet")
+    snapshot = arrowlog.Table(table).snapshot()
+    assert snapshot.report.checkpoint is None
+    assert "checkpoint 1 was not used" in snapshot.report.warnings[0]
+    assert paths(snapshot) == ["good.parquet"]
+
+
+def test_a_checkpoint_made_from_a_checkpoint_brings_nothing_back(table):
+    checkpoints.write(table, 1)
+    testing.write_commit(table, 2, [testing.remove("good.parquet"), testing.add("b", {})])
+    checkpoints.write(table, 2)
+    testing.write_commit(table, 3, [testing.add("good.parquet", {}, size=9)])
+    checkpoints.write(table, 3)
+    for version in (0, 1, 2, 3):
+        os.remove(f"{table}/_transaction_log/{version:020d}.json")
+    handle = arrowlog.Table(table)
+    assert paths(handle.snapshot(version=1)) == ["good.parquet"]
+    assert paths(handle.snapshot(version=2)) == ["b"]
+    assert paths(handle.snapshot()) == ["b", "good.parquet"]
+    assert handle.snapshot().size_bytes == 1009
+
+
+def test_a_changed_schema_types_the_files_anew(table):
+    checkpoints.write(table, 1)
+    wider = pa.schema([*SCHEMA, ("name", pa.string())])
+    testing.write_commit(table, 2, [testing.metadata(wider, ["day"])])
+    snapshot = arrowlog.Table(table).snapshot()
+    assert isinstance(snapshot.state.source, Deferred)
+    assert "min.name" in snapshot.files.column_names
+    assert arrowlog.Table(table).scan("name = 'x'").paths == ["good.parquet"]
+
+
+def test_a_plan_goes_through_pickle(table):
+    checkpoints.write(table, 1)
+    plan = pickle.loads(pickle.dumps(arrowlog.Table(table).scan("day = '2024-01-01'")))
+    assert plan.paths == ["good.parquet"]
+    assert plan.explain().files_kept == 1
+    snapshot = pickle.loads(pickle.dumps(arrowlog.Table(table).snapshot()))
+    assert paths(snapshot) == ["good.parquet"]
+
+
+class Counting:
+    """A store that notes what is asked of it."""
+
+    def __init__(self, store):
+        self._store = store
+        self.asked = []
+
+    def __getattr__(self, name):
+        found = getattr(self._store, name)
+        if name not in ("get", "get_range", "get_many", "read_into"):
+            return found
+
+        def noted(*args):
+            self.asked.append((name, *args[:1]))
+            return found(*args)
+
+        return noted
+
+
+def test_a_selective_plan_takes_few_requests(monkeypatch):
+    """The manifest, the footer, and one range for each run of columns."""
+    checkpoints.small_groups(monkeypatch, 500)
+    uri = "memory://parquet-requests"
+    table = arrowlog.Table.create(uri, SCHEMA, ["day"], exist_ok=True)
+    adds = [
+        arrowlog.add_file(f"f{i:05d}", {"day": f"2024-01-{1 + i // 500:02d}"}, size=1)
+        for i in range(10_000)
+    ]
+    table.append(adds)
+    parquet.write_checkpoint(
+        table._store, table.snapshot().state, resolve(), now_ms=1, new_id="0123456789ab"
+    )
+    table = arrowlog.Table(uri)
+    store = Counting(table._store)
+    table._follower.store = store
+    plan = table.scan("day = '2024-01-07'")
+    assert len(plan.paths) == 500
+    assert plan.num_files == 500
+    size = table._store.stat(f"_transaction_log/_checkpoints/{NAME}.parquet").size
+    assert len(store.asked) <= 5
+    assert plan.snapshot.state.source.rows.parts.bytes_read < size // 3
+    assert plan.total_files == 10_000
+    assert plan.snapshot.num_files == 10_000
+
+
+def test_what_was_kept_of_a_file_is_kept_in_a_checkpoint(root):
+    """Odd values, keys outside the schema, numbers where text should be, every other field."""
+    moment = pa.timestamp("us", "UTC")
+    kinds = {"p": moment, "f": pa.float64(), "t": moment, "c": pa.decimal128(10, 2)}
+    schema = pa.schema([*kinds.items(), ("b", pa.bool_()), ("d", pa.date32())])
+    testing.write_commit(root, 0, [testing.protocol(), testing.metadata(schema, ["p", "gone"])])
+    fields = [
+        {"minValues": {"f": "1.0", "t": "2024-01-01T00:00:00Z", "c": "1.50", "b": "true"}},
+        {"minValues": {"f": "1e5", "t": "2024-01-01 00:00:00.123", "c": "1.5", "d": "19000"}},
+        {"minValues": {"f": "NaN", "t": "1704067200000000", "z": "outside"}, "maxValues": {}},
+        {"minValues": {"f": 2.5, "t": None, "c": {"deep": 1}}, "stats": '{"minValues":{"f":1}}'},
+        {"stats": '{"numRecords":5,"nullCount":{"f":1,"y":2}}', "tags": {"k": "v"}},
+        {"numRecords": 4, "splitTags": ["a"], "docMappingJson": "{}", "hasFooterOffsets": True},
+        {"companionSourceFiles": ["x"], "companionDeltaVersion": 3, "docMappingRef": "r"},
+    ]
+    parts = ["2024-01-01T00:00:00Z", "", None, "__HIVE_DEFAULT_PARTITION__", "odd", "2024-01-01"]
+    adds = [
+        testing.add(f"f{i}-{j}", {"p": part, "gone": "g"}, **field)
+        for i, field in enumerate(fields)
+        for j, part in enumerate(parts)
+    ]
+    testing.write_commit(root, 1, adds)
+    before = checkpoints.said(arrowlog.Table(root).snapshot())
+    checkpoints.write(root, 1)
+    again = arrowlog.Table(root).snapshot()
+    assert again.report.checkpoint == 1
+    after = checkpoints.said(again)
+    assert repr(after.pop("files")) == repr(before.pop("files"))
+    assert after == before
+    given = sorted((checkpoints.without_nulls(a["add"]) for a in adds), key=lambda a: a["path"])
+    assert after["adds"] == given

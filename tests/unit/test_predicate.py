@@ -1,0 +1,212 @@
+"""Predicates: four forms, one tree, and the exact value of it."""
+
+import datetime as dt
+from decimal import Decimal
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from arrowlog import InvalidRequest
+from arrowlog.scan.predicate import matching, parse
+
+STRUCT = pa.struct([("k", pa.int64())])
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("day", pa.date32()),
+        ("name", pa.string()),
+        ('od"d. col', pa.string()),
+        ("partition.x", pa.int32()),
+        ("b", pa.bool_()),
+        ("t", pa.timestamp("us", "UTC")),
+        ("p", pa.decimal128(10, 2)),
+        ("s", STRUCT),
+        ("f", pa.float64()),
+    ]
+)
+ROWS = pa.table(
+    {
+        "id": [1, 2, None, 7],
+        "day": pa.array([19723, 19724, None, 20000], pa.date32()),
+        "name": ["a", "bc", None, "it's"],
+        'od"d. col': ["x", "y", None, "z"],
+        "partition.x": pa.array([1, 2, 3, None], pa.int32()),
+        "b": [True, False, None, True],
+        "t": pa.array([0, 1, 2, None], pa.timestamp("us", "UTC")),
+        "p": pa.array([Decimal("1.5"), None, Decimal(2), Decimal(3)], pa.decimal128(10, 2)),
+        "s": pa.array([{"k": 1}, {"k": 2}, None, {"k": None}], STRUCT),
+        "f": [1.0, float("nan"), None, -0.0],
+    },
+    schema=SCHEMA,
+)
+field, col = pc.field, pl.col
+NOW = 1_704_758_400_000_000  # 2024-01-09
+MATCHES = [
+    ("id = 1", [0]),
+    ("day = '2024-01-01' AND id BETWEEN 1 AND 9", [0]),
+    ("id IN (1, 2) OR name LIKE 'it%'", [0, 1, 3]),
+    ("NOT (id = 1)", [1, 3]),
+    ("id NOT IN (1, NULL)", []),
+    ("id IS NOT NULL", [0, 1, 3]),
+    ("id ISNULL", [2]),
+    ("id <=> NULL", [2]),
+    ("id IS DISTINCT FROM 1", [1, 2, 3]),
+    ("day >= current_date - 7", [1, 3]),
+    ("day >= date_sub(current_date(), 8)", [0, 1, 3]),
+    ("day > DATE '2024-01-01' - INTERVAL 1 DAY", [0, 1, 3]),
+    ("day = CAST('2024-01-02' AS DATE)", [1]),
+    ("t <= TIMESTAMP '1970-01-01 00:00:00.000001'", [0, 1]),
+    ("t = TIMESTAMPTZ '1970-01-01 01:00:00+01:00'", [0]),
+    ("t < now() - INTERVAL '1' HOUR", [0, 1, 2]),
+    ('"od""d. col" = \'x\'', [0]),
+    ("`od\"d. col` = 'x'", [0]),
+    ("partition.x = 1", [0]),
+    ('"partition.x" IN (2)', [1]),
+    ("b", [0, 3]),
+    ("NOT b", [1]),
+    ("b IS NOT TRUE", [1, 2]),
+    ("s.k > 1", [1]),
+    ("p > 1.5", [2, 3]),
+    ("year(day) = 2024 AND month(day) < 3", [0, 1]),
+    ("extract(month from day) = 10", [3]),
+    ("name = 'it''s' -- a comment", [3]),
+    ("lower(NAME) IN ('a', 'bc')", [0, 1]),
+    ("starts_with(name, 'b') /* or */ OR name ^@ 'a'", [0, 1]),
+    ("name RLIKE 'C|t'", [3]),
+    ("CASE WHEN id = 1 THEN TRUE ELSE b END", [0, 3]),
+    ("id::text || '!' = '2!'", [1]),
+    ("f > 5", [1]),
+    ("f = 0.0", [3]),
+    ("1 = 1", [0, 1, 2, 3]),
+    ("-id < -1 AND id % 2 = 0", [1]),
+    (f"id < 1{'0' * 60} AND p < 1.{'0' * 50}1", []),
+    (None, [0, 1, 2, 3]),
+    ([], [0, 1, 2, 3]),
+    (("id", ">", 1), [1, 3]),
+    ([("day", "=", "2024-01-01"), ("id", "<=", 1)], [0]),
+    ([[("id", "=", 1)], [("name", "in", ["bc"]), ("b", "=", False)]], [0, 1]),
+    ([("id", "not in", [1, 2])], [3]),
+    ([("id", "in", [])], []),
+    ([("id", "is null")], [2]),
+    ([("id", "is not", None)], [0, 1, 3]),
+    ([("id", "=", None)], []),
+    ([("id", "<=>", None)], [2]),
+    ([("id", "between", (2, 7))], [1, 3]),
+    ([("name", "not like", "i%")], [0, 1]),
+    ([("day", ">=", dt.date(2024, 1, 2))], [1, 3]),
+    ([("t", ">", dt.datetime(1970, 1, 1, tzinfo=dt.UTC))], [1, 2]),
+    ([("p", "=", Decimal("1.50"))], [0]),
+    ([("partition.x", "=", 3)], [2]),
+    (col("id") > 1, [1, 3]),
+    ((col("id") == 1) | col("name").str.contains("b"), [0, 1]),
+    (col("id").is_in([1, 2]) & ~col("b"), [1]),
+    (col("id").is_in([1, None]).not_(), [1, 3]),
+    (col("day") == dt.date(2024, 1, 1), [0]),
+    (col("id").is_between(1, 7, closed="none"), [1]),
+    (col("id").eq_missing(None), [2]),
+    (col("b") & col("s").struct.field("k").is_null(), [3]),
+    (col("f").is_nan(), [1]),
+    (field("id") > 1, [1, 3]),
+    ((field("id") == 1) | field("name").isin(["bc", None]), [0, 1, 2]),
+    (~field("id").isin([1]), [1, 2, 3]),
+    (pc.year(field("day")) == 2024, [0, 1, 3]),
+    (field("p") > 1.5, [2, 3]),
+    (field('od"d. col') == "x", [0]),
+    (field(("s", "k")) > 1, [1]),
+    (pc.starts_with(field("name"), "b"), [1]),
+    (pc.match_like(field("name"), "%c"), [1]),
+    (field("t") == pa.scalar(1, pa.timestamp("us", "UTC")), [1]),
+]
+
+
+@pytest.mark.parametrize(("where", "rows"), MATCHES, ids=range(len(MATCHES)))
+def test_a_predicate_is_true_for_these_rows(where, rows):
+    found = matching(parse(where, SCHEMA, now_micros=NOW), ROWS).to_pylist()
+    assert [row for row, true in enumerate(found) if true] == rows
+    assert None not in found
+
+
+REFUSED = [
+    ("", "empty"),
+    ("id = ", "character 6"),
+    ("nope = 1", "character 1: there is no column 'nope'"),
+    ("id = 1 AND nope.x = 1", "character 12"),
+    ("id = 1 id", "character 8"),
+    ("SELECT 1", "no condition on a row"),
+    ("id IN (SELECT 1)", "character 8"),
+    ("id = (SELECT 1)", "no condition on a row"),
+    ("EXISTS (SELECT 1)", "no condition on a row"),
+    ("sum(id) OVER () > 1", "no condition on a row"),
+    ("count(*) > 1", "aggregates"),
+    ("id = 'x", "character 6"),
+    ("id = 1; DROP TABLE x", "character 7"),
+    ("id = $1", "character 6"),
+    (f"id = {'9' * 5000}", "too long"),
+    ("((id = 1)", "character 10"),
+    ("id", "not a condition"),
+    ("id + 1", "not a condition"),
+    ("b AND 5", "not a condition"),
+    ("CAST(id AS NONSENSE) = 1", "'NONSENSE' is not a type"),
+    ("(" * 200 + "id = 1" + ")" * 200, "nested too deeply"),
+    ([("nope", "=", 1)], "no column 'nope'"),
+    ([("id", "~", 1)], "not an operator"),
+    ([("id", "=", object())], "not a value"),
+    ([("id", "in", "abc")], "list of values"),
+    ([("id", "=")], "no value"),
+    ([5], "not a condition"),
+    ([[("id", "=", 1)], []], "empty"),
+    (5, "no predicate"),
+    (col("nope") == 1, "no column 'nope'"),
+    (field("nope") == 1, "no column 'nope'"),
+]
+
+
+@pytest.mark.parametrize(("where", "why"), REFUSED, ids=range(len(REFUSED)))
+def test_what_is_no_predicate_is_refused_with_its_place(where, why):
+    with pytest.raises(InvalidRequest, match=why.replace("(", r"\(")):
+        parse(where, SCHEMA)
+
+
+def test_it_says_which_columns_it_needs_and_whether_all_is_understood():
+    found = parse("s.k > 1 AND lower(name) = 'x'", SCHEMA)
+    assert found.columns == {"s", "name"}
+    assert found.understood
+    odd = parse("id = 1 AND soundex(name) = 'x'", SCHEMA)
+    assert odd.columns == {"id", "name"}
+    assert not odd.understood
+    with pytest.raises(InvalidRequest, match="soundex"):
+        matching(odd, ROWS)
+    assert not parse(col("name").str.contains("b"), SCHEMA).understood
+
+
+@pytest.mark.parametrize(
+    "text", ["current_setting('threads') = 1", "random() < 2", "getenv('A')=''"]
+)
+def test_settings_and_chance_are_never_asked(text):
+    found = parse(text, SCHEMA)
+    assert not found.understood
+    with pytest.raises(InvalidRequest, match="cannot be evaluated"):
+        matching(found, ROWS)
+
+
+def test_decimals_keep_all_their_digits():
+    wide = pa.schema([("m", pa.decimal128(38, 10))])
+    value = Decimal("-1234567890123456789012345678.1234567891")
+    for where in (f"m = {value}", [("m", "=", value)], col("m") == value, field("m") == value):
+        assert parse(where, wide).tree.args[1].value == value, where
+
+
+def test_names_in_other_letters_must_mean_one_column():
+    schema = pa.schema([("A", pa.int64()), ("a", pa.int64()), ("B", pa.int64())])
+    assert parse("a = 1 and b = 2", schema).columns == {"a", "B"}
+    two = pa.schema([("Ab", pa.int64()), ("aB", pa.int64())])
+    with pytest.raises(InvalidRequest, match="may be any of Ab, aB"):
+        parse("ab = 1", two)
+
+
+def test_a_value_that_does_not_fit_is_an_error_of_ours_when_rows_are_asked():
+    found = parse("id = 'abc'", SCHEMA)
+    with pytest.raises(InvalidRequest, match="cannot be evaluated"):
+        matching(found, ROWS)

@@ -1,0 +1,176 @@
+"""A faulty wire: an HTTP proxy before a real server that loses, delays, refuses and cuts.
+
+Runs in threads of the test process, so that a test sets its faults and sees its traffic directly.
+"""
+
+import contextlib
+import http.client
+import socket
+import threading
+from dataclasses import dataclass, field
+from urllib.parse import unquote, urlsplit
+from xml.sax.saxutils import escape
+
+ALWAYS = 1_000_000
+_CODES = {409: "ConditionalRequestConflict", 500: "InternalError", 503: "ServiceUnavailable"}
+_HOP = ("connection", "keep-alive", "transfer-encoding", "content-length")
+
+
+@dataclass(slots=True)
+class Fault:
+    """What goes wrong with the requests of a method whose address contains `match`.
+
+    `kind`: "drop" (the connection is cut), "hang" (no answer until the wire heals), "cut" (half an
+    answer), or a status that is answered. With `after`, the server has done what it was asked; with
+    `echo`, the answer repeats everything that was sent.
+    """
+
+    kind: str | int
+    method: str
+    match: str = ""
+    after: bool = False
+    times: int = 1
+    skip: int = 0
+    echo: bool = False
+
+    def takes(self, method, path):
+        """Whether this request is one of those."""
+        if method != self.method or self.match not in path or self.times == 0:
+            return False
+        if self.skip:
+            self.skip -= 1
+            return False
+        self.times -= 1
+        return True
+
+
+@dataclass(slots=True)
+class Wire:
+    """Faults to come, headers to lose on the way, and the requests that reached the server."""
+
+    url: str = ""
+    faults: list = field(default_factory=list)
+    strip: set = field(default_factory=set)
+    applied: list = field(default_factory=list)
+    asked: list = field(default_factory=list)
+    closed: threading.Event = field(default_factory=threading.Event)
+    healed: threading.Event = field(default_factory=threading.Event)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def heal(self):
+        """No faults from here on; what hangs is cut."""
+        with self.lock:
+            self.faults, self.strip = [], set()
+            self.healed.set()
+            self.healed = threading.Event()
+
+    def fault_of(self, method, path):
+        """The fault that meets this request, if any."""
+        with self.lock:
+            self.asked.append((method, path))
+            return next((fault for fault in self.faults if fault.takes(method, path)), None)
+
+
+@contextlib.contextmanager
+def before(server):
+    """A wire to a server; healthy until faults are put on it."""
+    listener = socket.create_server(("127.0.0.1", 0), backlog=128)
+    wire = Wire(f"http://127.0.0.1:{listener.getsockname()[1]}")
+    threading.Thread(target=_listen, args=(wire, listener, server), daemon=True).start()
+    try:
+        yield wire
+    finally:
+        wire.closed.set()
+        wire.heal()
+        with contextlib.suppress(OSError):
+            listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits in accept
+        listener.close()
+
+
+def _listen(wire, listener, server):
+    while not wire.closed.is_set():
+        try:
+            found, _ = listener.accept()
+        except OSError:
+            return
+        threading.Thread(target=_talk, args=(wire, found, server), daemon=True).start()
+
+
+def _talk(wire, client, server):
+    """Requests of one connection, one after the other."""
+    with client, client.makefile("rb") as asked:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            while not wire.closed.is_set() and _pass_on(wire, client, asked, server):
+                pass
+        with contextlib.suppress(OSError):
+            client.shutdown(socket.SHUT_RDWR)
+
+
+def _pass_on(wire, client, asked, server):
+    """One request; returns whether the connection may be used again."""
+    first = asked.readline().decode("latin-1").split()
+    if len(first) != 3:
+        return False
+    method, target, _ = first
+    headers = http.client.parse_headers(asked)
+    if headers.get("Expect", "").lower() == "100-continue":
+        client.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+    body = asked.read(int(headers.get("Content-Length", 0)))
+    path = unquote(target)
+    fault = wire.fault_of(method, path)
+    if fault is None:
+        client.sendall(_answer(*_ask(wire, server, method, target, headers, body), method))
+        return True
+    found = None
+    if fault.after or fault.kind == "cut":
+        found = _ask(wire, server, method, target, headers, body)
+    if isinstance(fault.kind, int):
+        said = (
+            f"{method} {target} {headers.values()} {dict(headers)}"
+            if fault.echo
+            else "so says the wire"
+        )
+        client.sendall(_answer(fault.kind, [], _error(fault.kind, said), method))
+        return True
+    if fault.kind == "hang":
+        wire.healed.wait()
+    elif fault.kind == "cut":
+        whole = _answer(*found, method)
+        client.sendall(whole[: len(whole) - max(len(found[2]) // 2, 10)])
+    return False
+
+
+def _ask(wire, server, method, target, headers, body):
+    """Let the server do it: status, headers and body of its answer."""
+    place = urlsplit(server.url)
+    there = http.client.HTTPConnection(place.hostname, place.port, timeout=60)
+    try:
+        there.putrequest(method, target, skip_host=True, skip_accept_encoding=True)
+        for name, value in headers.items():
+            if name.lower() not in (*wire.strip, "expect", "connection"):
+                there.putheader(name, value)
+        there.putheader("Connection", "close")
+        there.endheaders(body)
+        answer = there.getresponse()
+        data = answer.read()
+    finally:
+        there.close()
+    with wire.lock:
+        wire.applied.append((method, unquote(target), answer.status))
+    length = answer.getheader("Content-Length", "0") if method == "HEAD" else str(len(data))
+    kept = [(name, value) for name, value in answer.getheaders() if name.lower() not in _HOP]
+    return answer.status, [*kept, ("Content-Length", length)], data
+
+
+def _answer(status, headers, body, method):
+    if not any(name == "Content-Length" for name, _ in headers):
+        headers = [*headers, ("Content-Length", str(len(body)))]
+    lines = [f"HTTP/1.1 {status} {http.client.responses[status]}"]
+    lines += [f"{name}: {value}" for name, value in headers]
+    head = "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n"
+    return head if method == "HEAD" else head + body
+
+
+def _error(status, said):
+    code = _CODES.get(status, "Refused")
+    return f"<Error><Code>{code}</Code><Message>{escape(said)}</Message></Error>".encode()
