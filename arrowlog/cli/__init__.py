@@ -11,10 +11,10 @@ import sys
 def main() -> int:
     """Run the command line; the entry point of the `arrowlog` command."""
     try:
-        from arrowlog.cli.commands import cli
+        from arrowlog.cli.commands import run
     except ModuleNotFoundError as error:
         if error.name not in ("click", "rich"):
             raise
         print("The command line needs its extra: pip install 'arrowlog[cli]'", file=sys.stderr)
         return 2
-    return cli()
+    return run()

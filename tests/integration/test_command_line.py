@@ -51,7 +51,16 @@ def test_wrong_usage_is_exit_code_two():
 
 def test_help_teaches():
     assert "arrowlog demo" in run("--help").stdout
-    assert "Examples:" in run("demo", "--help").stdout
+    text = run("scan", "--help").stdout
+    assert "\n  Examples:\n    arrowlog scan /data/events" in text  # a line each, nothing escaped
+    assert "\\b" not in text
+
+
+def test_options_of_the_store_and_settings(events):
+    done = run("scan", events, "id = 7", "--set", "checkpoint.parallelism=x")
+    assert done.returncode == 1
+    assert "Option 'checkpoint.parallelism' cannot be 'x'" in done.stderr
+    assert run("scan", events, "id = 7", "--storage-option", "nonsense").returncode == 2
 
 
 @pytest.fixture(scope="module")
