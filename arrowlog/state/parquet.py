@@ -67,9 +67,12 @@ class _Layout:
 
 
 def write_checkpoint(
-    store: Store, state: State, config: Config, *, now_ms: int, new_id: str
+    store: Store, state: State, config: Config, *, now_ms: int, new_id: str, broken: bool = False
 ) -> Written:
-    """Write the checkpoint of a state. `new_id` is nobody else's: 12 hex digits or more."""
+    """Write the checkpoint of a state. `new_id` is nobody else's: 12 hex digits or more.
+
+    With `broken`, a damaged one is there, and its manifest is replaced.
+    """
     layout = _layout(state, config)
     own = new_id.replace("-", "").lower()[:12]
     parts, sums = _put_parts(store, layout, config.checkpoint_max_file_size, own)
@@ -87,7 +90,9 @@ def write_checkpoint(
     )
     data = encode(manifest, own, now_ms, f"arrowlog/{__version__}")
     key = f"{FOLDER}/{manifest_name(state.version)}"
-    if _put(store, key, data):
+    if broken:
+        store.replace(key, data)
+    if broken or _put(store, key, data):
         return _written(manifest, data, made=True)
     found = store.get(key)
     theirs = decode(found, state.version, key)

@@ -16,6 +16,7 @@ from arrowlog.state.checkpoint import CheckpointResult, Written, write_json, wri
 from arrowlog.state.load import follow, list_log, load, verify_checkpoint
 from arrowlog.state.parquet import write_checkpoint
 from arrowlog.upkeep.cleanup import cleanup, failed, policy_of
+from arrowlog.upkeep.forks import left_behind
 
 if TYPE_CHECKING:
     from arrowlog.commit.transaction import Clock
@@ -41,7 +42,8 @@ def make_checkpoint(
         broken = state.version in listing.json_checkpoints
         done.append(write_json(store, state, config, now, new_id, broken=broken))
     if form in ("both", "parquet") and not _is_there(store, listing, state, config, "parquet"):
-        done.append(_write_parquet(store, state, config, now, new_id))
+        broken = state.version in listing.parquet_checkpoints
+        done.append(_write_parquet(store, state, config, now, new_id, broken=broken))
     names = tuple(name for written in done for name in written.names)
     total = Written(names, sum(w.size_bytes for w in done), done[-1].checksum if done else "")
     if done:
@@ -58,8 +60,10 @@ def _is_there(store: Store, listing: Listing, state: State, config: Config, form
     return not verify_checkpoint(store, listing, state.version, config, form)
 
 
-def _write_parquet(store: Store, state: State, config: Config, now_ms: int, new_id: str) -> Written:
-    written = write_checkpoint(store, state, config, now_ms=now_ms, new_id=new_id)
+def _write_parquet(
+    store: Store, state: State, config: Config, now_ms: int, new_id: str, *, broken: bool
+) -> Written:
+    written = write_checkpoint(store, state, config, now_ms=now_ms, new_id=new_id, broken=broken)
     names = tuple(f"{CHECKPOINTS}/{name}" for name in written.names)
     return Written(names, written.num_bytes, written.checksum)
 
@@ -74,18 +78,27 @@ class Keeper:
         self._outside = outside
         self._lock = threading.Lock()
         self._work: threading.Thread | None = None
+        self._table: str | None = None  # the id of the table that the next two speak of
         self._last: int | None = None  # the newest checkpoint we know of
         self._tried = 0  # the version of the last one that failed
+        self._told = False
         _KEEPERS.add(self)
 
     def committed(self, version: int, latest: Snapshot | None, config: Config) -> None:
         """A commit landed: begin a checkpoint if it is time."""
         if not config.checkpoint_enabled or latest is None:
             return
+        if left_behind():
+            self._tell_once("no checkpoints are made in a process that was forked from a busy one")
+            return
         with self._lock:
+            if self._table != latest.metadata.id:
+                self._table, self._last, self._tried = latest.metadata.id, None, 0
+            first = self._last is None
             if self._last is None:
                 self._last = latest.report.checkpoint or 0
-            if not is_due(version, self._last, self._tried, config.checkpoint_interval):
+            interval = config.checkpoint_interval
+            if not is_due(version, self._last, self._tried, interval, first=first):
                 return
             if self._work is not None and self._work.is_alive():
                 return
@@ -118,7 +131,7 @@ class Keeper:
             listing = list_log(self._store)
             newest = max((*listing.json_checkpoints, *listing.parquet_checkpoints, 0))
             self.made(newest)
-            if not is_due(version, newest, 0, config.checkpoint_interval):
+            if version - newest < config.checkpoint_interval:
                 return  # somebody else was faster
             state = self._state(version, latest, listing, config)
             make_checkpoint(self._store, listing, state, config, self._clock)
@@ -141,6 +154,11 @@ class Keeper:
         if result.failures:
             self._warn("%s", failed(result))
 
+    def _tell_once(self, text: str) -> None:
+        if not self._told:
+            self._told = True
+            self._warn("%s", text)
+
     def _warn(self, text: str, *parts: object) -> None:
         _LOG.warning("%s: " + text, self._store.root, *parts)
 
@@ -154,15 +172,16 @@ class Keeper:
         return follow(self._store, config, latest, commits, outside=self._outside).state
 
 
-def is_due(version: int, last: int, tried: int, interval: int) -> bool:
-    """Whether the writer of a version makes a checkpoint.
+def is_due(version: int, last: int, tried: int, interval: int, *, first: bool = False) -> bool:
+    """Whether the writer of a version makes a checkpoint: an interval after the last one.
 
-    In a crowd, the writer of the round version makes it, so that it is made once; if that one did
-    not, whoever comes an interval later does. After one that failed, an interval passes.
+    In a crowd, many come after that before it is made. So the writer of the version right then
+    makes it, then the next, then every second, fourth, eighth after that, and whoever comes new
+    (`first`): it is made soon, whoever dies, and not by everybody. After one that failed, an
+    interval passes.
     """
-    if version - max(last, tried) < interval:
-        return False
-    return version % interval == 0 or version - last >= 2 * interval
+    late = version - max(last, tried) - interval
+    return late >= 0 and (first or late >= interval or late & (late - 1) == 0)
 
 
 _KEEPERS: WeakSet[Keeper] = WeakSet()

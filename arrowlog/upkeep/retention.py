@@ -30,6 +30,8 @@ _FILES = pa.schema(
     ]
 )
 
+_UNKNOWN = 1 << 62  # later than any moment: what has no time never gets old
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
@@ -132,8 +134,8 @@ def _written(files: Sequence[File]) -> dict[tuple[str, int], int]:
     """When each commit and checkpoint was written. One in parts goes as a whole, or not at all."""
     written: dict[tuple[str, int], int] = {}
     for file in files:
-        name = file.kind, file.version
-        written[name] = max(file.stat.mtime_ms, written.get(name, file.stat.mtime_ms))
+        name, when = (file.kind, file.version), file.stat.mtime_ms or _UNKNOWN
+        written[name] = max(when, written.get(name, when))
     return written
 
 
