@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from arrowlog.state.checkpoint import CheckpointResult
     from arrowlog.state.snapshot import Snapshot
     from arrowlog.upkeep.cleanup import CleanupResult
+    from arrowlog.upkeep.compact import CompactResult
     from arrowlog.upkeep.retention import Retention
     from arrowlog.upkeep.vacuum import VacuumResult
 
@@ -343,6 +344,43 @@ class Table:
         Durations are text such as `30d`, or milliseconds; without them the table's settings.
         """
         return upkeep.foretell(self._committer, log_retention, checkpoint_retention, now)
+
+    def compact(
+        self,
+        target_size: str | int = "128MB",
+        where: Any = None,
+        *,
+        max_groups: int | None = None,
+        max_files_per_group: int | None = None,
+        include_skipped: bool = False,
+        cooldown: str | int = "24h",
+        dry_run: bool = False,
+        spark: Any = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> CompactResult:
+        """Make large Parquet files of small ones, partition by partition; rows stay as they are.
+
+        Each group of files is one commit, so that others may write meanwhile. A file that cannot
+        be read is noted in `skips` for `cooldown` and left out; `include_skipped` tries those in
+        their cooldown too. `where` picks the files that may have matching rows. With `spark`, the
+        files are rewritten by its workers. The small files stay until `vacuum`.
+        """
+        wanted = upkeep.wish(
+            target_size,
+            where,
+            max_groups,
+            max_files_per_group,
+            include_skipped=include_skipped,
+            cooldown=cooldown,
+        )
+        return upkeep.compact(
+            self._committer,
+            wanted,
+            dry_run=dry_run,
+            spark=spark,
+            options=self._storage_options,
+            progress=progress,
+        )
 
     def truncate_history(self, *, dry_run: bool = False) -> CleanupResult:
         """Give up time travel: make a checkpoint of the newest version, delete what came before.

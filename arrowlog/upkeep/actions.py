@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from arrowlog.commit.operations import upgrade_protocol
 from arrowlog.config import parse_duration_ms
@@ -21,16 +21,22 @@ from arrowlog.upkeep.cleanup import (
     foresee_truncation,
     policy_of,
 )
+from arrowlog.upkeep.compact import compact as compact_files
+from arrowlog.upkeep.compact import wish
 from arrowlog.upkeep.retention import Policy, Retention
 from arrowlog.upkeep.vacuum import vacuum as vacuum_files
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from arrowlog.commit.committer import Committer
     from arrowlog.state.checkpoint import CheckpointResult
     from arrowlog.upkeep.checkpoints import Keeper
+    from arrowlog.upkeep.compact import CompactResult, Wish
     from arrowlog.upkeep.vacuum import Progress, VacuumResult
 
 _READER = 3
+__all__ = ["checkpoint", "clean", "compact", "foretell", "truncate_history", "vacuum", "wish"]
 
 
 def checkpoint(committer: Committer, keeper: Keeper) -> CheckpointResult:
@@ -105,6 +111,24 @@ def vacuum(
         what = f"{len(result.failures)} deletions failed, the first: {result.failures[0]}"
         warnings.warn(f"{committer.store.root}: {what}", ArrowlogWarning, stacklevel=3)
     return result
+
+
+def compact(
+    committer: Committer,
+    wanted: Wish,
+    *,
+    dry_run: bool,
+    spark: Any = None,
+    options: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> CompactResult:
+    """Make large files of small ones: in this process, or as tasks of Spark."""
+    runner = None
+    if spark is not None and not committer.store.root.startswith("memory:"):
+        from arrowlog.spark.compact import runner_on
+
+        runner = runner_on(spark, committer, options or {})
+    return compact_files(committer, wanted, dry_run=dry_run, runner=runner, progress=progress)
 
 
 def truncate_history(committer: Committer, keeper: Keeper, *, dry_run: bool) -> CleanupResult:

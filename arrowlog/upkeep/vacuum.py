@@ -55,7 +55,7 @@ _FILES = pa.schema(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class VacuumResult:
     """What vacuum did, or with `dry_run` would have done.
 
@@ -71,6 +71,12 @@ class VacuumResult:
     earliest_version: int
     dry_run: bool
     failures: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """The counts."""
+        verb = "would go" if self.dry_run else "went"
+        kept = ", ".join(f"{n} {fate}" for fate, n in self.counts.items() if fate != "orphan" and n)
+        return f"VacuumResult({self.num_files} files {verb}, {self.bytes_freed} bytes; {kept})"
 
     @property
     def num_files(self) -> int:
