@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import pyarrow as pa
 
@@ -102,6 +102,9 @@ class Store(Protocol):
 
     def replace(self, key: str, data: bytes) -> None:
         """Put an object in the place of whatever is there, atomically: the pointer only."""
+
+    def replace_from(self, key: str, file: BinaryIO) -> None:
+        """The same with what an open file has from its beginning on; on a disk, piece by piece."""
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects; those that are not there are no error."""

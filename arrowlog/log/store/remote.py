@@ -9,7 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from urllib.parse import parse_qsl, quote, unquote
 from xml.sax.saxutils import escape
 
@@ -96,6 +96,15 @@ class Remote(ABC):
         total = sum(len(raw) for raw in raws)
         self._mean = window.size // count + 1
         return count, total
+
+    @abstractmethod
+    def replace(self, key: str, data: bytes) -> None:
+        """Put an object in the place of whatever is there."""
+
+    def replace_from(self, key: str, file: BinaryIO) -> None:
+        """The same with what a file has: one request, which may have to be sent again."""
+        file.seek(0)
+        self.replace(key, file.read())
 
     @abstractmethod
     def stats_from(self, folder: str, start: str = "") -> dict[str, Stat]:
