@@ -19,12 +19,12 @@ from arrowlog.commit.alter import (
 from arrowlog.commit.clock import SystemClock
 from arrowlog.commit.drafts import Manner, World
 from arrowlog.commit.parquet import add_of
-from arrowlog.commit.stats import Truncation
 from arrowlog.commit.write import Target, write_rows
 from arrowlog.config import parse_bytes
 from arrowlog.errors import ConcurrentAppend, InvalidRequest
 from arrowlog.log.arrays import array_of
 from arrowlog.state.apply import spellings
+from arrowlog.state.truncation import Truncation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -48,7 +48,7 @@ def _world(committer: Committer, base: Snapshot | None) -> World:
             return base.state
         return committer.state(head)
 
-    return World(state, committer.clock.now_ms())
+    return World(state, committer.clock.now_ms(), committer.config)
 
 
 def _base(committer: Committer, read_version: int | None) -> Snapshot:

@@ -2,7 +2,8 @@
 
 A commit may go if it is older than `logRetention.duration`, below a verified checkpoint, below the
 current version, and not version 0. A checkpoint may go if it is older than
-`checkpointRetention.duration` and a newer one is verified.
+`checkpointRetention.duration` and a newer one is verified. The checkpoint on which the commits rest
+that stay goes last: without it nobody could read what the commits were kept for.
 """
 
 from __future__ import annotations
@@ -104,18 +105,22 @@ def decide(
     policy: Policy,
     now_ms: int,
     bad: Collection[int] = (),
+    held: Collection[int] = (),
 ) -> Retention:
     """What may go at a moment, given the current version and the newest verified checkpoint.
 
-    Nothing is promised on checkpoints that are known to be `bad`.
+    Nothing is promised on checkpoints that are known to be `bad`. Commits that are `held` stay.
     """
     written = _written(files)
     doomed = tuple(
         file
         for file in files
         if verified is not None
+        and not (file.kind == "commit" and file.version in held)
         and _may_go(file, now_ms - written[file.kind, file.version], version, verified, policy)
     )
+    pillar = _pillar(files, {file.key for file in doomed}, version, bad)
+    doomed = tuple(file for file in doomed if (file.kind, file.version) != ("checkpoint", pillar))
     gone = {file.key for file in doomed}
     left = [
         file.key
@@ -124,10 +129,23 @@ def decide(
     ]
     listing = _listing(left)
     versions = readable(listing, version)
-    follow = set(versions) & listing.commits.keys()
-    starts = tuple(v for v in versions if v and (v not in follow or v - 1 not in versions))
+    starts = starts_of(listing, versions)
     first = version if listing.empty else earliest(listing, version)
     return Retention(doomed, version, verified, first, versions, starts)
+
+
+def _pillar(
+    files: Sequence[File], gone: Collection[str], version: int, bad: Collection[int]
+) -> int | None:
+    """The lowest checkpoint from which on the commits that stay lead to the current version."""
+    commits = {file.version for file in files if file.kind == "commit" and file.key not in gone}
+    low = version
+    while low - 1 in commits:
+        low -= 1
+    if low == 0:
+        return None  # they rest on themselves
+    known = {file.version for file in files if file.kind == "checkpoint"} - set(bad)
+    return min((c for c in known if low - 1 <= c <= version), default=None)
 
 
 def _written(files: Sequence[File]) -> dict[tuple[str, int], int]:
@@ -150,6 +168,13 @@ def _listing(keys: Sequence[str]) -> Listing:
     inner = f"{LOG}/{CHECKPOINTS}/"
     names = [key[len(LOG) + 1 :] for key in keys if not key.startswith(inner)]
     return read_listing(names, [key[len(inner) :] for key in keys if key.startswith(inner)])
+
+
+def starts_of(listing: Listing, versions: Sequence[int]) -> tuple[int, ...]:
+    """Of versions that can be rebuilt, those for which nothing but a checkpoint does it."""
+    known = set(versions)
+    follow = known & listing.commits.keys()
+    return tuple(v for v in versions if v and (v not in follow or v - 1 not in known))
 
 
 def readable(listing: Listing, newest: int) -> tuple[int, ...]:

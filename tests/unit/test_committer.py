@@ -12,7 +12,7 @@ from arrowlog import add_file, testing
 from arrowlog.commit import creation
 from arrowlog.commit.committer import _AHEAD
 from arrowlog.commit.conflict import Head, Intent, Rival, check
-from arrowlog.commit.stats import Truncation, of_footer
+from arrowlog.commit.stats import of_footer
 from arrowlog.config import Config
 from arrowlog.errors import (
     CommitConflict,
@@ -25,6 +25,7 @@ from arrowlog.errors import (
 from arrowlog.log.actions import Metadata, Protocol
 from arrowlog.log.names import LOG, commit_name
 from arrowlog.log.schema import to_spark
+from arrowlog.state.truncation import Truncation
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
 

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
+
+import pyarrow as pa
 
 from arrowlog.errors import StoreUnavailable, redact
+from arrowlog.log.arrays import array_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +42,12 @@ class Stat:
     size: int
     mtime_ms: int = field(compare=False)
     tag: str = ""
+
+
+def walked(keys: list[str], sizes: list[int], times: list[int]) -> pa.Table:
+    """What `Store.walk` answers."""
+    columns = [array_of(sizes, pa.int64()), array_of(times, pa.int64())]
+    return pa.table([array_of(keys, pa.string()), *columns], names=["key", "size", "mtime_ms"])
 
 
 class Store(Protocol):
@@ -76,6 +85,12 @@ class Store(Protocol):
     def stats_from(self, folder: str, start: str = "") -> dict[str, Stat]:
         """The objects directly in `folder` whose names are not below `start`, by name."""
 
+    def walk(self) -> pa.Table:
+        """Every object below the root, at any depth: `key`, `size`, `mtime_ms`. None if missing.
+
+        Folders are no objects, and links on a disk are not followed.
+        """
+
     def stat(self, key: str) -> Stat | None:
         """Size and time of an object; None if there is none."""
 
@@ -87,6 +102,9 @@ class Store(Protocol):
 
     def replace(self, key: str, data: bytes) -> None:
         """Put an object in the place of whatever is there, atomically: the pointer only."""
+
+    def replace_from(self, key: str, file: BinaryIO) -> None:
+        """The same with what an open file has from its beginning on; on a disk, piece by piece."""
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects; those that are not there are no error."""

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 from uuid import uuid4
 
 from arrowlog.log.envelope import unwrap
-from arrowlog.log.store.base import Outcome, Stat, unavailable
+from arrowlog.log.store.base import Outcome, Stat, unavailable, walked
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+
+    import pyarrow as pa
 
     from arrowlog.log.window import Window
 
 _SMALL = 1 << 16
 _BATCH = 1 << 18
+_PIECE = 1 << 22
 _BINARY = getattr(os, "O_BINARY", 0)
 _NAMELESS = getattr(os, "O_TMPFILE", None)
 _MODE = 0o666  # less what the user's umask takes away
@@ -119,6 +122,30 @@ class LocalStore:
         found = {name: self.stat(f"{folder}/{name}") for name in self.list_from(folder, start)}
         return {name: stat for name, stat in found.items() if stat is not None}
 
+    def walk(self) -> pa.Table:
+        """Every file below the root."""
+        keys: list[str] = []
+        sizes: list[int] = []
+        times: list[int] = []
+        folders = [""]
+        while folders:
+            folder = folders.pop()
+            try:
+                with os.scandir(f"{self.root}/{folder}") as found:
+                    for entry in found:
+                        if entry.is_dir(follow_symlinks=False):
+                            folders.append(f"{folder}{entry.name}/")
+                        elif entry.is_file(follow_symlinks=False):
+                            stat = entry.stat(follow_symlinks=False)
+                            keys.append(f"{folder}{entry.name}")
+                            sizes.append(stat.st_size)
+                            times.append(stat.st_mtime_ns // 1_000_000)
+            except FileNotFoundError:
+                continue  # gone meanwhile
+            except OSError as error:
+                raise unavailable("list", f"{self.root}/{folder}", error) from error
+        return walked(keys, sizes, times)
+
     def stat(self, key: str) -> Stat | None:
         """Size, time and inode of a file."""
         try:
@@ -151,13 +178,20 @@ class LocalStore:
 
     def replace(self, key: str, data: bytes) -> None:
         """Write a file beside the one that is there, then rename it over it."""
+        self._replace(key, lambda descriptor: _write(descriptor, data))
+
+    def replace_from(self, key: str, file: BinaryIO) -> None:
+        """The same, some megabytes at a time."""
+        self._replace(key, lambda descriptor: _copy(descriptor, file))
+
+    def _replace(self, key: str, fill: Callable[[int], None]) -> None:
         path = self._path(key)
         folder = os.path.dirname(path)
         draft = _draft(path)
         try:
             _make_folder(folder)
             try:
-                _write(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, _MODE), data)
+                fill(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, _MODE))
                 os.replace(draft, path)
             except OSError:
                 with suppress(OSError):
@@ -222,6 +256,18 @@ def _draft(path: str) -> str:
 def _write(descriptor: int, data: bytes) -> None:
     try:
         _write_synced(descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
+def _copy(descriptor: int, file: BinaryIO) -> None:
+    try:
+        file.seek(0)
+        while piece := file.read(_PIECE):
+            view = memoryview(piece)
+            while view:
+                view = view[os.write(descriptor, view) :]
+        os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

@@ -10,15 +10,17 @@ from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from urllib.parse import parse_qsl, quote, unquote
 from xml.sax.saxutils import escape
 
 from arrowlog.errors import ArrowlogError, InvalidRequest, StoreUnavailable, redact
-from arrowlog.log.store.base import Outcome, Stat, unavailable
+from arrowlog.log.store.base import Outcome, Stat, unavailable, walked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    import pyarrow as pa
 
     from arrowlog.log.window import Window
 
@@ -96,6 +98,15 @@ class Remote(ABC):
         total = sum(len(raw) for raw in raws)
         self._mean = window.size // count + 1
         return count, total
+
+    @abstractmethod
+    def replace(self, key: str, data: bytes) -> None:
+        """Put an object in the place of whatever is there."""
+
+    def replace_from(self, key: str, file: BinaryIO) -> None:
+        """The same with what a file has: one request, which may have to be sent again."""
+        file.seek(0)
+        self.replace(key, file.read())
 
     @abstractmethod
     def stats_from(self, folder: str, start: str = "") -> dict[str, Stat]:
@@ -244,6 +255,22 @@ class FsspecStore(Remote):
             return {}
         named = ((str(item["name"]).rstrip("/").rpartition("/")[2], item) for item in found)
         return {name: _stat(item) for name, item in named if name >= start and name}
+
+    def walk(self) -> pa.Table:
+        """Everything below the root."""
+        root = self.path("")
+        try:
+            find = lambda: self.fs.find(root.rstrip("/"), detail=True)  # noqa: E731
+            found = self.patiently("list", root, find)
+        except FileNotFoundError:
+            return walked([], [], [])
+        inside = {name: item for name, item in found.items() if str(name).startswith(root)}
+        stats = [_stat(item) for item in inside.values()]
+        return walked(
+            [str(name)[len(root) :] for name in inside],
+            [stat.size for stat in stats],
+            [stat.mtime_ms for stat in stats],
+        )
 
     def stat(self, key: str) -> Stat | None:
         """Size, time and entity tag of an object, as far as the store has them."""
