@@ -18,6 +18,8 @@ from arrowlog.state.typed import has_bounds
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+# Where checkpoints are Parquet alone, older readers could not follow once commits are cleaned up.
+PARQUET = Protocol(3, 3, ("parquetCheckpoint",), ("parquetCheckpoint",))
 _SCHEMA = "Give a pyarrow.Schema, a Spark StructType, or Spark's schema JSON."
 
 
@@ -146,6 +148,20 @@ def _columns(columns: object) -> list[dict[str, Any]]:
             raise
         raise InvalidRequest(f"These are no columns: {error}.", next=_SCHEMA) from None
     return found
+
+
+def followed(protocol: Protocol, metadata: Metadata) -> Protocol:
+    """The protocol that readers need to follow a table with these settings."""
+    if resolve(table=metadata.configuration).checkpoint_format != "parquet":
+        return protocol
+    if PARQUET.reader_features[0] in protocol.reader_features:
+        return protocol
+    return Protocol(
+        max(protocol.min_reader_version, PARQUET.min_reader_version),
+        max(protocol.min_writer_version, PARQUET.min_writer_version),
+        tuple(sorted({*protocol.reader_features, *PARQUET.reader_features})),
+        tuple(sorted({*protocol.writer_features, *PARQUET.writer_features})),
+    )
 
 
 def raised(

@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from arrowlog.commit.alter import check_partitions, check_properties, check_schema, schema_text
+from arrowlog.commit.alter import (
+    PARQUET,
+    check_partitions,
+    check_properties,
+    check_schema,
+    schema_text,
+)
 from arrowlog.commit.clock import SystemClock
 from arrowlog.commit.rivals import table_id
 from arrowlog.commit.transaction import Pace, Writer
@@ -23,7 +29,6 @@ if TYPE_CHECKING:
     from arrowlog.log.store import Store
 
 NEW = Protocol(2, 2)
-PARQUET = Protocol(3, 3, ("parquetCheckpoint",), ("parquetCheckpoint",))
 
 
 def new_metadata(

@@ -302,6 +302,22 @@ def change_metadata(change: Callable[[Metadata], Metadata], how: Manner) -> Prep
     return prepare
 
 
+def telling(prepare: Prepare, protocol: Callable[[Protocol, Metadata], Protocol]) -> Prepare:
+    """The same change of metadata, with the protocol that readers of the new one must know."""
+
+    def prepared(head: Head) -> Draft:
+        draft = prepare(head)
+        assert draft.metadata is not None
+        new = protocol(head.protocol, draft.metadata[0])
+        if new == head.protocol:
+            return draft
+        lines = [line("protocol", protocol_fields(new)), *draft.lines]
+        intent = replace(draft.intent, protocol=True)
+        return replace(draft, lines=lines, intent=intent, protocol=new)
+
+    return prepared
+
+
 def change_protocol(change: Callable[[Protocol], Protocol], how: Manner) -> Prepare:
     """A higher protocol made from the old one."""
 

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from arrowlog.commit import drafts
 from arrowlog.commit.adds import Add, relative, to_add
 from arrowlog.commit.alter import (
+    followed,
     raised,
     with_columns,
     with_properties,
@@ -376,7 +377,7 @@ def set_properties(committer: Committer, properties: Mapping[str, object]) -> Co
     names = sorted(map(str, properties))
     how = Manner("SET PROPERTIES", parameters={"properties": names})
     change = drafts.change_metadata(lambda old: with_properties(old, properties), how)
-    return committer.change(change, mends=True)
+    return committer.change(drafts.telling(change, followed), mends=True)
 
 
 def add_columns(committer: Committer, columns: object) -> CommitResult:

@@ -291,3 +291,15 @@ def test_what_the_footer_says_is_not_said_twice(root):
     with pytest.raises(InvalidRequest, match="from the file"):
         arrowlog.add_parquet(table, "f.parquet", {"p": "x"}, num_records=77)
     assert arrowlog.add_parquet(table, "f.parquet", {"p": "x"}, tags={"a": "b"}).num_records == 1
+
+
+def test_readers_are_told_when_checkpoints_become_parquet_alone(root):
+    table = create(root)
+    table.append([file("a")])
+    done = table.set_properties({"checkpoint.format": "parquet"})
+    assert (done.version, table.refresh().version) == (2, 2)
+    assert table.snapshot().protocol.min_reader_version == 3
+    assert table.snapshot().protocol.reader_features == ("parquetCheckpoint",)
+    assert table.checkpoint().format == "parquet"
+    assert table.set_properties({"checkpoint.format": "both"}).version == 3
+    assert table.snapshot().protocol.min_reader_version == 3  # never lower
