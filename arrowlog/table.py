@@ -11,6 +11,8 @@ from arrowlog.config import resolve
 from arrowlog.errors import InvalidRequest
 from arrowlog.log.store import open_store
 from arrowlog.scan.plan import scan
+from arrowlog.sql.ask import Asking
+from arrowlog.sql.diff import diff
 from arrowlog.state.follow import Follower
 from arrowlog.state.travel import Moment, to_millis
 from arrowlog.upkeep import actions as upkeep
@@ -20,8 +22,11 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping, Sequence
 
+    import pyarrow as pa
+
     from arrowlog.commit.transaction import CommitResult
     from arrowlog.scan.plan import ScanPlan
+    from arrowlog.sql.diff import Diff
     from arrowlog.state.cache import CacheStats
     from arrowlog.state.checkpoint import CheckpointResult
     from arrowlog.state.snapshot import Snapshot
@@ -75,6 +80,7 @@ class Table:
         )
         self._keeper = Keeper(self._store, SystemClock(), outside=allow_outside_paths)
         self._committer = Committer(self._follower, options, landed=self._keeper.committed)
+        self._asking = Asking(self._follower)
 
     @classmethod
     def create(
@@ -345,6 +351,29 @@ class Table:
     def settle(self, seconds: float | None = None) -> bool:
         """Wait until a checkpoint that is being made after a commit is done; whether it is."""
         return self._keeper.wait(seconds)
+
+    def history(self, limit: int | None = None) -> pa.Table:
+        """One row a commit, newest first: when, what, by whom, how many files, bytes and rows.
+
+        With `limit` only so many commits are read. See the README for the columns.
+        """
+        return self._asking.history(limit)
+
+    def diff(self, a: int, b: int) -> Diff:
+        """What is different at version `b` from version `a`, in either direction."""
+        return diff(self.snapshot(a), self.snapshot(b))
+
+    def sql(self, query: str) -> Any:
+        """Ask the log: a DuckDB relation over its past, worked out when it is looked at.
+
+        There are the views `commits`, `actions`, `adds`, `removes`, `skips`, `metadata`,
+        `protocols`, `checkpoints`, `files`, `file_lifetimes`, `coverage`, and `files_at(version)`.
+        """
+        return self._asking.sql(query)
+
+    def connect(self) -> Any:
+        """A DuckDB connection of your own with the same views, as the log is now."""
+        return self._asking.connect()
 
     def cache_stats(self) -> CacheStats:
         """How often answers came from memory: five hit rates, as the original has them."""
