@@ -8,8 +8,9 @@ from arrowlog.commit import operations
 from arrowlog.commit.clock import SystemClock
 from arrowlog.commit.committer import Committer
 from arrowlog.config import resolve
-from arrowlog.errors import InvalidRequest
+from arrowlog.errors import ArrowlogError, InvalidRequest
 from arrowlog.log.store import open_store
+from arrowlog.look import html_card
 from arrowlog.scan.plan import scan
 from arrowlog.sql.ask import Asking
 from arrowlog.sql.diff import diff
@@ -388,6 +389,14 @@ class Table:
         latest = self._follower.latest
         known = "" if latest is None else f", version={latest.version}"
         return f"Table({self.uri!r}{known})"
+
+    def _repr_html_(self) -> str:
+        """The newest version, for notebooks; a log that cannot be read says why."""
+        place = html_card(self.uri, ())
+        try:
+            return place + self.snapshot()._repr_html_()
+        except ArrowlogError as error:
+            return html_card(self.uri, [(type(error).__name__, str(error))])
 
 
 def add_parquet(

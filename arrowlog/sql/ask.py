@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from arrowlog.sql.views import Asked, Sources
     from arrowlog.state.follow import Follower
 
+
 class Asking:
     """The past of one table, read once as long as nothing new is in the log."""
 
@@ -84,7 +85,9 @@ class Asking:
 
     def history(self, limit: int | None) -> pa.Table:
         """One row a commit, newest first."""
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
+        if limit is not None and (
+            isinstance(limit, bool) or not isinstance(limit, int) or limit < 0
+        ):
             raise InvalidRequest(f"{limit!r} is not a number of commits.", next="Give 0, 1, 2, …")
         past = self.sources().past if limit is None else self.past(*self._newest())
         pieces = past.pieces() if limit is None else past.recent(limit)

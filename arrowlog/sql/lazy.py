@@ -50,7 +50,10 @@ class Lazy(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         return self._columns
 
     def scanner(
-        self, columns: Sequence[str] | None = None, filter: Any = None, **_: Any  # noqa: A002 -- pyarrow's name
+        self,
+        columns: Sequence[str] | None = None,
+        filter: Any = None,
+        **_: Any,
     ) -> Scan:
         """A scan of some columns, without the rows a filter drops."""
         names = list(self._columns.names if columns is None else columns)

@@ -83,6 +83,15 @@ PROTOCOLS = pa.schema(
         ("writer_features", _WORDS),
     ]
 )
+_WORDS_OF_INFO = (
+    "operation",
+    "txnId",
+    "engineInfo",
+    "userMetadata",
+    "operationParameters",
+    "operationMetrics",
+    "txn",
+)
 _WHERE = [("version", _INT), ("line", _INT)]
 INFOS = pa.schema(_WHERE)
 
@@ -122,7 +131,9 @@ class Types:
         return _schema(SKIP, self.partitions)
 
     @staticmethod
-    def of(newest: tuple[pa.Schema, Sequence[str]], *older: tuple[pa.Schema, Sequence[str]]) -> Types:
+    def of(
+        newest: tuple[pa.Schema, Sequence[str]], *older: tuple[pa.Schema, Sequence[str]]
+    ) -> Types:
         """The types of several metadata; where they differ, those of the first hold."""
         schema, partitions = newest[0], dict.fromkeys(newest[1])
         for other, names in older:
@@ -227,9 +238,7 @@ def _places(piece: Piece, table: pa.Table, names: Collection[str]) -> dict[str, 
     return found
 
 
-def commits(
-    piece: Piece, names: Collection[str], written: Callable[[int], int | None]
-) -> pa.Table:
+def commits(piece: Piece, names: Collection[str], written: Callable[[int], int | None]) -> pa.Table:
     """One row a commit. `written` tells when the file of a version was written."""
     wanted = set(names)
     frame = pl.DataFrame(
@@ -291,9 +300,7 @@ def _infos(piece: Piece) -> pl.DataFrame:
     columns = {name: table[name] for name in table.column_names}
     for name in ("timestamp", "readVersion"):
         columns.setdefault(name, _none(table, _INT))
-    for name in (
-        "operation txnId engineInfo userMetadata operationParameters operationMetrics txn".split()
-    ):
+    for name in _WORDS_OF_INFO:
         columns.setdefault(name, _none(table, _TEXT))
     steps = _steps(columns.pop("txn"))
     frame = pl.DataFrame(pl.from_arrow(pa.table({**columns, **steps})))
@@ -330,9 +337,7 @@ def _step(text: str) -> tuple[str | None, int | None]:
     )
 
 
-def _timed(
-    frame: pl.DataFrame, piece: Piece, written: Callable[[int], int | None]
-) -> pl.DataFrame:
+def _timed(frame: pl.DataFrame, piece: Piece, written: Callable[[int], int | None]) -> pl.DataFrame:
     """When each commit was made: by its own words, a new table's metadata, or the store's clock.
 
     A copied table has new file times, so those are kept between what the neighbours say.
@@ -418,9 +423,7 @@ def _number(kind: pa.DataType) -> pa.DataType:
     return _INT if pa.types.is_timestamp(kind) else kind
 
 
-def fitted(
-    found: dict[str, Any], schema: pa.Schema, names: Collection[str], rows: int
-) -> pa.Table:
+def fitted(found: dict[str, Any], schema: pa.Schema, names: Collection[str], rows: int) -> pa.Table:
     """The columns asked for, of the types the view has; what nothing was found for is null."""
     columns = {}
     for name in names:

@@ -128,7 +128,7 @@ class Sources:
             "skips": self._by_pieces(types.skips, lambda p, names: sheets.skips(p, types, names)),
             "files": self._lazy(types.files, self._files),
             "_held": self._lazy(held, lambda names: self._held_rows(names, held)),
-            "_lost": self._lazy(_LOST, lambda names: self._first_seen()[1].select(names)),
+            "_lost": self._lazy(_LOST, self._lost_rows),
         }
 
     def _by_pieces(self, schema: pa.Schema, sheet: Sheet) -> Lazy:
@@ -164,6 +164,9 @@ class Sources:
         if self._held is None:
             self._held = _held(self.past, self._at)
         return self._held
+
+    def _lost_rows(self, names: Sequence[str]) -> pa.Table:
+        return self._first_seen()[1].select(names)
 
     def _held_rows(self, names: Sequence[str], schema: pa.Schema) -> pa.Table:
         table = self._first_seen()[0]
@@ -270,7 +273,9 @@ def _held(past: Past, at: Callable[[int], Snapshot]) -> tuple[pa.Table, pa.Table
     if not tables:
         empty = pa.nulls(0, pa.int64())
         nothing = {"key": pa.nulls(0, pa.string()), "path": pa.nulls(0, pa.string())}
-        tables = [pa.table({**nothing, "version": empty, "line": empty, "begin_known": flags(False, 0)})]
+        tables = [
+            pa.table({**nothing, "version": empty, "line": empty, "begin_known": flags(False, 0)})
+        ]
     return pa.concat_tables(tables, promote_options="default"), pa.concat_tables(lost)
 
 
@@ -292,7 +297,9 @@ def _checkpoints(past: Past) -> pa.Table:
         ("parquet", past.listing.parquet_checkpoints, inner),
     ):
         for version in names:
-            parts = [stat for name, stat in stats.items() if part_of(name) == ("checkpoint", version)]
+            parts = [
+                stat for name, stat in stats.items() if part_of(name) == ("checkpoint", version)
+            ]
             if parts:
                 size, when = sum(stat.size for stat in parts), max(s.mtime_ms for s in parts)
                 rows.append((version, form, len(parts), size, when, version == last))

@@ -376,7 +376,7 @@ def _get(work: _Loading, keys: Sequence[str]) -> list[bytes]:
 
 
 def stream(store: Store, config: Config, commits: Sequence[tuple[int, str]]) -> Iterator[Actions]:
-    """The actions of commits a window at a time, for those who need not have all of them at once."""
+    """The actions of commits a window at a time, for those who need not have all at once."""
     yield from _windows(_Loading(store, config, outside=True), commits)
 
 
