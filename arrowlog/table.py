@@ -14,6 +14,7 @@ from arrowlog.look import html_card
 from arrowlog.scan.plan import scan
 from arrowlog.sql.ask import Asking
 from arrowlog.sql.diff import diff
+from arrowlog.sql.overview import overview
 from arrowlog.state.follow import Follower
 from arrowlog.state.travel import Moment, to_millis
 from arrowlog.upkeep import actions as upkeep
@@ -21,13 +22,14 @@ from arrowlog.upkeep.checkpoints import Keeper
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import pyarrow as pa
 
     from arrowlog.commit.transaction import CommitResult
     from arrowlog.scan.plan import ScanPlan
     from arrowlog.sql.diff import Diff
+    from arrowlog.sql.overview import Overview
     from arrowlog.state.cache import CacheStats
     from arrowlog.state.checkpoint import CheckpointResult
     from arrowlog.state.snapshot import Snapshot
@@ -353,12 +355,15 @@ class Table:
         """Wait until a checkpoint that is being made after a commit is done; whether it is."""
         return self._keeper.wait(seconds)
 
-    def history(self, limit: int | None = None) -> pa.Table:
+    def history(
+        self, limit: int | None = None, *, progress: Callable[[int, int], None] | None = None
+    ) -> pa.Table:
         """One row a commit, newest first: when, what, by whom, how many files, bytes and rows.
 
-        With `limit` only so many commits are read. See the README for the columns.
+        With `limit` only so many commits are read. See the README for the columns. `progress` is
+        told how many commits are read, of how many.
         """
-        return self._asking.history(limit)
+        return self._asking.history(limit, progress)
 
     def diff(self, a: int, b: int) -> Diff:
         """What is different at version `b` from version `a`, in either direction."""
@@ -372,9 +377,17 @@ class Table:
         """
         return self._asking.sql(query)
 
+    def query(self, query: str, *, progress: Callable[[int, int], None] | None = None) -> pa.Table:
+        """The same, worked out now. What is wrong with the query or the log is an error of ours."""
+        return self._asking.query(query, progress)
+
     def connect(self) -> Any:
         """A DuckDB connection of your own with the same views, as the log is now."""
         return self._asking.connect()
+
+    def overview(self, commits: int = 5) -> Overview:
+        """Is the table healthy, and what is in it: the newest version on one screen."""
+        return overview(self.uri, self.snapshot(), self._asking, self._follower.config, commits)
 
     def cache_stats(self) -> CacheStats:
         """How often answers came from memory: five hit rates, as the original has them."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import functools
+import os
 import sys
+import warnings
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +16,7 @@ import arrowlog
 from arrowlog.cli.show import FORMS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     Command = Callable[..., None]
 
@@ -111,10 +115,32 @@ def _pairs(_: click.Context, option: click.Parameter, values: tuple[str, ...]) -
     return found
 
 
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on a terminal for work that takes long; None where nobody looks."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    with Progress(console=console, transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _told(message: Warning | str, *_: object, **__: object) -> None:
+    """A warning of ours is a sentence, as an error is."""
+    print(f"Warning: {message}", file=sys.stderr)
+
+
 def run() -> int:
     """Run a command; an error of ours is one sentence and exit code 1, wrong usage is 2."""
+    warnings.showwarning = _told
     try:
         commands.main(standalone_mode=False)
+        sys.stdout.flush()
     except click.ClickException as error:
         error.show()
         return 2
@@ -123,4 +149,9 @@ def run() -> int:
     except arrowlog.ArrowlogError as error:
         print(f"Error: {error}", file=sys.stderr)
         return 1
+    except OSError as error:
+        if error.errno != errno.EPIPE:
+            raise
+        # Whoever read our output has seen enough; what is still buffered must not be missed either.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0

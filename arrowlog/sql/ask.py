@@ -16,9 +16,13 @@ from arrowlog.sql.sheets import COMMITS
 from arrowlog.state.load import list_log
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from arrowlog.log.names import Listing
     from arrowlog.sql.views import Asked, Sources
     from arrowlog.state.follow import Follower
+
+    Progress = Callable[[int, int], None]
 
 
 class Asking:
@@ -77,20 +81,43 @@ class Asking:
         """The answer to a query, as a relation."""
         return self.asked().sql(query)
 
+    def query(self, query: str, progress: Progress | None = None) -> pa.Table:
+        """The answer to a query, worked out now."""
+        import duckdb
+
+        from arrowlog.sql.views import explained
+
+        asked = self.asked()
+        past = asked.sources.past
+        past.watch = progress
+        try:
+            found = asked.sql(query)
+            return pa.table({}) if found is None else found.to_arrow_table()
+        except duckdb.Error as error:
+            raise explained(error, asked.sources) from None
+        finally:
+            past.watch = None
+
     def connect(self) -> Any:
         """A connection with the views that nobody else has."""
         from arrowlog.sql.views import Asked
 
         return Asked(self.sources()).whole().connection
 
-    def history(self, limit: int | None) -> pa.Table:
+    def note(self) -> str:
+        """What is not known of the past, in a sentence; empty if all is."""
+        return self.past(*self._newest()).note()
+
+    def history(self, limit: int | None, progress: Progress | None = None) -> pa.Table:
         """One row a commit, newest first."""
         if limit is not None and (
             isinstance(limit, bool) or not isinstance(limit, int) or limit < 0
         ):
             raise InvalidRequest(f"{limit!r} is not a number of commits.", next="Give 0, 1, 2, …")
         past = self.sources().past if limit is None else self.past(*self._newest())
+        past.watch = progress
         pieces = past.pieces() if limit is None else past.recent(limit)
         tables = [sheets.commits(piece, COMMITS.names, past.written) for piece in pieces]
+        past.watch = None
         whole = pa.concat_tables([COMMITS.empty_table(), *tables])
         return whole.sort_by([("version", "descending")])

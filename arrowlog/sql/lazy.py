@@ -52,7 +52,7 @@ class Lazy(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
     def scanner(
         self,
         columns: Sequence[str] | None = None,
-        filter: Any = None,
+        filter: Any = None,  # noqa: A002 -- pyarrow's name
         **_: Any,
     ) -> Scan:
         """A scan of some columns, without the rows a filter drops."""

@@ -105,6 +105,21 @@ class Past:
         """Whether nothing was cleaned away."""
         return self.first == 0 and not self.holes
 
+    def note(self) -> str:
+        """What is not known of the past, in a sentence; empty if all is."""
+        parts = []
+        if self.first:
+            parts.append(
+                f"history begins with version {self.first}: what came before was cleaned up"
+            )
+        gone = [str(version) for version in self.holes if version != self.first]
+        if gone:
+            parts.append(
+                f"the commits of versions {', '.join(gone)} are gone, and checkpoints tell what"
+                " they left"
+            )
+        return "; ".join(parts)
+
     def ranges(self) -> list[tuple[int, int]]:
         """The versions each block begins and ends with."""
         steps = range(0, len(self.commits), BLOCK_COMMITS)

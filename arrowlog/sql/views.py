@@ -229,9 +229,13 @@ def explained(error: Exception, sources: Sources) -> ArrowlogError:
     if isinstance(failure, ArrowlogError):
         return failure
     words = " ".join(str(error).split("\n\nLINE", 1)[0].split())
+    kind, _, what = words.partition(": ")
+    if kind == "Invalid Input Error":  # what our own macro has to say
+        return InvalidRequest(what)
+    hint = f"The views are {', '.join(VIEWS)}, and files_at(version)."
     return InvalidRequest(
         f"The query cannot be answered: {words.rstrip('.')}.",
-        next=f"The views are {', '.join(VIEWS)}, and files_at(version).",
+        next=hint if kind == "Catalog Error" else "",
     )
 
 
@@ -325,22 +329,8 @@ def _pointer(past: Past) -> int | None:
     return version if isinstance(version, int) else None
 
 
-def coverage_note(past: Past) -> str:
-    """What is not known of the past, in a sentence; empty if all is."""
-    parts = []
-    if past.first:
-        parts.append(
-            f"history begins with version {past.first}: what came before was cleaned up;"
-            " a file that was there already has begin_known = false"
-        )
-    if past.holes and past.holes != [past.first]:
-        gone = ", ".join(str(v) for v in past.holes if v != past.first)
-        parts.append(f"the commits of versions {gone} are gone, a checkpoint tells what they left")
-    return "; ".join(parts)
-
-
 def _coverage(past: Past) -> pa.Table:
-    note = coverage_note(past)
+    note = past.note()
     arrays = [
         array_of([past.first], pa.int64()),
         array_of([past.last], pa.int64()),

@@ -166,7 +166,7 @@ def assert_commits(table, lines, last):
 
 
 def times_differ(table, told):
-    """A commit without a time of its own is told between its neighbours, as far as they are read."""
+    """A commit without a time of its own is told between neighbours, as far as they are read."""
     few = table.history(limit=3)
     guessed = pc.equal(few["timestamp_source"], "file")
     names = [name for name in few.column_names if name != "timestamp"]
