@@ -78,4 +78,4 @@ def html_card(title: str, facts: Iterable[tuple[str, str]], *more: str) -> str:
         f"<tr><th{_LEFT}>{escape(name)}</th><td{_LEFT}>{escape(value)}</td></tr>"
         for name, value in facts
     )
-    return f"<div><b>{escape(title)}</b><table><tbody>{rows}</tbody></table>{''.join(more)}</div>"
+    return f"<div><strong>{escape(title)}</strong><table><tbody>{rows}</tbody></table>{''.join(more)}</div>"

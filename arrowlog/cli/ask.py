@@ -59,7 +59,7 @@ def files(
     found = plan.files
     if output == "text":
         names = [f"partition.{name}" for name in plan.snapshot.partition_columns]
-        names = ["path", *names, "size_bytes", "num_records", "modification_time"]
+        names = ["path", *names, "size_bytes", "num_records"]
         show(found.select(names), output, limit)
         print(f"{plan.num_files:,} files, {size_text(plan.size_bytes)}, version {plan.version}")
     else:

@@ -7,7 +7,7 @@ import functools
 import os
 import sys
 import warnings
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -125,9 +125,17 @@ def progress(what: str) -> Iterator[Callable[[int, int], None] | None]:
     if not console.is_terminal:
         yield None
         return
-    with Progress(console=console, transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+    with ExitStack() as stack:
+        shown: dict[str, Any] = {}
+
+        def told(done: int, total: int) -> None:
+            if "bar" not in shown and done < total:  # what is done at once needs no bar
+                shown["bar"] = stack.enter_context(Progress(console=console, transient=True))
+                shown["task"] = shown["bar"].add_task(what, total=total)
+            if "bar" in shown:
+                shown["bar"].update(shown["task"], completed=done)
+
+        yield told
 
 
 def _told(message: Warning | str, *_: object, **__: object) -> None:
@@ -152,6 +160,7 @@ def run() -> int:
     except OSError as error:
         if error.errno != errno.EPIPE:
             raise
-        # Whoever read our output has seen enough; what is still buffered must not be missed either.
+        # Whoever read our output has seen enough; what is still buffered goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     return 0

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 FORMS = ("text", "json", "csv", "arrow")
 _GAP = 2
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # a log must not command a terminal
-_TEXT_MIN = 16  # to what a column of text may be cut before columns are left out
+_TEXT_MIN = 24  # to what a column of text may be cut before columns are left out
 _JSON_ROWS = 1 << 13
 
 
@@ -84,8 +84,8 @@ def fitted(widths: Sequence[int], right: Sequence[bool], room: int) -> list[int]
 
     >>> fitted([50, 5, 30], [False, True, False], 60)
     [25, 5, 26]
-    >>> fitted([50, 5, 30], [False, True, False], 30)
-    [16, 5]
+    >>> fitted([50, 5, 30], [False, True, False], 40)
+    [33, 5]
     """
     found = list(widths)
     while found:

@@ -393,11 +393,13 @@ def _definitions(past: Past, types: Types) -> list[str]:
     known = f"known are versions {past.first} to {past.last}"
     files_at = f"""
         CREATE TEMP MACRO files_at(v) AS TABLE
-        SELECT {", ".join(quoted(name) for name in types.files.names)} FROM file_lifetimes
-        WHERE begin_version <= v AND (end_version IS NULL OR end_version > v)
-        AND CASE WHEN v BETWEEN {past.first} AND {past.last} THEN TRUE
-            ELSE error(concat('There is no version ', coalesce(v::VARCHAR, 'NULL'), '; {known}.'))
-            END
+        SELECT {", ".join(quoted(name) for name in types.files.names)}
+        FROM (
+            SELECT CASE WHEN v BETWEEN {past.first} AND {past.last} THEN v
+                ELSE error(concat('There is no version ', coalesce(v::VARCHAR, 'NULL'), '; {known}.'))
+                END AS asked
+        ) JOIN file_lifetimes
+        ON begin_version <= asked AND (end_version IS NULL OR end_version > asked)
     """  # noqa: S608
     none = "NULL::VARCHAR AS path, NULL::BIGINT AS size_bytes, NULL::BOOLEAN AS data_change"
     actions = f"""
