@@ -78,4 +78,5 @@ def html_card(title: str, facts: Iterable[tuple[str, str]], *more: str) -> str:
         f"<tr><th{_LEFT}>{escape(name)}</th><td{_LEFT}>{escape(value)}</td></tr>"
         for name, value in facts
     )
-    return f"<div><strong>{escape(title)}</strong><table><tbody>{rows}</tbody></table>{''.join(more)}</div>"
+    head = f"<strong>{escape(title)}</strong>"
+    return f"<div>{head}<table><tbody>{rows}</tbody></table>{''.join(more)}</div>"

@@ -390,14 +390,14 @@ def _definitions(past: Past, types: Types) -> list[str]:
         LEFT JOIN commits c ON c.version = s.end_version
         WHERE s.added AND (s.end_version IS NULL OR s.end_version > s.version)
     """  # noqa: S608 -- names are quoted
-    known = f"known are versions {past.first} to {past.last}"
+    known = f"; known are versions {past.first} to {past.last}."
+    refused = f"concat('There is no version ', coalesce(v::VARCHAR, 'NULL'), '{known}')"
     files_at = f"""
         CREATE TEMP MACRO files_at(v) AS TABLE
         SELECT {", ".join(quoted(name) for name in types.files.names)}
         FROM (
             SELECT CASE WHEN v BETWEEN {past.first} AND {past.last} THEN v
-                ELSE error(concat('There is no version ', coalesce(v::VARCHAR, 'NULL'), '; {known}.'))
-                END AS asked
+                ELSE error({refused}) END AS asked
         ) JOIN file_lifetimes
         ON begin_version <= asked AND (end_version IS NULL OR end_version > asked)
     """  # noqa: S608
