@@ -2,7 +2,7 @@
 
 python -m benchmarks                 everything, about five minutes
 python -m benchmarks --quick         the small tables, three rounds
-python -m benchmarks --only open     or refresh, travel, plan, commit, checkpoint, import
+python -m benchmarks --only open     or refresh, travel, history, plan, commit, checkpoint, import
 """
 
 import argparse
@@ -23,6 +23,7 @@ CASES = {
     "open": ("arrowlog-open", "delta-open"),
     "refresh": ("arrowlog-refresh", "delta-refresh"),
     "travel": ("arrowlog-travel", "delta-travel"),
+    "history": ("arrowlog-history", "delta-history"),
 }
 
 
@@ -77,7 +78,7 @@ def main():
         formatter_class=argparse.RawTextHelpFormatter,
     )
     parser.add_argument("--quick", action="store_true", help="the small tables, three rounds")
-    everything = "open,refresh,travel,plan,commit,checkpoint,import"
+    everything = "open,refresh,travel,history,plan,commit,checkpoint,import"
     parser.add_argument("--only", default=everything, help="cases, by comma")
     parser.add_argument("--rounds", type=int, help="rounds of each case")
     parser.add_argument("--processes", help="commit: how many, by comma (1,4,16)")
