@@ -95,7 +95,10 @@ def build(root: str) -> str:
             fixed = [log.file(day - 3, log.live[path]["numRecords"]) for path in some]
             log.commit(log.at(day, 23), "UPDATE", "corrections 0.4", fixed, some)
         if day == BACKFILL_DAY:
-            some = [path for past in range(day - 5, day) for path in log.of_day(past)]
-            again = [log.file(day - 1, log.live[path]["numRecords"]) for path in some]
+            some, again = [], []
+            for past in range(day - 5, day):
+                files = log.of_day(past)
+                some += files
+                again += [log.file(past, log.live[path]["numRecords"]) for path in files]
             log.commit(log.at(day, 23), "OVERWRITE", "backfill.py", again, some)
     return root

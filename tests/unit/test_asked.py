@@ -258,6 +258,35 @@ def test_a_program_that_leaves_a_connection_open_ends_in_silence(tmp_path):
     assert done.stderr == ""
 
 
+def test_a_long_past_needs_little_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(load_module, "_WINDOW_BYTES", 1 << 16)
+    monkeypatch.setattr(past_module, "BLOCK_COMMITS", 4)
+    testing.write_commit(tmp_path, 0, small.OPENING)
+    for version in range(1, 21):
+        adds = [
+            testing.add(f"{version}-{n}", {"day": None}, minValues={"id": str(n)}, size=n)
+            for n in range(400)
+        ]
+        testing.write_commit(tmp_path, version, adds)
+    held = {}
+    for limit in ("1GB", "100KB"):
+        table = arrowlog.Table(tmp_path, options={"history.maxMemory": limit})
+        lives = 'SELECT count(*), max(size_bytes), max("min.id") FROM file_lifetimes'
+        assert table.query(lives).to_pylist()[0] == {
+            "count_star()": 8000,
+            "max(size_bytes)": 399,
+            'max("min.id")': 399,
+        }
+        pieces = list(table._asking.sources().past.pieces())
+        tables = [found for piece in pieces for found in piece.tables.values()]
+        held[limit] = sum(found.nbytes for found in tables if isinstance(found, pa.Table))
+        files = [found for found in tables if isinstance(found, str)]
+        assert all(os.path.getsize(path) for path in files)
+        assert (len(files) > 5) is (limit == "100KB")
+    assert held["1GB"] > 500_000
+    assert held["100KB"] <= 100 << 10
+
+
 def test_nothing_is_left_in_the_temporary_folder(table, tmp_path, monkeypatch):
     import tempfile
 
