@@ -58,10 +58,14 @@ class Asking:
         follower = self._follower
         with self._lock:
             version, listing = self._newest()
-            name = commit_name(version) if listing is None else listing.commits[version]
+            known = listing or (self._known and self._known[1].past.listing)
+            name = known.commits.get(version) if known else None
+            name = name or commit_name(version)
             mark = version, follower.store.stat(f"{LOG}/{name}")
             if self._known is None or self._known[0] != mark:
                 past = self.past(version, listing)
+                name = past.listing.commits.get(version, name)
+                mark = version, follower.store.stat(f"{LOG}/{name}")
                 loaded = follower.latest is not None
                 self._known = mark, Sources(past, follower.at, loaded=loaded)
                 self._asked = None

@@ -8,6 +8,7 @@ import re
 import tempfile
 import uuid
 import weakref
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +66,9 @@ _COVERAGE = pa.schema(
     ]
 )
 _LOST = pa.schema([("version", pa.int64()), ("line", pa.int64()), ("key", pa.string())])
-_TYPED = re.compile(r"actions|adds|removes|skips|files|lifetimes|tables|columns", re.IGNORECASE)
+_LISTED = re.compile(
+    r"\b(show|describe|summarize|pragma|information_schema|duckdb_\w+)\b", re.IGNORECASE
+)
 _OPEN: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -211,10 +214,13 @@ class Asked:
         import duckdb
 
         self.sources.past.failure = None
-        if _TYPED.search(query):
+        if _LISTED.search(query):
             self.whole()
         try:
-            return self.connection.sql(query)
+            if not self._whole:
+                with suppress(duckdb.CatalogException):
+                    return self.connection.sql(query)
+            return self.whole().connection.sql(query)
         except duckdb.Error as error:
             raise explained(error, self.sources) from None
 
