@@ -66,9 +66,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`arrowlog.spark`, imported when first asked for, so that `import arrowlog` stays light."""
-    if name == "spark":
-        import arrowlog.spark
+    """`spark` and `plots`, imported when first asked for, so that `import arrowlog` stays light."""
+    if name in ("plots", "spark"):
+        import importlib
 
-        return arrowlog.spark
+        return importlib.import_module(f"arrowlog.{name}")
     raise AttributeError(f"module 'arrowlog' has no attribute {name!r}")

@@ -196,6 +196,9 @@ class Config:
     repair_fail_on_missing: bool = _setting(
         "repair.failOnMissing", False, parse_bool, "stop when a data file is missing"
     )
+    history_memory: int = _setting(
+        "history.maxMemory", 256 * MIB, parse_bytes, "decoded history beyond it goes to a file"
+    )
     given: frozenset[str] = field(default=frozenset(), repr=False)  # what somebody has set
 
 

@@ -2,7 +2,7 @@
 
 python -m benchmarks                 everything, about five minutes
 python -m benchmarks --quick         the small tables, three rounds
-python -m benchmarks --only open     or refresh, travel, plan, commit, checkpoint, import
+python -m benchmarks --only open     or refresh, travel, history, plan, commit, checkpoint, import
 """
 
 import argparse
@@ -23,6 +23,7 @@ CASES = {
     "open": ("arrowlog-open", "delta-open"),
     "refresh": ("arrowlog-refresh", "delta-refresh"),
     "travel": ("arrowlog-travel", "delta-travel"),
+    "history": ("arrowlog-history", "delta-history"),
 }
 
 
@@ -70,7 +71,7 @@ def _numbers(text):
     return [int(number) for number in text.split(",")] if text else None
 
 
-def main():
+def _arguments():
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description=__doc__,
@@ -80,8 +81,7 @@ def main():
     parser.add_argument(
         "--large", action="store_true", help="also 10,000,000 files (15 GB of memory to build)"
     )
-    everything = "open,refresh,travel,plan,commit,checkpoint,import"
-    parser.add_argument("--only", default=everything, help="cases, by comma")
+    parser.add_argument("--only", default=",".join([*CASES, *JOBS]), help="cases, by comma")
     parser.add_argument("--rounds", type=int, help="rounds of each case")
     parser.add_argument("--processes", help="commit: how many, by comma (1,4,16)")
     parser.add_argument(
@@ -92,41 +92,69 @@ def main():
     parser.add_argument("--folder", default=os.path.join(os.path.dirname(__file__), "out"))
     parser.add_argument("--json", help="also write the figures to this file")
     chosen = parser.parse_args()
-    rounds = chosen.rounds or (3 if chosen.quick else 7)
-    packages = ("arrowlog", "deltalake", "polars", "pyarrow")
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    print(f"{machine}, {versions}")
+    unknown = set(chosen.only.split(",")) - {*CASES, *JOBS}
+    if unknown:
+        parser.error(f"--only {', '.join(sorted(unknown))}: use {', '.join([*CASES, *JOBS])}")
+    return chosen
+
+
+def _compared(chosen, rounds, cases):
+    print(f"{'ms, fresh processes':<24}{'arrowlog':>10}{'best':>9}{'MB':>7}", end="")
+    print(f"{'deltalake':>12}{'best':>9}{'MB':>7}{'ratio':>10}{'best':>9}")
     figures = {}
-    cases = [name for name in chosen.only.split(",") if name in CASES]
-    if cases:
-        print(f"{'ms, fresh processes':<24}{'arrowlog':>10}{'best':>9}{'MB':>7}", end="")
-        print(f"{'deltalake':>12}{'best':>9}{'MB':>7}{'ratio':>10}{'best':>9}")
     for case in cases:
         for label, shape in (QUICK if chosen.quick else SHAPES).items():
             rows = compare(case, shape, chosen.folder, rounds)
             figures[f"{case} {label}"] = rows
             show(f"{case} {label}", rows)
-    if "plan" in chosen.only.split(","):
-        figures |= plan.run(chosen.folder, rounds, quick=chosen.quick, measure=measure)
-    if "checkpoint" in chosen.only.split(","):
-        figures |= checkpoint.run(chosen.folder, rounds, quick=chosen.quick, measure=measure)
-        if chosen.large:
-            figures |= checkpoint.run_large(chosen.folder, rounds, measure=measure)
-    if "commit" in chosen.only.split(","):
-        figures |= commits.run(
-            chosen.folder,
-            quick=chosen.quick,
-            rounds=chosen.rounds,
-            processes=_numbers(chosen.processes),
-            disk=chosen.commits,
-            s3=chosen.commits,
-        )
-    if "import" in chosen.only.split(","):
-        for name in ("polars-import", "arrowlog-import"):
-            best = min(measure(name, "")["ms"] for _ in range(rounds))
-            figures[name] = best
-            print(f"{name.replace('-', ' '):<24}{'':>10}{best:>9.1f}")
+    return figures
+
+
+def _plans(chosen, rounds):
+    return plan.run(chosen.folder, rounds, quick=chosen.quick, measure=measure)
+
+
+def _checkpoints(chosen, rounds):
+    figures = checkpoint.run(chosen.folder, rounds, quick=chosen.quick, measure=measure)
+    if chosen.large:
+        figures |= checkpoint.run_large(chosen.folder, rounds, measure=measure)
+    return figures
+
+
+def _commits(chosen, _):
+    return commits.run(
+        chosen.folder,
+        quick=chosen.quick,
+        rounds=chosen.rounds,
+        processes=_numbers(chosen.processes),
+        disk=chosen.commits,
+        s3=chosen.commits,
+    )
+
+
+def _imports(_, rounds):
+    figures = {}
+    for name in ("polars-import", "arrowlog-import"):
+        figures[name] = min(measure(name, "")["ms"] for _ in range(rounds))
+        print(f"{name.replace('-', ' '):<24}{'':>10}{figures[name]:>9.1f}")
+    return figures
+
+
+JOBS = {"plan": _plans, "checkpoint": _checkpoints, "commit": _commits, "import": _imports}
+
+
+def main():
+    chosen = _arguments()
+    rounds = chosen.rounds or (3 if chosen.quick else 7)
+    packages = ("arrowlog", "deltalake", "polars", "pyarrow")
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+    print(f"{machine}, {versions}")
+    wanted = chosen.only.split(",")
+    cases = [name for name in wanted if name in CASES]
+    figures = _compared(chosen, rounds, cases) if cases else {}
+    for name, job in JOBS.items():
+        figures |= job(chosen, rounds) if name in wanted else {}
     if chosen.json:
         with open(chosen.json, "w") as out:
             json.dump({"versions": versions, "figures": figures}, out, indent=1)

@@ -94,6 +94,46 @@ def delta_travel(root):
     return job
 
 
+def arrowlog_history(root):
+    """Files and bytes per day by operation."""
+    import duckdb  # noqa: F401 -- imports are not measured
+    import pyarrow.dataset  # noqa: F401
+
+    import arrowlog
+
+    question = """
+        SELECT timestamp::DATE AS day, operation, sum(adds) AS files, sum(bytes) AS bytes
+        FROM commits WHERE operation IS NOT NULL GROUP BY ALL ORDER BY ALL
+    """
+
+    def job():
+        rows = arrowlog.Table(root).sql(question).fetchall()
+        return f"{len(rows)} {sum(row[2] for row in rows)} {sum(row[3] for row in rows)}"
+
+    return job
+
+
+def delta_history(root):
+    """The same as far as it goes: its add actions do not say which commit they came with.
+
+    So days and operations are counted from the history and files and bytes from the live adds, and
+    the two are not brought together, which would take more.
+    """
+    import deltalake
+    import polars as pl
+
+    def job():
+        table = deltalake.DeltaTable(root)
+        told = [(h["timestamp"], h["operation"]) for h in table.history() if "operation" in h]
+        commits = pl.DataFrame(told, schema=["ms", "operation"], orient="row")
+        day = pl.from_epoch("ms", time_unit="ms").dt.date()
+        groups = commits.group_by(day, "operation").len().height
+        adds = pl.DataFrame(table.get_add_actions(flatten=True))
+        return f"{groups} {adds.height} {adds['size_bytes'].sum()}"
+
+    return job
+
+
 def polars_import(_):
     def job():
         import polars  # noqa: F401

@@ -14,6 +14,7 @@ HERE = Path(__file__).parent
 PACKAGE = HERE.parent / "arrowlog"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 PURE = (
+    "look",
     "names",
     "envelope",
     "segment",
@@ -123,7 +124,7 @@ def test_pure_modules_ask_no_clock_and_no_store(name):
 
 
 def test_rooms_say_what_they_are_for():
-    for room in ("log", "state", "scan", "commit", "upkeep", "spark", "cli"):
+    for room in ("log", "state", "scan", "commit", "upkeep", "sql", "spark", "cli"):
         text = (PACKAGE / room / "__init__.py").read_text()
         assert "ay import" in text, room
 

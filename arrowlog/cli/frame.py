@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import functools
+import os
 import sys
+import warnings
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +16,7 @@ import arrowlog
 from arrowlog.cli.show import FORMS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     Command = Callable[..., None]
 
@@ -111,10 +115,40 @@ def _pairs(_: click.Context, option: click.Parameter, values: tuple[str, ...]) -
     return found
 
 
+@contextmanager
+def progress(what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar on a terminal for work that takes long; None where nobody looks."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    with ExitStack() as stack:
+        shown: dict[str, Any] = {}
+
+        def told(done: int, total: int) -> None:
+            if "bar" not in shown and done < total:  # what is done at once needs no bar
+                shown["bar"] = stack.enter_context(Progress(console=console, transient=True))
+                shown["task"] = shown["bar"].add_task(what, total=total)
+            if "bar" in shown:
+                shown["bar"].update(shown["task"], completed=done)
+
+        yield told
+
+
+def _told(message: Warning | str, *_: object, **__: object) -> None:
+    """A warning of ours is a sentence, as an error is."""
+    print(f"Warning: {message}", file=sys.stderr)
+
+
 def run() -> int:
     """Run a command; an error of ours is one sentence and exit code 1, wrong usage is 2."""
+    warnings.showwarning = _told
     try:
         commands.main(standalone_mode=False)
+        sys.stdout.flush()
     except click.ClickException as error:
         error.show()
         return 2
@@ -122,5 +156,11 @@ def run() -> int:
         return 1
     except arrowlog.ArrowlogError as error:
         print(f"Error: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        if error.errno != errno.EPIPE:
+            raise
+        # Whoever read our output has seen enough; what is still buffered goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return 0

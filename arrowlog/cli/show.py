@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -13,6 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FORMS = ("text", "json", "csv", "arrow")
+_GAP = 2
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # a log must not command a terminal
+_TEXT_MIN = 24  # to what a column of text may be cut before columns are left out
+_JSON_ROWS = 1 << 13
 
 
 def show(table: pa.Table, form: str, limit: int | None = None) -> None:
@@ -21,11 +27,14 @@ def show(table: pa.Table, form: str, limit: int | None = None) -> None:
     if form == "text":
         _text(table)
     elif form == "json":
-        for row in table.to_pylist():
-            print(json.dumps(row, default=str, ensure_ascii=False))
+        for batch in table.to_batches(max_chunksize=_JSON_ROWS):
+            for row in batch.to_pylist():
+                print(json.dumps(row, default=str, ensure_ascii=False))
     elif form == "csv":
+        sys.stdout.flush()
         pv.write_csv(_flat(table), sys.stdout.buffer)
     else:
+        sys.stdout.flush()
         with pa.ipc.new_stream(sys.stdout.buffer, table.schema) as out:
             out.write_table(table)
 
@@ -33,7 +42,10 @@ def show(table: pa.Table, form: str, limit: int | None = None) -> None:
 def _flat(table: pa.Table) -> pa.Table:
     """CSV has no lists, maps or dictionaries: those become text."""
     columns = [
-        pa.array([None if v is None else json.dumps(v, default=str) for v in column.to_pylist()])
+        pa.array(
+            [None if v is None else json.dumps(v, default=str) for v in column.to_pylist()],
+            pa.string(),
+        )
         if pa.types.is_nested(column.type)
         else column.cast(column.type.value_type)
         if pa.types.is_dictionary(column.type)
@@ -44,17 +56,82 @@ def _flat(table: pa.Table) -> pa.Table:
 
 
 def _text(table: pa.Table) -> None:
+    """As wide as the terminal is; a pipe has no width, there nothing is cut."""
     from rich.console import Console
-    from rich.table import Table as Grid
+    from rich.text import Text
 
-    grid = Grid(*table.column_names, box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
-        grid.add_row(*_cells(row))
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:  # a pipe has no width: nothing is cut
-        console.width = 1_000
-    console.print(grid)
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    room = console.width if console.is_terminal else None
+    heads = list(table.column_names)
+    cells = [[_cell(value) for value in column.to_pylist()] for column in table.columns]
+    right = [_counts(column.type) for column in table.columns]
+    widths = [
+        max([len(head), *map(len, column)]) for head, column in zip(heads, cells, strict=True)
+    ]
+    widths = widths if room is None else fitted(widths, right, room)
+    shown = len(widths)
+    console.print(Text(_line(heads[:shown], widths, right), style="bold"))
+    for row in zip(*cells[:shown], strict=True):
+        console.print(Text(_line(row, widths, right)))
+    if shown < len(heads):
+        left = ", ".join(heads[shown : shown + 4]) + (", …" if len(heads) > shown + 4 else "")
+        more = f"{len(heads) - shown} columns do not fit: {left}; --output json has them"
+        console.print(Text(more, style="dim"))
 
 
-def _cells(row: Sequence[object]) -> list[str]:
-    return ["" if value is None else str(value) for value in row]
+def fitted(widths: Sequence[int], right: Sequence[bool], room: int) -> list[int]:
+    """Widths that fit: text is cut first, the widest most; then columns at the end are left out.
+
+    >>> fitted([50, 5, 30], [False, True, False], 60)
+    [25, 5, 26]
+    >>> fitted([50, 5, 30], [False, True, False], 40)
+    [33, 5]
+    """
+    found = list(widths)
+    while found:
+        floor = sum(w if r else min(w, _TEXT_MIN) for w, r in zip(found, right, strict=False))
+        if floor + _GAP * (len(found) - 1) <= room or len(found) == 1:
+            break
+        found.pop()
+    over = sum(found) + _GAP * (len(found) - 1) - room
+    while over > 0:
+        text = [n for n, width in enumerate(found) if not right[n] and width > _TEXT_MIN]
+        if not text:
+            break
+        found[max(text, key=lambda n: found[n])] -= 1
+        over -= 1
+    return found
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+    parts = [
+        cell.rjust(width) if at_right else _cut(cell, width).ljust(width)
+        for cell, width, at_right in zip(cells, widths, right, strict=False)
+    ]
+    return (" " * _GAP).join(parts).rstrip()
+
+
+def _cut(text: str, width: int) -> str:
+    """A text in the room there is; of a path the end tells more than the middle."""
+    if len(text) <= width:
+        return text
+    tail = (width - 1) // 2
+    return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%S}"
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], str(value))
+
+
+def _counts(kind: pa.DataType) -> bool:
+    """Numbers and times are never cut."""
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_temporal(kind)
+    )

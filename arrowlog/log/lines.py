@@ -114,6 +114,7 @@ class Info(msgspec.Struct, gc=False):
 
 
 _INFO = msgspec.json.Decoder(Info)
+_PLAIN_INFO = msgspec.json.Decoder(_struct("commitInfo"))
 _MAP = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ANY = msgspec.json.Decoder()
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
@@ -282,6 +283,15 @@ class _Info:
 def _info(raw: msgspec.Raw) -> _Info:
     info = _Info()
     try:
+        plain: Any = _PLAIN_INFO.decode(raw)
+    except _BROKEN:
+        pass
+    else:
+        for name, kind in FIELDS["commitInfo"].items():
+            value = getattr(plain, name)
+            setattr(info, name, _json(value) if kind is Kind.JSON else value)
+        return info
+    try:
         fields: dict[str, Any] = _MAP.decode(raw)
     except _BROKEN:
         fields = {}
@@ -290,10 +300,15 @@ def _info(raw: msgspec.Raw) -> _Info:
     return info
 
 
-def _lenient(kind: Kind, raw: msgspec.Raw) -> Any:
+def _json(raw: msgspec.Raw) -> str | None:
     text = bytes(raw)
+    return None if text == b"null" else text.decode()
+
+
+def _lenient(kind: Kind, raw: msgspec.Raw) -> Any:
     if kind is Kind.JSON:
-        return None if text == b"null" else text.decode()
+        return _json(raw)
+    text = bytes(raw)
     wanted: Any = _INT64 if kind is Kind.INT else str
     try:
         return msgspec.json.decode(text, type=wanted | None)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from html import escape
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.log.arrays import array_of, same, scalar
+from arrowlog.look import html_card, html_table, size_text, text_table
 from arrowlog.scan.normal import Every, Normal, without_nan
 from arrowlog.scan.prune import columns_needed, dropped
 from arrowlog.scan.reasons import DROPPED, REASONS, code, reasons
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from arrowlog.scan.tree import Node
     from arrowlog.state.snapshot import Snapshot
 
-_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+__all__ = ["Clause", "Explanation", "explain", "size_text"]
 _HEADS = ("clause", "dropped", "bytes", "alone", "kept because")
 
 
@@ -105,12 +105,7 @@ class Explanation:
         """A line for the whole, and one for each clause."""
         lines = [self.predicate, self._summary()]
         if self._rows:
-            table = [_HEADS, *self._rows]
-            widths = [max(len(row[i]) for row in table) for i in range(len(_HEADS))]
-            for row in table:
-                cells = [row[0].ljust(widths[0])]
-                cells += [row[i].rjust(widths[i]) for i in (1, 2, 3)]
-                lines.append("  ".join([*cells, row[4]]).rstrip())
+            lines += text_table(_HEADS, self._rows, (1, 2, 3))
         return "\n".join(lines)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -122,14 +117,9 @@ class Explanation:
 
     def to_html(self) -> str:
         """The same as a table, for notebooks."""
-        heads = "".join(f"<th>{head}</th>" for head in _HEADS)
-        body = "".join(
-            f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in self._rows
-        )
-        return (
-            f"<p><code>{escape(self.predicate)}</code><br>{escape(self._summary())}</p>"
-            f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
-        )
+        clauses = html_table(_HEADS, self._rows, (1, 2, 3)) if self._rows else ""
+        facts = [("plan", self._summary())]
+        return html_card(self.predicate, facts, clauses)
 
 
 def explain(snapshot: Snapshot, predicate: Predicate, mask: pa.Array) -> Explanation:
@@ -197,15 +187,3 @@ def _nothing() -> pa.Table:
     word = pa.dictionary(pa.int8(), pa.string())
     schema = [("path", pa.string()), ("clause", word), ("kept", pa.bool_()), ("reason", word)]
     return pa.schema(schema).empty_table()
-
-
-def size_text(count: int) -> str:
-    """Bytes for a person to read.
-
-    >>> size_text(999), size_text(1_500_000)
-    ('999 B', '1.5 MB')
-    """
-    size, unit = float(count), 0
-    while size >= 999.95 and unit < len(_UNITS) - 1:
-        size, unit = size / 1000, unit + 1
-    return f"{count} B" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from arrowlog.config import parse_bytes
 from arrowlog.errors import InvalidRequest
 from arrowlog.log.arrays import flags, number
+from arrowlog.look import count_text, html_card, html_table, size_text
 from arrowlog.scan.explain import Explanation, explain
 from arrowlog.scan.facts import count, extreme
 from arrowlog.scan.normal import Normal
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
     from arrowlog.scan.normal import Test
     from arrowlog.state.snapshot import Snapshot
+
+_SHOWN = 10
 
 
 def scan(
@@ -214,6 +217,19 @@ class ScanPlan:
             f"ScanPlan({str(self.predicate)!r}, version={self.version},"
             f" files={self.num_files:,} of {self.total_files:,}, bytes={self.size_bytes:,})"
         )
+
+    def _repr_html_(self) -> str:
+        """What is to be read, and the first of the files."""
+        facts = [
+            ("version", str(self.version)),
+            ("files", f"{self.num_files:,} of {self.total_files:,}"),
+            ("bytes", f"{size_text(self.size_bytes)} of {size_text(self.snapshot.size_bytes)}"),
+            ("rows in them", count_text(self.num_records)),
+        ]
+        some = [[path] for path in self._chosen("path").slice(0, _SHOWN).to_pylist()]
+        more = self.num_files - len(some)
+        files = html_table([f"path{f' (and {more:,} more)' if more else ''}"], some)
+        return html_card(f"scan {self.predicate}", facts, files if some else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,14 @@ from arrowlog.log.lines import flatten
 from arrowlog.state.typed import cast_text, has_bounds, partition_values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     Column = Callable[[], pa.ChunkedArray]
 
 _RENAMED = {"size": "size_bytes"}
 _FIRST = ("path", "partitionValues", "size", "modificationTime", "dataChange", "numRecords")
 _BOUNDS = ("minValues", "maxValues")
+_PREFIXES = ("partition", "min", "max", "null_count")
 _MILLIS = pa.timestamp("ms", "UTC")
 _TAGS = pa.map_(pa.string(), pa.string())
 _LIST = pa.list_(pa.string())
@@ -40,10 +41,23 @@ def snake(name: str) -> str:
     return "".join(f"_{c.lower()}" if c.isupper() else c for c in name)
 
 
-def files_table(adds: pa.Table, schema: pa.Schema, partition_columns: Sequence[str]) -> pa.Table:
-    """One row a file: path, typed partition values and statistics, and every other add field."""
-    flat = flatten(adds, [*schema.names, *partition_columns])
-    return _files(_View(flat), schema, partition_columns)
+def files_table(
+    adds: pa.Table,
+    schema: pa.Schema,
+    partition_columns: Sequence[str],
+    names: Collection[str] | None = None,
+) -> pa.Table:
+    """One row a file: path, typed partition values and statistics, and every other add field.
+
+    With `names`, only those columns, and nothing is looked up or typed for others.
+    """
+    keys = [*schema.names, *partition_columns]
+    if names is None:
+        return _files(_View(flatten(adds, keys)), schema, partition_columns)
+    keys = [key for key in keys if any(f"{prefix}.{key}" in names for prefix in _PREFIXES)]
+    looked_up = bool(keys) or "num_records" in names
+    view = _View(flatten(adds, keys) if looked_up else adds)
+    return _files(view, schema, partition_columns, names)
 
 
 def stored_files(stored: pa.Table, schema: pa.Schema, partition_columns: Sequence[str]) -> pa.Table:
@@ -51,7 +65,12 @@ def stored_files(stored: pa.Table, schema: pa.Schema, partition_columns: Sequenc
     return _files(_Stored(stored), schema, partition_columns)
 
 
-def _files(view: _View, schema: pa.Schema, partition_columns: Sequence[str]) -> pa.Table:
+def _files(
+    view: _View,
+    schema: pa.Schema,
+    partition_columns: Sequence[str],
+    names: Collection[str] | None = None,
+) -> pa.Table:
     columns: dict[str, Column] = {"path": lambda: view.text("path")}
     for name in partition_columns:
         columns[f"partition.{name}"] = view.partition(name, _type(schema, name))
@@ -68,6 +87,8 @@ def _files(view: _View, schema: pa.Schema, partition_columns: Sequence[str]) -> 
     for name, kind in ADD.items():
         if name not in _FIRST and name not in _BOUNDS:
             columns[snake(name)] = view.other(name, kind)
+    if names is not None:
+        columns = {name: column for name, column in columns.items() if name in names}
     return pa.table(_compute(columns, view.num_rows))
 
 

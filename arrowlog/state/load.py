@@ -37,7 +37,7 @@ from arrowlog.state.parts import Parts
 from arrowlog.state.snapshot import Report, Snapshot, State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Executor
 
     from arrowlog.config import Config
@@ -312,9 +312,8 @@ def _read_json(work: _Loading, listing: Listing, version: int) -> State:
     window = Window(work.config.max_decompressed_bytes)
     for part, lines in zip(names, plain, strict=True):
         window.append(part, version, lines)
-    actions = Actions()
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        _finish(work, actions, window, _begin(work, window, pool))
+        actions = _finish(work, window, _begin(work, window, pool))
     if not actions.metadata:
         raise LogCorrupt("the checkpoint has no metaData.", file=file, version=version)
     state = apply(None, actions, version, work.store.root, outside=work.outside).state
@@ -383,16 +382,29 @@ def _get(work: _Loading, keys: Sequence[str]) -> list[bytes]:
     return [unwrap(data, key, limit) for key, data in zip(keys, found, strict=True)]
 
 
+def stream(store: Store, config: Config, commits: Sequence[tuple[int, str]]) -> Iterator[Actions]:
+    """The actions of commits a window at a time, for those who need not have all at once."""
+    yield from _windows(_Loading(store, config, outside=True), commits)
+
+
 def _read(work: _Loading, commits: Sequence[tuple[int, str]]) -> Actions:
-    """All actions of the commits: a window is read while the ones before it are decoded."""
+    """All actions of the commits."""
     actions = Actions()
+    for found in _windows(work, commits):
+        actions.extend(found)
+    return actions
+
+
+def _windows(work: _Loading, commits: Sequence[tuple[int, str]]) -> Iterator[Actions]:
+    """Actions by windows: one is read while the ones before it are decoded."""
     free: list[Window] = []
     busy: deque[tuple[Window, Decoding]] = deque()
     start = 0
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         while start < len(commits):
             if len(busy) >= _BUSY_MAX:
-                free.append(_finish(work, actions, *busy.popleft()))
+                free.append(busy[0][0])
+                yield _finish(work, *busy.popleft())
             window = free.pop() if free else Window(work.config.max_decompressed_bytes)
             try:
                 start += _fill(work, window, commits[start:])
@@ -400,11 +412,10 @@ def _read(work: _Loading, commits: Sequence[tuple[int, str]]) -> Actions:
                 busy.append((window, _begin(work, window, None if alone else pool)))
             except Exception:
                 while busy:  # what is wrong in an earlier file comes first
-                    _finish(work, actions, *busy.popleft())
+                    _finish(work, *busy.popleft())
                 raise
         while busy:
-            _finish(work, actions, *busy.popleft())
-    return actions
+            yield _finish(work, *busy.popleft())
 
 
 def _fill(work: _Loading, window: Window, commits: Sequence[tuple[int, str]]) -> int:
@@ -426,14 +437,13 @@ def _begin(work: _Loading, window: Window, pool: Executor | None) -> Decoding:
         raise
 
 
-def _finish(work: _Loading, actions: Actions, window: Window, decoding: Decoding) -> Window:
-    """Append what the window says; the window can be used again."""
+def _finish(work: _Loading, window: Window, decoding: Decoding) -> Actions:
+    """What the window says; it can be used again."""
     try:
-        actions.extend(decoding.finish())
+        return decoding.finish()
     except LogCorrupt:
         _check_protocols(work, window)
         raise
-    return window
 
 
 def _check_protocols(work: _Loading, window: Window) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from arrowlog.look import count_text, html_card, html_table, size_text
 from arrowlog.state.deferred import PICK_ROWS, Deferred, DeferredColumns, keep_last
 from arrowlog.state.files import Columns, files_table
 
@@ -196,3 +197,21 @@ class Snapshot:
         return (
             f"Snapshot(version={self.version}, files={self.num_files:,}, bytes={self.size_bytes:,})"
         )
+
+    def _repr_html_(self) -> str:
+        """What is in it, its columns, and where it came from."""
+        partitions = ", ".join(self.partition_columns) or "none"
+        facts = [
+            ("files", f"{self.num_files:,}"),
+            ("bytes", size_text(self.size_bytes)),
+            ("rows", count_text(self.num_records)),
+            ("partitioned by", partitions),
+            ("read from", str(self.report).partition("\n")[0]),
+            *(("warning", text) for text in self.report.warnings),
+        ]
+        name = self.metadata.name
+        columns = html_table(
+            ["column", "type"], [[item.name, str(item.type)] for item in self.schema]
+        )
+        title = f"{name or 'table'} at version {self.version}"
+        return html_card(title, facts, columns)

@@ -41,6 +41,7 @@ OURS = {
     "store.accelerate": True,
     "commit.timeoutSeconds": 60,
     "commit.maxAttempts": 1000,
+    "history.maxMemory": 256 << 20,
 }
 SETTINGS = [item for item in fields(Config) if "key" in item.metadata]
 NAMES = {item.metadata["key"]: item.name for item in SETTINGS}

@@ -1,0 +1,82 @@
+"""How things show themselves: sizes in words, tables as text, cards in notebooks. Pure.
+
+HTML is plain: no styles of our own beyond alignment, so that it looks right on any background.
+Whatever comes from a log is escaped.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+_LEFT = ' style="text-align:left"'
+_RIGHT = ' style="text-align:right"'
+
+
+def size_text(count: int) -> str:
+    """Bytes for a person to read.
+
+    >>> size_text(999), size_text(1_500_000)
+    ('999 B', '1.5 MB')
+    """
+    size, unit = float(count), 0
+    while abs(size) >= 999.95 and unit < len(_UNITS) - 1:
+        size, unit = size / 1000, unit + 1
+    return f"{count} B" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"
+
+
+def count_text(count: int | None) -> str:
+    """A number for a person to read; unknown if it is.
+
+    >>> count_text(12345), count_text(None)
+    ('12,345', 'unknown')
+    """
+    return "unknown" if count is None else f"{count:,}"
+
+
+def text_table(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[int] = ()
+) -> list[str]:
+    """Rows as lines of text under their heads; columns in `right` end at the right.
+
+    >>> text_table(["file", "size"], [["a", "1"], ["bb", "22"]], right=[1])
+    ['file  size', 'a        1', 'bb      22']
+    """
+    table = [tuple(heads), *map(tuple, rows)]
+    widths = [max(len(row[i]) for row in table) for i in range(len(heads))]
+    return [
+        "  ".join(
+            cell.rjust(width) if number in right else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in table
+    ]
+
+
+def html_table(
+    heads: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[int] = ()
+) -> str:
+    """Rows as a table for notebooks."""
+    aligned = [_RIGHT if number in right else _LEFT for number in range(len(heads))]
+    head = "".join(f"<th{how}>{escape(h)}</th>" for h, how in zip(heads, aligned, strict=True))
+    body = "".join(
+        "<tr>"
+        + "".join(f"<td{how}>{escape(c)}</td>" for c, how in zip(row, aligned, strict=True))
+        + "</tr>"
+        for row in rows
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def html_card(title: str, facts: Iterable[tuple[str, str]], *more: str) -> str:
+    """A title, what is to be said under it, and HTML that is made already."""
+    rows = "".join(
+        f"<tr><th{_LEFT}>{escape(name)}</th><td{_LEFT}>{escape(value)}</td></tr>"
+        for name, value in facts
+    )
+    head = f"<strong>{escape(title)}</strong>"
+    return f"<div>{head}<table><tbody>{rows}</tbody></table>{''.join(more)}</div>"

@@ -1,0 +1,240 @@
+"""Plots of a table and its past, as Altair charts. Needs the `[notebook]` extra.
+
+Everything is summed up before it is drawn: a chart gets a few hundred rows, however many files or
+commits there are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from arrowlog.errors import InvalidRequest
+from arrowlog.scan.engine import quoted
+
+if TYPE_CHECKING:
+    from arrowlog.scan.plan import ScanPlan
+    from arrowlog.table import Table
+
+_BARS = 60  # more nobody can tell apart
+_POINTS = 400
+_WIDTH = 560
+_SIZE_TEXT = "~s"
+
+
+def file_sizes(table: Table) -> Any:
+    """How large the live files are: how many there are of each size, and how many bytes."""
+    frame = _asked(
+        table,
+        """
+        SELECT pow(2, floor(log2(greatest(size_bytes, 1)))) AS size, count(*) AS files,
+            sum(size_bytes)::DOUBLE AS bytes
+        FROM files GROUP BY ALL ORDER BY ALL
+        """,
+    )
+    alt = _altair()
+    words = frame.with_columns(
+        label=pl.col("size").map_elements(_power, return_dtype=pl.String),
+    )
+    bars = alt.Chart(words, width=_WIDTH, title="Sizes of the live files").mark_bar()
+    return bars.encode(
+        alt.X("label:N", sort=words["label"].to_list(), title="at least"),
+        alt.Y("files:Q", title="files"),
+        tooltip=["label", alt.Tooltip("files:Q", format=","), alt.Tooltip("bytes:Q", format="~s")],
+    )
+
+
+def partition_skew(table: Table, column: str | None = None) -> Any:
+    """How many bytes each partition has, largest first; by the first partition column unless told.
+
+    What is beyond the largest sixty is put together.
+    """
+    names = table.snapshot().partition_columns
+    if not names:
+        raise InvalidRequest("The table is not partitioned.", next="Plot file_sizes instead.")
+    name = names[0] if column is None else column
+    if name not in names:
+        raise InvalidRequest(
+            f"{name!r} is no partition column.", next=f"There are {', '.join(names)}."
+        )
+    value = quoted(f"partition.{name}")
+    frame = _asked(
+        table,
+        f"""
+        WITH parts AS (
+            SELECT coalesce({value}::VARCHAR, 'NULL') AS part, sum(size_bytes)::DOUBLE AS bytes,
+                count(*) AS files, row_number() OVER (ORDER BY bytes DESC) AS place
+            FROM files GROUP BY {value}
+        )
+        SELECT CASE WHEN place <= {_BARS} THEN part ELSE 'all others' END AS part,
+            sum(bytes) AS bytes, sum(files)::BIGINT AS files, min(place) AS place
+        FROM parts GROUP BY ALL HAVING count(*) > 0 ORDER BY place
+        """,  # noqa: S608 -- the name is quoted
+    )
+    alt = _altair()
+    bars = alt.Chart(frame, width=_WIDTH, title=f"Bytes by {name}").mark_bar()
+    return bars.encode(
+        alt.X("part:N", sort=frame["part"].to_list(), title=name),
+        alt.Y("bytes:Q", axis=alt.Axis(format=_SIZE_TEXT)),
+        tooltip=["part", alt.Tooltip("files:Q", format=","), alt.Tooltip("bytes:Q", format="~s")],
+    )
+
+
+def growth(table: Table) -> Any:
+    """How many files and bytes were live, version by version."""
+    frame = _asked(
+        table,
+        f"""
+        WITH steps AS (
+            SELECT begin_version AS version, 1 AS files, size_bytes AS bytes FROM file_lifetimes
+            UNION ALL
+            SELECT end_version, -1, -size_bytes FROM file_lifetimes WHERE end_version IS NOT NULL
+        ), versions AS (
+            SELECT version, sum(sum(files)) OVER w AS files, sum(sum(bytes)) OVER w AS bytes
+            FROM steps GROUP BY version WINDOW w AS (ORDER BY version)
+        ), cut AS (
+            SELECT *, ntile({_POINTS}) OVER (ORDER BY version) AS bucket FROM versions
+        )
+        SELECT max(version) AS version, arg_max(files, version)::DOUBLE AS files,
+            arg_max(bytes, version)::DOUBLE AS bytes
+        FROM cut GROUP BY bucket ORDER BY ALL
+        """,  # noqa: S608
+    )
+    alt = _altair()
+    base = alt.Chart(frame, width=_WIDTH, height=140).encode(alt.X("version:Q"))
+    files = base.mark_area(interpolate="step-after", opacity=0.6).encode(alt.Y("files:Q"))
+    size = base.mark_area(interpolate="step-after", opacity=0.6).encode(
+        alt.Y("bytes:Q", axis=alt.Axis(format=_SIZE_TEXT))
+    )
+    return alt.vconcat(files, size, title="Live files and bytes by version")
+
+
+def churn(table: Table) -> Any:
+    """How many bytes were added and removed, by version and operation."""
+    frame = _asked(
+        table,
+        f"""
+        WITH moves AS (
+            SELECT begin_version AS version, size_bytes AS bytes, 'added' AS way
+            FROM file_lifetimes WHERE begin_known
+            UNION ALL
+            SELECT end_version, -size_bytes, 'removed' FROM file_lifetimes
+            WHERE end_version IS NOT NULL
+        ), told AS (
+            SELECT version, coalesce(operation, 'unknown') AS operation, way, moves.bytes,
+                version // ((last_version - first_version) // {_POINTS // 4} + 1) AS bucket
+            FROM moves LEFT JOIN commits USING (version), coverage
+        )
+        SELECT min(version) AS version, operation, way, sum(bytes)::DOUBLE AS bytes,
+            count(*) AS files
+        FROM told GROUP BY bucket, operation, way ORDER BY ALL
+        """,  # noqa: S608
+    )
+    alt = _altair()
+    bars = alt.Chart(frame, width=_WIDTH, title="Bytes added (up) and removed (down)").mark_bar()
+    return bars.encode(
+        alt.X("version:Q"),
+        alt.Y("bytes:Q", axis=alt.Axis(format=_SIZE_TEXT)),
+        alt.Color("operation:N"),
+        tooltip=["version", "operation", "way", alt.Tooltip("bytes:Q", format="~s")],
+    )
+
+
+def lifetimes(table: Table) -> Any:
+    """For how many versions files lived, and how long those that are live have."""
+    frame = _asked(
+        table,
+        """
+        SELECT pow(2, floor(log2(coalesce(end_version, last_version + 1) - begin_version)))
+                ::BIGINT AS versions,
+            CASE WHEN end_version IS NULL THEN 'live' ELSE 'removed' END AS now, count(*) AS files
+        FROM file_lifetimes, coverage GROUP BY ALL ORDER BY ALL
+        """,
+    )
+    alt = _altair()
+    bars = alt.Chart(frame, width=_WIDTH, title="Lifetimes of files").mark_bar()
+    return bars.encode(
+        alt.X("versions:O", title="versions, at least"),
+        alt.Y("files:Q"),
+        alt.Color("now:N", title=None),
+        tooltip=["versions", "now", alt.Tooltip("files:Q", format=",")],
+    )
+
+
+def statistics_coverage(table: Table) -> Any:
+    """Of how many live files the log knows bounds and nulls, column by column."""
+    types = [name for name in table.snapshot().files.column_names if name.startswith("min.")]
+    columns = [name.removeprefix("min.") for name in types][:_BARS]
+    if not columns:
+        raise InvalidRequest("No column of the table can have statistics.")
+    parts = [
+        f"SELECT {_text(name)} AS col, {_text(what)} AS statistic,"  # noqa: S608 -- quoted
+        f" count({quoted(f'{what}.{name}')}) / greatest(count(*), 1) AS share FROM files"
+        for name in columns
+        for what in ("min", "max", "null_count")
+    ]
+    frame = _asked(table, " UNION ALL ".join(parts))
+    alt = _altair()
+    cells = alt.Chart(frame, title="Share of files with statistics").mark_rect()
+    return cells.encode(
+        alt.X("statistic:N", sort=["min", "max", "null_count"], title=None),
+        alt.Y("col:N", sort=columns, title=None),
+        alt.Color("share:Q", scale=alt.Scale(domain=[0, 1])),
+        tooltip=["col", "statistic", alt.Tooltip("share:Q", format=".1%")],
+    )
+
+
+def pruning(plan: ScanPlan) -> Any:
+    """What each clause of a predicate prunes: alone, with others, and what is left to read."""
+    found = plan.explain()
+    rows = [
+        (clause.text, part, files)
+        for clause in found.clauses
+        for part, files in (
+            ("dropped by it alone", clause.only_files),
+            ("dropped by others too", clause.files_dropped - clause.only_files),
+            ("kept by it", found.files_total - clause.files_dropped),
+        )
+    ]
+    rows.append(("the whole predicate", "kept by it", found.files_kept))
+    rows.append(("the whole predicate", "dropped", found.files_total - found.files_kept))
+    frame = pl.DataFrame(rows, schema=["clause", "what", "files"], orient="row")
+    alt = _altair()
+    title = f"{found.files_kept:,} of {found.files_total:,} files to read"
+    bars = alt.Chart(frame, width=_WIDTH, title=title).mark_bar()
+    return bars.encode(
+        alt.X("files:Q", title="files"),
+        alt.Y("clause:N", sort=frame["clause"].to_list(), title=None),
+        alt.Color("what:N", title=None),
+        tooltip=["clause", "what", alt.Tooltip("files:Q", format=",")],
+    )
+
+
+def _asked(table: Table, query: str) -> pl.DataFrame:
+    return pl.DataFrame(pl.from_arrow(table.query(query)))
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("'", "''") + "'"
+
+
+def _power(size: float) -> str:
+    """A power of two in the units people count memory in.
+
+    >>> _power(4096), _power(1)
+    ('4 KiB', '1 B')
+    """
+    units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+    step = min(int(size).bit_length() - 1, 10 * len(units) - 1) // 10
+    return f"{int(size) >> (10 * step)} {units[step]}"
+
+
+def _altair() -> Any:
+    try:
+        import altair as alt
+    except ModuleNotFoundError:
+        raise InvalidRequest(
+            "Plots need altair.", next="Install it: pip install 'arrowlog[notebook]'"
+        ) from None
+    return alt

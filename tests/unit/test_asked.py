@@ -1,0 +1,326 @@
+"""What a handle answers about its past, and how things show themselves."""
+
+import gc
+import os
+import subprocess
+import sys
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pytest
+import small
+from events import START, build
+
+import arrowlog
+from arrowlog import testing
+from arrowlog.sql import past as past_module
+from arrowlog.state import load as load_module
+
+
+@pytest.fixture
+def table(tmp_path):
+    build(str(tmp_path / "events"))
+    return arrowlog.Table(tmp_path / "events")
+
+
+def test_history_is_one_row_a_commit_newest_first(table):
+    found = table.history()
+    assert isinstance(found, pa.Table)
+    assert found["version"].to_pylist() == [6, 5, 4, 3, 2, 1, 0]
+    first = found.slice(0, 1).to_pylist()[0]
+    assert (first["operation"], first["adds"], first["removes"], first["rows"]) == (
+        "MERGE",
+        1,
+        1,
+        1000,
+    )
+    assert int(first["timestamp"].timestamp() * 1000) == START + 6 * 3_600_000
+    assert first["bytes_removed"] is None  # the remove does not say how large the file was
+    assert found["operation"].to_pylist()[-1] is None  # version 0 says nothing of itself
+    with pytest.raises(arrowlog.InvalidRequest, match="not a number of commits"):
+        table.history(-1)
+
+
+def test_what_our_own_commits_say(tmp_path):
+    table = arrowlog.Table.create(tmp_path / "t", small.SCHEMA, ["day"])
+    table.append(
+        [arrowlog.add_file("a", {"day": None}, size=7, num_records=3)],
+        txn=("loader", 4),
+        user_metadata="by hand",
+    )
+    done = table.remove(["a"])
+    newest, before, _ = table.history().to_pylist()
+    assert (newest["operation"], newest["removes"], newest["bytes_removed"]) == ("DELETE", 1, 7)
+    assert newest["txn_id"] == done.txn_id
+    assert (before["app_id"], before["app_version"]) == ("loader", 4)
+    assert (before["bytes"], before["rows"], before["user_metadata"]) == (7, 3, "by hand")
+    query = "SELECT operation_metrics->>'numAddedBytes' FROM commits WHERE version = 1"
+    assert table.sql(query).fetchall()[0] == ("7",)
+
+
+def test_a_limit_reads_no_more_than_it_needs(table, monkeypatch):
+    read = []
+    whole = load_module.stream
+
+    def noted(store, config, commits):
+        read.extend(version for version, _ in commits)
+        return whole(store, config, commits)
+
+    monkeypatch.setattr(past_module, "stream", noted)
+    assert table.history(limit=2)["version"].to_pylist() == [6, 5]
+    assert read == [5, 6]
+    assert table.history(limit=0).num_rows == 0
+
+
+def test_a_filter_on_versions_reads_no_other_commits(table, monkeypatch):
+    monkeypatch.setattr(past_module, "BLOCK_COMMITS", 2)
+    table.snapshot()
+    read = []
+    whole = load_module.stream
+
+    def noted(store, config, commits):
+        read.extend(version for version, _ in commits)
+        return whole(store, config, commits)
+
+    monkeypatch.setattr(past_module, "stream", noted)
+    assert table.sql("SELECT version FROM commits WHERE version > 4").fetchall() == [(5,), (6,)]
+    assert read == [4, 5, 6]
+    table.sql("SELECT path FROM adds WHERE version IN (5, 6)").fetchall()
+    assert read == [4, 5, 6]  # and none of them twice
+
+
+def test_partition_values_and_bounds_are_typed(table):
+    query = 'SELECT "partition.day", "min.id", "max.city" FROM adds ORDER BY version LIMIT 1'
+    found = table.sql(query)
+    assert [str(kind) for kind in found.types] == ["DATE", "BIGINT", "VARCHAR"]
+    assert str(found.fetchall()[0][0]) == "2024-01-01"
+
+
+def test_a_relation_outlives_its_table(table):
+    found = table.sql("SELECT count(*) FROM commits")
+    other = table.connect()
+    del table
+    gc.collect()
+    assert found.fetchall()[0] == (7,)
+    assert other.sql("SELECT count(*) FROM file_lifetimes").fetchall()[0] == (6,)
+    other.close()
+
+
+def test_new_commits_are_seen_and_a_connection_stays_what_it_is(table):
+    pinned = table.connect()
+    count = "SELECT count(*) FROM commits"
+    assert table.sql(count).fetchall()[0] == (7,)
+    table.append([arrowlog.add_file("more", {"day": None}, size=1)])
+    assert table.sql(count).fetchall()[0] == (8,)
+    assert table.sql("SELECT count(*) FROM files").fetchall()[0] == (6,)
+    assert pinned.sql(count).fetchall()[0] == (7,)
+    assert pinned.sql("SELECT count(*) FROM files").fetchall()[0] == (5,)
+    pinned.close()
+
+
+def test_a_table_made_anew_is_not_mixed_up(tmp_path):
+    import shutil
+
+    root = small.write(tmp_path / "t")
+    table = arrowlog.Table(root)
+    assert table.sql("SELECT path FROM adds").fetchall() == [("good.parquet",)]
+    shutil.rmtree(root)
+    testing.write_commit(root, 0, small.OPENING)
+    testing.write_commit(root, 1, [testing.add("other.parquet", {"day": None}, size=12)])
+    assert table.sql("SELECT path FROM adds").fetchall() == [("other.parquet",)]
+
+
+def test_a_table_of_short_names_made_anew_is_not_mixed_up_either(tmp_path):
+    import shutil
+
+    for number, path in enumerate(("one.parquet", "another.parquet")):
+        shutil.rmtree(tmp_path / "t", ignore_errors=True)
+        testing.write_commit(tmp_path / "t", 0, small.OPENING, digits=18)
+        added = testing.add(path, {"day": None})
+        testing.write_commit(tmp_path / "t", 1, [added], digits=18)
+        if number == 0:
+            table = arrowlog.Table(tmp_path / "t")
+        table.snapshot()
+        assert table.sql("SELECT path FROM adds").fetchall() == [(path,)]
+
+
+def test_views_of_files_are_there_when_a_query_names_them(tmp_path):
+    build(str(tmp_path / "events"))
+    for query, rows in (
+        ("SELECT sum(adds) FROM commits", 1),
+        ("SELECT path FROM adds", 6),
+        ("FROM files_at(1)", 1),
+        ("SELECT DISTINCT table_name FROM information_schema.columns", 14),
+        ("SHOW TABLES", 14),
+    ):
+        assert arrowlog.Table(tmp_path / "events").query(query).num_rows == rows
+
+
+def test_columns_that_the_schema_has_no_longer_are_still_there(tmp_path):
+    old = pa.schema([("day", pa.date32()), ("gone", pa.int64())])
+    testing.write_commit(tmp_path, 0, [testing.protocol(), testing.metadata(old, ["day"])])
+    testing.write_commit(tmp_path, 1, [testing.add("a", {"day": None}, minValues={"gone": "5"})])
+    testing.write_commit(tmp_path, 2, [testing.metadata(small.SCHEMA, ["day"])])
+    for opened in (arrowlog.Table(tmp_path), arrowlog.Table(tmp_path)):
+        assert opened.sql('SELECT "min.gone", "min.id" FROM adds').fetchall() == [(5, None)]
+        opened.snapshot()
+
+
+def test_checkpoints_are_listed(tmp_path):
+    table = arrowlog.Table.create(tmp_path / "t", small.SCHEMA, ["day"])
+    table.append([arrowlog.add_file("a", {"day": None}, size=7)])
+    table.checkpoint()
+    query = "SELECT version, format, parts, last FROM checkpoints ORDER BY ALL"
+    assert table.sql(query).fetchall() == [(1, "json", 1, True), (1, "parquet", 2, True)]
+
+
+def test_a_protocol_of_the_future_is_not_believed(tmp_path):
+    root = small.write(tmp_path / "t")
+    testing.write_commit(root, 2, [testing.protocol(9, 9)])
+    with pytest.raises(arrowlog.UnsupportedProtocol):
+        arrowlog.Table(root).history()
+    with pytest.raises(arrowlog.UnsupportedProtocol):
+        arrowlog.Table(root).query("FROM commits")
+
+
+def test_a_time_nobody_can_count_is_unknown(tmp_path):
+    root = small.write(tmp_path / "t")
+    far = testing.add("far", {"day": None}, modificationTime=(1 << 63) - 1)
+    testing.write_commit(root, 2, [testing.commit_info(-(1 << 63)), far])
+    table = arrowlog.Table(root)
+    query = "SELECT timestamp, modification_time FROM commits JOIN adds USING (version)"
+    assert table.sql(f"{query} WHERE version = 2").fetchall() == [(None, None)]
+
+
+def test_diff_tells_files_schema_and_properties(tmp_path):
+    table = arrowlog.Table.create(tmp_path / "t", small.SCHEMA, ["day"], {"owner": "a"})
+    files = [arrowlog.add_file(n, {"day": None}, size=5, num_records=1) for n in ("x", "y", "z")]
+    table.append(files)
+    table.commit([arrowlog.add_file("x", {"day": None}, size=6, num_records=2)], ["y"])
+    table.set_properties({"owner": "b", "new": "1"})
+    table.add_columns({"more": pa.float64()})
+    there, back = table.diff(1, 4), table.diff(4, 1)
+    kinds = pl.DataFrame(there).select("change", "path").rows()
+    assert kinds == [("changed", "x"), ("removed", "y")]
+    assert (there.bytes_added, there.bytes_removed) == (6, 10)
+    assert (there.rows_added, there.rows_removed) == (2, 2)
+    assert [str(c) for c in there.schema_changes] == ["column more: double (new)"]
+    assert {str(c) for c in there.property_changes} == {
+        "property owner: a → b",
+        "property new: 1 (new)",
+    }
+    assert back.added["path"].to_pylist() == ["y"]
+    assert str(back.schema_changes[0]) == "column more: gone (was double)"
+    assert (back.bytes_added, back.rows_added) == (10, 2)
+    assert "~ changed" in str(there)
+    assert repr(there) == "Diff(1 → 4, added=0, removed=1, changed=1, changes=3)"
+    assert table.diff(3, 3).empty
+    assert str(table.diff(3, 3)) == "version 3 → 3: nothing is different"
+
+
+def test_what_a_checkpoint_says_is_no_change(tmp_path):
+    table = arrowlog.Table.create(tmp_path / "t", small.SCHEMA, ["day"])
+    table.append([arrowlog.add_file("x", {"day": None}, size=5, tags={"a": "b"})])
+    table.set_properties({"a": "b"})
+    table.checkpoint()
+    opened = arrowlog.Table(tmp_path / "t")
+    assert opened.diff(1, 2).files.num_rows == 0
+
+
+def test_cards_are_escaped(tmp_path):
+    root = tmp_path / "t"
+    evil = pa.schema([("<script>alert(1)</script>", pa.int64()), ("day", pa.date32())])
+    table = arrowlog.Table.create(root, evil, ["day"], name="<img src=x>")
+    table.append([arrowlog.add_file("<b>bold</b>", {"day": None}, size=1)])
+    cards = [
+        table._repr_html_(),
+        table.snapshot()._repr_html_(),
+        table.scan()._repr_html_(),
+        table.diff(0, 1)._repr_html_(),
+        table.overview()._repr_html_(),
+        table.scan("day = '<b>'").explain()._repr_html_(),
+    ]
+    for card in cards:
+        assert card.startswith("<div>")
+        for bad in ("<script", "<img", "<b>"):
+            assert bad not in card
+    assert "&lt;script&gt;" in cards[1]
+    assert "&lt;b&gt;bold" in cards[2]
+
+
+def test_a_card_of_a_damaged_table_says_why(tmp_path):
+    root = small.write(tmp_path / "t")
+    table = arrowlog.Table(root)
+    testing.write_commit(root, 2, b"{")
+    assert "LogCorrupt" in table._repr_html_()
+
+
+def test_a_query_that_is_none_is_our_error(table):
+    with pytest.raises(arrowlog.InvalidRequest, match="Parser Error"):
+        table.sql("SELEC")
+    with pytest.raises(arrowlog.InvalidRequest, match="There is no version 99"):
+        table.query("FROM files_at(99)")
+    with pytest.raises(duckdb.Error, match="There is no version 99"):
+        table.sql("FROM files_at(99)").fetchall()
+    table.query("CREATE TABLE mine AS SELECT 1 AS one")
+    assert table.sql("FROM mine").fetchall() == [(1,)]
+
+
+def test_a_program_that_leaves_a_connection_open_ends_in_silence(tmp_path):
+    build(str(tmp_path / "events"))
+    code = (
+        "import arrowlog, sys; table = arrowlog.Table(sys.argv[1]);"
+        "con = table.connect(); found = table.sql('FROM commits');"
+        "print(con.sql('SELECT count(*) FROM adds').fetchall()[0])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "events")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "(6,)\n"
+    assert done.stderr == ""
+
+
+def test_a_long_past_needs_little_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(load_module, "_WINDOW_BYTES", 1 << 16)
+    monkeypatch.setattr(past_module, "BLOCK_COMMITS", 4)
+    testing.write_commit(tmp_path, 0, small.OPENING)
+    for version in range(1, 21):
+        adds = [
+            testing.add(f"{version}-{n}", {"day": None}, minValues={"id": str(n)}, size=n)
+            for n in range(400)
+        ]
+        testing.write_commit(tmp_path, version, adds)
+    held = {}
+    for limit in ("1GB", "100KB"):
+        table = arrowlog.Table(tmp_path, options={"history.maxMemory": limit})
+        lives = 'SELECT count(*), max(size_bytes), max("min.id") FROM file_lifetimes'
+        assert table.query(lives).to_pylist()[0] == {
+            "count_star()": 8000,
+            "max(size_bytes)": 399,
+            'max("min.id")': 399,
+        }
+        pieces = list(table._asking.sources().past.pieces())
+        tables = [found for piece in pieces for found in piece.tables.values()]
+        held[limit] = sum(found.nbytes for found in tables if isinstance(found, pa.Table))
+        files = [found for found in tables if isinstance(found, str)]
+        assert all(os.path.getsize(path) for path in files)
+        assert (len(files) > 5) is (limit == "100KB")
+    assert held["1GB"] > 300_000
+    assert held["100KB"] <= 100 << 10
+
+
+def test_nothing_is_left_in_the_temporary_folder(table, tmp_path, monkeypatch):
+    import tempfile
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
+    os.makedirs(tmp_path / "scratch")
+    tight = arrowlog.Table(table.uri, options={"history.maxMemory": 1})
+    tight.query("FROM file_lifetimes")
+    assert os.listdir(tmp_path / "scratch")
+    del tight
+    gc.collect()
+    assert os.listdir(tmp_path / "scratch") == []
