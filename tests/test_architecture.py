@@ -25,6 +25,7 @@ PURE = (
     "actions",
     "replay",
     "safe",
+    "truncation",
     "stored",
     "groups",
     "manifest",

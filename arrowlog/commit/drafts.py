@@ -24,6 +24,7 @@ from arrowlog.log.encode import (
 )
 from arrowlog.log.schema import from_spark
 from arrowlog.scan.predicate import matching, parse
+from arrowlog.state.truncation import Truncation, truncate_adds, truncate_fields
 from arrowlog.state.typed import partition_values
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
     from arrowlog.commit.adds import Add
     from arrowlog.commit.conflict import Head
+    from arrowlog.config import Config
     from arrowlog.log.actions import Metadata, Protocol
     from arrowlog.scan.predicate import Predicate
     from arrowlog.state.snapshot import State
@@ -56,7 +58,7 @@ def change_files(
     """Add files, and remove those that `removes` picks from the live ones."""
 
     def prepare(head: Head) -> Draft:
-        new = _add_lines(adds, head, how)
+        new = _add_lines(adds, head, how, world)
         gone = None if removes is None else removes(world.state(head))
         return _draft(new, adds, gone, how, world)
 
@@ -65,10 +67,11 @@ def change_files(
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What an operation may ask: the state at a head, the time."""
+    """What an operation may ask: the state at a head, the time, the settings at a head."""
 
     state: Callable[[Head], State]
     now_ms: int
+    config: Callable[[Head], Config]
 
 
 def replace_all(adds: Sequence[Add], how: Manner, world: World) -> Prepare:
@@ -78,7 +81,7 @@ def replace_all(adds: Sequence[Add], how: Manner, world: World) -> Prepare:
         kept = array_of([add.path for add in adds], pa.string())
         live = world.state(head).adds
         gone = live.filter(pc.invert(pc.is_in(live["key"], value_set=kept)))
-        draft = _draft(_add_lines(adds, head, how), adds, gone, how, world)
+        draft = _draft(_add_lines(adds, head, how, world), adds, gone, how, world)
         return replace(draft, intent=Intent(exact=how.exact), rebuild=True)
 
     return prepare
@@ -89,7 +92,7 @@ def replace_where(adds: Sequence[Add], where: object, how: Manner, world: World)
 
     def prepare(head: Head) -> Draft:
         predicate = on_partitions(where, head)
-        new = _add_lines(adds, head, how)
+        new = _add_lines(adds, head, how, world)
         _check_inside(adds, predicate, head)
         kept = array_of([add.path for add in adds], pa.string())
         gone = files_where(world.state(head), predicate)
@@ -100,8 +103,12 @@ def replace_where(adds: Sequence[Add], where: object, how: Manner, world: World)
     return prepare
 
 
-def _add_lines(adds: Sequence[Add], head: Head, how: Manner) -> list[bytes]:
-    fields = check_adds(adds, head.metadata, head.schema)
+def _add_lines(adds: Sequence[Add], head: Head, how: Manner, world: World) -> list[bytes]:
+    columns, cut = head.metadata.partition_columns, Truncation.of(world.config(head))
+    fields = [
+        truncate_fields(item, columns, cut, head.schema)
+        for item in check_adds(adds, head.metadata, head.schema)
+    ]
     if not how.data_change:
         fields = [{**item, "dataChange": False} for item in fields]
     try:
@@ -308,7 +315,9 @@ def restore(target: State, how: Manner, world: World) -> Prepare:
         now = world.state(head)
         gone, back = _difference(now.adds, target.adds)
         lines = _remove_lines(gone, world, data_change=True)
-        lines += add_lines(back, dataChange=True) if back.num_rows else []
+        columns, config = head.metadata.partition_columns, world.config(head)
+        short = truncate_adds(back, columns, config, target.schema)
+        lines += add_lines(short, dataChange=True) if back.num_rows else []
         changed = target.metadata != head.metadata
         if changed:
             lines.insert(0, line("metaData", metadata_fields(target.metadata)))

@@ -25,7 +25,6 @@ from arrowlog.commit.clock import SystemClock
 from arrowlog.commit.drafts import Manner, World
 from arrowlog.commit.parquet import add_of
 from arrowlog.commit.rivals import table_id
-from arrowlog.commit.stats import Truncation
 from arrowlog.commit.transaction import CommitResult, Pace, Writer
 from arrowlog.commit.transaction import create as put_first
 from arrowlog.commit.write import Target, write_rows
@@ -37,6 +36,7 @@ from arrowlog.log.encode import first_commit
 from arrowlog.log.envelope import wrap
 from arrowlog.log.names import CHECKPOINTS, LOG, read_listing
 from arrowlog.state.apply import spellings
+from arrowlog.state.truncation import Truncation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -110,7 +110,7 @@ def _world(committer: Committer, base: Snapshot | None) -> World:
             return base.state
         return committer.state(head)
 
-    return World(state, committer.clock.now_ms())
+    return World(state, committer.clock.now_ms(), committer.config)
 
 
 def _base(committer: Committer, read_version: int | None) -> Snapshot:

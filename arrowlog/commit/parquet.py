@@ -16,8 +16,8 @@ from arrowlog.state.typed import HIVE_NULL
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from arrowlog.commit.stats import Truncation
     from arrowlog.log.store import Store
+    from arrowlog.state.truncation import Truncation
 
 
 def add_of(

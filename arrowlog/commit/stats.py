@@ -20,7 +20,7 @@ from arrowlog.state.typed import has_bounds
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from arrowlog.config import Config
+    from arrowlog.state.truncation import Truncation
 
 _LAST = 0xD7FF  # above it, UTF-16 and code points sort differently
 
@@ -33,46 +33,6 @@ class Stats:
     low: dict[str, str] = field(default_factory=dict)
     high: dict[str, str] = field(default_factory=dict)
     nulls: dict[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Truncation:
-    """What becomes of long texts: `drop` both bounds, or `truncate` them soundly."""
-
-    enabled: bool = True
-    max_length: int = 1024
-    strategy: str = "drop"
-
-    @classmethod
-    def of(cls, config: Config) -> Truncation:
-        """As the settings say."""
-        return cls(
-            config.stats_truncation_enabled,
-            config.stats_truncation_max_length,
-            config.stats_truncation_strategy,
-        )
-
-    def shorten(self, low: str | None, high: str | None) -> tuple[str | None, str | None]:
-        """Bounds of a text column that are short enough and still hold.
-
-        >>> Truncation(max_length=3, strategy="truncate").shorten("abcdef", "abcdef")
-        ('abc', 'abd')
-        """
-        long = any(len(text) > self.max_length for text in (low, high) if text is not None)
-        if not self.enabled or not long:
-            return low, high
-        if self.strategy == "drop":
-            return None, None
-        return None if low is None else low[: self.max_length], self._above(high)
-
-    def _above(self, high: str | None) -> str | None:
-        """A text not longer than allowed, and not below the one given."""
-        if high is None or len(high) <= self.max_length:
-            return high
-        for at in range(self.max_length - 1, -1, -1):
-            if ord(high[at]) < _LAST:
-                return high[:at] + chr(ord(high[at]) + 1)
-        return None
 
 
 def of_table(table: pa.Table, names: Iterable[str], cut: Truncation) -> Stats:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.commit.adds import Add
-from arrowlog.commit.stats import Truncation, of_table
+from arrowlog.commit.stats import of_table
 from arrowlog.commit.text import text_of
 from arrowlog.errors import InvalidRequest
 from arrowlog.state.typed import HIVE_NULL
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from arrowlog.commit.transaction import Clock
     from arrowlog.log.store import Store
+    from arrowlog.state.truncation import Truncation
 
 FILE_BYTES = 128 << 20  # of rows in memory; about half of it on disk
 HELD_BYTES = 512 << 20

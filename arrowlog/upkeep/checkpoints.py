@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
@@ -15,6 +16,7 @@ from arrowlog.log.names import CHECKPOINTS, commit_name
 from arrowlog.state.checkpoint import CheckpointResult, Written, write_json, write_pointer
 from arrowlog.state.load import follow, list_log, load, verify_checkpoint
 from arrowlog.state.parquet import write_checkpoint
+from arrowlog.state.truncation import truncate_adds
 from arrowlog.upkeep.cleanup import cleanup, failed, policy_of
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ def make_checkpoint(
     form = config.checkpoint_format
     if form == "parquet" and FEATURE not in state.protocol.reader_features:
         form = "both"  # readers that were not told could no longer follow after a clean-up
+    state = _short(state, config)
     now, new_id = clock.now_ms(), clock.new_id()
     done: list[Written] = []
     if form in ("both", "json") and not _is_there(store, listing, state, config, "json"):
@@ -48,6 +51,13 @@ def make_checkpoint(
         parts = len(names) - len(done) if len(names) > len(done) else None
         write_pointer(store, state, total, form, parts, now)
     return CheckpointResult(state.version, state.adds.num_rows, total.size_bytes, form, names)
+
+
+def _short(state: State, config: Config) -> State:
+    """The state without statistics that are too long for the log, whoever wrote them."""
+    columns = state.metadata.partition_columns
+    adds = truncate_adds(state.adds, columns, config, state.schema)
+    return state if adds is state.adds else replace(state, source=adds)
 
 
 def _is_there(store: Store, listing: Listing, state: State, config: Config, form: str) -> bool:

@@ -11,7 +11,7 @@ import arrowlog
 from arrowlog import add_file, testing
 from arrowlog.commit import operations
 from arrowlog.commit.conflict import Head, Intent, Rival, check
-from arrowlog.commit.stats import Truncation, of_footer
+from arrowlog.commit.stats import of_footer
 from arrowlog.config import Config
 from arrowlog.errors import (
     CommitConflict,
@@ -24,6 +24,7 @@ from arrowlog.errors import (
 from arrowlog.log.actions import Metadata, Protocol
 from arrowlog.log.names import LOG, commit_name
 from arrowlog.log.schema import to_spark
+from arrowlog.state.truncation import Truncation
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
 

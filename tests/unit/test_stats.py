@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrowlog.commit.stats import Truncation, of_footer, of_table
+from arrowlog.commit.stats import of_footer, of_table
+from arrowlog.state.truncation import Truncation
 
 CUT = Truncation()
 
