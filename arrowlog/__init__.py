@@ -32,6 +32,7 @@ from arrowlog.scan.explain import Explanation
 from arrowlog.scan.plan import ScanPlan, Split
 from arrowlog.state.snapshot import Report, Snapshot
 from arrowlog.table import Table, add_parquet
+from arrowlog.upkeep.repair import repair, repair_notes
 from arrowlog.version import __version__
 
 __all__ = [
@@ -62,6 +63,8 @@ __all__ = [
     "__version__",
     "add_file",
     "add_parquet",
+    "repair",
+    "repair_notes",
 ]
 
 
