@@ -1,7 +1,8 @@
 """Which data files of a table are there: folders are listed, lonely files are asked for.
 
 A listing tells of a thousand files for the price of one question, so every folder with more than a
-few wanted files is listed, several folders at a time; on Spark, the workers do it.
+few wanted files is listed, several folders at a time; on Spark, the workers do it. Where even that
+would be thousands of questions, everything the table's folder has is listed at once.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _FEW = 8  # wanted files of one folder that are asked for one by one
 _TASKS_MAX = 200
+_QUESTIONS_MAX = 2000
 
 
 def folders_of(keys: pa.ChunkedArray) -> pl.DataFrame:
@@ -51,6 +53,11 @@ def present(
     """For each key of a data file whether the file is there; `progress(done, total)` is told."""
     folders = folders_of(keys)
     total, done = len(keys), 0
+    if not store.cheap_stat and _questions(folders) > _QUESTIONS_MAX:
+        mask = _mask(keys, [pl.Series(pl.from_arrow(store.walk()["key"]), dtype=pl.String)])
+        if progress is not None:
+            progress(total, total)
+        return mask
     found: list[pl.Series] = []
     with ThreadPoolExecutor(parallelism) as pool:
         some = pool.map(lambda row: _in_folder(store, *row), folders.iter_rows())
@@ -110,6 +117,12 @@ def _clean(text: str, options: Mapping[str, Any]) -> str:
     for secret in secrets_in(options):
         text = text.replace(secret, "***") if len(secret) > 3 else text
     return text
+
+
+def _questions(folders: pl.DataFrame) -> int:
+    """How often a store would be asked."""
+    wanted = folders["names"].list.len()
+    return int(pl.select(pl.when(wanted <= _FEW).then(wanted).otherwise(1).sum()).item() or 0)
 
 
 def _in_folder(store: Store, folder: str, names: Sequence[str]) -> pl.Series:

@@ -284,3 +284,51 @@ def test_a_window_is_filled_until_it_has_enough(place):
         assert size == count * 1000
         assert window.names == keys[done : done + count]
         done += count
+
+
+ODD = ["day=2024-01-01/a b.parquet", "p=a%2Fb/ü.parquet", "x=1/y=/[z]*?.bin", "#1/a:b&c+d.bin"]
+
+
+def test_walking_finds_every_object_at_any_depth(place):
+    assert place.store.walk().num_rows == 0
+    keys = [*ODD, "top", f"{LOG}/00000000000000000000.json", f"{LOG}/_checkpoints/x", "a/b/c/d/e"]
+    place.put_many({key: key.encode() for key in keys})
+    found = place.store.walk()
+    assert sorted(found["key"].to_pylist()) == sorted(keys)
+    sizes = dict(zip(found["key"].to_pylist(), found["size"].to_pylist(), strict=True))
+    assert sizes == {key: len(key.encode()) for key in keys}
+    for key, time in zip(found["key"].to_pylist(), found["mtime_ms"].to_pylist(), strict=True):
+        assert abs(place.store.stat(key).mtime_ms - time) < 2000, key
+
+
+def test_what_was_walked_can_be_deleted_whatever_its_name(place):
+    place.put_many(dict.fromkeys(ODD, b"1"))
+    place.put("stays", b"1")
+    found = place.store.walk()["key"].to_pylist()
+    place.store.delete([key for key in found if key != "stays"])
+    assert place.store.walk()["key"].to_pylist() == ["stays"]
+
+
+def test_walking_goes_beyond_a_page(place):
+    keys = {f"folder/{number:05d}" for number in range(1_050)}
+    place.put_many(dict.fromkeys(keys, b"1"))
+    assert set(place.store.walk()["key"].to_pylist()) == keys
+
+
+def test_walking_stays_inside_the_root(place):
+    place.put("in", b"1")
+    beside = place.again()
+    outer = open_store(f"{place.uri}-beside", place.options)
+    outer.replace("out", b"1")
+    assert beside.walk()["key"].to_pylist() == ["in"]
+
+
+def test_walking_a_disk_follows_no_links(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "file").write_bytes(b"1")
+    root = tmp_path / "table"
+    root.mkdir()
+    (root / "folder").symlink_to(tmp_path / "elsewhere")
+    (root / "link").symlink_to(tmp_path / "elsewhere" / "file")
+    (root / "file").write_bytes(b"1")
+    assert LocalStore(str(root)).walk()["key"].to_pylist() == ["file"]

@@ -11,7 +11,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
+import pyarrow as pa
+
 from arrowlog.errors import StoreUnavailable, redact
+from arrowlog.log.arrays import array_of
 from arrowlog.log.names import LOG
 
 if TYPE_CHECKING:
@@ -40,6 +43,12 @@ class Stat:
     size: int
     mtime_ms: int = field(compare=False)
     tag: str = ""
+
+
+def walked(keys: list[str], sizes: list[int], times: list[int]) -> pa.Table:
+    """What `Store.walk` answers."""
+    columns = [array_of(sizes, pa.int64()), array_of(times, pa.int64())]
+    return pa.table([array_of(keys, pa.string()), *columns], names=["key", "size", "mtime_ms"])
 
 
 class Store(Protocol):
@@ -79,6 +88,12 @@ class Store(Protocol):
 
     def stats_from(self, folder: str, start: str = "") -> dict[str, Stat]:
         """The objects directly in `folder` whose names are not below `start`, by name."""
+
+    def walk(self) -> pa.Table:
+        """Every object below the root, at any depth: `key`, `size`, `mtime_ms`. None if missing.
+
+        Folders are no objects, and links on a disk are not followed.
+        """
 
     def stat(self, key: str) -> Stat | None:
         """Size and time of an object; None if there is none."""

@@ -9,10 +9,12 @@ from uuid import uuid4
 
 from arrowlog.log.envelope import unwrap
 from arrowlog.log.names import LOG
-from arrowlog.log.store.base import Outcome, Stat, unavailable
+from arrowlog.log.store.base import Outcome, Stat, unavailable, walked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import pyarrow as pa
 
     from arrowlog.log.window import Window
 
@@ -119,6 +121,30 @@ class LocalStore:
         """Names in a folder, with what the disk knows of the files."""
         found = {name: self.stat(f"{folder}/{name}") for name in self.list_from(folder, start)}
         return {name: stat for name, stat in found.items() if stat is not None}
+
+    def walk(self) -> pa.Table:
+        """Every file below the root."""
+        keys: list[str] = []
+        sizes: list[int] = []
+        times: list[int] = []
+        folders = [""]
+        while folders:
+            folder = folders.pop()
+            try:
+                with os.scandir(f"{self.root}/{folder}") as found:
+                    for entry in found:
+                        if entry.is_dir(follow_symlinks=False):
+                            folders.append(f"{folder}{entry.name}/")
+                        elif entry.is_file(follow_symlinks=False):
+                            stat = entry.stat(follow_symlinks=False)
+                            keys.append(f"{folder}{entry.name}")
+                            sizes.append(stat.st_size)
+                            times.append(stat.st_mtime_ns // 1_000_000)
+            except FileNotFoundError:
+                continue  # gone meanwhile
+            except OSError as error:
+                raise unavailable("list", f"{self.root}/{folder}", error) from error
+        return walked(keys, sizes, times)
 
     def stat(self, key: str) -> Stat | None:
         """Size, time and inode of a file."""

@@ -16,9 +16,12 @@ from datetime import timedelta
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from arrowlog.errors import redact
 from arrowlog.log.names import LOG
-from arrowlog.log.store.base import Outcome, Stat
+from arrowlog.log.store.base import Outcome, Stat, walked
 from arrowlog.log.store.remote import Remote, secrets_in
 from arrowlog.log.store.s3 import (
     LONG,
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
 _QUICK_SECONDS = 10
 _CONNECT_SECONDS = 5
 _AT_ONCE = 64
+_PAGE = 1000
 _FEW = 4
 _STATUS = re.compile(r"status code: (\d{3})\b")
 _PASSING = ("408", "409", "429")
@@ -255,6 +259,41 @@ class ObjectStore(Remote):
         offset = f"{folder}/{before}".lstrip("/") if before else None
         pages = obstore.list(self._reader(), folder or None, offset=offset)
         return [item for page in pages for item in page]
+
+    @_or_by_s3fs
+    def walk(self) -> pa.Table:
+        """List everything, page by page; after a failure, from the last key on."""
+        import obstore
+
+        pages: Any = None
+        found: list[pa.Table] = []
+        last: str | None = None
+
+        def more() -> Any:
+            nonlocal pages
+            try:
+                if pages is None:
+                    listed = obstore.list(
+                        self._reader(), offset=last, chunk_size=_PAGE, return_arrow=True
+                    )
+                    pages = iter(listed)
+                return next(pages, None)
+            except Exception:
+                pages = None
+                raise
+
+        try:
+            while (page := self.patiently("list", self.root, more)) is not None:
+                batch = pa.record_batch(page)
+                times = pc.cast(batch["last_modified"], pa.timestamp("ms", "UTC"), safe=False)
+                columns = [batch["path"], batch["size"], times]
+                kinds = [pa.string(), pa.int64(), pa.int64()]
+                cast = [pc.cast(c, kind) for c, kind in zip(columns, kinds, strict=True)]
+                found.append(pa.table(cast, names=["key", "size", "mtime_ms"]))
+                last = batch["path"][-1].as_py()
+        except FileNotFoundError as error:
+            raise self.failed("list", self.root, error) from None  # there is no such bucket
+        return pa.concat_tables([walked([], [], []), *found])
 
     @_or_by_s3fs
     def stat(self, key: str) -> Stat | None:

@@ -15,10 +15,12 @@ from xml.sax.saxutils import escape
 
 from arrowlog.errors import ArrowlogError, InvalidRequest, StoreUnavailable, redact
 from arrowlog.log.names import LOG
-from arrowlog.log.store.base import Outcome, Stat, unavailable
+from arrowlog.log.store.base import Outcome, Stat, unavailable, walked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    import pyarrow as pa
 
     from arrowlog.log.window import Window
 
@@ -243,6 +245,22 @@ class FsspecStore(Remote):
             return {}
         named = ((str(item["name"]).rstrip("/").rpartition("/")[2], item) for item in found)
         return {name: _stat(item) for name, item in named if name >= start and name}
+
+    def walk(self) -> pa.Table:
+        """Everything below the root."""
+        root = self.path("")
+        try:
+            find = lambda: self.fs.find(root.rstrip("/"), detail=True)  # noqa: E731
+            found = self.patiently("list", root, find)
+        except FileNotFoundError:
+            return walked([], [], [])
+        inside = {name: item for name, item in found.items() if str(name).startswith(root)}
+        stats = [_stat(item) for item in inside.values()]
+        return walked(
+            [str(name)[len(root) :] for name in inside],
+            [stat.size for stat in stats],
+            [stat.mtime_ms for stat in stats],
+        )
 
     def stat(self, key: str) -> Stat | None:
         """Size, time and entity tag of an object, as far as the store has them."""

@@ -9,6 +9,8 @@ from arrowlog.log.names import LOG
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import pyarrow as pa
+
     from arrowlog.log.store.base import Outcome, Stat, Store
     from arrowlog.log.window import Window
 
@@ -63,6 +65,10 @@ class Renamed:
     def stats_from(self, folder: str, start: str = "") -> dict[str, Stat]:
         """The objects directly in a folder."""
         return self._store.stats_from(self._key(folder), start)
+
+    def walk(self) -> pa.Table:
+        """Every object below the root, where it is."""
+        return self._store.walk()
 
     def stat(self, key: str) -> Stat | None:
         """Size and time of an object."""

@@ -18,11 +18,13 @@ from uuid import uuid4
 
 from arrowlog.errors import InvalidRequest, StoreUnavailable
 from arrowlog.log.names import LOG
-from arrowlog.log.store.base import Outcome, Stat
+from arrowlog.log.store.base import Outcome, Stat, walked
 from arrowlog.log.store.remote import FsspecStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    import pyarrow as pa
 
 _CONNECT_SECONDS = 5
 _READ_SECONDS = 10
@@ -166,6 +168,24 @@ class S3Store(FsspecStore):
                     found[name] = Stat(0, 0)
             if not page.get("IsTruncated"):
                 return found
+            ask["ContinuationToken"] = page["NextContinuationToken"]
+
+    def walk(self) -> pa.Table:
+        """List everything, however many pages that takes."""
+        bucket, _, prefix = self.path("").partition("/")
+        keys: list[str] = []
+        sizes: list[int] = []
+        times: list[int] = []
+        ask: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix}
+        while True:
+            page = self._page(ask)
+            for item in page.get("Contents", ()):
+                if not item["Key"].endswith("/"):
+                    keys.append(item["Key"][len(prefix) :])
+                    sizes.append(int(item["Size"]))
+                    times.append(int(item["LastModified"].timestamp() * 1000))
+            if not page.get("IsTruncated"):
+                return walked(keys, sizes, times)
             ask["ContinuationToken"] = page["NextContinuationToken"]
 
     def _page(self, ask: Mapping[str, Any]) -> dict[str, Any]:
