@@ -1,8 +1,8 @@
 """Kill a repair at every point where it changes the disk; look at what is left; run it again.
 
 A program of its own: a child forked from a process whose engines have threads may hang, so the
-parent imports everything and begins nothing. `cutting.py SOURCE TARGET` prints how many points there
-were, and how many of the logs that were left behind could be opened.
+parent imports everything and begins nothing. `cutting.py SOURCE TARGET` prints how many points
+there were, and how many of the logs that were left behind could be opened.
 """
 
 import json
@@ -16,7 +16,7 @@ from arrowlog.errors import ArrowlogError
 from arrowlog.log.names import LOG
 
 CHANGES = ("mkdir", "fsync", "link", "replace", "rename", "unlink")
-OPENED, SHUT, WRONG = 10, 11, 12
+OPENED, SHUT, WRONG, UNFINISHED = 10, 11, 12, 13
 
 
 def kill_at(number):
@@ -61,22 +61,20 @@ def files(root):
     return sorted(arrowlog.Table(root).snapshot().files["path"].to_pylist())
 
 
-def look(source, target):
-    """Whether what was left behind can be opened; if so, it has to be all of it."""
+def look_and_repeat(source, target):
+    """Whether what was left can be opened; then it is all of it. Run again, the repair finishes."""
+    expected, code = files(source), OPENED
     try:
-        found = files(target)
+        if files(target) != expected:
+            return WRONG
     except ArrowlogError:
-        return SHUT
-    return OPENED if found == files(source) else WRONG
-
-
-def again(source, target):
-    """Run the repair again; it has to finish."""
+        code = SHUT
     result = arrowlog.repair(f"{source}/{LOG}", f"{target}/{LOG}").to_pylist()[0]
     done = result["status"] == "SUCCESS" or "is not empty" in result["status"]
     snapshot = arrowlog.Table(target, strict=True).snapshot()
-    good = done and files(target) == files(source) and snapshot.report.checkpoint == 1
-    return 0 if good and os.path.exists(f"{target}/{LOG}/_last_checkpoint") else 1
+    whole = files(target) == expected and snapshot.report.checkpoint == 1
+    there = os.path.exists(f"{target}/{LOG}/_last_checkpoint")
+    return code if done and whole and there else UNFINISHED
 
 
 def main():
@@ -87,11 +85,10 @@ def main():
         code = in_a_child(lambda number=number: repair(source, target, number))
         if code != 0 and code != -signal.SIGKILL:
             raise SystemExit(f"point {number}: the repair failed by itself")
-        left.append(in_a_child(lambda: look(source, target)))
+        left.append(in_a_child(lambda: look_and_repeat(source, target)))
         if left[-1] not in (OPENED, SHUT):
-            raise SystemExit(f"point {number}: a half log can be opened ({left[-1]})")
-        if in_a_child(lambda: again(source, target)) != 0:
-            raise SystemExit(f"point {number}: run again, it does not finish")
+            what = {WRONG: "a half log opens", UNFINISHED: "run again, it does not finish"}
+            raise SystemExit(f"point {number}: {what.get(left[-1], left[-1])}")
         shutil.rmtree(target)
         if code == 0:
             break

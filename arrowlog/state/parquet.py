@@ -1,8 +1,9 @@
 """Parquet checkpoints: write one, open one, find out whether one is whole.
 
 Parts are put under names that say nothing by themselves; the manifest, put last, makes them one.
-Two writers of the same checkpoint do no harm to each other: nothing is ever overwritten, a name
-that is taken by other bytes is left to its owner, and a manifest vouches for bytes, not for names.
+Two writers of the same checkpoint do no harm to each other: nothing but a manifest that was found to
+be damaged is ever overwritten, a name that is taken by other bytes is left to its owner, and a
+manifest vouches for bytes, not for names.
 """
 
 from __future__ import annotations
@@ -67,9 +68,12 @@ class _Layout:
 
 
 def write_checkpoint(
-    store: Store, state: State, config: Config, *, now_ms: int, new_id: str
+    store: Store, state: State, config: Config, *, now_ms: int, new_id: str, broken: bool = False
 ) -> Written:
-    """Write the checkpoint of a state. `new_id` is nobody else's: 12 hex digits or more."""
+    """Write the checkpoint of a state. `new_id` is nobody else's: 12 hex digits or more.
+
+    With `broken`, a damaged one is there, and its manifest is replaced.
+    """
     layout = _layout(state, config)
     own = new_id.replace("-", "").lower()[:12]
     parts, sums = _put_parts(store, layout, config.checkpoint_max_file_size, own)
@@ -87,6 +91,9 @@ def write_checkpoint(
     )
     data = encode(manifest, own, now_ms, f"arrowlog/{__version__}")
     key = f"{FOLDER}/{manifest_name(state.version)}"
+    if broken:
+        store.replace(key, data)
+        return _written(manifest, data, made=True)
     if _put(store, key, data):
         return _written(manifest, data, made=True)
     found = store.get(key)

@@ -12,8 +12,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from arrowlog.log.names import CHECKPOINTS, commit_name
-from arrowlog.state.checkpoint import CheckpointResult, Written, write_json, write_pointer
+from arrowlog.log.encode import checksum
+from arrowlog.log.names import CHECKPOINTS, LOG, commit_name
+from arrowlog.state.checkpoint import (
+    CheckpointResult,
+    Written,
+    read_pointer,
+    write_json,
+    write_pointer,
+)
 from arrowlog.state.load import follow, list_log, load, verify_checkpoint
 from arrowlog.state.parquet import write_checkpoint
 from arrowlog.state.truncation import truncate_adds
@@ -44,12 +51,15 @@ def make_checkpoint(
         broken = state.version in listing.json_checkpoints
         done.append(write_json(store, state, config, now, new_id, broken=broken))
     if form in ("both", "parquet") and not _is_there(store, listing, state, config, "parquet"):
-        done.append(_write_parquet(store, state, config, now, new_id))
+        broken = state.version in listing.parquet_checkpoints
+        done.append(_write_parquet(store, state, config, now, new_id, broken=broken))
     names = tuple(name for written in done for name in written.names)
     total = Written(names, sum(w.size_bytes for w in done), done[-1].checksum if done else "")
     if done:
         parts = len(names) - len(done) if len(names) > len(done) else None
         write_pointer(store, state, total, form, parts, now)
+    elif read_pointer(store) < state.version:  # whoever made it did not come to that
+        write_pointer(store, state, _found(store, listing, state.version), form, None, now)
     return CheckpointResult(state.version, state.adds.num_rows, total.size_bytes, form, names)
 
 
@@ -68,8 +78,20 @@ def _is_there(store: Store, listing: Listing, state: State, config: Config, form
     return not verify_checkpoint(store, listing, state.version, config, form)
 
 
-def _write_parquet(store: Store, state: State, config: Config, now_ms: int, new_id: str) -> Written:
-    written = write_checkpoint(store, state, config, now_ms=now_ms, new_id=new_id)
+def _found(store: Store, listing: Listing, version: int) -> Written:
+    """What a pointer says of a checkpoint that was there already."""
+    inner = [f"{CHECKPOINTS}/{name}" for name in listing.parquet_checkpoints.get(version, ())]
+    names = [*listing.json_checkpoints.get(version, "").split(), *inner]
+    stats = [store.stat(f"{LOG}/{name}") for name in names]
+    last = next(name for name in reversed(names) if name.endswith(".json"))
+    size = sum(stat.size for stat in stats if stat is not None)
+    return Written(tuple(names), size, checksum(store.get(f"{LOG}/{last}")))
+
+
+def _write_parquet(
+    store: Store, state: State, config: Config, now_ms: int, new_id: str, *, broken: bool
+) -> Written:
+    written = write_checkpoint(store, state, config, now_ms=now_ms, new_id=new_id, broken=broken)
     names = tuple(f"{CHECKPOINTS}/{name}" for name in written.names)
     return Written(names, written.num_bytes, written.checksum)
 

@@ -30,7 +30,6 @@ from arrowlog.log.lines import info_of, read_info
 from arrowlog.log.names import (
     CHECKPOINTS,
     LOG,
-    POINTER,
     commit_name,
     is_parquet_part,
     is_part,
@@ -160,7 +159,7 @@ def split_log(uri: str) -> tuple[str, str]:
     ('s3://bucket/events', '_transaction_log')
     """
     text = uri.rstrip("/")
-    if "://" not in text:
+    if text and "://" not in text:
         text = os.path.abspath(os.path.expanduser(text))
     parent, slash, name = text.rpartition("/")
     if not slash or not name or parent.endswith(("/", ":")):
@@ -178,7 +177,7 @@ def _session(spark: Any) -> dict[str, object]:
     return {key: value for key, value in known.items() if key.startswith("spark.indextables.")}
 
 
-def _row(  # noqa: PLR0917 -- the columns of the row
+def _row(
     source: str,
     target: str,
     version: int,
@@ -274,9 +273,7 @@ def _valid(job: _Job, store: Store, state: State, config: Config) -> tuple[pa.Ta
     return adds.filter(there), missing
 
 
-def _present(
-    job: _Job, store: Store, keys: pa.ChunkedArray, config: Config
-) -> pa.ChunkedArray:
+def _present(job: _Job, store: Store, keys: pa.ChunkedArray, config: Config) -> pa.ChunkedArray:
     width = config.repair_parallelism
     root = split_log(job.source)[0]
     if job.spark is None or root.startswith("memory:"):  # no worker sees the memory of a process

@@ -148,8 +148,7 @@ def _alike(store: Store, names: Iterable[str], config: Config) -> bool:
         keys = [f"{LOG}/{name}" for name in names]
         limit = config.max_decompressed_bytes
         found = {
-            unwrap(data, key, limit)
-            for key, data in zip(keys, store.get_many(keys), strict=True)
+            unwrap(data, key, limit) for key, data in zip(keys, store.get_many(keys), strict=True)
         }
     except (LogCorrupt, FileNotFoundError):
         return False
@@ -241,9 +240,7 @@ def whole_forms(
     return json, parquet
 
 
-def _wrong_parquet(
-    store: Store, listing: Listing, version: int, config: Config
-) -> Trouble | None:
+def _wrong_parquet(store: Store, listing: Listing, version: int, config: Config) -> Trouble | None:
     names = listing.parquet_checkpoints[version]
     where = f"{LOG}/{CHECKPOINTS}/{names[0]}"
     try:
