@@ -15,10 +15,11 @@ from arrowlog.state.follow import Follower
 from arrowlog.state.travel import Moment, to_millis
 from arrowlog.upkeep import actions as upkeep
 from arrowlog.upkeep.checkpoints import Keeper
+from arrowlog.upkeep.skips import Skips
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from arrowlog.commit.transaction import CommitResult
     from arrowlog.scan.plan import ScanPlan
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from arrowlog.state.checkpoint import CheckpointResult
     from arrowlog.state.snapshot import Snapshot
     from arrowlog.upkeep.cleanup import CleanupResult
+    from arrowlog.upkeep.compact import CompactResult
     from arrowlog.upkeep.retention import Retention
+    from arrowlog.upkeep.vacuum import VacuumResult
 
 
 class Table:
@@ -341,6 +344,74 @@ class Table:
         Durations are text such as `30d`, or milliseconds; without them the table's settings.
         """
         return upkeep.foretell(self._committer, log_retention, checkpoint_retention, now)
+
+    def compact(
+        self,
+        target_size: str | int = "128MB",
+        where: Any = None,
+        *,
+        max_groups: int | None = None,
+        max_files_per_group: int | None = None,
+        include_skipped: bool = False,
+        cooldown: str | int = "24h",
+        dry_run: bool = False,
+        spark: Any = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> CompactResult:
+        """Make large Parquet files of small ones, partition by partition; rows stay as they are.
+
+        Each group of files is one commit, so that others may write meanwhile. A file that cannot
+        be read is noted in `skips` for `cooldown` and left out; `include_skipped` tries those in
+        their cooldown too. `where` picks the files that may have matching rows. With `spark`, the
+        files are rewritten by its workers. The small files stay until `vacuum`.
+        """
+        wanted = upkeep.wish(
+            target_size,
+            where,
+            max_groups,
+            max_files_per_group,
+            include_skipped=include_skipped,
+            cooldown=cooldown,
+        )
+        return upkeep.compact(
+            self._committer,
+            wanted,
+            dry_run=dry_run,
+            spark=spark,
+            options=self._storage_options,
+            progress=progress,
+        )
+
+    def truncate_history(self, *, dry_run: bool = False) -> CleanupResult:
+        """Give up time travel: make a checkpoint of the newest version, delete what came before.
+
+        Version 0 stays, and commits that hold a skip in its cooldown. Readers that are at an
+        earlier version lose it; the data files stay until `vacuum`.
+        """
+        return upkeep.truncate_history(self._committer, self._keeper, dry_run=dry_run)
+
+    def vacuum(
+        self,
+        older_than: str | int = "7d",
+        *,
+        dry_run: bool = False,
+        insist: bool = False,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> VacuumResult:
+        """Delete data files that no version in the log needs and that are older than `older_than`.
+
+        Every version that can be read keeps its files; `cleanup` and `truncate_history` let go of
+        versions. Less than 24 hours must be insisted on: a young file may belong to a commit that
+        is on its way. `progress` is told how many files are done, and of how many.
+        """
+        return upkeep.vacuum(
+            self._committer, older_than, dry_run=dry_run, insist=insist, progress=progress
+        )
+
+    @property
+    def skips(self) -> Skips:
+        """Files that merges leave alone for a while: record, active, filter, history."""
+        return Skips(self._committer)
 
     def settle(self, seconds: float | None = None) -> bool:
         """Wait until a checkpoint that is being made after a commit is done; whether it is."""

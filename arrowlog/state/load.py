@@ -28,7 +28,7 @@ from arrowlog.log.lines import protocol_of
 from arrowlog.log.names import CHECKPOINTS, LOG, Listing, read_listing
 from arrowlog.log.segment import Gap, Segment, earliest, plan
 from arrowlog.log.window import Window
-from arrowlog.state.apply import apply, check_readable, compact, schema_of
+from arrowlog.state.apply import apply, check_readable, check_whole, compact, schema_of
 from arrowlog.state.deferred import Deferred, Rows
 from arrowlog.state.files import files_table
 from arrowlog.state.foreign import read_foreign
@@ -133,6 +133,13 @@ def load(
     return Snapshot(
         state, work.report(state.version, source, segment.checkpoint, len(segment.commits))
     )
+
+
+def read_commits(store: Store, config: Config, commits: Sequence[tuple[int, str]]) -> Actions:
+    """Everything that some commits say, whole or `LogCorrupt`: for who needs more than a state."""
+    actions = _read(_Loading(store, config, outside=True), commits)
+    check_whole(actions)
+    return actions
 
 
 def follow(

@@ -3,24 +3,40 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from arrowlog.commit.operations import upgrade_protocol
 from arrowlog.config import parse_duration_ms
 from arrowlog.errors import ArrowlogWarning, InvalidRequest
+from arrowlog.state.apply import check_writable
 from arrowlog.state.load import list_log
 from arrowlog.state.travel import Moment, to_millis
 from arrowlog.upkeep.checkpoints import FEATURE, make_checkpoint
-from arrowlog.upkeep.cleanup import cleanup, failed, foresee, policy_of
+from arrowlog.upkeep.cleanup import (
+    AT_ONCE,
+    CleanupResult,
+    cleanup,
+    failed,
+    foresee,
+    foresee_truncation,
+    policy_of,
+)
+from arrowlog.upkeep.compact import compact as compact_files
+from arrowlog.upkeep.compact import wish
 from arrowlog.upkeep.retention import Policy, Retention
+from arrowlog.upkeep.vacuum import vacuum as vacuum_files
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from arrowlog.commit.committer import Committer
     from arrowlog.state.checkpoint import CheckpointResult
     from arrowlog.upkeep.checkpoints import Keeper
-    from arrowlog.upkeep.cleanup import CleanupResult
+    from arrowlog.upkeep.compact import CompactResult, Wish
+    from arrowlog.upkeep.vacuum import Progress, VacuumResult
 
 _READER = 3
+__all__ = ["checkpoint", "clean", "compact", "foretell", "truncate_history", "vacuum", "wish"]
 
 
 def checkpoint(committer: Committer, keeper: Keeper) -> CheckpointResult:
@@ -70,3 +86,61 @@ def _millis(given: str | int, name: str) -> int:
         return parse_duration_ms(given)
     except ValueError as error:
         raise InvalidRequest(f"{name} is {given!r}.", next=f"Allowed: {error}.") from None
+
+
+def vacuum(
+    committer: Committer,
+    older_than: str | int,
+    *,
+    dry_run: bool,
+    insist: bool,
+    progress: Progress | None,
+) -> VacuumResult:
+    """Delete data files that nobody needs."""
+    config = committer.config(committer.head_of(committer.seen()))
+    result = vacuum_files(
+        committer.store,
+        config,
+        _millis(older_than, "older_than"),
+        committer.clock.now_ms(),
+        dry_run=dry_run,
+        insist=insist,
+        progress=progress,
+    )
+    if result.failures:
+        what = f"{len(result.failures)} deletions failed, the first: {result.failures[0]}"
+        warnings.warn(f"{committer.store.root}: {what}", ArrowlogWarning, stacklevel=3)
+    return result
+
+
+def compact(
+    committer: Committer,
+    wanted: Wish,
+    *,
+    dry_run: bool,
+    spark: Any = None,
+    options: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> CompactResult:
+    """Make large files of small ones: in this process, or as tasks of Spark."""
+    runner = None
+    if spark is not None and not committer.store.root.startswith("memory:"):
+        from arrowlog.spark.compact import runner_on
+
+        runner = runner_on(spark, committer, options or {})
+    return compact_files(committer, wanted, dry_run=dry_run, runner=runner, progress=progress)
+
+
+def truncate_history(committer: Committer, keeper: Keeper, *, dry_run: bool) -> CleanupResult:
+    """Make a checkpoint of the newest version and delete the commits and checkpoints before it."""
+    snapshot = committer.look()
+    config = committer.config(committer.head_of(snapshot))
+    check_writable(snapshot.protocol, committer.store.root)
+    now = committer.clock.now_ms()
+    if dry_run:
+        return CleanupResult(foresee_truncation(committer.store, config, now), dry_run=True)
+    checkpoint(committer, keeper)
+    result = cleanup(committer.store, config, AT_ONCE, now, dry_run=False)
+    if result.failures:
+        warnings.warn(f"{committer.store.root}: {failed(result)}", ArrowlogWarning, stacklevel=3)
+    return result

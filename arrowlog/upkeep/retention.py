@@ -102,16 +102,18 @@ def decide(
     policy: Policy,
     now_ms: int,
     bad: Collection[int] = (),
+    held: Collection[int] = (),
 ) -> Retention:
     """What may go at a moment, given the current version and the newest verified checkpoint.
 
-    Nothing is promised on checkpoints that are known to be `bad`.
+    Nothing is promised on checkpoints that are known to be `bad`. Commits that are `held` stay.
     """
     written = _written(files)
     doomed = tuple(
         file
         for file in files
         if verified is not None
+        and not (file.kind == "commit" and file.version in held)
         and _may_go(file, now_ms - written[file.kind, file.version], version, verified, policy)
     )
     gone = {file.key for file in doomed}
@@ -122,8 +124,7 @@ def decide(
     ]
     listing = _listing(left)
     versions = readable(listing, version)
-    follow = set(versions) & listing.commits.keys()
-    starts = tuple(v for v in versions if v and (v not in follow or v - 1 not in versions))
+    starts = starts_of(listing, versions)
     first = version if listing.empty else earliest(listing, version)
     return Retention(doomed, version, verified, first, versions, starts)
 
@@ -148,6 +149,13 @@ def _listing(keys: Sequence[str]) -> Listing:
     inner = f"{LOG}/{CHECKPOINTS}/"
     names = [key[len(LOG) + 1 :] for key in keys if not key.startswith(inner)]
     return read_listing(names, [key[len(inner) :] for key in keys if key.startswith(inner)])
+
+
+def starts_of(listing: Listing, versions: Sequence[int]) -> tuple[int, ...]:
+    """Of versions that can be rebuilt, those for which nothing but a checkpoint does it."""
+    known = set(versions)
+    follow = known & listing.commits.keys()
+    return tuple(v for v in versions if v and (v not in follow or v - 1 not in known))
 
 
 def readable(listing: Listing, newest: int) -> tuple[int, ...]:

@@ -1,0 +1,329 @@
+"""Vacuum: what nobody needs goes, everything that can be read stays."""
+
+import os
+import threading
+import time
+
+import pyarrow as pa
+import pytest
+from conftest import cases
+
+import arrowlog
+from arrowlog import testing
+from arrowlog.errors import InvalidRequest, LogCorrupt, UnsupportedProtocol
+from arrowlog.log.store import LocalStore
+
+SCHEMA = pa.schema([("day", pa.string()), ("id", pa.int64())])
+DAY = 86_400
+LOG = "_transaction_log"
+
+
+def make(root, **properties):
+    return arrowlog.Table.create(root, SCHEMA, ["day"], properties=properties)
+
+
+def rows(*ids, day="a"):
+    return pa.table({"day": [day] * len(ids), "id": list(ids)}, schema=SCHEMA)
+
+
+def age(root, days=30, pattern="*"):
+    """Make files old."""
+    then = time.time() - days * DAY
+    for path in root.rglob(pattern):
+        if path.is_file():
+            os.utime(path, (then, then))
+
+
+def orphan(root, key, days=30):
+    path = root / key
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"orphan")
+    age(root, days, path.name.replace("[", "[[]"))
+    return key
+
+
+def ids(table, version=None):
+    found = table.scan(version=version).to_polars().collect()["id"].to_list()
+    return sorted(found)
+
+
+def test_only_what_no_version_needs_goes(root):
+    table = make(root)
+    table.write(rows(1, 2))
+    table.write(rows(3), mode="overwrite")
+    gone = orphan(root, "day=a/left-behind.parquet")
+    young = orphan(root, "day=a/just-written.parquet", days=1)
+    age(root, pattern="part-*")
+    planned = table.vacuum(dry_run=True)
+    assert planned.files["path"].to_pylist() == [gone]
+    assert (root / gone).exists()
+    done = table.vacuum()
+    assert done.files.equals(planned.files)
+    assert (done.num_files, done.bytes_freed, done.failures) == (1, 6, ())
+    assert done.counts["needed"] == 2
+    assert done.counts["young"] == 1
+    assert not (root / gone).exists()
+    assert (root / young).exists()
+    assert (ids(table, 1), ids(table, 2)) == ([1, 2], [3])
+    assert table.vacuum().num_files == 0
+
+
+def test_files_of_versions_that_are_gone_go(root):
+    table = make(root)
+    table.write(rows(1, 2))
+    table.write(rows(3), mode="overwrite")
+    age(root, pattern="part-*")
+    planned = table.truncate_history(dry_run=True)
+    assert table.vacuum(dry_run=True).num_files == 0
+    done = table.truncate_history()
+    assert done.files["path"].to_pylist() == planned.files["path"].to_pylist()
+    assert done.files["path"].to_pylist() == [f"{LOG}/{1:020d}.json"]
+    assert (planned.earliest_version, done.earliest_version, table.earliest_version) == (2, 2, 2)
+    # The commit that removed the files is in the log, and younger than the retention.
+    assert table.vacuum().num_files == 0
+    assert table.vacuum("0s", insist=True).num_files == 1
+    assert ids(arrowlog.Table(root)) == [3]
+    assert (root / LOG / f"{0:020d}.json").exists()
+
+
+def test_history_is_truncated_once_and_writers_go_on(root):
+    table = make(root, **{"spark.indextables.checkpoint.interval": "3"})
+    for number in range(8):
+        table.write(rows(number))
+    table.settle()
+    other = arrowlog.Table(root)
+    other.snapshot()
+    done = table.truncate_history()
+    assert done.earliest_version == 8
+    assert {row["kind"] for row in done.files.to_pylist()} == {"commit", "checkpoint"}
+    assert table.truncate_history(dry_run=True).num_files == 0
+    other.write(rows(8))
+    assert ids(table) == ids(arrowlog.Table(root)) == list(range(9))
+    with pytest.raises(InvalidRequest, match="cleaned up"):
+        arrowlog.Table(root).snapshot(version=5)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        f"{LOG}/notes.parquet",
+        f"{LOG}_repaired/{0:020d}.json",
+        f"{LOG}_repaired/_checkpoints/{0:020d}.checkpoint.parquet",
+        f"fixed/{1:020d}.json",
+        f"fixed/{1:020d}.checkpoint.parquet",
+        "_delta_log/00.parquet",
+        ".hidden/x.parquet",
+        "day=a/_temporary/0/x.parquet",
+        "day=a/.x.parquet.crc",
+        "_SUCCESS",
+        "README.md",
+        f"inner/{LOG}/{0:020d}.json",
+        "inner/day=a/x.parquet",
+    ],
+)
+def test_what_is_no_data_file_of_the_table_stays(root, key):
+    table = make(root)
+    table.write(rows(1))
+    orphan(root, key)
+    if key.startswith("inner"):
+        orphan(root, f"inner/{LOG}/{0:020d}.json")
+    if key.startswith("fixed"):
+        orphan(root, f"fixed/{1:020d}.json")
+    age(root, pattern="*")
+    assert table.vacuum("0s", insist=True).num_files == 0
+    assert (root / key).exists()
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "x.split",
+        "x.parquet",
+        "day=b%2Fc/x y.parquet",
+        "day=ü/[1]*?.parquet",
+        "_col=1/x.parquet",
+        "day=a/.part-1.parquet.0123456789abcdef0123456789abcdef.tmp",
+        "deep/er/and/deeper/x.parquet",
+    ],
+)
+def test_orphans_go_whatever_their_name(root, key):
+    schema = pa.schema([("_col", pa.int64()), ("id", pa.int64())])
+    table = arrowlog.Table.create(root, schema, ["_col"])
+    table.write(pa.table({"_col": [1], "id": [1]}, schema=schema))
+    orphan(root, key)
+    age(root, pattern="part-*")
+    done = table.vacuum()
+    assert done.files["path"].to_pylist() == [key]
+    assert not (root / key).exists()
+    assert ids(table) == [1]
+
+
+def test_paths_as_other_programs_spell_them_are_needed(root):
+    keys = [
+        "a b.parquet",
+        "p=ü/x.parquet",
+        "c.parquet",
+        "d.parquet",
+        "e%20f.parquet",
+        "g/h.parquet",
+    ]
+    for key in keys:
+        orphan(root, key)
+    spelled = ["a%20b.parquet", "p=%C3%BC/x.parquet", f"{root}/c.parquet", f"file:{root}/d.parquet"]
+    spelled += ["e%20f.parquet", "g//h.parquet"]
+    plain = pa.schema([("id", pa.int64())])
+    testing.write_commit(root, 0, [testing.protocol(), testing.metadata(plain)])
+    testing.write_commit(root, 1, [testing.add(path) for path in spelled])
+    done = arrowlog.Table(root).vacuum()
+    assert (done.num_files, done.counts["needed"]) == (0, len(keys))
+
+
+def test_every_store_is_vacuumed(place):
+    how = {"storage_options": place.options}
+    if hasattr(place, "accelerate"):
+        how["options"] = {"store.accelerate": place.accelerate}
+    table = arrowlog.Table.create(place.uri, SCHEMA, ["day"], **how)
+    table.write(rows(1, 2, day="a b/ü%"))
+    left = {f"day=a b%2F/{n}.parquet": b"1" for n in range(1_010)}
+    place.put_many(left)
+    done = table.vacuum("0s", insist=True)
+    assert set(done.files["path"].to_pylist()) == set(left)
+    assert done.bytes_freed == len(left)
+    assert place.store.walk()["key"].to_pylist() != []
+    assert table.vacuum("0s", insist=True).num_files == 0
+    assert done.counts["needed"] == 1
+
+
+@pytest.mark.parametrize("older", ["23h", 0, "1s"])
+def test_less_than_a_day_must_be_insisted_on(root, older):
+    table = make(root)
+    with pytest.raises(InvalidRequest, match="insist"):
+        table.vacuum(older)
+    with pytest.raises(InvalidRequest, match="insist"):
+        table.vacuum(older, dry_run=True)
+    assert table.vacuum(older, insist=True).num_files == 0
+    with pytest.raises(InvalidRequest, match="older_than"):
+        table.vacuum("soon")
+
+
+def test_a_log_with_a_gap_or_an_unknown_feature_is_left_alone(root):
+    table = make(root)
+    for number in range(3):
+        table.write(rows(number))
+    orphan(root, "x.parquet")
+    (root / LOG / f"{2:020d}.json").rename(root / "away")
+    with pytest.warns(arrowlog.ArrowlogWarning), pytest.raises(LogCorrupt, match="vacuumed"):
+        arrowlog.Table(root).vacuum()
+    (root / "away").rename(root / LOG / f"{2:020d}.json")
+    need = testing.protocol(3, 3, readerFeatures=[], writerFeatures=["deletionVectors"])
+    testing.write_commit(root, 4, [need])
+    with pytest.raises(UnsupportedProtocol, match="deletionVectors"):
+        arrowlog.Table(root).vacuum()
+    assert (root / "x.parquet").exists()
+
+
+def test_a_damaged_commit_stops_it(root):
+    table = make(root)
+    table.write(rows(1))
+    table.checkpoint()
+    orphan(root, "x.parquet")
+    path = root / LOG / f"{1:020d}.json"
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(LogCorrupt):
+        arrowlog.Table(root).vacuum()
+    assert (root / "x.parquet").exists()
+
+
+def test_a_file_that_was_replaced_since_the_walk_is_young_again(root, monkeypatch):
+    table = make(root)
+    table.write(rows(1))
+    key = orphan(root, "day=a/x.parquet")
+    whole = LocalStore.walk
+
+    def walk(store):
+        found = whole(store)
+        (root / key).write_bytes(b"somebody is at it")
+        return found
+
+    monkeypatch.setattr(LocalStore, "walk", walk)
+    assert table.vacuum().num_files == 0
+    assert (root / key).exists()
+
+
+def test_what_is_committed_between_look_and_deletion_stays(root, monkeypatch):
+    """An old file that somebody commits at the last moment, after the log was read."""
+    from arrowlog.upkeep import vacuum as room
+
+    table = make(root)
+    table.write(rows(1))
+    key = orphan(root, "day=a/x.parquet")
+    other = arrowlog.Table(root)
+    whole = room.sort_out
+
+    def sort_out(*args):
+        other.append([arrowlog.add_file(key, {"day": "a"})])
+        return whole(*args)
+
+    monkeypatch.setattr(room, "sort_out", sort_out)
+    assert table.vacuum().num_files == 0
+    assert (root / key).exists()
+
+
+def test_deletions_that_fail_are_told_and_stop_nothing_else(root, monkeypatch):
+    table = make(root)
+    table.write(rows(1))
+    keys = [orphan(root, f"day=a/{n}.parquet") for n in range(4)]
+    whole = os.unlink
+
+    def unlink(path, *args):
+        if str(path).endswith("1.parquet"):
+            raise PermissionError(13, "no", path)
+        return whole(path, *args)
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    with pytest.warns(arrowlog.ArrowlogWarning, match="1 deletions failed"):
+        done = table.vacuum()
+    assert done.files["path"].to_pylist() == [keys[0], keys[2], keys[3]]
+    assert len(done.failures) == 1
+
+
+def test_beside_a_running_writer_nothing_is_deleted_that_it_commits(root):
+    """Half a second of vacuuming a table that is written to; every row stays."""
+    table = make(root)
+    table.write(rows(-1))
+    stop = threading.Event()
+    written, errors = [-1], []
+
+    def write():
+        mine = arrowlog.Table(root)
+        try:
+            while not stop.is_set():
+                number = len(written)
+                mine.write(rows(number, day=str(number % 3)))
+                written.append(number)
+        except BaseException as error:  # noqa: BLE001 -- the test says what it was
+            errors.append(error)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    deleted = 0
+    try:
+        for number in range(cases(12)):
+            orphan(root, f"day=0/left-{number}.parquet")
+            # What is written now is younger than this by the clock of the disk.
+            deleted += table.vacuum("1d").num_files
+    finally:
+        stop.set()
+        writer.join()
+    assert errors == []
+    assert deleted == cases(12)
+    assert ids(arrowlog.Table(root)) == sorted(written)
+
+
+def test_progress_is_told(root):
+    table = make(root)
+    for number in range(5):
+        orphan(root, f"{number}.parquet")
+    told = []
+    table.vacuum(progress=lambda done, total: told.append((done, total)))
+    assert told == [(5, 5)]
