@@ -45,6 +45,8 @@ PURE = (
     "stats",
     "texts",
     "retention",
+    "findings",
+    "statements",
 )
 
 
@@ -123,7 +125,7 @@ def test_pure_modules_ask_no_clock_and_no_store(name):
 
 
 def test_rooms_say_what_they_are_for():
-    for room in ("log", "state", "scan", "commit", "upkeep", "spark", "cli"):
+    for room in ("log", "state", "scan", "commit", "upkeep", "sql", "spark", "cli"):
         text = (PACKAGE / room / "__init__.py").read_text()
         assert "ay import" in text, room
 

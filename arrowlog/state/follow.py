@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from arrowlog.log.actions import Metadata
     from arrowlog.log.names import Listing
     from arrowlog.log.store import Stat, Store
-    from arrowlog.state.cache import CacheStats
+    from arrowlog.state.cache import CacheStats, Tally
     from arrowlog.state.snapshot import Snapshot
 
 _PROBES_MAX = 16
@@ -79,6 +79,12 @@ class Follower:
     def stats(self) -> CacheStats:
         """How often answers came from memory."""
         return self._cache.stats
+
+    @property
+    def tallies(self) -> tuple[Tally, ...]:
+        """How often each kind of answer was asked for, and was at hand."""
+        known = self._cache
+        return (known.protocol, known.metadata, known.version, known.files, known.listing)
 
     @property
     def version(self) -> int:

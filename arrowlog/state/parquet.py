@@ -2,8 +2,8 @@
 
 Parts are put under names that say nothing by themselves; the manifest, put last, makes them one.
 Two writers of the same checkpoint do no harm to each other: nothing but a manifest that was found
-damaged is ever overwritten, a name that is taken by other bytes is left to its owner, and a manifest
-vouches for bytes, not for names.
+damaged is ever overwritten, a name that is taken by other bytes is left to its owner, and a
+manifest vouches for bytes, not for names.
 """
 
 from __future__ import annotations

@@ -228,7 +228,9 @@ def whole_forms(
         name = listing.json_checkpoints[version]
         found = verify_checkpoint(store, listing, version, config, "json")
         if found:
-            troubles.append(_broken(f"{LOG}/{name}", found[0], version))
+            gone = found[0].endswith(".json")  # the name of a part, and nothing else
+            what = f"{found[0]} is gone." if gone else found[0]
+            troubles.append(_broken(f"{LOG}/{name}", what, version))
         else:
             json[version] = name
     if version in listing.parquet_checkpoints:
@@ -259,7 +261,7 @@ def _wrong_parquet(store: Store, listing: Listing, version: int, config: Config)
 
 def _broken(where: str, what: str, version: int) -> Trouble:
     code = "checkpoint-broken"
-    if "the commits it stands for" in what:
+    if "the commits it stands for leave" in what:
         code = "checkpoint-diverges"
     elif any(sign in what for sign in _PARTIAL) or "no such" in what.lower():
         code = "checkpoint-partial"
