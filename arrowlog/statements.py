@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from arrowlog.commit.drafts import on_partitions
 from arrowlog.errors import InvalidRequest
 from arrowlog.log.names import LOG, POINTER
 from arrowlog.sql.describe import describe_log
 from arrowlog.sql.statements import Statement, parse
-from arrowlog.table import Table, open_handles
+from arrowlog.state.follow import open_followers
+from arrowlog.table import Table
 from arrowlog.upkeep.repair import repair
 
 if TYPE_CHECKING:
@@ -228,6 +230,7 @@ def _drop(table: Table, asked: Statement) -> pa.Table:
             f"{table.uri} has no partitions to be dropped.",
             next="Take files out with table.remove(paths).",
         )
+    on_partitions(asked.where, table._committer.head_of(snapshot))  # noqa: SLF001 -- its own
     files = table.scan(asked.where, version=snapshot.version).files
     if files.num_rows == 0:
         what = f"No partition matches: {asked.where}"
@@ -299,17 +302,15 @@ def _merge(table: Table, asked: Statement, spark: Any) -> pa.Table:
 
 
 def _invalidate(asked: Statement) -> pa.Table:
-    """Forget what the handles of this process have read, of one table or of all."""
+    """Forget what the tables open in this process have read: one of them, or all."""
     root = None if asked.path is None else Table(asked.path).uri
-    handles = [table for table in open_handles() if root is None or table.uri == root]
-    asks = hits = 0
-    for table in handles:
-        tallies = table._follower.tallies  # noqa: SLF001 -- the handle's own counters
-        asks += sum(tally.asked for tally in tallies)
-        hits += sum(tally.found for tally in tallies)
-        table.invalidate_cache()
+    known = [each for each in open_followers() if root is None or each.store.root == root]
+    asks = sum(tally.asked for each in known for tally in each.tallies)
+    hits = sum(tally.found for each in known for tally in each.tallies)
+    for each in known:
+        each.forget()
     rate = f"{100 * hits / asks:.1f}%" if asks else "N/A"
-    what = f"Transaction log cache invalidated in {len(handles)} open tables"
+    what = f"Transaction log cache invalidated in {len(known)} open tables"
     return _row(_INVALIDATE, root or "GLOBAL", what, hits, asks - hits, rate)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
 
 from arrowlog.commit import operations
 from arrowlog.commit.clock import SystemClock
@@ -35,13 +34,6 @@ if TYPE_CHECKING:
     from arrowlog.upkeep.findings import Findings
     from arrowlog.upkeep.retention import Retention
     from arrowlog.upkeep.vacuum import VacuumResult
-
-_HANDLES: WeakSet[Table] = WeakSet()
-
-
-def open_handles() -> list[Table]:
-    """The tables that are open in this process."""
-    return list(_HANDLES)
 
 
 class Table:
@@ -90,7 +82,6 @@ class Table:
         )
         self._keeper = Keeper(self._store, SystemClock(), outside=allow_outside_paths)
         self._committer = Committer(self._follower, options, landed=self._keeper.committed)
-        _HANDLES.add(self)
 
     @classmethod
     def create(

@@ -185,10 +185,6 @@ def _adds(adds: pa.Table) -> dict[str, Any]:
             found[name] = adds[field]
     absent = flags(True, adds.num_rows)
     found["data_change"] = pc.fill_null(found.get("data_change", absent), absent[0])
-    if "stats.numRecords" in adds.column_names:
-        inner = adds["stats.numRecords"]
-        known = found.get("num_records")
-        found["num_records"] = inner if known is None else pc.coalesce(known, inner)
     return found
 
 

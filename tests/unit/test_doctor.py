@@ -257,6 +257,7 @@ def test_data_missing(events):
     os.unlink(events / gone)
     finding = assert_mended(events, "data-missing")
     assert finding.where == gone
+    assert finding.fix == f"table.remove([{gone!r}])  # or restore them"
 
 
 def test_many_data_files_missing_are_left_out_by_a_repair(root):
@@ -418,7 +419,8 @@ def test_findings_for_programs_prompts_and_notebooks(events):
     assert frame["severity"].to_list() == ["error", "error"]
     text = str(findings)
     assert f"{events}, version 2: 2 errors" in text
-    assert "fix:   table.remove(['day=2024-01-02/part-00001.parquet'])" in text
+    assert "fix:   arrowlog.repair('" in text
+    assert "1 live file is not there: 'day=2024-01-02/part-00001.parquet'." in text
     html = findings._repr_html_()
     assert "<code>gap</code>" in html
     assert "&#x27;" in html
