@@ -222,19 +222,26 @@ def resolve(
     A key nobody knows is an error in the call's own options and ignored elsewhere: sessions and
     tables carry other programs' settings too.
     """
-    chosen: dict[str, Any] = {}
+    chosen: dict[str, tuple[Field[Any], str, object]] = {}
     for source, strict in ((table, False), (session, False), (call, True)):
+        if source is not None and not hasattr(source, "items"):
+            raise InvalidRequest(
+                f"Options are a {type(source).__name__}.",
+                next='Give a map: {"checkpoint.interval": 10}.',
+            )
         for key, value in (source or {}).items():
             item = _KNOWN.get(str(key).lower())
             if item is None:
                 if strict:
                     raise InvalidRequest(f"There is no option {key!r}.", next=_nearest(key))
                 continue
-            chosen[item.name] = _parse(item, key, value)
-    return Config(**chosen, given=frozenset(chosen))
+            chosen[item.name] = item, key, value
+    # Only what wins is looked at: nobody is kept from work by a value that is not in force.
+    values: dict[str, Any] = {name: _parse(*found) for name, found in chosen.items()}
+    return Config(**values, given=frozenset(values))
 
 
-def _parse(item: Field[Any], key: str, value: object) -> object:
+def _parse(item: Field[Any], key: str, value: object) -> Any:
     try:
         return item.metadata["parse"](value)
     except ValueError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from arrowlog.commit import operations
+from arrowlog.commit import creation, operations
 from arrowlog.commit.clock import SystemClock
 from arrowlog.commit.committer import Committer
 from arrowlog.config import resolve
@@ -112,10 +112,10 @@ class Table:
             accelerate=config.store_accelerate,
             unsafe=allow_unsafe_commits,
         )
-        operations.create(
+        creation.create(
             store,
             config,
-            operations.new_metadata(schema, partition_columns, properties, name, description),
+            creation.new_metadata(schema, partition_columns, properties, name, description),
             exist_ok=exist_ok,
         )
         return cls(uri, storage_options, options=options, allow_unsafe_commits=allow_unsafe_commits)

@@ -77,6 +77,9 @@ def main():
         formatter_class=argparse.RawTextHelpFormatter,
     )
     parser.add_argument("--quick", action="store_true", help="the small tables, three rounds")
+    parser.add_argument(
+        "--large", action="store_true", help="also 10,000,000 files (15 GB of memory to build)"
+    )
     everything = "open,refresh,travel,plan,commit,checkpoint,import"
     parser.add_argument("--only", default=everything, help="cases, by comma")
     parser.add_argument("--rounds", type=int, help="rounds of each case")
@@ -108,6 +111,8 @@ def main():
         figures |= plan.run(chosen.folder, rounds, quick=chosen.quick, measure=measure)
     if "checkpoint" in chosen.only.split(","):
         figures |= checkpoint.run(chosen.folder, rounds, quick=chosen.quick, measure=measure)
+        if chosen.large:
+            figures |= checkpoint.run_large(chosen.folder, rounds, measure=measure)
     if "commit" in chosen.only.split(","):
         figures |= commits.run(
             chosen.folder,

@@ -16,6 +16,7 @@ from benchmarks import tables
 
 SHAPES = {"1,000,000 files": (50, 20_000)}
 QUICK = {"100,000 files": (25, 4000)}
+LARGE = {"10,000,000 files": (500, 20_000)}
 TRAILING, TRAILING_ADDS = 50, 10
 DAY, LOW, HIGH = "2024-03-05", 1_000_000, 40_000_000
 CASES = {
@@ -170,6 +171,20 @@ def _commits(log, commits, adds, *, delta):
         lines = tables.commit(rng, commits + 1 + number, TRAILING_ADDS, delta=delta)[:1]
         lines += [{"add": tables.add(rng, first + i, delta=delta)} for i in range(TRAILING_ADDS)]
         tables.write(log, commits + 1 + number, lines)
+
+
+def run_large(folder, rounds, *, measure):
+    """The plan over ten times as many files, without a peer: it would take all the memory."""
+    figures = {}
+    for label, (commits, adds) in LARGE.items():
+        root = build(folder, commits, adds, "ours")
+        runs = [measure("ours_plan", root) for _ in range(rounds)]
+        row = {key: statistics.median(run[key] for run in runs) for key in ("ms", "cpu", "mb")}
+        figures[f"selective plan, cold, {label}"] = {"ours_plan": row}
+        title = f"selective plan, cold, {label}"
+        print(f"{title:<46}{row['ms']:>10.1f}{row['cpu']:>8.1f}{row['mb']:>6.0f}", end="")
+        print(f"{runs[0]['answer']:>51,}", flush=True)
+    return figures
 
 
 def run(folder, rounds, *, quick, measure):

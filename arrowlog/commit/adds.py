@@ -129,7 +129,8 @@ def to_add(given: object, place: str) -> Add:
             f"{place} is a {type(given).__name__}, not an add.",
             next="Make adds with arrowlog.add_file(path, …) or arrowlog.add_parquet(table, path).",
         ) from None
-    raw = dict(raw["add"]) if set(raw) == {"add"} else raw
+    if set(raw) == {"add"}:
+        return to_add(raw["add"], place)
     if "path" not in raw:
         raise InvalidRequest(f"{place} has no path.", next="Every add needs one.")
     named: dict[str, Any] = {
@@ -235,8 +236,22 @@ def _check_numbers(add: Add, place: str) -> None:
             _check_integer(value, f"{place}.{name}", -_SIZE_MAX - 1, _SIZE_MAX, "an integer")
         elif kind is Kind.BOOL and not isinstance(value, bool):
             raise InvalidRequest(f"{place}.{name} is {value!r}.", next="It is true or false.")
-        elif kind in (Kind.TEXT, Kind.WORD) and not isinstance(value, str):
+        elif kind in (Kind.TEXT, Kind.WORD, Kind.STATS) and not isinstance(value, str):
             raise InvalidRequest(f"{place}.{name} is {value!r}.", next="It is a text.")
+        elif name == "tags" and not _is_map(value):
+            raise InvalidRequest(f"{place}.{name} is {value!r}.", next="It is a map of text.")
+        elif kind is Kind.JSON and name != "tags" and not _is_list(value):
+            raise InvalidRequest(f"{place}.{name} is {value!r}.", next="It is a list of text.")
+
+
+def _is_map(value: object) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(key, str) and isinstance(text, str | None) for key, text in value.items()
+    )
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
 
 
 def _check_integer(value: object, name: str, low: int, high: int, what: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from arrowlog.config import PREFIX, resolve
+from arrowlog.config import resolve
 from arrowlog.errors import InvalidRequest, UnsupportedProtocol
 from arrowlog.log.actions import Metadata, Protocol
 from arrowlog.log.schema import from_spark, to_spark
@@ -18,6 +18,8 @@ from arrowlog.state.typed import has_bounds
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+# Where checkpoints are Parquet alone, older readers could not follow once commits are cleaned up.
+PARQUET = Protocol(3, 3, ("parquetCheckpoint",), ("parquetCheckpoint",))
 _SCHEMA = "Give a pyarrow.Schema, a Spark StructType, or Spark's schema JSON."
 
 
@@ -92,17 +94,22 @@ def check_properties(properties: Mapping[str, object]) -> dict[str, str]:
     for key, value in properties.items():
         if not isinstance(key, str) or not key:
             raise InvalidRequest(f"{key!r} is no name of a property.", next="Names are text.")
+        if value is None:
+            continue
         text = str(value).lower() if isinstance(value, bool) else str(value)
         if any("\ud800" <= letter <= "\udfff" for letter in key + text):
             raise InvalidRequest(f"The property {key!r} has half a character in it.")
-        if key.lower().startswith(PREFIX):
-            resolve(table={key: text})
+        resolve(table={key: text})  # one that is no setting is the user's own
         found[key] = text
     return found
 
 
 def with_properties(metadata: Metadata, properties: Mapping[str, object]) -> Metadata:
     """Metadata with some properties changed; None takes one away."""
+    if not hasattr(properties, "items"):
+        raise InvalidRequest(
+            f"Properties are a {type(properties).__name__}.", next='Give a map: {"owner": "me"}.'
+        )
     gone = {key for key, value in properties.items() if value is None}
     new = check_properties({k: v for k, v in properties.items() if k not in gone})
     kept = {key: value for key, value in metadata.configuration.items() if key not in gone}
@@ -130,12 +137,31 @@ def with_columns(metadata: Metadata, columns: object) -> Metadata:
 def _columns(columns: object) -> list[dict[str, Any]]:
     if isinstance(columns, pa.Field):
         columns = pa.schema([columns])
-    elif isinstance(columns, dict) and "fields" not in columns:
-        columns = pa.schema(list(columns.items()))
-    elif isinstance(columns, (list, tuple)):
-        columns = pa.schema(columns)
-    found: list[dict[str, Any]] = json.loads(schema_text(columns)).get("fields", [])
+    try:
+        if isinstance(columns, dict) and "fields" not in columns:
+            columns = pa.schema(list(columns.items()))
+        elif isinstance(columns, (list, tuple)):
+            columns = pa.schema(columns)
+        found: list[dict[str, Any]] = json.loads(schema_text(columns))["fields"]
+    except (TypeError, ValueError, KeyError, pa.ArrowException) as error:
+        if isinstance(error, InvalidRequest):
+            raise
+        raise InvalidRequest(f"These are no columns: {error}.", next=_SCHEMA) from None
     return found
+
+
+def followed(protocol: Protocol, metadata: Metadata) -> Protocol:
+    """The protocol that readers need to follow a table with these settings."""
+    if resolve(table=metadata.configuration).checkpoint_format != "parquet":
+        return protocol
+    if PARQUET.reader_features[0] in protocol.reader_features:
+        return protocol
+    return Protocol(
+        max(protocol.min_reader_version, PARQUET.min_reader_version),
+        max(protocol.min_writer_version, PARQUET.min_writer_version),
+        tuple(sorted({*protocol.reader_features, *PARQUET.reader_features})),
+        tuple(sorted({*protocol.writer_features, *PARQUET.writer_features})),
+    )
 
 
 def raised(
@@ -146,6 +172,12 @@ def raised(
     writer_features: Sequence[str],
 ) -> Protocol:
     """A protocol that asks for more; never for less."""
+    for version in (reader, writer):
+        if version is not None and (isinstance(version, bool) or not isinstance(version, int)):
+            raise InvalidRequest(f"{version!r} is no version of a protocol.", next="Give a number.")
+    for features in (reader_features, writer_features):
+        if isinstance(features, str) or not all(isinstance(name, str) for name in features):
+            raise InvalidRequest(f"{features!r} are no features.", next="Give a list of names.")
     new = Protocol(
         protocol.min_reader_version if reader is None else reader,
         protocol.min_writer_version if writer is None else writer,

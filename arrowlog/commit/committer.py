@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from arrowlog.state.snapshot import Snapshot, State
 
 _OWN_MAX = 100_000
+_AHEAD = 8  # slots after the next one in which a writer that counted ahead may have left a commit
+_UNSEEN_SECONDS = 3.0
 
 
 class Committer:
@@ -115,6 +117,14 @@ class Committer:
         """What a writer has to know of a snapshot."""
         return head_of(snapshot.state)
 
+    def head(self) -> Head:
+        """What the table is now, looked at for a write that takes long: not what was shown."""
+        with self._lock:
+            self._refresh()
+            head = self._newest_head()
+        check_writable(head.protocol, self.store.root)
+        return head
+
     def step_of(self, txn: tuple[str, int] | None) -> CommitResult | None:
         """The result of an application's step, if this handle knows that it was taken."""
         with self._lock:
@@ -160,8 +170,13 @@ class Committer:
             head = self._newest_head()
         return self._run(head, prepare)
 
-    def change(self, prepare: Prepare, base: Snapshot | None = None) -> CommitResult:
-        """Commit what was decided by looking at the table, as `base` shows it."""
+    def change(
+        self, prepare: Prepare, base: Snapshot | None = None, *, mends: bool = False
+    ) -> CommitResult:
+        """Commit what was decided by looking at the table, as `base` shows it.
+
+        What `mends` the table's settings is not kept from it by a wrong one.
+        """
         with self._lock:
             snapshot = self.seen() if base is None else base
             follower = self._follower
@@ -175,7 +190,7 @@ class Committer:
                     next="Look at the table again and decide anew.",
                     version=snapshot.version,
                 )
-        return self._run(head_of(snapshot.state), prepare, newest.version)
+        return self._run(head_of(snapshot.state), prepare, newest.version, mends=mends)
 
     def _leads_to(self, snapshot: Snapshot, head: Head) -> bool:
         """Whether a snapshot is of the log that ends with this head."""
@@ -200,7 +215,7 @@ class Committer:
         """The newest head that is known, known again if it has been long or looks changed."""
         follower = self._follower
         age = self.clock.seconds() - max(self._contact, follower.asked)
-        old = follower.latest is None or self._behind or age > self._fresh()
+        old = follower.latest is None or self._behind or age > self._fresh() or follower.odd
         if old or not (follower.stands(self._mark) if self._mark else follower.unchanged()):
             self._refresh()
         latest = follower.latest
@@ -209,16 +224,16 @@ class Committer:
         if self._head is None or latest.version >= self._head.version:
             self._head = head_of(latest.state)
         if not self._ready:
-            self._get_ready(self._head)
+            self._head = self._get_ready(self._head)
         self._check_next(self._head)
         return self._head
 
     def _fresh(self) -> float:
         """How long a head may be built on unseen: less than any clean-up takes to remove it."""
-        latest = self._follower.latest
-        assert latest is not None
-        kept = self.config(head_of(latest.state)).log_retention_ms / 1000
-        return min(FRESH_SECONDS, kept / 2)
+        kept = self._follower.config.log_retention_ms / 1000
+        # Where looking costs a request, nobody looks whether the table was dropped meanwhile.
+        longest = FRESH_SECONDS if self.store.cheap_stat else _UNSEEN_SECONDS
+        return min(longest, kept / 2)
 
     def _refresh(self) -> None:
         self._go_on()
@@ -236,17 +251,25 @@ class Committer:
     def _check_next(self, head: Head) -> None:
         """A writer that counts ahead leaves a gap right where the next commit would go."""
         store, version = self._follower.store, head.version
-        if not store.cheap_stat or store.stat(f"{LOG}/{commit_name(version + 2)}") is None:
+        if not store.cheap_stat:
             return
-        if store.stat(f"{LOG}/{commit_name(version + 1)}") is None:  # asked after the other
-            raise _gap(store.root, Gap(version + 1, version + 2))
+        for later in range(version + 2, version + 2 + _AHEAD):
+            if store.stat(f"{LOG}/{commit_name(later)}") is None:
+                continue
+            if store.stat(f"{LOG}/{commit_name(version + 1)}") is None:  # asked after the other
+                raise _gap(store.root, Gap(version + 1, later))
+            return
 
-    def _get_ready(self, head: Head) -> None:
+    def _get_ready(self, head: Head) -> Head:
         """Once for a handle: can this store be trusted, and is this all there is of the log."""
         store = self._follower.store
         store.check_writable()
         found = store.find_many([f"{LOG}/{POINTER}"])[0]
         pointed = -1 if found is None else _pointed(found)
+        if pointed > head.version:  # others may have gone on since this handle has looked
+            latest = self._go_on()
+            self._check_whole(latest)
+            head = head_of(latest.state)
         if pointed > head.version:
             raise LogCorrupt(
                 f"the pointer speaks of version {pointed}, and the log ends with {head.version}:"
@@ -256,6 +279,7 @@ class Committer:
                 version=head.version,
             )
         self._ready = True
+        return head
 
     def writer(self, config: Config) -> Writer:
         """What a transaction needs of the world."""
@@ -275,8 +299,10 @@ class Committer:
 
         return Writer(store, config, self.clock, self._pace, rivals, permit, self._own)
 
-    def _run(self, head: Head, prepare: Prepare, newest: int = -1) -> CommitResult:
-        config = self.config(head)
+    def _run(
+        self, head: Head, prepare: Prepare, newest: int = -1, *, mends: bool = False
+    ) -> CommitResult:
+        config = self._follower.config if mends else self.config(head)
         writer = self.writer(config)
         try:
             result, after = run(writer, head, prepare, newest)
@@ -298,6 +324,7 @@ class Committer:
             if len(self._own) > _OWN_MAX:
                 del self._own[next(iter(self._own))]
             self._contact = self.clock.seconds()
+            self._follower.outdated = True
             if self._head is None or head.version > self._head.version:
                 self._head = head
                 try:

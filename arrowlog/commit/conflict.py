@@ -143,6 +143,12 @@ def _metadata(intent: Intent, head: Head, rival: Rival) -> CommitConflict | None
     )
 
 
+def outgrown(then: Head, now: Head) -> CommitConflict | None:
+    """Why files that were made for one head no longer fit a later one; None if they do."""
+    rival = Rival(now.version, "another writer", metadata=now.metadata, schema=now.schema)
+    return _metadata(Intent(), then, rival)
+
+
 def _difference(old: Metadata, new: Metadata) -> str:
     if new.schema_string != old.schema_string:
         return "changed the schema"

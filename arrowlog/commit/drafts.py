@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.commit.adds import check_adds
-from arrowlog.commit.conflict import Intent
+from arrowlog.commit.conflict import Intent, outgrown
 from arrowlog.commit.rivals import UNKNOWN, partitions_of
 from arrowlog.commit.transaction import Draft
 from arrowlog.errors import ConcurrentRemove, InvalidRequest
@@ -232,6 +231,18 @@ def reading_where(prepare: Prepare, where: object) -> Prepare:
     return prepared
 
 
+def made_for(then: Head, prepare: Prepare) -> Prepare:
+    """The same, for files that were made for a head: another table has no use for them."""
+
+    def prepared(head: Head) -> Draft:
+        changed = outgrown(then, head)
+        if changed is not None:
+            raise changed
+        return prepare(head)
+
+    return prepared
+
+
 def _bare(files: pa.Table, columns: Sequence[str]) -> pa.Table:
     return pa.table({name: files[f"partition.{name}"] for name in columns})
 
@@ -289,6 +300,22 @@ def change_metadata(change: Callable[[Metadata], Metadata], how: Manner) -> Prep
         )
 
     return prepare
+
+
+def telling(prepare: Prepare, protocol: Callable[[Protocol, Metadata], Protocol]) -> Prepare:
+    """The same change of metadata, with the protocol that readers of the new one must know."""
+
+    def prepared(head: Head) -> Draft:
+        draft = prepare(head)
+        assert draft.metadata is not None
+        new = protocol(head.protocol, draft.metadata[0])
+        if new == head.protocol:
+            return draft
+        lines = [line("protocol", protocol_fields(new)), *draft.lines]
+        intent = replace(draft.intent, protocol=True)
+        return replace(draft, lines=lines, intent=intent, protocol=new)
+
+    return prepared
 
 
 def change_protocol(change: Callable[[Protocol], Protocol], how: Manner) -> Prepare:
@@ -353,13 +380,29 @@ def _difference(now: pa.Table, then: pa.Table) -> tuple[pa.Table, pa.Table]:
     """Files that must go, and files that must come back: another add of the same file counts."""
     if not now.num_rows or not then.num_rows:
         return now, then
-    told = ["key", "size", "modificationTime"]
-    old, new = (pl.DataFrame(pl.from_arrow(table.select(told))) for table in (then, now))
-    same = old.with_row_index("row").join(new, on=told, how="semi")["row"]
-    live = (~_at(same, len(old))).to_arrow()
+    place = pc.index_in(then["key"], value_set=now["key"].combine_chunks())
+    both = pc.is_valid(place)
+    old, new = then.filter(both), now.take(place.filter(both))
+    changed = _differ(old, new)
+    back = pa.concat_tables([then.filter(pc.invert(both)), old.filter(changed)])
     gone = now.filter(pc.invert(pc.is_in(now["key"], value_set=then["key"].combine_chunks())))
-    return gone, then.filter(live)
+    return gone, back
 
 
-def _at(rows: pl.Series, count: int) -> pl.Series:
-    return pl.int_range(count, eager=True).is_in(rows.implode())
+def _differ(old: pa.Table, new: pa.Table) -> pa.Array:
+    """Which of the adds that stand side by side say something else of their file."""
+    changed = flags(False, old.num_rows)
+    for name in sorted({*old.column_names, *new.column_names} - {"seq"}):
+        if name not in old.column_names or name not in new.column_names:
+            only = old if name in old.column_names else new
+            changed = pc.or_(changed, pc.is_valid(only[name]))
+            continue
+        one, other = (_plain(table[name]) for table in (old, new))
+        same = pc.fill_null(pc.equal(one, other), False)
+        neither = pc.and_(pc.is_null(one), pc.is_null(other))
+        changed = pc.or_(changed, pc.invert(pc.or_(same, neither)))
+    return changed
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return pc.cast(column, pa.string()) if pa.types.is_dictionary(column.type) else column

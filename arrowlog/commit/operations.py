@@ -5,7 +5,6 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,28 +12,18 @@ import pyarrow.compute as pc
 from arrowlog.commit import drafts
 from arrowlog.commit.adds import Add, relative, to_add
 from arrowlog.commit.alter import (
-    check_partitions,
-    check_properties,
-    check_schema,
+    followed,
     raised,
-    schema_text,
     with_columns,
     with_properties,
 )
 from arrowlog.commit.clock import SystemClock
 from arrowlog.commit.drafts import Manner, World
 from arrowlog.commit.parquet import add_of
-from arrowlog.commit.rivals import table_id
-from arrowlog.commit.transaction import CommitResult, Pace, Writer
-from arrowlog.commit.transaction import create as put_first
 from arrowlog.commit.write import Target, write_rows
 from arrowlog.config import parse_bytes
-from arrowlog.errors import ConcurrentAppend, InvalidRequest, TableExists
-from arrowlog.log.actions import Metadata, Protocol
+from arrowlog.errors import ConcurrentAppend, InvalidRequest
 from arrowlog.log.arrays import array_of
-from arrowlog.log.encode import first_commit
-from arrowlog.log.envelope import wrap
-from arrowlog.log.names import CHECKPOINTS, LOG, read_listing
 from arrowlog.state.apply import spellings
 from arrowlog.state.truncation import Truncation
 
@@ -42,66 +31,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from arrowlog.commit.committer import Committer
+    from arrowlog.commit.conflict import Head
     from arrowlog.commit.drafts import Prepare
-    from arrowlog.config import Config
+    from arrowlog.commit.transaction import CommitResult
     from arrowlog.log.store import Store
     from arrowlog.scan.predicate import Predicate
     from arrowlog.state.snapshot import Snapshot, State
 
-NEW = Protocol(2, 2)
-PARQUET = Protocol(3, 3, ("parquetCheckpoint",), ("parquetCheckpoint",))
 _MODES = ("append", "overwrite")
 _STATS_AT_ONCE = 16
 _STEP_MAX = 1 << 63
-
-
-def new_metadata(
-    schema: object,
-    partition_columns: Sequence[str],
-    properties: Mapping[str, object] | None,
-    name: str | None,
-    description: str | None,
-) -> Metadata:
-    """Metadata for a new table, checked."""
-    text = schema_text(schema)
-    columns = check_partitions(partition_columns, check_schema(text))
-    return Metadata(
-        id=str(uuid4()),
-        schema_string=text,
-        partition_columns=columns,
-        configuration=check_properties(properties or {}),
-        name=name,
-        description=description,
-        created_time=SystemClock().now_ms(),
-    )
-
-
-def create(store: Store, config: Config, metadata: Metadata, *, exist_ok: bool) -> None:
-    """Put version 0, unless there is a log of any kind."""
-    names = store.list_from(LOG)
-    inner = store.list_from(f"{LOG}/{CHECKPOINTS}") if CHECKPOINTS in names else []
-    made = read_listing(names, inner).empty
-    if made:
-        store.check_writable()
-        codec = config.compression_codec if config.compression_enabled else "none"
-        protocol = PARQUET if config.checkpoint_format == "parquet" else NEW
-        data = wrap(first_commit(protocol, metadata), codec, config.compression_gzip_level)
-        limit = config.max_decompressed_bytes
-        writer = Writer(store, config, SystemClock(), Pace(), _nobody, _anything)
-        made = put_first(writer, data, metadata.id, lambda found: table_id(found, limit))
-    if not made and not exist_ok:
-        raise TableExists(
-            f"There is a table at {store.root} already.",
-            next="Open it with arrowlog.Table, or create it with exist_ok=True.",
-        )
-
-
-def _nobody(*_: object) -> list[Any]:
-    return []
-
-
-def _anything(_: object) -> None:
-    return None
 
 
 def _world(committer: Committer, base: Snapshot | None) -> World:
@@ -123,6 +62,10 @@ def _adds(committer: Committer, given: Iterable[object]) -> list[Add]:
     """Adds as given, with paths relative to the table, sizes and times filled in."""
     if isinstance(given, (str, Add)) or hasattr(given, "keys"):
         given = [given]
+    if not hasattr(given, "__iter__"):
+        raise InvalidRequest(
+            f"adds is {given!r}.", next="Give a list of what add_file or add_parquet return."
+        )
     store = committer.store
     roots = spellings(store.root)
     found = []
@@ -192,10 +135,13 @@ def overwrite(
     read_version: int | None,
     txn: object,
     user_metadata: object,
-    new: list[Add] | None = None,
+    new: tuple[list[Add], Head] | None = None,
 ) -> CommitResult:
-    """Put files in the place of others."""
-    files = _adds(committer, adds) if new is None else new
+    """Put files in the place of others. `new`: files of rows, and the head they were made for."""
+    done = committer.step_of(_txn(txn)) if txn is not None else None
+    if done is not None:
+        return done
+    files = _adds(committer, adds) if new is None else new[0]
     shown = {"mode": "Overwrite"} | ({} if where is None else {"predicate": str(where)})
     how = Manner(
         "OVERWRITE",
@@ -206,10 +152,14 @@ def overwrite(
     )
     base = _base(committer, read_version)
     world = _world(committer, base)
-    if where is not None:
-        return committer.change(drafts.replace_where(files, where, how, world), base)
-    if read_version is None:
-        return committer.change(drafts.replace_all(files, how, world), base)
+    if where is not None or read_version is None:
+        prepare = (
+            drafts.replace_all(files, how, world)
+            if where is None
+            else drafts.replace_where(files, where, how, world)
+        )
+        prepare = prepare if new is None else drafts.made_for(new[1], prepare)
+        return committer.change(prepare, base)
     prepare = drafts.change_files(files, _all_but(files), how, world)
     return committer.change(drafts.reading(prepare, drafts.sees_all), base)
 
@@ -339,6 +289,9 @@ def commit(
     )
     if not keys and where is None and read_version is None:
         return committer.append(drafts.change_files(files, None, how, _world(committer, None)))
+    done = None if how.txn is None else committer.step_of(how.txn)
+    if done is not None:
+        return done
     before = committer.last_seen()
     base = _base(committer, read_version)
     reads = where is not None or (operation.upper() == "OVERWRITE" and data_change)
@@ -371,25 +324,32 @@ def write(
             "where goes with mode='overwrite' alone.", next="Leave it out to append."
         )
     step = _txn(txn)
-    seen = committer.seen()
-    done = committer.step_of(step)  # and whether the table may be written at all
+    head = committer.head()
+    done = committer.step_of(step)
     if done is not None:
         return done
     if where is not None:
-        drafts.on_partitions(where, committer.head_of(seen))
-    adds = _write_files(committer, seen, data, target_size)
+        drafts.on_partitions(where, head)
+    adds = _write_files(committer, head, data, target_size)
     if mode == "overwrite":
         return overwrite(
-            committer, (), where, read_version=None, txn=txn, user_metadata=user_metadata, new=adds
+            committer,
+            (),
+            where,
+            read_version=None,
+            txn=txn,
+            user_metadata=user_metadata,
+            new=(adds, head),
         )
     if not adds:
         raise InvalidRequest("There are no rows to write.", next="Give at least one.")
     how = Manner("WRITE", txn=step, user_metadata=user_metadata, parameters={"mode": "Append"})
-    return committer.append(drafts.change_files(adds, None, how, _world(committer, None)))
+    prepare = drafts.change_files(adds, None, how, _world(committer, None))
+    return committer.append(drafts.made_for(head, prepare))
 
 
 def _write_files(
-    committer: Committer, seen: Snapshot, data: object, target_size: str | int
+    committer: Committer, head: Head, data: object, target_size: str | int
 ) -> list[Add]:
     try:
         size = parse_bytes(target_size)
@@ -397,11 +357,11 @@ def _write_files(
         raise InvalidRequest(
             f"target_size is {target_size!r}.", next=f"Allowed: {error}."
         ) from None
-    config = committer.config(committer.head_of(seen))
+    config = committer.config(head)
     target = Target(
         committer.store,
-        seen.schema,
-        seen.partition_columns,
+        head.schema,
+        head.metadata.partition_columns,
         Truncation.of(config),
         committer.clock,
         file_bytes=size,
@@ -414,10 +374,10 @@ def set_properties(committer: Committer, properties: Mapping[str, object]) -> Co
     """Change properties."""
     if not properties:
         raise InvalidRequest("There are no properties to set.", next="Give a map of them.")
-    how = Manner("SET PROPERTIES", parameters={"properties": sorted(properties)})
-    return committer.change(
-        drafts.change_metadata(lambda old: with_properties(old, properties), how)
-    )
+    names = sorted(map(str, properties))
+    how = Manner("SET PROPERTIES", parameters={"properties": names})
+    change = drafts.change_metadata(lambda old: with_properties(old, properties), how)
+    return committer.change(drafts.telling(change, followed), mends=True)
 
 
 def add_columns(committer: Committer, columns: object) -> CommitResult:
@@ -444,10 +404,10 @@ def upgrade_protocol(
 
 def restore(committer: Committer, version: int) -> CommitResult:
     """Make the table what it was."""
+    target = committer.at(version)
     base = committer.seen()
     if base.version <= version:
         base = committer.look()  # as far as was seen there is nothing to restore; perhaps by now
-    target = committer.at(version)
     _check_there(committer.store, base.state, target.state)
     how = Manner("RESTORE", parameters={"version": version})
     return committer.change(drafts.restore(target.state, how, _world(committer, base)), base)
@@ -491,4 +451,10 @@ def add_parquet(
         Truncation.of(committer.config(committer.head_of(seen))),
         partition_values,
     )
-    return replace(found, fields=add_file(key, **fields).fields) if fields else found
+    extra = add_file(key, **fields)
+    if extra != Add(key, fields=extra.fields):
+        raise InvalidRequest(
+            "add_parquet takes size, time, rows and bounds from the file.",
+            next="Leave them out, or say them yourself with add_file.",
+        )
+    return replace(found, fields=extra.fields) if fields else found

@@ -21,7 +21,7 @@ from arrowlog.errors import (
 )
 from arrowlog.log.encode import commit
 from arrowlog.log.envelope import wrap
-from arrowlog.log.names import LOG, commit_name
+from arrowlog.log.names import LOG, commit_name, read_listing
 from arrowlog.log.store import Outcome
 from arrowlog.version import __version__
 
@@ -183,8 +183,12 @@ def run(
             if rival.txn_id == work.txn_id:  # the answer was lost, the commit was not
                 writer.pace.raced(work.losses, clock.seconds())
                 return _done(draft, head, work, rival.timestamp or stamp)
+            later = after(head, rival)
+            duplicate = _duplicate(draft, later, work)
+            if duplicate is not None:  # the same step, taken by somebody before us
+                return duplicate, later
             stale |= _touches(draft.intent, head, rival, writer.own)
-            head = after(head, rival)
+            head = later
         writer.permit(head)
         if stale:
             draft = prepare(head)
@@ -308,6 +312,10 @@ def _read_known(writer: Writer, first: int, newest: int) -> list[bytes]:
     keys = [f"{LOG}/{commit_name(version)}" for version in range(first, last + 1)]
     found = [data for data in writer.store.find_many(keys) if data is not None]
     if len(found) < len(keys):
+        names = read_listing(writer.store.list_from(LOG)).commits  # other programs' widths
+        keys = [f"{LOG}/{names[version]}" for version in range(first, last + 1) if version in names]
+        found = [data for data in writer.store.find_many(keys) if data is not None]
+    if len(found) < last + 1 - first:
         raise CommitConflict(
             f"The table has come to version {newest}, and commits after version {first - 1}, which"
             " this one builds on, were cleaned up: nobody can tell whether they go together.",

@@ -64,7 +64,7 @@ def write_rows(data: object, target: Target) -> list[Add]:
     adds: list[Add] = []
     held: dict[tuple[Any, ...], _Held] = {}
     total = 0
-    for batch in read_rows(data, target.schema):
+    for batch in _pieces(read_rows(data, target.schema), target.file_bytes):
         for values, rows in _split(batch, target.partition_columns):
             place = held.setdefault(values, _Held(values))
             place.tables.append(rows)
@@ -79,6 +79,14 @@ def write_rows(data: object, target: Target) -> list[Add]:
             adds.append(_flush(held.pop(largest.values), target))
     adds.extend(_flush(place, target) for place in held.values())
     return adds
+
+
+def _pieces(tables: Iterator[pa.Table], size: int) -> Iterator[pa.Table]:
+    """The same rows, no table of which is much larger than a file should be."""
+    for table in tables:
+        step = max(1, table.num_rows * size // max(table.nbytes, 1))
+        for start in range(0, table.num_rows, step):
+            yield table.slice(start, step)
 
 
 def read_rows(data: object, schema: pa.Schema) -> Iterator[pa.Table]:
@@ -97,7 +105,7 @@ def _reader(data: object) -> Any:
     if isinstance(data, pl.LazyFrame):
         data = data.collect()
     if type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns"):
-        return pa.Table.from_pandas(data, preserve_index=False).to_reader()  # a stream has it too
+        return _from_pandas(data).to_reader()  # a stream would have the index too
     if hasattr(data, "__arrow_c_stream__"):
         return pa.RecordBatchReader.from_stream(data)
     if hasattr(data, "__arrow_c_array__"):
@@ -107,6 +115,16 @@ def _reader(data: object) -> Any:
         next="Give a pyarrow table or reader, a polars or pandas frame, or anything with"
         " __arrow_c_stream__.",
     )
+
+
+def _from_pandas(data: Any) -> pa.Table:
+    try:
+        return pa.Table.from_pandas(data, preserve_index=False)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        reason = str(error).split("\n", 1)[0]
+        raise InvalidRequest(
+            f"The frame cannot be written: {reason}.", next="Give each column one type and name."
+        ) from None
 
 
 def _check_columns(given: pa.Schema, schema: pa.Schema) -> None:
@@ -135,9 +153,9 @@ def _conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
             columns.append(pa.chunked_array([pa.nulls(rows.num_rows, item.type)]))
             continue
         column = rows[item.name]
-        if pa.types.is_dictionary(column.type):
-            column = pc.cast(column, column.type.value_type)
         try:
+            if pa.types.is_dictionary(column.type):
+                column = _words(column)
             column = column if column.type == item.type else pc.cast(column, item.type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             reason = str(error).split("\n", 1)[0]
@@ -153,6 +171,14 @@ def _conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
             )
         columns.append(column)
     return pa.table(columns, schema=schema)
+
+
+def _words(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Categories as what they stand for; Arrow takes nothing from a dictionary of views."""
+    kind = column.type.value_type
+    kind = pa.string() if kind == pa.string_view() else kind
+    chunks = [chunk.dictionary.cast(kind).take(chunk.indices) for chunk in column.chunks]
+    return pa.chunked_array(chunks, kind)
 
 
 def _split(rows: pa.Table, columns: tuple[str, ...]) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:

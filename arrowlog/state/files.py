@@ -261,7 +261,7 @@ class _View:
         if name not in self._names or self._adds[name].null_count == self._adds.num_rows:
             return self._absent(kind)
         codes = self._adds[name].combine_chunks().dictionary_encode()
-        values = pa.array([_plain(text.as_py()) for text in codes.dictionary], kind)
+        values = pa.array([_plain(text.as_py(), kind) for text in codes.dictionary], kind)
         return pa.chunked_array([values.take(codes.indices)], kind)
 
 
@@ -288,10 +288,14 @@ class _Stored(_View):
         return lambda: self._typed(f"null_count.{name}", pa.int64())
 
 
-def _plain(text: str) -> Any:
-    found = msgspec.json.decode(text)
-    if isinstance(found, dict):
-        return [(key, _word(value)) for key, value in found.items()]
+def _plain(text: str | None, kind: pa.DataType) -> Any:
+    """A map or a list of text; what is neither is unknown, and stays in the log as it is."""
+    try:
+        found = msgspec.json.decode(text or "null")
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    if pa.types.is_map(kind):
+        return [(k, _word(v)) for k, v in found.items()] if isinstance(found, dict) else None
     return [_word(value) for value in found] if isinstance(found, list) else None
 
 

@@ -74,6 +74,8 @@ class Follower:
         self.outside = outside
         self.latest: Snapshot | None = None
         self.asked = float("-inf")
+        self.outdated = False  # whether this program has committed since the last answer
+        self.odd = False  # whether others write this log under names of another width
         self.looks = 0  # how often the store was asked for the newest version
         self._mark: Mark | None = None
         self._lock = RLock()
@@ -145,7 +147,10 @@ class Follower:
         found = self._cache.get(version, now)
         if latest is not None and latest.version == version:
             found = latest
-        if found is None or not self.config.cache_enabled or self._made_anew():
+        if found is None or not self.config.cache_enabled:
+            return None
+        if self._made_anew():
+            self._cache.clear()  # all of it is of the table that was there before
             return None
         return found
 
@@ -156,7 +161,7 @@ class Follower:
             return served
         with self._lock:
             self._cache.listing.note(hit=False)
-            known = self.latest is not None and self.config.cache_enabled and self._catch_up()
+            known = self._whole(strict) and self.config.cache_enabled and self._catch_up()
             self._cache.answered(hit=known)
             if not known:
                 self._cache.clear()  # it may be another table, even if it says the same id
@@ -165,14 +170,21 @@ class Follower:
             assert self.latest is not None
             self._settle(self.latest.metadata)
             self.asked = time.monotonic()
+            self.outdated = False
             self.looks += 1
             return self.latest
+
+    def _whole(self, strict: bool | None) -> bool:  # noqa: FBT001 -- what the caller was given
+        """Whether there is a state to go on from; one that ends at a gap may be an error."""
+        if self.latest is None:
+            return False
+        return self.latest.report.gap is None or not (self.strict if strict is None else strict)
 
     def _served(self, staleness: float) -> Snapshot | None:
         """The last answer, if it is young enough. No lock: who refreshes it may wait for long."""
         age, latest = time.monotonic() - self.asked, self.latest
         stale = min(staleness, self._cache.seconds)
-        if latest is None or stale <= 0 or age > stale:
+        if latest is None or stale <= 0 or age > stale or self.outdated:
             return None
         self._cache.listing.note(hit=True)
         self._cache.answered(hit=True)
@@ -261,6 +273,7 @@ class Follower:
         snapshot = self._load(listing, None, strict=strict)
         name = listing.commits.get(snapshot.version)
         stat = None if name is None else self.store.stat(f"{LOG}/{name}")
+        self.odd = bool(set(map(len, listing.commits.values())) - {len(commit_name(0))})
         self.latest = snapshot
         self._mark = None if name is None else Mark(snapshot.version, name, stat)
 
@@ -294,11 +307,19 @@ class Follower:
         for version in range(base + 1, base + 1 + _PROBES_MAX):
             hit = self._find(version, mark.name)
             if hit is None:
-                return found, stat
+                return None if self._gapes(version, mark.name) else (found, stat)
             found.append((version, hit[0]))
             stat = hit[1]
         found = _following(list_log(self.store), base)
         return (found, self.store.stat(f"{LOG}/{found[-1][1]}")) if found else None
+
+    def _gapes(self, version: int, like: str) -> bool:
+        """Whether a commit is missing and the next one is there, which nobody was told of yet."""
+        assert self.latest is not None
+        gap = self.latest.report.gap
+        if gap is not None and gap.missing == version:
+            return False
+        return self._find(version + 1, like) is not None and self._find(version, like) is None
 
     def _find(self, version: int, like: str) -> tuple[str, Stat] | None:
         """A commit if it is there: as we write it, or as wide as the last one is."""

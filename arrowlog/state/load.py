@@ -278,7 +278,7 @@ def _check_reached(segment: Segment, listing: Listing, version: int | None) -> N
     if version is None or segment.version == version:
         return
     first = earliest(listing, listing.newest)
-    if segment.gap is None and version < first:
+    if version < first and (segment.gap is None or segment.gap.missing == 1):
         raise InvalidRequest(
             f"Version {version} is no longer there: the log was cleaned up to version {first}.",
             next="Ask for that or a later one.",

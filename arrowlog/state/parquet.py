@@ -93,8 +93,7 @@ def write_checkpoint(
     key = f"{FOLDER}/{manifest_name(state.version)}"
     if broken:
         store.replace(key, data)
-        return _written(manifest, data, made=True)
-    if _put(store, key, data):
+    if broken or _put(store, key, data):
         return _written(manifest, data, made=True)
     found = store.get(key)
     theirs = decode(found, state.version, key)

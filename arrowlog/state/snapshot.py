@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Where a state came from, what it cost, and what to look at."""
+    """Where a state came from, what it cost, and what to look at.
+
+    `source` is `commits`, `checkpoint`, or `refresh` if only what was new was read.
+    """
 
     version: int
     source: str
@@ -36,11 +39,18 @@ class Report:
     def __str__(self) -> str:
         """A line for the facts, and one for each warning."""
         base = "no checkpoint" if self.checkpoint is None else f"checkpoint {self.checkpoint}"
+        if self.source == "refresh":
+            base = f"version {self.version - self.commits_read} in memory"
         facts = (
-            f"version {self.version} from {base} + {self.commits_read} commits"
-            f" ({self.files_read} files, {self.bytes_read:,} bytes, {self.milliseconds:.1f} ms)"
+            f"version {self.version} from {base} + {_counted(self.commits_read, 'commit')}"
+            f" ({_counted(self.files_read, 'file')}, {self.bytes_read:,} bytes,"
+            f" {self.milliseconds:.1f} ms)"
         )
         return "\n".join([facts, *(f"warning: {text}" for text in self.warnings)])
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 @dataclass(frozen=True, slots=True)

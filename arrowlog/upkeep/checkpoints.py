@@ -25,6 +25,7 @@ from arrowlog.state.load import follow, list_log, load, verify_checkpoint
 from arrowlog.state.parquet import write_checkpoint
 from arrowlog.state.truncation import truncate_adds
 from arrowlog.upkeep.cleanup import cleanup, failed, policy_of
+from arrowlog.upkeep.forks import left_behind
 
 if TYPE_CHECKING:
     from arrowlog.commit.transaction import Clock
@@ -106,18 +107,27 @@ class Keeper:
         self._outside = outside
         self._lock = threading.Lock()
         self._work: threading.Thread | None = None
+        self._table: str | None = None  # the id of the table that the next two speak of
         self._last: int | None = None  # the newest checkpoint we know of
         self._tried = 0  # the version of the last one that failed
+        self._told = False
         _KEEPERS.add(self)
 
     def committed(self, version: int, latest: Snapshot | None, config: Config) -> None:
         """A commit landed: begin a checkpoint if it is time."""
         if not config.checkpoint_enabled or latest is None:
             return
+        if left_behind():
+            self._tell_once("no checkpoints are made in a process that was forked from a busy one")
+            return
         with self._lock:
+            if self._table != latest.metadata.id:
+                self._table, self._last, self._tried = latest.metadata.id, None, 0
+            first = self._last is None
             if self._last is None:
                 self._last = latest.report.checkpoint or 0
-            if not is_due(version, self._last, self._tried, config.checkpoint_interval):
+            interval = config.checkpoint_interval
+            if not is_due(version, self._last, self._tried, interval, first=first):
                 return
             if self._work is not None and self._work.is_alive():
                 return
@@ -150,7 +160,7 @@ class Keeper:
             listing = list_log(self._store)
             newest = max((*listing.json_checkpoints, *listing.parquet_checkpoints, 0))
             self.made(newest)
-            if not is_due(version, newest, 0, config.checkpoint_interval):
+            if version - newest < config.checkpoint_interval:
                 return  # somebody else was faster
             state = self._state(version, latest, listing, config)
             make_checkpoint(self._store, listing, state, config, self._clock)
@@ -173,6 +183,11 @@ class Keeper:
         if result.failures:
             self._warn("%s", failed(result))
 
+    def _tell_once(self, text: str) -> None:
+        if not self._told:
+            self._told = True
+            self._warn("%s", text)
+
     def _warn(self, text: str, *parts: object) -> None:
         _LOG.warning("%s: " + text, self._store.root, *parts)
 
@@ -186,15 +201,16 @@ class Keeper:
         return follow(self._store, config, latest, commits, outside=self._outside).state
 
 
-def is_due(version: int, last: int, tried: int, interval: int) -> bool:
-    """Whether the writer of a version makes a checkpoint.
+def is_due(version: int, last: int, tried: int, interval: int, *, first: bool = False) -> bool:
+    """Whether the writer of a version makes a checkpoint: an interval after the last one.
 
-    In a crowd, the writer of the round version makes it, so that it is made once; if that one did
-    not, whoever comes an interval later does. After one that failed, an interval passes.
+    In a crowd, many come after that before it is made. So the writer of the version right then
+    makes it, then the next, then every second, fourth, eighth after that, and whoever comes new
+    (`first`): it is made soon, whoever dies, and not by everybody. After one that failed, an
+    interval passes.
     """
-    if version - max(last, tried) < interval:
-        return False
-    return version % interval == 0 or version - last >= 2 * interval
+    late = version - max(last, tried) - interval
+    return late >= 0 and (first or late >= interval or late & (late - 1) == 0)
 
 
 _KEEPERS: WeakSet[Keeper] = WeakSet()

@@ -145,7 +145,7 @@ def _orphans(
         needed = needed_files(store, config, horizon)
     except (ArrowlogError, FileNotFoundError):
         return []  # nobody can tell what a damaged log needs
-    sorted_out = sort_out(walked, needed.keys, needed.partition_columns, horizon)
+    sorted_out = sort_out(walked, needed.live, needed.history, needed.partition_columns, horizon)
     orphans = sorted_out.filter(pl.col("fate") == "orphan").sort("key")
     if orphans.is_empty():
         return []

@@ -4,7 +4,8 @@ Fates, the first that fits:
 
 - `log`: a file of this table's log, of another table in a folder below, or of a log put there;
 - `hidden`: in its path a name begins with `_` or `.`, and it is no folder of a partition;
-- `needed`: the log speaks of it;
+- `live`: it is in the newest version;
+- `history`: the log speaks of it, an earlier version may need it;
 - `young`: written so lately that a commit may still be on its way;
 - `other`: its name does not end like a data file's;
 - `orphan`: none of these. Drafts that a writer on a disk left behind are orphans too.
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-FATES = ("log", "hidden", "needed", "young", "other", "orphan")
+FATES = ("live", "history", "young", "orphan", "other", "hidden", "log")
 _ENDINGS = (".parquet", ".split")
 _ENDING = r"(\.[^./]+)$"
 _DRAFT = r"(^|/)\.[^/]+\.[0-9a-f]{32}\.tmp$"
@@ -35,14 +36,20 @@ _ESCAPED = r"([\\.+*?()|\[\]{}^$#&~-])"
 
 
 def sort_out(
-    found: pa.Table, needed: pa.ChunkedArray, partition_columns: Sequence[str], horizon_ms: int
+    found: pa.Table,
+    live: pa.ChunkedArray,
+    spoken_of: pa.ChunkedArray,
+    partition_columns: Sequence[str],
+    horizon_ms: int,
 ) -> pl.DataFrame:
     """The files of `Store.walk` with their `fate`.
 
-    `needed` has the keys that the log speaks of; files written after `horizon_ms` are young.
+    `live` has the keys of the newest version, `spoken_of` all others that the log speaks of; files
+    written after `horizon_ms` are young.
     """
     files = pl.DataFrame(pl.from_arrow(found))
-    keys = spelled(needed)
+    now, then = spelled(live), spelled(spoken_of)
+    keys = pl.concat([now, then])
     endings = keys.str.extract(_ENDING).fill_null("").unique().to_list()
     key = pl.col("key")
     plain = _without_partitions(key, partition_columns)
@@ -54,8 +61,10 @@ def sort_out(
         .then(pl.lit("log"))
         .when(plain.str.contains(r"(?:^|/)[_.][^/]*/") | (name_hidden & ~draft))
         .then(pl.lit("hidden"))
-        .when(key.is_in(keys.implode()))
-        .then(pl.lit("needed"))
+        .when(key.is_in(now.implode()))
+        .then(pl.lit("live"))
+        .when(key.is_in(then.implode()))
+        .then(pl.lit("history"))
         .when(pl.col("mtime_ms") > horizon_ms)
         .then(pl.lit("young"))
         .when(~draft & ~ending.is_in([*_ENDINGS, *endings]))
@@ -65,17 +74,17 @@ def sort_out(
     )
 
 
-def spelled(needed: pa.ChunkedArray) -> pl.Series:
+def spelled(keys: pa.ChunkedArray) -> pl.Series:
     """The keys, and every other name that a file of theirs may have.
 
     Paths in a log are names as they stand. Yet some program may have written them percent-encoded,
     or with slashes to spare; what they may mean is kept as well.
     """
-    keys = pl.Series("key", pl.from_arrow(needed), dtype=pl.String).unique()
-    odd = keys.filter(keys.str.contains(_ODD)).to_list()
+    found = pl.Series("key", pl.from_arrow(keys), dtype=pl.String).unique()
+    odd = found.filter(found.str.contains(_ODD)).to_list()
     more = {unquote(text) for text in odd} | {_tidy(text) for text in odd}
     more |= {_tidy(unquote(text)) for text in odd}
-    return pl.concat([keys, pl.Series("key", sorted(more), dtype=pl.String)])
+    return pl.concat([found, pl.Series("key", sorted(more), dtype=pl.String)])
 
 
 def _tidy(text: str) -> str:

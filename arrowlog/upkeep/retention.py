@@ -2,7 +2,8 @@
 
 A commit may go if it is older than `logRetention.duration`, below a verified checkpoint, below the
 current version, and not version 0. A checkpoint may go if it is older than
-`checkpointRetention.duration` and a newer one is verified.
+`checkpointRetention.duration` and a newer one is verified. The checkpoint on which the commits rest
+that stay goes last: without it nobody could read what the commits were kept for.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ _FILES = pa.schema(
         ("modification_time", pa.timestamp("ms", "UTC")),
     ]
 )
+
+_UNKNOWN = 1 << 62  # later than any moment: what has no time never gets old
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,8 @@ def decide(
         and not (file.kind == "commit" and file.version in held)
         and _may_go(file, now_ms - written[file.kind, file.version], version, verified, policy)
     )
+    pillar = _pillar(files, {file.key for file in doomed}, version, bad)
+    doomed = tuple(file for file in doomed if (file.kind, file.version) != ("checkpoint", pillar))
     gone = {file.key for file in doomed}
     left = [
         file.key
@@ -129,12 +134,26 @@ def decide(
     return Retention(doomed, version, verified, first, versions, starts)
 
 
+def _pillar(
+    files: Sequence[File], gone: Collection[str], version: int, bad: Collection[int]
+) -> int | None:
+    """The lowest checkpoint from which on the commits that stay lead to the current version."""
+    commits = {file.version for file in files if file.kind == "commit" and file.key not in gone}
+    low = version
+    while low - 1 in commits:
+        low -= 1
+    if low == 0:
+        return None  # they rest on themselves
+    known = {file.version for file in files if file.kind == "checkpoint"} - set(bad)
+    return min((c for c in known if low - 1 <= c <= version), default=None)
+
+
 def _written(files: Sequence[File]) -> dict[tuple[str, int], int]:
     """When each commit and checkpoint was written. One in parts goes as a whole, or not at all."""
     written: dict[tuple[str, int], int] = {}
     for file in files:
-        name = file.kind, file.version
-        written[name] = max(file.stat.mtime_ms, written.get(name, file.stat.mtime_ms))
+        name, when = (file.kind, file.version), file.stat.mtime_ms or _UNKNOWN
+        written[name] = max(when, written.get(name, when))
     return written
 
 

@@ -8,18 +8,17 @@ speaks of, and the rows that were written are all compared. A file that is not w
 
 from __future__ import annotations
 
-import mmap
+import os
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.commit.adds import Add
 from arrowlog.commit.stats import Stats, of_table
-from arrowlog.log.store import LocalStore
 from arrowlog.log.store.ranges import RangeFile
 from arrowlog.state.typed import has_bounds
 
@@ -114,28 +113,25 @@ def rewrite(store: Store, task: Task) -> Rewritten:
     with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
         files = list(pool.map(lambda source: _open(store, source), group.sources))
     schema = _schema(task.schema, group.keys, [file.schema_arrow for file in files])
+    expected = sum(file.metadata.num_rows for file in files)
     tally = _Tally([item.name for item in task.schema if has_bounds(item.type)])
     with tempfile.TemporaryFile() as draft:
         with pq.ParquetWriter(draft, schema, compression="zstd") as writer:
             for rows in _pieces(group.sources, files, schema):
                 tally.count(rows)
                 writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
-        draft.flush()
-        expected = sum(file.metadata.num_rows for file in files)
-        with mmap.mmap(draft.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            _check(data, tally.rows, expected)
-            folder = group.keys[0].rpartition("/")[0]
-            path = f"{folder}/" * bool(folder) + f"part-{task.new_id}.zstd.parquet"
-            size = len(data)
-            # On a disk the bytes go from file to file; a client of a server wants them whole.
-            store.replace(path, data if isinstance(store, LocalStore) else data[:])  # type: ignore[arg-type]
+        size = draft.seek(0, os.SEEK_END)
+        _check(draft, tally.rows, expected)
+        folder = group.keys[0].rpartition("/")[0]
+        path = f"{folder}/" * bool(folder) + f"part-{task.new_id}.zstd.parquet"
+        store.replace_from(path, draft)
     return Rewritten(_add(task, path, size, tally.stats(task.cut)), tally.rows)
 
 
-def _check(data: mmap.mmap, written: int, expected: int) -> None:
+def _check(draft: BinaryIO, written: int, expected: int) -> None:
     import pyarrow.parquet as pq
 
-    found = pq.read_metadata(pa.BufferReader(pa.py_buffer(data))).num_rows
+    found = pq.read_metadata(draft).num_rows
     if not found == written == expected:
         raise AssertionError(f"{expected} rows were read, {found} written")
 
@@ -200,13 +196,12 @@ def _schema(table: pa.Schema, keys: Sequence[str], stored: Sequence[pa.Schema]) 
     return pa.schema(list(fields.values()))
 
 
-def _pieces(
-    sources: Sequence[Source], files: Sequence[Any], schema: pa.Schema
-) -> Iterator[pa.Table]:
+def _pieces(sources: Sequence[Source], files: list[Any], schema: pa.Schema) -> Iterator[pa.Table]:
     """The rows of all files in order, some megabytes at a time."""
     held: list[pa.Table] = []
     size = rows = 0
-    for source, file in zip(sources, files, strict=True):
+    for number, source in enumerate(sources):
+        file, files[number] = files[number], None  # what a reader holds is let go with it
         for batch in _batches(source, file):
             held.append(_conform(source.key, batch, schema))
             size += held[-1].nbytes

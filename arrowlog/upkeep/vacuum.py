@@ -60,8 +60,8 @@ class VacuumResult:
     """What vacuum did, or with `dry_run` would have done.
 
     `files` are those that went: path, size_bytes, modification_time. `counts` and `sizes` say of
-    all files in the folder how many there are, and how many bytes: `orphan` (those that were to
-    go), `needed`, `young`, `hidden`, `other` and `log`.
+    all files in the folder how many there are, and how many bytes: `live` in the newest version,
+    needed by `history`, `young`, `orphan` (those that were to go), `other`, `hidden` and `log`.
     """
 
     files: pa.Table = field(repr=False)
@@ -97,7 +97,8 @@ class VacuumResult:
 class Needed:
     """What a log speaks of: the keys of data files, and which versions can be read."""
 
-    keys: pa.ChunkedArray = field(repr=False)
+    live: pa.ChunkedArray = field(repr=False)
+    history: pa.ChunkedArray = field(repr=False)  # and what is live among it
     version: int
     earliest_version: int
     partition_columns: tuple[str, ...]
@@ -116,14 +117,14 @@ def vacuum(
     """Delete what nobody needs and is older than `older_ms`."""
     if older_ms < DAY_MS and not insist:
         raise InvalidRequest(
-            f"Files younger than a day may belong to a commit that is on its way: {older_ms} ms is"
-            " too short.",
+            f"Files younger than a day may belong to a commit that is on its way, and"
+            f" {older_ms / DAY_MS * 24:g} h is less.",
             next="Use at least 24h, or insist=True if nobody writes to the table.",
         )
     horizon = now_ms - older_ms
     walked = store.walk()
     needed = needed_files(store, config, horizon)
-    sorted_out = sort_out(walked, needed.keys, needed.partition_columns, horizon)
+    sorted_out = sort_out(walked, needed.live, needed.history, needed.partition_columns, horizon)
     doomed = sorted_out.filter(pl.col("fate") == "orphan").sort("key")
     counts, sizes = _account(sorted_out)
     gone = doomed["key"]
@@ -180,7 +181,7 @@ def _needed(store: Store, config: Config, horizon_ms: int) -> Needed:
         )
     newest = load(store, listing, config, outside=True).state
     check_writable(newest.protocol, store.root)
-    keys = [newest.column("key")]
+    keys: list[pa.ChunkedArray] = []
     commits = sorted(listing.commits.items())
     for start in range(0, len(commits), _COMMITS_AT_ONCE):
         actions = read_commits(store, config, commits[start : start + _COMMITS_AT_ONCE])
@@ -190,6 +191,7 @@ def _needed(store: Store, config: Config, horizon_ms: int) -> Needed:
             keys.append(load(store, listing, config, version, outside=True).state.column("key"))
     chunks = [chunk for column in keys for chunk in column.chunks]
     return Needed(
+        newest.column("key"),
         pa.chunked_array(chunks, pa.string()),
         segment.version,
         earliest(listing, segment.version),

@@ -61,10 +61,10 @@ def test_the_call_comes_before_the_table_and_the_table_before_the_default(root):
     assert made(root) == [4]
     call = arrowlog.Table(root, options={"checkpoint.interval": 3})
     append_many(call, 5)
-    assert made(root) == [4, 9]  # 9 is the first round version three commits behind 4
+    assert made(root) == [4, 7, 10]  # three commits after the last one
     table.set_properties({"spark.indextables.checkpoint.interval": "2"})
     append_many(table, 2)
-    assert made(root) == [4, 9, 12]
+    assert made(root) == [4, 7, 10, 12]
 
 
 def test_none_is_made_if_nobody_wants_any(root):
@@ -112,19 +112,30 @@ def test_a_crowd_makes_each_checkpoint_once(root, monkeypatch):
     [
         (10, 0, 0, True),
         (9, 0, 0, False),
-        (13, 0, 0, False),  # the writer of 10 makes it
+        (11, 0, 0, True),  # the writer of 10 has not made it yet, or died over it
+        (12, 0, 0, True),
+        (13, 0, 0, False),
+        (14, 0, 0, True),
+        (15, 0, 0, False),
+        (18, 0, 0, True),
+        (19, 0, 0, False),
         (20, 0, 0, True),
-        (23, 0, 0, True),  # it did not: whoever comes now
+        (23, 0, 0, True),  # it is long overdue: whoever comes now
         (24, 0, 23, False),  # it failed: not over and over
         (30, 0, 23, False),
         (33, 0, 23, True),
-        (17, 7, 0, False),
-        (20, 7, 0, True),
+        (16, 7, 0, False),
+        (17, 7, 0, True),  # an interval after the last one, not at a round number
         (27, 7, 0, True),
     ],
 )
 def test_who_makes_it(version, last, tried, due):
     assert is_due(version, last, tried, 10) is due
+
+
+@pytest.mark.parametrize(("version", "due"), [(9, False), (10, True), (13, True), (15, True)])
+def test_who_comes_new_makes_it_if_it_is_due(version, due):
+    assert is_due(version, 0, 0, 10, first=True) is due
 
 
 class Broken(store_module.LocalStore):

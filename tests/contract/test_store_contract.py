@@ -309,6 +309,15 @@ def test_what_was_walked_can_be_deleted_whatever_its_name(place):
     assert place.store.walk()["key"].to_pylist() == ["stays"]
 
 
+@pytest.mark.parametrize("size", [0, 1, 5 << 20])
+def test_a_file_becomes_an_object(place, tmp_path, size):
+    data = os.urandom(size)
+    with open(tmp_path / "draft", "w+b") as file:
+        file.write(data)
+        place.store.replace_from("a/b=c d/e", file)
+    assert place.read("a/b=c d/e") == data
+
+
 def test_walking_goes_beyond_a_page(place):
     keys = {f"folder/{number:05d}" for number in range(1_050)}
     place.put_many(dict.fromkeys(keys, b"1"))

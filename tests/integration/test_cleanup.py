@@ -297,7 +297,7 @@ def test_commits_are_kept_by_number_only_if_somebody_says_so(root):
     table.refresh()  # the files were touched
     table.set_properties({"checkpoint.retention": "5"})
     doomed = table.retention().files
-    assert set(doomed["version"].to_pylist()) == {*range(1, 7), 8}
+    assert set(doomed["version"].to_pylist()) == {*range(1, 7)}  # what is kept rests on 8
 
 
 @pytest.mark.parametrize("where", ["call", "table"])
@@ -520,5 +520,25 @@ def test_a_checkpoint_in_parts_goes_as_a_whole_or_not_at_all(root):
     assert arrowlog.Table(root).snapshot(version=4).num_files == 4
     for name in parts:
         age(root, name, 3 * HOUR)
-    assert set(table.cleanup().files["version"].to_pylist()) == {4}
+    assert table.cleanup().num_files == 0  # the commits that stay rest on it
+    for version in range(4, 9):
+        age(root, commit_name(version), 31 * DAY)
+    assert set(table.cleanup().files["version"].to_pylist()) == {4, 5, 6, 7, 8}
     assert names(root).isdisjoint(parts)
+    assert arrowlog.Table(root).earliest_version == 8
+
+
+def test_a_month_of_commits_can_be_read_for_a_month(root):
+    """A commit a day, a checkpoint every ten: what the commits are kept for stays possible."""
+    table = build(root, 60, at=range(10, 61, 10))
+    for version in range(61):
+        for name in (commit_name(version), f"{version:020d}.checkpoint.json"):
+            if name in names(root):
+                age(root, name, (60 - version) * DAY + HOUR)
+    before = {version: facts(table, version) for version in range(30, 61)}
+    result = table.cleanup()
+    assert result.earliest_version == arrowlog.Table(root).earliest_version == 30
+    again = arrowlog.Table(root)
+    assert {version: facts(again, version) for version in range(30, 61)} == before
+    with pytest.raises(arrowlog.InvalidRequest, match="cleaned up to version 30"):
+        again.snapshot(version=15)

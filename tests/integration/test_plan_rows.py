@@ -1,5 +1,6 @@
 """From a plan to rows: real Parquet files, read by every engine, with the predicate applied."""
 
+import datetime as dt
 import math
 import pickle
 from functools import partial
@@ -232,3 +233,12 @@ def test_what_cannot_be_evaluated_is_planned_and_then_refused(table):
     assert plan.num_files == 1
     with pytest.raises(arrowlog.InvalidRequest, match="soundex"):
         plan.to_arrow_dataset()
+
+
+def test_times_with_a_zone_come_out_of_duckdb(root):
+    moment = dt.datetime(2024, 1, 1, 12, tzinfo=dt.UTC)
+    rows = pa.table({"at": pa.array([moment], pa.timestamp("us", tz="UTC"))})
+    table = arrowlog.Table.create(root, rows.schema)
+    table.write(rows)
+    [(found,)] = table.scan("at >= '2024-01-01'").to_duckdb(duckdb.connect()).fetchall()
+    assert found == moment

@@ -10,7 +10,7 @@ from faulty import FakeClock, FaultyStore, table_on
 
 import arrowlog
 from arrowlog import testing
-from arrowlog.commit.operations import create, new_metadata
+from arrowlog.commit.creation import create, new_metadata
 from arrowlog.config import Config
 from arrowlog.errors import InvalidRequest
 from arrowlog.log.envelope import unwrap

@@ -60,7 +60,7 @@ def test_only_what_no_version_needs_goes(root):
     done = table.vacuum()
     assert done.files.equals(planned.files)
     assert (done.num_files, done.bytes_freed, done.failures) == (1, 6, ())
-    assert done.counts["needed"] == 2
+    assert (done.counts["live"], done.counts["history"]) == (1, 1)
     assert done.counts["young"] == 1
     assert not (root / gone).exists()
     assert (root / young).exists()
@@ -175,7 +175,7 @@ def test_paths_as_other_programs_spell_them_are_needed(root):
     testing.write_commit(root, 0, [testing.protocol(), testing.metadata(plain)])
     testing.write_commit(root, 1, [testing.add(path) for path in spelled])
     done = arrowlog.Table(root).vacuum()
-    assert (done.num_files, done.counts["needed"]) == (0, len(keys))
+    assert (done.num_files, done.counts["live"]) == (0, len(keys))
 
 
 def test_every_store_is_vacuumed(place):
@@ -191,7 +191,7 @@ def test_every_store_is_vacuumed(place):
     assert done.bytes_freed == len(left)
     assert place.store.walk()["key"].to_pylist() != []
     assert table.vacuum("0s", insist=True).num_files == 0
-    assert done.counts["needed"] == 1
+    assert done.counts["live"] == 1
 
 
 @pytest.mark.parametrize("older", ["23h", 0, "1s"])

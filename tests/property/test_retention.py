@@ -38,7 +38,7 @@ def random_log(rng):
     return newest, log, inner
 
 
-def naive(newest, log, inner, verified, policy):
+def naive(newest, log, inner, verified, policy, bad):
     """The rules, file by file."""
     going = set()
     for folder, files in (("_transaction_log", log), ("_transaction_log/_checkpoints", inner)):
@@ -56,7 +56,19 @@ def naive(newest, log, inner, verified, policy):
                 age = NOW - max(part.mtime_ms for part in parts)
                 if age > policy.checkpoint_ms and version < verified:
                     going.add(f"{folder}/{name}")
-    return going
+    stem = f"{naive_pillar(newest, log, inner, going, bad):020d}.checkpoint"
+    return {key for key in going if stem not in key}
+
+
+def naive_pillar(newest, log, inner, going, bad):
+    """The checkpoint that most of the commits that stay are worth something by; -1 for none."""
+    listing = read_listing(sorted(log), sorted(inner))
+    stays = {v for v, name in listing.commits.items() if f"_transaction_log/{name}" not in going}
+    known = {*listing.json_checkpoints, *listing.parquet_checkpoints} - bad
+    runs = {base: set(range(base + 1, newest + 1)) for base in known if base <= newest}
+    good = [base for base, run in runs.items() if run <= stays]
+    whole = set(range(newest + 1)) <= stays
+    return -1 if whole or not good else min(good)
 
 
 def naive_versions(newest, commits, bases):
@@ -87,7 +99,7 @@ def test_what_goes_is_what_the_rules_say():
         )
         found = decide(sort_files(log, inner), newest, verified, policy, NOW, bad)
         going = {file.key for file in found.doomed}
-        assert going == naive(newest, log, inner, verified, policy)
+        assert going == naive(newest, log, inner, verified, policy, bad)
         assert found.files["path"].to_pylist() == [file.key for file in found.doomed]
         assert found.bytes_freed == sum(found.files["size_bytes"].to_pylist())
         check_what_stays(newest, log, inner, found, going, verified, bad)

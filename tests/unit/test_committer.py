@@ -9,7 +9,8 @@ from faulty import FakeClock, FaultyStore, Log, table_on
 
 import arrowlog
 from arrowlog import add_file, testing
-from arrowlog.commit import operations
+from arrowlog.commit import creation
+from arrowlog.commit.committer import _AHEAD
 from arrowlog.commit.conflict import Head, Intent, Rival, check
 from arrowlog.commit.stats import of_footer
 from arrowlog.config import Config
@@ -103,7 +104,7 @@ def test_a_commit_that_landed_is_told_though_the_store_fails_right_after():
     store = fresh()
     table = table_on(store, FakeClock("a"))
     table.append([file("first")])
-    store.reads = [False, False, True]  # the mark, the gap; then the new mark
+    store.reads = [*[False] * (1 + _AHEAD), True]  # the mark, what may lie ahead; then the new mark
     assert table.append([file("second")]).version == 5
     assert not store.reads
     assert table.append([file("third")]).version == 6
@@ -133,8 +134,8 @@ def test_races_may_be_limited():
 
 
 def make(store, **how):
-    metadata = operations.new_metadata(SCHEMA, ["p"], None, None, None)
-    operations.create(store, Config(), metadata, **{"exist_ok": False} | how)
+    metadata = creation.new_metadata(SCHEMA, ["p"], None, None, None)
+    creation.create(store, Config(), metadata, **{"exist_ok": False} | how)
     return metadata.id
 
 

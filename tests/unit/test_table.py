@@ -40,6 +40,13 @@ def test_a_snapshot_tells_what_the_table_is(table):
     assert repr(snapshot) == "Snapshot(version=1, files=1, bytes=1)"
 
 
+def test_a_report_of_a_refresh_tells_what_was_in_memory(table):
+    handle = arrowlog.Table(table)
+    handle.snapshot()
+    testing.write_commit(table, 2, [testing.add("later", {"day": "2024-01-01"})])
+    assert "version 2 from version 1 in memory + 1 commit (1 file," in str(handle.refresh().report)
+
+
 def test_rows_are_counted_when_every_file_tells(root):
     testing.write_commit(root, 0, small.OPENING)
     testing.write_commit(root, 1, [testing.add("a", numRecords=3), testing.add("b", numRecords=4)])

@@ -37,15 +37,15 @@ def open_store(
     `accelerate` admits obstore for S3; `unsafe` admits commits where nobody promises that they are
     atomic.
     """
-    text = os.fspath(uri)
+    text = os.fspath(uri) if hasattr(uri, "__fspath__") else uri
     if not isinstance(text, str) or not text.strip():
         raise InvalidRequest("The table's address is empty.", next="Give a path or a URL.")
     if "\0" in text:
         raise InvalidRequest("The table's address has a NUL character in it.")
+    if text.startswith(("file:", "local:")):  # Spark writes file:/path
+        return LocalStore(_local_path(text))
     if not _SCHEME.match(text):
         return LocalStore(text)
-    if text.startswith(("file://", "local://")):
-        return LocalStore(_local_path(text))
     options = dict(storage_options or {})
     if text.startswith(("s3://", "s3a://", "s3n://")):
         return _open_s3(text, options, parallelism, timeout_seconds, accelerate=accelerate)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import pyarrow as pa
 
@@ -37,7 +37,7 @@ class Stat:
     """What a store knows of an object without reading it.
 
     Size and tag tell whether it is still the same object. Times are not compared: listings and
-    single answers round them differently.
+    single answers round them differently. A time of 0 is not known: it makes nothing old.
     """
 
     size: int
@@ -109,6 +109,9 @@ class Store(Protocol):
 
     def replace(self, key: str, data: bytes) -> None:
         """Put an object in the place of whatever is there, atomically: the pointer only."""
+
+    def replace_from(self, key: str, file: BinaryIO) -> None:
+        """The same with what an open file has from its beginning on; on a disk, piece by piece."""
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects; those that are not there are no error."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 from uuid import uuid4
 
 from arrowlog.log.envelope import unwrap
@@ -12,7 +12,7 @@ from arrowlog.log.names import LOG
 from arrowlog.log.store.base import Outcome, Stat, unavailable, walked
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import pyarrow as pa
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _SMALL = 1 << 16
 _BATCH = 1 << 18
+_PIECE = 1 << 22
 _BINARY = getattr(os, "O_BINARY", 0)
 _NAMELESS = getattr(os, "O_TMPFILE", None)
 _MODE = 0o666  # less what the user's umask takes away
@@ -178,13 +179,20 @@ class LocalStore:
 
     def replace(self, key: str, data: bytes) -> None:
         """Write a file beside the one that is there, then rename it over it."""
+        self._replace(key, lambda descriptor: _write(descriptor, data))
+
+    def replace_from(self, key: str, file: BinaryIO) -> None:
+        """The same, some megabytes at a time."""
+        self._replace(key, lambda descriptor: _copy(descriptor, file))
+
+    def _replace(self, key: str, fill: Callable[[int], None]) -> None:
         path = self._path(key)
         folder = os.path.dirname(path)
         draft = _draft(path)
         try:
             _make_folder(folder)
             try:
-                _write(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, _MODE), data)
+                fill(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, _MODE))
                 os.replace(draft, path)
             except OSError:
                 with suppress(OSError):
@@ -249,6 +257,18 @@ def _draft(path: str) -> str:
 def _write(descriptor: int, data: bytes) -> None:
     try:
         _write_synced(descriptor, data)
+    finally:
+        os.close(descriptor)
+
+
+def _copy(descriptor: int, file: BinaryIO) -> None:
+    try:
+        file.seek(0)
+        while piece := file.read(_PIECE):
+            view = memoryview(piece)
+            while view:
+                view = view[os.write(descriptor, view) :]
+        os.fsync(descriptor)
     finally:
         os.close(descriptor)
 

@@ -8,8 +8,9 @@ import re
 import time
 from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor, wait
+from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from urllib.parse import parse_qsl, quote, unquote
 from xml.sax.saxutils import escape
 
@@ -29,6 +30,7 @@ _PAUSE_SECONDS = 0.05
 _PAUSE_SECONDS_MAX = 2.0
 _SECRET = ("secret", "token", "password", "key", "credential", "sas", "username")
 _SECRET_LENGTH_MIN = 4  # hiding every "a" would leave no message
+_TIMES = ("LastModified", "last_modified", "mtime", "modified", "updated", "created")
 _KEYS_ATOMIC = ("gs", "gcs", "abfs", "abfss", "az")  # their `create` is the service's own condition
 # What a request was signed with, when an answer repeats it.
 _SIGNED = re.compile(
@@ -97,6 +99,15 @@ class Remote(ABC):
         total = sum(len(raw) for raw in raws)
         self._mean = window.size // count + 1
         return count, total
+
+    @abstractmethod
+    def replace(self, key: str, data: bytes) -> None:
+        """Put an object in the place of whatever is there."""
+
+    def replace_from(self, key: str, file: BinaryIO) -> None:
+        """The same with what a file has: one request, which may have to be sent again."""
+        file.seek(0)
+        self.replace(key, file.read())
 
     @abstractmethod
     def stats_from(self, folder: str, start: str = "") -> dict[str, Stat]:
@@ -319,6 +330,16 @@ class FsspecStore(Remote):
 
 
 def _stat(found: Mapping[str, Any]) -> Stat:
-    when = next((found[k] for k in ("LastModified", "mtime", "created") if found.get(k)), 0)
-    seconds = when.timestamp() if hasattr(when, "timestamp") else float(when)
-    return Stat(int(found.get("size") or 0), int(seconds * 1000), str(found.get("ETag") or seconds))
+    """What a file system of fsspec says of an object; each has names of its own for the time.
+
+    >>> _stat({"size": 5, "updated": "1970-01-01T00:00:01.5Z", "etag": "x"})
+    Stat(size=5, mtime_ms=1500, tag='x')
+    """
+    when = next((found[name] for name in _TIMES if found.get(name)), 0)
+    try:
+        when = datetime.fromisoformat(when) if isinstance(when, str) else when
+        seconds = when.timestamp() if hasattr(when, "timestamp") else float(when)
+    except (TypeError, ValueError):
+        seconds = 0.0  # nobody can tell
+    tag = next((found[name] for name in ("ETag", "etag", "generation") if found.get(name)), seconds)
+    return Stat(int(found.get("size") or 0), int(seconds * 1000), str(tag))

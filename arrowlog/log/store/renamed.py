@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from arrowlog.log.names import LOG
 
@@ -85,6 +85,10 @@ class Renamed:
     def replace(self, key: str, data: bytes) -> None:
         """Put an object in the place of whatever is there."""
         self._store.replace(self._key(key), data)
+
+    def replace_from(self, key: str, file: BinaryIO) -> None:
+        """The same with what an open file has."""
+        self._store.replace_from(self._key(key), file)
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects."""

@@ -1,0 +1,87 @@
+"""Make a table: version 0, which holds its protocol and its metadata, put by one of its makers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from arrowlog.commit.alter import (
+    PARQUET,
+    check_partitions,
+    check_properties,
+    check_schema,
+    schema_text,
+)
+from arrowlog.commit.clock import SystemClock
+from arrowlog.commit.rivals import table_id
+from arrowlog.commit.transaction import Pace, Writer
+from arrowlog.commit.transaction import create as put_first
+from arrowlog.errors import InvalidRequest, TableExists
+from arrowlog.log.actions import Metadata, Protocol
+from arrowlog.log.encode import first_commit
+from arrowlog.log.envelope import wrap
+from arrowlog.log.names import CHECKPOINTS, LOG, read_listing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from arrowlog.config import Config
+    from arrowlog.log.store import Store
+
+NEW = Protocol(2, 2)
+
+
+def new_metadata(
+    schema: object,
+    partition_columns: Sequence[str],
+    properties: Mapping[str, object] | None,
+    name: str | None,
+    description: str | None,
+) -> Metadata:
+    """Metadata for a new table, checked."""
+    for what, given in (("name", name), ("description", description)):
+        if given is not None and (not isinstance(given, str) or not _is_text(given)):
+            raise InvalidRequest(f"{what} is {given!r}.", next="Give text.")
+    text = schema_text(schema)
+    columns = check_partitions(partition_columns, check_schema(text))
+    return Metadata(
+        id=str(uuid4()),
+        schema_string=text,
+        partition_columns=columns,
+        configuration=check_properties(properties or {}),
+        name=name,
+        description=description,
+        created_time=SystemClock().now_ms(),
+    )
+
+
+def _is_text(given: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in given)
+
+
+def create(store: Store, config: Config, metadata: Metadata, *, exist_ok: bool) -> None:
+    """Put version 0, unless there is a log of any kind."""
+    names = store.list_from(LOG)
+    inner = store.list_from(f"{LOG}/{CHECKPOINTS}") if CHECKPOINTS in names else []
+    made = read_listing(names, inner).empty
+    if made:
+        store.check_writable()
+        codec = config.compression_codec if config.compression_enabled else "none"
+        protocol = PARQUET if config.checkpoint_format == "parquet" else NEW
+        data = wrap(first_commit(protocol, metadata), codec, config.compression_gzip_level)
+        limit = config.max_decompressed_bytes
+        writer = Writer(store, config, SystemClock(), Pace(), _nobody, _anything)
+        made = put_first(writer, data, metadata.id, lambda found: table_id(found, limit))
+    if not made and not exist_ok:
+        raise TableExists(
+            f"There is a table at {store.root} already.",
+            next="Open it with arrowlog.Table, or create it with exist_ok=True.",
+        )
+
+
+def _nobody(*_: object) -> list[Any]:
+    return []
+
+
+def _anything(_: object) -> None:
+    return None
