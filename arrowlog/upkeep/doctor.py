@@ -111,7 +111,13 @@ def examine(
     """Everything there is to say about a table. Writes nothing, and raises for the store alone."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ArrowlogWarning)  # what it would say is a finding here
-        return _examine(_Case(store, config, limits or Limits(), now_ms), outside=outside)
+        case = _Case(store, config, limits or Limits(), now_ms)
+        try:
+            return _examine(case, outside=outside)
+        except UnsupportedProtocol as error:
+            where = f"{store.root}/{LOG}"
+            case.tell("protocol-unknown", "error", error.what, where, _UPGRADE)
+            return Findings(store.root, None, case.found)
 
 
 def _examine(case: _Case, *, outside: bool) -> Findings:
@@ -222,10 +228,6 @@ def _open(case: _Case, *, outside: bool) -> Snapshot | None:
     try:
         snapshot = load(store, listing, config, outside=outside)
         snapshot.state.column("key")  # where it is read later, it is read now
-    except UnsupportedProtocol as error:
-        where = f"{store.root}/{LOG}"
-        case.tell("protocol-unknown", "error", error.what, where, _UPGRADE)
-        return None
     except (LogCorrupt, FileNotFoundError) as error:
         _tell_broken(case, None)
         if "outside the table" in str(error):

@@ -205,9 +205,11 @@ def _repair(job: _Job) -> _Counts:
     valid, missing = _valid(job, source, state, config)
     notes = _notes(found, missing)
     adds = _clean(valid, state, config)
-    _write(target, state, adds, config, _facts(job, found, adds, missing, notes))
-    total = state.num_files
-    return _Counts(state.version, total, int(adds.num_rows), notes)
+    size = _write(target, state, adds, config, _facts(job, found, adds, missing, notes))
+    if size > Config().max_decompressed_bytes:
+        more = "raise transaction.maxDecompressedBytes if the checkpoint is ever lost"
+        notes += (f"version 1 has {size:,} bytes, more than readers usually unpack: {more}",)
+    return _Counts(state.version, state.num_files, int(adds.num_rows), notes)
 
 
 def _salvage(store: Store, source: str, config: Config) -> Salvage:
@@ -362,13 +364,16 @@ def _check_empty(store: Store, target: str) -> None:
 
 def _write(
     store: Store, state: State, adds: pa.Table, config: Config, facts: dict[str, Any]
-) -> None:
-    """The new log. The order of the writes is what an interruption leaves behind."""
+) -> int:
+    """The new log. The order of the writes is what an interruption leaves behind.
+
+    Returns the bytes of version 1, as they are before they are packed.
+    """
     clock = SystemClock()
     store.check_writable()
-    total = 0
+    total = size = 0
     for text in _texts(adds):
-        total = crc32(text, total)
+        total, size = crc32(text, total), size + len(text)
     stamp = max(clock.now_ms(), (state.timestamp or 0) + 1)
     seal = {"numActions": int(adds.num_rows), "checksum": f"{CHECKSUM}{total:08x}"}
     info = {"txnId": clock.new_id(), "timestamp": stamp, **facts, **seal}
@@ -381,6 +386,7 @@ def _write(
     new = replace(state, version=1, source=adds, timestamp=stamp, txns=steps)
     listing = read_listing(*_names(store))
     make_checkpoint(store, listing, new, config, clock)
+    return size
 
 
 def _put_adds(store: Store, info: dict[str, Any], adds: pa.Table, config: Config) -> int:

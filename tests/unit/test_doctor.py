@@ -365,6 +365,12 @@ def test_protocol_unknown(root):
     assert "protocol-unknown" not in arrowlog.doctor(root)
 
 
+def test_a_checkpoint_of_a_newer_protocol(root):
+    testing.write_commit(root, 0, OPENING)
+    testing.write_checkpoint(root, 1, [testing.protocol(9, 9), OPENING[1]])
+    assert found(root, "protocol-unknown", "error")
+
+
 def test_a_table_that_newer_writers_own(root):
     features = testing.protocol(2, 3, writerFeatures=["deletionVectors"])
     testing.write_commit(root, 0, [features, OPENING[1]])
