@@ -31,7 +31,11 @@ from arrowlog.log.actions import Metadata, Protocol
 from arrowlog.scan.explain import Explanation
 from arrowlog.scan.plan import ScanPlan, Split
 from arrowlog.state.snapshot import Report, Snapshot
+from arrowlog.statements import sql_statement
 from arrowlog.table import Table, add_parquet
+from arrowlog.upkeep.doctor import doctor
+from arrowlog.upkeep.findings import Finding, Findings
+from arrowlog.upkeep.repair import repair, repair_notes
 from arrowlog.version import __version__
 
 __all__ = [
@@ -44,6 +48,8 @@ __all__ = [
     "ConcurrentAppend",
     "ConcurrentRemove",
     "Explanation",
+    "Finding",
+    "Findings",
     "InvalidRequest",
     "LogCorrupt",
     "Metadata",
@@ -62,6 +68,10 @@ __all__ = [
     "__version__",
     "add_file",
     "add_parquet",
+    "doctor",
+    "repair",
+    "repair_notes",
+    "sql_statement",
 ]
 
 

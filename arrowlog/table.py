@@ -19,7 +19,10 @@ from arrowlog.state.follow import Follower
 from arrowlog.state.travel import Moment, to_millis
 from arrowlog.upkeep import actions as upkeep
 from arrowlog.upkeep.checkpoints import Keeper
+from arrowlog.upkeep.checkup import Limits
+from arrowlog.upkeep.doctor import examine
 from arrowlog.upkeep.skips import Skips
+from arrowlog.upkeep.statistics import update_statistics
 
 if TYPE_CHECKING:
     import os
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from arrowlog.state.snapshot import Snapshot
     from arrowlog.upkeep.cleanup import CleanupResult
     from arrowlog.upkeep.compact import CompactResult
+    from arrowlog.upkeep.findings import Findings
     from arrowlog.upkeep.retention import Retention
     from arrowlog.upkeep.vacuum import VacuumResult
 
@@ -421,6 +425,36 @@ class Table:
     def skips(self) -> Skips:
         """Files that merges leave alone for a while: record, active, filter, history."""
         return Skips(self._committer)
+
+    def doctor(
+        self,
+        *,
+        max_commits_since_checkpoint: int | None = None,
+        max_small_files: int | None = None,
+        assert_stats: Sequence[str] = (),
+        data_files: bool = True,
+    ) -> Findings:
+        """Look at everything about the table and say what is wrong, where, and which call mends it.
+
+        Writes nothing. What is asked for with `max_…` and `assert_stats` (columns that every file
+        must have bounds of) is an error when it does not hold; `data_files=False` leaves data files
+        alone, which spares listing them. `arrowlog.doctor(uri)` examines a log that does not open.
+        """
+        limits = Limits(
+            max_commits_since_checkpoint,
+            max_small_files,
+            tuple(assert_stats),
+            data_files=data_files,
+        )
+        follower, now = self._follower, SystemClock().now_ms()
+        return examine(self._store, follower.config, now, limits, outside=follower.outside)
+
+    def update_statistics(self, paths: Iterable[str]) -> CommitResult:
+        """Read size, rows and bounds of live Parquet files again from their footers, as a commit.
+
+        Everything else that the log says of them stays; no row changes.
+        """
+        return update_statistics(self._committer, paths)
 
     def settle(self, seconds: float | None = None) -> bool:
         """Wait until a checkpoint that is being made after a commit is done; whether it is."""

@@ -46,6 +46,8 @@ PURE = (
     "stats",
     "texts",
     "retention",
+    "findings",
+    "statements",
 )
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from arrowlog.cli import ask, files, keep, plan
+from arrowlog.cli import ask, files, keep, mend, plan
 from arrowlog.cli.demo import run_demo
 from arrowlog.cli.frame import commands, run
 
-__all__ = ["ask", "files", "keep", "plan", "run"]
+__all__ = ["ask", "files", "keep", "mend", "plan", "run"]
 
 
 @commands.command()

@@ -50,6 +50,12 @@ def add_objects(
     return _joined(pieces, adds.num_rows)
 
 
+def json_column(adds: pa.Table, name: str) -> pa.Array:
+    """A field of adds that is a map or a list, as JSON; null where there is none."""
+    found = _value(adds, name, ADD[name])
+    return pa.nulls(adds.num_rows, _TEXT) if found is None else found
+
+
 def _joined(pieces: list[Any], count: int) -> pa.Array:
     """Pieces of text side by side, nothing where a piece is null."""
     if count == 0:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from threading import RLock, Thread
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from arrowlog.config import resolve
 from arrowlog.errors import ArrowlogError, InvalidRequest, LogCorrupt
@@ -28,11 +29,16 @@ if TYPE_CHECKING:
     from arrowlog.log.actions import Metadata
     from arrowlog.log.names import Listing
     from arrowlog.log.store import Stat, Store
-    from arrowlog.state.cache import CacheStats
+    from arrowlog.state.cache import CacheStats, Tally
     from arrowlog.state.snapshot import Snapshot
 
 _PROBES_MAX = 16
 FRESH_SECONDS = 30.0  # no clean-up takes away what is younger, so what comes next is next to it
+
+
+def open_followers() -> list[Follower]:
+    """Those of the tables that are open in this process."""
+    return list(_OPEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +82,18 @@ class Follower:
         self._cache = Cache(_seconds(config))
         self._refreshing: Thread | None = None
         self._listing: Listing | None = list_log(store)
+        _OPEN.add(self)
 
     @property
     def stats(self) -> CacheStats:
         """How often answers came from memory."""
         return self._cache.stats
+
+    @property
+    def tallies(self) -> tuple[Tally, ...]:
+        """How often each kind of answer was asked for, and was at hand."""
+        known = self._cache
+        return (known.protocol, known.metadata, known.version, known.files, known.listing)
 
     @property
     def version(self) -> int:
@@ -339,6 +352,9 @@ class Follower:
         for name in (mark.name, *(name for _, name in commits[-1:])):
             found[name] = self.store.stat(f"{LOG}/{name}")
         return found
+
+
+_OPEN: WeakSet[Follower] = WeakSet()
 
 
 def _seconds(config: Config) -> float:

@@ -1,8 +1,9 @@
 """Parquet checkpoints: write one, open one, find out whether one is whole.
 
 Parts are put under names that say nothing by themselves; the manifest, put last, makes them one.
-Two writers of the same checkpoint do no harm to each other: nothing is ever overwritten, a name
-that is taken by other bytes is left to its owner, and a manifest vouches for bytes, not for names.
+Two writers of the same checkpoint do no harm to each other: nothing but a manifest that was found
+damaged is ever overwritten, a name that is taken by other bytes is left to its owner, and a
+manifest vouches for bytes, not for names.
 """
 
 from __future__ import annotations

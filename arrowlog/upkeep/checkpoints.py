@@ -12,8 +12,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
-from arrowlog.log.names import CHECKPOINTS, commit_name
-from arrowlog.state.checkpoint import CheckpointResult, Written, write_json, write_pointer
+from arrowlog.log.encode import checksum
+from arrowlog.log.names import CHECKPOINTS, LOG, commit_name
+from arrowlog.state.checkpoint import (
+    CheckpointResult,
+    Written,
+    read_pointer,
+    write_json,
+    write_pointer,
+)
 from arrowlog.state.load import follow, list_log, load, verify_checkpoint
 from arrowlog.state.parquet import write_checkpoint
 from arrowlog.state.truncation import truncate_adds
@@ -52,6 +59,8 @@ def make_checkpoint(
     if done:
         parts = len(names) - len(done) if len(names) > len(done) else None
         write_pointer(store, state, total, form, parts, now)
+    elif read_pointer(store) < state.version:  # whoever made it did not come to that
+        write_pointer(store, state, _found(store, listing, state.version), form, None, now)
     return CheckpointResult(state.version, state.adds.num_rows, total.size_bytes, form, names)
 
 
@@ -68,6 +77,16 @@ def _is_there(store: Store, listing: Listing, state: State, config: Config, form
     if state.version not in known:
         return False
     return not verify_checkpoint(store, listing, state.version, config, form)
+
+
+def _found(store: Store, listing: Listing, version: int) -> Written:
+    """What a pointer says of a checkpoint that was there already."""
+    inner = [f"{CHECKPOINTS}/{name}" for name in listing.parquet_checkpoints.get(version, ())]
+    names = [*listing.json_checkpoints.get(version, "").split(), *inner]
+    stats = [store.stat(f"{LOG}/{name}") for name in names]
+    last = next(name for name in reversed(names) if name.endswith(".json"))
+    size = sum(stat.size for stat in stats if stat is not None)
+    return Written(tuple(names), size, checksum(store.get(f"{LOG}/{last}")))
 
 
 def _write_parquet(

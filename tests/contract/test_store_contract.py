@@ -121,6 +121,14 @@ def test_listing_may_begin_at_a_name(place, start, names):
     assert place.store.list_from(LOG, start) == names
 
 
+def test_the_root_can_be_listed(place):
+    place.put("one", b"1")
+    place.put("folder/two", b"22")
+    assert place.store.list_from("") == ["folder", "one"]
+    assert place.store.list_from("", "g") == ["one"]
+    assert place.store.stats_from("")["one"].size == 1
+
+
 def test_a_missing_folder_is_an_empty_listing(place):
     assert place.store.list_from(LOG) == []
     assert place.store.list_from("no/such") == []

@@ -426,3 +426,35 @@ def test_the_example_of_the_readme_runs(spark, tmp_path, capsys):
     names = {"arrowlog": arrowlog, "table": arrowlog.Table(tmp_path)}
     exec(compile(block, "README.md", "exec"), names)
     assert "city|count" in capsys.readouterr().out
+
+
+def test_workers_look_for_the_data_files_of_a_repair(either, tmp_path):
+    schema = pa.schema([("p", pa.string()), ("id", pa.int64())])
+    table = arrowlog.Table.create(tmp_path / "t", schema, ["p"])
+    keys = [f"p={n % 3}/f{n}" for n in range(40)] + ["p=x/alone"]
+    table.append([arrowlog.add_file(key, {"p": key[2]}, size=1) for key in keys])
+    for key in keys[5:]:
+        (tmp_path / "t" / key).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "t" / key).write_bytes(b"1")
+    told = []
+    log = tmp_path / "t" / "_transaction_log"
+    how = {"spark": either, "progress": lambda *done: told.append(done)}
+    row = arrowlog.repair(log, tmp_path / "new" / "_transaction_log", **how).to_pylist()[0]
+    assert row["status"] == "SUCCESS"
+    assert (row["valid_splits"], row["missing_splits"]) == (36, 5)
+    assert sorted(arrowlog.Table(tmp_path / "new").snapshot().files["path"].to_pylist()) == sorted(
+        keys[5:]
+    )
+    assert told == [(41, 41)]
+
+
+def test_settings_of_the_session_hold_for_a_repair(spark, tmp_path):
+    schema = pa.schema([("id", pa.int64())])
+    arrowlog.Table.create(tmp_path / "t", schema).append([arrowlog.add_file("gone", {}, size=1)])
+    log = tmp_path / "t" / "_transaction_log"
+    spark.conf.set("spark.indextables.repair.failOnMissing", "true")
+    try:
+        row = arrowlog.repair(log, tmp_path / "new", spark=spark).to_pylist()[0]
+    finally:
+        spark.conf.unset("spark.indextables.repair.failOnMissing")
+    assert row["status"].startswith("ERROR: 1 of 1 data files are missing")

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from arrowlog.errors import StoreUnavailable, redact
 from arrowlog.log.arrays import array_of
+from arrowlog.log.names import LOG
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,7 +81,10 @@ class Store(Protocol):
         """
 
     def list_from(self, folder: str, start: str = "") -> list[str]:
-        """Names directly in `folder` that are not below `start`, sorted; none if it is missing."""
+        """Names directly in `folder` that are not below `start`, sorted; none if it is missing.
+
+        The root is the folder "".
+        """
 
     def stats_from(self, folder: str, start: str = "") -> dict[str, Stat]:
         """The objects directly in `folder` whose names are not below `start`, by name."""
@@ -94,8 +98,11 @@ class Store(Protocol):
     def stat(self, key: str) -> Stat | None:
         """Size and time of an object; None if there is none."""
 
-    def check_writable(self) -> None:
-        """Refuse a store that cannot be trusted to make an object only once."""
+    def check_writable(self, folder: str = LOG) -> None:
+        """Refuse a store that cannot be trusted to make an object only once.
+
+        Who has to try it, tries it in `folder`.
+        """
 
     def put_new(self, key: str, data: bytes) -> Outcome:
         """Make an object that is not there yet, atomically."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from uuid import uuid4
 
 from arrowlog.log.envelope import unwrap
+from arrowlog.log.names import LOG
 from arrowlog.log.store.base import Outcome, Stat, unavailable, walked
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ class LocalStore:
             found.st_size, found.st_mtime_ns // 1_000_000, f"{found.st_ino}:{found.st_mtime_ns}"
         )
 
-    def check_writable(self) -> None:
+    def check_writable(self, folder: str = LOG) -> None:
         """A link to a name that is taken fails on every file system that has links."""
 
     def put_new(self, key: str, data: bytes) -> Outcome:

@@ -6,6 +6,7 @@ import os
 from threading import Lock
 from typing import Any
 
+from arrowlog.log.names import LOG
 from arrowlog.log.store.base import Outcome
 from arrowlog.log.store.remote import FsspecStore
 
@@ -25,7 +26,7 @@ class MemoryStore(FsspecStore):
         """All stores of a process see the same objects."""
         super().__init__(uri, options, parallelism, seconds)
 
-    def check_writable(self) -> None:
+    def check_writable(self, folder: str = LOG) -> None:
         """The lock is the promise."""
 
     def put_new(self, key: str, data: bytes) -> Outcome:

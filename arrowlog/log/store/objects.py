@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.errors import redact
+from arrowlog.log.names import LOG
 from arrowlog.log.store.base import Outcome, Stat, walked
 from arrowlog.log.store.remote import Remote, secrets_in
 from arrowlog.log.store.s3 import (
@@ -244,7 +245,7 @@ class ObjectStore(Remote):
             raise self.failed("list", where, error) from None  # there is no such bucket
         found: dict[str, Stat] = {}
         for item in items:
-            name, deeper, _ = item["path"][len(folder) + 1 :].partition("/")
+            name, deeper, _ = item["path"][len(folder) + bool(folder) :].partition("/")
             if name >= start and name:
                 when = int(item["last_modified"].timestamp() * 1000)
                 tag = item.get("e_tag") or ""
@@ -255,8 +256,8 @@ class ObjectStore(Remote):
         import obstore
 
         before = just_before(start)
-        offset = f"{folder}/{before}" if before else None
-        pages = obstore.list(self._reader(), folder, offset=offset)
+        offset = f"{folder}/{before}".lstrip("/") if before else None
+        pages = obstore.list(self._reader(), folder or None, offset=offset)
         return [item for page in pages for item in page]
 
     @_or_by_s3fs
@@ -307,10 +308,10 @@ class ObjectStore(Remote):
         when = int(found["last_modified"].timestamp() * 1000)
         return Stat(int(found["size"]), when, found.get("e_tag") or "")
 
-    def check_writable(self) -> None:
+    def check_writable(self, folder: str = LOG) -> None:
         """Find out servers that ignore the condition, once per bucket in a process."""
         if self._place not in PROBED:
-            probe(self)
+            probe(self, folder)
             PROBED.add(self._place)
 
     @_or_by_s3fs

@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, quote, unquote
 from xml.sax.saxutils import escape
 
 from arrowlog.errors import ArrowlogError, InvalidRequest, StoreUnavailable, redact
+from arrowlog.log.names import LOG
 from arrowlog.log.store.base import Outcome, Stat, unavailable, walked
 
 if TYPE_CHECKING:
@@ -280,8 +281,9 @@ class FsspecStore(Remote):
         except FileNotFoundError:
             return None
 
-    def check_writable(self) -> None:
+    def check_writable(self, folder: str = LOG) -> None:
         """Only protocols that are known to make an object once, unless the user insists."""
+        del folder
         protocol = self._uri.partition(":")[0]
         if protocol not in _KEYS_ATOMIC and not self._unsafe:
             raise InvalidRequest(

@@ -149,20 +149,21 @@ class S3Store(FsspecStore):
 
     def stats_from(self, folder: str, start: str = "") -> dict[str, Stat]:
         """List from a name on, however many pages that takes."""
-        bucket, _, prefix = self.path(folder).partition("/")
+        bucket, _, prefix = self.path(folder).rstrip("/").partition("/")
+        inside = f"{prefix}/" if prefix else ""
         found: dict[str, Stat] = {}
-        ask: dict[str, Any] = {"Bucket": bucket, "Prefix": f"{prefix}/", "Delimiter": "/"}
+        ask: dict[str, Any] = {"Bucket": bucket, "Prefix": inside, "Delimiter": "/"}
         if before := just_before(start):
-            ask["StartAfter"] = f"{prefix}/{before}"
+            ask["StartAfter"] = f"{inside}{before}"
         while True:
             page = self._page(ask)
             for item in page.get("Contents", ()):
-                name = item["Key"][len(prefix) + 1 :]
+                name = item["Key"][len(inside) :]
                 if name >= start and name:
                     when = int(item["LastModified"].timestamp() * 1000)
                     found[name] = Stat(int(item["Size"]), when, str(item.get("ETag", "")))
             for item in page.get("CommonPrefixes", ()):
-                name = item["Prefix"][len(prefix) + 1 : -1]
+                name = item["Prefix"][len(inside) : -1]
                 if name >= start:
                     found[name] = Stat(0, 0)
             if not page.get("IsTruncated"):
@@ -196,11 +197,11 @@ class S3Store(FsspecStore):
             raise self.failed("list", where, error) from None  # there is no such bucket
         return page
 
-    def check_writable(self) -> None:
+    def check_writable(self, folder: str = LOG) -> None:
         """Find out servers that ignore the condition, once per bucket in a process."""
         place = (str(self.options.endpoint), self.path("").partition("/")[0])
         if place not in PROBED:
-            probe(self)
+            probe(self, folder)
             PROBED.add(place)
 
     def put_new(self, key: str, data: bytes) -> Outcome:
@@ -312,14 +313,14 @@ def secrets_in_environment() -> list[str]:
     return [os.environ[name] for name in names if os.environ.get(name)]
 
 
-def probe(store: Any) -> None:
+def probe(store: Any, folder: str = LOG) -> None:
     """Make an object twice; a server that lets both win would let two commits win.
 
     Only a clear yes and a clear no prove something. A lost answer proves nothing, so it is asked
     again, and what stays unproven is not committed to.
     """
     for _ in range(_PROBES_MAX):
-        key = f"{LOG}/.probe-{uuid4().hex}"
+        key = f"{folder}/.probe-{uuid4().hex}"
         first = store.put_new(key, b"first")
         second = store.put_new(key, b"second")
         with suppress(StoreUnavailable):  # no reader takes it for anything

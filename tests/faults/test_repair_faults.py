@@ -1,0 +1,107 @@
+"""A store that loses answers, refuses and is late: repair says so, leaves no half log, finishes."""
+
+import random
+import warnings
+
+import pyarrow as pa
+from conftest import cases
+from faulty import FaultyStore
+
+from arrowlog import repair, testing
+from arrowlog.config import Config
+from arrowlog.errors import ArrowlogError
+from arrowlog.log.names import LOG, POINTER
+from arrowlog.log.store.base import walked
+from arrowlog.log.store.renamed import Renamed
+from arrowlog.state.load import list_log, load
+from arrowlog.upkeep import repair as module
+
+SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
+FAULTS = ["", "", "unavailable", "transient", "lost before", "lost after", "retried", "late 3"]
+TARGET = "new"
+
+
+class Store(FaultyStore):
+    """As a store lists: folders too, and everything at once."""
+
+    def stats_from(self, folder, start=""):
+        found = super().stats_from(folder, start)
+        deeper = {
+            key[len(folder) + 1 :].partition("/")[0]
+            for key in self.objects
+            if key.startswith(f"{folder}/") and "/" in key[len(folder) + 1 :]
+        }
+        return found | {name: self._stat(f"{folder}/{name}") for name in deeper if name >= start}
+
+    def walk(self):
+        self._read()
+        keys = list(self.objects)
+        return walked(keys, [len(self.objects[key]) for key in keys], [0] * len(keys))
+
+    def check_writable(self, folder=LOG):
+        self._read()
+
+
+def source(store, rng):
+    """A log with a hole at its end; the files that can be read, and are there."""
+    actions = [[testing.protocol(), testing.metadata(SCHEMA, ["p"])]]
+    live = []
+    for version in range(1, rng.randrange(2, 6)):
+        keys = [f"p={n % 2}/f{version}-{n}" for n in range(rng.randrange(1, 20))]
+        actions.append([testing.add(key, {"p": key[2]}) for key in keys])
+        live += keys
+    for version, content in enumerate(actions):
+        store.objects[f"{LOG}/{version:020d}.json"] = testing.lines(content)
+    store.objects[f"{LOG}/{len(actions) + 1:020d}.json"] = testing.lines(actions[-1])
+    there = [key for key in live if rng.random() < 0.9]
+    store.objects |= dict.fromkeys(there, b"1")
+    return sorted(there)
+
+
+def opened(store):
+    """The files of the target; None if it does not open."""
+    log = Renamed(store, TARGET)
+    try:
+        return sorted(load(log, list_log(log), Config()).state.adds["key"].to_pylist())
+    except KeyError:
+        return []  # a state without files has no column of them
+    except ArrowlogError:
+        return None
+
+
+def one(seed, monkeypatch):
+    rng = random.Random(seed)
+    store = Store(cheap_stat=rng.random() < 0.5)
+    expected = source(store, rng)
+    before = dict(store.objects)
+    monkeypatch.setattr(module, "open_store", lambda *_, **__: store)
+    left = 0
+    for attempt in range(60):
+        if attempt < 50:
+            store.puts = [rng.choice(FAULTS) for _ in range(rng.randrange(8))]
+            store.reads = [rng.random() < 0.1 for _ in range(rng.randrange(60))]
+        row = repair(f"/table/{LOG}", f"/table/{TARGET}").to_pylist()[0]
+        store.heal()
+        assert {key: store.objects.get(key) for key in before} == before
+        found = opened(store)
+        assert found is None or found == expected, "a half log opens"
+        left += found is None and row["status"] != "SUCCESS"
+        if f"{TARGET}/{POINTER}" in store.objects:
+            break
+        assert row["status"].startswith("ERROR: ")
+        assert row["source_version"] == -1
+    assert opened(store) == expected
+    last = repair(f"/table/{LOG}", f"/table/{TARGET}").to_pylist()[0]
+    assert "is not empty" in last["status"]
+    return left
+
+
+def test_faults_of_the_store_are_told_and_got_over(monkeypatch):
+    first = random.randrange(2**32)
+    print("seed", first)
+    interrupted = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for number in range(cases(60)):
+            interrupted += one(first + number, monkeypatch)
+    assert interrupted > 5

@@ -1,0 +1,86 @@
+"""`arrowlog doctor` and `arrowlog repair`, run as a person on call runs them."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pyarrow as pa
+import pytest
+from events import build
+
+import arrowlog
+from arrowlog.log.names import LOG
+
+
+def run(*arguments):
+    command = [sys.executable, "-m", "arrowlog.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, check=False)
+
+
+@pytest.fixture
+def events(root):
+    build(root)
+    return root
+
+
+def test_a_gate_for_pipelines(events):
+    done = run("doctor", events, "--fail-on", "info")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.decode() == f"{events}, version 6: nothing to mend\n"
+    done = run("doctor", events, "--max-commits-since-checkpoint", 5, "--assert-stats", "id,city")
+    assert done.returncode == 1
+    assert b"error: checkpoint-behind" in done.stdout
+    assert b"fix:   table.checkpoint()" in done.stdout
+    assert done.stderr == b""
+    done = run("doctor", events, "--assert-stats", "nothing")
+    assert done.returncode == 1
+    assert done.stderr == b"Error: There is no column 'nothing'. There are: day, id, city.\n"
+    assert run("doctor", events, "--fail-on", "fatal").returncode == 2
+
+
+def test_what_fails_is_up_to_the_caller(events):
+    os.unlink(events / "day=2024-01-02/part-00001.parquet")
+    assert run("doctor", events, "--no-data-files").returncode == 0
+    done = run("doctor", events, "--output", "json", "--limit", 5)
+    assert done.returncode == 1
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [(row["code"], row["severity"]) for row in rows] == [("data-missing", "error")]
+    with pa.ipc.open_stream(run("doctor", events, "--output", "arrow").stdout) as stream:
+        assert stream.read_all().column_names == [
+            "code",
+            "severity",
+            "what",
+            "where",
+            "fix",
+            "count",
+        ]
+
+
+def test_from_a_broken_log_to_a_good_one(events):
+    os.unlink(events / LOG / f"{4:020d}.json")
+    done = run("doctor", events)
+    assert done.returncode == 1
+    assert b"error: gap: version 4 is missing although version 5 is there" in done.stdout
+    new = events / "_transaction_log_repaired"
+    done = run("repair", events / LOG, new)
+    assert done.returncode == 0, done.stderr
+    text = done.stdout.decode()
+    assert f"Version 3 of {events / LOG}: 3 of 3 files, 0 missing.\n" in text
+    assert "note: the new log is version 3 of the old one; versions 4 to 6 are not in it" in text
+    assert done.stderr == b""
+    again = run("repair", events / LOG, new, "--output", "json")
+    assert again.returncode == 1
+    assert json.loads(again.stdout)["status"].startswith("ERROR: Target location already exists")
+    os.rename(events / LOG, events / "old")
+    os.rename(new, events / LOG)
+    assert run("doctor", events, "--fail-on", "warning").returncode == 0
+    assert arrowlog.Table(events, strict=True).snapshot().num_files == 3
+
+
+def test_settings_of_a_repair(events):
+    os.unlink(events / "day=2024-01-02/part-00001.parquet")
+    done = run("repair", events / LOG, events / "new", "--set", "repair.failOnMissing=true")
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"ERROR: 1 of 5 data files are missing")
+    assert not os.path.exists(events / "new")

@@ -1,0 +1,166 @@
+"""Random logs, random damage: what repair keeps is true, and all that can be known to be."""
+
+import json
+import os
+import random
+import shutil
+
+import damage
+import model
+import pyarrow as pa
+from conftest import cases
+
+import arrowlog
+from arrowlog import testing
+from arrowlog.log.encode import add_lines
+from arrowlog.log.names import CHECKPOINTS, LOG, POINTER
+
+SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
+
+
+def said(root):
+    """The adds of a table's newest version, by key, and what it is."""
+    snapshot = arrowlog.Table(root).snapshot()
+    adds = [json.loads(line)["add"] for line in add_lines(snapshot.state.adds)]
+    return {add["path"]: damage.known(add, add["path"]) for add in adds}, snapshot
+
+
+def repaired(source, target, **options):
+    """Repair a table's log to another place; the source stays as it was."""
+    before = damage.fingerprint(source)
+    result = arrowlog.repair(f"{source}/{LOG}", f"{target}/{LOG}", options=options).to_pylist()[0]
+    assert damage.fingerprint(source) == before
+    return result
+
+
+def assert_both_ways(target, expected):
+    """The new log says the same by its checkpoint and by its commits."""
+    found, snapshot = said(target)
+    assert found == expected
+    assert snapshot.version == 1
+    assert snapshot.report.checkpoint == 1
+    assert not snapshot.report.warnings
+    shutil.rmtree(f"{target}/{LOG}/{CHECKPOINTS}")
+    os.unlink(f"{target}/{LOG}/{1:020d}.checkpoint.json")
+    os.unlink(f"{target}/{LOG}/{POINTER}")
+    found, plain = said(target)
+    assert found == expected
+    assert plain.metadata == snapshot.metadata
+    return snapshot
+
+
+def test_what_is_kept_is_what_the_rules_say(tmp_path):
+    for seed in range(cases(60)):
+        print("seed", seed)
+        one_of_the_model(tmp_path / str(seed), seed)
+
+
+def one_of_the_model(root, seed):
+    history = model.write(root / "t", seed, versions=2 + seed % 9)
+    rng = random.Random(seed)
+    newest = len(history.commits) - 1
+    checkpoints = rng.sample(range(newest + 1), rng.choice([0, 0, 1, 2]))
+    for version in checkpoints:
+        form = rng.choice(["object", "lines", "actions"])
+        actions = model.actions_at(history, version)
+        testing.write_checkpoint(root / "t", version, actions, form=form, codec="gzip")
+    damaged = harm(root / "t", rng)
+    gone = [kind for kind, how in damaged.items() if how == "gone"]
+    commits = {v for v in range(newest + 1) if ("commit", v) not in gone}
+    left = {v for v in checkpoints if ("checkpoint", v) not in gone}
+    version = damage.reachable(commits, left, damaged)
+    live = {} if version < 0 else history.states[version]
+    there = {key for key in live if rng.random() < 0.8}
+    damage.put(root / "t", there)
+    result = repaired(root / "t", root / "new")
+    if version < 0:
+        assert result["status"].startswith("ERROR: ")
+        assert [result[name] for name in list(result)[2:6]] == [-1, 0, 0, 0]
+        assert not os.path.exists(root / "new")
+        return
+    assert result["status"] == "SUCCESS"
+    assert result["source_version"] == version
+    assert result["total_splits"] == len(live)
+    assert result["valid_splits"] == len(there)
+    assert result["missing_splits"] == len(live) - len(there)
+    expected = {key: damage.known(live[key], key) for key in there}
+    snapshot = assert_both_ways(root / "new", expected)
+    meta = model._metadata_until(history, version)[-1]
+    assert dict(snapshot.metadata.configuration) == meta["configuration"]
+
+
+def harm(root, rng):
+    """Damage some files so that anybody can see it; what was done to each."""
+    log = damage.log_of(root)
+    done = {}
+    for name in sorted(os.listdir(log)):
+        if rng.random() < 0.85:
+            continue
+        path, how = f"{log}/{name}", rng.choice(["gone", "cut", "empty"])
+        done[damage.kind_of(name)] = how
+        with open(path, "rb") as file:
+            data = file.read()
+        if how == "gone":
+            os.unlink(path)
+            continue
+        with open(path, "wb") as out:
+            out.write(b"" if how == "empty" else damage.cut(data, rng))
+    if rng.random() < 0.3:
+        testing.write_pointer(root, rng.choice([b"", b"{", b'{"version":0}', b"\xff"]))
+    return done
+
+
+def test_no_bit_that_flips_makes_repair_lie(tmp_path):
+    for number in range(cases(12)):
+        seed = random.randrange(2**32)
+        print("seed", seed)
+        one_of_ours(tmp_path / str(number), random.Random(seed))
+
+
+def one_of_ours(root, rng):
+    """A table with sealed commits and checkpoints; then one bit after the other is wrong."""
+    states = history(root / "t", rng)
+    damage.put(root / "t", {key for state in states for key in state})
+    whole = damage.files_of(root / "t" / LOG)
+    for attempt in range(8):
+        names = rng.sample(sorted(whole), rng.choice([1, 1, 2, 3]))
+        for name in names:
+            with open(f"{root}/t/{LOG}/{name}", "wb") as out:
+                out.write(rng.choice([damage.flip, damage.cut])(whole[name], rng))
+        result = repaired(root / "t", root / f"new{attempt}")
+        harmed = {(damage.kind_of(name) or ("pointer", 0))[0] for name in names}
+        if result["status"] == "SUCCESS":
+            found = sorted(said(root / f"new{attempt}")[0])
+            assert found == sorted(states[result["source_version"]]), names
+        else:
+            assert "commit" in harmed
+        if "commit" not in harmed:  # what is true was not touched
+            assert result["source_version"] == len(states) - 1, names
+        for name in names:
+            with open(f"{root}/t/{LOG}/{name}", "wb") as out:
+                out.write(whole[name])
+
+
+def history(root, rng):
+    """Appends, removes, overwrites and checkpoints; the live files of every version."""
+    quiet = {"checkpoint.enabled": False, "checkpoint.format": rng.choice(["both", "json"])}
+    table = arrowlog.Table.create(root, SCHEMA, ["p"], options=quiet)
+    states = [set()]
+    for version in range(1, rng.randrange(4, 9)):
+        live = set(states[-1])
+        adds = [f"p={rng.randrange(3)}/{version}-{n}" for n in range(rng.randrange(1, 5))]
+        fields = [arrowlog.add_file(path, {"p": path[2]}, size=1) for path in adds]
+        kind = rng.choice(["append", "append", "remove", "overwrite"])
+        if kind == "remove" and live:
+            gone = rng.sample(sorted(live), 1)
+            table.commit(fields, gone)
+            live -= set(gone)
+        elif kind == "overwrite":
+            table.overwrite(fields)
+            live = set()
+        else:
+            table.append(fields)
+        states.append(live | set(adds))
+        if rng.random() < 0.3:
+            table.checkpoint()
+    return states

@@ -1,0 +1,443 @@
+"""Each code of the doctor: a damaged table shows it, and its fix makes it vanish."""
+
+import os
+import random
+import shutil
+from pathlib import Path
+
+import damage
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from checkpoints import write as write_parquet_checkpoint
+from events import build
+from small import GOOD, OPENING, SCHEMA
+
+import arrowlog
+from arrowlog import testing
+from arrowlog.log.names import CHECKPOINTS, LOG, POINTER
+
+QUIET = {"checkpoint.enabled": False}
+OLD = 1_500_000_000
+
+
+@pytest.fixture
+def events(root):
+    """Six versions, five files of rows, nothing to mend."""
+    build(root)
+    assert arrowlog.Table(root).doctor().codes == []
+    return root
+
+
+def commit(root, version):
+    return Path(f"{root}/{LOG}/{version:020d}.json")
+
+
+def found(root, code, severity, **limits):
+    """The finding with a code. Nothing is written to find it."""
+    before = damage.fingerprint(root)
+    findings = arrowlog.doctor(root, **limits)
+    assert damage.fingerprint(root) == before
+    hits = [each for each in findings if each.code == code]
+    assert hits, findings
+    assert hits[0].severity == severity, findings
+    assert hits[0].what
+    assert hits[0].where
+    assert code in findings
+    return hits[0]
+
+
+def mend(root, finding):
+    """Run the fix as it stands; put a repaired log in the place of the old one."""
+    names = {"arrowlog": arrowlog}
+    if "table." in finding.fix:
+        names["table"] = arrowlog.Table(root, options=QUIET)
+    exec(finding.fix, names)
+    repaired = f"{root}/{LOG}_repaired"
+    if os.path.exists(repaired):
+        shutil.rmtree(f"{root}/{LOG}")
+        os.rename(repaired, f"{root}/{LOG}")
+
+
+def assert_mended(root, code, severity="error", **limits):
+    """Found, mended by its own fix, and gone."""
+    finding = found(root, code, severity, **limits)
+    mend(root, finding)
+    after = arrowlog.doctor(root, **limits)
+    assert code not in after, after
+    return finding
+
+
+def written(root, versions=5, every=0):
+    """A table of ours with a file a version; a checkpoint at some."""
+    table = arrowlog.Table.create(root, SCHEMA, ["day"], options=QUIET)
+    for number in range(versions):
+        rows = {"day": [None], "id": [number]}
+        table.write(pa.table(rows, schema=SCHEMA))
+        if every and number % every == every - 1:
+            table.checkpoint()
+    return table
+
+
+def test_nothing_is_wrong_with_a_table_of_ours(root):
+    table = written(root, every=5)
+    findings = table.doctor()
+    assert list(findings) == []
+    assert len(findings) == 0
+    assert findings.healthy
+    assert findings.worst is None
+    assert "nothing to mend" in repr(findings)
+    assert findings.to_arrow().num_rows == 0
+
+
+def test_gap(events):
+    os.unlink(commit(events, 3))
+    finding = assert_mended(events, "gap")
+    assert "version 3 is missing although version 4 is there" in finding.what
+    assert finding.where == f"{LOG}/{3:020d}.json"
+
+
+def test_commit_broken_in_the_middle(events):
+    commit(events, 3).write_bytes(b'{"add":')
+    finding = assert_mended(events, "commit-broken")
+    assert "line 1" in finding.what
+
+
+def test_every_broken_commit_is_named(events):
+    for version in (2, 3, 5):
+        commit(events, version).write_bytes(b"{")
+    findings = arrowlog.doctor(events)
+    broken = [each.where[-7:-5] for each in findings if each.code == "commit-broken"]
+    assert broken == ["02", "03", "05"]
+
+
+def test_commit_torn_at_the_end(root):
+    written(root)
+    data = commit(root, 5).read_bytes()
+    commit(root, 5).write_bytes(data[: len(data) // 2])
+    assert_mended(root, "commit-torn")
+
+
+def test_commit_broken_below_a_checkpoint_is_history(root):
+    written(root, every=3)
+    commit(root, 2).write_bytes(b"{")
+    finding = assert_mended(root, "commit-broken", "warning")
+    assert finding.fix == "table.truncate_history()"
+
+
+def test_commit_twice(events):
+    testing.write_file(events, f"{3:018d}.json", b'{"add":{}}\n')
+    with pytest.raises(arrowlog.LogCorrupt):
+        arrowlog.Table(events)
+    assert_mended(events, "commit-twice")
+
+
+def test_odd_name(events):
+    testing.write_file(events, f"{10**30}.json", b"{}\n")
+    assert_mended(events, "odd-name")
+
+
+def test_pointer_broken(root):
+    written(root, every=5)
+    testing.write_pointer(root, b'{"version"')
+    assert_mended(root, "pointer-broken", "warning")
+
+
+@pytest.mark.parametrize("content", [None, {"version": 2}])
+def test_pointer_stale(root, content):
+    written(root, every=5)
+    if content is None:
+        os.unlink(f"{root}/{LOG}/{POINTER}")
+    else:
+        testing.write_pointer(root, content)
+    assert_mended(root, "pointer-stale", "warning")
+
+
+def test_pointer_ahead(events):
+    testing.write_pointer(events, {"version": 99})
+    assert_mended(events, "pointer-ahead")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [f"{5:020d}.checkpoint.json", f"{CHECKPOINTS}/{5:020d}.checkpoint.json"],
+)
+def test_checkpoint_broken(root, name):
+    written(root, every=5)
+    path = Path(f"{root}/{LOG}/{name}")
+    data = path.read_bytes()
+    path.write_bytes(damage.flip(data[:-30], random.Random(1)) + data[-30:])
+    assert_mended(root, "checkpoint-broken", "warning")
+
+
+@pytest.mark.filterwarnings("ignore:.*was not used:arrowlog.ArrowlogWarning")
+def test_checkpoint_broken_in_a_part(root):
+    written(root, every=5)
+    path = Path(f"{root}/{LOG}/{CHECKPOINTS}/{5:020d}.checkpoint.parquet")
+    data = path.read_bytes()
+    path.write_bytes(data[:100] + bytes([data[100] ^ 1]) + data[101:])
+    assert_mended(root, "checkpoint-broken", "warning")
+
+
+def test_checkpoint_broken_and_superseded(root):
+    written(root, versions=5, every=2)
+    path = Path(f"{root}/{LOG}/{2:020d}.checkpoint.json")
+    path.write_bytes(b"{")
+    for name in os.listdir(f"{root}/{LOG}"):
+        os.utime(f"{root}/{LOG}/{name}", (OLD, OLD))
+    for name in os.listdir(f"{root}/{LOG}/{CHECKPOINTS}"):
+        os.utime(f"{root}/{LOG}/{CHECKPOINTS}/{name}", (OLD, OLD))
+    assert_mended(root, "checkpoint-broken", "info")
+
+
+def test_checkpoint_partial_without_a_part(root):
+    written(root, every=5)
+    os.unlink(f"{root}/{LOG}/{CHECKPOINTS}/{5:020d}.checkpoint.parquet")
+    assert_mended(root, "checkpoint-partial", "warning")
+
+
+def test_checkpoint_partial_without_its_manifest(root):
+    written(root)
+    write_parquet_checkpoint(root, 5)
+    os.unlink(f"{root}/{LOG}/{CHECKPOINTS}/{5:020d}.checkpoint.json")
+    assert_mended(root, "checkpoint-partial", "warning")
+
+
+def test_checkpoint_partial_json(events):
+    path = testing.write_checkpoint(events, 6, [*OPENING, GOOD], form="parts")
+    os.unlink(path.replace("checkpoint.json", "checkpoint.0123456789ab.00002.json"))
+    assert_mended(events, "checkpoint-partial", "warning")
+
+
+def test_checkpoint_diverges(events):
+    testing.write_checkpoint(events, 6, [*OPENING, GOOD])
+    assert_mended(events, "checkpoint-diverges")
+
+
+def test_checkpoint_diverges_although_it_is_sealed(root):
+    written(root, every=5)
+    data = commit(root, 4).read_bytes()
+    commit(root, 3).write_bytes(data)  # whole, sealed, and not what it was
+    finding = assert_mended(root, "checkpoint-diverges")
+    assert "only in the checkpoint" in finding.what
+
+
+def test_duplicate_adds(root):
+    testing.write_commit(root, 0, OPENING)
+    testing.write_commit(root, 1, [GOOD])
+    testing.write_commit(root, 2, [testing.remove("good.parquet"), GOOD])
+    damage.put(root, ["good.parquet"])
+    assert "duplicate-adds" not in arrowlog.doctor(root)
+    testing.write_commit(root, 3, [GOOD])
+    finding = assert_mended(root, "duplicate-adds", "warning")
+    assert "version 3" in finding.what
+
+
+def test_duplicate_adds_after_a_checkpoint(root):
+    testing.write_commit(root, 0, OPENING)
+    testing.write_commit(root, 1, [GOOD])
+    damage.put(root, ["good.parquet"])
+    arrowlog.Table(root).checkpoint()
+    testing.write_commit(root, 2, [GOOD])
+    assert_mended(root, "duplicate-adds", "warning")
+
+
+def test_removes_without_adds(root):
+    testing.write_commit(root, 0, OPENING)
+    testing.write_commit(root, 1, [GOOD])
+    testing.write_commit(root, 2, [testing.remove("never"), testing.remove("good.parquet")])
+    testing.write_commit(root, 3, [testing.remove("good.parquet")])
+    finding = assert_mended(root, "removes-without-adds", "info")
+    assert finding.count == 2
+
+
+def test_data_missing(events):
+    gone = "day=2024-01-02/part-00001.parquet"
+    os.unlink(events / gone)
+    finding = assert_mended(events, "data-missing")
+    assert finding.where == gone
+    assert finding.fix == f"table.remove([{gone!r}])  # or restore them"
+
+
+def test_many_data_files_missing_are_left_out_by_a_repair(root):
+    testing.write_commit(root, 0, OPENING)
+    testing.write_commit(root, 1, [testing.add(f"f{n}", {"day": None}) for n in range(30)])
+    damage.put(root, [f"f{n}" for n in range(5)])
+    finding = assert_mended(root, "data-missing")
+    assert finding.count == 25
+    assert "arrowlog.repair(" in finding.fix
+
+
+def test_data_of_another_size(events):
+    path = events / "day=2024-01-02/part-00001.parquet"
+    table = pq.read_table(path, partitioning=None)
+    pq.write_table(table.slice(0, 10), path)
+    assert_mended(events, "data-size", "warning")
+    assert arrowlog.Table(events).snapshot().num_records == 4010
+
+
+def test_orphans(events):
+    path = events / "day=2024-01-02/nobodys.parquet"
+    path.write_bytes(b"1")
+    assert arrowlog.doctor(events).codes == []  # too young
+    os.utime(path, (OLD, OLD))
+    finding = assert_mended(events, "orphans", "info")
+    assert finding.fix == "table.vacuum(older_than='168h')"
+    assert not path.exists()
+
+
+def test_data_files_may_be_left_alone(events):
+    os.unlink(events / "day=2024-01-02/part-00001.parquet")
+    assert arrowlog.Table(events).doctor(data_files=False).codes == []
+
+
+def test_statistics_that_are_missing(root):
+    table = arrowlog.Table.create(root, SCHEMA, ["day"], options=QUIET)
+    pq.write_table(pa.table({"id": [1, 2]}), f"{root}/a.parquet")
+    size = os.path.getsize(f"{root}/a.parquet")
+    table.append([arrowlog.add_file("a.parquet", {"day": None}, size=size, tags={"k": "v"})])
+    assert "id (1 of 1 files)" in found(root, "stats-missing", "info").what
+    assert_mended(root, "stats-missing", "error", assert_stats=["id"])
+    assert table.refresh().files["max.id"].to_pylist() == [2]
+    assert table.snapshot().files["tags"].to_pylist() == [[("k", "v")]]
+    with pytest.raises(arrowlog.InvalidRequest, match="no live files"):
+        table.update_statistics(["nobodys.parquet"])
+    with pytest.raises(arrowlog.InvalidRequest, match="There are: day, id"):
+        table.doctor(assert_stats=["no"])
+
+
+def test_a_column_of_nulls_needs_no_bounds(root):
+    table = arrowlog.Table.create(root, SCHEMA, ["day"], options=QUIET)
+    table.write(pa.table({"day": [None], "id": [None]}, schema=SCHEMA))
+    assert table.doctor(assert_stats=["id"]).codes == []
+
+
+@pytest.mark.parametrize("mark", ["", " [TRUNCATED]"])
+def test_bounds_that_look_truncated(root, mark):
+    schema = pa.schema([("text", pa.string())])
+    table = arrowlog.Table.create(root, schema, options=QUIET)
+    adds = []
+    for number in range(2):
+        path = f"f{number}.parquet"
+        pq.write_table(pa.table({"text": [f"{number}" * 40]}), f"{root}/{path}")
+        size = os.path.getsize(f"{root}/{path}")
+        low = f"{number}" * 32 + mark
+        fields = {"size": size, "min_values": {"text": low}, "max_values": {"text": low}}
+        adds.append(arrowlog.add_file(path, {}, **fields))
+    table.append(adds)
+    assert_mended(root, "bounds-truncated", "info")
+
+
+def test_too_many_commits_since_the_checkpoint(root):
+    written(root, versions=3)
+    assert arrowlog.doctor(root, max_commits_since_checkpoint=3).codes == []
+    assert_mended(root, "checkpoint-behind", "error", max_commits_since_checkpoint=2)
+    for version in range(4, 25):
+        testing.write_commit(root, version, [testing.add(f"x{version}", {"day": None})])
+    damage.put(root, [f"x{version}" for version in range(4, 25)])
+    assert_mended(root, "checkpoint-behind", "warning")
+
+
+def test_small_files(root):
+    table = written(root, versions=4)
+    assert table.doctor().codes == []
+    finding = assert_mended(root, "small-files", max_small_files=3)
+    assert finding.fix == "table.compact()"
+    assert table.refresh().num_files == 1
+
+
+def test_skips_piling_up(root):
+    table = written(root, versions=2)
+    path = table.snapshot().files["path"][0].as_py()
+    for _ in range(3):
+        table.skips.record(path, reason="cannot be read", operation="merge")
+    finding = assert_mended(root, "skips-piling-up", "warning")
+    assert "cannot be read" in finding.what
+
+
+def test_protocol_unknown(root):
+    testing.write_commit(root, 0, [testing.protocol(9, 9), OPENING[1]])
+    finding = found(root, "protocol-unknown", "error")
+    assert finding.fix == "pip install --upgrade arrowlog"
+    assert arrowlog.doctor(root).version is None
+    testing.write_commit(root, 0, OPENING)  # as a newer arrowlog would understand it
+    assert "protocol-unknown" not in arrowlog.doctor(root)
+
+
+def test_a_checkpoint_of_a_newer_protocol(root):
+    testing.write_commit(root, 0, OPENING)
+    testing.write_checkpoint(root, 1, [testing.protocol(9, 9), OPENING[1]])
+    assert found(root, "protocol-unknown", "error")
+
+
+def test_a_table_that_newer_writers_own(root):
+    features = testing.protocol(2, 3, writerFeatures=["deletionVectors"])
+    testing.write_commit(root, 0, [features, OPENING[1]])
+    finding = found(root, "feature-unknown", "warning")
+    assert "deletionVectors" in finding.what
+    testing.write_commit(root, 0, OPENING)
+    assert arrowlog.doctor(root).codes == []
+
+
+def test_no_log_at_all(tmp_path):
+    findings = arrowlog.doctor(tmp_path / "nowhere")
+    assert findings.codes == ["unreadable"]
+    assert findings.version is None
+
+
+def test_a_log_without_a_beginning(root):
+    testing.write_commit(root, 1, [GOOD])
+    finding = found(root, "unreadable", "error")
+    assert "backup" in finding.fix
+    assert arrowlog.Table(root).doctor().codes[0] == "unreadable"
+    testing.write_commit(root, 0, OPENING)
+    assert "unreadable" not in arrowlog.doctor(root, data_files=False)
+
+
+def test_a_log_that_cannot_be_read_is_examined_as_far_as_it_can_be_salvaged(events):
+    commit(events, 5).write_bytes(b"{")
+    findings = arrowlog.Table(events).doctor()
+    assert findings.codes == ["commit-broken", "unreadable"]
+    assert findings.version == 4
+    assert_mended(events, "unreadable")
+
+
+def test_paths_outside_the_table(root):
+    testing.write_commit(root, 0, OPENING)
+    testing.write_commit(root, 1, [testing.add("/elsewhere/x", {"day": None})])
+    finding = found(root, "paths-outside", "error")
+    table = eval(finding.fix, {"arrowlog": arrowlog})
+    assert "paths-outside" not in table.doctor()
+
+
+def test_findings_for_programs_prompts_and_notebooks(events):
+    os.unlink(commit(events, 3))
+    (events / "day=2024-01-02/part-00001.parquet").unlink()
+    findings = arrowlog.Table(events).doctor()
+    assert findings.worst == "error"
+    assert not findings.healthy
+    assert findings[0].code == findings.codes[0] == "gap"
+    assert findings.at_least("warning") == list(findings)
+    assert findings.paths("data-missing") == ["day=2024-01-02/part-00001.parquet"]
+    frame = pl.DataFrame(findings)
+    assert frame.columns == ["code", "severity", "what", "where", "fix", "count"]
+    assert frame["severity"].to_list() == ["error", "error"]
+    text = str(findings)
+    assert f"{events}, version 2: 2 errors" in text
+    assert "fix:   arrowlog.repair('" in text
+    assert "1 live file is not there: 'day=2024-01-02/part-00001.parquet'." in text
+    html = findings._repr_html_()
+    assert "<code>gap</code>" in html
+    assert "&#x27;" in html
+
+
+def test_in_memory(request):
+    import places
+
+    place = places.Memory()
+    place.put(f"{LOG}/{0:020d}.json", testing.lines(OPENING))
+    place.put(f"{LOG}/{1:020d}.json", testing.lines([GOOD]))
+    assert arrowlog.doctor(place.uri).codes == ["data-missing", "stats-missing"]
+    place.put("good.parquet", b"1")
+    assert arrowlog.doctor(place.uri).healthy

@@ -1,0 +1,457 @@
+"""Repair, one case at a time: what it is for, what it refuses, what each setting does."""
+
+import json
+import logging
+import os
+import random
+import shutil
+import warnings
+from pathlib import Path
+
+import damage
+import places
+import pyarrow as pa
+import pytest
+from checkpoints import without_nulls
+from events import build
+from small import GOOD, OPENING, SCHEMA, paths
+
+import arrowlog
+from arrowlog import testing
+from arrowlog.log.encode import add_lines
+from arrowlog.log.envelope import unwrap
+from arrowlog.log.names import CHECKPOINTS, LOG, POINTER
+from arrowlog.upkeep.repair import SCHEMA as COLUMNS
+from arrowlog.upkeep.repair import split_log
+
+LONG = "x" * 3000
+
+
+def repair(root, target="repaired", **how):
+    """Repair a table's log to a folder beside it; the row that comes back."""
+    before = damage.fingerprint(f"{root}/{LOG}")
+    result = arrowlog.repair(f"{root}/{LOG}", f"{root}/{target}", **how)
+    assert damage.fingerprint(f"{root}/{LOG}") == before
+    assert result.schema == COLUMNS
+    assert result.num_rows == 1
+    return result.to_pylist()[0], arrowlog.repair_notes(result)
+
+
+def swap(root, target="repaired"):
+    """Put the repaired log in the place of the old one, as a person would."""
+    os.rename(f"{root}/{LOG}", f"{root}/old")
+    os.rename(f"{root}/{target}", f"{root}/{LOG}")
+    return arrowlog.Table(root, strict=True)
+
+
+def commit(root, version):
+    return f"{root}/{LOG}/{version:020d}.json"
+
+
+@pytest.fixture
+def events(root):
+    """Six versions, five files, all of them there."""
+    build(root)
+    return root
+
+
+def test_the_columns_are_those_of_the_protocol(events):
+    row, notes = repair(events)
+    assert row == {
+        "source_path": f"{events}/{LOG}",
+        "target_path": f"{events}/repaired",
+        "source_version": 6,
+        "total_splits": 5,
+        "valid_splits": 5,
+        "missing_splits": 0,
+        "status": "SUCCESS",
+    }
+    assert notes == []
+    assert [str(item.type) for item in COLUMNS] == [
+        "string",
+        "string",
+        "int64",
+        "int32",
+        "int32",
+        "int32",
+        "string",
+    ]
+
+
+def test_use_1_a_corrupted_checkpoint_is_rebuilt_from_the_commits(events):
+    expected = arrowlog.Table(events).snapshot().files.sort_by("path")
+    for name in (f"{6:020d}.checkpoint.json", POINTER):
+        testing.write_file(events, name, b'{"version": 6, "add": [')
+    row, notes = repair(events)
+    assert row["status"] == "SUCCESS"
+    assert row["source_version"] == 6
+    assert any("checkpoint" in note for note in notes)
+    table = swap(events)
+    assert table.snapshot().files.sort_by("path") == expected
+    assert table.snapshot().report.checkpoint == 1
+
+
+def test_use_2_splits_that_no_longer_exist_are_left_out(events, caplog):
+    gone = paths(arrowlog.Table(events).snapshot())[0]
+    os.unlink(events / gone)
+    row, notes = repair(events)
+    assert (row["total_splits"], row["valid_splits"], row["missing_splits"]) == (5, 4, 1)
+    assert gone in notes[0]
+    assert any(gone in record.getMessage() for record in caplog.records)
+    table = swap(events)
+    assert gone not in paths(table.snapshot())
+    assert table.scan().to_polars().collect().height == 4000
+
+
+def test_use_3_a_fragmented_history_becomes_two_versions(events):
+    repair(events)
+    log = events / "repaired"
+    assert sorted(os.listdir(log)) == [
+        f"{0:020d}.json",
+        f"{1:020d}.checkpoint.json",
+        f"{1:020d}.json",
+        CHECKPOINTS,
+        POINTER,
+    ]
+    first = unwrap((log / f"{0:020d}.json").read_bytes(), "0", 1 << 20).splitlines()
+    assert [next(iter(json.loads(line))) for line in first] == ["protocol", "metaData"]
+    second = unwrap((log / f"{1:020d}.json").read_bytes(), "1", 1 << 20).splitlines()
+    assert [next(iter(json.loads(line))) for line in second] == ["commitInfo"] + ["add"] * 5
+    info = json.loads(second[0])["commitInfo"]
+    assert info["operation"] == "REPAIR"
+    assert info["operationParameters"]["sourceVersion"] == 6
+    for name in (f"{0:020d}.json", f"{1:020d}.json", f"{1:020d}.checkpoint.json"):
+        assert (log / name).read_bytes()[:2] == b"\x01\x01"
+    assert json.loads((log / POINTER).read_text())["version"] == 1
+
+
+def test_use_4_a_log_for_another_place_has_relative_paths(root, tmp_path):
+    absolute = testing.add(f"{root}/a b.parquet", {"day": "2024-01-01"})
+    testing.write_commit(root, 0, OPENING)
+    testing.write_commit(root, 1, [absolute, testing.add(f"file://{root}/c", {"day": None})])
+    damage.put(root, ["a b.parquet", "c"])
+    target = tmp_path / "elsewhere" / "table"
+    result = arrowlog.repair(root / LOG, target / LOG).to_pylist()[0]
+    assert result["status"] == "SUCCESS"
+    shutil.move(root / "a b.parquet", target)
+    assert paths(arrowlog.Table(target).snapshot()) == ["a b.parquet", "c"]
+
+
+def test_use_5_an_audit_says_what_is_wrong_and_changes_nothing(events):
+    os.unlink(commit(events, 4))
+    gone = "day=2024-01-02/part-00001.parquet"
+    os.unlink(events / gone)
+    row, notes = repair(events, options={"repair.failOnMissing": True})
+    assert row["status"].startswith("ERROR: 1 of 3 data files are missing")
+    assert gone in row["status"]
+    assert not os.path.exists(events / "repaired")
+    row, notes = repair(events)
+    assert (row["source_version"], row["valid_splits"], row["missing_splits"]) == (3, 2, 1)
+    assert "version 4 is missing although version 5 is there" in notes[0]
+    assert "versions 4 to 6 are not in it" in notes[1]
+
+
+@pytest.mark.parametrize("how", ["gone", "cut", "flipped", "empty"])
+def test_nothing_behind_a_damaged_commit_is_taken(root, how):
+    table = arrowlog.Table.create(root, SCHEMA, ["day"], options={"checkpoint.enabled": False})
+    for number in range(6):
+        table.append([arrowlog.add_file(f"f{number}", {"day": None}, size=1)])
+    damage.put(root, [f"f{number}" for number in range(6)])
+    data, rng = Path(commit(root, 4)).read_bytes(), random.Random(4)
+    if how == "gone":
+        os.unlink(commit(root, 4))
+    else:
+        changed = {"cut": data[:40], "flipped": damage.flip(data[12:], rng), "empty": b""}[how]
+        Path(commit(root, 4)).write_bytes(data[:12] * (how == "flipped") + changed)
+    row, notes = repair(root)
+    assert row["source_version"] == 3
+    assert paths(swap(root).snapshot()) == ["f0", "f1", "f2"]
+    assert "versions 4 to 6 are not in it" in notes[-1]
+
+
+def test_a_checkpoint_behind_the_damage_bridges_it(root):
+    table = arrowlog.Table.create(root, SCHEMA, ["day"], options={"checkpoint.enabled": False})
+    for number in range(6):
+        table.append([arrowlog.add_file(f"f{number}", {"day": None}, size=1)])
+        if number == 3:
+            table.checkpoint()
+    damage.put(root, [f"f{number}" for number in range(6)])
+    os.unlink(commit(root, 0))
+    Path(commit(root, 2)).write_bytes(b"{")
+    row, _ = repair(root)
+    assert (row["source_version"], row["valid_splits"]) == (6, 6)
+    Path(commit(root, 5)).write_bytes(b"{")
+    assert repair(root, "second")[0]["source_version"] == 4
+
+
+def test_steps_of_applications_are_still_taken_once(root):
+    table = arrowlog.Table.create(root, SCHEMA, ["day"])
+    table.append([arrowlog.add_file("a", {"day": None}, size=1)], txn=("loader", 7))
+    damage.put(root, ["a"])
+    repair(root)
+    again = swap(root).append([arrowlog.add_file("b", {"day": None}, size=1)], txn=("loader", 7))
+    assert again.duplicate
+    assert paths(arrowlog.Table(root).snapshot()) == ["a"]
+
+
+def test_time_goes_on(events):
+    before = arrowlog.Table(events).snapshot().state.timestamp
+    repair(events)
+    after = swap(events).snapshot().state.timestamp
+    assert after > before
+
+
+def test_a_commit_that_is_there_twice_counts_if_it_says_the_same(events):
+    data = Path(commit(events, 3)).read_bytes()
+    testing.write_file(events, f"{3:018d}.json", data)
+    assert repair(events)[0]["source_version"] == 6
+    testing.write_file(events, f"{3:018d}.json", b'{"add":{}}')
+    row, notes = repair(events, "second")
+    assert row["source_version"] == 2
+    assert "both version 3" in notes[0]
+
+
+def test_a_checkpoint_that_says_otherwise_is_named_and_the_commits_count(events):
+    actions = [testing.protocol(), testing.metadata(SCHEMA, ["day"]), GOOD]
+    testing.write_checkpoint(events, 6, actions)
+    row, notes = repair(events)
+    assert (row["source_version"], row["total_splits"]) == (6, 5)
+    assert any("the commits" in note for note in notes)
+
+
+def test_a_sealed_checkpoint_counts_against_commits_that_lost_lines_unseen(root):
+    testing.write_commit(root, 0, OPENING)
+    adds = [testing.add(f"f{n}", {"day": None}) for n in range(3)]
+    testing.write_commit(root, 1, adds)
+    arrowlog.Table(root).checkpoint()
+    testing.write_commit(root, 1, adds[:1])  # cut where a line ends: nobody can see it
+    damage.put(root, ["f0", "f1", "f2"])
+    row, notes = repair(root)
+    assert row["valid_splits"] == 3
+    assert "vouches for itself" in notes[0]
+
+
+def test_a_pointer_that_is_ahead_of_the_log_is_told(events):
+    testing.write_pointer(events, {"version": 9})
+    row, notes = repair(events)
+    assert row["source_version"] == 6
+    assert "speaks of version 9" in notes[0]
+    assert "versions 7 to 9 are not in it" in notes[1]
+
+
+def test_errors_are_in_the_status_and_nothing_is_written(root, events, caplog):
+    caplog.set_level(logging.ERROR)
+    assert_error(arrowlog.repair(root / "nowhere", root / "new"), "Source transaction log not")
+    assert_error(arrowlog.repair(root, f"{root}-new"), f"Did you mean {root}/{LOG}?")
+    assert_error(arrowlog.repair("x", root / "new"), "not found")
+    assert_error(arrowlog.repair("/", root / "new"), "not the address of a log")
+    assert_error(arrowlog.repair(root / LOG, root / LOG), "is not empty")
+    assert_error(arrowlog.repair(root / LOG, root / LOG / "in"), "lies in the source")
+    assert_error(arrowlog.repair(root / LOG, root / "day=2024-01-01"), "is not empty")
+    assert_error(arrowlog.repair(root / LOG, "nosuchstore://x/y"), "cannot be opened")
+    assert sorted(os.listdir(root)) == [LOG, *(f"day=2024-01-0{n}" for n in range(1, 6))]
+
+
+def assert_error(result, words):
+    row = result.to_pylist()[0]
+    assert row["status"].startswith("ERROR: ")
+    assert words in row["status"]
+    assert [row[name] for name in list(row)[2:6]] == [-1, 0, 0, 0]
+
+
+def test_what_is_not_understood_is_not_repaired(root):
+    testing.write_commit(root, 0, OPENING)
+    testing.write_commit(root, 1, [testing.protocol(9, 9)])
+    assert_error(arrowlog.repair(root / LOG, root / "new"), "needs reader version 9")
+    testing.write_commit(root, 1, [testing.protocol(2, 9)])
+    assert_error(arrowlog.repair(root / LOG, root / "new"), "needs writer version 9")
+
+
+def test_a_log_without_a_beginning_is_an_error(root):
+    testing.write_commit(root, 1, [GOOD])
+    assert_error(arrowlog.repair(root / LOG, root / "new"), "no version can be read")
+
+
+def test_a_wrong_option_is_the_callers_mistake(events):
+    with pytest.raises(arrowlog.InvalidRequest, match="paralelism"):
+        arrowlog.repair(events / LOG, events / "new", options={"repair.paralelism": 2})
+
+
+def test_files_outside_the_table_are_not_looked_for(root):
+    testing.write_commit(root, 0, OPENING)
+    testing.write_commit(root, 1, [testing.add("s3://other/x", {"day": None})])
+    assert_error(arrowlog.repair(root / LOG, root / "new"), "lies outside the table")
+    row, _ = repair(root, options={"repair.validateSplits": "false"})
+    assert row["valid_splits"] == 1
+
+
+def test_without_validation_nothing_is_missing(events):
+    os.unlink(events / "day=2024-01-02/part-00001.parquet")
+    row, _ = repair(events, options={"spark.indextables.repair.validateSplits": "false"})
+    assert (row["valid_splits"], row["missing_splits"]) == (5, 0)
+
+
+def test_statistics_may_be_left_behind(events):
+    repair(events, options={"repair.preserveStats": False})
+    snapshot = swap(events).snapshot()
+    assert snapshot.files["min.id"].null_count == 5
+    assert snapshot.files["stats"].null_count == 5
+    assert snapshot.num_records == 5000
+
+
+@pytest.mark.parametrize(
+    ("options", "low", "high"),
+    [
+        ({}, None, None),
+        (
+            {"stats.truncation.strategy": "truncate", "stats.truncation.maxLength": 5},
+            "xxxxx",
+            "xxxxy",
+        ),
+        ({"stats.truncation.enabled": False}, LONG, LONG),
+    ],
+)
+def test_long_statistics_are_shortened_as_the_settings_say(root, options, low, high):
+    schema = pa.schema([("text", pa.string())])
+    testing.write_commit(root, 0, [testing.protocol(), testing.metadata(schema)])
+    add = testing.add("a", minValues={"text": LONG}, maxValues={"text": LONG})
+    testing.write_commit(root, 1, [add])
+    damage.put(root, ["a"])
+    repair(root, options=options)
+    files = swap(root).snapshot().files
+    assert files["min.text"][0].as_py() == low
+    assert files["max.text"][0].as_py() == high
+
+
+def test_a_log_full_of_long_texts_becomes_much_smaller(root):
+    schema = pa.schema([("text", pa.string())])
+    testing.write_commit(root, 0, [testing.protocol(), testing.metadata(schema)])
+    rng = random.Random(7)
+    texts = ["".join(rng.choices("abcdefgh", k=5000)) for _ in range(40)]
+    adds = [
+        testing.add(f"f{n}", minValues={"text": t}, maxValues={"text": t})
+        for n, t in enumerate(texts)
+    ]
+    testing.write_commit(root, 1, adds)
+    damage.put(root, [f"f{n}" for n in range(40)])
+    repair(root)
+    size = {
+        name: sum(map(len, damage.files_of(root / name).values())) for name in (LOG, "repaired")
+    }
+    assert size["repaired"] < size[LOG] / 10
+
+
+def test_every_field_survives(root):
+    full = testing.add(
+        "a/b=1/c.split",
+        {"day": "2024-01-01"},
+        stats='{"numRecords": 3, "nullCount": {"id": 0}}',
+        tags={"a": 'b "c"'},
+        minValues={"id": "1", "strange": "kept"},
+        maxValues={"id": "2"},
+        numRecords=3,
+        footerStartOffset=1,
+        footerEndOffset=2,
+        hotcacheStartOffset=3,
+        hotcacheLength=4,
+        hasFooterOffsets=True,
+        timeRangeStart="2024",
+        timeRangeEnd="2025",
+        splitTags=["x", "y"],
+        deleteOpstamp=5,
+        numMergeOps=6,
+        docMappingJson='{"f":[1]}',
+        uncompressedSizeBytes=7,
+        docMappingRef="ref",
+        companionSourceFiles=["s"],
+        companionDeltaVersion=8,
+        companionFastFieldMode="HYBRID",
+    )
+    meta = testing.metadata(SCHEMA, ["day"], configuration={"a": "b"})
+    meta["metaData"] |= {"name": "n", "description": "d"}
+    features = {"readerFeatures": ["skippedFiles"], "writerFeatures": ["skippedFiles"]}
+    testing.write_commit(root, 0, [testing.protocol(3, 3, **features), meta])
+    testing.write_commit(root, 1, [full | {"add": full["add"] | {"dataChange": False}}])
+    damage.put(root, ["a/b=1/c.split"])
+    before = arrowlog.Table(root).snapshot()
+    repair(root)
+    after = swap(root).snapshot()
+    assert (after.metadata, after.protocol) == (before.metadata, before.protocol)
+    assert json.loads(add_lines(after.state.adds)[0])["add"] == without_nulls(full["add"])
+
+
+def test_the_unfinished_repair_of_another_state_is_refused(events):
+    repair(events)
+    for name in (POINTER, f"{1:020d}.checkpoint.json"):
+        os.unlink(events / "repaired" / name)
+    os.unlink(commit(events, 6))
+    before = damage.fingerprint(events / "repaired")
+    assert_error(arrowlog.repair(events / LOG, events / "repaired"), "of another repair")
+    assert damage.fingerprint(events / "repaired") == before
+
+
+def test_many_files_are_found_by_listing_and_progress_is_told(root):
+    keys = [f"day=2024-01-0{n % 4 + 1}/f{n}" for n in range(200)] + ["alone", "far/away"]
+    testing.write_commit(root, 0, OPENING)
+    testing.write_commit(root, 1, [testing.add(key, {"day": None}) for key in keys])
+    damage.put(root, keys[:150] + keys[-2:])
+    told = []
+    row, _ = repair(root, progress=lambda done, total: told.append((done, total)))
+    assert (row["valid_splits"], row["missing_splits"]) == (152, 50)
+    assert told[-1] == (202, 202)
+    assert told == sorted(told)
+
+
+@pytest.mark.parametrize("kind", ["memory", "s3fs-moto", "obstore-moto"])
+def test_in_every_store(kind, request, monkeypatch):
+    place = places.make(kind, request)
+    options = {"store.accelerate": kind != "s3fs-moto"}
+    for version, actions in enumerate([OPENING, [GOOD, testing.add("gone", {"day": None})]]):
+        place.put(f"{LOG}/{version:020d}.json", testing.lines(actions))
+    place.put(f"{LOG}/{2:020d}.json", b"{")
+    place.put("good.parquet", b"1")
+    before = place.store.stats_from(LOG)
+    how = {"storage_options": place.options, "options": options}
+    row = arrowlog.repair(f"{place.uri}/{LOG}", f"{place.uri}/mended/{LOG}", **how).to_pylist()[0]
+    assert row["status"] == "SUCCESS"
+    assert (row["source_version"], row["valid_splits"], row["missing_splits"]) == (1, 1, 1)
+    assert place.store.stats_from(LOG) == before
+    table = arrowlog.Table(f"{place.uri}/mended", place.options, options=options)
+    assert paths(table.snapshot()) == ["good.parquet"]
+    again = arrowlog.repair(f"{place.uri}/{LOG}", f"{place.uri}/mended/{LOG}", **how)
+    assert_error(again, "is not empty")
+
+
+def test_thousands_of_questions_become_one_walk(monkeypatch):
+    from arrowlog.upkeep import presence
+
+    place = places.Memory()
+    monkeypatch.setattr(type(place.store), "cheap_stat", False)
+    monkeypatch.setattr(presence, "_QUESTIONS_MAX", 3)
+    monkeypatch.setattr(type(place.store), "stat", None)
+    keys = [f"day={n}/f" for n in range(10)]
+    for key in keys[:4]:
+        place.put(key, b"1")
+    found = presence.present(place.store, pa.chunked_array([keys]))
+    assert found.to_pylist() == [True] * 4 + [False] * 6
+
+
+@pytest.mark.parametrize(
+    ("uri", "found"),
+    [
+        ("s3://b/t/_transaction_log", ("s3://b/t", "_transaction_log")),
+        ("s3://b/_transaction_log/", ("s3://b", "_transaction_log")),
+        ("/data/log", ("/data", "log")),
+        ("memory://x/y", ("memory://x", "y")),
+        ("/log", ("/", "log")),
+    ],
+)
+def test_the_address_of_a_log_is_that_of_its_table_and_a_name(uri, found):
+    assert split_log(uri) == found
+
+
+def test_no_warning_of_python_is_raised(events):
+    os.unlink(commit(events, 3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert repair(events)[0]["status"] == "SUCCESS"
