@@ -30,24 +30,24 @@ class Asking:
 
     def __init__(self, follower: Follower) -> None:
         """Nothing is read yet."""
-        self._follower = follower
+        self.follower = follower
         self._lock = RLock()
         self._known: tuple[object, Sources] | None = None
         self._asked: Asked | None = None
 
     def _newest(self) -> tuple[int, Listing | None]:
         """The newest version; the log is listed where no snapshot is at hand to follow."""
-        if self._follower.latest is not None:
-            return self._follower.newest().version, None
-        listing = list_log(self._follower.store)
+        if self.follower.latest is not None:
+            return self.follower.newest().version, None
+        listing = list_log(self.follower.store)
         segment = plan(listing, None)
         if segment.checkpoint is not None or segment.gap is not None:
-            return self._follower.newest().version, None  # which is cheap, or has a warning to give
+            return self.follower.newest().version, None  # which is cheap, or has a warning to give
         return segment.version, listing
 
     def past(self, version: int, listing: Listing | None) -> Past:
         """The past up to a version, as it is in the log now."""
-        follower = self._follower
+        follower = self.follower
         found = list_log(follower.store) if listing is None else listing
         return Past(follower.store, found, follower.config, earliest(found, version), version)
 
@@ -55,7 +55,7 @@ class Asking:
         """What the views are made of; the same as before if there is nothing new."""
         from arrowlog.sql.views import Sources
 
-        follower = self._follower
+        follower = self.follower
         with self._lock:
             version, listing = self._newest()
             known = listing or (self._known and self._known[1].past.listing)

@@ -130,16 +130,16 @@ _PLAIN = (
 )
 
 
-def overview(
-    uri: str, snapshot: Snapshot, asking: Asking, config: Config, commits: int
-) -> Overview:
-    """Look at a snapshot, its log and the last commits."""
+def overview(asking: Asking, commits: int) -> Overview:
+    """Look at the newest snapshot, its log and the last commits."""
+    follower = asking.follower
+    snapshot = follower.newest()
     past = asking.past(snapshot.version, None)
     bases = [v for v in checkpoint_versions(past.listing) if v <= snapshot.version]
     checkpoint = bases[0] if bases else None
     since = snapshot.version - (-1 if checkpoint is None else checkpoint)
     return Overview(
-        uri,
+        follower.store.root,
         snapshot.version,
         past.first,
         snapshot.num_files,
@@ -153,7 +153,7 @@ def overview(
         checkpoint,
         since,
         asking.history(commits),
-        tuple(_warnings(snapshot, past.note(), since, config)),
+        tuple(_warnings(snapshot, past.note(), since, follower.config)),
     )
 
 
