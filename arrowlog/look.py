@@ -6,6 +6,7 @@ Whatever comes from a log is escaped.
 
 from __future__ import annotations
 
+import re
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _LEFT = ' style="text-align:left"'
 _RIGHT = ' style="text-align:right"'
 
@@ -27,6 +29,15 @@ def size_text(count: int) -> str:
     while abs(size) >= 999.95 and unit < len(_UNITS) - 1:
         size, unit = size / 1000, unit + 1
     return f"{count} B" if unit == 0 else f"{size:.1f} {_UNITS[unit]}"
+
+
+def plain(text: str) -> str:
+    r"""A text without characters that would command a terminal: those are shown as what they are.
+
+    >>> print(plain("a\nb\x1b[31m"))
+    a\nb\x1b[31m
+    """
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
 def count_text(count: int | None) -> str:
@@ -46,7 +57,7 @@ def text_table(
     >>> text_table(["file", "size"], [["a", "1"], ["bb", "22"]], right=[1])
     ['file  size', 'a        1', 'bb      22']
     """
-    table = [tuple(heads), *map(tuple, rows)]
+    table = [tuple(heads), *(tuple(map(plain, row)) for row in rows)]
     widths = [max(len(row[i]) for row in table) for i in range(len(heads))]
     return [
         "  ".join(

@@ -8,13 +8,11 @@ from arrowlog.commit import creation, operations
 from arrowlog.commit.clock import SystemClock
 from arrowlog.commit.committer import Committer
 from arrowlog.config import resolve
-from arrowlog.errors import ArrowlogError, InvalidRequest
+from arrowlog.errors import InvalidRequest
 from arrowlog.log.store import open_store
-from arrowlog.look import html_card
 from arrowlog.scan.plan import scan
 from arrowlog.sql.ask import Asking
-from arrowlog.sql.diff import diff
-from arrowlog.sql.overview import overview
+from arrowlog.sql.questions import Questions
 from arrowlog.state.follow import Follower
 from arrowlog.state.travel import Moment, to_millis
 from arrowlog.upkeep import actions as upkeep
@@ -26,14 +24,10 @@ from arrowlog.upkeep.statistics import update_statistics
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    import pyarrow as pa
+    from collections.abc import Iterable, Mapping, Sequence
 
     from arrowlog.commit.transaction import CommitResult
     from arrowlog.scan.plan import ScanPlan
-    from arrowlog.sql.diff import Diff
-    from arrowlog.sql.overview import Overview
     from arrowlog.state.cache import CacheStats
     from arrowlog.state.checkpoint import CheckpointResult
     from arrowlog.state.snapshot import Snapshot
@@ -44,7 +38,7 @@ if TYPE_CHECKING:
     from arrowlog.upkeep.vacuum import VacuumResult
 
 
-class Table:
+class Table(Questions):
     """A table in the lake: a folder of data files and its transaction log.
 
     >>> import arrowlog
@@ -460,40 +454,6 @@ class Table:
         """Wait until a checkpoint that is being made after a commit is done; whether it is."""
         return self._keeper.wait(seconds)
 
-    def history(
-        self, limit: int | None = None, *, progress: Callable[[int, int], None] | None = None
-    ) -> pa.Table:
-        """One row a commit, newest first: when, what, by whom, how many files, bytes and rows.
-
-        With `limit` only so many commits are read. See the README for the columns. `progress` is
-        told how many commits are read, of how many.
-        """
-        return self._asking.history(limit, progress)
-
-    def diff(self, a: int, b: int) -> Diff:
-        """What is different at version `b` from version `a`, in either direction."""
-        return diff(self.snapshot(a), self.snapshot(b))
-
-    def sql(self, query: str) -> Any:
-        """Ask the log: a DuckDB relation over its past, worked out when it is looked at.
-
-        There are the views `commits`, `actions`, `adds`, `removes`, `skips`, `metadata`,
-        `protocols`, `checkpoints`, `files`, `file_lifetimes`, `coverage`, and `files_at(version)`.
-        """
-        return self._asking.sql(query)
-
-    def query(self, query: str, *, progress: Callable[[int, int], None] | None = None) -> pa.Table:
-        """The same, worked out now. What is wrong with the query or the log is an error of ours."""
-        return self._asking.query(query, progress)
-
-    def connect(self) -> Any:
-        """A DuckDB connection of your own with the same views, as the log is now."""
-        return self._asking.connect()
-
-    def overview(self, commits: int = 5) -> Overview:
-        """Is the table healthy, and what is in it: the newest version on one screen."""
-        return overview(self.uri, self.snapshot(), self._asking, self._follower.config, commits)
-
     def cache_stats(self) -> CacheStats:
         """How often answers came from memory: five hit rates, as the original has them."""
         return self._follower.stats
@@ -507,14 +467,6 @@ class Table:
         latest = self._follower.latest
         known = "" if latest is None else f", version={latest.version}"
         return f"Table({self.uri!r}{known})"
-
-    def _repr_html_(self) -> str:
-        """The newest version, for notebooks; a log that cannot be read says why."""
-        place = html_card(self.uri, ())
-        try:
-            return place + self.snapshot()._repr_html_()
-        except ArrowlogError as error:
-            return html_card(self.uri, [(type(error).__name__, str(error))])
 
 
 def add_parquet(

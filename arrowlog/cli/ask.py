@@ -14,6 +14,7 @@ from arrowlog.look import size_text
 if TYPE_CHECKING:
     import arrowlog
 
+_COLOURS = {"warning:": "yellow", "healthy:": "green"}
 _COMMIT = ("version", "timestamp", "operation", "adds", "removes", "bytes", "rows")
 
 
@@ -31,10 +32,12 @@ def info(table: arrowlog.Table, output: str, limit: int | None) -> None:
       arrowlog info s3://bucket/events --output json
     """
     found = table.overview(5 if limit is None else limit)
-    if output == "text":
-        print(found)
-    else:
+    if output != "text":
         show(found.to_arrow(), output)
+        return
+    for line in str(found).splitlines():
+        first = line.partition(" ")[0]
+        click.secho(line, fg=_COLOURS.get(first), bold=first in ("version", found.uri) or None)
 
 
 @commands.command()

@@ -88,6 +88,16 @@ STEPS = (
         ),
     ),
     Step(
+        "Ask the log: every commit and every file it ever had, in SQL",
+        (
+            'query = "SELECT operation, sum(adds) AS files, sum(bytes) AS bytes FROM commits"',
+            'table.query(query + " WHERE operation IS NOT NULL GROUP BY ALL ORDER BY ALL")',
+            "lived = 'SELECT \"partition.day\" AS day, begin_version, end_version'",
+            'table.query(lived + " FROM file_lifetimes ORDER BY ALL LIMIT 3")',
+            "table.diff(added.version, 7)",
+        ),
+    ),
+    Step(
         "A damaged commit is never passed over in silence",
         ("damage(version=9)", "table.snapshot()"),
         arrowlog.LogCorrupt,

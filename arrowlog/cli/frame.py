@@ -147,7 +147,7 @@ def run() -> int:
     """Run a command; an error of ours is one sentence and exit code 1, wrong usage is 2."""
     warnings.showwarning = _told
     try:
-        commands.main(standalone_mode=False)
+        commands.main(prog_name="arrowlog", standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
         error.show()

@@ -81,7 +81,7 @@ def matches(names: Sequence[str], line: str) -> list[str]:
     """What the last word of a line may become.
 
     >>> matches(["commits", "coverage", "min.id"], "SELECT * FROM co")
-    ['commits', 'coverage']
+    ['commits', 'coverage', 'COUNT']
     >>> matches(["min.id"], 'SELECT m')
     ['"min.id"', 'MIN', 'MAX']
     """

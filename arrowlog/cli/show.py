@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -11,12 +10,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.csv as pv
 
+from arrowlog.look import plain
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FORMS = ("text", "json", "csv", "arrow")
 _GAP = 2
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")  # a log must not command a terminal
 _TEXT_MIN = 24  # to what a column of text may be cut before columns are left out
 _JSON_ROWS = 1 << 13
 
@@ -62,7 +62,7 @@ def _text(table: pa.Table) -> None:
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
     room = console.width if console.is_terminal else None
-    heads = list(table.column_names)
+    heads = [plain(name) for name in table.column_names]
     cells = [[_cell(value) for value in column.to_pylist()] for column in table.columns]
     right = [_counts(column.type) for column in table.columns]
     widths = [
@@ -124,7 +124,7 @@ def _cell(value: object) -> str:
         return ""
     if isinstance(value, datetime):
         return f"{value:%Y-%m-%d %H:%M:%S}"
-    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], str(value))
+    return plain(str(value))
 
 
 def _counts(kind: pa.DataType) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from arrowlog.errors import InvalidRequest
+from arrowlog.errors import InvalidRequest, LogCorrupt
 from arrowlog.log.names import LOG, commit_name
 from arrowlog.log.segment import earliest, plan
 from arrowlog.sql import sheets
@@ -30,24 +30,24 @@ class Asking:
 
     def __init__(self, follower: Follower) -> None:
         """Nothing is read yet."""
-        self._follower = follower
+        self.follower = follower
         self._lock = RLock()
         self._known: tuple[object, Sources] | None = None
         self._asked: Asked | None = None
 
     def _newest(self) -> tuple[int, Listing | None]:
         """The newest version; the log is listed where no snapshot is at hand to follow."""
-        if self._follower.latest is not None:
-            return self._follower.newest().version, None
-        listing = list_log(self._follower.store)
+        if self.follower.latest is not None:
+            return self.follower.newest().version, None
+        listing = list_log(self.follower.store)
         segment = plan(listing, None)
         if segment.checkpoint is not None or segment.gap is not None:
-            return self._follower.newest().version, None  # which is cheap, or has a warning to give
+            return self.follower.newest().version, None  # which is cheap, or has a warning to give
         return segment.version, listing
 
     def past(self, version: int, listing: Listing | None) -> Past:
         """The past up to a version, as it is in the log now."""
-        follower = self._follower
+        follower = self.follower
         found = list_log(follower.store) if listing is None else listing
         return Past(follower.store, found, follower.config, earliest(found, version), version)
 
@@ -55,7 +55,7 @@ class Asking:
         """What the views are made of; the same as before if there is nothing new."""
         from arrowlog.sql.views import Sources
 
-        follower = self._follower
+        follower = self.follower
         with self._lock:
             version, listing = self._newest()
             known = listing or (self._known and self._known[1].past.listing)
@@ -87,6 +87,9 @@ class Asking:
 
     def query(self, query: str, progress: Progress | None = None) -> pa.Table:
         """The answer to a query, worked out now."""
+        return self._whatever_goes(lambda: self._query(query, progress))
+
+    def _query(self, query: str, progress: Progress | None) -> pa.Table:
         import duckdb
 
         from arrowlog.sql.views import explained
@@ -98,9 +101,21 @@ class Asking:
             found = asked.sql(query)
             return pa.table({}) if found is None else found.to_arrow_table()
         except duckdb.Error as error:
-            raise explained(error, asked.sources) from None
+            told = explained(error, asked.sources)
+            raise told from told.__cause__
         finally:
             past.watch = None
+
+    def _whatever_goes(self, ask: Callable[[], pa.Table]) -> pa.Table:
+        """Ask; if a clean-up takes away what was listed meanwhile, look anew and ask once more."""
+        try:
+            return ask()
+        except LogCorrupt as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+        with self._lock:
+            self._known = self._asked = None
+        return ask()
 
     def connect(self) -> Any:
         """A connection with the views that nobody else has."""
@@ -118,10 +133,15 @@ class Asking:
             isinstance(limit, bool) or not isinstance(limit, int) or limit < 0
         ):
             raise InvalidRequest(f"{limit!r} is not a number of commits.", next="Give 0, 1, 2, …")
+        return self._whatever_goes(lambda: self._history(limit, progress))
+
+    def _history(self, limit: int | None, progress: Progress | None) -> pa.Table:
         past = self.sources().past if limit is None else self.past(*self._newest())
         past.watch = progress
         pieces = past.pieces() if limit is None else past.recent(limit)
-        tables = [sheets.commits(piece, COMMITS.names, past.written) for piece in pieces]
-        past.watch = None
+        try:
+            tables = [sheets.commits(piece, COMMITS.names, past.written) for piece in pieces]
+        finally:
+            past.watch = None
         whole = pa.concat_tables([COMMITS.empty_table(), *tables])
         return whole.sort_by([("version", "descending")])

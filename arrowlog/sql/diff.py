@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.look import count_text, html_card, html_table, size_text, text_table
+from arrowlog.look import count_text, html_card, html_table, plain, size_text, text_table
 from arrowlog.scan.engine import quoted
 from arrowlog.sql import sheets
 from arrowlog.sql.sheets import Types
@@ -154,8 +154,8 @@ class Diff:
         if self.empty:
             return f"version {self.a} → {self.b}: nothing is different"
         lines = [f"version {self.a} → {self.b}", *text_table(_HEADS, self._summary(), (1, 2, 3))]
-        lines += [str(change) for change in self.changes]
-        lines += [f"{sign} {path}  {size}" for sign, path, size in self._some()]
+        lines += [plain(str(change)) for change in self.changes]
+        lines += [f"{sign} {plain(path)}  {size}" for sign, path, size in self._some()]
         if self.files.num_rows > _SHOWN:
             lines.append(f"… and {self.files.num_rows - _SHOWN:,} more")
         return "\n".join(lines)

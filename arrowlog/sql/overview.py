@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from arrowlog.log.arrays import number
 from arrowlog.log.segment import checkpoint_versions
-from arrowlog.look import count_text, html_card, html_table, size_text, text_table
+from arrowlog.look import count_text, html_card, html_table, plain, size_text, text_table
 
 if TYPE_CHECKING:
     from arrowlog.config import Config
@@ -99,14 +99,16 @@ class Overview:
     def __str__(self) -> str:
         """Facts, columns, the last commits, and what needs eyes: about twenty lines."""
         lines = [self.uri]
-        lines += [f"{name:<11} {value}" for name, value in self._facts()]
-        wrapped = textwrap.wrap(self._columns(), _WIDTH - 12) or ["none"]
+        lines += [f"{name:<11} {plain(value)}" for name, value in self._facts()]
+        wrapped = textwrap.wrap(plain(self._columns()), _WIDTH - 12) or ["none"]
         if len(wrapped) > _SCHEMA_LINES:
             more = len(self.schema)
             wrapped = [*wrapped[: _SCHEMA_LINES - 1], f"… {more} columns in all"]
         lines += [f"{'' if n else 'columns':<11} {text}" for n, text in enumerate(wrapped)]
         lines += ["", *text_table(_HEADS, self._rows(), _NUMBERS), ""]
-        lines += [f"warning: {text}" for text in self.warnings] or ["healthy: nothing to warn of"]
+        lines += [f"warning: {plain(text)}" for text in self.warnings] or [
+            "healthy: nothing to warn of"
+        ]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -130,16 +132,16 @@ _PLAIN = (
 )
 
 
-def overview(
-    uri: str, snapshot: Snapshot, asking: Asking, config: Config, commits: int
-) -> Overview:
-    """Look at a snapshot, its log and the last commits."""
+def overview(asking: Asking, commits: int) -> Overview:
+    """Look at the newest snapshot, its log and the last commits."""
+    follower = asking.follower
+    snapshot = follower.newest()
     past = asking.past(snapshot.version, None)
     bases = [v for v in checkpoint_versions(past.listing) if v <= snapshot.version]
     checkpoint = bases[0] if bases else None
     since = snapshot.version - (-1 if checkpoint is None else checkpoint)
     return Overview(
-        uri,
+        follower.store.root,
         snapshot.version,
         past.first,
         snapshot.num_files,
@@ -153,7 +155,7 @@ def overview(
         checkpoint,
         since,
         asking.history(commits),
-        tuple(_warnings(snapshot, past.note(), since, config)),
+        tuple(_warnings(snapshot, past.note(), since, follower.config)),
     )
 
 

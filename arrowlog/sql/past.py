@@ -19,6 +19,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from arrowlog.errors import LogCorrupt
 from arrowlog.log.actions import FIELDS
 from arrowlog.log.arrays import number
 from arrowlog.log.decode import LINE_BITS
@@ -133,9 +134,18 @@ class Past:
 
     def recent(self, count: int) -> Iterator[Piece]:
         """The newest commits alone, which are not kept."""
-        newest = self.commits[max(0, len(self.commits) - count) :]
-        for actions in stream(self.store, self.config, newest):
-            yield _piece(actions, self.store.root)
+        yield from self._read(self.commits[max(0, len(self.commits) - count) :])
+
+    def _read(self, commits: Sequence[tuple[int, str]]) -> Iterator[Piece]:
+        try:
+            for actions in stream(self.store, self.config, commits):
+                yield _piece(actions, self.store.root)
+        except FileNotFoundError as error:
+            raise LogCorrupt(
+                "it was listed, and is gone.",
+                next="A clean-up may have taken it meanwhile; ask again.",
+                file=str(error).removeprefix(f"{self.store.root}/"),
+            ) from error
 
     def written(self, version: int) -> int | None:
         """When the file of a commit was written, by the store's clock; one listing for all."""
@@ -156,10 +166,7 @@ class Past:
             if found is None:
                 start = block * BLOCK_COMMITS
                 run = self.commits[start : start + BLOCK_COMMITS]
-                found = [
-                    self._kept(_piece(actions, self.store.root))
-                    for actions in stream(self.store, self.config, run)
-                ]
+                found = [self._kept(piece) for piece in self._read(run)]
                 self._blocks[block] = found
                 if self.watch is not None:
                     self.watch(min(start + len(run), len(self.commits)), len(self.commits))

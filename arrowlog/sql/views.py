@@ -222,7 +222,8 @@ class Asked:
                     return self.connection.sql(query)
             return self.whole().connection.sql(query)
         except duckdb.Error as error:
-            raise explained(error, self.sources) from None
+            told = explained(error, self.sources)
+            raise told from told.__cause__
 
     def _register(self, datasets: dict[str, Lazy]) -> None:
         for name, dataset in datasets.items():

@@ -229,6 +229,7 @@ def test_a_log_does_not_command_the_terminal(tmp_path):
     root = small.write(tmp_path / "t")
     bell = testing.add("bell\x07\x1b[31mred\n.parquet", {"day": None})
     testing.write_commit(root, 2, [bell])
-    seen, _ = on_terminal("files", str(root))
-    assert "\x1b[31m" not in seen
-    assert "\\x07" in seen
+    for command in (("files",), ("diff", "1", "2"), ("sql", "FROM files")):
+        seen, _ = on_terminal(command[0], str(root), *command[1:])
+        assert "\x1b[31m" not in seen
+        assert "\\x07" in seen

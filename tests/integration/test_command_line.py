@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -28,6 +29,8 @@ def test_the_demo_shows_the_main_job():
     assert "ConcurrentRemove: Version 7 (DELETE) removed 'day=2024-01-01/part-" in done.stdout
     assert "Snapshot(version=3, files=3" in done.stdout
     assert "(8, Snapshot(version=8, files=4" in done.stdout
+    assert re.search(r"DELETE +0 +0 *\n +RESTORE +1 ", done.stdout)  # the answer of a query
+    assert "Diff(4 → 7, added=2, removed=1, changed=0, changes=0)" in done.stdout
     assert "LogCorrupt: _transaction_log/00000000000000000009.json, line 1" in done.stdout
     assert "\x1b[" not in done.stdout  # no colours when piped
 
@@ -54,6 +57,20 @@ def test_help_teaches():
     text = run("scan", "--help").stdout
     assert "\n  Examples:\n    arrowlog scan /data/events" in text  # a line each, nothing escaped
     assert "\\b" not in text
+
+
+def test_the_shell_completes_commands_and_options():
+    asked = {"_ARROWLOG_COMPLETE": "bash_source"}
+    command = [sys.executable, "-m", "arrowlog.cli"]
+    script = subprocess.run(
+        command, env={**os.environ, **asked}, capture_output=True, text=True, check=False
+    )
+    assert "_arrowlog_completion" in script.stdout
+    asked = {"_ARROWLOG_COMPLETE": "bash_complete", "COMP_WORDS": "arrowlog hi", "COMP_CWORD": "1"}
+    found = subprocess.run(
+        command, env={**os.environ, **asked}, capture_output=True, text=True, check=False
+    )
+    assert found.stdout == "plain,history\n"
 
 
 def test_options_of_the_store_and_settings(events):

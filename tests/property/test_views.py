@@ -14,7 +14,7 @@ from arrowlog import testing
 from arrowlog.log import decode
 from arrowlog.sql import past
 
-SEEDS = cases(36)
+SEEDS = cases(24)
 BATCH = 12
 VERSIONS = 10
 

@@ -175,6 +175,74 @@ def test_checkpoints_are_listed(tmp_path):
     assert table.sql(query).fetchall() == [(1, "json", 1, True), (1, "parquet", 2, True)]
 
 
+def test_a_clean_up_meanwhile_is_no_trouble(tmp_path):
+    table = arrowlog.Table.create(
+        tmp_path / "t", small.SCHEMA, ["day"], {"checkpoint.enabled": "false"}
+    )
+    for name in ("a", "b", "c"):
+        table.append([arrowlog.add_file(name, {"day": None}, size=7)])
+    opened = arrowlog.Table(tmp_path / "t")
+    relation = opened.sql("FROM commits")  # listed, and not read
+    table.checkpoint()
+    for version in (1, 2):
+        os.remove(tmp_path / "t" / "_transaction_log" / f"{version:020d}.json")
+    with pytest.raises(duckdb.Error, match="it was listed, and is gone"):
+        relation.fetchall()
+    assert opened.query("SELECT min(version) AS v FROM commits")["v"].to_pylist() == [3]
+    assert opened.history()["version"].to_pylist() == [3]
+    assert opened.query("FROM file_lifetimes").num_rows == 3
+
+
+def test_views_end_before_a_gap(tmp_path):
+    root = small.write(tmp_path / "t")
+    testing.write_commit(root, 3, [testing.add("later", {"day": None})])
+    table = arrowlog.Table(root)
+    with pytest.warns(arrowlog.ArrowlogWarning, match="version 2 is missing"):
+        assert table.query("SELECT max(version) AS v FROM commits")["v"].to_pylist() == [1]
+    assert table.query("SELECT path FROM file_lifetimes")["path"].to_pylist() == ["good.parquet"]
+    assert table.query("FROM coverage")["last_version"].to_pylist() == [1]
+
+
+def test_a_log_that_is_a_checkpoint_alone(tmp_path):
+    table = arrowlog.Table.create(tmp_path / "t", small.SCHEMA, ["day"])
+    table.append([arrowlog.add_file("a", {"day": None}, size=7)])
+    table.checkpoint()
+    for version in (0, 1):
+        os.remove(tmp_path / "t" / "_transaction_log" / f"{version:020d}.json")
+    opened = arrowlog.Table(tmp_path / "t")
+    assert opened.history().num_rows == 0
+    assert opened.query("FROM adds").num_rows == 0
+    lives = opened.query("SELECT path, begin_version, begin_known FROM file_lifetimes")
+    assert lives.to_pylist() == [{"path": "a", "begin_version": 1, "begin_known": False}]
+    assert opened.query("SELECT version, line FROM metadata").to_pylist() == [
+        {"version": 1, "line": None}
+    ]
+    assert opened.overview().num_files == 1
+    note = opened.query("FROM coverage")["note"][0].as_py()
+    assert note == "history begins with version 1: what came before was cleaned up"
+
+
+def test_a_checkpoint_in_the_place_of_a_commit(tmp_path):
+    table = arrowlog.Table.create(
+        tmp_path / "t", small.SCHEMA, ["day"], {"checkpoint.enabled": "false"}
+    )
+    for name in ("a", "b", "c"):
+        table.append([arrowlog.add_file(name, {"day": None}, size=7)])
+        if name == "b":
+            table.checkpoint()
+    os.remove(tmp_path / "t" / "_transaction_log" / f"{2:020d}.json")
+    opened = arrowlog.Table(tmp_path / "t")
+    assert opened.earliest_version == 0
+    query = "SELECT path, begin_version, end_version, begin_known FROM file_lifetimes ORDER BY ALL"
+    assert opened.sql(query).fetchall() == [
+        ("a", 1, 2, True),
+        ("a", 2, None, False),
+        ("b", 2, None, False),
+        ("c", 3, None, True),
+    ]
+    assert "the commits of versions 2 are gone" in str(opened.overview())
+
+
 def test_a_protocol_of_the_future_is_not_believed(tmp_path):
     root = small.write(tmp_path / "t")
     testing.write_commit(root, 2, [testing.protocol(9, 9)])
