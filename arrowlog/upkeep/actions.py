@@ -9,6 +9,7 @@ from arrowlog.commit.operations import upgrade_protocol
 from arrowlog.config import parse_duration_ms
 from arrowlog.errors import ArrowlogWarning, InvalidRequest
 from arrowlog.state.apply import check_writable
+from arrowlog.state.follow import FRESH_SECONDS
 from arrowlog.state.load import list_log
 from arrowlog.state.travel import Moment, to_millis
 from arrowlog.upkeep.checkpoints import FEATURE, make_checkpoint
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from arrowlog.commit.committer import Committer
+    from arrowlog.config import Config
     from arrowlog.state.checkpoint import CheckpointResult
     from arrowlog.upkeep.checkpoints import Keeper
     from arrowlog.upkeep.compact import CompactResult, Wish
@@ -131,6 +133,23 @@ def compact(
     return compact_files(committer, wanted, dry_run=dry_run, runner=runner, progress=progress)
 
 
+def _let_writers_look(committer: Committer, config: Config) -> None:
+    """Wait until nobody builds on a version whose next one is about to go.
+
+    Where asking costs next to nothing, writers look for a checkpoint beyond what they know before
+    each commit. Over a network they rely for some seconds on what they have seen: a commit that is
+    older than that, nobody takes for one yet to come.
+    """
+    if committer.store.cheap_stat:
+        return
+    now = committer.clock.now_ms()
+    doomed = foresee(committer.store, config, AT_ONCE, now).doomed
+    youngest = max((f.stat.mtime_ms for f in doomed if f.kind == "commit"), default=0)
+    left = FRESH_SECONDS + 1 - (now - youngest) / 1000
+    if left > 0:
+        committer.clock.sleep(min(left, FRESH_SECONDS + 1))
+
+
 def truncate_history(committer: Committer, keeper: Keeper, *, dry_run: bool) -> CleanupResult:
     """Make a checkpoint of the newest version and delete the commits and checkpoints before it."""
     snapshot = committer.look()
@@ -140,6 +159,7 @@ def truncate_history(committer: Committer, keeper: Keeper, *, dry_run: bool) -> 
     if dry_run:
         return CleanupResult(foresee_truncation(committer.store, config, now), dry_run=True)
     checkpoint(committer, keeper)
+    _let_writers_look(committer, config)
     result = cleanup(committer.store, config, AT_ONCE, now, dry_run=False)
     if result.failures:
         warnings.warn(f"{committer.store.root}: {failed(result)}", ArrowlogWarning, stacklevel=3)

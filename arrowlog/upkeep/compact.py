@@ -281,6 +281,8 @@ def attempt(store: Store, task: Task, base: Snapshot | None = None) -> Attempt:
 
 def unchanged(state: State, group: Group) -> str | None:
     """None if the files of a group are live as they were planned; else one that is not."""
+    if not state.num_files:
+        return group.keys[0]
     keys = array_of(group.keys, pa.string())
     live = state.adds.filter(pc.is_in(state.adds["key"], value_set=keys))
     found = {

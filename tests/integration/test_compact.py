@@ -390,7 +390,8 @@ def test_a_column_added_meanwhile_goes_together(root, monkeypatch):
     assert read(table)["c1"].null_count == 36
 
 
-def test_every_store_is_compacted(place):
+def test_every_store_is_compacted(place, monkeypatch):
+    monkeypatch.setattr("arrowlog.commit.clock.SystemClock.sleep", lambda *_: None)
     how = {"storage_options": place.options}
     if hasattr(place, "accelerate"):
         how["options"] = {"store.accelerate": place.accelerate}
