@@ -103,7 +103,7 @@ def test_a_commit_that_landed_is_told_though_the_store_fails_right_after():
     store = fresh()
     table = table_on(store, FakeClock("a"))
     table.append([file("first")])
-    store.reads = [False, False, True]  # the mark, the gap; then the new mark
+    store.reads = [False] * 3 + [True]  # the mark, the pointer, the gap; then the new mark
     assert table.append([file("second")]).version == 5
     assert not store.reads
     assert table.append([file("third")]).version == 6
