@@ -45,6 +45,8 @@ PURE = (
     "stats",
     "texts",
     "retention",
+    "orphans",
+    "bins",
 )
 
 

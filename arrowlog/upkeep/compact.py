@@ -28,7 +28,7 @@ from arrowlog.log.arrays import array_of
 from arrowlog.scan.plan import scan
 from arrowlog.state.apply import check_writable
 from arrowlog.state.truncation import Truncation
-from arrowlog.upkeep.groups import Group, plan_groups
+from arrowlog.upkeep.bins import Group, plan_groups
 from arrowlog.upkeep.rewrite import Rewritten, Task, Unreadable, rewrite
 from arrowlog.upkeep.skips import Skips
 

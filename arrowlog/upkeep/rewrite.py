@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from arrowlog.log.store import Store
     from arrowlog.state.truncation import Truncation
-    from arrowlog.upkeep.groups import Group, Source
+    from arrowlog.upkeep.bins import Group, Source
 
 _BATCH_BYTES = 8 << 20
 _BATCH_ROWS = 1 << 16
