@@ -16,6 +16,7 @@ from arrowlog.upkeep.checkpoints import FEATURE, make_checkpoint
 from arrowlog.upkeep.cleanup import (
     AT_ONCE,
     CleanupResult,
+    carry_out,
     cleanup,
     failed,
     foresee,
@@ -28,13 +29,14 @@ from arrowlog.upkeep.retention import Policy, Retention
 from arrowlog.upkeep.vacuum import vacuum as vacuum_files
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from arrowlog.commit.committer import Committer
     from arrowlog.config import Config
     from arrowlog.state.checkpoint import CheckpointResult
     from arrowlog.upkeep.checkpoints import Keeper
     from arrowlog.upkeep.compact import CompactResult, Wish
+    from arrowlog.upkeep.retention import File
     from arrowlog.upkeep.vacuum import Progress, VacuumResult
 
 _READER = 3
@@ -133,7 +135,7 @@ def compact(
     return compact_files(committer, wanted, dry_run=dry_run, runner=runner, progress=progress)
 
 
-def _let_writers_look(committer: Committer, config: Config) -> None:
+def _let_writers_look(committer: Committer, doomed: Sequence[File]) -> None:
     """Wait until nobody builds on a version whose next one is about to go.
 
     Where asking costs next to nothing, writers look for a checkpoint beyond what they know before
@@ -142,10 +144,8 @@ def _let_writers_look(committer: Committer, config: Config) -> None:
     """
     if committer.store.cheap_stat:
         return
-    now = committer.clock.now_ms()
-    doomed = foresee(committer.store, config, AT_ONCE, now).doomed
     youngest = max((f.stat.mtime_ms for f in doomed if f.kind == "commit"), default=0)
-    left = FRESH_SECONDS + 1 - (now - youngest) / 1000
+    left = FRESH_SECONDS + 1 - (committer.clock.now_ms() - youngest) / 1000
     if left > 0:
         committer.clock.sleep(min(left, FRESH_SECONDS + 1))
 
@@ -159,8 +159,9 @@ def truncate_history(committer: Committer, keeper: Keeper, *, dry_run: bool) -> 
     if dry_run:
         return CleanupResult(foresee_truncation(committer.store, config, now), dry_run=True)
     checkpoint(committer, keeper)
-    _let_writers_look(committer, config)
-    result = cleanup(committer.store, config, AT_ONCE, now, dry_run=False)
+    found = foresee(committer.store, config, AT_ONCE, now)
+    _let_writers_look(committer, found.doomed)
+    result = carry_out(committer.store, config, found)  # and nothing that came meanwhile
     if result.failures:
         warnings.warn(f"{committer.store.root}: {failed(result)}", ArrowlogWarning, stacklevel=3)
     return result
