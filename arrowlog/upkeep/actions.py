@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from arrowlog.commit.committer import Committer
-    from arrowlog.config import Config
     from arrowlog.state.checkpoint import CheckpointResult
     from arrowlog.upkeep.checkpoints import Keeper
     from arrowlog.upkeep.compact import CompactResult, Wish

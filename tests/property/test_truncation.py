@@ -193,3 +193,49 @@ def test_restored_files_are_shortened_too(root):
     table.restore(1)
     files = table.refresh().files
     assert (files["min.t"].to_pylist(), files["min.n"].to_pylist()) == ([None], [1])
+
+
+WORDS = st.text(st.sampled_from("ab\ud7fe\ud7ff\ue000😀%_"), max_size=7)
+TESTS = {
+    "=": lambda value, word: value == word,
+    "<": lambda value, word: value < word,
+    "<=": lambda value, word: value <= word,
+    ">": lambda value, word: value > word,
+    ">=": lambda value, word: value >= word,
+    "!=": lambda value, word: value != word,
+}
+
+
+@settings(max_examples=cases(20))
+@given(
+    st.lists(st.lists(st.one_of(WORDS, st.none()), min_size=1, max_size=4), min_size=1, max_size=4),
+    st.lists(st.tuples(st.sampled_from(sorted(TESTS)), WORDS), min_size=4, max_size=8),
+    st.integers(1, 4),
+    st.sampled_from(["drop", "truncate"]),
+    st.sampled_from(["commits", "checkpoint", "foreign"]),
+)
+def test_no_query_loses_a_row(tmp_path_factory, files, asked, length, strategy, source):
+    root = tmp_path_factory.mktemp("t") / "table"
+    schema = pa.schema([("id", pa.int64()), ("word", pa.string())])
+    properties = {
+        "spark.indextables.stats.truncation.maxLength": str(length),
+        "spark.indextables.stats.truncation.strategy": strategy,
+    }
+    if source == "foreign":  # commits with long bounds, as others write them; then a checkpoint
+        properties["spark.indextables.stats.truncation.enabled"] = "false"
+    table = arrowlog.Table.create(root, schema, properties=properties)
+    rows = []
+    for words in files:
+        start = len(rows)
+        rows += words
+        ids = list(range(start, start + len(words)))
+        table.write(pa.table({"id": ids, "word": words}, schema=schema))
+    if source == "foreign":
+        table.set_properties({"spark.indextables.stats.truncation.enabled": "true"})
+    if source != "commits":
+        table.checkpoint()
+        table = arrowlog.Table(root)
+    for test, word in asked:
+        expected = [n for n, w in enumerate(rows) if w is not None and TESTS[test](w, word)]
+        found = table.scan([("word", test, word)]).to_polars().collect()["id"].to_list()
+        assert sorted(found) == expected, (test, word)
