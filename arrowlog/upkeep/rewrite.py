@@ -9,7 +9,6 @@ speaks of, and the rows that were written are all compared. A file that is not w
 from __future__ import annotations
 
 import os
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -107,6 +106,8 @@ class _Tally:
 
 def rewrite(store: Store, task: Task) -> Rewritten:
     """Put the rows of a group into a new file, which is in no commit yet."""
+    import tempfile
+
     import pyarrow.parquet as pq
 
     group = task.group

@@ -184,6 +184,22 @@ def test_adds_of_users_and_checkpoints_of_foreign_commits_are_shortened(root):
             path.with_name(path.name + ".away").rename(path)
 
 
+@pytest.mark.parametrize("strategy", ["drop", "truncate"])
+def test_a_bound_that_did_not_count_does_not_count_afterwards(strategy):
+    """The maps win over `stats`: what they lose must not be found there instead."""
+    cut = Truncation(max_length=3, strategy=strategy)
+    stats = json.dumps({"minValues": {"t": "m"}, "maxValues": {"t": "n"}, "other": "x" * 9})
+    last = "\ud7ff" * 9  # nothing is above it that could be written down
+    add = {"minValues": {"t": "abcdef"}, "maxValues": {"t": last}, "stats": stats}
+    done = truncate_fields(add, [], cut, SCHEMA)
+    inner = json.loads(done["stats"])
+    assert "t" not in (done["maxValues"] or {})
+    assert inner["maxValues"] == {}
+    assert inner["minValues"] == ({} if strategy == "drop" else {"t": "m"})
+    assert done["minValues"] == (None if strategy == "drop" else {"t": "abc"})
+    assert inner["other"] == "x" * 9
+
+
 def test_restored_files_are_shortened_too(root):
     long = "x" * 2000
     add = {"path": "b", "size": 1, "modificationTime": 1, "minValues": {"t": long, "n": "1"}}
