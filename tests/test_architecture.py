@@ -48,6 +48,8 @@ PURE = (
     "retention",
     "findings",
     "statements",
+    "orphans",
+    "bins",
 )
 
 

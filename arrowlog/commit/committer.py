@@ -222,7 +222,11 @@ class Committer:
         follower = self._follower
         age = self.clock.seconds() - max(self._contact, follower.asked)
         old = follower.latest is None or self._behind or age > self._fresh() or follower.odd
-        if old or not (follower.stands(self._mark) if self._mark else follower.unchanged()):
+        if (
+            old
+            or not (follower.stands(self._mark) if self._mark else follower.unchanged())
+            or self._overtaken()
+        ):
             self._refresh()
         latest = follower.latest
         assert latest is not None
@@ -233,6 +237,13 @@ class Committer:
             self._head = self._get_ready(self._head)
         self._check_next(self._head)
         return self._head
+
+    def _overtaken(self) -> bool:
+        """Whether somebody may have cleared away what follows the newest head that is known."""
+        latest = self._follower.latest
+        assert latest is not None
+        known = latest.version if self._head is None else max(self._head.version, latest.version)
+        return self._follower.overtaken(known)
 
     def _fresh(self) -> float:
         """How long a head may be built on unseen: less than any clean-up takes to remove it."""

@@ -16,9 +16,10 @@ from weakref import WeakSet
 
 from arrowlog.config import resolve
 from arrowlog.errors import ArrowlogError, InvalidRequest, LogCorrupt
-from arrowlog.log.names import LOG, commit_name, read_listing
+from arrowlog.log.names import LOG, POINTER, commit_name, read_listing
 from arrowlog.log.segment import earliest, plan
 from arrowlog.state.cache import Cache
+from arrowlog.state.checkpoint import read_pointer
 from arrowlog.state.load import follow, list_log, load
 from arrowlog.state.travel import version_at
 
@@ -78,6 +79,7 @@ class Follower:
         self.odd = False  # whether others write this log under names of another width
         self.looks = 0  # how often the store was asked for the newest version
         self._mark: Mark | None = None
+        self._pointer: Stat | None = None  # one that leads to nothing new
         self._lock = RLock()
         self._cache = Cache(_seconds(config))
         self._refreshing: Thread | None = None
@@ -249,6 +251,22 @@ class Follower:
         """Whether the commit by which the log is known stands, where that is cheap to tell."""
         return self._mark is not None and self.stands(self._mark)
 
+    def overtaken(self, version: int) -> bool:
+        """Whether there is a checkpoint beyond a version, where that is cheap to tell.
+
+        Then the commits that follow may have been taken away, and where they were nothing must be
+        put: `truncate_history` waits for nobody.
+        """
+        if not self.store.cheap_stat:
+            return False
+        found = self.store.stat(f"{LOG}/{POINTER}")
+        if found == self._pointer:
+            return False
+        if read_pointer(self.store) > version:
+            return True
+        self._pointer = found
+        return False
+
     def _made_anew(self) -> bool:
         mark = self._mark
         return mark is None or self.store.stat(f"{LOG}/{mark.name}") != mark.stat
@@ -282,7 +300,8 @@ class Follower:
         mark, latest = self._mark, self.latest
         if mark is None or latest is None:
             return False
-        if self.store.cheap_stat and time.monotonic() - self.asked < self._fresh():
+        quick = self.store.cheap_stat and time.monotonic() - self.asked < self._fresh()
+        if quick and not self.overtaken(latest.version):
             news = self._look(mark, latest.version)
         else:
             news = self._list(mark, latest.version)

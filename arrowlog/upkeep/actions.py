@@ -9,12 +9,14 @@ from arrowlog.commit.operations import upgrade_protocol
 from arrowlog.config import parse_duration_ms
 from arrowlog.errors import ArrowlogWarning, InvalidRequest
 from arrowlog.state.apply import check_writable
+from arrowlog.state.follow import FRESH_SECONDS
 from arrowlog.state.load import list_log
 from arrowlog.state.travel import Moment, to_millis
 from arrowlog.upkeep.checkpoints import FEATURE, make_checkpoint
 from arrowlog.upkeep.cleanup import (
     AT_ONCE,
     CleanupResult,
+    carry_out,
     cleanup,
     failed,
     foresee,
@@ -27,12 +29,13 @@ from arrowlog.upkeep.retention import Policy, Retention
 from arrowlog.upkeep.vacuum import vacuum as vacuum_files
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from arrowlog.commit.committer import Committer
     from arrowlog.state.checkpoint import CheckpointResult
     from arrowlog.upkeep.checkpoints import Keeper
     from arrowlog.upkeep.compact import CompactResult, Wish
+    from arrowlog.upkeep.retention import File
     from arrowlog.upkeep.vacuum import Progress, VacuumResult
 
 _READER = 3
@@ -131,6 +134,21 @@ def compact(
     return compact_files(committer, wanted, dry_run=dry_run, runner=runner, progress=progress)
 
 
+def _let_writers_look(committer: Committer, doomed: Sequence[File]) -> None:
+    """Wait until nobody builds on a version whose next one is about to go.
+
+    Where asking costs next to nothing, writers look for a checkpoint beyond what they know before
+    each commit. Over a network they rely for some seconds on what they have seen: a commit that is
+    older than that, nobody takes for one yet to come.
+    """
+    if committer.store.cheap_stat:
+        return
+    youngest = max((f.stat.mtime_ms for f in doomed if f.kind == "commit"), default=0)
+    left = FRESH_SECONDS + 1 - (committer.clock.now_ms() - youngest) / 1000
+    if left > 0:
+        committer.clock.sleep(min(left, FRESH_SECONDS + 1))
+
+
 def truncate_history(committer: Committer, keeper: Keeper, *, dry_run: bool) -> CleanupResult:
     """Make a checkpoint of the newest version and delete the commits and checkpoints before it."""
     snapshot = committer.look()
@@ -140,7 +158,9 @@ def truncate_history(committer: Committer, keeper: Keeper, *, dry_run: bool) -> 
     if dry_run:
         return CleanupResult(foresee_truncation(committer.store, config, now), dry_run=True)
     checkpoint(committer, keeper)
-    result = cleanup(committer.store, config, AT_ONCE, now, dry_run=False)
+    found = foresee(committer.store, config, AT_ONCE, now)
+    _let_writers_look(committer, found.doomed)
+    result = carry_out(committer.store, config, found)  # and nothing that came meanwhile
     if result.failures:
         warnings.warn(f"{committer.store.root}: {failed(result)}", ArrowlogWarning, stacklevel=3)
     return result

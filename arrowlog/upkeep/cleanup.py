@@ -133,6 +133,11 @@ def cleanup(
     retention = foresee(store, config, policy, now_ms)
     if dry_run:
         return CleanupResult(retention, dry_run=True)
+    return carry_out(store, config, retention)
+
+
+def carry_out(store: Store, config: Config, retention: Retention) -> CleanupResult:
+    """Delete what was foreseen."""
     keys = [file.key for file in retention.doomed]
     failures: list[str] = []
     for start in range(0, len(keys), _AT_ONCE):

@@ -28,7 +28,7 @@ from arrowlog.log.arrays import array_of
 from arrowlog.scan.plan import scan
 from arrowlog.state.apply import check_writable
 from arrowlog.state.truncation import Truncation
-from arrowlog.upkeep.groups import Group, plan_groups
+from arrowlog.upkeep.bins import Group, plan_groups
 from arrowlog.upkeep.rewrite import Rewritten, Task, Unreadable, rewrite
 from arrowlog.upkeep.skips import Skips
 
@@ -281,6 +281,8 @@ def attempt(store: Store, task: Task, base: Snapshot | None = None) -> Attempt:
 
 def unchanged(state: State, group: Group) -> str | None:
     """None if the files of a group are live as they were planned; else one that is not."""
+    if not state.num_files:
+        return group.keys[0]
     keys = array_of(group.keys, pa.string())
     live = state.adds.filter(pc.is_in(state.adds["key"], value_set=keys))
     found = {

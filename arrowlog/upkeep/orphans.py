@@ -108,7 +108,7 @@ def _without_partitions(key: pl.Expr, columns: Iterable[str]) -> pl.Expr:
         if column.startswith(("_", ".")):
             names = {column, quote(column, safe=" !$&'()+,;@[]^`{}~")}
             either = "|".join(_escaped(name) for name in sorted(names))
-            key = key.str.replace_all(rf"(^|/)(?:{either})=[^/]*/", "${1}p/")
+            key = key.str.replace_all(rf"(^|/)(?:{either})=", "${1}p=")
     return key
 
 

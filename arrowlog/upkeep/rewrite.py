@@ -9,7 +9,6 @@ speaks of, and the rows that were written are all compared. A file that is not w
 from __future__ import annotations
 
 import os
-import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
     from arrowlog.log.store import Store
     from arrowlog.state.truncation import Truncation
-    from arrowlog.upkeep.groups import Group, Source
+    from arrowlog.upkeep.bins import Group, Source
 
 _BATCH_BYTES = 8 << 20
 _BATCH_ROWS = 1 << 16
@@ -107,6 +106,8 @@ class _Tally:
 
 def rewrite(store: Store, task: Task) -> Rewritten:
     """Put the rows of a group into a new file, which is in no commit yet."""
+    import tempfile
+
     import pyarrow.parquet as pq
 
     group = task.group

@@ -164,9 +164,13 @@ def needed_files(store: Store, config: Config, horizon_ms: int) -> Needed:
     for attempt in range(_LOOKS_MAX):
         try:
             return _needed(store, config, horizon_ms)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
             if attempt == _LOOKS_MAX - 1:
-                raise
+                raise LogCorrupt(
+                    "it was listed, and is gone.",
+                    next="Something deletes files of the log; try again when it is done.",
+                    file=str(error),
+                ) from None
     raise AssertionError  # the last attempt returns or raises
 
 

@@ -6,6 +6,7 @@ import math
 import random
 import subprocess
 import sys
+import threading
 from decimal import Decimal
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pytest
 from conftest import cases
 
 import arrowlog
-from arrowlog.errors import InvalidRequest, StoreUnavailable
+from arrowlog.errors import CommitConflict, InvalidRequest, StoreUnavailable
 from arrowlog.log.envelope import unwrap
 from arrowlog.log.store import LocalStore
 from arrowlog.upkeep import compact as room
@@ -390,7 +391,8 @@ def test_a_column_added_meanwhile_goes_together(root, monkeypatch):
     assert read(table)["c1"].null_count == 36
 
 
-def test_every_store_is_compacted(place):
+def test_every_store_is_compacted(place, monkeypatch):
+    monkeypatch.setattr("arrowlog.commit.clock.SystemClock.sleep", lambda *_: None)
     how = {"storage_options": place.options}
     if hasattr(place, "accelerate"):
         how["options"] = {"store.accelerate": place.accelerate}
@@ -446,3 +448,53 @@ def test_memory_does_not_grow_with_the_group(tmp_path):
         peaks[name] = int(done.stdout) * (1 if sys.platform == "darwin" else 1024)
     print(peaks)
     assert peaks["large"] - peaks["warm"] < 150 << 20
+
+
+def test_compactions_writers_and_removers_race(root):
+    """Five handles at one table: every row is there once, but for those that were removed."""
+    make(root)
+    errors, written, removed = [], [], []
+
+    def guarded(act, times):
+        def run():
+            table = arrowlog.Table(root)
+            try:
+                for number in range(times):
+                    act(table, number)
+            except BaseException as error:  # noqa: BLE001 -- the test says what it was
+                errors.append(error)
+
+        return threading.Thread(target=run)
+
+    def write(offset):
+        def act(table, number):
+            first = offset + 10 * number
+            table.write(rows(first, day="ab"[number % 2]))
+            written.extend(range(first, first + 3))
+
+        return act
+
+    def remove(table, number):
+        files = table.refresh().files
+        path = files["path"].to_pylist()[:1]
+        ids = pq.read_table(root / path[0], partitioning=None)["id"].to_pylist() if path else []
+        try:
+            if path:
+                table.remove(path)
+                removed.extend(ids)
+        except CommitConflict:
+            pass
+
+    compactors = [guarded(lambda table, _: table.compact(max_files_per_group=5), cases(6))]
+    compactors.append(guarded(lambda table, _: table.compact(), cases(6)))
+    threads = [guarded(write(0), cases(12)), guarded(write(100_000), cases(12)), *compactors]
+    threads.append(guarded(remove, cases(3)))
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    table = arrowlog.Table(root)
+    assert sorted(read(table)["id"].to_pylist()) == sorted(set(written) - set(removed))
+    table.compact()
+    assert table.refresh().num_files <= 2

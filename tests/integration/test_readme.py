@@ -18,7 +18,7 @@ def test_the_examples_run(tmp_path, monkeypatch):
     build("path/to/table")
     names: dict = {}
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert len(blocks) == 8
+    assert len(blocks) == 9
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)
     assert names["snap"].num_files == 5
@@ -26,6 +26,8 @@ def test_the_examples_run(tmp_path, monkeypatch):
     assert names["pl"] is pl
     assert names["result"].operation == "RESTORE"
     assert names["events"].snapshot().num_files == 3
+    assert (names["done"].files_removed, names["done"].files_added) == (18, 3)
+    assert names["gone"].num_files == 18
     assert read_options(names["one"]) == replace(read_options(names["two"]), region="us-east-1")
     shown = str(names["plan"].explain()).splitlines()
     assert shown[0] in README.read_text()

@@ -458,3 +458,56 @@ def test_settings_of_the_session_hold_for_a_repair(spark, tmp_path):
     finally:
         spark.conf.unset("spark.indextables.repair.failOnMissing")
     assert row["status"].startswith("ERROR: 1 of 1 data files are missing")
+
+
+def small_files(root, days=3, files=4):
+    table = arrowlog.Table.create(root, SCHEMA, ["day"])
+    for number in range(files):
+        rows = [
+            {"day": dt.date(2024, 1, day + 1), "id": 10 * number + day, "name": f"n{number}"}
+            for day in range(days)
+        ]
+        table.write(pa.Table.from_pylist(rows, schema=SCHEMA))
+    return table
+
+
+def test_files_are_compacted_by_workers(either, root):
+    table = small_files(root)
+    before = shown(table.scan().to_arrow_dataset().to_table())
+    broken = table.snapshot().files["path"][0].as_py()
+    (root / broken).write_bytes(b"no parquet")
+    done = table.compact(spark=either)
+    assert [path for path, _ in done.skipped] == [broken]
+    assert (done.num_groups, done.files_removed) == (3, 11)
+    after = table.refresh()
+    assert after.num_files == 4
+    assert table.skips.active()["path"].to_pylist() == [broken]
+    rest = table.scan(f"id <> {0}").to_arrow_dataset()
+    kept = [path for path in after.files["path"].to_pylist() if path != broken]
+    found = pa.concat_tables([pq.read_table(root / path, partitioning=None) for path in kept])
+    assert len(before) == found.num_rows + 1
+    assert sorted(found["id"].to_pylist()) == sorted(
+        {10 * number + day for number in range(4) for day in range(3)} - {0}
+    )
+    assert rest.schema == after.schema
+    assert table.compact(spark=either).num_groups == 0
+
+
+def test_a_removal_while_workers_are_at_it_gives_up_its_group(spark, root, monkeypatch):
+    from arrowlog.spark import compact
+
+    table = small_files(root)
+    other = arrowlog.Table(root)
+    whole = compact._on_workers
+
+    def on_workers(*args):
+        found = list(whole(*args))
+        if table.refresh().version == 4:
+            other.drop_partitions("day = DATE '2024-01-02'")
+        yield from found
+
+    monkeypatch.setattr(compact, "_on_workers", on_workers)
+    done = table.compact(spark=spark)
+    assert sorted(found.status for found in done.groups) == ["compacted", "compacted", "conflict"]
+    days = table.scan().to_arrow_dataset().to_table()["day"].to_pylist()
+    assert {day.day for day in days} == {1, 3}

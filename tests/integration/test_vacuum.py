@@ -327,3 +327,45 @@ def test_progress_is_told(root):
     told = []
     table.vacuum(progress=lambda done, total: told.append((done, total)))
     assert told == [(5, 5)]
+
+
+def test_handles_that_were_at_version_0_see_what_history_was_truncated_to(root):
+    """Version 0 never goes, so by it alone nobody can tell that what followed is gone."""
+    table = make(root)
+    reader, writer = arrowlog.Table(root), arrowlog.Table(root)
+    assert (reader.snapshot().version, writer.snapshot().version) == (0, 0)
+    for number in range(4):
+        table.write(rows(number))
+    table.truncate_history()
+    assert writer.write(rows(9)).version == 5
+    assert ids(reader) == ids(arrowlog.Table(root)) == [0, 1, 2, 3, 9]
+
+
+def test_handles_at_a_commit_that_is_kept_for_its_skip_see_it_too(root):
+    table = make(root)
+    table.write(rows(0))
+    table.skips.record("x.parquet", "broken")
+    reader, writer = arrowlog.Table(root), arrowlog.Table(root)
+    assert (reader.snapshot().version, writer.snapshot().version) == (2, 2)
+    for number in range(1, 4):
+        table.write(rows(number))
+    table.truncate_history()
+    assert writer.write(rows(9)).version == 6
+    assert ids(reader) == ids(arrowlog.Table(root)) == [0, 1, 2, 3, 9]
+
+
+def test_over_a_network_truncation_waits_for_writers(place, monkeypatch):
+    waited = []
+    monkeypatch.setattr("arrowlog.commit.clock.SystemClock.sleep", lambda _, s: waited.append(s))
+    how = {"storage_options": place.options}
+    if hasattr(place, "accelerate"):
+        how["options"] = {"store.accelerate": place.accelerate}
+    table = arrowlog.Table.create(place.uri, SCHEMA, ["day"], **how)
+    for number in range(3):
+        table.write(rows(number))
+    done = table.truncate_history()
+    assert (done.num_files, table.earliest_version) == (2, 3)
+    if place.store.cheap_stat:
+        assert waited == []
+    else:
+        assert 25 < sum(waited) < 35

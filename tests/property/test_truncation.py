@@ -184,6 +184,22 @@ def test_adds_of_users_and_checkpoints_of_foreign_commits_are_shortened(root):
             path.with_name(path.name + ".away").rename(path)
 
 
+@pytest.mark.parametrize("strategy", ["drop", "truncate"])
+def test_a_bound_that_did_not_count_does_not_count_afterwards(strategy):
+    """The maps win over `stats`: what they lose must not be found there instead."""
+    cut = Truncation(max_length=3, strategy=strategy)
+    stats = json.dumps({"minValues": {"t": "m"}, "maxValues": {"t": "n"}, "other": "x" * 9})
+    last = "\ud7ff" * 9  # nothing is above it that could be written down
+    add = {"minValues": {"t": "abcdef"}, "maxValues": {"t": last}, "stats": stats}
+    done = truncate_fields(add, [], cut, SCHEMA)
+    inner = json.loads(done["stats"])
+    assert "t" not in (done["maxValues"] or {})
+    assert inner["maxValues"] == {}
+    assert inner["minValues"] == ({} if strategy == "drop" else {"t": "m"})
+    assert done["minValues"] == (None if strategy == "drop" else {"t": "abc"})
+    assert inner["other"] == "x" * 9
+
+
 def test_restored_files_are_shortened_too(root):
     long = "x" * 2000
     add = {"path": "b", "size": 1, "modificationTime": 1, "minValues": {"t": long, "n": "1"}}
@@ -193,3 +209,49 @@ def test_restored_files_are_shortened_too(root):
     table.restore(1)
     files = table.refresh().files
     assert (files["min.t"].to_pylist(), files["min.n"].to_pylist()) == ([None], [1])
+
+
+WORDS = st.text(st.sampled_from("ab\ud7fe\ud7ff\ue000😀%_"), max_size=7)
+TESTS = {
+    "=": lambda value, word: value == word,
+    "<": lambda value, word: value < word,
+    "<=": lambda value, word: value <= word,
+    ">": lambda value, word: value > word,
+    ">=": lambda value, word: value >= word,
+    "!=": lambda value, word: value != word,
+}
+
+
+@settings(max_examples=cases(20))
+@given(
+    st.lists(st.lists(st.one_of(WORDS, st.none()), min_size=1, max_size=4), min_size=1, max_size=4),
+    st.lists(st.tuples(st.sampled_from(sorted(TESTS)), WORDS), min_size=4, max_size=8),
+    st.integers(1, 4),
+    st.sampled_from(["drop", "truncate"]),
+    st.sampled_from(["commits", "checkpoint", "foreign"]),
+)
+def test_no_query_loses_a_row(tmp_path_factory, files, asked, length, strategy, source):
+    root = tmp_path_factory.mktemp("t") / "table"
+    schema = pa.schema([("id", pa.int64()), ("word", pa.string())])
+    properties = {
+        "spark.indextables.stats.truncation.maxLength": str(length),
+        "spark.indextables.stats.truncation.strategy": strategy,
+    }
+    if source == "foreign":  # commits with long bounds, as others write them; then a checkpoint
+        properties["spark.indextables.stats.truncation.enabled"] = "false"
+    table = arrowlog.Table.create(root, schema, properties=properties)
+    rows = []
+    for words in files:
+        start = len(rows)
+        rows += words
+        ids = list(range(start, start + len(words)))
+        table.write(pa.table({"id": ids, "word": words}, schema=schema))
+    if source == "foreign":
+        table.set_properties({"spark.indextables.stats.truncation.enabled": "true"})
+    if source != "commits":
+        table.checkpoint()
+        table = arrowlog.Table(root)
+    for test, word in asked:
+        expected = [n for n, w in enumerate(rows) if w is not None and TESTS[test](w, word)]
+        found = table.scan([("word", test, word)]).to_polars().collect()["id"].to_list()
+        assert sorted(found) == expected, (test, word)

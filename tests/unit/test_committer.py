@@ -105,7 +105,7 @@ def test_a_commit_that_landed_is_told_though_the_store_fails_right_after():
     store = fresh()
     table = table_on(store, FakeClock("a"))
     table.append([file("first")])
-    store.reads = [*[False] * (1 + _AHEAD), True]  # the mark, what may lie ahead; then the new mark
+    store.reads = [*[False] * (2 + _AHEAD), True]  # mark, pointer, what may lie ahead; the new mark
     assert table.append([file("second")]).version == 5
     assert not store.reads
     assert table.append([file("third")]).version == 6

@@ -89,6 +89,8 @@ def plan_groups(
     Files that are large enough stay, as do those that are not Parquet by their name, and those
     whose partition cannot be read.
     """
+    if not state.num_files:
+        return []
     adds = _candidates(state, chosen, leave, target)
     columns = state.metadata.partition_columns
     names = [f"partitionValues.{name}" for name in columns]

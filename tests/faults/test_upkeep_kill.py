@@ -1,0 +1,60 @@
+"""Upkeep killed at any moment: no acknowledged row is lost, and running it again finishes."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import tidying
+from conftest import cases
+
+import arrowlog
+
+KILLS = 10
+
+
+def test_killed_upkeep_loses_nothing_and_can_be_finished(tmp_path):
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    roots = [tmp_path / f"table{number}" for number in range(cases(3))]
+    for root in roots:
+        arrowlog.Table.create(root, tidying.SCHEMA, ["p"])
+    program = [sys.executable, tidying.__file__, str(seed), str(KILLS), *map(str, roots)]
+    path = os.pathsep.join(filter(None, [str(Path(arrowlog.__file__).parents[1]), *sys.path]))
+    done = subprocess.run(
+        program,
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    told = [json.loads(text) for text in done.stdout.splitlines()]
+    for root, rows in zip(roots, told, strict=True):
+        check(root, rows)
+    operations = [len(list((root / "_transaction_log").glob("*.json"))) for root in roots]
+    print(f"{len(roots) * KILLS} kills, {sum(map(len, told))} rows told of, {operations} commits")
+    assert sum(map(len, told)) > len(roots)
+
+
+def check(root, told):
+    table = arrowlog.Table(root, strict=True)
+    found = ids(table)
+    assert len(set(found)) == len(found), "a row twice"
+    assert set(told) <= set(found), "an acknowledged row is lost"
+    for version in range(table.earliest_version, table.version + 1):
+        ids(table, version)  # every file of every version is there
+    assert table.compact().num_conflicts == 0
+    assert table.compact(dry_run=True).num_groups == 0
+    table.truncate_history()
+    table.vacuum("0s", insist=True)
+    assert ids(arrowlog.Table(root)) == found
+    live = set(table.refresh().files["path"].to_pylist())
+    data = [path for path in root.rglob("*") if path.is_file() and "_transaction" not in str(path)]
+    assert {str(path.relative_to(root)) for path in data} == live, "debris"
+
+
+def ids(table, version=None):
+    rows = table.scan(version=version).to_arrow_dataset().to_table()
+    return sorted(rows["id"].to_pylist())
