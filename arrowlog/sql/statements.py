@@ -230,7 +230,7 @@ class _Words:
         token = self.peek()
         before = self.text[: token.start]
         line, column = before.count("\n") + 1, token.start - (before.rfind("\n") + 1)
-        shown = (self.text.splitlines() or [""])[min(line, max(self.text.count("\n"), 0) + 1) - 1]
+        shown = self.text.split("\n")[line - 1]
         width = max(1, min(len(token.text), len(shown) - column))
         raise InvalidRequest(
             f"Line {line}, column {column + 1}: {what}\n  {shown}\n  {' ' * column}{'^' * width}\n",

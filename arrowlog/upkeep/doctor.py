@@ -30,6 +30,7 @@ from arrowlog.upkeep.salvage import (
     Trouble,
     commit_of,
     differ,
+    gone,
     salvage,
     sorted_names,
     whole_forms,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from arrowlog.state.snapshot import Snapshot
 
 _AT_ONCE = 512  # commits that are read together
+_LOOKS_MAX = 3
 _BEHIND = 2  # intervals without a checkpoint that are still normal
 _UPGRADE = "pip install --upgrade arrowlog"
 _CLEAN = "table.cleanup()  # takes it away once it is older than checkpointRetention.duration"
@@ -111,13 +113,18 @@ def examine(
     """Everything there is to say about a table. Writes nothing, and raises for the store alone."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ArrowlogWarning)  # what it would say is a finding here
-        case = _Case(store, config, limits or Limits(), now_ms)
-        try:
-            return _examine(case, outside=outside)
-        except UnsupportedProtocol as error:
-            where = f"{store.root}/{LOG}"
-            case.tell("protocol-unknown", "error", error.what, where, _UPGRADE)
-            return Findings(store.root, None, case.found)
+        for attempt in range(_LOOKS_MAX):
+            case = _Case(store, config, limits or Limits(), now_ms)
+            try:
+                return _examine(case, outside=outside)
+            except UnsupportedProtocol as error:
+                where = f"{store.root}/{LOG}"
+                case.tell("protocol-unknown", "error", error.what, where, _UPGRADE)
+                return Findings(store.root, None, case.found)
+            except FileNotFoundError as error:  # a clean-up may be at work: look again
+                if attempt == _LOOKS_MAX - 1:
+                    raise gone(error) from None
+    raise AssertionError  # the loop either returns or raises
 
 
 def _examine(case: _Case, *, outside: bool) -> Findings:

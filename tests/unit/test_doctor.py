@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import damage
+import places
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,6 +18,7 @@ from small import GOOD, OPENING, SCHEMA
 import arrowlog
 from arrowlog import testing
 from arrowlog.log.names import CHECKPOINTS, LOG, POINTER
+from arrowlog.upkeep import doctor
 
 QUIET = {"checkpoint.enabled": False}
 OLD = 1_500_000_000
@@ -432,12 +434,29 @@ def test_findings_for_programs_prompts_and_notebooks(events):
     assert "&#x27;" in html
 
 
-def test_in_memory(request):
-    import places
-
-    place = places.Memory()
+@pytest.mark.parametrize("kind", ["memory", "s3fs-moto", "obstore-moto"])
+def test_in_every_store(kind, request):
+    place = places.make(kind, request)
+    how = {"options": {"store.accelerate": kind != "s3fs-moto"}}
     place.put(f"{LOG}/{0:020d}.json", testing.lines(OPENING))
     place.put(f"{LOG}/{1:020d}.json", testing.lines([GOOD]))
-    assert arrowlog.doctor(place.uri).codes == ["data-missing", "stats-missing"]
+    findings = arrowlog.doctor(place.uri, place.options, **how)
+    assert findings.codes == ["data-missing", "stats-missing"]
     place.put("good.parquet", b"1")
-    assert arrowlog.doctor(place.uri).healthy
+    assert arrowlog.doctor(place.uri, place.options, **how).healthy
+    table = arrowlog.Table(place.uri, place.options, **how)
+    place.put(f"{LOG}/{1:020d}.json", b"{")
+    assert table.doctor().codes == ["commit-torn", "unreadable"]
+
+
+def test_a_clean_up_beside_it_does_no_harm(root, monkeypatch):
+    table = written(root, every=2)
+    whole = doctor._check_commits
+
+    def late(case):
+        if commit(root, 1).exists():
+            os.unlink(commit(root, 1))
+        whole(case)
+
+    monkeypatch.setattr(doctor, "_check_commits", late)
+    assert table.doctor().codes == []
