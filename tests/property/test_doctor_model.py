@@ -5,6 +5,7 @@ import random
 import shutil
 
 import damage
+import pytest
 from conftest import cases
 from histories import history
 
@@ -26,6 +27,7 @@ def harm(root, rng):
             (root / LOG / name).write_bytes(how(whole[name], rng))
 
 
+@pytest.mark.filterwarnings("ignore:.*was not used:arrowlog.ArrowlogWarning")
 def test_who_is_told_that_all_is_well_reads_all_and_can_write(tmp_path):
     told = {"well": 0, "ill": 0}
     for number in range(cases(25)):
