@@ -33,6 +33,7 @@ from arrowlog.upkeep.salvage import (
     gone,
     salvage,
     sorted_names,
+    strangers,
     whole_forms,
 )
 
@@ -148,6 +149,7 @@ def _examine(case: _Case, *, outside: bool) -> Findings:
     if snapshot is None:
         return Findings(store.root, None, case.found)
     _check_protocol(case, snapshot)
+    _check_identity(case, snapshot)
     _check_behind(case, snapshot)
     _check_actions(case, snapshot)
     case.found += examine_skips(store, config, case.listing, snapshot)
@@ -313,6 +315,18 @@ def _check_protocol(case: _Case, snapshot: Snapshot) -> None:
         )
         what = f"{error.what} It can be read, and not written to."
         case.tell(code, "warning", what, f"{case.store.root}/{LOG}", _UPGRADE)
+
+
+def _check_identity(case: _Case, snapshot: Snapshot) -> None:
+    """A checkpoint may be left over from a table that was here before, and hide the one that is."""
+    name, commits = case.listing.commits.get(0), case.listing.commits
+    alone = name is not None and 0 not in case.broken
+    if not alone or all(v in commits for v in range(snapshot.version + 1)):
+        return
+    first = load(case.store, Listing({0: commits[0]}, {}, {}), case.config, outside=True)
+    what = strangers(first, snapshot)
+    if what is not None:
+        case.tell("two-tables", "warning", what, f"{LOG}/{name}", case.mend)
 
 
 def _check_behind(case: _Case, snapshot: Snapshot) -> None:

@@ -119,7 +119,12 @@ def _salvage(store: Store, config: Config) -> Salvage:
     search = _Search(store, config, listing, troubles)
     found = _by_commits(search)
     reached = -1 if found is None else found.version
-    found = _by_checkpoint(search, reached) or found
+    later = _by_checkpoint(search, reached)
+    if found is not None and later is not None:
+        what = strangers(found, later)
+        if what is not None:
+            search.note("two-tables", f"{LOG}/{commit_name(0)}", what, reached)
+    found = later or found
     if found is None:
         raise LogCorrupt(
             "no version can be read"
@@ -305,6 +310,18 @@ def _disagreement(search: _Search, found: Snapshot) -> Snapshot:
     if not trusted:
         return found
     return _as_far(search, _following(listing, version), json, parquet) or found
+
+
+def strangers(before: Snapshot, after: Snapshot) -> str | None:
+    """Whether what lies on both sides of a gap calls itself by different ids."""
+    if before.metadata.id == after.metadata.id:
+        return None
+    return (
+        f"commits up to version {before.version} are of the table {before.metadata.id}, the"
+        f" checkpoint of version {after.report.checkpoint} is of {after.metadata.id}: one of them"
+        " may be left over from a table that was here before. Believed: the checkpoint, as readers"
+        " do."
+    )
 
 
 def differ(checkpoint: State, replayed: State) -> str | None:

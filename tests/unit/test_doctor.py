@@ -225,6 +225,16 @@ def test_checkpoint_diverges_although_it_is_sealed(root):
     assert "only in the checkpoint" in finding.what
 
 
+def test_two_tables(root):
+    testing.write_commit(root, 0, OPENING)
+    testing.write_commit(root, 1, [GOOD])
+    damage.put(root, ["good.parquet"])
+    other = testing.metadata(SCHEMA, ["day"], id="11111111-0000-4000-8000-000000000000")
+    testing.write_checkpoint(root, 9, [OPENING[0], other, GOOD])
+    finding = assert_mended(root, "two-tables", "warning")
+    assert "11111111" in finding.what
+
+
 def test_duplicate_adds(root):
     testing.write_commit(root, 0, OPENING)
     testing.write_commit(root, 1, [GOOD])
