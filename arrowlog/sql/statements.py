@@ -99,7 +99,7 @@ def _tokens(text: str) -> list[_Token]:
 def is_statement(text: str) -> bool:
     r"""Whether a text is one of these statements, right or not: by its first two words.
 
-    >>> is_statement("-- mend it\\nrepair indexfiles transaction log 'a'"), is_statement("SELECT 1")
+    >>> is_statement("-- mend it\nrepair indexfiles transaction log 'a'"), is_statement("SELECT 1")
     (True, False)
     """
     words = _tokens(text)[:3]
