@@ -1,5 +1,6 @@
 """A handle that writes: what it knows, what it notices, what it asks the store."""
 
+import inspect
 from dataclasses import replace
 
 import pyarrow as pa
@@ -9,7 +10,7 @@ from faulty import FakeClock, FaultyStore, Log, table_on
 
 import arrowlog
 from arrowlog import add_file, testing
-from arrowlog.commit import creation
+from arrowlog.commit import committer, creation
 from arrowlog.commit.committer import _AHEAD
 from arrowlog.commit.conflict import Head, Intent, Rival, check
 from arrowlog.commit.stats import of_footer
@@ -109,6 +110,17 @@ def test_a_commit_that_landed_is_told_though_the_store_fails_right_after():
     assert not store.reads
     assert table.append([file("third")]).version == 6
     Log().absorb(store.objects)
+
+
+def test_without_its_guard_a_commit_that_landed_would_be_denied(monkeypatch):
+    source = inspect.getsource(committer)
+    guard = "except StoreUnavailable:  #"
+    assert source.count(guard) == 1
+    names = dict(vars(committer))
+    exec(source.replace(guard, "except ZeroDivisionError:  #"), names)
+    monkeypatch.setattr(committer.Committer, "_note", names["Committer"]._note)
+    with pytest.raises(StoreUnavailable):
+        test_a_commit_that_landed_is_told_though_the_store_fails_right_after()
 
 
 def test_a_refusal_after_a_lost_answer_is_unknown_and_alone_it_is_not():
