@@ -319,6 +319,13 @@ def test_statistics_that_are_missing(root):
         table.doctor(assert_stats=["no"])
 
 
+def test_statistics_that_were_dropped_because_they_are_long(root):
+    table = arrowlog.Table.create(root, pa.schema([("text", pa.string())]), options=QUIET)
+    table.write(pa.table({"text": ["x" * 2000]}))
+    assert_mended(root, "stats-missing", "error", assert_stats=["text"])
+    assert table.refresh().files["max.text"][0].as_py() == "x" * 1023 + "y"
+
+
 def test_a_column_of_nulls_needs_no_bounds(root):
     table = arrowlog.Table.create(root, SCHEMA, ["day"], options=QUIET)
     table.write(pa.table({"day": [None], "id": [None]}, schema=SCHEMA))
@@ -339,6 +346,16 @@ def test_bounds_that_look_truncated(root, mark):
         adds.append(arrowlog.add_file(path, {}, **fields))
     table.append(adds)
     assert_mended(root, "bounds-truncated", "info")
+
+
+def test_bounds_that_our_own_setting_cut(root):
+    options = QUIET | {"stats.truncation.strategy": "truncate", "stats.truncation.maxLength": 40}
+    table = arrowlog.Table.create(root, pa.schema([("text", pa.string())]), options=options)
+    for letter in "ab":
+        table.write(pa.table({"text": [letter * 100]}))
+    assert arrowlog.doctor(root).codes == []  # nobody cuts at 40
+    finding = assert_mended(root, "bounds-truncated", "info", options=options)
+    assert "maxLength" in finding.fix
 
 
 def test_too_many_commits_since_the_checkpoint(root):
