@@ -326,6 +326,21 @@ def test_statistics_that_were_dropped_because_they_are_long(root):
     assert table.refresh().files["max.text"][0].as_py() == "x" * 1023 + "y"
 
 
+def test_statistics_of_numbers_that_no_footer_has(root):
+    schema = pa.schema([("x", pa.float64()), ("id", pa.int64())])
+    table = arrowlog.Table.create(root, schema, options=QUIET)
+    rows = {"a": [1.5, -2.5], "b": [float("nan"), 3.0]}
+    for name, values in rows.items():
+        pq.write_table(pa.table({"x": values, "id": [1, 2]}), f"{root}/{name}.parquet")
+    table.append([arrowlog.add_parquet(table, f"{name}.parquet") for name in rows])
+    assert table.snapshot().files["max.x"].to_pylist() == [None, None]
+    table.update_statistics(["a.parquet", "b.parquet"])
+    files = table.refresh().files.sort_by("path")
+    assert files["min.x"].to_pylist() == [-2.5, 3.0]
+    assert files["max.x"].to_pylist() == [1.5, None]  # NaN is above every number
+    assert files["max.id"].to_pylist() == [2, 2]
+
+
 def test_a_column_of_nulls_needs_no_bounds(root):
     table = arrowlog.Table.create(root, SCHEMA, ["day"], options=QUIET)
     table.write(pa.table({"day": [None], "id": [None]}, schema=SCHEMA))
