@@ -107,8 +107,10 @@ class Committer:
         return self._follower.latest
 
     def _go_on(self) -> Snapshot:
-        """The newest snapshot, which nobody has been shown."""
+        """The newest snapshot, which nobody has been shown. Our own commits count as seen."""
         shown = self._shown
+        if shown is not None and self._ahead(shown):
+            shown = self._with_own(shown)
         newest = self._follower.newest()
         self._moved = None if shown is None else (shown, self._follower.looks)
         return newest
@@ -147,8 +149,12 @@ class Committer:
                 self._moved = None
             shown = self._shown
             assert shown is not None
-            ahead = self._head is not None and self._head.version > shown.version
-            return self._with_own(shown) if ahead and shown is self._follower.latest else shown
+            return self._with_own(shown) if self._ahead(shown) else shown
+
+    def _ahead(self, shown: Snapshot) -> bool:
+        """Whether the handle has committed since, on top of what it has read."""
+        ahead = self._head is not None and self._head.version > shown.version
+        return ahead and shown is self._follower.latest
 
     def _with_own(self, latest: Snapshot) -> Snapshot:
         """The snapshot after the handle's own commits, if nothing but those came after it."""

@@ -97,7 +97,7 @@ def _filled(adds: list[Add], store: Store) -> list[Add]:
             size=add.size if add.size is not None or stat is None else stat.size,
             modification_time=add.modification_time
             if add.modification_time is not None
-            else (now if stat is None else stat.mtime_ms),
+            else (now if stat is None or stat.mtime_ms < 0 else stat.mtime_ms),
         )
     return adds
 

@@ -54,7 +54,7 @@ def add_of(
         path,
         given,
         found.size,
-        found.mtime_ms,
+        max(found.mtime_ms, 0),
         stats.num_records,
         stats.low,
         stats.high,

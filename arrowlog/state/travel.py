@@ -102,7 +102,7 @@ class _Clock:
     def written(self, version: int) -> int | None:
         """The time the store has for the commit's file."""
         found = self._store.stat(f"{LOG}/{self._listing.commits[version]}")
-        return None if found is None else found.mtime_ms or None
+        return None if found is None or found.mtime_ms < 0 else found.mtime_ms
 
 
 def _by_probes(clock: _Clock, versions: Sequence[int], millis: int) -> int | None:

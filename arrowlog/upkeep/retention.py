@@ -152,7 +152,8 @@ def _written(files: Sequence[File]) -> dict[tuple[str, int], int]:
     """When each commit and checkpoint was written. One in parts goes as a whole, or not at all."""
     written: dict[tuple[str, int], int] = {}
     for file in files:
-        name, when = (file.kind, file.version), file.stat.mtime_ms or _UNKNOWN
+        name, when = (file.kind, file.version), file.stat.mtime_ms
+        when = _UNKNOWN if when < 0 else when
         written[name] = max(when, written.get(name, when))
     return written
 

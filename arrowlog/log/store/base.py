@@ -37,7 +37,7 @@ class Stat:
     """What a store knows of an object without reading it.
 
     Size and tag tell whether it is still the same object. Times are not compared: listings and
-    single answers round them differently. A time of 0 is not known: it makes nothing old.
+    single answers round them differently. A time below 0 is not known: it makes nothing old.
     """
 
     size: int

@@ -335,11 +335,11 @@ def _stat(found: Mapping[str, Any]) -> Stat:
     >>> _stat({"size": 5, "updated": "1970-01-01T00:00:01.5Z", "etag": "x"})
     Stat(size=5, mtime_ms=1500, tag='x')
     """
-    when = next((found[name] for name in _TIMES if found.get(name)), 0)
+    when = next((found[name] for name in _TIMES if found.get(name)), -1)
     try:
         when = datetime.fromisoformat(when) if isinstance(when, str) else when
         seconds = when.timestamp() if hasattr(when, "timestamp") else float(when)
     except (TypeError, ValueError):
-        seconds = 0.0  # nobody can tell
+        seconds = -1.0  # nobody can tell
     tag = next((found[name] for name in ("ETag", "etag", "generation") if found.get(name)), seconds)
     return Stat(int(found.get("size") or 0), int(seconds * 1000), str(tag))
