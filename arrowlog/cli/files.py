@@ -22,7 +22,7 @@ _DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would be done,
 
 
 @contextmanager
-def _progress(label: str) -> Iterator[Callable[[int, int], None] | None]:
+def shown_progress(label: str) -> Iterator[Callable[[int, int], None] | None]:
     """A bar on a terminal, nothing elsewhere."""
     if not sys.stderr.isatty():
         yield None
@@ -65,7 +65,7 @@ def compact(
       arrowlog compact /data/events --dry-run
       arrowlog compact /data/events --where "day >= '2024-01-01'" --target-size 256MB
     """
-    with _progress("compacting") as progress:
+    with shown_progress("compacting") as progress:
         done = table.compact(
             target_size,
             where,
@@ -119,7 +119,7 @@ def vacuum(
       arrowlog vacuum /data/events --dry-run
       arrowlog vacuum s3://bucket/events --older-than 30d
     """
-    with _progress("deleting") as progress:
+    with shown_progress("deleting") as progress:
         done = table.vacuum(older_than, dry_run=dry_run, insist=insist, progress=progress)
     if output != "text" or done.num_files:
         show(done.files, output, limit)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
 import arrowlog
+from arrowlog.cli.files import shown_progress
 from arrowlog.cli.frame import commands, output_options, settings_options
 from arrowlog.cli.show import show
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import pyarrow as pa
 
 
@@ -109,7 +114,7 @@ def repair(
       mv /data/events/_transaction_log_repaired /data/events/_transaction_log
     """
     how = {"storage_options": storage_options, "options": settings}
-    with _told() as progress:
+    with _quiet(), shown_progress("looking for data files") as progress:
         result = arrowlog.repair(source, target, progress=progress, **how)
     row = result.to_pylist()[0]
     if output == "text":
@@ -133,29 +138,12 @@ def _print(row: dict[str, Any], result: pa.Table) -> None:
     print(f"The new log is {row['target_path']}.")
 
 
-class _told:  # noqa: N801 -- reads as a sentence where it is used
-    """Progress on a terminal, none when piped; the notes of a repair are printed by us."""
-
-    def __enter__(self) -> Any:
-        import logging
-
-        self._log = logging.getLogger("arrowlog")
-        self._before = self._log.disabled
-        self._log.disabled = True
-        self._bar: Any = None
-        if not sys.stderr.isatty():
-            return None
-        self._bar = click.progressbar(length=1, label="Looking for data files", file=sys.stderr)
-        self._bar.__enter__()
-
-        def tell(done: int, total: int) -> None:
-            self._bar.length = total
-            self._bar.pos = done
-            self._bar.update(0)
-
-        return tell
-
-    def __exit__(self, *error: object) -> None:
-        self._log.disabled = self._before
-        if self._bar is not None:
-            self._bar.__exit__(*error)
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The notes of a repair are printed by us, so the program's log need not repeat them."""
+    log = logging.getLogger("arrowlog")
+    before, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = before

@@ -99,7 +99,7 @@ def _tokens(text: str) -> list[_Token]:
 def is_statement(text: str) -> bool:
     r"""Whether a text is one of these statements, right or not: by its first two words.
 
-    >>> is_statement("-- mend it\\nrepair indexfiles transaction log 'a'"), is_statement("SELECT 1")
+    >>> is_statement("-- mend it\nrepair indexfiles transaction log 'a'"), is_statement("SELECT 1")
     (True, False)
     """
     words = _tokens(text)[:3]
@@ -230,7 +230,7 @@ class _Words:
         token = self.peek()
         before = self.text[: token.start]
         line, column = before.count("\n") + 1, token.start - (before.rfind("\n") + 1)
-        shown = (self.text.splitlines() or [""])[min(line, max(self.text.count("\n"), 0) + 1) - 1]
+        shown = self.text.split("\n")[line - 1]
         width = max(1, min(len(token.text), len(shown) - column))
         raise InvalidRequest(
             f"Line {line}, column {column + 1}: {what}\n  {shown}\n  {' ' * column}{'^' * width}\n",

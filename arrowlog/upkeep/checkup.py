@@ -5,7 +5,7 @@ Everything is a few operations on columns, so that a million files are no more w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -33,6 +33,8 @@ _SMALL_FILES_MAX = 100
 _NAMED_MAX = 10  # files that a fix names one by one
 _SKIPS_MAX = 3
 _CUTS = tuple(1 << n for n in range(5, 13))  # where writers cut texts
+
+_CUT_TEXTS = "table.set_properties({'spark.indextables.stats.truncation.strategy': 'truncate'})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,7 +219,10 @@ def _lacking(snapshot: Snapshot, some: dict[str, pa.Array], severity: str) -> Fi
     for other in masks:
         mask = pc.or_(mask, other)
     keys = pl.Series(pl.from_arrow(snapshot.state.column("key").filter(mask)), dtype=pl.String)
-    return _again("stats-missing", severity, what, keys, ", ".join(some))
+    found = _again("stats-missing", severity, what, keys, ", ".join(some))
+    if any(pa.types.is_string(snapshot.schema.field(name).type) for name in some):
+        found = replace(found, fix=f"{_CUT_TEXTS}; {found.fix}")  # or long ones are dropped again
+    return found
 
 
 def _cut(snapshot: Snapshot, config: Config) -> list[Finding]:
@@ -242,7 +247,12 @@ def _cut(snapshot: Snapshot, config: Config) -> list[Finding]:
         return []
     keys = pl.Series(pl.from_arrow(snapshot.state.column("key").filter(mask)), dtype=pl.String)
     what = f"bounds look as if they had been cut: {', '.join(found)}."
-    return [_again("bounds-truncated", "info", what, keys, ", ".join(texts))]
+    told = _again("bounds-truncated", "info", what, keys, ", ".join(texts))
+    own = config.stats_truncation_max_length
+    if any(f"at {own} characters" in text for text in found):  # our own setting cut them
+        longer = f"{{'spark.indextables.stats.truncation.maxLength': {4 * own}}}"
+        told = replace(told, fix=f"table.set_properties({longer}); {told.fix}")
+    return [told]
 
 
 def _marked(snapshot: Snapshot) -> pa.Array:

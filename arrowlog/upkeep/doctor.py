@@ -30,8 +30,10 @@ from arrowlog.upkeep.salvage import (
     Trouble,
     commit_of,
     differ,
+    gone,
     salvage,
     sorted_names,
+    strangers,
     whole_forms,
 )
 
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from arrowlog.state.snapshot import Snapshot
 
 _AT_ONCE = 512  # commits that are read together
+_LOOKS_MAX = 3
 _BEHIND = 2  # intervals without a checkpoint that are still normal
 _UPGRADE = "pip install --upgrade arrowlog"
 _CLEAN = "table.cleanup()  # takes it away once it is older than checkpointRetention.duration"
@@ -111,13 +114,18 @@ def examine(
     """Everything there is to say about a table. Writes nothing, and raises for the store alone."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ArrowlogWarning)  # what it would say is a finding here
-        case = _Case(store, config, limits or Limits(), now_ms)
-        try:
-            return _examine(case, outside=outside)
-        except UnsupportedProtocol as error:
-            where = f"{store.root}/{LOG}"
-            case.tell("protocol-unknown", "error", error.what, where, _UPGRADE)
-            return Findings(store.root, None, case.found)
+        for attempt in range(_LOOKS_MAX):
+            case = _Case(store, config, limits or Limits(), now_ms)
+            try:
+                return _examine(case, outside=outside)
+            except UnsupportedProtocol as error:
+                where = f"{store.root}/{LOG}"
+                case.tell("protocol-unknown", "error", error.what, where, _UPGRADE)
+                return Findings(store.root, None, case.found)
+            except FileNotFoundError as error:  # a clean-up may be at work: look again
+                if attempt == _LOOKS_MAX - 1:
+                    raise gone(error) from None
+    raise AssertionError  # the loop either returns or raises
 
 
 def _examine(case: _Case, *, outside: bool) -> Findings:
@@ -141,6 +149,7 @@ def _examine(case: _Case, *, outside: bool) -> Findings:
     if snapshot is None:
         return Findings(store.root, None, case.found)
     _check_protocol(case, snapshot)
+    _check_identity(case, snapshot)
     _check_behind(case, snapshot)
     _check_actions(case, snapshot)
     case.found += examine_skips(store, config, case.listing, snapshot)
@@ -306,6 +315,18 @@ def _check_protocol(case: _Case, snapshot: Snapshot) -> None:
         )
         what = f"{error.what} It can be read, and not written to."
         case.tell(code, "warning", what, f"{case.store.root}/{LOG}", _UPGRADE)
+
+
+def _check_identity(case: _Case, snapshot: Snapshot) -> None:
+    """A checkpoint may be left over from a table that was here before, and hide the one that is."""
+    name, commits = case.listing.commits.get(0), case.listing.commits
+    alone = name is not None and 0 not in case.broken
+    if not alone or all(v in commits for v in range(snapshot.version + 1)):
+        return
+    first = load(case.store, Listing({0: commits[0]}, {}, {}), case.config, outside=True)
+    what = strangers(first, snapshot)
+    if what is not None:
+        case.tell("two-tables", "warning", what, f"{LOG}/{name}", case.mend)
 
 
 def _check_behind(case: _Case, snapshot: Snapshot) -> None:

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from arrowlog.state.snapshot import Snapshot, State
 
 _SEALED = b'"checksum":"crc32:'
+_LOOKS_MAX = 3
 _PARTIAL = ("is gone", "it is missing", "not all of one checkpoint", "not whole")
 
 
@@ -91,6 +92,24 @@ def salvage(store: Store, config: Config) -> Salvage:
     `TableNotFound` if there is no log, `LogCorrupt` if no version of it can be read,
     `UnsupportedProtocol` if it needs a newer reader: what is not understood is not repaired.
     """
+    for attempt in range(_LOOKS_MAX):
+        try:
+            return _salvage(store, config)
+        except FileNotFoundError as error:  # a clean-up may be at work: look again
+            if attempt == _LOOKS_MAX - 1:
+                raise gone(error) from None
+    raise AssertionError  # the loop either returns or raises
+
+
+def gone(error: FileNotFoundError) -> LogCorrupt:
+    """What is wrong with a log of which files are listed, and are not there, again and again."""
+    return LogCorrupt(
+        f"{error} was listed, and is gone.",
+        next="Something deletes files of the log; try again when it is done.",
+    )
+
+
+def _salvage(store: Store, config: Config) -> Salvage:
     listing, troubles = sorted_names(store, config)
     if listing.empty:
         raise TableNotFound(
@@ -100,7 +119,12 @@ def salvage(store: Store, config: Config) -> Salvage:
     search = _Search(store, config, listing, troubles)
     found = _by_commits(search)
     reached = -1 if found is None else found.version
-    found = _by_checkpoint(search, reached) or found
+    later = _by_checkpoint(search, reached)
+    if found is not None and later is not None:
+        what = strangers(found, later)
+        if what is not None:
+            search.note("two-tables", f"{LOG}/{commit_name(0)}", what, reached)
+    found = later or found
     if found is None:
         raise LogCorrupt(
             "no version can be read"
@@ -187,11 +211,6 @@ def _as_far(
                 raise
             search.note("commit-broken", f"{LOG}/{commits[bad]}", _said(error), bad)
             commits = {version: name for version, name in commits.items() if version < bad}
-        except FileNotFoundError as error:
-            raise LogCorrupt(
-                f"{error} was listed, and is gone.",
-                next="Something deletes files of the log; try again when it is done.",
-            ) from None
     raise AssertionError  # every round leaves out a commit
 
 
@@ -291,6 +310,18 @@ def _disagreement(search: _Search, found: Snapshot) -> Snapshot:
     if not trusted:
         return found
     return _as_far(search, _following(listing, version), json, parquet) or found
+
+
+def strangers(before: Snapshot, after: Snapshot) -> str | None:
+    """Whether what lies on both sides of a gap calls itself by different ids."""
+    if before.metadata.id == after.metadata.id:
+        return None
+    return (
+        f"commits up to version {before.version} are of the table {before.metadata.id}, the"
+        f" checkpoint of version {after.report.checkpoint} is of {after.metadata.id}: one of them"
+        " may be left over from a table that was here before. Believed: the checkpoint, as readers"
+        " do."
+    )
 
 
 def differ(checkpoint: State, replayed: State) -> str | None:

@@ -1,9 +1,10 @@
-"""Statistics read again from the footers of data files, everything else of their adds kept."""
+"""Statistics read again from data files, everything else of their adds kept."""
 
 from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -11,9 +12,11 @@ import pyarrow.compute as pc
 
 from arrowlog.commit import operations
 from arrowlog.commit.parquet import add_of
+from arrowlog.commit.stats import of_table
 from arrowlog.errors import InvalidRequest
 from arrowlog.log.arrays import array_of
 from arrowlog.log.encode import add_lines
+from arrowlog.log.store.ranges import RangeFile
 from arrowlog.state.truncation import Truncation
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     from arrowlog.commit.adds import Add
     from arrowlog.commit.committer import Committer
     from arrowlog.commit.transaction import CommitResult
+    from arrowlog.log.store import Store
 
 _AT_ONCE = 16
 _NEW = {
@@ -55,7 +59,13 @@ def update_statistics(committer: Committer, paths: Iterable[str]) -> CommitResul
         values = add.get("partitionValues") or {}
         rest = {name: value for name, value in add.items() if name not in _NEW}
         columns = snapshot.partition_columns
-        return add_of(committer.store, add["path"], state.schema, columns, cut, values, rest)
+        found = add_of(committer.store, add["path"], state.schema, columns, cut, values, rest)
+        floats = [
+            item.name
+            for item in state.schema
+            if pa.types.is_floating(item.type) and item.name not in columns
+        ]
+        return _with_floats(committer.store, found, state.schema, floats, cut)
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         adds = list(pool.map(anew, add_lines(live)))
@@ -70,4 +80,27 @@ def update_statistics(committer: Committer, paths: Iterable[str]) -> CommitResul
         txn=None,
         user_metadata=None,
         parameters=None,
+    )
+
+
+def _with_floats(
+    store: Store, add: Add, schema: pa.Schema, names: list[str], cut: Truncation
+) -> Add:
+    """Bounds of floating point columns from their values: no footer tells of NaNs."""
+    import pyarrow.parquet as pq
+
+    if not names or add.size is None:
+        return add
+    with pq.ParquetFile(pa.PythonFile(RangeFile(store, add.path, add.size), "r")) as file:
+        stored = file.schema_arrow
+        known = [
+            name
+            for name in names
+            if stored.names.count(name) == 1 and stored.field(name).type == schema.field(name).type
+        ]
+        exact = of_table(file.read(columns=known), known, cut)
+    return replace(
+        add,
+        min_values={**(add.min_values or {}), **exact.low},
+        max_values={**(add.max_values or {}), **exact.high},
     )

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import damage
+import places
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,6 +18,7 @@ from small import GOOD, OPENING, SCHEMA
 import arrowlog
 from arrowlog import testing
 from arrowlog.log.names import CHECKPOINTS, LOG, POINTER
+from arrowlog.upkeep import doctor
 
 QUIET = {"checkpoint.enabled": False}
 OLD = 1_500_000_000
@@ -223,6 +225,16 @@ def test_checkpoint_diverges_although_it_is_sealed(root):
     assert "only in the checkpoint" in finding.what
 
 
+def test_two_tables(root):
+    testing.write_commit(root, 0, OPENING)
+    testing.write_commit(root, 1, [GOOD])
+    damage.put(root, ["good.parquet"])
+    other = testing.metadata(SCHEMA, ["day"], id="11111111-0000-4000-8000-000000000000")
+    testing.write_checkpoint(root, 9, [OPENING[0], other, GOOD])
+    finding = assert_mended(root, "two-tables", "warning")
+    assert "11111111" in finding.what
+
+
 def test_duplicate_adds(root):
     testing.write_commit(root, 0, OPENING)
     testing.write_commit(root, 1, [GOOD])
@@ -307,6 +319,28 @@ def test_statistics_that_are_missing(root):
         table.doctor(assert_stats=["no"])
 
 
+def test_statistics_that_were_dropped_because_they_are_long(root):
+    table = arrowlog.Table.create(root, pa.schema([("text", pa.string())]), options=QUIET)
+    table.write(pa.table({"text": ["x" * 2000]}))
+    assert_mended(root, "stats-missing", "error", assert_stats=["text"])
+    assert table.refresh().files["max.text"][0].as_py() == "x" * 1023 + "y"
+
+
+def test_statistics_of_numbers_that_no_footer_has(root):
+    schema = pa.schema([("x", pa.float64()), ("id", pa.int64())])
+    table = arrowlog.Table.create(root, schema, options=QUIET)
+    rows = {"a": [1.5, -2.5], "b": [float("nan"), 3.0]}
+    for name, values in rows.items():
+        pq.write_table(pa.table({"x": values, "id": [1, 2]}), f"{root}/{name}.parquet")
+    table.append([arrowlog.add_parquet(table, f"{name}.parquet") for name in rows])
+    assert table.snapshot().files["max.x"].to_pylist() == [None, None]
+    table.update_statistics(["a.parquet", "b.parquet"])
+    files = table.refresh().files.sort_by("path")
+    assert files["min.x"].to_pylist() == [-2.5, 3.0]
+    assert files["max.x"].to_pylist() == [1.5, None]  # NaN is above every number
+    assert files["max.id"].to_pylist() == [2, 2]
+
+
 def test_a_column_of_nulls_needs_no_bounds(root):
     table = arrowlog.Table.create(root, SCHEMA, ["day"], options=QUIET)
     table.write(pa.table({"day": [None], "id": [None]}, schema=SCHEMA))
@@ -327,6 +361,16 @@ def test_bounds_that_look_truncated(root, mark):
         adds.append(arrowlog.add_file(path, {}, **fields))
     table.append(adds)
     assert_mended(root, "bounds-truncated", "info")
+
+
+def test_bounds_that_our_own_setting_cut(root):
+    options = QUIET | {"stats.truncation.strategy": "truncate", "stats.truncation.maxLength": 40}
+    table = arrowlog.Table.create(root, pa.schema([("text", pa.string())]), options=options)
+    for letter in "ab":
+        table.write(pa.table({"text": [letter * 100]}))
+    assert arrowlog.doctor(root).codes == []  # nobody cuts at 40
+    finding = assert_mended(root, "bounds-truncated", "info", options=options)
+    assert "maxLength" in finding.fix
 
 
 def test_too_many_commits_since_the_checkpoint(root):
@@ -432,12 +476,29 @@ def test_findings_for_programs_prompts_and_notebooks(events):
     assert "&#x27;" in html
 
 
-def test_in_memory(request):
-    import places
-
-    place = places.Memory()
+@pytest.mark.parametrize("kind", ["memory", "s3fs-moto", "obstore-moto"])
+def test_in_every_store(kind, request):
+    place = places.make(kind, request)
+    how = {"options": {"store.accelerate": kind != "s3fs-moto"}}
     place.put(f"{LOG}/{0:020d}.json", testing.lines(OPENING))
     place.put(f"{LOG}/{1:020d}.json", testing.lines([GOOD]))
-    assert arrowlog.doctor(place.uri).codes == ["data-missing", "stats-missing"]
+    findings = arrowlog.doctor(place.uri, place.options, **how)
+    assert findings.codes == ["data-missing", "stats-missing"]
     place.put("good.parquet", b"1")
-    assert arrowlog.doctor(place.uri).healthy
+    assert arrowlog.doctor(place.uri, place.options, **how).healthy
+    table = arrowlog.Table(place.uri, place.options, **how)
+    place.put(f"{LOG}/{1:020d}.json", b"{")
+    assert table.doctor().codes == ["commit-torn", "unreadable"]
+
+
+def test_a_clean_up_beside_it_does_no_harm(root, monkeypatch):
+    table = written(root, every=2)
+    whole = doctor._check_commits
+
+    def late(case):
+        if commit(root, 1).exists():
+            os.unlink(commit(root, 1))
+        whole(case)
+
+    monkeypatch.setattr(doctor, "_check_commits", late)
+    assert table.doctor().codes == []

@@ -231,6 +231,14 @@ def test_a_sealed_checkpoint_counts_against_commits_that_lost_lines_unseen(root)
     assert "vouches for itself" in notes[0]
 
 
+def test_a_checkpoint_of_another_table_is_told(events):
+    other = testing.metadata(SCHEMA, ["day"], id="11111111-0000-4000-8000-000000000000")
+    testing.write_checkpoint(events, 9, [testing.protocol(), other, GOOD])
+    row, notes = repair(events)
+    assert row["source_version"] == 9
+    assert "may be left over from a table that was here before" in notes[0]
+
+
 def test_a_pointer_that_is_ahead_of_the_log_is_told(events):
     testing.write_pointer(events, {"version": 9})
     row, notes = repair(events)

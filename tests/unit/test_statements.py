@@ -5,7 +5,10 @@ import random
 
 import pyarrow as pa
 import pytest
+from conftest import cases
 from events import build
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from small import paths
 
 import arrowlog
@@ -14,6 +17,8 @@ from arrowlog.log.names import LOG
 from arrowlog.sql.statements import Statement, is_statement, parse
 
 DAY = 86_400_000
+KINDS = {"repair", "describe-log", "describe-state", "checkpoint", "truncate", "drop", "purge"}
+KINDS |= {"merge", "invalidate"}
 QUIET = {"checkpoint.enabled": False}
 GOOD = {
     "REPAIR INDEXFILES TRANSACTION LOG 's' AT LOCATION 't'": Statement("repair", "s", "t"),
@@ -129,6 +134,11 @@ def test_an_error_points_at_the_word(text, column, words):
     shown, caret = said.split("\n")[1:3]
     assert shown == f"  {text}"
     assert caret.index("^") == column + 1
+
+
+def test_an_error_at_the_end_of_the_last_line():
+    with pytest.raises(arrowlog.InvalidRequest, match="Line 2, column 1: Expected AT"):
+        parse("REPAIR INDEXFILES TRANSACTION LOG 'a'\n")
 
 
 def test_an_error_in_a_later_line_shows_that_line():
@@ -355,3 +365,65 @@ def test_a_table_that_is_not_there_is_an_error(tmp_path):
         arrowlog.sql_statement(f"CHECKPOINT INDEXTABLES '{tmp_path}/no'")
     with pytest.raises(arrowlog.InvalidRequest, match="SELECT"):
         arrowlog.sql_statement("SELECT 1")
+
+
+WORDS = [
+    "REPAIR",
+    "INDEXFILES",
+    "TRANSACTION",
+    "LOG",
+    "AT",
+    "LOCATION",
+    "DESCRIBE",
+    "INDEXTABLES",
+    "STATE",
+    "INCLUDE",
+    "ALL",
+    "WHERE",
+    "CHECKPOINT",
+    "TRUNCATE",
+    "TIME",
+    "TRAVEL",
+    "DRY",
+    "RUN",
+    "DROP",
+    "PARTITIONS",
+    "FROM",
+    "PURGE",
+    "INDEXTABLE",
+    "OLDER",
+    "THAN",
+    "DAYS",
+    "MERGE",
+    "SPLITS",
+    "TARGET",
+    "SIZE",
+    "MAX",
+    "DEST",
+    "'x'",
+    '"y"',
+    "`a/b`",
+    "7",
+    "100M",
+    "(",
+    ")",
+    ";",
+    "--",
+    "/*",
+    "*/",
+    "'",
+    "\\",
+    "é",
+]
+
+
+@settings(max_examples=cases(300))
+@given(st.lists(st.sampled_from(WORDS), max_size=12) | st.text(max_size=40).map(lambda t: [t]))
+def test_any_text_is_understood_or_refused_with_a_place(words):
+    text = " ".join(words)
+    is_statement(text)
+    try:
+        said = parse(text).kind
+    except arrowlog.InvalidRequest as error:
+        said = str(error)
+    assert said in KINDS or (said.startswith("Line ") and "^" in said)
