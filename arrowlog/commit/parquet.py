@@ -11,6 +11,7 @@ from arrowlog.commit.adds import Add
 from arrowlog.commit.stats import of_footer
 from arrowlog.errors import InvalidRequest
 from arrowlog.log.store.ranges import RangeFile
+from arrowlog.scan.spelling import finer, spelled
 from arrowlog.state.typed import HIVE_NULL
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ def add_of(
             f"{path} is no Parquet file that can be read: {reason}.", next="Is it whole?"
         ) from None
     rest = pa.schema([item for item in schema if item.name not in partition_columns])
+    _check_columns(footer, rest, path)
     stats = of_footer(footer, rest, cut)
     given = {**_from_path(path, partition_columns), **(partition_values or {})}
     return Add(
@@ -61,6 +63,37 @@ def add_of(
         stats.nulls,
         dict(fields or {}),
     )
+
+
+def _check_columns(footer: Any, schema: pa.Schema, path: str) -> None:
+    """Refuse columns that other readers would not find, or not be able to read."""
+    there = footer.schema.to_arrow_schema()
+    for name, other in spelled(there.names, schema.names, path).items():
+        raise InvalidRequest(
+            f"{path} spells the column {name!r} as {other!r}; most readers would find no values"
+            " there.",
+            next="Write the file anew with the names of the table's schema.",
+        )
+    fine = finer(there, schema)
+    if fine is not None and _has_nanos(footer, fine):
+        raise InvalidRequest(
+            f"{path}: {fine} has times between two microseconds, which the table's type does not"
+            " have.",
+            next="Write the file anew with microseconds.",
+        )
+
+
+def _has_nanos(footer: Any, name: str) -> bool:
+    """Whether a bound of a column shows that there are times between two microseconds."""
+    for group in range(footer.num_row_groups):
+        parts = footer.row_group(group)
+        for part in (parts.column(index) for index in range(parts.num_columns)):
+            stats = part.statistics if part.path_in_schema == name else None
+            if stats is None or not stats.has_min_max or part.physical_type != "INT64":
+                continue
+            if stats.min_raw % 1000 or stats.max_raw % 1000:
+                return True
+    return False
 
 
 def _from_path(path: str, columns: Sequence[str]) -> dict[str, str | None]:

@@ -71,6 +71,23 @@ def _among_integers(literal: Literal) -> Pair | None:
     return math.floor(value), math.ceil(value)
 
 
+def beside(op: str, literal: Literal, kind: pa.DataType) -> tuple[str, int, int] | None:
+    """A comparison of integers with a number between two of them, as one with its neighbour.
+
+    Only if it is between them as a double too: in whichever way an engine compares, `n >= 1.5` is
+    `n >= 2` then.
+    """
+    value = literal.value
+    if not pa.types.is_integer(kind) or not isinstance(value, (float, Decimal)):
+        return None
+    if _among_integers(literal) is None or op in ("=", "<>"):
+        return None
+    down, up = math.floor(value), math.ceil(value)
+    if down == up or (math.floor(float(value)), math.ceil(float(value))) != (down, up):
+        return None
+    return (">=", up, up) if op in (">", ">=") else ("<=", down, down)
+
+
 def _in_range(value: int) -> Pair:
     if value > INT_MAX:
         return INT_MAX, None
@@ -132,7 +149,7 @@ def _among_dates(literal: Literal) -> Pair | None:
     value = literal.value
     if literal.kind == "date":
         return value, value
-    if literal.kind == "timestamp" and isinstance(value, int):
+    if literal.kind in ("timestamp", "timestamptz") and isinstance(value, int):
         return value // DAY_MICROS, -(-value // DAY_MICROS)
     if literal.kind == "text" and isinstance(value, str):
         days = read_date(value)
@@ -146,7 +163,7 @@ def _among_dates(literal: Literal) -> Pair | None:
 
 def _among_moments(literal: Literal, *, zoned: bool) -> Pair | None:
     value = literal.value
-    if literal.kind == "timestamp" or (literal.kind == "timestamptz" and zoned):
+    if literal.kind in ("timestamp", "timestamptz"):  # the zone of times without one is UTC
         return value, value
     if literal.kind == "date" and isinstance(value, int):
         return value * DAY_MICROS, value * DAY_MICROS

@@ -10,14 +10,14 @@ from decimal import Decimal
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from arrowlog.errors import InvalidRequest
 from arrowlog.scan.literals import read_date, read_moment, scalar_literal
-from arrowlog.scan.tree import Call, Column, Foreign, Literal, describe, walk
+from arrowlog.scan.tree import Call, Column, Foreign, Literal, columns_of, describe, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    import pyarrow as pa
 
     from arrowlog.scan.tree import Node
 
@@ -49,11 +49,13 @@ _RENAMED = {
 _SIGNS = {"=", "<>", "<", "<=", ">", ">=", "+", "-", "*", "/", "//", "%", "||"}
 _SPECIAL = frozenset(
     {"and", "or", "not", "is null", "is true", "is false", "in", "between", "<=>", "case"}
-    | {"cast", "try_cast", "negative", "interval", "list", "element"}
+    | {"cast", "try_cast", "negative", "interval", "list", "element", "glob"}
 )
 _KNOWN = _SIGNS | _SPECIAL | FUNCTIONS
 _KINDS = {"timestamp": "make_timestamp(?)", "timestamptz": "make_timestamptz(?)"}
 _DIGITS_MAX, _HUGE = 38, 1 << 127
+_KINDS_SEEN: dict[Any, pa.DataType | None] = {}
+_SEEN_MAX = 1000
 _LOCK = Lock()
 _PLACE = "arrowlog_rows"
 
@@ -128,7 +130,10 @@ class Condition:
         if op in ("cast", "try_cast"):
             return f"{op.upper()}({self.text(args[0])} AS {node.detail})"
         if op == "interval":
-            return f"to_{node.detail}s(CAST({self.text(args[0])} AS BIGINT))"
+            amount = f"CAST({self.text(args[0])} AS DOUBLE)"
+            if node.detail not in ("second", "millisecond"):  # only these have fractions
+                amount = f"CAST(trunc({amount}) AS BIGINT)"
+            return f"to_{node.detail}s({amount})"
         if op == "list":
             return f"[{', '.join(map(self.text, args))}]"
         return self._worded(node)
@@ -138,6 +143,8 @@ class Condition:
         if op in ("like", "ilike"):
             text = f"{self.text(args[0])} {op.upper()} {self.text(args[1])}"
             return f"({text} ESCAPE {self.text(args[2])})" if len(args) > 2 else f"({text})"
+        if op == "glob":
+            return f"({self.text(args[0])} GLOB {self.text(args[1])})"
         if op == "case":
             pairs = zip(args[:-1:2], args[1:-1:2], strict=True)
             whens = [f"WHEN {self.text(when)} THEN {self.text(then)}" for when, then in pairs]
@@ -219,6 +226,27 @@ def evaluate(node: Node, rows: pa.Table) -> pa.ChunkedArray:
     renamed = rows.rename_columns(list(places.values())) if places else rows
     question = f"SELECT ({text}) AS answer FROM {_PLACE}"  # noqa: S608 -- built from a tree
     return _ask(question, condition.values, renamed)["answer"]
+
+
+def kind_of(node: Node, schema: pa.Schema) -> pa.DataType | None:
+    """The type of a node, by DuckDB; None if it cannot be told. Asked once for each form."""
+    names = sorted(columns_of(node))
+    condition = Condition(str)
+    try:
+        form = condition.text(node)
+    except InvalidRequest:
+        return None
+    values = tuple(type(value) for value in condition.values)
+    key = (form, values, tuple(str(schema.field(name).type) for name in names))
+    if key not in _KINDS_SEEN:
+        if len(_KINDS_SEEN) >= _SEEN_MAX:
+            _KINDS_SEEN.clear()
+        empty = pa.schema([schema.field(name) for name in names]).empty_table()
+        try:
+            _KINDS_SEEN[key] = evaluate(node, empty).type
+        except (InvalidRequest, pa.ArrowException):
+            _KINDS_SEEN[key] = None
+    return _KINDS_SEEN[key]
 
 
 def constant(node: Node) -> Literal | None:

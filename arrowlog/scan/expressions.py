@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from arrowlog.errors import InvalidRequest
 from arrowlog.scan.literals import scalar_literal
-from arrowlog.scan.tree import NULL, Call, Column, Foreign, Literal
+from arrowlog.scan.tree import NULL, Call, Column, Foreign, Literal, joined
 
 if TYPE_CHECKING:
     from arrowlog.scan.tree import Node
@@ -42,8 +42,8 @@ def from_arrow(expression: Any, schema: pa.Schema) -> Node:
         entries, values = _opened(expression)
     if entries is None or values is None:
         return Foreign(str(expression), frozenset(schema.names))
-    node, end = _Reader(entries, values, schema).node(0)
-    return node if end == len(entries) else Foreign(str(expression), frozenset(schema.names))
+    node = _Reader(entries, values, schema).whole()
+    return node or Foreign(str(expression), frozenset(schema.names))
 
 
 def _opened(expression: Any) -> tuple[list[tuple[str, str]] | None, pa.RecordBatch | None]:
@@ -60,8 +60,18 @@ def _opened(expression: Any) -> tuple[list[tuple[str, str]] | None, pa.RecordBat
     return [(key, value[:-1]) for key, _, value in entries], values
 
 
+class _Open:
+    """A call whose end has not been read yet."""
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self.args: list[Node] = []
+        self.options: dict[str, Any] = {}
+        self.columns: set[str] = set()
+
+
 class _Reader:
-    """One pass over the entries of one expression."""
+    """One pass over the entries of one expression; calls in calls are a list, however deep."""
 
     def __init__(
         self, entries: list[tuple[str, str]], values: pa.RecordBatch, schema: pa.Schema
@@ -70,55 +80,66 @@ class _Reader:
         self._values = values
         self._schema = schema
 
-    def node(self, at: int) -> tuple[Node, int]:
-        """The node that begins at an entry, and where the next one begins."""
-        key, value = self._entries[at]
-        if key == "literal":
-            found = scalar_literal(self._values.column(int(value))[0])
-            return found or Foreign("a literal", frozenset()), at + 1
-        if key == "field_ref":
-            return Column(self._known(value)), at + 1
-        if key == "nested_field_ref":
-            parts = self._entries[at + 1 : at + 1 + int(value)]
-            names = [name for kind, name in parts if kind == "field_ref"]
-            if len(names) != int(value):
-                return Foreign("a nested field", frozenset(self._schema.names)), at + 1 + len(parts)
-            return Column(self._known(names[0]), tuple(names[1:])), at + 1 + len(parts)
-        return self._call(value, at + 1)
+    def whole(self) -> Node | None:
+        """The one node that all entries make; None if they do not."""
+        opened = [_Open()]
+        at = 0
+        while at < len(self._entries):
+            key, value = self._entries[at]
+            at += 1
+            top = opened[-1]
+            if key == "call":
+                opened.append(_Open(value))
+            elif key == "options":
+                raw = self._values.column(int(value))[0]
+                top.options = {field.name: raw[field.name] for field in raw.type}
+            elif key == "literal":
+                found = scalar_literal(self._values.column(int(value))[0])
+                top.args.append(found or Foreign("a literal", frozenset()))
+            elif key == "end":
+                if len(opened) == 1:
+                    return None
+                opened.pop()
+                _close(top, opened[-1])
+            else:
+                count = int(value) if key == "nested_field_ref" else 1
+                start = at if key == "nested_field_ref" else at - 1
+                at = start + count
+                self._field(top, self._entries[start:at], count)
+        last = opened[0].args
+        return last[0] if len(opened) == 1 and len(last) == 1 else None
 
-    def _known(self, name: str) -> str:
-        if self._schema.get_field_index(name) < 0:
+    def _field(self, top: _Open, entries: list[tuple[str, str]], count: int) -> None:
+        names = [name for kind, name in entries if kind == "field_ref"]
+        if len(names) != count or not names:
+            top.columns.update(self._schema.names)
+            top.args.append(Foreign("a nested field", frozenset(self._schema.names)))
+            return
+        if self._schema.get_field_index(names[0]) < 0:
             raise InvalidRequest(
-                f"There is no column {name!r}.",
+                f"There is no column {names[0]!r}.",
                 next=f"The columns are {', '.join(self._schema.names[:12])}.",
             )
-        return name
+        top.columns.add(names[0])
+        top.args.append(Column(names[0], tuple(names[1:])))
 
-    def _call(self, name: str, at: int) -> tuple[Node, int]:
-        args: list[Node] = []
-        options: dict[str, Any] = {}
-        raw: pa.Scalar | None = None
-        start = at
-        while self._entries[at][0] != "end":
-            if self._entries[at][0] == "options":
-                raw = self._values.column(int(self._entries[at][1]))[0]
-                options = {field.name: raw[field.name] for field in raw.type}
-                at += 1
-                continue
-            arg, at = self.node(at)
-            args.append(arg)
-        try:
-            node = _node(name, tuple(args), options)
-        except _Beyond:
-            fields = {value for key, value in self._entries[start:at] if key == "field_ref"}
-            node = Foreign(f"{name}(…)", frozenset(fields))
-        return node, at + 1
+
+def _close(call: _Open, outer: _Open) -> None:
+    """A call is read to its end: its node goes to the one around it."""
+    try:
+        node = _node(call.name, tuple(call.args), call.options)
+    except _Beyond:
+        node = Foreign(f"{call.name}(…)", frozenset(call.columns))
+    outer.args.append(node)
+    outer.columns |= call.columns
 
 
 def _node(name: str, args: tuple[Node, ...], options: dict[str, Any]) -> Node:
     foreign = any(isinstance(arg, Foreign) for arg in args)
     if foreign and name not in ("and_kleene", "or_kleene"):
         raise _Beyond
+    if name in ("and_kleene", "or_kleene"):
+        return joined(_CALLS[name], args)
     if name in _CALLS:
         return Call(_CALLS[name], args)
     if name == "is_valid":

@@ -8,21 +8,22 @@ goes to Arrow only if no NaN can make it true.
 from __future__ import annotations
 
 import operator
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.scan.bounds import pair_of
+from arrowlog.scan.casts import TURNED
 from arrowlog.scan.normal import WILD
 from arrowlog.scan.tree import COMPARISONS, Call, Column, Foreign, Literal
 from arrowlog.state.safe import has_nan
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from arrowlog.scan.tree import Node
 
-_TURNED = {"=": "=", "<>": "<>", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
 _SIGNS = {
     "=": operator.eq,
     "<>": operator.ne,
@@ -60,7 +61,7 @@ def _expression(node: Node, schema: pa.Schema, *, sure: bool) -> pc.Expression: 
         raise _Beyond
     if node.op in ("and", "or"):
         parts = [_expression(arg, schema, sure=sure) for arg in node.args]
-        return reduce(operator.and_ if node.op == "and" else operator.or_, parts)
+        return _joined(operator.and_ if node.op == "and" else operator.or_, parts)
     if node.op == "not":
         return ~_expression(node.args[0], schema, sure=not sure)
     if node.op in ("is true", "is false"):
@@ -75,6 +76,16 @@ def _expression(node: Node, schema: pa.Schema, *, sure: bool) -> pc.Expression: 
     return _leaf(node, schema, sure=sure)
 
 
+def _joined(
+    join: Callable[[pc.Expression, pc.Expression], pc.Expression], parts: list[pc.Expression]
+) -> pc.Expression:
+    """Pairs of pairs: a thousand parts are ten deep, where a chain could be too deep for Arrow."""
+    while len(parts) > 1:
+        pairs = [join(*parts[at : at + 2]) for at in range(0, len(parts) - 1, 2)]
+        parts = pairs if len(parts) % 2 == 0 else [*pairs, parts[-1]]
+    return parts[0]
+
+
 def _one_kind(nodes: tuple[Node, ...]) -> bool:
     """Mixed literals are brought to one type, which single comparisons would not be."""
     kinds = {node.kind for node in nodes if isinstance(node, Literal) and node.value is not None}
@@ -83,8 +94,8 @@ def _one_kind(nodes: tuple[Node, ...]) -> bool:
 
 def _leaf(node: Call, schema: pa.Schema, *, sure: bool) -> pc.Expression:
     op, args = node.op, node.args
-    if op in _TURNED and isinstance(args[0], Literal):
-        op, args = _TURNED[op], (args[1], args[0])
+    if op in TURNED and isinstance(args[0], Literal):
+        op, args = TURNED[op], (args[1], args[0])
     column = args[0] if args else None
     if not isinstance(column, Column) or column.path:
         raise _Beyond
@@ -102,7 +113,7 @@ def _leaf(node: Call, schema: pa.Schema, *, sure: bool) -> pc.Expression:
         return pc.coalesce(same, pc.scalar(False))
     if op == "in" and len(args) <= _VALUES_MAX:
         found = [_compare(column.name, "=", _value(arg, kind)) for arg in args[1:]]
-        return reduce(operator.or_, found)
+        return _joined(operator.or_, found)
     if op in ("like", "starts_with") and len(args) == 2 and pa.types.is_string(kind):
         return _begins(column.name, op, args[1])
     raise _Beyond

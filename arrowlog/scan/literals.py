@@ -21,6 +21,14 @@ _MOMENT = re.compile(
     r"[T ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:\.([0-9]{1,6}))?)?"
     r"\s*(Z|UTC|[+-][0-9]{2}(?::?[0-9]{2})?)?\s*"
 )
+_NANOS = {"h": 3_600 * 10**9, "m": 60 * 10**9, "s": 10**9, "ms": 10**6, "us": 1000, "ns": 1}
+_NOTHING = ("NaTType", "NAType")  # how pandas says that there is no value
+_KINDS: tuple[tuple[Any, str], ...] = (
+    (int, "int"),
+    (float, "double"),
+    (str, "text"),
+    (bytes, "blob"),
+)
 _BY_TYPE: Mapping[str, str] = {
     "date32[day]": "date",
     "bool": "bool",
@@ -31,6 +39,7 @@ _BY_TYPE: Mapping[str, str] = {
     "double": "double",
     "binary": "blob",
     "large_binary": "blob",
+    "binary_view": "blob",
 }
 
 
@@ -71,22 +80,22 @@ def _days(year: int, month: int, day: int) -> int | None:
 
 def literal_of(value: Any, where: str) -> Literal:  # noqa: C901 -- one line a case
     """A Python, numpy or Arrow value as a literal; `InvalidRequest` names what cannot be one."""
-    if value is None:
+    if value is None or type(value).__name__ in _NOTHING:
         return NULL
     if isinstance(value, Literal):
         return value
     if isinstance(value, bool):
         return TRUE if value else FALSE
-    for kind, name in ((int, "int"), (float, "double"), (str, "text"), (bytes, "blob")):
-        if type(value) is kind:
-            return Literal(value, name)
+    if hasattr(value, "dtype") and hasattr(value, "item"):
+        return _numpy(value, where)
+    for kind, name in _KINDS:
+        if isinstance(value, kind):  # an enumeration of texts or numbers is one of these too
+            return Literal(str.__str__(value) if kind is str else kind(value), name)
     if isinstance(value, Decimal):
         if value.is_finite():
             return Literal(value, "decimal")
     elif isinstance(value, pa.Scalar):
         return _scalar(value, where)
-    elif hasattr(value, "dtype") and hasattr(value, "item"):
-        return _numpy(value, where)
     elif hasattr(value, "isoformat") and hasattr(value, "year"):
         return _temporal(value)
     raise InvalidRequest(
@@ -97,10 +106,31 @@ def literal_of(value: Any, where: str) -> Literal:  # noqa: C901 -- one line a c
 
 def _numpy(value: Any, where: str) -> Literal:
     """A numpy scalar; times have their own units there, which Arrow knows to read."""
-    if value.dtype.kind in "mM":
-        return _scalar(pa.scalar(value), where)
-    plain = value.item()
+    if value.dtype.kind == "M":
+        return _moment(value, where)
+    plain = value if value.dtype.kind == "m" else value.item()
+    if plain is value:
+        raise InvalidRequest(f"{where}: {value!r} is a span of time, which no column has.")
     return literal_of(float(plain) if value.dtype.kind == "f" else plain, where)
+
+
+def _moment(value: Any, where: str) -> Literal:
+    """A numpy time: a whole number of some unit, whose least one is "there is none"."""
+    unit, step = str(value.dtype).removeprefix("datetime64").strip("[]"), 1
+    if str(value) == "NaT":
+        return NULL
+    digits = unit.rstrip("abcdefghijklmnopqrstuvwxyzYMWD")
+    unit, step = unit[len(digits) :], int(digits or 1)
+    ticks = int(value.astype("int64")) * step
+    if unit in ("Y", "M"):
+        year, month = divmod(ticks * (12 if unit == "Y" else 1), 12)
+        return Literal(days_of(1970 + year, month + 1, 1), "date")
+    if unit in ("D", "W"):
+        return Literal(ticks * (7 if unit == "W" else 1), "date")
+    micros, left = divmod(ticks * _NANOS.get(unit, 0), 1000)
+    if unit not in _NANOS or left:
+        raise InvalidRequest(f"{where}: {value!r} is not a whole number of microseconds.")
+    return Literal(micros, "timestamp")
 
 
 def _temporal(value: Any) -> Literal:

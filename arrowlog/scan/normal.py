@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from arrowlog.scan.bounds import pair_of
+from arrowlog.scan.bounds import beside, pair_of
+from arrowlog.scan.casts import TURNED, uncast
 from arrowlog.scan.engine import known
-from arrowlog.scan.tree import COMPARISONS, Call, Column, Foreign, Literal, columns_of
+from arrowlog.scan.tree import COMPARISONS, NULL, Call, Column, Foreign, Literal, columns_of
 from arrowlog.state.safe import comparable, has_nan
 
 if TYPE_CHECKING:
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from arrowlog.scan.tree import Node
 
 _OPPOSITE = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
-_TURNED = {"=": "=", "<>": "<>", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
-_VALUES_MAX = 16  # so many texts of an IN are looked at one by one
 _MIXED = frozenset({"int", "decimal", "double", "date", "timestamp", "timestamptz"})
 WILD = "%_\\"  # Spark's patterns have the backslash as an escape, DuckDB's have none
 
@@ -62,10 +61,11 @@ class Compare:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """Rows whose value is one of several, all exact."""
+    """Rows whose value is one of several, all exact; or is another one."""
 
     name: str
     values: tuple[Any, ...]
+    negated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +126,16 @@ class Normal:
     def rows(self, node: Node, *, want: bool = True, null: bool = False) -> Test:
         """The rows for which a node is `want`, or NULL if that counts too."""
         if isinstance(node, Literal):
+            if node.kind not in ("bool", "null"):
+                return Unknown(node, NOT_COMPARABLE)
             return ALL if (null if node.value is None else node.value is want) else NONE
         if isinstance(node, Column):
-            same = Call("=", (node, Literal(want, "bool")))
-            return self._column(node, want=want, null=null) if node.path else self._leaf(same, null)
+            return self._flag(node, want=want, null=null)
         if isinstance(node, Foreign):
             return Unknown(node, NOT_PRUNABLE)
+        node = uncast(node, self._schema)
         if node.op in ("and", "or"):
-            parts = tuple(self.rows(arg, want=want, null=null) for arg in node.args)
+            parts = tuple(self.rows(arg, want=want, null=null) for arg in _gathered(node))
             return _every(parts) if (node.op == "and") is want else _some(parts)
         if node.op == "not":
             return self.rows(node.args[0], want=not want, null=null)
@@ -143,6 +145,14 @@ class Normal:
         if node.op == "between":
             return self._between(node, want=want, null=null)
         return self._call(node, want=want, null=null)
+
+    def _flag(self, node: Column, *, want: bool, null: bool) -> Test:
+        """A column as a condition; 5 is true, and yet not equal to TRUE."""
+        if node.path:
+            return self._column(node, want=want, null=null)
+        if not pa.types.is_boolean(self._schema.field(node.name).type):
+            return self._column(Call("cast", (node,), "BOOLEAN"), want=want, null=null)
+        return self._leaf(Call("=", (node, Literal(want, "bool"))), null)
 
     def _between(self, node: Call, *, want: bool, null: bool) -> Test:
         """Two comparisons, if both ends are converted to the column's type like one would be."""
@@ -160,8 +170,8 @@ class Normal:
         op, args = node.op, node.args
         first = args[0] if args else None
         if not isinstance(first, Column) or first.path:
-            if len(args) == 2 and op in _TURNED and isinstance(args[1], Column):
-                turned = Call(_TURNED[op], (args[1], args[0]))
+            if len(args) == 2 and op in TURNED and isinstance(args[1], Column):
+                turned = Call(TURNED[op], (args[1], args[0]))
                 return self._call(turned, want=want, null=null)
             return self._column(node, want=want, null=null)
         if op == "is null":
@@ -206,6 +216,9 @@ class Normal:
         kind = self._schema.field(column.name).type
         exactly = column.name in self._partition
         pair = None if comparable(kind) is None else pair_of(literal, kind)
+        near = None if exactly else beside(node.op, literal, kind)
+        if near is not None:
+            return Compare(column.name, *near)
         if pair is not None and (not exactly or pair[0] == pair[1]):
             return Compare(column.name, node.op, *pair)
         if exactly and not isinstance(literal.value, str):
@@ -229,22 +242,15 @@ class Normal:
         op = "=" if want else "<>"
         tests = [self._compare(Call(op, (column, v)), column, v) for v in known_values]
         if not want:
-            return self._or_null(_every(tuple(tests)), column.name, null)
+            return self._or_null(_every(_none_of(column.name, tests)), column.name, null)
         return self._or_null(self._one_of(column.name, tests), column.name, null)
 
     def _one_of(self, name: str, tests: list[Test]) -> Test:
-        """Many values as one test; texts as a range, where each by itself would take long."""
+        """Many values as one test, if they are all of the column's type."""
         pairs = [test for test in tests if isinstance(test, Compare) and test.exact]
-        text = pa.types.is_string(self._schema.field(name).type)
         if len(pairs) < len(tests) or len(tests) < 2:
             return _some(tuple(tests))
-        values = tuple(sorted({test.down for test in pairs}))
-        if text and name not in self._partition:
-            if len(values) <= _VALUES_MAX:
-                return _some(tuple(tests))
-            low = Compare(name, ">=", values[0], values[0])
-            return _every((low, Compare(name, "<=", values[-1], values[-1])))
-        return OneOf(name, values)
+        return OneOf(name, tuple(sorted({test.down for test in pairs})))
 
     def _pattern(self, node: Call, *, want: bool, null: bool) -> Test:
         """LIKE by its prefix; exact only if nothing but a prefix is asked for."""
@@ -267,6 +273,39 @@ class Normal:
         if want and not prefix:
             return Unknown(node, NOT_PRUNABLE)
         return self._or_null(Begins(column.name, prefix, negated=not want), column.name, null)
+
+
+def _none_of(name: str, tests: list[Test]) -> tuple[Test, ...]:
+    """What must all hold where no value is one of several: the exact ones go together."""
+    exact = [test for test in tests if isinstance(test, Compare) and test.exact]
+    if len(exact) < 2:
+        return tuple(tests)
+    rest = [test for test in tests if not (isinstance(test, Compare) and test.exact)]
+    values = tuple(sorted({test.down for test in exact}))
+    return (*rest, OneOf(name, values, negated=True))
+
+
+def _gathered(node: Call) -> tuple[Node, ...]:
+    """The parts of an OR or AND; equalities with one column become one IN, as they mean that."""
+    sign = "=" if node.op == "or" else "<>"
+    found: dict[tuple[str, str], list[Node]] = {}
+    rest: list[Node] = []
+    for part in node.args:
+        column, value = part.args if isinstance(part, Call) and part.op == sign else (part, NULL)
+        if isinstance(column, Literal):
+            column, value = value, column
+        known_value = isinstance(value, Literal) and value.value is not None
+        if isinstance(column, Column) and not column.path and known_value:
+            assert isinstance(value, Literal)
+            found.setdefault((column.name, value.kind), []).append(value)
+        else:
+            rest.append(part)
+    if len(rest) + len(found) == len(node.args):
+        return node.args
+    for (name, _), values in found.items():
+        inside = Call("in", (Column(name), *values))
+        rest.append(inside if sign == "=" else Call("not", (inside,)))
+    return tuple(rest)
 
 
 def alike(literals: list[Literal], kind: pa.DataType) -> list[Literal] | None:
@@ -324,6 +363,6 @@ def without_nan(test: Test, schema: pa.Schema) -> frozenset[str]:
         return frozenset.intersection(*found)
     if isinstance(test, Compare) and test.op in ("=", "<", "<="):
         return frozenset({test.name}) if has_nan(schema.field(test.name).type) else frozenset()
-    if isinstance(test, OneOf) and has_nan(schema.field(test.name).type):
+    if isinstance(test, OneOf) and not test.negated and has_nan(schema.field(test.name).type):
         return frozenset({test.name})
     return frozenset()

@@ -64,6 +64,7 @@ def _near(snapshot: Snapshot, predicate: Predicate) -> Snapshot:
         return snapshot
     groups = source.groups
     test = Normal(groups.schema, ()).rows(predicate.tree)
+    groups.prepare(columns_needed(test))
     stay = kept(dropped(test, groups), groups.num_rows)
     if stay.true_count * 2 > groups.num_rows:
         return snapshot

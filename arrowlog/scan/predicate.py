@@ -16,12 +16,14 @@ import pyarrow.compute as pc
 
 from arrowlog.errors import InvalidRequest
 from arrowlog.log.arrays import FALSE, flags
-from arrowlog.scan.engine import evaluate, folded, known
+from arrowlog.scan.engine import evaluate, folded, kind_of, known
 from arrowlog.scan.expressions import from_arrow
-from arrowlog.scan.forms import from_polars, from_tuples
+from arrowlog.scan.forms import from_tuples
+from arrowlog.scan.polars_form import from_polars
 from arrowlog.scan.sql import read_sql
 from arrowlog.scan.tree import (
     ARITHMETIC,
+    CONDITIONS,
     TRUE,
     Call,
     Column,
@@ -33,6 +35,7 @@ from arrowlog.scan.tree import (
 if TYPE_CHECKING:
     from arrowlog.scan.tree import Node
 
+_SHORTER = "Write a list of values as IN (…)."
 _FORMS = "Use SQL text, a list of tuples, a polars expression or a pyarrow expression."
 
 
@@ -61,6 +64,23 @@ def parse(where: Any, schema: pa.Schema, *, now_micros: int | None = None) -> Pr
     """
     if now_micros is None:
         now_micros = time.time_ns() // 1000
+    try:
+        tree, source = _read(where, schema, now_micros)
+        tree = folded(tree)
+        _check_condition(tree, schema)
+        understood = known(tree)
+        columns = columns_of(tree)
+    except RecursionError:
+        raise InvalidRequest(
+            "The predicate is too long a chain, or nested too deeply.", next=_SHORTER
+        ) from None
+    if not understood and source is not None:
+        _check_source(source, schema)
+    return Predicate(tree, columns, understood, None if understood else source)
+
+
+def _read(where: Any, schema: pa.Schema, now_micros: int) -> tuple[Node, Any]:
+    """The tree of any form, and the expression it came from."""
     source = None
     if where is None:
         tree: Node = TRUE
@@ -74,10 +94,7 @@ def parse(where: Any, schema: pa.Schema, *, now_micros: int | None = None) -> Pr
         tree = from_tuples(where, schema)
     else:
         raise InvalidRequest(f"A {type(where).__name__} is no predicate.", next=_FORMS)
-    tree = folded(tree)
-    _check_condition(tree, schema)
-    understood = known(tree)
-    return Predicate(tree, columns_of(tree), understood, None if understood else source)
+    return tree, source
 
 
 def _check_condition(node: Node, schema: pa.Schema) -> None:
@@ -87,16 +104,51 @@ def _check_condition(node: Node, schema: pa.Schema) -> None:
             _check_condition(arg, schema)
         return
     wrong = isinstance(node, Call) and node.op in ARITHMETIC
+    if isinstance(node, Call) and not wrong and not _plain(node) and known(node):
+        found = kind_of(node, schema)
+        wrong = found is not None and not _truth(found)
     if isinstance(node, Literal):
         wrong = node.kind not in ("bool", "null")
     if isinstance(node, Column):
         kind = _type_of(node, schema)
         wrong = kind is not None and not pa.types.is_boolean(kind)
     if wrong:
-        raise InvalidRequest(
-            f"{describe(node)} is a value, not a condition.",
-            next=f"Compare it with something. {_FORMS}",
-        )
+        raise _value(describe(node))
+
+
+def _value(what: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"{what} is a value, not a condition.", next=f"Compare it with something. {_FORMS}"
+    )
+
+
+def _truth(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_boolean(kind) or pa.types.is_null(kind))
+
+
+def _plain(node: Call) -> bool:
+    """Whether it is surely true, false or NULL, whatever the columns are."""
+    return node.op in CONDITIONS
+
+
+def _check_source(source: Any, schema: pa.Schema) -> None:
+    """Of what only its own engine understands, that engine says whether it is a condition."""
+    empty = schema.empty_table()
+    if isinstance(source, pc.Expression):
+        try:
+            empty.filter(source)
+        except (pa.ArrowException, TypeError) as error:
+            if "bool" in str(error):
+                raise _value(str(source)) from None
+        return
+    import polars as pl
+
+    try:
+        kind = pl.DataFrame(pl.from_arrow(empty)).lazy().select(source).collect_schema().dtypes()[0]
+    except pl.exceptions.PolarsError:
+        return  # said when rows are asked for
+    if kind not in (pl.Boolean, pl.Null, pl.Unknown):
+        raise _value(str(source))
 
 
 def _type_of(node: Column, schema: pa.Schema) -> pa.DataType | None:

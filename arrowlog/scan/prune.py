@@ -8,13 +8,14 @@ does no mask at all. Masks go together by Kleene logic: in `Every` one TRUE is e
 from __future__ import annotations
 
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.errors import InvalidRequest
-from arrowlog.log.arrays import FALSE, TRUE, array_of, flags, number, same, scalar
+from arrowlog.log.arrays import FALSE, TRUE, array_of, flags, null, number, same, scalar
 from arrowlog.scan.engine import evaluate
 from arrowlog.scan.normal import (
     Begins,
@@ -43,6 +44,9 @@ _KERNELS = {
     ">": pc.greater,
     ">=": pc.greater_equal,
 }
+
+
+_LAST, _NOTHING = array_of(["\ue000", ""], pa.string())  # no literal has such a letter
 
 
 def columns_needed(test: Test) -> set[str]:
@@ -133,14 +137,19 @@ def _inside(test: Compare | OneOf | Begins | Null, values: pa.Array, kind: pa.Da
     if isinstance(test, Null):
         return pc.is_valid(values) if test.negated else pc.is_null(values)
     if isinstance(test, OneOf):
-        wanted = list(test.values)
-        if has_nan(kind) and 0.0 in wanted:
-            wanted += [0.0, -0.0]  # equal, and yet two values to a hash
-        return pc.is_in(values, value_set=array_of(wanted, comparable(kind)))
+        found = pc.is_in(values, value_set=_set(test, kind))
+        return pc.and_(pc.is_valid(values), pc.invert(found)) if test.negated else found
     if isinstance(test, Begins):
         found = pc.starts_with(values, test.prefix)
         return pc.invert(found) if test.negated else found
     return _KERNELS[test.op](values, _literal(test.down, kind))
+
+
+def _set(test: OneOf, kind: pa.DataType) -> pa.Array:
+    wanted = list(test.values)
+    if has_nan(kind) and 0.0 in wanted:
+        wanted += [0.0, -0.0]  # equal, and yet two values to a hash
+    return array_of(wanted, comparable(kind))
 
 
 def _exactly(test: Exactly, columns: Columns) -> pa.Array | None:
@@ -195,7 +204,8 @@ def _by_bounds(
     if isinstance(test, Begins):
         mask: pa.Array | None = _begins(test, columns)
     elif isinstance(test, OneOf):
-        mask = _one_of(test, columns, kind)
+        none_of = _none_of if test.negated else _one_of
+        mask = none_of(test, columns, kind, sane=not has_nan(kind) or name in sane)
     elif pa.types.is_string(kind):
         mask = _text(test, columns)
     else:
@@ -224,15 +234,36 @@ def _number(test: Compare, columns: Columns, kind: pa.DataType, *, sane: bool) -
     return pc.and_kleene(pc.equal(low, down), pc.equal(high, down))
 
 
-def _one_of(test: OneOf, columns: Columns, kind: pa.DataType) -> pa.Array | None:
+def _one_of(test: OneOf, columns: Columns, kind: pa.DataType, *, sane: bool) -> pa.Array | None:
     """No value lies in the range: as many values are below low as are up to high."""
+    del sane  # NaN is none of the values
     low, high = low_of(columns, test.name), high_of(columns, test.name)
     values = array_of(test.values, comparable(kind))
-    if pa.types.is_decimal(kind):  # there is no search among decimals
-        return pc.or_kleene(pc.less(high, values[0]), pc.greater(low, values[-1]))
-    before = pc.search_sorted(values, low, side="left")
-    until = pc.search_sorted(values, high, side="right")
-    return pc.greater_equal(before, until)
+    if pa.types.is_string(kind):
+        ends = pc.or_kleene(_above(test.values[0], high), pc.greater(low, values[-1]))
+        if len(high) > high.null_count:  # what a high was cut from lies below this
+            high = pc.binary_join_element_wise(high, _LAST, _NOTHING)
+    else:
+        ends = pc.or_kleene(pc.less(high, values[0]), pc.greater(low, values[-1]))
+    before, until = _places(values, low, "left"), _places(values, high, "right")
+    return pc.or_kleene(ends, pc.greater_equal(before, until))
+
+
+def _places(values: pa.Array, among: pa.Array, side: Literal["left", "right"]) -> pa.Array:
+    """Where bounds stand among sorted values; null for an unknown one."""
+    if not pa.types.is_decimal(values.type):
+        return pc.search_sorted(values, among, side=side)
+    known = pl.Series(pl.from_arrow(values))  # Arrow has no search among decimals
+    found = known.search_sorted(pl.Series(pl.from_arrow(among)), side=side).to_arrow()
+    return pc.if_else(pc.is_valid(among), found, null(found.type))
+
+
+def _none_of(test: OneOf, columns: Columns, kind: pa.DataType, *, sane: bool) -> pa.Array | None:
+    """All rows of the file have one value, and it is one of these. A text may have been cut."""
+    if not sane or pa.types.is_string(kind):
+        return None
+    low, high = low_of(columns, test.name), high_of(columns, test.name)
+    return pc.and_kleene(pc.equal(low, high), pc.is_in(low, value_set=_set(test, kind)))
 
 
 def _text(test: Compare, columns: Columns) -> pa.Array | None:

@@ -8,14 +8,16 @@ rest is evaluated by DuckDB on what the reader gives.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.errors import InvalidRequest, LogCorrupt
+from arrowlog.log.arrays import number, same
 from arrowlog.scan.filters import to_arrow
 from arrowlog.scan.predicate import Predicate, matching
+from arrowlog.scan.spelling import Spellings, finer
 from arrowlog.scan.tree import TRUE, Call, columns_of, conjuncts
 
 if TYPE_CHECKING:
@@ -58,17 +60,17 @@ class Rows:
         return _unpickled, (*given, sink.getvalue().to_pybytes())
 
     def dataset(self) -> ds.Dataset:
-        """An Arrow dataset of the rows."""
+        """An Arrow dataset of the rows; in memory, if Arrow cannot find them by itself."""
         import pyarrow.dataset as ds
 
-        whole, rest = self._filtered()
-        if rest is None:
-            return whole
-        return ds.dataset(pa.Table.from_batches(self._batches(whole, rest), self.schema))
+        found = self._found()
+        if self._arrow_can(found):
+            return found.dataset
+        return ds.dataset(pa.Table.from_batches(self._batches(found), self.schema))
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows a batch at a time, never all of them in memory."""
-        yield from self._batches(*self._filtered())
+        yield from self._batches(self._found())
 
     def check(self) -> None:
         """Refuse now what reading would refuse later, for those who read elsewhere."""
@@ -83,6 +85,7 @@ class Rows:
         import polars as pl
         from polars.io.plugins import register_io_source
 
+        self._check_polars()
         frame = pl.DataFrame(pl.from_arrow(self.schema.empty_table()))
 
         def source(
@@ -92,10 +95,9 @@ class Rows:
             batch_size: int | None,
         ) -> Iterator[pl.DataFrame]:
             del batch_size
-            whole, rest = self._filtered()
             names = list(self.schema.names) if with_columns is None else list(with_columns)
             left = n_rows
-            for batch in self._batches(whole, rest, names):
+            for batch in self._batches(self._found(), names):
                 found = pl.DataFrame(pl.from_arrow(batch))
                 found = found if left is None else found.head(left)
                 left = None if left is None else left - found.height
@@ -105,42 +107,79 @@ class Rows:
 
         return register_io_source(source, schema=frame.schema)
 
-    def to_duckdb(self, connection: Any) -> Any:
-        """A relation on the user's own connection."""
-        return connection.from_arrow(self.dataset())
+    def _check_polars(self) -> None:
+        """Refuse a type that polars would end the whole process's query for."""
+        for item in self.schema:
+            if pa.types.is_interval(item.type):
+                raise InvalidRequest(
+                    f"Column {item.name!r} has type {item.type}, which polars does not have.",
+                    next="Use `to_arrow_dataset()` or `to_duckdb(con)`.",
+                )
 
-    def _filtered(self) -> tuple[ds.Dataset, Predicate | None]:
+    def to_duckdb(self, connection: Any) -> Any:
+        """A relation on the user's own connection, read when it is asked for something."""
+        found = self._found()
+        return connection.from_arrow(found.dataset if self._arrow_can(found) else _Stream(self))
+
+    def _arrow_can(self, found: _Found) -> bool:
+        """Whether a dataset of Arrow has the rows: all of the predicate, and every column."""
+        names = Spellings(self.schema, self.partition_columns)
+        return found.rest is None and not names.any(found.fragments)
+
+    def _found(self) -> _Found:
         """The files with what Arrow can filter, and what is left of the predicate."""
-        whole = self._whole()
+        import pyarrow.dataset as ds
+
+        # Old files have times of a kind that Arrow would take for nanoseconds, from 1677 to 2262.
+        form = ds.ParquetFileFormat(
+            read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit="us")
+        )
+        system, base = filesystem(self.root, self.options)
+        fragments = self._fragments(form, system, base)
+        whole: ds.Dataset = ds.FileSystemDataset(fragments, self.schema, form, filesystem=system)
         if self.predicate.source is not None:
-            return whole, self.predicate
+            return _Found(whole, self.predicate, fragments)
         if self.predicate.tree == TRUE:
-            return whole, None
+            return _Found(whole, None, fragments)
         parts = conjuncts(self.predicate.tree)
         said = [to_arrow(part, self.schema) for part in parts]
         rest = [part for part, filter_ in zip(parts, said, strict=True) if filter_ is None]
         for filter_ in said:
             whole = whole if filter_ is None else whole.filter(filter_)
-        return whole, _predicate(rest) if rest else None
+        return _Found(whole, _predicate(rest) if rest else None, fragments)
 
-    def _whole(self) -> ds.Dataset:
-        import pyarrow.dataset as ds
-
+    def _fragments(self, form: ds.FileFormat, system: Any, base: str) -> list[ds.Fragment]:
         self._check_readable()
-        system, base = filesystem(self.root, self.options)
-        form = ds.ParquetFileFormat()
-        values = [self.files[f"partition.{name}"] for name in self.partition_columns]
-        fragments = []
-        known: dict[tuple[Any, ...], Any] = {}
-        for row, key in enumerate(self.files["key"].to_pylist()):
-            combination = tuple(column[row] for column in values)
-            if combination not in known:
-                known[combination] = self._promise(combination)
-            path = key if _elsewhere(key) else f"{base}/{key}"
-            fragments.append(
-                form.make_fragment(path, system, partition_expression=known[combination])
+        codes, combinations = self._combinations()
+        promises = [self._promise(values) for values in combinations]
+        return [
+            form.make_fragment(
+                key if _elsewhere(key) else f"{base}/{key}",
+                system,
+                partition_expression=promises[code],
             )
-        return ds.FileSystemDataset(fragments, self.schema, form, filesystem=system)
+            for key, code in zip(self.files["key"].to_pylist(), codes, strict=True)
+        ]
+
+    def _combinations(self) -> tuple[list[int], list[list[pa.Scalar]]]:
+        """Which combination of partition values each file has, and what they are.
+
+        Told apart by their bits: 0.0 and -0.0 are equal, and yet two values.
+        """
+        count = self.files.num_rows
+        columns = [
+            self.files[f"partition.{name}"].combine_chunks() for name in self.partition_columns
+        ]
+        codes = same(0, pa.int64(), count)
+        for column in columns:
+            each = column.dictionary_encode(null_encoding="encode")
+            wide = pc.multiply(codes, number(len(each.dictionary) + 1))
+            codes = pc.add(wide, pc.cast(each.indices, pa.int64())).dictionary_encode().indices
+            codes = pc.cast(codes, pa.int64())
+        numbered = pa.table({"code": codes, "row": pa.array(range(count), pa.int64())})
+        first = numbered.group_by("code").aggregate([("row", "min")]).sort_by("code")["row_min"]
+        rows = [[column[row] for column in columns] for row in first.to_pylist()]
+        return codes.to_pylist(), rows
 
     def _promise(self, values: Sequence[pa.Scalar]) -> pc.Expression:
         """What the log says of a file, as Arrow takes it."""
@@ -159,18 +198,62 @@ class Rows:
                 next="Plan without that file, or repair its add in the log.",
             )
 
-    def _batches(
-        self, whole: ds.Dataset, rest: Predicate | None, names: list[str] | None = None
-    ) -> Iterator[pa.RecordBatch]:
+    def _batches(self, found: _Found, names: list[str] | None = None) -> Iterator[pa.RecordBatch]:
         wanted = list(self.schema.names) if names is None else names
+        rest = found.rest
         needed = wanted if rest is None else [*wanted, *sorted(rest.columns - set(wanted))]
-        scanner = whole.scanner(columns=needed, batch_size=_BATCH_ROWS)
-        for batch in scanner.to_batches():
+        spellings = Spellings(self.schema, self.partition_columns)
+        scanner = found.dataset.scanner(columns=needed, batch_size=_BATCH_ROWS)
+        for tagged in self._named(scanner.scan_batches(), found.fragments):
+            if spellings.of(tagged.fragment):
+                continue  # Arrow has not found its columns
             if rest is None:
-                yield batch.select(wanted)
+                yield tagged.record_batch.select(wanted)
                 continue
-            table = pa.Table.from_batches([batch])
+            table = pa.Table.from_batches([tagged.record_batch])
             yield from table.filter(matching(rest, table)).select(wanted).to_batches()
+        for fragment in found.fragments:
+            if spellings.of(fragment):
+                for table in spellings.tables(fragment):
+                    right = table.filter(matching(self.predicate, table))
+                    yield from right.select(wanted).to_batches()
+
+    def _named(self, batches: Iterator[Any], fragments: Sequence[Any]) -> Iterator[Any]:
+        """Batches; if a time does not fit into the table's type, the file is named."""
+        try:
+            yield from batches
+        except pa.ArrowInvalid as error:
+            if "lose data" not in str(error):
+                raise
+            for fragment in fragments:
+                name = finer(fragment.physical_schema, self.schema)
+                if name is not None:
+                    raise InvalidRequest(
+                        f"{fragment.path}: {name} has times between two microseconds, which the"
+                        " table's type does not have.",
+                        next="Write the file anew with microseconds.",
+                    ) from None
+            raise
+
+
+class _Found(NamedTuple):
+    """Files as Arrow reads them, what is left of the predicate, and the files one by one."""
+
+    dataset: ds.Dataset
+    rest: Predicate | None
+    fragments: list[ds.Fragment]
+
+
+class _Stream:
+    """Rows as engines take them that ask anew each time, and never for all of them at once."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """A stream of the rows from the first one on."""
+        reader = pa.RecordBatchReader.from_batches(self._rows.schema, self._rows.batches())
+        return reader.__arrow_c_stream__(requested_schema)
 
 
 def _unpickled(

@@ -6,94 +6,50 @@ The common ground of DuckDB and Spark, read by precedence: OR, AND, NOT, IS, com
 
 from __future__ import annotations
 
-import re
 from decimal import Decimal
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from arrowlog.errors import InvalidRequest
-from arrowlog.scan.tree import FALSE, NULL, TRUE, Call, Column, Literal
+from arrowlog.scan.tokens import NEXT, TYPES, number_of, tokens, unquoted, wrong
+from arrowlog.scan.tree import FALSE, NULL, TRUE, Call, Column, Literal, joined
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from arrowlog.scan.tokens import Token
     from arrowlog.scan.tree import Node
 
-_TOKEN = re.compile(
-    r"""\s*(?:--[^\n]*\n?\s*|/\*.*?\*/\s*)*(?:
-    (?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?:[lLsSyYdD](?![A-Za-z0-9_])|[bB][dD])?(?![A-Za-z0-9_]))
-  | (?P<text>'(?:[^']|'')*')
-  | (?P<quoted>"(?:[^"]|"")+"|`(?:[^`]|``)+`)
-  | (?P<word>[^\W0-9][\w$]*)
-  | (?P<sign><=>|<>|!=|==|<=|>=|\|\||::|//|!~|\^@|[-+*/%()=<>,.\[\]~])
-  | (?P<end>\Z)
-    )""",
-    re.VERBOSE | re.DOTALL,
-)
 _COMPARE = {"=": "=", "==": "=", "<>": "<>", "!=": "<>", "<": "<", "<=": "<=", ">": ">"}
 _COMPARE |= {">=": ">=", "<=>": "<=>"}
-_TYPES = {
-    "STRING": "VARCHAR", "TEXT": "VARCHAR", "VARCHAR": "VARCHAR", "CHAR": "VARCHAR",
-    "BOOLEAN": "BOOLEAN", "BOOL": "BOOLEAN", "TINYINT": "TINYINT", "BYTE": "TINYINT",
-    "SMALLINT": "SMALLINT", "SHORT": "SMALLINT", "INT": "INTEGER", "INTEGER": "INTEGER",
-    "BIGINT": "BIGINT", "LONG": "BIGINT", "HUGEINT": "HUGEINT", "FLOAT": "FLOAT", "REAL": "FLOAT",
-    "DOUBLE": "DOUBLE", "DATE": "DATE", "TIME": "TIME", "DATETIME": "TIMESTAMP",
-    "TIMESTAMP": "TIMESTAMP", "TIMESTAMP_NTZ": "TIMESTAMP", "TIMESTAMPTZ": "TIMESTAMPTZ",
-    "TIMESTAMP_LTZ": "TIMESTAMPTZ", "BINARY": "BLOB", "BLOB": "BLOB", "BYTEA": "BLOB",
-    "INTERVAL": "INTERVAL", "DECIMAL": "DECIMAL", "NUMERIC": "DECIMAL", "DEC": "DECIMAL",
-}  # fmt: skip
 _TYPED = ("DATE", "TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "X")
-_UNITS = ("microsecond", "millisecond", "second", "minute", "hour", "day", "week", "month", "year")
+_WORDS = "microsecond millisecond second minute hour day week month quarter year"
+_UNITS = frozenset(_WORDS.split())
 _WORDS = """
 and or not is in between like ilike rlike regexp null true false case when then else end as
 select from where union exists distinct escape having group order limit with over any all
 similar collate
 """
 _RESERVED = frozenset(_WORDS.split())
+_FUNCTIONS_TOO = frozenset({"like", "ilike", "rlike", "regexp", "exists"})
+_WORDS = """
+any_value approx_count_distinct array_agg avg bool_and bool_or collect_list collect_set corr count
+count_if every first first_value group_concat kurtosis last last_value list listagg max max_by mean
+median min min_by mode product quantile skewness some stddev stddev_pop stddev_samp string_agg sum
+var_pop var_samp variance cume_dist dense_rank lag lead nth_value ntile percent_rank rank row_number
+"""
+_AGGREGATES = frozenset(_WORDS.split())
+_CASTS = ("BIGINT", "BOOLEAN", "DOUBLE", "FLOAT", "INT", "SMALLINT", "STRING", "TIMESTAMP")
+_RANGES = ("in", "between", "like", "ilike", "rlike", "regexp", "glob", "similar", "~", "!~", "^@")
 _CLOCK = {"current_date": "date", "current_timestamp": "timestamptz", "localtimestamp": "timestamp"}
 _CLOCK_CALLS = {"now": "timestamptz", "today": "date", "curdate": "date", "getdate": "timestamptz"}
 _DAY_MICROS = 86_400_000_000
-_DEPTH_MAX = 40
+_DEPTH_MAX = 60
 _DIGITS_MAX = 1000
-_NEXT = "Write one condition, such as day = '2024-01-01' AND id BETWEEN 5 AND 9."
-
-
-class _Token(NamedTuple):
-    """A piece of the text; `key` is a word in small letters or a sign, to compare with."""
-
-    kind: str
-    text: str
-    start: int
-    key: str
-
-    @property
-    def word(self) -> str:
-        return self.key if self.kind == "word" else ""
 
 
 def read_sql(text: str, schema: pa.Schema, now_micros: int) -> Node:
     """The tree of a condition. `now_micros` is what `current_timestamp` stands for."""
     return _Parser(text, schema, now_micros).whole()
-
-
-def _tokens(text: str) -> list[_Token]:
-    found: list[_Token] = []
-    start = 0
-    while True:
-        match = _TOKEN.match(text, start)
-        if match is None or match.lastgroup is None:
-            start += len(text[start:]) - len(text[start:].lstrip())
-            raise _wrong(start, f"{text[start : start + 1]!r} is not understood here")
-        kind = match.lastgroup
-        piece = match[kind]
-        key = piece.lower() if kind == "word" else piece if kind == "sign" else ""
-        found.append(_Token(kind, piece, match.start(kind), key))
-        if kind == "end":
-            return found
-        start = match.end()
-
-
-def _wrong(start: int, why: str) -> InvalidRequest:
-    return InvalidRequest(f"The predicate, at character {start + 1}: {why}.", next=_NEXT)
 
 
 class _Parser:
@@ -103,23 +59,24 @@ class _Parser:
         self._schema = schema
         self._names = set(schema.names)
         self._now = now_micros
-        self._tokens = _tokens(text)
+        self._tokens = tokens(text)
         self._at = 0
         self._depth = 0
 
     def whole(self) -> Node:
         if self._peek.kind == "end":
-            raise InvalidRequest("The predicate is empty.", next=_NEXT)
+            raise InvalidRequest("The predicate is empty.", next=NEXT)
         tree = self._or()
+        self._at += self._peek.key == ";" and self._tokens[self._at + 1].kind == "end"
         if self._peek.kind != "end":
             raise self._unexpected()
         return tree
 
     @property
-    def _peek(self) -> _Token:
+    def _peek(self) -> Token:
         return self._tokens[self._at]
 
-    def _next(self) -> _Token:
+    def _next(self) -> Token:
         token = self._tokens[self._at]
         self._at += token.kind != "end"
         return token
@@ -142,33 +99,35 @@ class _Parser:
         if token.word in ("select", "exists", "with", "over", "union"):
             why = "subqueries, window functions and statements are no condition on a row"
         reason = f"{why}, {found}" if why else f"{found}, which does not belong"
-        return _wrong(token.start, reason)
+        return wrong(token.start, reason)
 
-    def _or(self) -> Node:
+    # Each level takes what stands on its left if that has been read already.
+
+    def _or(self, left: Node | None = None) -> Node:
         self._depth += 1
         if self._depth > _DEPTH_MAX:
-            raise _wrong(self._peek.start, "the condition is nested too deeply")
-        parts = [self._and()]
+            raise wrong(self._peek.start, "the condition is nested too deeply")
+        parts = [self._and(left)]
         while self._take("or"):
             parts.append(self._and())
         self._depth -= 1
-        return parts[0] if len(parts) == 1 else Call("or", tuple(parts))
+        return joined("or", parts)
 
-    def _and(self) -> Node:
-        parts = [self._not()]
+    def _and(self, left: Node | None = None) -> Node:
+        parts = [self._not(left)]
         while self._take("and"):
             parts.append(self._not())
-        return parts[0] if len(parts) == 1 else Call("and", tuple(parts))
+        return joined("and", parts)
 
-    def _not(self) -> Node:
+    def _not(self, left: Node | None = None) -> Node:
         turns = 0
-        while self._take("not"):
+        while left is None and self._take("not"):
             turns += 1
-        node = self._is()
+        node = self._is(left)
         return Call("not", (node,)) if turns % 2 else node
 
-    def _is(self) -> Node:
-        node = self._comparison()
+    def _is(self, left: Node | None) -> Node:
+        node = self._comparison(left)
         while True:
             if self._take("isnull"):
                 node = Call("is null", (node,))
@@ -192,78 +151,77 @@ class _Parser:
             found = Call("is null" if word in ("null", "unknown") else f"is {word}", (node,))
         return Call("not", (found,)) if negated else found
 
-    def _comparison(self) -> Node:
-        node = self._range()
-        while (sign := self._take(*_COMPARE)) is not None:
-            if self._take("any", "all", "some"):
-                self._at -= 1
-                raise self._unexpected("a single value is missing")
-            node = Call(_COMPARE[sign], (node, self._range()))
+    def _comparison(self, left: Node | None = None) -> Node:
+        node = self._range(left)
+        sign = self._take(*_COMPARE)
+        if sign is None:
+            return node
+        if self._peek.word in ("any", "all", "some"):
+            raise self._unexpected("a single value is missing")
+        node = Call(_COMPARE[sign], (node, self._range()))
+        if self._peek.key in _COMPARE:
+            raise self._unexpected("a chain of comparisons means nothing; put AND between them")
         return node
 
-    def _range(self) -> Node:
-        node = self._concat()
+    def _range(self, left: Node | None = None) -> Node:
+        node = self._concat(left)
         while True:
             mark = self._at
             negated = self._take("not") is not None
-            word = self._take("in", "between", "like", "ilike", "rlike", "regexp", "~", "!~", "^@")
+            word = self._take(*_RANGES)
             if word is None:
                 self._at = mark
                 return node
-            if word == "in":
-                node = self._in(node)
-            elif word == "between":
-                low = self._concat()
-                self._need("and")
-                node = Call("between", (node, low, self._concat()))
-            elif word in ("like", "ilike"):
-                args = [node, self._concat()]
-                if self._take("escape"):
-                    args.append(self._concat())
-                node = Call(word, tuple(args))
-            elif word == "^@":
-                node = Call("starts_with", (node, self._concat()))
-            else:
-                # `~` is a match of the whole text in DuckDB, RLIKE of any part of it in Spark.
-                op = "regexp_matches" if word in ("rlike", "regexp") else "regexp_full_match"
-                node = Call(op, (node, self._concat()))
-                negated ^= word == "!~"
-            if negated:
+            node = self._ranged(node, word)
+            if negated ^ (word == "!~"):
                 node = Call("not", (node,))
+
+    def _ranged(self, node: Node, word: str) -> Node:
+        if word == "in":
+            return self._in(node)
+        if word == "between":
+            low = self._concat()
+            self._need("and")
+            return Call("between", (node, low, self._concat()))
+        if word == "similar":
+            self._need("to")
+        args = [node, self._concat()]
+        if word in ("like", "ilike") and self._take("escape"):
+            args.append(self._concat())
+        # SIMILAR TO is about the whole text, the others find any part of it.
+        found = {"^@": "starts_with", "similar": "regexp_full_match"}.get(word, "regexp_matches")
+        return Call(word if word in ("like", "ilike", "glob") else found, tuple(args))
 
     def _in(self, node: Node) -> Node:
         self._need("(")
         if self._peek.word in ("select", "with"):
             raise self._unexpected()
-        values = [self._or()]
-        while self._take(","):
-            values.append(self._or())
-        self._need(")")
-        return Call("in", (node, *values))
+        values = self._arguments(")")
+        return Call("in", (node, *values)) if values else FALSE
 
-    def _concat(self) -> Node:
-        node = self._sum()
+    def _concat(self, left: Node | None = None) -> Node:
+        node = self._sum(left)
         while self._take("||"):
             node = Call("||", (node, self._sum()))
         return node
 
-    def _sum(self) -> Node:
-        node = self._product()
+    def _sum(self, left: Node | None = None) -> Node:
+        node = self._product(left)
         while (sign := self._take("+", "-")) is not None:
             node = Call(sign, (node, self._product()))
         return node
 
-    def _product(self) -> Node:
-        node = self._sign()
+    def _product(self, left: Node | None = None) -> Node:
+        node = self._sign(left)
         while (sign := self._take("*", "/", "//", "%", "div")) is not None:
             node = Call("//" if sign == "div" else sign, (node, self._sign()))
         return node
 
-    def _sign(self) -> Node:
+    def _sign(self, left: Node | None = None) -> Node:
         negative = False
-        while (sign := self._take("-", "+")) is not None:
+        while left is None and (sign := self._take("-", "+")) is not None:
             negative ^= sign == "-"
-        node = self._postfix()
+        node = self._postfix(left)
         if not negative:
             return node
         if isinstance(node, Literal) and isinstance(node.value, Decimal):
@@ -272,8 +230,8 @@ class _Parser:
             return Literal(-node.value, node.kind)
         return Call("negative", (node,))
 
-    def _postfix(self) -> Node:
-        node = self._primary()
+    def _postfix(self, left: Node | None) -> Node:
+        node = self._primary() if left is None else left
         while True:
             if self._take("::"):
                 node = Call("cast", (node,), self._type())
@@ -291,8 +249,8 @@ class _Parser:
         token = self._next()
         if token.kind == "number":
             if len(token.text) > _DIGITS_MAX:
-                raise _wrong(token.start, "the number is too long")
-            return _number(token.text)
+                raise wrong(token.start, "the number is too long")
+            return number_of(token.text)
         if token.kind == "text":
             return Literal(token.text[1:-1].replace("''", "'"), "text")
         if token.kind == "quoted":
@@ -300,15 +258,26 @@ class _Parser:
         if token.kind == "word":
             return self._worded(token)
         if token.text == "(" and self._peek.word not in ("select", "with"):
-            node = self._or()
-            self._need(")")
-            return node
+            return self._parentheses()
         if token.text == "[":
             return Call("list", self._arguments("]"))
         self._at -= token.text != "(" and token.kind != "end"
         raise self._unexpected("a value or a column is missing")
 
-    def _worded(self, token: _Token) -> Node:  # noqa: C901 -- one line a case
+    def _parentheses(self) -> Node:
+        """Parentheses that open at one place are read in a loop: programs write thousands."""
+        more = 0
+        while self._peek.key == "(" and self._tokens[self._at + 1].word not in ("select", "with"):
+            self._at += 1
+            more += 1
+        node = self._or()
+        self._need(")")
+        for _ in range(more):
+            node = self._or(node)
+            self._need(")")
+        return node
+
+    def _worded(self, token: Token) -> Node:  # noqa: C901 -- one line a case
         word = token.word
         following = self._peek
         if word in ("true", "false"):
@@ -320,14 +289,14 @@ class _Parser:
         if following.kind == "text" and (token.text.upper() in _TYPED or word == "timestamp"):
             if word == "x":
                 return self._bytes(token)
-            return Call("cast", (self._primary(),), _TYPES[token.text.upper()])
+            return Call("cast", (self._primary(),), TYPES[token.text.upper()])
         if word == "timestamp" and following.word in ("with", "without"):
             self._at -= 1
             kind = self._type()
             return Call("cast", (self._primary(),), kind)
         if word == "interval" and (following.kind in ("text", "number") or following.text == "("):
             return self._interval()
-        if following.text == "(" and following.kind == "sign":
+        if following.key == "(" and (word not in _RESERVED or word in _FUNCTIONS_TOO):
             return self._call(token)
         if word in _CLOCK and word not in self._names:
             return self._clock(_CLOCK[word])
@@ -339,13 +308,13 @@ class _Parser:
     def _clock(self, kind: str) -> Literal:
         return Literal(self._now // _DAY_MICROS if kind == "date" else self._now, kind)
 
-    def _bytes(self, token: _Token) -> Literal:
+    def _bytes(self, token: Token) -> Literal:
         digits = self._next().text[1:-1]
         try:
             return Literal(bytes.fromhex(digits), "blob")
         except ValueError:
             why = "X'…' needs pairs of hexadecimal digits"
-            raise _wrong(token.start, why) from None
+            raise wrong(token.start, why) from None
 
     def _case(self) -> Node:
         args: list[Node] = []
@@ -378,7 +347,7 @@ class _Parser:
         self._need(close)
         return tuple(args)
 
-    def _call(self, token: _Token) -> Node:
+    def _call(self, token: Token) -> Node:
         self._need("(")
         name = token.word
         if self._peek.word in ("select", "distinct") or name == "exists":
@@ -395,11 +364,14 @@ class _Parser:
             node = Call("date_part", (Literal(unit.text.strip("'").lower(), "text"), self._or()))
             self._need(")")
             return node
-        if self._peek.text == "*" and self._peek.kind == "sign":
-            raise self._unexpected("aggregates are no condition on a row")
-        args = self._arguments(")")
+        args = () if self._peek.key == "*" else self._arguments(")")
         if self._peek.word == "over":
             raise self._unexpected()
+        if self._peek.key == "*" or name in _AGGREGATES:
+            why = f"{name} looks at many rows; aggregates are no condition on a row"
+            raise wrong(token.start, why)
+        if name.upper() in _CASTS and len(args) == 1:
+            return Call("cast", args, TYPES[name.upper()])
         if not args and (name in _CLOCK_CALLS or name in _CLOCK):
             return self._clock(_CLOCK_CALLS.get(name) or _CLOCK[name])
         return Call(name, args)
@@ -407,9 +379,11 @@ class _Parser:
     def _type(self) -> str:
         token = self._next()
         name = token.text.upper()
-        if token.kind != "word" or name not in _TYPES:
-            raise _wrong(token.start, f"{token.text[:40]!r} is not a type")
-        found = _TYPES[name]
+        if token.kind != "word" or name not in TYPES:
+            raise wrong(token.start, f"{token.text[:40]!r} is not a type")
+        found = TYPES[name]
+        if name == "DOUBLE":
+            self._take("precision")
         if name == "TIMESTAMP" and (zone := self._take("with", "without")) is not None:
             self._need("time")
             self._need("zone")
@@ -419,7 +393,7 @@ class _Parser:
             return found
         precision, scale = (*sizes, 0, 0)[:2] if sizes else (18, 3)
         if not (1 <= precision <= 38 and 0 <= scale <= precision):
-            raise _wrong(token.start, "a decimal has 1 to 38 digits")
+            raise wrong(token.start, "a decimal has 1 to 38 digits")
         return f"DECIMAL({precision},{scale})"
 
     def _sizes(self) -> list[int]:
@@ -427,21 +401,21 @@ class _Parser:
         for _ in range(2):
             token = self._next()
             if token.kind != "number" or not token.text.isdigit() or len(token.text) > 4:
-                raise _wrong(token.start, "a number is missing")
+                raise wrong(token.start, "a number is missing")
             sizes.append(int(token.text))
             if not self._take(","):
                 break
         self._need(")")
         return sizes
 
-    def _column(self, token: _Token) -> Node:
-        parts = [_unquoted(token)]
+    def _column(self, token: Token) -> Node:
+        parts = [unquoted(token)]
         while self._peek.text == "." and self._peek.kind == "sign":
             self._at += 1
             part = self._next()
             if part.kind not in ("word", "quoted"):
-                raise _wrong(part.start, "the name of a field is missing")
-            parts.append(_unquoted(part))
+                raise wrong(part.start, "the name of a field is missing")
+            parts.append(unquoted(part))
         root = self._resolve(parts[0])
         if root is not None:
             return Column(root, tuple(parts[1:]))
@@ -466,26 +440,3 @@ class _Parser:
                 next="Write the name in the right letters, in quotation marks.",
             )
         return near[0] if near else None
-
-
-def _unquoted(token: _Token) -> str:
-    if token.kind == "word":
-        return token.text
-    quote = token.text[0]
-    return token.text[1:-1].replace(quote * 2, quote)
-
-
-def _number(text: str) -> Literal:
-    """Whole numbers and decimals are exact; an exponent makes a double, as in DuckDB and Spark."""
-    lower = text.lower()
-    if lower.endswith("bd"):
-        return Literal(Decimal(lower[:-2]), "decimal")
-    if lower[-1] in "lsy":
-        lower = lower[:-1]
-    elif lower[-1] == "d":
-        return Literal(float(lower[:-1]), "double")
-    if "e" in lower:
-        return Literal(float(lower), "double")
-    if "." in lower:
-        return Literal(Decimal(lower), "decimal")
-    return Literal(int(lower), "int")

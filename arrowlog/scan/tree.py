@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from decimal import Decimal
 
 COMPARISONS = ("=", "<>", "<", "<=", ">", ">=")
 CONDITIONS = frozenset(
     {*COMPARISONS, "<=>", "and", "or", "not", "is null", "in", "between", "is true", "is false"}
-    | {"like", "ilike", "starts_with", "isnan", "~"}
+    | {"like", "ilike", "glob", "starts_with", "isnan", "~"}
 )
 ARITHMETIC = frozenset({"+", "-", "*", "/", "//", "%", "||", "negative", "interval", "list"})
 _EPOCH_DAY = 719_468  # days from 0000-03-01 to 1970-01-01, for the calendar below
@@ -85,6 +85,14 @@ def conjuncts(node: Node) -> list[Node]:
     if isinstance(node, Call) and node.op == "and":
         return [part for arg in node.args for part in conjuncts(arg)]
     return [node]
+
+
+def joined(op: str, parts: Iterable[Node]) -> Node:
+    """The AND or OR of parts; one inside another of its kind is the same as one alone."""
+    flat: list[Node] = []
+    for part in parts:
+        flat += part.args if isinstance(part, Call) and part.op == op else (part,)
+    return flat[0] if len(flat) == 1 else Call(op, tuple(flat))
 
 
 def describe(node: Node) -> str:  # noqa: C901, PLR0912 -- one line a case

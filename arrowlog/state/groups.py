@@ -21,10 +21,10 @@ import pyarrow.compute as pc
 from arrowlog.log.arrays import FALSE
 from arrowlog.state.files import Columns
 from arrowlog.state.safe import all_null, comparable, high_of, low_of, safe
-from arrowlog.state.stored import bounded
+from arrowlog.state.stored import believed, bounded, unbounded
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 GROUP_ROWS = 1 << 14
 _SORTED_MAX = 2  # data columns to sort by
@@ -37,15 +37,21 @@ class Groups(Columns):
     def __init__(self, index: pa.Table, schema: pa.Schema) -> None:
         """`index` as `index_of` makes it."""
         super().__init__(index, schema, ())
-        for name in schema.names:
-            if f"low.{name}" in index.column_names:
-                low, high = index[f"low.{name}"], index[f"high.{name}"]
-                none = index[f"none.{name}"].combine_chunks()
-                self.derived["bounds", name] = (low.combine_chunks(), high.combine_chunks())
-                self.derived["all null", name] = none if none.true_count else None
-            else:
-                self.derived["bounds", name] = (self._unknown(name), self._unknown(name))
-                self.derived["all null", name] = None
+        self._indexed = frozenset(index.column_names)
+
+    def prepare(self, names: Iterable[str]) -> None:
+        """Have ready what is known of these columns; a table may have thousands."""
+        for name in names:
+            if ("bounds", name) in self.derived:
+                continue
+            self.derived["bounds", name] = (self._side("low", name), self._side("high", name))
+            none = self._side("none", name, pa.bool_())
+            self.derived["all null", name] = none if none.true_count else None
+
+    def _side(self, side: str, name: str, kind: pa.DataType | None = None) -> pa.Array:
+        if f"{side}.{name}" in self._indexed:
+            return self._adds[f"{side}.{name}"].combine_chunks()
+        return self._unknown(name) if kind is None else pa.nulls(self.num_rows, kind)
 
     def _unknown(self, name: str) -> pa.Array:
         kind = comparable(self.schema.field(name).type)
@@ -53,9 +59,7 @@ class Groups(Columns):
 
     def null_count(self, name: str) -> pa.Array:
         """How many rows of a group have no value in a column; null is unknown."""
-        if f"nulls.{name}" not in self._adds.column_names:
-            return pa.nulls(self.num_rows, pa.int64())
-        return self._adds[f"nulls.{name}"].combine_chunks()
+        return self._side("nulls", name, pa.int64())
 
 
 def order_of(columns: Columns, keys: pa.ChunkedArray) -> pa.Array:
@@ -102,7 +106,18 @@ def index_of(columns: Columns, order: pa.Array) -> pa.Table:
             continue
         known = _partition if name in columns.partition_columns else _bounds
         found |= _per_group(name, [part.take(order) for part in known(columns, name)], group)
+    for name in unbounded(columns):
+        parts = [part.take(order) for part in _counts(columns, name)]
+        counted = _per_group(name, parts, group)
+        found |= {key: counted[key] for key in (f"nulls.{name}", f"none.{name}")}
     return pa.table(found)
+
+
+def _counts(columns: Columns, name: str) -> Sequence[pa.Array]:
+    """The same for a column whose values do not compare."""
+    nulls, nowhere = believed(columns, name), pa.nulls(columns.num_rows, pa.int64())
+    every = pc.fill_null(pc.equal(nulls, columns.num_records()), FALSE)
+    return nowhere, nowhere, nulls, every
 
 
 def _bounds(columns: Columns, name: str) -> Sequence[pa.Array]:

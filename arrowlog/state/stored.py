@@ -87,12 +87,26 @@ def _typed(columns: Columns) -> Iterator[tuple[str, pa.Array]]:
         yield f"min.{name}", columns.low(name)
         yield f"max.{name}", columns.high(name)
         yield f"null_count.{name}", columns.null_count(name)
+    for name in unbounded(columns):
+        yield f"null_count.{name}", believed(columns, name)
 
 
 def bounded(columns: Columns) -> list[str]:
     """Columns of the table that may have bounds in its files."""
     schema, partition = columns.schema, columns.partition_columns
     return [f.name for f in schema if has_bounds(f.type) and f.name not in partition]
+
+
+def unbounded(columns: Columns) -> list[str]:
+    """Columns whose values do not compare, but may be counted."""
+    schema, partition = columns.schema, columns.partition_columns
+    return [f.name for f in schema if not has_bounds(f.type) and f.name not in partition]
+
+
+def believed(columns: Columns, name: str) -> pa.Array:
+    """How many rows have no value, where no bound, which is not stored, may say otherwise."""
+    bound = pc.or_(pc.is_valid(columns.low(name)), pc.is_valid(columns.high(name)))
+    return pc.if_else(bound, null(pa.int64()), columns.null_count(name))
 
 
 def _source(name: str) -> str | None:

@@ -33,7 +33,10 @@ EPOCH_MICROS_MIN = 10**14
 
 def has_bounds(kind: pa.DataType) -> bool:
     """Whether a column of this type can have statistics that compare."""
-    return not (pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_null(kind))
+    spans = pa.types.is_interval(kind) or pa.types.is_duration(kind)
+    return not (
+        pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_null(kind) or spans
+    )
 
 
 def cast_text(text: pa.ChunkedArray, kind: pa.DataType, *, upper: bool = False) -> pa.ChunkedArray:
@@ -42,6 +45,8 @@ def cast_text(text: pa.ChunkedArray, kind: pa.DataType, *, upper: bool = False) 
     `upper` is for maxima: digits below a microsecond are rounded up, for minima down.
     """
     if text.null_count == len(text) or pa.types.is_null(kind) or pa.types.is_nested(kind):
+        return pa.chunked_array([pa.nulls(len(text), kind)])
+    if pa.types.is_interval(kind) or pa.types.is_duration(kind):  # there is no one way to write it
         return pa.chunked_array([pa.nulls(len(text), kind)])
     if pa.types.is_binary(kind):
         return pc.cast(text, kind)

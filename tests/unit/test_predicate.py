@@ -1,8 +1,13 @@
 """Predicates: four forms, one tree, and the exact value of it."""
 
 import datetime as dt
+import enum
+import operator
 from decimal import Decimal
+from functools import reduce
 
+import numpy as np
+import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,6 +15,19 @@ import pytest
 
 from arrowlog import InvalidRequest
 from arrowlog.scan.predicate import matching, parse
+
+
+class Colour(enum.StrEnum):
+    """Texts with names."""
+
+    RED = "a"
+
+
+class Number(enum.IntEnum):
+    """Numbers with names."""
+
+    TWO = 2
+
 
 STRUCT = pa.struct([("k", pa.int64())])
 SCHEMA = pa.schema(
@@ -118,6 +136,44 @@ MATCHES = [
     (pc.starts_with(field("name"), "b"), [1]),
     (pc.match_like(field("name"), "%c"), [1]),
     (field("t") == pa.scalar(1, pa.timestamp("us", "UTC")), [1]),
+    ("name ~ 't'", [3]),
+    ("name !~ 't'", [0, 1]),
+    ("name SIMILAR TO 'b.'", [1]),
+    ("name NOT SIMILAR TO 'b.'", [0, 3]),
+    ("name GLOB 'b*'", [1]),
+    ("id = 1 ;", [0]),
+    ("id::INT8 = 1 AND f::DOUBLE PRECISION = 1", [0]),
+    ("id IN ()", []),
+    ("id NOT IN ()", [0, 1, 2, 3]),
+    ("id = int('1')", [0]),
+    ("day >= timestamp('2024-01-02')", [1, 3]),
+    ("day < DATE '2024-01-01' + INTERVAL 1 QUARTER", [0, 1]),
+    ("day < DATE '2024-01-01' + INTERVAL 1.7 DAY", [0]),
+    ("day < DATE '2024-01-01' + INTERVAL '1.7' DAY", [0]),
+    ("t < TIMESTAMP '1970-01-01' + INTERVAL 0.000001 SECOND", [0]),
+    ("id IS TRUE", [0, 1, 3]),
+    ("(id IS TRUE) AND NOT (f IS FALSE)", [0, 1]),
+    ("((((id = 1) OR id = 2) OR id = 7) AND b)", [0, 3]),
+    ("(((id + 1) * 2) = 4)", [0]),
+    (f"{'(' * 3000}id = 1{' OR id = 2)' * 3000}", [0, 1]),
+    ([("name", "=", Colour.RED)], [0]),
+    ([("id", "=", Number.TWO)], [1]),
+    ([("day", "=", np.datetime64("2024-01-02"))], [1]),
+    ([("day", "<", np.datetime64("2024-02"))], [0, 1]),
+    ([("t", "=", np.datetime64(1, "us"))], [1]),
+    ([("t", "=", np.datetime64(1000, "ns"))], [1]),
+    ([("t", ">=", np.datetime64("NaT"))], []),
+    ([("t", ">=", pd.NaT)], []),
+    ([("id", "in", [1, pd.NA])], [0]),
+    (col("name") + "c" == "ac", [0]),
+    ("b" + col("name") + col("name") == "baa", [0]),
+    (col("name") + col("id").cast(pl.String) == "a1", [0]),
+    (col("day") == pl.date(2024, 1, 2), [1]),
+    (col("id").is_in(pl.Series([2, 7])), [1, 3]),
+    (col("id") == pl.lit(2).cast(pl.Int8), [1]),
+    (pc.add(field("s", "k"), 1) == 2, [0]),
+    (reduce(operator.or_, [col("id") == number for number in range(2, 2000)]), [1, 3]),
+    (reduce(operator.or_, [field("id") == number for number in range(2, 2000)]), [1, 3]),
 ]
 
 
@@ -149,7 +205,26 @@ REFUSED = [
     ("id + 1", "not a condition"),
     ("b AND 5", "not a condition"),
     ("CAST(id AS NONSENSE) = 1", "'NONSENSE' is not a type"),
-    ("(" * 200 + "id = 1" + ")" * 200, "nested too deeply"),
+    ("(b OR " * 200 + "b" + ")" * 200, "nested too deeply"),
+    ("id = " + " + ".join(["id"] * 3000), "too long a chain"),
+    ("1 < id < 3", "character 8: a chain of comparisons"),
+    ("b = (id = 1) = TRUE", "character 14: a chain of comparisons"),
+    ("id = 1 AND sum(id) > 1", "character 12: sum looks at many rows"),
+    ("coalesce(id, 0)", "not a condition"),
+    ("b AND upper(name)", "is a value, not a condition"),
+    ("CASE WHEN b THEN 5 ELSE 0 END", "not a condition"),
+    (col("f").sqrt(), "not a condition"),
+    (pc.sqrt(field("f")), "not a condition"),
+    (col("id") == col("id").max(), "more than one row"),
+    ((col("id") == 1) & (col("id").sum() > 1), "more than one row"),
+    (pl.len() > 1, "more than one row"),
+    (col("id").shift(1) == 1, "more than one row"),
+    (col("id").max().over("b") == 1, "more than one row"),
+    (col("id").is_first_distinct(), "more than one row"),
+    (~(col("id").is_duplicated() & col("b")), "more than one row"),
+    (col("id").map_elements(abs, return_dtype=pl.Int64).sum() > 1, "more than one row"),
+    ([("id", "=", np.timedelta64(1, "s"))], "span of time"),
+    ([("t", "=", np.datetime64(1, "ns"))], "whole number of microseconds"),
     ([("nope", "=", 1)], "no column 'nope'"),
     ([("id", "~", 1)], "not an operator"),
     ([("id", "=", object())], "not a value"),

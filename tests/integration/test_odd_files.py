@@ -1,0 +1,121 @@
+"""Parquet files as other writers leave them: odd names, old times, and values that are equal."""
+
+import datetime as dt
+import math
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import arrowlog
+from arrowlog import InvalidRequest, testing
+
+MOMENT = pa.timestamp("us", "UTC")
+SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("t", MOMENT), ("p", pa.float64())])
+
+
+@pytest.fixture
+def table(root):
+    """A table of files, each given as its rows, its partition value and options to write it."""
+
+    def make(*files):
+        opening = [testing.protocol(), testing.metadata(SCHEMA, ["p"])]
+        testing.write_commit(root, 0, opening)
+        adds = []
+        for number, (rows, value, options) in enumerate(files):
+            pq.write_table(rows, root / f"{number}.parquet", **options)
+            adds.append(testing.add(f"{number}.parquet", {"p": value}))
+        testing.write_commit(root, 1, adds)
+        return arrowlog.Table(root)
+
+    return make
+
+
+def every_way(plan):
+    """The rows of a plan by each engine, sorted by id."""
+    yield plan.to_arrow_dataset().to_table().sort_by("id").to_pylist()
+    yield plan.to_polars().sort("id").collect().to_dicts()
+    with duckdb.connect() as con:
+        con.execute("SET TimeZone = 'UTC'").fetchall()
+        relation = plan.to_duckdb(con)
+        for _ in range(2):  # a relation can be asked again
+            yield relation.order("id").to_arrow_table().to_pylist()
+    batches = [batch for split in plan.splits(1) for batch in split.batches()]
+    yield pa.Table.from_batches(batches, SCHEMA).sort_by("id").to_pylist()
+
+
+LETTERS = [
+    (None, [1, 2, 3, 4]),
+    ("id = 3", [3]),
+    ("id >= 2 AND name IS NOT NULL", [2, 3, 4]),
+    ("upper(name) = 'C'", [3]),
+    ("name IS NULL", [1]),
+    ("p = 2", [3, 4]),
+    (pl.col("name").str.contains("[bd]"), [2, 4]),
+]
+
+
+@pytest.mark.parametrize(("where", "ids"), LETTERS, ids=range(len(LETTERS)))
+def test_columns_in_other_letters_are_the_columns(table, where, ids):
+    right = pa.table({"id": [1, 2], "name": [None, "b"]})
+    other = pa.table({"NAME": ["c", "d"], "extra": [0, 0], "Id": [3, 4], "P": [9.0, 9.0]})
+    plan = table((right, "1", {}), (other, "2", {})).scan(where)
+    for rows in every_way(plan):
+        assert [row["id"] for row in rows] == ids
+        assert all(row["p"] == (1 if row["id"] < 3 else 2) for row in rows)
+        assert all(row["name"] == " bcd"[row["id"] - 1] for row in rows if row["id"] > 1)
+    assert plan.to_polars().select("name").collect().height == len(ids)
+
+
+def test_two_columns_in_other_letters_are_refused(table):
+    plan = table((pa.table({"ID": [1], "Id": [2]}), "1", {})).scan("name IS NULL")
+    for way in (plan.to_arrow_dataset, plan.to_polars().collect):
+        with pytest.raises(InvalidRequest, match=r"0\.parquet: the column 'id' .* any of ID, Id"):
+            way()
+
+
+def test_zero_and_minus_zero_are_two_values_of_a_partition(table):
+    files = [(pa.table({"id": [number]}), text, {}) for number, text in enumerate(["0.0", "-0.0"])]
+    for rows in every_way(table(*files).scan("p = 0")):
+        assert [math.copysign(1, row["p"]) for row in rows] == [1, -1]
+
+
+def test_old_times_of_any_year_are_read(table):
+    times = [dt.datetime(1, 1, 1, tzinfo=dt.UTC), dt.datetime(9999, 12, 31, tzinfo=dt.UTC)]
+    rows = pa.table({"id": [1, 2], "t": pa.array(times, MOMENT)})
+    built = table((rows, "1", {"use_deprecated_int96_timestamps": True}))
+    for found in every_way(built.scan()):
+        assert [row["t"] for row in found] == times
+    for found in every_way(built.scan("t > '2500-01-01'")):
+        assert [row["id"] for row in found] == [2]
+
+
+def test_times_that_do_not_fit_name_file_and_column(table):
+    nanos = pa.array([1_704_067_200_000_000_001], pa.timestamp("ns", "UTC"))
+    built = table(
+        (pa.table({"id": [1]}), "1", {}),
+        (pa.table({"id": [2], "t": nanos}), "1", {}),
+    )
+    with pytest.raises(InvalidRequest, match=r"1\.parquet: t has times between"):
+        list(built.scan().splits("1GB")[0].batches())
+    with pytest.raises(InvalidRequest, match=r"1\.parquet: t has times between"):
+        arrowlog.add_parquet(built, "1.parquet")
+
+
+def test_a_file_with_columns_in_other_letters_is_not_added(table):
+    built = table((pa.table({"ID": [1]}), "1", {}))
+    with pytest.raises(InvalidRequest, match=r"0\.parquet spells the column 'id' as 'ID'"):
+        arrowlog.add_parquet(built, "0.parquet")
+
+
+def test_duckdb_reads_a_batch_at_a_time_what_arrow_cannot_filter(table):
+    rows = pa.table({"id": range(10), "name": ["x"] * 10})
+    plan = table((rows, "1", {})).scan("id % 2 = 1")
+    with duckdb.connect() as con:
+        relation = plan.to_duckdb(con)
+        assert relation.aggregate("count(*)").fetchall() == [(5,)]
+        assert con.sql(
+            "SELECT sum(a.id) FROM relation a JOIN relation b USING (id)"
+        ).fetchall() == [(25,)]
