@@ -4,6 +4,8 @@ Promises: the rows are the plan's, at its version; no credential stands in a pla
 The only room that imports pyspark. May import everything but `cli`.
 """
 
+from arrowlog.spark.explain import explain
 from arrowlog.spark.local import session
+from arrowlog.spark.read import read
 
-__all__ = ["session"]
+__all__ = ["explain", "read", "session"]
