@@ -7,5 +7,7 @@ The only room that imports pyspark. May import everything but `cli`.
 from arrowlog.spark.explain import explain
 from arrowlog.spark.local import session
 from arrowlog.spark.read import read
+from arrowlog.spark.register import register
+from arrowlog.spark.write import write
 
-__all__ = ["explain", "read", "session"]
+__all__ = ["explain", "read", "register", "session", "write"]

@@ -79,11 +79,11 @@ class Bridge:
         compiler.cook(_SOURCE)
         made = compiler.getClassLoader().loadClass("Bridge")
         self._methods = {method.getName(): method for method in made.getMethods()}
-        self._gateway = spark.sparkContext._gateway  # noqa: SLF001 -- as above
+        self.gateway = spark.sparkContext._gateway  # noqa: SLF001 -- as above
         self._jvm = jvm
 
     def _call(self, name: str, *args: Any) -> Any:
-        given = self._gateway.new_array(self._jvm.java.lang.Object, len(args))
+        given = self.gateway.new_array(self._jvm.java.lang.Object, len(args))
         for number, arg in enumerate(args):
             given[number] = arg
         return self._methods[name].invoke(None, given)
@@ -105,7 +105,7 @@ def bridge(spark: Any) -> Bridge:
     gateway = spark.sparkContext._gateway  # noqa: SLF001 -- as above
     with _LOCK:
         found = _MADE.get(id(gateway))
-        if found is None or found._gateway is not gateway:
+        if found is None or found.gateway is not gateway:
             found = _MADE[id(gateway)] = Bridge(spark)
     return found
 

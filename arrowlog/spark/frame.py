@@ -107,13 +107,13 @@ def _reader(options: Mapping[str, Any], schema: pa.Schema) -> Read:
     def arrowlog_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for split in batch.column("split"):
-                for rows in _read(pickle.loads(split.as_py()), options):  # noqa: S301 -- ours
+                for rows in read_split(pickle.loads(split.as_py()), options):  # noqa: S301 -- ours
                     yield from fitted(rows, schema)
 
     return arrowlog_rows
 
 
-def _read(split: Split, options: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
+def read_split(split: Split, options: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
     """The rows of a part. Spark shows a failure as it stands: nothing secret may be in it."""
     try:
         yield from split.batches(options)

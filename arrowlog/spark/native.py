@@ -160,19 +160,24 @@ def hadoop_root(root: str) -> str:
 
 def _out_of_reach(place: Place, spark: SparkSession) -> str | None:
     """Whether Spark sees the table's log where we see it."""
-    if place.root.startswith("file:"):
-        return None
     if place.root.startswith("memory:"):
         return "what is in the memory of this process Spark cannot reach"
-    jvm = spark._jvm  # noqa: SLF001 -- as above
-    try:
-        path = jvm.org.apache.hadoop.fs.Path(f"{place.root}/{LOG}")
-        conf = spark._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001 -- as above
-        there = path.getFileSystem(conf).exists(path)
-    except Exception:  # noqa: BLE001 -- no connector, no access: all the same here
-        there = False
     scheme = place.root.partition(":")[0]
+    there = reachable(f"{place.root}/{LOG}", spark)
     return None if there else f"this Spark has no working connector for {scheme}://"
+
+
+def reachable(path: str, spark: SparkSession) -> bool:
+    """Whether Spark's own readers and writers get at a store; every Spark has disks."""
+    if path.startswith("file:"):
+        return True
+    try:
+        found = spark._jvm.org.apache.hadoop.fs.Path(path)  # noqa: SLF001 -- as above
+        conf = spark._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001 -- as above
+        there = found.getFileSystem(conf).exists(found)
+    except Exception:  # noqa: BLE001 -- no connector, no access: all the same here
+        return False
+    return bool(there)
 
 
 def _odd_paths(place: Place) -> str | None:

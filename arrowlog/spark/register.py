@@ -1,0 +1,25 @@
+"""Make `format("arrowlog")` known to a session, with the session's settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from arrowlog.spark.local import pyspark_sql
+from arrowlog.spark.read import session_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def register(spark: SparkSession) -> None:
+    """Make `spark.read.format("arrowlog")` and its kin known to a session.
+
+    Spark finds the source by itself where arrowlog is installed; registered by hand it also has the
+    `spark.indextables.*` settings that the session has now.
+    """
+    pyspark_sql()
+    from arrowlog.spark.source import ArrowlogSource
+
+    settings = session_settings(spark)
+    source = type("ArrowlogSource", (ArrowlogSource,), {"session": settings})
+    spark.dataSource.register(source)
