@@ -7,6 +7,7 @@ import sys
 
 import pyarrow as pa
 import pytest
+from pyspark import cloudpickle as cloud
 from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
@@ -112,7 +113,6 @@ class _PushingReader(DataSourceReader):
 
 def test_pushed_filters_still_give_wrong_rows(spark):
     """The reason why this source has no pushFilters. If this fails, Spark has mended it."""
-    cloud = pytest.importorskip("pyspark.cloudpickle")
     cloud.register_pickle_by_value(sys.modules[__name__])
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
