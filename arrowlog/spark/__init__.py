@@ -1,6 +1,7 @@
-"""Where it runs: Spark, local or a cluster, classic or Connect. Rows of a plan as a DataFrame.
+"""Where it runs: Spark, local or a cluster, classic or Connect. Tables read, written, streamed.
 
-Promises: the rows are the plan's, at its version; no credential stands in a plan's text.
+Promises: the rows are the table's, at one version; a write is one commit, or nothing; no credential
+stands in a plan's text.
 The only room that imports pyspark. May import everything but `cli`.
 """
 
@@ -10,6 +11,17 @@ from arrowlog.spark.local import session
 from arrowlog.spark.read import read
 from arrowlog.spark.rebuild import snapshot
 from arrowlog.spark.register import register
+from arrowlog.spark.statements import enable, sql
 from arrowlog.spark.write import write
 
-__all__ = ["checkpoint", "explain", "read", "register", "session", "snapshot", "write"]
+__all__ = [
+    "checkpoint",
+    "enable",
+    "explain",
+    "read",
+    "register",
+    "session",
+    "snapshot",
+    "sql",
+    "write",
+]

@@ -1,4 +1,4 @@
-"""Make `format("arrowlog")` known to a session, with the session's settings."""
+"""Make `format("arrowlog")` and the functions of SQL known to a session."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 from arrowlog.spark.local import pyspark_sql
 from arrowlog.spark.read import session_settings
+from arrowlog.spark.statements import register_functions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 def register(spark: SparkSession) -> None:
-    """Make `spark.read.format("arrowlog")` and its kin known to a session.
+    """Make `format("arrowlog")` and `arrowlog_files(…)` and its kin known to a session.
 
     Spark finds the source by itself where arrowlog is installed; registered by hand it also has the
     `spark.indextables.*` settings that the session has now.
@@ -23,3 +24,4 @@ def register(spark: SparkSession) -> None:
     settings = session_settings(spark)
     source = type("ArrowlogSource", (ArrowlogSource,), {"session": settings})
     spark.dataSource.register(source)
+    register_functions(spark)
