@@ -2,7 +2,7 @@
 
 python -m benchmarks                 everything, about five minutes
 python -m benchmarks --quick         the small tables, three rounds
-python -m benchmarks --only open     or refresh, travel, plan, commit, checkpoint, import
+python -m benchmarks --only open     or refresh, travel, plan, commit, checkpoint, import, spark
 """
 
 import argparse
@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import sys
 
-from benchmarks import checkpoint, commits, plan
+from benchmarks import checkpoint, commits, plan, spark
 from benchmarks.tables import build
 
 SHAPES = {"1,000 x 10": (1000, 10), "50 x 4,000": (50, 4000), "10,000 x 2": (10_000, 2)}
@@ -70,14 +70,14 @@ def _numbers(text):
     return [int(number) for number in text.split(",")] if text else None
 
 
-def main():
+def main():  # noqa: C901 -- one case after the other
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description=__doc__,
         formatter_class=argparse.RawTextHelpFormatter,
     )
     parser.add_argument("--quick", action="store_true", help="the small tables, three rounds")
-    everything = "open,refresh,travel,plan,commit,checkpoint,import"
+    everything = "open,refresh,travel,plan,commit,checkpoint,import,spark"
     parser.add_argument("--only", default=everything, help="cases, by comma")
     parser.add_argument("--rounds", type=int, help="rounds of each case")
     parser.add_argument("--processes", help="commit: how many, by comma (1,4,16)")
@@ -117,6 +117,8 @@ def main():
             disk=chosen.commits,
             s3=chosen.commits,
         )
+    if "spark" in chosen.only.split(","):
+        figures |= spark.run(chosen.folder, rounds, quick=chosen.quick)
     if "import" in chosen.only.split(","):
         for name in ("polars-import", "arrowlog-import"):
             best = min(measure(name, "")["ms"] for _ in range(rounds))

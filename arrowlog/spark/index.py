@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from arrowlog.scan.tree import Node
     from arrowlog.state.snapshot import Snapshot
 
-INTERFACE = "org.apache.spark.sql.execution.datasources.FileIndex"
-LIVE: WeakValueDictionary[str, FileIndex] = WeakValueDictionary()  # by what Java calls them
+LIVE: WeakValueDictionary[str, Listing] = WeakValueDictionary()  # by what Java calls them
 _SET_MAX = 10_000
 _STATS_AT_ONCE = 16
 
@@ -56,13 +55,13 @@ class Place:
         return f"arrowlog {self.root} ({snapshot.metadata.id}) version {snapshot.version}"
 
 
-class FileIndex:
-    """What Spark's planner talks to. Every method that is not private is called from Java."""
+class Listing:
+    """Which files to read for filters of Spark's. Java calls `apply`, and nothing else."""
 
     class Java:
         """py4j makes a Java object of this."""
 
-        implements = (INTERFACE,)
+        implements = ("java.util.function.BiFunction",)
 
     def __init__(self, place: Place, spark: Any, partition_schema: Any) -> None:
         """`partition_schema` is Spark's, of the partition columns, in their order."""
@@ -74,58 +73,21 @@ class FileIndex:
         self._sizes: dict[str, int] = {}
         LIVE[place.identity] = self
 
-    def listFiles(self, partition_filters: Any, data_filters: Any) -> Any:  # noqa: N802 -- Spark's
+    def apply(self, partition_filters: Any, data_filters: Any) -> Any:
         """The files that may have rows of the filters, by their partition values."""
         return self._directories(self._chosen(partition_filters, data_filters))
 
-    def inputFiles(self) -> Any:  # noqa: N802 -- Spark's
-        """Every file of the version."""
-        paths = [self._path(key) for key in self._place.snapshot.state.column("key").to_pylist()]
-        found = self._jvm.java.util.ArrayList()
-        for path in paths:
-            found.add(self._jvm.org.apache.hadoop.fs.Path(path).toUri().toString())
-        gateway = self._spark.sparkContext._gateway  # noqa: SLF001 -- as above
-        return found.toArray(gateway.new_array(self._jvm.java.lang.String, 0))
+    def index(self) -> Any:
+        """Spark's index, which asks this.
 
-    def rootPaths(self) -> Any:  # noqa: N802 -- Spark's
-        """What `explain()` shows as the location. Two, so that Spark writes to neither."""
-        snapshot = self._place.snapshot
+        It has two roots, so that Spark writes to neither; `explain()` shows them.
+        """
+        snapshot, path = self._place.snapshot, self._jvm.org.apache.hadoop.fs.Path
         what = f"arrowlog-version-{snapshot.version}-of-{snapshot.num_files}-files"
-        path = self._jvm.org.apache.hadoop.fs.Path
-        return self._seq([path(what), path(self._place.root)])
-
-    def partitionSchema(self) -> Any:  # noqa: N802 -- Spark's
-        """The partition columns."""
-        return self._partition_schema
-
-    def sizeInBytes(self) -> int:  # noqa: N802 -- Spark's
-        """What decides which side of a join is sent to everybody."""
-        return self._place.snapshot.size_bytes
-
-    def refresh(self) -> None:
-        """A version does not change."""
-
-    def metadataOpsTimeNs(self) -> Any:  # noqa: N802 -- Spark's
-        """How long listing took: there was none."""
-        return self._jvm.scala.Option.empty()
-
-    def isTimeTravel(self) -> bool:  # noqa: N802 -- Spark's
-        """A frame stays at its version."""
-        return True
-
-    def equals(self, other: Any) -> bool:
-        """The same table at the same version."""
-        return other is not None and other.toString() == self.toString()
-
-    def hashCode(self) -> int:  # noqa: N802 -- Java's
-        """As `equals` has it, within Java's limits."""
-        return hash(self._place.identity) & 0x7FFFFFFF
-
-    def toString(self) -> str:  # noqa: N802 -- Java's
-        """Which table at which version."""
-        return self._place.identity
-
-    # Not asked for by Spark.
+        roots = self._seq([path(what), path(self._place.root)])
+        size = snapshot.size_bytes
+        identity = self._place.identity
+        return bridge(self._spark).index(self, identity, roots, self._partition_schema, size)
 
     def plan(self, partition_filters: Any, data_filters: Any) -> ScanPlan:
         """What the log alone makes of Spark's filters."""

@@ -15,17 +15,13 @@ import pyarrow as pa
 
 from arrowlog.log.names import LOG
 from arrowlog.spark.bridge import bridge
-from arrowlog.spark.index import INTERFACE, FileIndex, Place
+from arrowlog.spark.index import Listing, Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
 LOGGER = logging.getLogger("arrowlog.spark")
-_METHODS = frozenset(
-    {"rootPaths", "listFiles", "inputFiles", "refresh", "sizeInBytes", "partitionSchema"}
-    | {"metadataOpsTimeNs", "isTimeTravel", "toString", "equals", "hashCode"}
-)
 _OURS = ("file://", "local://")
 _S3 = ("s3://", "s3a://", "s3n://")
 _FLOATS = (pa.types.is_floating, pa.types.is_float16)
@@ -46,7 +42,7 @@ def frame_of(place: Place, spark: SparkSession, schema: StructType) -> DataFrame
     names = place.snapshot.partition_columns
     parts = [known.get(name, StructField(name, StringType())) for name in names]
     partition_schema = _java(jvm, StructType(parts))
-    index = FileIndex(place, spark, partition_schema)
+    index = Listing(place, spark, partition_schema).index()
     sources = jvm.org.apache.spark.sql.execution.datasources
     relation = sources.HadoopFsRelation(
         index,
@@ -108,12 +104,6 @@ def unlike(spark: SparkSession) -> str | None:
 def _look(spark: SparkSession) -> str | None:
     """Try everything on an index of nothing."""
     try:
-        jvm = spark._jvm  # noqa: SLF001 -- as above
-        loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-        interface = jvm.java.lang.Class.forName(INTERFACE, True, loader)
-        asked = {m.getName() for m in interface.getMethods() if "$" not in m.getName()}
-        if not asked <= _METHODS:
-            return f"this Spark asks an index for {', '.join(sorted(asked - _METHODS))}"
         rows = spark.createDataFrame(pa.table({"n": pa.array([1, None, 2], pa.int32())}), "n int")
         query = rows.filter("n > 1")._jdf.queryExecution()  # noqa: SLF001 -- as above
         logical = query.analyzed()

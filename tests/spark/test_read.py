@@ -19,7 +19,7 @@ from rows import build
 
 import arrowlog
 from arrowlog import testing
-from arrowlog.spark import native
+from arrowlog.spark import bridge, native
 
 DAYS = [dt.date(2024, 1, n) for n in (1, 2, 3)]
 SCHEMA = pa.schema([("day", pa.date32()), ("id", pa.int64()), ("name", pa.string())])
@@ -292,12 +292,13 @@ def test_where_spark_is_not_as_it_is_known(spark, root, caplog, monkeypatch):
     write(root)
     monkeypatch.setattr(native, "_FOUND", {})
     monkeypatch.setattr(native, "_TOLD", set())
-    monkeypatch.setattr(native, "_METHODS", native._METHODS - {"isTimeTravel"})
+    monkeypatch.setattr(bridge, "_MADE", {})
+    monkeypatch.setattr(bridge, "_SOURCE", bridge._SOURCE.replace("inputFiles", "files"))
     frame = arrowlog.spark.read(spark, root, where="id >= 15")
     assert not is_native(frame)
     assert ids(frame) == list(range(15, 30))
-    assert "asks an index for isTimeTravel" in caplog.text
-    with pytest.raises(arrowlog.InvalidRequest, match="isTimeTravel"):
+    assert "not as it is known here" in caplog.text
+    with pytest.raises(arrowlog.InvalidRequest, match="not as it is known"):
         arrowlog.spark.read(spark, root, native=True)
 
 
