@@ -50,7 +50,7 @@ class Options:
 
     path: str
     version: int | None = None
-    timestamp: str | None = None
+    timestamp: str | int | None = None
     where: str | None = None
     partition_columns: tuple[str, ...] | None = None
     replace_where: str | None = None
@@ -85,7 +85,7 @@ def read_options(given: Mapping[str, str], session: Mapping[str, object]) -> Opt
     return Options(
         path=_address(found["path"]),
         version=version,
-        timestamp=found.get("timestampasof"),
+        timestamp=_moment(found.get("timestampasof")),
         where=found.get("where"),
         partition_columns=_columns(found.get("partitioncolumns")),
         replace_where=found.get("replacewhere"),
@@ -104,6 +104,11 @@ def _address(path: str) -> str:
     if path.startswith("file:/") and not path.startswith("file://"):
         return path.removeprefix("file:")
     return path
+
+
+def _moment(text: str | None) -> str | int | None:
+    """Digits alone are milliseconds."""
+    return int(text) if text is not None and text.strip().isdecimal() else text
 
 
 def _storage(key: str) -> str:

@@ -164,7 +164,7 @@ class Writer(DataSourceArrowWriter):  # type: ignore[misc] # as above
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """The rows of one task, as files that nobody knows of yet."""
-        return Written(written(self._goal, iterator))
+        return Written(self._goal.write_batches(iterator))
 
     def commit(self, messages: list[Any]) -> None:
         """All files at once."""
@@ -182,17 +182,3 @@ class Writer(DataSourceArrowWriter):  # type: ignore[misc] # as above
 
 def _adds(messages: list[Any]) -> list[Add]:
     return [add for message in messages if message is not None for add in message.adds]
-
-
-def written(goal: Destination, batches: Iterator[pa.RecordBatch]) -> list[Add]:
-    """Rows of a task in files; none if there are no rows."""
-    first = next(batches, None)
-    if first is None:
-        return []
-
-    def rest() -> Iterator[pa.RecordBatch]:
-        yield first
-        for batch in batches:
-            yield batch.cast(first.schema)
-
-    return goal.write(rest(), first.schema)

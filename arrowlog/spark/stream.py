@@ -309,16 +309,7 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc] # as abov
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """The rows of one task, as files that nobody knows of yet."""
-        first = next(iterator, None)
-        if first is None:
-            return StreamWritten([])
-
-        def rest() -> Iterator[pa.RecordBatch]:
-            yield first
-            for batch in iterator:
-                yield batch.cast(first.schema)
-
-        return StreamWritten(self._goal.write(rest(), first.schema))
+        return StreamWritten(self._goal.write_batches(iterator))
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 -- Spark's
         """All files of the batch at once, unless the batch is in the log already."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -24,7 +25,7 @@ from arrowlog.spark.types import spark_schema
 from arrowlog.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql.types import StructType
 
@@ -76,6 +77,14 @@ class Destination:
             held_bytes=4 * self.target_size,
         )
         return write_rows(pa.RecordBatchReader.from_batches(schema, batches), target)
+
+    def write_batches(self, batches: Iterator[pa.RecordBatch]) -> list[Add]:
+        """The same for batches as Spark gives them; none if there are no rows."""
+        first = next(batches, None)
+        if first is None:
+            return []
+        rest = (batch.cast(first.schema) for batch in batches)
+        return self.write(chain([first], rest), first.schema)
 
     def open(self) -> Table:
         """The table; made now if it was not there."""

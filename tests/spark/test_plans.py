@@ -367,9 +367,15 @@ def test_a_running_session_is_given_again(spark):
         arrowlog.spark.session(driver_memory="4g")
 
 
-def test_the_example_of_the_readme_runs(spark, tmp_path, capsys):
+def test_the_example_of_the_readme_runs(spark, tmp_path, monkeypatch, capsys):
     (block,) = re.findall(r"```python spark\n(.*?)```", README.read_text(), re.DOTALL)
-    build_events(tmp_path)
-    names = {"arrowlog": arrowlog, "table": arrowlog.Table(tmp_path)}
+    monkeypatch.chdir(tmp_path)
+    build_events(tmp_path / "events")
+    names = {"arrowlog": arrowlog, "table": arrowlog.Table(tmp_path / "events")}
+    monkeypatch.setattr(arrowlog.spark, "session", lambda app: spark)
     exec(compile(block, "README.md", "exec"), names)
-    assert "city|count" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "city|count" in said
+    assert "1 of 5 files to read" in said
+    assert arrowlog.Table("path/to/streamed").snapshot().num_records == 5000
+    assert arrowlog.Table("path/to/copy").snapshot().num_records == 100

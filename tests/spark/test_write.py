@@ -3,6 +3,9 @@
 import datetime as dt
 import math
 import os
+import signal
+import subprocess
+import sys
 from decimal import Decimal
 
 import pyarrow as pa
@@ -284,3 +287,43 @@ def test_s3_is_written_and_read_where_spark_has_no_connector(spark, moto, capfd)
     assert sorted(row.id for row in source.load(place.uri).collect()) == [0, 0, 1, 1, 2, 2]
     source.load(place.uri).explain(True)
     assert options["secret"] not in capfd.readouterr().out
+
+
+TRIED_AGAIN = """
+import os, signal, sys
+sys.path[:0] = sys.argv[2:3]
+import arrowlog
+root = sys.argv[1]
+spark = arrowlog.spark.session(**{"spark.master": "local[2,3]", "spark.driver.memory": "600m"})
+
+def odd(batches):
+    # Every first try writes all of its rows, and fails then.
+    from pyspark import TaskContext
+    yield from batches
+    if TaskContext.get().attemptNumber() == 0:
+        raise RuntimeError("the first try")
+
+def deadly(batches):
+    yield next(iter(batches))
+    os.kill(driver, signal.SIGKILL)
+
+driver = os.getpid()
+frame = spark.range(1000, numPartitions=3).mapInArrow(odd, "id long")
+for native in (True, False):
+    arrowlog.spark.write(frame, root, native=native)
+print(sorted(arrowlog.Table(root).scan().to_arrow_dataset().to_table()["id"].to_pylist())
+      == sorted([*range(1000)] * 2), flush=True)
+arrowlog.spark.write(spark.range(1000, numPartitions=3).mapInArrow(deadly, "id long"), root)
+"""
+
+
+def test_tasks_that_are_tried_again_and_a_job_that_is_killed(root):
+    """In a process of its own, whose tasks may fail, and which is killed in the middle."""
+    here = os.path.dirname(os.path.dirname(arrowlog.__file__))
+    command = [sys.executable, "-c", TRIED_AGAIN, str(root), here]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
+    assert done.stdout.strip() == "True", done.stderr[-2000:]
+    assert arrowlog.Table(root).version == 2
+    assert ids(root) == sorted([*range(1000)] * 2)
+    arrowlog.Table(root).write(pa.table({"id": pa.array([7], pa.int64())}))
