@@ -19,7 +19,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 VENV = HERE / ".venv"
 PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-SPARK = "tests/integration/test_spark.py"
+SPARK = "tests/spark"
 JOBS = {
     "demo": [["-m", "arrowlog.cli", "demo"]],
     "test": [

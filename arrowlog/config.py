@@ -244,6 +244,16 @@ def resolve(
     return Config(**values, given=frozenset(values))
 
 
+def known_in(settings: Mapping[str, object]) -> dict[str, object]:
+    """Those of a Spark session's settings, or of a source's options, that are ours: by full key.
+
+    >>> known_in({"spark.indextables.checkpoint.interval": "5", "spark.app.name": "x"})
+    {'spark.indextables.checkpoint.interval': '5'}
+    """
+    ours = {key: value for key, value in settings.items() if key.lower().startswith(PREFIX)}
+    return {key: value for key, value in ours.items() if key.lower() in _KNOWN}
+
+
 def _parse(item: Field[Any], key: str, value: object) -> Any:
     try:
         return item.metadata["parse"](value)

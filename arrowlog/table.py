@@ -24,7 +24,7 @@ from arrowlog.upkeep.statistics import update_statistics
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from arrowlog.commit.transaction import CommitResult
     from arrowlog.scan.plan import ScanPlan

@@ -2,7 +2,8 @@
 
 python -m benchmarks                 everything, about five minutes
 python -m benchmarks --quick         the small tables, three rounds
-python -m benchmarks --only open     or refresh, travel, history, plan, commit, checkpoint, import
+python -m benchmarks --only open     or refresh, travel, history, plan, checkpoint, commit, spark,
+                                     import
 """
 
 import argparse
@@ -14,7 +15,7 @@ import statistics
 import subprocess
 import sys
 
-from benchmarks import checkpoint, commits, plan
+from benchmarks import checkpoint, commits, plan, spark
 from benchmarks.tables import build
 
 SHAPES = {"1,000 x 10": (1000, 10), "50 x 4,000": (50, 4000), "10,000 x 2": (10_000, 2)}
@@ -140,7 +141,17 @@ def _imports(_, rounds):
     return figures
 
 
-JOBS = {"plan": _plans, "checkpoint": _checkpoints, "commit": _commits, "import": _imports}
+def _spark(chosen, rounds):
+    return spark.run(chosen.folder, rounds, quick=chosen.quick)
+
+
+JOBS = {
+    "plan": _plans,
+    "checkpoint": _checkpoints,
+    "commit": _commits,
+    "spark": _spark,
+    "import": _imports,
+}
 
 
 def main():

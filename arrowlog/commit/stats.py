@@ -98,8 +98,10 @@ def of_footer(footer: Any, schema: pa.Schema, cut: Truncation) -> Stats:
     """Statistics from the footer of a Parquet file, of the columns that the table has.
 
     A column counts if the file has it in the table's own type. Maxima of floating point columns are
-    left out: a footer does not say whether there are NaNs.
+    left out unless Java wrote the file: other footers do not say whether there are NaNs, and there
+    a NaN is the maximum, which is then none.
     """
+    with_nan = str(footer.created_by).startswith("parquet-mr ")
     stored = footer.schema.to_arrow_schema()
     paths: dict[str, int | None] = {}
     for number in range(footer.num_columns):  # a path that is there twice is of two columns
@@ -120,12 +122,14 @@ def of_footer(footer: Any, schema: pa.Schema, cut: Truncation) -> Stats:
         if all(stats.has_null_count for stats in found):
             nulls[item.name] = sum(stats.null_count for stats in found)
         if _same(stored.field(item.name).type, item.type):
-            least, most = _footer_bounds(found, groups, item.type)
+            least, most = _footer_bounds(found, groups, item.type, with_nan=with_nan)
             _note(item.name, item.type, least, most, cut, low, high)
     return Stats(footer.num_rows, low, high, nulls)
 
 
-def _footer_bounds(found: list[Any], groups: list[Any], kind: pa.DataType) -> tuple[Any, Any]:
+def _footer_bounds(
+    found: list[Any], groups: list[Any], kind: pa.DataType, *, with_nan: bool
+) -> tuple[Any, Any]:
     pairs = []
     for stats, group in zip(found, groups, strict=True):
         if stats.has_min_max:
@@ -138,7 +142,7 @@ def _footer_bounds(found: list[Any], groups: list[Any], kind: pa.DataType) -> tu
     if not pairs:
         return None, None
     least, most = min(pair[0] for pair in pairs), max(pair[1] for pair in pairs)
-    if pa.types.is_floating(kind):
+    if pa.types.is_floating(kind) and not with_nan:
         return (None if least != least else least), None  # noqa: PLR0124 -- NaN
     return least, most
 

@@ -194,6 +194,15 @@ class ScanPlan:
         files = pa.table(columns)
         return Rows(self.root, snapshot.columns.schema, names, self.predicate, files, self._options)
 
+    def scanned(self) -> pa.Table:
+        """The files left to read, for engines of their own: key, size, time, partition values."""
+        self._rows.check_files()
+        files = self._rows.files
+        empty = pa.nulls(0, pa.int64())
+        for name in ("size", "modificationTime"):
+            files = files.append_column(name, self._chosen(name) if self.num_files else empty)
+        return files
+
     def to_arrow_dataset(self) -> ds.Dataset:
         """The matching rows as an Arrow dataset."""
         return self._rows.dataset()
@@ -206,11 +215,15 @@ class ScanPlan:
         """The matching rows as a relation on a DuckDB connection."""
         return self._rows.to_duckdb(connection)
 
-    def to_spark(self, spark: Any) -> Any:
-        """The matching rows as a DataFrame of a Spark session, read by its workers when asked."""
+    def to_spark(self, spark: Any, *, native: bool | None = None) -> Any:
+        """The matching rows as a DataFrame of a Spark session, read by Spark when asked.
+
+        Spark's own Parquet reader is taken where it can be, and Python workers elsewhere; `native`
+        asks for the one or the other.
+        """
         from arrowlog.spark.frame import frame
 
-        return frame(self, self._rows, spark)
+        return frame(self, self._rows, spark, native=native)
 
     def __repr__(self) -> str:
         """Short, and useful at a prompt."""

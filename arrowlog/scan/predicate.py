@@ -62,6 +62,8 @@ def parse(where: Any, schema: pa.Schema, *, now_micros: int | None = None) -> Pr
 
     `now_micros` (microseconds since 1970) is what `current_timestamp` stands for.
     """
+    if isinstance(where, Predicate):
+        return where
     if now_micros is None:
         now_micros = time.time_ns() // 1000
     try:

@@ -74,11 +74,15 @@ class Rows:
 
     def check(self) -> None:
         """Refuse now what reading would refuse later, for those who read elsewhere."""
+        self.check_files()
+        matching(self.predicate, self.schema.empty_table())
+
+    def check_files(self) -> None:
+        """Refuse files that nobody could read with the table."""
         self._check_readable()
         outside = self.files.filter(pc.match_substring(self.files["key"], "://"))
         if outside.num_rows:
             _elsewhere(outside["key"][0].as_py())
-        matching(self.predicate, self.schema.empty_table())
 
     def to_polars(self) -> pl.LazyFrame:
         """A lazy frame: nothing is read before it is collected, and then only what it needs."""

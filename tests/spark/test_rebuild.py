@@ -1,0 +1,176 @@
+"""State rebuilt on a cluster: row for row what one process gives, checkpoints included."""
+
+import checkpoints
+import model
+import pyarrow as pa
+import pytest
+from conftest import cases
+
+import arrowlog
+from arrowlog.log import decode
+from arrowlog.spark.checkpoints import facts_of, settled
+from arrowlog.spark.rebuild import Rebuild, combined, reduce, said_in, unpacked
+
+BATCH = 10
+SEEDS = cases(40)
+
+
+def rows(snapshot):
+    """Files as they stand, in their order."""
+    return snapshot.files.to_pylist()
+
+
+def by_tasks(rebuild):
+    """What the tasks would do, one after the other."""
+    found = pa.concat_tables(
+        [pa.Table.from_batches([combined(run, rebuild.job)]) for run in rebuild.runs]
+    )
+    buckets = sorted(set(found["bucket"].to_pylist()))
+    done = []
+    for bucket in buckets:
+        some = found.filter(pa.compute.equal(found["bucket"], bucket))
+        backwards = list(reversed(range(some.num_rows)))  # a shuffle keeps no order
+        done += reduce(some.take(pa.array(backwards, pa.int64()))).to_pylist()
+    return done
+
+
+@pytest.mark.parametrize("batch", range(SEEDS // BATCH))
+def test_random_histories_in_runs_and_buckets(batch, tmp_path, monkeypatch):
+    from arrowlog.spark import rebuild as module
+
+    for seed in range(batch * BATCH, (batch + 1) * BATCH):
+        print("seed", seed)
+        root = tmp_path / str(seed)
+        history = model.write(root, seed, versions=8)
+        rng = history.rng
+        monkeypatch.setattr(decode, "COLUMNAR_LINES", rng.choice([1, 48]))
+        monkeypatch.setattr(module, "RUN_BYTES", rng.choice([1, 500, 10**6]))
+        if rng.random() < 0.5:
+            checkpoints.write(root, rng.randrange(7), checkpoint_maxFileSize=4000)
+        table = arrowlog.Table(root)
+        for version in (rng.randrange(8), 7):
+            work = Rebuild(root, version, None, {}, rng.choice([1, 2, 5]))
+            found = by_tasks(work)
+            state = work.state(said_in(found))
+            expected = table.snapshot(version).state
+            tables = [unpacked(row["adds"]) for row in found if row["bucket"] >= 0]
+            keys = sorted(key for each in tables for key in each["key"].to_pylist())
+            assert keys == sorted(expected.adds["key"].to_pylist())
+            assert state.protocol == expected.protocol
+            assert state.metadata == expected.metadata
+            assert state.schema == expected.schema
+            assert state.timestamp == expected.timestamp
+            assert dict(state.txns) == dict(expected.txns)
+
+
+def history_of(root, commits=12, seed=5):
+    """Commits that add, remove and add again, with steps of applications and a column more."""
+    import random
+
+    rng = random.Random(seed)
+    schema = pa.schema([("day", pa.date32()), ("id", pa.int64()), ("name", pa.string())])
+    options = {"checkpoint.enabled": False}
+    table = arrowlog.Table.create(root, schema, partition_columns=["day"], options=options)
+    for number in range(commits):
+        adds = [
+            arrowlog.add_file(
+                f"d={number}/{each}.parquet",
+                {"day": f"2024-01-{number + 1:02d}" if each else None},
+                size=100 + each,
+                num_records=each if number % 3 else None,
+                min_values={"id": each, "name": "a" * each} if each % 2 else {},
+                max_values={"id": each + 10, "name": "b"} if each % 2 else {},
+                tags={"n": str(each)} if number % 4 == 0 else None,
+            )
+            for each in range(5)
+        ]
+        table.append(adds, txn=("app", number))
+        if number % 3 == 2:
+            table.remove(rng.sample(table.snapshot().files["path"].to_pylist(), 4))
+    table.add_columns({"more": pa.float64()})
+    return table
+
+
+def test_a_snapshot_is_that_of_one_process(either, root):
+    table = history_of(root)
+    found = arrowlog.spark.snapshot(either, root, buckets=3)
+    expected = table.snapshot()
+    assert rows(found) == rows(expected)
+    assert checkpoints.said(found) == checkpoints.said(expected)
+    assert found.report.source == "cluster"
+    older = arrowlog.spark.snapshot(either, root, version=5, buckets=2)
+    assert rows(older) == rows(table.snapshot(5))
+
+
+def test_a_checkpoint_is_read_by_everybody(spark, root):
+    table = history_of(root)
+    before = {version: rows(table.snapshot(version)) for version in range(table.version + 1)}
+    made = arrowlog.spark.checkpoint(spark, root, buckets=3)
+    assert made.version == table.version
+    assert made.num_files == len(before[made.version])
+    assert sum(name.endswith(".parquet") for name in made.names) == 3
+    again = arrowlog.Table(root)
+    found = again.snapshot()
+    assert found.report.checkpoint == made.version
+    assert sorted(map(repr, rows(found))) == sorted(map(repr, before[made.version]))
+    assert again.scan("id = 3 AND day = '2024-01-02'").num_files >= 1
+    assert again.scan("id > 1000").num_files == len(
+        [row for row in before[made.version] if row["max.id"] is None]
+    )
+    for version, expected in before.items():
+        assert sorted(map(repr, rows(again.snapshot(version)))) == sorted(map(repr, expected))
+    for name in made.names:  # the JSON form alone says the same
+        if name.endswith(".parquet"):
+            (root / "_transaction_log" / name).unlink()
+    fresh = arrowlog.Table(root).snapshot()
+    assert sorted(map(repr, rows(fresh))) == sorted(map(repr, before[made.version]))
+    assert fresh.report.checkpoint == made.version
+
+
+def test_a_checkpoint_on_a_checkpoint(spark, root):
+    table = history_of(root, commits=4)
+    arrowlog.spark.checkpoint(spark, root, buckets=2)
+    again = arrowlog.spark.checkpoint(spark, root, buckets=2)
+    assert again.names == ()
+    table.append([arrowlog.add_file("late.parquet", {"day": None}, size=1)])
+    table.remove(["d=1/3.parquet"])
+    found = arrowlog.spark.snapshot(spark, root, buckets=2)
+    assert found.report.checkpoint == again.version
+    expected = table.snapshot()
+    assert sorted(map(repr, rows(found))) == sorted(map(repr, rows(expected)))
+    arrowlog.spark.checkpoint(spark, root, buckets=2)
+    assert sorted(map(repr, rows(arrowlog.Table(root).snapshot()))) == sorted(
+        map(repr, rows(expected))
+    )
+
+
+def test_texts_are_made_again_only_if_every_bucket_agrees():
+    schema = pa.schema([("id", pa.int64())])
+    base = {"key": pa.array(["a"]), "path": pa.array(["a"])}
+    plain = pa.table({**base, "minValues.id": pa.array(["7"])})
+    odd = pa.table({**base, "minValues.id": pa.array(["007"])})
+    silent = pa.table({**base, "stats.minValues.id": pa.array(["7"])})
+    one, two, three = (facts_of(each, schema, ()) for each in (plain, odd, silent))
+    assert "minValues.id" in settled([one])[1].rebuilt
+    assert "minValues.id" not in settled([one, two])[1].rebuilt
+    assert "minValues.id" in settled([one, two])[0]
+    columns, recipe = settled([one, three])
+    assert "min.id" not in three.typed or "minValues.id" not in recipe.rebuilt
+    assert "path" in columns
+
+
+def test_an_empty_table_and_a_gap(spark, root):
+    table = arrowlog.Table.create(root, pa.schema([("id", pa.int64())]))
+    assert arrowlog.spark.snapshot(spark, root).num_files == 0
+    arrowlog.spark.checkpoint(spark, root)
+    assert arrowlog.Table(root).snapshot().num_files == 0
+    for number in range(3):
+        table.append([arrowlog.add_file(f"{number}.parquet", size=1)])
+    (root / "_transaction_log" / f"{2:020d}.json").unlink()
+    with pytest.warns(arrowlog.ArrowlogWarning, match="2"):
+        assert arrowlog.spark.snapshot(spark, root).num_files == 1
+    with (
+        pytest.warns(arrowlog.ArrowlogWarning, match="2"),
+        pytest.raises(arrowlog.LogCorrupt, match="2"),
+    ):
+        arrowlog.spark.checkpoint(spark, root)
