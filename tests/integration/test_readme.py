@@ -25,6 +25,8 @@ def test_the_examples_run(tmp_path, monkeypatch):
     assert names["duckdb"] is duckdb
     assert names["pl"] is pl
     assert names["result"].operation == "RESTORE"
+    assert names["mended"]["status"].to_pylist() == ["SUCCESS"]
+    assert names["findings"].healthy
     assert names["events"].snapshot().num_files == 3
     assert (names["done"].files_removed, names["done"].files_added) == (18, 3)
     assert names["gone"].num_files == 18
