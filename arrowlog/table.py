@@ -393,8 +393,8 @@ class Table(Questions):
         """Give up time travel: make a checkpoint of the newest version, delete what came before.
 
         Version 0 stays, and commits that hold a skip in its cooldown. Readers that are at an
-        earlier version lose it; the data files stay until `vacuum`. Over a network it waits, up to
-        half a minute, until no writer relies any more on a version that goes.
+        earlier version lose it; the data files stay until `vacuum`. It waits until no writer relies
+        any more on a version that goes: a second on a disk, over a network up to half a minute.
         """
         return upkeep.truncate_history(self._committer, self._keeper, dry_run=dry_run)
 

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from arrowlog.upkeep.vacuum import Progress, VacuumResult
 
 _READER = 3
+_MOMENT_SECONDS = 1.0
 __all__ = ["checkpoint", "clean", "compact", "foretell", "truncate_history", "vacuum", "wish"]
 
 
@@ -138,15 +139,14 @@ def _let_writers_look(committer: Committer, doomed: Sequence[File]) -> None:
     """Wait until nobody builds on a version whose next one is about to go.
 
     Where asking costs next to nothing, writers look for a checkpoint beyond what they know before
-    each commit. Over a network they rely for some seconds on what they have seen: a commit that is
-    older than that, nobody takes for one yet to come.
+    each commit; who has just looked is given a moment to be done. Over a network they rely for some
+    seconds on what they have seen: a commit that is older than that, nobody takes for one to come.
     """
-    if committer.store.cheap_stat:
-        return
     youngest = max((f.stat.mtime_ms for f in doomed if f.kind == "commit"), default=0)
     left = FRESH_SECONDS + 1 - (committer.clock.now_ms() - youngest) / 1000
     if left > 0:
-        committer.clock.sleep(min(left, FRESH_SECONDS + 1))
+        longest = _MOMENT_SECONDS if committer.store.cheap_stat else FRESH_SECONDS + 1
+        committer.clock.sleep(min(left, longest))
 
 
 def truncate_history(committer: Committer, keeper: Keeper, *, dry_run: bool) -> CleanupResult:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _BATCH_BYTES = 8 << 20
 _BATCH_ROWS = 1 << 16
+_WHOLE_BYTES = 16 << 20  # a file as small as that is read at once
 _HELD_BYTES = 32 << 20  # a row group has about so many, before it is encoded
 _HELD_ROWS = 1 << 20
 _FOOTERS_AT_ONCE = 8
@@ -165,7 +166,7 @@ def _open(store: Store, source: Source) -> Any:
         raise Unreadable(source.key, "it is not there")
     try:
         whole = pa.PythonFile(RangeFile(store, source.key, found.size), "r")
-        file = pq.ParquetFile(whole, page_checksum_verification=True)
+        file = pq.ParquetFile(whole, page_checksum_verification=True, pre_buffer=True)
         names = file.schema_arrow.names
     except (pa.ArrowException, OSError, ValueError) as error:
         raise Unreadable(source.key, _reason(error)) from None
@@ -220,8 +221,11 @@ def _batches(source: Source, file: Any) -> Iterator[pa.RecordBatch]:
     plain = sum(metadata.row_group(number).total_byte_size for number in groups)
     each = max(plain // max(metadata.num_rows, 1), 1)
     at_once = max(1, min(_BATCH_ROWS, _BATCH_BYTES // each))
+    # What is asked for together is read with one request, and held until it is decoded.
+    runs = [None] if source.size <= _WHOLE_BYTES else [[number] for number in groups]
     try:
-        yield from file.iter_batches(batch_size=at_once)
+        for run in runs:
+            yield from file.iter_batches(batch_size=at_once, row_groups=run)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise Unreadable(source.key, _reason(error)) from None
 
