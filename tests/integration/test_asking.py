@@ -233,3 +233,18 @@ def test_a_log_does_not_command_the_terminal(tmp_path):
         seen, _ = on_terminal(command[0], str(root), *command[1:])
         assert "\x1b[31m" not in seen
         assert "\\x07" in seen
+
+
+def test_long_work_shows_progress_on_a_terminal_and_none_when_piped(tmp_path):
+    root = tmp_path / "long"
+    testing.write_commit(root, 0, small.OPENING)
+    for version in range(1, 2100):
+        testing.write_commit(root, version, [testing.add(f"f{version}", {"day": None})])
+    query = "SELECT count(*) AS n FROM commits"
+    seen, code = on_terminal("sql", str(root), query)
+    assert code == 0
+    assert "reading commits" in seen
+    assert "2100" in seen
+    piped = run("sql", str(root), query)
+    assert piped.stderr == ""
+    assert piped.stdout.split() == ["n", "2100"]
