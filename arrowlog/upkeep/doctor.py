@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import warnings
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -19,8 +20,8 @@ from arrowlog.commit.clock import SystemClock
 from arrowlog.config import resolve
 from arrowlog.errors import ArrowlogError, ArrowlogWarning, LogCorrupt, UnsupportedProtocol
 from arrowlog.log.decode import LINE_BITS
-from arrowlog.log.names import CHECKPOINTS, LOG, POINTER, Listing
-from arrowlog.log.segment import checkpoint_versions
+from arrowlog.log.names import CHECKPOINTS, LOG, POINTER, Listing, commit_name
+from arrowlog.log.segment import checkpoint_versions, earliest
 from arrowlog.log.store import open_store
 from arrowlog.state.apply import check_writable, keyed
 from arrowlog.state.load import load, read_commits
@@ -150,6 +151,7 @@ def _examine(case: _Case, *, outside: bool) -> Findings:
         return Findings(store.root, None, case.found)
     _check_protocol(case, snapshot)
     _check_identity(case, snapshot)
+    _check_history(case, snapshot)
     _check_behind(case, snapshot)
     _check_actions(case, snapshot)
     case.found += examine_skips(store, config, case.listing, snapshot)
@@ -315,6 +317,21 @@ def _check_protocol(case: _Case, snapshot: Snapshot) -> None:
         )
         what = f"{error.what} It can be read, and not written to."
         case.tell(code, "warning", what, f"{case.store.root}/{LOG}", _UPGRADE)
+
+
+def _check_history(case: _Case, snapshot: Snapshot) -> None:
+    """A commit may be missing below a checkpoint, where no reader of the newest version looks."""
+    known = sorted(v for v in case.listing.commits if 0 < v <= snapshot.version)
+    for before, after in pairwise(known):
+        if after > before + 1 and snapshot.report.gap is None:
+            first = earliest(case.listing, snapshot.version)
+            what = (
+                f"commits after version {before} and before {after} are missing. The newest version"
+                f" does not need them; of those before {first}, some cannot be read."
+            )
+            where = f"{LOG}/{commit_name(before + 1)}"
+            case.tell("history-gap", "info", what, where, "table.truncate_history()")
+            return
 
 
 def _check_identity(case: _Case, snapshot: Snapshot) -> None:

@@ -121,12 +121,13 @@ class Findings:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        heads = "".join(f"<th>{name}</th>" for name in _COLUMNS)
+        left = 'style="text-align:left;vertical-align:top"'
         rows = "".join(
-            f'<tr><td><code>{escape(each.code)}</code></td><td style="color:'
-            f'{_COLOURS[each.severity]}">{each.severity}</td><td>{escape(each.what)}</td>'
-            f"<td>{escape(each.where)}</td><td><code>{escape(each.fix)}</code></td></tr>"
+            f'<tr><td {left}><b style="color:{_COLOURS[each.severity]}">{each.severity}</b></td>'
+            f"<td {left}><code>{escape(each.code)}</code><br>{escape(each.what)}"
+            f"<br>where: <code>{escape(each.where)}</code>"
+            f"<br>fix: <code>{escape(each.fix)}</code></td></tr>"
             for each in self._found
         )
-        table = f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
-        return f"<p>{escape(self._summary())}</p>{table if self._found else ''}"
+        table = f"<table><tbody>{rows}</tbody></table>" if rows else ""
+        return f"<p><strong>{escape(self._summary())}</strong></p>{table}"

@@ -156,6 +156,13 @@ def test_pointer_stale(root, content):
     assert_mended(root, "pointer-stale", "warning")
 
 
+def test_history_gap(root):
+    written(root, every=5)
+    os.unlink(commit(root, 3))
+    assert arrowlog.doctor(root).healthy  # nobody who reads the newest version misses it
+    assert_mended(root, "history-gap", "info")
+
+
 def test_pointer_ahead(events):
     testing.write_pointer(events, {"version": 99})
     assert_mended(events, "pointer-ahead")
