@@ -202,7 +202,7 @@ def _fields(
         "size": add.size,
         "modificationTime": add.modification_time,
         "dataChange": True,
-        **add.fields,
+        **{name: value for name, value in add.fields.items() if value is not None},
     }
     if add.null_count and "stats" not in fields:
         counts: dict[str, Any] = {"numRecords": add.num_records, "nullCount": dict(add.null_count)}
@@ -232,6 +232,8 @@ def _check_numbers(add: Add, place: str) -> None:
         _check_integer(count, f"{place}.null_count[{column!r}]", 0, _SIZE_MAX, "a number of rows")
     for name, value in add.fields.items():
         kind = ADD.get(name)
+        if value is None:  # the same as left out
+            continue
         if kind is Kind.INT:
             _check_integer(value, f"{place}.{name}", -_SIZE_MAX - 1, _SIZE_MAX, "an integer")
         elif kind is Kind.BOOL and not isinstance(value, bool):

@@ -8,7 +8,6 @@ rows are those that a replay in one process gives, in the same order.
 
 from __future__ import annotations
 
-import os
 import pickle
 import time
 import warnings
@@ -38,6 +37,7 @@ from arrowlog.state.snapshot import Report, Snapshot, State
 from arrowlog.state.stored import unpack
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable, Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
@@ -156,8 +156,7 @@ class Rebuild:
     ) -> None:
         """List the log; nothing of it is read yet, but for a checkpoint's manifest."""
         storage = dict(storage_options or {})
-        text = os.fspath(uri)
-        self.store = open_store(text, storage)
+        self.store = open_store(uri, storage)
         self.listing: Listing = list_log(self.store)
         self.base, self.segment = _base(self.store, self.listing, version)
         if self.segment.gap is not None:
@@ -171,7 +170,8 @@ class Rebuild:
         sizes = {name: stat.size for name, stat in self.store.stats_from(LOG).items()}
         self.bytes = sum(sizes.get(name, 0) for _, name in self.segment.commits)
         wanted = buckets or max(1, -(-self.bytes // BUCKET_BYTES))
-        self.job = Job(text, storage, settings, self.segment.version, wanted)
+        # Workers have another working directory, so the address is the whole one.
+        self.job = Job(self.store.root, storage, settings, self.segment.version, wanted)
         self.runs = self._cut(sizes)
 
     def _cut(self, sizes: Mapping[str, int]) -> list[Run]:

@@ -164,6 +164,7 @@ def destination(
             "replaceWhere goes with mode overwrite alone.", next="Leave it out to append."
         )
     storage, settings = dict(storage_options or {}), dict(options or {})
+    uri = open_store(uri, storage).root  # workers have another working directory
     try:
         snapshot = Table(uri, storage, options=settings).snapshot()
     except TableNotFound:

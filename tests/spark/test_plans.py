@@ -369,7 +369,7 @@ def test_a_running_session_is_given_again(spark):
 
 def test_the_example_of_the_readme_runs(spark, tmp_path, monkeypatch, capsys):
     (block,) = re.findall(r"```python spark\n(.*?)```", README.read_text(), re.DOTALL)
-    monkeypatch.chdir(tmp_path)
+    block = block.replace("path/to", str(tmp_path))
     build_events(tmp_path / "events")
     names = {"arrowlog": arrowlog, "table": arrowlog.Table(tmp_path / "events")}
     monkeypatch.setattr(arrowlog.spark, "session", lambda app: spark)
@@ -377,8 +377,8 @@ def test_the_example_of_the_readme_runs(spark, tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "city|count" in said
     assert "1 of 5 files to read" in said
-    assert arrowlog.Table("path/to/streamed").snapshot().num_records == 5000
-    assert arrowlog.Table("path/to/copy").snapshot().num_records == 100
+    assert arrowlog.Table(tmp_path / "streamed").snapshot().num_records == 5000
+    assert arrowlog.Table(tmp_path / "copy").snapshot().num_records == 100
 
 
 def test_workers_look_for_the_data_files_of_a_repair(either, tmp_path):

@@ -258,6 +258,16 @@ def test_settings_of_the_session_do_not_change_what_is_written(spark, root):
     assert arrowlog.Table(root).snapshot().files["max.ts"].to_pylist() == [moment]
 
 
+def test_an_address_is_that_of_this_process(spark, tmp_path, monkeypatch):
+    """Workers were started elsewhere, and would take a relative one for another."""
+    monkeypatch.chdir(tmp_path)
+    for native in WAYS:
+        arrowlog.spark.write(spark.range(3), "inner/table", native=native)
+    assert ids(tmp_path / "inner/table") == [0, 0, 1, 1, 2, 2]
+    assert arrowlog.spark.read(spark, "inner/table", native=False).count() == 6
+    assert arrowlog.spark.snapshot(spark, "inner/table", buckets=2).num_files > 0
+
+
 def test_few_files_a_partition(spark, root):
     frame = spark.range(1000, numPartitions=8).selectExpr("id", "id % 3 AS p")
     arrowlog.spark.write(frame, root, partition_columns=["p"])
