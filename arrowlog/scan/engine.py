@@ -57,6 +57,10 @@ _DIGITS_MAX, _HUGE = 38, 1 << 127
 _KINDS_SEEN: dict[Any, pa.DataType | None] = {}
 _SEEN_MAX = 1000
 _LOCK = Lock()
+if hasattr(os, "register_at_fork"):  # held by nobody at a fork, or the child would wait forever
+    os.register_at_fork(
+        before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release
+    )
 _PLACE = "arrowlog_rows"
 
 
