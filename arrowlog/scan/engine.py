@@ -53,6 +53,7 @@ _SPECIAL = frozenset(
 )
 _KNOWN = _SIGNS | _SPECIAL | FUNCTIONS
 _KINDS = {"timestamp": "make_timestamp(?)", "timestamptz": "make_timestamptz(?)"}
+_KINDS |= {"float": "CAST(? AS FLOAT)"}
 _DIGITS_MAX, _HUGE = 38, 1 << 127
 _KINDS_SEEN: dict[Any, pa.DataType | None] = {}
 _SEEN_MAX = 1000
