@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 
+import pyarrow as pa
 from rows import KINDS, PLACES, World, letter_of
 
 SIGNS = ["=", "<>", "!=", "<", "<=", ">", ">="]
@@ -47,7 +48,34 @@ def atom(world: World) -> str:
         return f"{name} IS {rng.choice(['', 'NOT '])}DISTINCT FROM {value}"
     if kind < 0.88:
         return rng.choice(["TRUE", "FALSE", "NULL", "1 = 1", f"{name} = NULL"])
+    if kind < 0.93:
+        return several(world, item)
     return special(world, name, letter)
+
+
+def several(world: World, item) -> str:
+    """Comparisons of one column that mean one together, and casts that change nothing."""
+    rng = world.rng
+    name, letter = item.name, letter_of(item.name)
+    if letter in "tw" and rng.random() < 0.5:
+        days = [f"{rng.choice(['', 'DATE '])}'2024-01-0{rng.randrange(1, 5)}'" for _ in range(2)]
+        cast = rng.choice([f"CAST({name} AS DATE)", f"{name}::DATE"])
+        return rng.choice(
+            [
+                f"{cast} {rng.choice(SIGNS)} {days[0]}",
+                f"{cast} {rng.choice(['', 'NOT '])}IN ({', '.join(days)})",
+                f"{cast} BETWEEN {' AND '.join(days)}",
+            ]
+        )
+    if letter == "d" and rng.random() < 0.5:
+        return f"{name}::TIMESTAMP {rng.choice(SIGNS)} {literal(world, item)}"
+    if pa.types.is_integer(item.type) and rng.random() < 0.5:
+        cast = f"CAST({name} AS {rng.choice(['BIGINT', 'HUGEINT'])})"
+        return f"{cast} {rng.choice(SIGNS)} {literal(world, item)}"
+    if (letter in "rf" or pa.types.is_integer(item.type)) and rng.random() < 0.4:
+        return f"{name} IS {rng.choice(['', 'NOT '])}{rng.choice(['TRUE', 'FALSE'])}"
+    sign, word = rng.choice([("=", " OR "), ("<>", " AND ")])
+    return word.join(f"{name} {sign} {literal(world, item)}" for _ in range(rng.choice([2, 5])))
 
 
 def special(world: World, name: str, letter: str) -> str:
@@ -105,9 +133,10 @@ def literal(world: World, item) -> str:
         plain += dt.timedelta(microseconds=rng.choice([0, 0, 0, 1, -1]))
         text = plain.isoformat(" ")
         forms = [f"'{text}'", f"DATE '{plain.date()}'"]
-        forms.append(f"TIMESTAMPTZ '{text}+00'" if value.tzinfo else f"TIMESTAMP '{text}'")
+        forms.append(f"TIMESTAMPTZ '{text}+00'")
         return rng.choice(forms) if odd else f"TIMESTAMP '{text}'"
     if isinstance(value, dt.date):
         forms = [f"'{value}'", f"TIMESTAMP '{value} 12:00:00'", f"'{value} 12:00:00'"]
+        forms.append(f"TIMESTAMPTZ '{value} 12:00:00+00'")
         return rng.choice(forms) if odd else f"DATE '{value}'"
     return rng.choice([f"{value}5", f"{float(value)!r}", f"{int(value)}"]) if odd else str(value)

@@ -19,7 +19,7 @@ from arrowlog.scan.tree import Literal
 from arrowlog.state.safe import DIGITS_MAX, INT_MAX, INT_MIN
 
 Pair = tuple[Any, Any]
-_EXACT_DOUBLE = 1 << 53
+_EXACT_DOUBLE, _EXACT_FLOAT = 1 << 53, 1 << 24
 _DOUBLE_DIGITS = 15  # decimals of so many digits keep their order as doubles
 _SURROGATES = 0xD800
 _WIDE = Context(prec=100)
@@ -63,10 +63,11 @@ def _among_integers(literal: Literal) -> Pair | None:
         return _in_range(int(text)) if len(text) <= 20 else None
     if literal.kind == "int" and isinstance(value, int):
         return _in_range(value)
-    if literal.kind not in ("decimal", "double") or not isinstance(value, (float, Decimal)):
+    if not isinstance(value, (float, Decimal)):
         return None
-    # Where a number is compared as a double, larger ones are rounded.
-    if not math.isfinite(value) or not -_EXACT_DOUBLE < value < _EXACT_DOUBLE:
+    # Where a number is compared as a double, or as a float, larger ones are rounded.
+    exact = _EXACT_FLOAT if literal.kind == "float" else _EXACT_DOUBLE
+    if not math.isfinite(value) or not -exact < value < exact:
         return None
     return math.floor(value), math.ceil(value)
 
@@ -124,6 +125,8 @@ def _among_decimals(literal: Literal, kind: pa.DataType) -> Pair | None:
     value = literal.value
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
         return None
+    if literal.kind == "float":
+        return None  # every decimal would be rounded to one
     if isinstance(value, float) and (kind.precision > _DOUBLE_DIGITS or not math.isfinite(value)):
         return None
     exact = Decimal(value)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from arrowlog.scan.literals import DAY_MICROS, read_date
+from arrowlog.scan.literals import DAY_MICROS, read_date, read_moment
 from arrowlog.scan.tree import COMPARISONS, Call, Column, Literal
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 TURNED = {"=": "=", "<>": "<>", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
 _BITS = {"TINYINT": 8, "SMALLINT": 16, "INTEGER": 32, "BIGINT": 64, "HUGEINT": 128}
 _DAYS = ("date", "to_date")
+_MOMENTS = ("TIMESTAMP", "TIMESTAMPTZ")
 _DAYS_MAX = 10**8  # further away no timestamp is
 _LIKE_BARE = frozenset({*COMPARISONS, "<=>", "in", "between", "is null"})
 
@@ -22,7 +23,8 @@ _LIKE_BARE = frozenset({*COMPARISONS, "<=>", "in", "between", "is null"})
 def uncast(node: Call, schema: pa.Schema) -> Call:
     """The condition without a cast that changes nothing, or the same one if it has none.
 
-    An integer made wider compares as before. A time made a day lies from midnight to midnight.
+    An integer made wider compares as before, and a day as its midnight. A time made a day lies
+    from midnight to midnight.
     """
     op, args = node.op, node.args
     if op in TURNED and isinstance(args[0], Literal):
@@ -36,15 +38,24 @@ def uncast(node: Call, schema: pa.Schema) -> Call:
     kind = schema.field(column.name).type
     if first.op == "cast" and _widens(kind, first.detail):
         return Call(op, (column, *args[1:]))
+    if first.op == "cast" and first.detail in _MOMENTS and pa.types.is_date32(kind):
+        moments = [_moment(value, first.detail) for value in args[1:]]
+        return node if None in moments else Call(op, (column, *(m for m in moments if m)))
     day = first.op in _DAYS or (first.op == "cast" and first.detail == "DATE")
     if day and pa.types.is_timestamp(kind):
         return _by_day(op, column, args[1:], kind) or node
     return node
 
 
+def _moment(value: Node, target: str) -> Node | None:
+    """What a text means beside a time; beside a day it would lose its hours."""
+    if not isinstance(value, Literal) or not isinstance(value.value, str):
+        return value
+    found = read_moment(value.value)
+    return None if found is None or found[1] else Literal(found[0], target.lower())
+
+
 def _widens(kind: pa.DataType, target: str) -> bool:
-    if pa.types.is_date32(kind):
-        return target in ("TIMESTAMP", "TIMESTAMPTZ")
     return bool(pa.types.is_signed_integer(kind) and kind.bit_width <= _BITS.get(target, 0))
 
 

@@ -53,10 +53,15 @@ _SPECIAL = frozenset(
 )
 _KNOWN = _SIGNS | _SPECIAL | FUNCTIONS
 _KINDS = {"timestamp": "make_timestamp(?)", "timestamptz": "make_timestamptz(?)"}
+_KINDS |= {"float": "CAST(? AS FLOAT)"}
 _DIGITS_MAX, _HUGE = 38, 1 << 127
 _KINDS_SEEN: dict[Any, pa.DataType | None] = {}
 _SEEN_MAX = 1000
 _LOCK = Lock()
+if hasattr(os, "register_at_fork"):  # held by nobody at a fork, or the child would wait forever
+    os.register_at_fork(
+        before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release
+    )
 _PLACE = "arrowlog_rows"
 
 

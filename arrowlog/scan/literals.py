@@ -35,7 +35,7 @@ _BY_TYPE: Mapping[str, str] = {
     "string": "text",
     "large_string": "text",
     "string_view": "text",
-    "float": "double",
+    "float": "float",
     "double": "double",
     "binary": "blob",
     "large_binary": "blob",

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from arrowlog.scan.tree import Node
 
 _OPPOSITE = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+_FEW = 8  # so many comparisons are as fast one by one
 _MIXED = frozenset({"int", "decimal", "double", "date", "timestamp", "timestamptz"})
 WILD = "%_\\"  # Spark's patterns have the backslash as an escape, DuckDB's have none
 
@@ -300,7 +301,7 @@ def _gathered(node: Call) -> tuple[Node, ...]:
             found.setdefault((column.name, value.kind), []).append(value)
         else:
             rest.append(part)
-    if len(rest) + len(found) == len(node.args):
+    if all(len(values) <= _FEW for values in found.values()):
         return node.args
     for (name, _), values in found.items():
         inside = Call("in", (Column(name), *values))

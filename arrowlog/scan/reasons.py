@@ -106,6 +106,7 @@ def _bounds(
     low, high = low_of(columns, name), high_of(columns, name)
     kind = columns.schema.field(name).type
     op = test.op if isinstance(test, Compare) else "="
+    op = "<>" if isinstance(test, OneOf) and test.negated else op
     rising, falling = op in (">", ">="), op in ("<", "<=")
     missing = pc.is_null(high) if rising else pc.is_null(low)
     if not (rising or falling):

@@ -123,7 +123,10 @@ class Rows:
     def to_duckdb(self, connection: Any) -> Any:
         """A relation on the user's own connection, read when it is asked for something."""
         found = self._found()
-        return connection.from_arrow(found.dataset if self._arrow_can(found) else _Stream(self))
+        if self._arrow_can(found):
+            return connection.from_arrow(found.dataset)
+        matching(self.predicate, self.schema.empty_table())  # refuse now what cannot be evaluated
+        return connection.from_arrow(_Stream(self))
 
     def _arrow_can(self, found: _Found) -> bool:
         """Whether a dataset of Arrow has the rows: all of the predicate, and every column."""

@@ -341,11 +341,17 @@ class _Parser:
     def _arguments(self, close: str) -> tuple[Node, ...]:
         if self._take(close):
             return ()
-        args = [self._or()]
+        args = [self._argument(close)]
         while self._take(","):
-            args.append(self._or())
+            args.append(self._argument(close))
         self._need(close)
         return tuple(args)
+
+    def _argument(self, close: str) -> Node:
+        """A bare value without the way through all levels: a list may have thousands."""
+        bare = self._peek.kind in ("number", "text")
+        bare = bare and self._tokens[self._at + 1].key in (",", close)
+        return self._primary() if bare else self._or()
 
     def _call(self, token: Token) -> Node:
         self._need("(")

@@ -31,7 +31,8 @@ class Column:
 class Literal:
     """A value. Dates are days and timestamps microseconds since 1970, so that no zone gets in.
 
-    Kinds: null, bool, int, decimal, double, text, date, timestamp, timestamptz, blob.
+    Kinds: null, bool, int, decimal, float, double, text, date, timestamp, timestamptz, blob. A
+    float has 32 bits: what is compared with it is rounded.
     """
 
     value: bool | int | float | str | bytes | Decimal | None

@@ -40,7 +40,10 @@ class Groups(Columns):
         self._indexed = frozenset(index.column_names)
 
     def prepare(self, names: Iterable[str]) -> None:
-        """Have ready what is known of these columns; a table may have thousands."""
+        """Have ready what is known of these columns; a table may have thousands.
+
+        Of a column that was not named here nothing is known.
+        """
         for name in names:
             if ("bounds", name) in self.derived:
                 continue

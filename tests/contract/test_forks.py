@@ -8,6 +8,8 @@ import threading
 import pytest
 
 from arrowlog.log.store import Outcome
+from arrowlog.scan import engine
+from arrowlog.scan.tree import Call, Literal
 
 SECONDS = 30
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -88,3 +90,21 @@ def test_a_fork_while_other_threads_use_the_store(place):
         for thread in threads:
             thread.join()
     assert said == [repr(USED)] * 2
+
+
+def test_a_predicate_is_evaluated_in_a_child_of_a_process_that_was_evaluating_one():
+    sure = Call("upper", (Literal("a", "text"),))
+    busy, done = threading.Event(), threading.Event()
+
+    def evaluating():
+        with engine._LOCK:
+            busy.set()
+            done.wait(SECONDS)
+
+    thread = threading.Thread(target=evaluating)
+    thread.start()
+    busy.wait(SECONDS)
+    threading.Timer(0.2, done.set).start()
+    assert in_child(lambda: engine.constant(sure).value) == "'A'"
+    thread.join()
+    assert engine.constant(sure).value == "A"

@@ -119,3 +119,19 @@ def test_duckdb_reads_a_batch_at_a_time_what_arrow_cannot_filter(table):
         assert con.sql(
             "SELECT sum(a.id) FROM relation a JOIN relation b USING (id)"
         ).fetchall() == [(25,)]
+
+
+def test_spans_of_time_have_no_bounds_and_polars_does_not_read_them(root):
+    span = '{"name":"v","type":"interval day to second","nullable":true,"metadata":{}}'
+    number = '{"name":"id","type":"long","nullable":true,"metadata":{}}'
+    schema = f'{{"type":"struct","fields":[{number},{span}]}}'
+    testing.write_commit(root, 0, [testing.protocol(), testing.metadata(schema)])
+    pq.write_table(pa.table({"id": [1]}), root / "a.parquet")
+    bounds = {"minValues": {"id": "1", "v": "PT1H"}, "maxValues": {"id": "1", "v": "PT2H"}}
+    testing.write_commit(root, 1, [testing.add("a.parquet", **bounds)])
+    built = arrowlog.Table(root)
+    assert "min.v" not in built.snapshot().files.column_names
+    plan = built.scan("id = 1 AND v IS NULL")
+    assert plan.to_arrow_dataset().to_table()["id"].to_pylist() == [1]
+    with pytest.raises(InvalidRequest, match="'v' has type month_day_nano_interval"):
+        plan.to_polars()

@@ -14,7 +14,7 @@ from arrowlog import testing
 from arrowlog.log import decode
 from arrowlog.scan.normal import Normal
 from arrowlog.scan.predicate import parse
-from arrowlog.scan.prune import dropped, kept
+from arrowlog.scan.prune import columns_needed, dropped, kept
 from arrowlog.state.deferred import Deferred
 
 BATCH = 10
@@ -167,6 +167,7 @@ def test_a_group_is_dropped_only_if_every_file_in_it_is(batch, tmp_path, monkeyp
             tree = parse(text, world.schema).tree
             test = Normal(world.schema, world.partition_columns).rows(tree)
             files = kept(dropped(test, snapshot.columns), snapshot.num_files).to_pylist()
+            index.prepare(columns_needed(test))
             groups = kept(dropped(Normal(world.schema, ()).rows(tree), index), len(sizes))
             start = 0
             for size, stays in zip(sizes, groups.to_pylist(), strict=True):

@@ -49,6 +49,54 @@ def test_the_index_has_the_bound_that_reaches_furthest(root):
     assert index["high.s"].to_pylist() == ["ab"]
 
 
+COUNTED = [
+    ("b IS NULL", "12"),
+    ("b IS NOT NULL", "02"),
+    ("k IS NULL", "12"),
+    ("k IS NOT NULL", "02"),
+    ("k.n = 1 AND b IS NULL", "12"),
+]
+
+
+@pytest.mark.parametrize(("where", "found"), COUNTED)
+@pytest.mark.parametrize("rows", [1, 1000])
+def test_values_that_do_not_compare_are_counted_in_a_checkpoint_too(
+    root, monkeypatch, where, found, rows
+):
+    checkpoints.small_groups(monkeypatch, rows)
+    schema = pa.schema([("b", pa.binary()), ("k", pa.struct([("n", pa.int64())]))])
+    testing.write_commit(root, 0, [testing.protocol(), testing.metadata(schema)])
+    adds = []
+    for number, nulls in enumerate([0, 5, 3]):
+        counts = {"numRecords": 5, "nullCount": {"b": nulls, "k": nulls}}
+        adds.append(testing.add(f"{number}", stats=json.dumps(counts)))
+    testing.write_commit(root, 1, adds)
+    assert "".join(sorted(arrowlog.Table(root).scan(where).paths)) == found
+    checkpoints.write(root, 1)
+    table = arrowlog.Table(root)
+    assert "".join(sorted(table.scan(where).paths)) == found
+    assert [add["stats"] for add in table.snapshot().files.sort_by("path").to_pylist()] == [
+        add["add"]["stats"] for add in adds
+    ]
+
+
+def test_a_bound_that_contradicts_a_count_keeps_the_file_in_a_checkpoint_too(root):
+    schema = pa.schema([("b", pa.binary())])
+    testing.write_commit(root, 0, [testing.protocol(), testing.metadata(schema)])
+    stats = json.dumps({"numRecords": 5, "nullCount": {"b": 5}})
+    testing.write_commit(root, 1, [testing.add("f", stats=stats, minValues={"b": "x"})])
+    assert arrowlog.Table(root).scan("b IS NOT NULL").paths == ["f"]
+    checkpoints.write(root, 1)
+    assert arrowlog.Table(root).scan("b IS NOT NULL").paths == ["f"]
+
+
+def test_a_plan_looks_at_the_index_of_its_own_columns_alone(root):
+    table = texts(root, ["ab", "abc"])
+    table.scan("s = 'q'")
+    asked = {name for _, name in table.snapshot().state.deferred.groups.derived}
+    assert asked == {"s"}
+
+
 def test_parts_are_put_under_the_names_of_the_protocol(table):
     written = checkpoints.write(table, 1)
     assert written.names == (f"{NAME}.parquet", f"{NAME}.json")

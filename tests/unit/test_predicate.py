@@ -42,6 +42,7 @@ SCHEMA = pa.schema(
         ("p", pa.decimal128(10, 2)),
         ("s", STRUCT),
         ("f", pa.float64()),
+        ("r", pa.float32()),
     ]
 )
 ROWS = pa.table(
@@ -56,6 +57,7 @@ ROWS = pa.table(
         "p": pa.array([Decimal("1.5"), None, Decimal(2), Decimal(3)], pa.decimal128(10, 2)),
         "s": pa.array([{"k": 1}, {"k": 2}, None, {"k": None}], STRUCT),
         "f": [1.0, float("nan"), None, -0.0],
+        "r": pa.array([0.2, None, 1.0, 2.0], pa.float32()),
     },
     schema=SCHEMA,
 )
@@ -136,6 +138,9 @@ MATCHES = [
     (pc.starts_with(field("name"), "b"), [1]),
     (pc.match_like(field("name"), "%c"), [1]),
     (field("t") == pa.scalar(1, pa.timestamp("us", "UTC")), [1]),
+    ("r BETWEEN CAST(-1.5 AS FLOAT) AND '0.2'", [0]),
+    ("r = CAST('0.2' AS FLOAT)", [0]),
+    ("r IN (CAST('0.2' AS DOUBLE), 7)", []),
     ("name ~ 't'", [3]),
     ("name !~ 't'", [0, 1]),
     ("name SIMILAR TO 'b.'", [1]),
