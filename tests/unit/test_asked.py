@@ -167,6 +167,20 @@ def test_columns_that_the_schema_has_no_longer_are_still_there(tmp_path):
         opened.snapshot()
 
 
+def test_metadata_that_is_missing_or_was_wrong_once(tmp_path):
+    testing.write_commit(tmp_path / "none", 0, [testing.protocol(), small.GOOD])
+    with pytest.raises(arrowlog.LogCorrupt, match="no metaData in the log"):
+        arrowlog.Table(tmp_path / "none").query("FROM adds")
+    root = tmp_path / "once"
+    testing.write_commit(root, 0, [testing.protocol(), testing.metadata("{", ["day"])])
+    testing.write_commit(root, 1, [testing.metadata(small.SCHEMA, ["day"]), small.GOOD])
+    for _ in range(2):
+        opened = arrowlog.Table(root)
+        assert opened.query('SELECT path, "min.id" FROM adds').num_rows == 1
+        opened.snapshot()
+        assert opened.query("FROM file_lifetimes").num_rows == 1
+
+
 def test_checkpoints_are_listed(tmp_path):
     table = arrowlog.Table.create(tmp_path / "t", small.SCHEMA, ["day"])
     table.append([arrowlog.add_file("a", {"day": None}, size=7)])
