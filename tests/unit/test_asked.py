@@ -189,6 +189,17 @@ def test_checkpoints_are_listed(tmp_path):
     assert table.sql(query).fetchall() == [(1, "json", 1, True), (1, "parquet", 2, True)]
 
 
+def test_threads_ask_at_the_same_time(table):
+    from concurrent.futures import ThreadPoolExecutor
+
+    def ask(number):
+        lives = table.query("SELECT count(*) AS n FROM file_lifetimes")["n"][0].as_py()
+        return lives, table.sql(f"SELECT {number}, count(*) FROM adds").fetchall()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(ask, range(12))) == [(6, [(number, 6)]) for number in range(12)]
+
+
 def test_a_clean_up_meanwhile_is_no_trouble(tmp_path):
     table = arrowlog.Table.create(
         tmp_path / "t", small.SCHEMA, ["day"], {"checkpoint.enabled": "false"}
