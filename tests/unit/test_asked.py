@@ -268,6 +268,19 @@ def test_a_checkpoint_in_the_place_of_a_commit(tmp_path):
     assert "the commits of versions 2 are gone" in str(opened.overview())
 
 
+def test_a_commit_that_was_changed_is_not_believed(tmp_path):
+    table = arrowlog.Table.create(
+        tmp_path / "t", small.SCHEMA, ["day"], {"transaction.compression.codec": "none"}
+    )
+    table.append([arrowlog.add_file("a", {"day": None}, size=7)])
+    path = tmp_path / "t" / "_transaction_log" / f"{1:020d}.json"
+    path.write_bytes(path.read_bytes().replace(b'"size":7', b'"size":8'))
+    opened = arrowlog.Table(tmp_path / "t")
+    for ask in (opened.history, lambda: opened.query("FROM commits")):
+        with pytest.raises(arrowlog.LogCorrupt, match="damaged or changed after it was written"):
+            ask()
+
+
 def test_a_protocol_of_the_future_is_not_believed(tmp_path):
     root = small.write(tmp_path / "t")
     testing.write_commit(root, 2, [testing.protocol(9, 9)])
