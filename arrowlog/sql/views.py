@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import tempfile
 import uuid
+import weakref
 from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -69,6 +71,7 @@ _LOST = pa.schema([("version", pa.int64()), ("line", pa.int64()), ("key", pa.str
 _LISTED = re.compile(
     r"\b(show|describe|summarize|pragma|information_schema|duckdb_\w+)\b", re.IGNORECASE
 )
+_OPEN: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class Sources:
@@ -360,7 +363,17 @@ def _connection() -> Any:
     spill = os.path.join(tempfile.gettempdir(), f"arrowlog-duckdb-{uuid.uuid4().hex[:12]}")
     connection = duckdb.connect(":memory:", config={"temp_directory": spill})
     connection.execute("SET TimeZone = 'UTC'")
+    if not _OPEN:
+        atexit.unregister(_close_all)
+        atexit.register(_close_all)
+    _OPEN.add(connection)
     return connection
+
+
+def _close_all() -> None:
+    """What is still open at the end of the program is closed first: DuckDB complains otherwise."""
+    for connection in list(_OPEN):
+        connection.close()
 
 
 def _definitions(past: Past, types: Types) -> list[str]:
