@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from threading import RLock
+from threading import RLock, local
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -33,7 +33,7 @@ class Asking:
         self.follower = follower
         self._lock = RLock()
         self._known: tuple[object, Sources] | None = None
-        self._asked: Asked | None = None
+        self._mine = local()
 
     def _newest(self) -> tuple[int, Listing | None]:
         """The newest version; the log is listed where no snapshot is at hand to follow."""
@@ -68,18 +68,17 @@ class Asking:
                 mark = version, follower.store.stat(f"{LOG}/{name}")
                 loaded = follower.latest is not None
                 self._known = mark, Sources(past, follower.at, loaded=loaded)
-                self._asked = None
             return self._known[1]
 
     def asked(self) -> Asked:
-        """The connection that `sql` asks."""
+        """The connection that `sql` asks: one for each thread, since DuckDB refuses to share."""
         from arrowlog.sql.views import Asked
 
-        with self._lock:
-            sources = self.sources()
-            if self._asked is None:
-                self._asked = Asked(sources)
-            return self._asked
+        sources = self.sources()
+        mine: Asked | None = getattr(self._mine, "asked", None)
+        if mine is None or mine.sources is not sources:
+            mine = self._mine.asked = Asked(sources)
+        return mine
 
     def sql(self, query: str) -> Any:
         """The answer to a query, as a relation."""
@@ -114,7 +113,7 @@ class Asking:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
         with self._lock:
-            self._known = self._asked = None
+            self._known = None
         return ask()
 
     def connect(self) -> Any:

@@ -19,6 +19,7 @@ from arrowlog.errors import ArrowlogError, InvalidRequest
 from arrowlog.log.arrays import array_of, flags, same
 from arrowlog.log.decode import LINE_BITS
 from arrowlog.log.names import CHECKPOINTS, LOG, POINTER, part_of
+from arrowlog.log.schema import from_spark
 from arrowlog.scan.engine import quoted
 from arrowlog.sql import sheets
 from arrowlog.sql.lazy import Lazy, Ranges
@@ -29,6 +30,7 @@ from arrowlog.state.load import stream
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
+    from arrowlog.log.actions import Metadata
     from arrowlog.sql.past import Past, Piece
     from arrowlog.state.snapshot import Snapshot
 
@@ -93,16 +95,17 @@ class Sources:
         Without a checkpoint nobody knows the newest schema before all commits are read. Then they
         are read here, once, for whatever is asked next.
         """
-        past = self.past
+        past, found = self.past, []
         if past.whole and not self._loaded:
             found = [meta for piece in past.pieces() for _, meta in piece.metadata][::-1]
-        else:
+        if not found:  # or there is none at all, and whoever loads the table says so
             newest = self._at(past.last)
             first = past.commits[:1] if past.whole else []
             told = next(stream(past.store, past.config, first), None)
-            older = [] if told is None else [meta for _, meta in told.metadata]
-            found = [newest.metadata, *older]
-        return Types.of(*((schema_of(m, past.last), m.partition_columns) for m in found))
+            found = [newest.metadata, *(meta for _, meta in (told.metadata if told else ()))]
+        return Types.of(
+            (schema_of(found[0], past.last), found[0].partition_columns), *_older(found[1:])
+        )
 
     def plain(self) -> dict[str, Lazy]:
         """The tables that need no types of columns."""
@@ -244,6 +247,13 @@ def explained(error: Exception, sources: Sources) -> ArrowlogError:
         f"The query cannot be answered: {words.rstrip('.')}.",
         next=hint if kind == "Catalog Error" else "",
     )
+
+
+def _older(found: Sequence[Metadata]) -> Iterator[tuple[pa.Schema, Sequence[str]]]:
+    """Schemas that no longer hold; one that cannot be read is nobody's trouble any more."""
+    for each in dict.fromkeys((meta.schema_string, meta.partition_columns) for meta in found):
+        with suppress(ValueError):
+            yield from_spark(each[0]), each[1]
 
 
 def _place(piece: Piece, seq: int) -> tuple[int, int]:

@@ -167,12 +167,37 @@ def test_columns_that_the_schema_has_no_longer_are_still_there(tmp_path):
         opened.snapshot()
 
 
+def test_metadata_that_is_missing_or_was_wrong_once(tmp_path):
+    testing.write_commit(tmp_path / "none", 0, [testing.protocol(), small.GOOD])
+    with pytest.raises(arrowlog.LogCorrupt, match="no metaData in the log"):
+        arrowlog.Table(tmp_path / "none").query("FROM adds")
+    root = tmp_path / "once"
+    testing.write_commit(root, 0, [testing.protocol(), testing.metadata("{", ["day"])])
+    testing.write_commit(root, 1, [testing.metadata(small.SCHEMA, ["day"]), small.GOOD])
+    for _ in range(2):
+        opened = arrowlog.Table(root)
+        assert opened.query('SELECT path, "min.id" FROM adds').num_rows == 1
+        opened.snapshot()
+        assert opened.query("FROM file_lifetimes").num_rows == 1
+
+
 def test_checkpoints_are_listed(tmp_path):
     table = arrowlog.Table.create(tmp_path / "t", small.SCHEMA, ["day"])
     table.append([arrowlog.add_file("a", {"day": None}, size=7)])
     table.checkpoint()
     query = "SELECT version, format, parts, last FROM checkpoints ORDER BY ALL"
     assert table.sql(query).fetchall() == [(1, "json", 1, True), (1, "parquet", 2, True)]
+
+
+def test_threads_ask_at_the_same_time(table):
+    from concurrent.futures import ThreadPoolExecutor
+
+    def ask(number):
+        lives = table.query("SELECT count(*) AS n FROM file_lifetimes")["n"][0].as_py()
+        return lives, table.sql(f"SELECT {number}, count(*) FROM adds").fetchall()
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(ask, range(12))) == [(6, [(number, 6)]) for number in range(12)]
 
 
 def test_a_clean_up_meanwhile_is_no_trouble(tmp_path):
@@ -241,6 +266,19 @@ def test_a_checkpoint_in_the_place_of_a_commit(tmp_path):
         ("c", 3, None, True),
     ]
     assert "the commits of versions 2 are gone" in str(opened.overview())
+
+
+def test_a_commit_that_was_changed_is_not_believed(tmp_path):
+    table = arrowlog.Table.create(
+        tmp_path / "t", small.SCHEMA, ["day"], {"transaction.compression.codec": "none"}
+    )
+    table.append([arrowlog.add_file("a", {"day": None}, size=7)])
+    path = tmp_path / "t" / "_transaction_log" / f"{1:020d}.json"
+    path.write_bytes(path.read_bytes().replace(b'"size":7', b'"size":8'))
+    opened = arrowlog.Table(tmp_path / "t")
+    for ask in (opened.history, lambda: opened.query("FROM commits")):
+        with pytest.raises(arrowlog.LogCorrupt, match="damaged or changed after it was written"):
+            ask()
 
 
 def test_a_protocol_of_the_future_is_not_believed(tmp_path):
