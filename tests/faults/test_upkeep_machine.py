@@ -265,10 +265,14 @@ class Machine(RuleBasedStateMachine):
         for found in done.groups if done else ():
             SEEN[found.status] += 1
 
-    @rule(hand=HANDS, rivals=st.lists(st.sampled_from(RIVALS), min_size=1, max_size=3))
+    @rule(hand=HANDS, rivals=st.lists(st.sampled_from(RIVALS), min_size=1, max_size=2))
     def compact_beside_others(self, hand, rivals):
         self.write_more(hand, "a")
         self.compact(hand, ((), (), (), rivals), None)
+
+    @rule(hand=HANDS)
+    def compact_while_a_file_goes(self, hand):
+        self.compact_beside_others(hand, ["remove"])
 
     @rule(hand=HANDS, plan=PLANS, at=st.integers(0, 3))
     def compact_with_a_broken_file(self, hand, plan, at):
@@ -286,6 +290,17 @@ class Machine(RuleBasedStateMachine):
     @rule(hand=HANDS, plan=PLANS, days=st.sampled_from(["1d", "2d", "7d"]))
     def vacuum(self, hand, plan, days):
         self.act(hand, plan, lambda table: table.vacuum(days))
+
+    @rule(hand=HANDS, plan=PLANS, what=st.sampled_from(["drop", "overwrite", "remove"]))
+    def vacuum_later(self, hand, plan, what):
+        """Files that an earlier version needs have become old enough."""
+        self.rival(hand, what)
+        self.wait(2)
+        self.vacuum(hand, plan, "1d")
+
+    @rule(hand=HANDS, part=PARTS)
+    def vacuum_while_others_write(self, hand, part):
+        self.write(hand, ((), (), (), ["vacuum", "vacuum"]), part, 1)
 
     @rule(hand=HANDS, plan=PLANS)
     def truncate(self, hand, plan):
@@ -354,6 +369,7 @@ def run(examples, steps=25):
         stateful_step_count=steps,
         deadline=None,
         phases=[Phase.generate],
+        report_multiple_bugs=False,
         print_blob=False,
     )
     run_state_machine_as_test(Machine, settings=how)
@@ -361,7 +377,7 @@ def run(examples, steps=25):
 
 def test_no_row_is_lost_whatever_is_done_in_whatever_order():
     SEEN.clear()
-    run(cases(30))
+    run(cases(20))
     print(dict(SEEN))
     for what in ("compaction", "deleted", "conflict", "StoreUnavailable", "rival vacuum"):
         assert SEEN[what], what
