@@ -13,6 +13,7 @@ from arrowlog.config import Config
 from arrowlog.errors import StoreUnavailable
 from arrowlog.log.names import LOG
 from arrowlog.log.store import Outcome, Stat
+from arrowlog.log.store.base import walked
 from arrowlog.state.follow import Follower
 
 
@@ -134,6 +135,16 @@ class FaultyStore:
     def replace(self, key, data):
         self._read()
         self.objects[key] = data
+
+    def replace_from(self, key, file):
+        file.seek(0)
+        self.replace(key, file.read())
+
+    def walk(self):
+        self._read()
+        stats = {key: self._stat(key) for key in self.objects}
+        times = [stat.mtime_ms for stat in stats.values()]
+        return walked(list(stats), [stat.size for stat in stats.values()], times)
 
     def delete(self, keys):
         for key in keys:

@@ -140,11 +140,12 @@ def truncate_fields(
 ) -> dict[str, Any]:
     """The fields of one add, as they will stand in the log, with bounds that are not too long."""
     done = dict(fields)
-    if not cut.enabled:
-        return done
     low, high = (dict(fields.get(side) or {}) for side in _SIDES)
     text = fields.get("stats")
-    stats = _object(text) if isinstance(text, str) and len(text) > cut.max_length else {}
+    texts = (*low.values(), *high.values(), text)
+    if not cut.enabled or not any(cut.is_long(found) for found in texts):
+        return done
+    stats = _object(text) if isinstance(text, str) else {}
     if _shorten_maps(low, high, stats, cut.rules(partition_columns, schema), cut):
         for side, found in zip(_SIDES, (low, high), strict=True):
             done[side] = found or None

@@ -277,6 +277,8 @@ def attempt(store: Store, task: Task, base: Snapshot | None = None) -> Attempt:
         return Attempt(task, base, unreadable=(error.key, error.reason))
     except StoreUnavailable as error:
         return Attempt(task, base, failed=str(error))
+    except OSError as error:  # of the draft: what is wrong with a source is known by now
+        return Attempt(task, base, failed=f"the new file could not be drafted: {error}")
 
 
 def unchanged(state: State, group: Group) -> str | None:

@@ -303,6 +303,19 @@ def test_a_store_that_fails_is_nobodys_skip(root, monkeypatch):
     assert table.compact().num_groups == 2
 
 
+def test_a_full_disk_for_drafts_is_told_and_nobodys_skip(root, monkeypatch):
+    table = small_table(root)
+
+    def no_room():
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", no_room)
+    done = table.compact()
+    assert {found.status for found in done.groups} == {"failed"}
+    assert "No space left" in done.groups[0].reason
+    assert (done.skipped, table.refresh().version) == ((), 6)
+
+
 def between(monkeypatch, act):
     """Do something after a group was rewritten, before it is committed."""
     whole = room.rewrite
