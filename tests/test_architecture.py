@@ -43,6 +43,7 @@ PURE = (
     "alter",
     "stats",
     "texts",
+    "catalyst",
     "retention",
 )
 
