@@ -45,6 +45,7 @@ PURE = (
     "alter",
     "stats",
     "texts",
+    "catalyst",
     "retention",
     "findings",
     "statements",

@@ -1,0 +1,105 @@
+"""Spark's filters as trees: the same meaning, or none at all."""
+
+import json
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from arrowlog.scan.tree import Call, Column, Foreign, Literal
+from arrowlog.spark.catalyst import tree_of
+
+PACKAGE = "org.apache.spark.sql.catalyst.expressions."
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("f", pa.float32()),
+        ("dec", pa.decimal128(9, 3)),
+        ("at", pa.timestamp("us", "UTC")),
+        ("name", pa.string()),
+        ("yes", pa.bool_()),
+    ]
+)
+
+
+def node(kind, children=0, **fields):
+    return {"class": PACKAGE + kind, "num-children": children, **fields}
+
+
+def column(name, kind):
+    return node("AttributeReference", name=name, dataType=kind)
+
+
+def literal(value, kind):
+    return node("Literal", value=value, dataType=kind)
+
+
+def tree(*nodes, look=None):
+    return tree_of(json.dumps(nodes), SCHEMA, look or (lambda at, what: None))
+
+
+def test_comparisons_of_a_column_with_a_value_of_its_type():
+    found = tree(node("LessThan", 2), column("id", "long"), literal("7", "long"))
+    assert found == Call("<", (Column("id"), Literal(7, "int")))
+    found = tree(node("EqualTo", 2), literal("0.1", "float"), column("f", "float"))
+    assert found == Call("=", (Literal(0.10000000149011612, "double"), Column("f")))
+    found = tree(node("EqualNullSafe", 2), column("dec", "decimal(9,3)"), literal(None, "void"))
+    assert found == Call("<=>", (Column("dec"), Literal(None, "null")))
+    found = tree(
+        node("GreaterThan", 2), column("dec", "decimal(9,3)"), literal("1.250", "decimal(9,3)")
+    )
+    assert found == Call(">", (Column("dec"), Literal(Decimal("1.250"), "decimal")))
+
+
+def test_moments_are_looked_up_where_no_zone_gets_in():
+    asked = []
+
+    def look(at, what):
+        asked.append((at, what))
+        return -1
+
+    nodes = (
+        node("And", 2),
+        column("yes", "boolean"),
+        node("EqualTo", 2),
+        column("at", "timestamp"),
+        literal("1969-12-31 23:59:59.999999", "timestamp"),
+    )
+    found = tree(*nodes, look=look)
+    moment = Call("=", (Column("at"), Literal(-1, "timestamptz")))
+    assert found == Call("and", (Column("yes"), moment))
+    assert asked == [(4, "value")]
+
+
+def test_sets_and_lists():
+    inner = [column("name", "string"), literal("a", "string"), literal(None, "string")]
+    found = tree(node("In", 3), *inner)
+    assert found == Call("in", (Column("name"), Literal("a", "text"), Literal(None, "null")))
+    found = tree(node("InSet", 1), column("id", "long"), look=lambda at, what: [3, 1])
+    assert found == Call("in", (Column("id"), Literal(3, "int"), Literal(1, "int")))
+    assert isinstance(tree(node("InSet", 1), column("id", "long")), Foreign)  # too many to tell
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [node("EqualTo", 2), column("id", "integer"), literal("7", "integer")],
+        [node("EqualTo", 2), column("other", "long"), literal("7", "long")],
+        [node("EqualTo", 2), column("id", "long"), column("id", "long")],
+        [node("EqualTo", 2), node("Cast", 1), column("id", "long"), literal("7", "long")],
+        [node("EqualTo", 2), column("f", "float"), literal("NaN", "float")],
+        [node("EqualTo", 2), column("name", "string collate UTF8_LCASE"), literal("a", "string")],
+        [node("Rand", 0)],
+        [node("IsNull", 1), node("Cast", 1), column("id", "long")],
+    ],
+)
+def test_whatever_has_no_equal_prunes_nothing(nodes):
+    assert isinstance(tree(*nodes), Foreign)
+
+
+def test_a_part_without_an_equal_leaves_the_others():
+    known = [node("IsNotNull", 1), column("id", "long")]
+    found = tree(node("Or", 2), *known, node("Rand", 0))
+    assert found.op == "or"
+    assert found.args[0] == Call("not", (Call("is null", (Column("id"),)),))
+    assert isinstance(found.args[1], Foreign)
