@@ -1,6 +1,6 @@
 """Set up the project on a machine that has only Python, and run a job in it.
 
-    python3 dev.py demo       make a table, write, race, prune, travel in time, restore
+    python3 dev.py demo       make a table, write, race, prune, travel in time, ask SQL
     python3 dev.py test       format, types, imports, tests
     python3 dev.py bench      measure beside deltalake (arguments go to `python -m benchmarks`)
 

@@ -84,7 +84,13 @@ STEPS = (
             "table.snapshot(version=3)",
             "table.snapshot(timestamp=added.timestamp)",
             "table.restore(added.version).version, table.refresh()",
-            "table.refresh().report",
+        ),
+    ),
+    Step(
+        "Write the newest version down as a whole: who opens the table replays nothing",
+        (
+            "table.checkpoint().names",
+            "arrowlog.Table(root).snapshot().report",
         ),
     ),
     Step(

@@ -30,6 +30,10 @@ class Taught(click.Command):
         self.help = self.help and self.help.replace("\\b\n", "\b\n")
         self.params.sort(key=lambda param: param.name in ("settings", "storage_options"))
 
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """The whole first sentence: half of one says nothing."""
+        return super().get_short_help_str(max(limit, 120))
+
 
 class House(click.Group):
     """All commands."""
