@@ -6,14 +6,14 @@ goes to Spark as it stands.
 
 from __future__ import annotations
 
-from importlib import import_module
-from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from arrowlog.spark.local import pyspark_sql
 from arrowlog.spark.read import session_settings
+from arrowlog.sql.statements import is_statement
+from arrowlog.statements import sql_statement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -57,17 +57,12 @@ def enable(spark: SparkSession) -> None:
 
 
 def _done(spark: SparkSession, text: str) -> pa.Table:
-    """What a statement gives, with the settings of the session if it takes any."""
-    statement = import_module("arrowlog").sql_statement
-    known = signature(statement).parameters
-    given = {"options": session_settings(spark), "spark": spark}
-    return statement(text, **{name: value for name, value in given.items() if name in known})
+    """What a statement gives, with the settings of the session."""
+    return sql_statement(text, options=session_settings(spark), spark=spark)
 
 
 def _is_ours(text: object) -> bool:
-    return isinstance(text, str) and bool(
-        import_module("arrowlog.sql.statements").is_statement(text)
-    )
+    return isinstance(text, str) and is_statement(text)
 
 
 def _frame(spark: SparkSession, rows: pa.Table) -> DataFrame:

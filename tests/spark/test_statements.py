@@ -1,54 +1,80 @@
 """Statements and functions in Spark's SQL."""
 
-import sys
-from types import ModuleType
-
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 
 import arrowlog
-from arrowlog.spark import statements
 
 
 @pytest.fixture
-def ours(monkeypatch):
-    """A stand-in for the statements: MEND is one of ours, and MEND badly is a mistake."""
-    module = ModuleType("arrowlog.sql.statements")
-    module.is_statement = lambda text: text.strip().upper().startswith("MEND")
-    done = []
-
-    def statement(text):
-        done.append(text)
-        if "badly" in text:
-            raise arrowlog.InvalidRequest("MEND needs a log.")
-        at = pa.array([1], pa.timestamp("ms", "UTC"))
-        return pa.table({"what": pa.array(["x"]).dictionary_encode(), "n": [1], "at": at})
-
-    package = ModuleType("arrowlog.sql")
-    monkeypatch.setitem(sys.modules, "arrowlog.sql", sys.modules.get("arrowlog.sql", package))
-    monkeypatch.setitem(sys.modules, "arrowlog.sql.statements", module)
-    monkeypatch.setattr(arrowlog, "sql_statement", statement, raising=False)
-    return done
+def table(root):
+    schema = pa.schema([("p", pa.int64()), ("id", pa.int64())])
+    table = arrowlog.Table.create(root, schema, partition_columns=["p"])
+    for part in range(3):
+        table.write(pa.table({"p": [part, part], "id": [part * 10, 1]}))
+    return table
 
 
-def test_our_statements_are_done_here_and_others_by_spark(either, ours):
-    row = arrowlog.spark.sql(either, "  mend 'x'").collect()[0]
-    assert (row.what, row.n) == ("x", 1)
+def test_our_statements_are_done_here_and_others_by_spark(either, table, root):
+    state = arrowlog.spark.sql(either, f"  describe IndexTables state '{root}';").collect()[0]
+    assert (state.version, state.num_files) == (3, 3)
+    assert state.status == "No checkpoint found"
+    merged = arrowlog.spark.sql(either, f"DROP TANTIVY4SPARK PARTITIONS FROM '{root}' WHERE p = 1")
+    assert merged.collect()[0].splits_removed == 1
+    assert table.refresh().num_files == 2
     assert arrowlog.spark.sql(either, "SELECT 1 + 1").collect() == [(2,)]
-    assert ours == ["  mend 'x'"]
-    with pytest.raises(arrowlog.InvalidRequest, match="needs a log"):
-        arrowlog.spark.sql(either, "MEND badly")
+    with pytest.raises(arrowlog.InvalidRequest, match="Expected TRANSACTION"):
+        arrowlog.spark.sql(either, "REPAIR INDEXFILES TRANSACTON LOG 'x' AT LOCATION 'y'")
     with pytest.raises(PySparkException):
         arrowlog.spark.sql(either, "SELEC 1")
 
 
-def test_a_session_that_understands_them(either, ours):
+def test_a_log_is_repaired_by_a_statement_with_the_settings_of_the_session(spark, table, root):
+    lost = table.snapshot().files["path"][0].as_py()
+    (root / lost).unlink()
+    text = (
+        f"REPAIR INDEXFILES TRANSACTION LOG '{root}/_transaction_log' AT LOCATION '{root}/_mended'"
+    )
+    spark.conf.set("spark.indextables.repair.failOnMissing", "true")
+    try:
+        assert arrowlog.spark.sql(spark, text).collect()[0].status.startswith("ERROR: 1 of 3")
+    finally:
+        spark.conf.unset("spark.indextables.repair.failOnMissing")
+    row = arrowlog.spark.sql(spark, text).collect()[0]
+    assert row.asDict() == {
+        "source_path": f"{root}/_transaction_log",
+        "target_path": f"{root}/_mended",
+        "source_version": 3,
+        "total_splits": 3,
+        "valid_splits": 2,
+        "missing_splits": 1,
+        "status": "SUCCESS",
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "DESCRIBE INDEXTABLES TRANSACTION LOG '{}' INCLUDE ALL",
+        "CHECKPOINT INDEXTABLES '{}'",
+        "TRUNCATE INDEXTABLES TIME TRAVEL '{}' DRY RUN",
+        "PURGE INDEXTABLE '{}' OLDER THAN 7 DAYS DRY RUN",
+        "MERGE SPLITS '{}' TARGET SIZE 100M",
+        "INVALIDATE INDEXTABLES TRANSACTION LOG CACHE FOR '{}'",
+    ],
+)
+def test_every_statement_has_rows_that_spark_takes(spark, table, root, text):
+    rows = arrowlog.spark.sql(spark, text.format(root)).collect()
+    assert len(rows) >= 1
+
+
+def test_a_session_that_understands_them(either, table, root):
     before = either.sql
     try:
         arrowlog.spark.enable(either)
         arrowlog.spark.enable(either)
-        assert either.sql("MEND 'x'").count() == 1
+        assert either.sql(f"CHECKPOINT INDEXTABLES '{root}'").collect()[0].checkpoint_version == 3
         assert either.sql("SELECT :n AS n", {"n": 3}).collect() == [(3,)]
         assert either.sql("SELECT 2").collect() == [(2,)]
         assert arrowlog.spark.sql(either, "SELECT 4").collect() == [(4,)]
@@ -72,10 +98,12 @@ def test_questions_are_functions_in_sql(either, root):
     assert {row.clause: row.files_dropped for row in told} == {"id = 10": 2, "p < 2": 1}
 
 
-def test_history_is_a_function_too(monkeypatch, root):
-    """`eval` as a worker calls it; what the columns hold is for `Table.history` to say."""
-    arrowlog.Table.create(root, pa.schema([("id", pa.int64())]))
-    told = pa.table({"operation": ["WRITE"], "version": [3], "more": ["x"]})
-    monkeypatch.setattr(arrowlog.Table, "history", lambda self: told, raising=False)
-    (row,) = statements.History().eval(str(root))
-    assert row == (3, None, "WRITE", None, None, None, None, None)
+def test_history_is_a_function_too(either, table, root):
+    arrowlog.spark.register(either)
+    rows = either.sql(f"SELECT * FROM arrowlog_history('{root}') ORDER BY version").collect()
+    assert [(row.version, row.operation, row.adds, row.rows) for row in rows] == [
+        (0, None, 0, 0),
+        *((version, "WRITE", 1, 2) for version in (1, 2, 3)),
+    ]
+    told = table.history().sort_by("version")["timestamp"].to_pylist()
+    assert [row.timestamp.timestamp() for row in rows] == [moment.timestamp() for moment in told]
