@@ -119,7 +119,8 @@ def decide(
         and not (file.kind == "commit" and file.version in held)
         and _may_go(file, now_ms - written[file.kind, file.version], version, verified, policy)
     )
-    pillar = _pillar(files, {file.key for file in doomed}, version, bad)
+    aged = [file for file in files if file.kind != "commit" or file.version not in held]
+    pillar = _pillar(aged, {file.key for file in doomed}, version, bad)
     doomed = tuple(file for file in doomed if (file.kind, file.version) != ("checkpoint", pillar))
     gone = {file.key for file in doomed}
     left = [
@@ -145,7 +146,8 @@ def _pillar(
     if low == 0:
         return None  # they rest on themselves
     known = {file.version for file in files if file.kind == "checkpoint"} - set(bad)
-    return min((c for c in known if low - 1 <= c <= version), default=None)
+    base = low if low in known else low - 1  # the first commit is worth as much by itself
+    return min((c for c in known if base <= c <= version), default=None)
 
 
 def _written(files: Sequence[File]) -> dict[tuple[str, int], int]:

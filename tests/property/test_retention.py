@@ -68,7 +68,11 @@ def naive_pillar(newest, log, inner, going, bad):
     runs = {base: set(range(base + 1, newest + 1)) for base in known if base <= newest}
     good = [base for base, run in runs.items() if run <= stays]
     whole = set(range(newest + 1)) <= stays
-    return -1 if whole or not good else min(good)
+    if whole or not good:
+        return -1
+    spare = min(good)  # not needed if the first commit that stays has a checkpoint of its own
+    both = spare + 1 in good and spare not in stays
+    return spare + 1 if both else spare
 
 
 def naive_versions(newest, commits, bases):
