@@ -45,7 +45,7 @@ def sort_out(
     """The files of `Store.walk` with their `fate`.
 
     `live` has the keys of the newest version, `spoken_of` all others that the log speaks of; files
-    written after `horizon_ms` are young.
+    written after `horizon_ms` are young, and so are those whose time nobody knows.
     """
     files = pl.DataFrame(pl.from_arrow(found))
     now, then = spelled(live), spelled(spoken_of)
@@ -65,7 +65,7 @@ def sort_out(
         .then(pl.lit("live"))
         .when(key.is_in(then.implode()))
         .then(pl.lit("history"))
-        .when(pl.col("mtime_ms") > horizon_ms)
+        .when((pl.col("mtime_ms") > horizon_ms) | (pl.col("mtime_ms") < 0))
         .then(pl.lit("young"))
         .when(~draft & ~ending.is_in([*_ENDINGS, *endings]))
         .then(pl.lit("other"))

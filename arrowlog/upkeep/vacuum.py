@@ -270,7 +270,7 @@ def _delete_some(store: Store, keys: Sequence[str], horizon_ms: int) -> tuple[li
     """What of these files was deleted, and what went wrong."""
     if store.cheap_stat:  # somebody may have put a new file in the place of an old one
         stats = {key: store.stat(key) for key in keys}
-        keys = [key for key, stat in stats.items() if stat and stat.mtime_ms <= horizon_ms]
+        keys = [key for key, stat in stats.items() if stat and 0 <= stat.mtime_ms <= horizon_ms]
     try:
         store.delete(keys)
     except StoreUnavailable:

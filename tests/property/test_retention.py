@@ -20,7 +20,9 @@ def random_log(rng):
     gone = rng.choice([0, 0, rng.randrange(0, newest + 1)])  # an earlier clean-up was here
 
     def stat():
-        return Stat(rng.randrange(1, 1000), NOW - rng.choice([0, 1, 2, 5, 30, 900]) * HOUR)
+        unknown = rng.random() < 0.03
+        when = -1 if unknown else NOW - rng.choice([0, 1, 2, 5, 30, 900]) * HOUR
+        return Stat(rng.randrange(1, 1000), when)
 
     for version in range(newest + 1):
         if version == 0 or version >= gone:
@@ -38,6 +40,11 @@ def random_log(rng):
     return newest, log, inner
 
 
+def age_of(stat):
+    """How old a file is; one whose time nobody knows is not old."""
+    return -1 if stat.mtime_ms < 0 else NOW - stat.mtime_ms
+
+
 def naive(newest, log, inner, verified, policy, bad):
     """The rules, file by file."""
     going = set()
@@ -46,14 +53,14 @@ def naive(newest, log, inner, verified, policy, bad):
             stem, _, kind = name.partition(".")
             if not stem.isdigit() or verified is None:
                 continue
-            version, age = int(stem), NOW - stat.mtime_ms
+            version, age = int(stem), age_of(stat)
             if kind == "json":
                 old = age > policy.log_ms and version < verified - policy.commits
                 if old and version < newest and version != 0:
                     going.add(f"{folder}/{name}")
             else:  # all of a checkpoint, or nothing
                 parts = [s for n, s in (*log.items(), *inner.items()) if n.startswith(f"{stem}.c")]
-                age = NOW - max(part.mtime_ms for part in parts)
+                age = min(map(age_of, parts))
                 if age > policy.checkpoint_ms and version < verified:
                     going.add(f"{folder}/{name}")
     stem = f"{naive_pillar(newest, log, inner, going, bad):020d}.checkpoint"
