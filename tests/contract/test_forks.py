@@ -5,11 +5,15 @@ import select
 import signal
 import threading
 
+import polars as pl
+import pyarrow as pa
 import pytest
 
+import arrowlog
 from arrowlog.log.store import Outcome
 from arrowlog.scan import engine
 from arrowlog.scan.tree import Call, Literal
+from arrowlog.upkeep.forks import left_behind
 
 SECONDS = 30
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -108,3 +112,22 @@ def test_a_predicate_is_evaluated_in_a_child_of_a_process_that_was_evaluating_on
     assert in_child(lambda: engine.constant(sure).value) == "'A'"
     thread.join()
     assert engine.constant(sure).value == "A"
+
+
+def test_a_child_of_a_busy_process_commits_and_leaves_checkpoints_to_others(root):
+    """The pool of polars stays with the parent: a checkpoint in the child would never be done."""
+    schema = pa.schema([("id", pa.int64())])
+    arrowlog.Table.create(root, schema, properties={"checkpoint.interval": 1})
+
+    def append():
+        added = arrowlog.Table(root).append([arrowlog.add_file("a", size=1)])
+        return added.version, left_behind()
+
+    pl.Series(range(100_000)).sort()  # now the pool runs
+    assert in_child(append) == "(1, True)"
+    assert not left_behind()
+    assert not list((root / "_transaction_log").glob("*.checkpoint.*"))
+    table = arrowlog.Table(root)
+    table.append([arrowlog.add_file("b", size=1)])
+    assert table.settle(60)
+    assert list((root / "_transaction_log").glob("*.checkpoint.*"))
