@@ -13,7 +13,8 @@ from arrowlog.log.arrays import flags
 from arrowlog.log.decode import decode
 from arrowlog.log.encode import checksum
 from arrowlog.log.envelope import unwrap
-from arrowlog.log.lines import Info, decode_line, flatten, info_of, read_info, to_metadata
+from arrowlog.log.infos import Info, info_of, read_info
+from arrowlog.log.lines import decode_line, flatten, to_metadata
 from arrowlog.log.names import LOG, commit_name
 from arrowlog.log.schema import from_spark
 from arrowlog.log.window import Window

@@ -16,6 +16,9 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+# Arrow's jemalloc keeps the peak lower than its default allocator when there is much to do; that
+# one gives again what it was given back, where fresh memory costs page faults.
+THRIFTY = pa.jemalloc_memory_pool() if "jemalloc" in pa.supported_memory_backends() else None
 _TYPES: dict[pa.DataType, Any] = {
     pa.string(): pl.String,
     pa.binary(): pl.Binary,
@@ -64,6 +67,26 @@ def same(value: Any, kind: pa.DataType, count: int) -> pa.Array:
 def flags(value: bool, count: int) -> pa.Array:  # noqa: FBT001 -- reads as a sentence
     """One truth, many times."""
     return pa.repeat(TRUE if value else FALSE, count)
+
+
+def octets(data: bytes | bytearray | memoryview) -> pl.Series:
+    """The bytes as numbers, without a copy."""
+    array = pa.Array.from_buffers(pa.uint8(), len(data), [None, pa.py_buffer(data)])
+    return pl.Series(pl.from_arrow(array))
+
+
+def span_of(texts: pa.Array) -> tuple[int, int]:
+    """Which part of the buffer of bytes is the texts'."""
+    if not len(texts):
+        return 0, 0
+    offsets = memoryview(texts.buffers()[1])[: 4 * (texts.offset + len(texts) + 1)].cast("i")
+    return offsets[texts.offset], offsets[-1]
+
+
+def octets_in(texts: pa.Array) -> memoryview:
+    """The bytes of all texts, one after the other."""
+    start, stop = span_of(texts)
+    return memoryview(texts.buffers()[2] or b"").cast("B")[start:stop]
 
 
 TRUE, FALSE = array_of([True, False], pa.bool_())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from concurrent.futures import wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,25 +12,22 @@ import pyarrow.compute as pc
 
 from arrowlog.errors import LogCorrupt
 from arrowlog.log.actions import FIELDS, Metadata, Protocol
-from arrowlog.log.arrays import scalar
-from arrowlog.log.lines import decode_line, info_of, table_of, to_metadata, to_protocol
+from arrowlog.log.arrays import octets_in, scalar
+from arrowlog.log.infos import HEAD, Infos, of_raws, read_infos
+from arrowlog.log.lines import decode_line, table_of, to_metadata, to_protocol
 from arrowlog.log.match import Lines, Match, match, together
 from arrowlog.log.shape import Shape, shape_of
+from arrowlog.log.window import LINE_BITS, Apart, joined
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import Executor, Future
 
-    import msgspec
-
     from arrowlog.log.window import Window
 
 COLUMNAR_LINES = 48  # below this, reading lines one by one is as fast
 ROUNDS_MAX = 16
-_MANY = 256  # lines of a file from which on numbers are made in one call
 SAMPLES = (443, 61, 211, 353, 607, 787, 907)  # thousandths of the buffer
-_INFO = b'{"commitInfo":'
-LINE_BITS = 32  # a sequence number is the file's number and the line's number in it
 
 
 @dataclass(slots=True)
@@ -39,15 +35,15 @@ class Actions:
     """What a run of log files says, in order.
 
     `tables` holds tables of `add`, `remove`, `mergeskip` and `commitInfo`, each with a column `seq`
-    that orders all lines and says where each came from. `infos` holds further commitInfos as they
-    stand in the log: a state needs little of them. File number i is `names[i]` of version
+    that orders all lines and says where each came from. `infos` holds further commitInfos: a state
+    needs little of them. File number i is `names[i]` of version
     `versions[i]` with `lines[i]` lines; `sums` has checksums as `Window` does.
     """
 
     tables: dict[str, list[pa.Table]] = field(default_factory=lambda: {name: [] for name in FIELDS})
     protocols: list[tuple[int, Protocol]] = field(default_factory=list)
     metadata: list[tuple[int, Metadata]] = field(default_factory=list)
-    infos: list[tuple[int, msgspec.Raw]] = field(default_factory=list)
+    infos: list[Infos] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     lines: list[int] = field(default_factory=list)
@@ -56,9 +52,8 @@ class Actions:
     def table(self, action: str) -> pa.Table:
         """All actions of one kind."""
         tables = [pa.table({"seq": pa.nulls(0, pa.int64())}), *self.tables[action]]
-        if action == "commitInfo" and self.infos:
-            seqs, raws = zip(*self.infos, strict=True)
-            tables.append(table_of(action, seqs, raws))
+        if action == "commitInfo":
+            tables += [infos.table() for infos in self.infos]
         return pa.concat_tables(tables, promote_options="default")
 
     def place(self, seq: int) -> tuple[str, int]:
@@ -74,7 +69,7 @@ class Actions:
             self.tables[name] += tables if by == 0 else [_shift(table, by) for table in tables]
         self.protocols += [(seq + by, found) for seq, found in more.protocols]
         self.metadata += [(seq + by, found) for seq, found in more.metadata]
-        self.infos += more.infos if by == 0 else [(seq + by, raw) for seq, raw in more.infos]
+        self.infos += [infos.shifted(by) for infos in more.infos]
         self.names += more.names
         self.versions += more.versions
         self.lines += more.lines
@@ -95,13 +90,15 @@ class Decoding:
     seq: pl.Series
     shape: Shape | None
     pieces: list[Future[Match]]
+    memory: pa.MemoryPool | None = None
 
     def finish(self) -> Actions:
         """All actions in the window, which is free then."""
         try:
             found = [piece.result() for piece in self.pieces]
             if self.shape is not None and not found:
-                found = [match(piece, self.shape) for piece in self.lines.pieces()]
+                shape, memory = self.shape, self.memory
+                found = [match(piece, shape, memory) for piece in self.lines.pieces()]
             _decode_columns(self.actions, self.lines, self.seq, self.shape, found)
         finally:
             wait(self.pieces)
@@ -121,20 +118,29 @@ def begin(window: Window, pool: Executor | None, *, columnar: bool = True) -> De
         lines=list(window.lines),
         sums=dict(window.sums),
     )
-    seqs, texts = _without_infos(actions, window)
-    others = Lines.join(texts)
-    view = memoryview(window.data)[: window.size]
-    lines = Lines(view, sum(window.kept))
+    others = _set_apart(actions, Apart.join(window.apart))
+    view = window.view
+    lines = Lines(view, window.kept)
     shape = _pick(lines) if columnar and lines.count >= COLUMNAR_LINES else None
     pieces = []
     if shape is not None and pool is not None:
-        pieces = [pool.submit(match, piece, shape) for piece in lines.pieces()]
-    decoding = Decoding(actions, view, lines, _numbers(window), shape, pieces)
+        pieces = [pool.submit(match, piece, shape, window.pool) for piece in lines.pieces()]
+    decoding = Decoding(
+        actions,
+        view,
+        lines,
+        _series(joined(window.numbers, pa.int64())),
+        shape,
+        pieces,
+        window.pool,
+    )
     try:
-        if columnar and others.count >= COLUMNAR_LINES:
-            _decode_columns(actions, others, pl.Series(seqs, dtype=pl.Int64), *_first(others))
+        if columnar and len(others.seq) >= COLUMNAR_LINES:
+            apart = Lines(octets_in(others.lines), len(others.seq))
+            _decode_columns(actions, apart, _series(others.seq), *_first(apart))
         else:
-            _decode_lines(actions, seqs, texts)
+            texts = [text[:-1] for text in others.lines.to_pylist()]
+            _decode_lines(actions, others.seq.to_pylist(), texts)
     except BaseException:
         wait(pieces)
         view.release()
@@ -142,36 +148,25 @@ def begin(window: Window, pool: Executor | None, *, columnar: bool = True) -> De
     return decoding
 
 
-def _without_infos(actions: Actions, window: Window) -> tuple[list[int], list[bytes]]:
-    """The lines that were set apart, less the commitInfos, which are noted."""
-    seqs, texts = [], []
-    for file, line, text in window.apart:
-        seq = (file << LINE_BITS) + line
-        info = info_of(text) if text.startswith(_INFO) else None
-        if info is None:
-            seqs.append(seq)
-            texts.append(text)
-        else:
-            actions.infos.append((seq, info))
-    return seqs, texts
+def _set_apart(actions: Actions, apart: Apart) -> Apart:
+    """Read the commitInfos among lines that were set apart; returns the others."""
+    mask = pc.starts_with(apart.lines, HEAD)
+    if not mask.true_count:
+        return apart
+    some = apart.filter(mask)
+    infos, wrong = read_infos(some.seq, some.lines)
+    actions.infos.append(infos)
+    others = apart.filter(pc.invert(mask))
+    return others if wrong is None else Apart.join([others, some.filter(wrong)])
+
+
+def _series(seq: pa.Array) -> pl.Series:
+    return pl.Series(pl.from_arrow(seq), dtype=pl.Int64)
 
 
 def decode(window: Window, *, columnar: bool = True) -> Actions:
     """All actions in the window."""
     return begin(window, None, columnar=columnar).finish()
-
-
-def _numbers(window: Window) -> pl.Series:
-    """The sequence number of every line that was left in the window."""
-    numbers = array("q")
-    for file, (first, kept) in enumerate(zip(window.firsts, window.kept, strict=True)):
-        start = (file << LINE_BITS) + first
-        if kept > _MANY:
-            numbers.frombytes(pl.int_range(start, start + kept, eager=True).to_arrow().buffers()[1])
-        else:
-            numbers.extend(range(start, start + kept))
-    found = pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
-    return pl.Series(pl.from_arrow(found), dtype=pl.Int64)
 
 
 def _first(lines: Lines) -> tuple[Shape | None, list[Match]]:
@@ -244,11 +239,11 @@ def _decode_lines(actions: Actions, seqs: Sequence[int], texts: Sequence[bytes])
             actions.protocols.append((seq, to_protocol(value)))
         elif name == "metaData":
             actions.metadata.append((seq, to_metadata(value)))
-        elif name == "commitInfo":
-            actions.infos.append((seq, value))
         else:
             found[name][0].append(seq)
             found[name][1].append(value)
     for name, (at, values) in found.items():
-        if values:
+        if values and name == "commitInfo":
+            actions.infos.append(of_raws(at, values))
+        elif values:
             actions.tables[name].append(table_of(name, at, values))

@@ -26,6 +26,7 @@ CODECS = {"gzip": 1, "zstd": 2, "lz4": 3, "snappy": 4}
 _NAMES = {number: name for name, number in CODECS.items()}
 _GZIP = b"\x1f\x8b"
 _GZIP_WBITS = 31
+MAGICS = (MAGIC, _GZIP[0])  # with which a file begins that is in an envelope
 _RESTORE = "Restore the file from a backup, or read an earlier version."
 
 
@@ -84,7 +85,7 @@ class Packing:
 
 def packed(data: Octets, start: int, length: int) -> bool:
     """Whether the file at `start` is in an envelope, whole or not."""
-    return length > 0 and (data[start] == MAGIC or data[start] == _GZIP[0])
+    return length > 0 and data[start] in MAGICS
 
 
 def check_plain(length: int, file: str, limit: int) -> None:

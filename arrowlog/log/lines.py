@@ -29,22 +29,23 @@ from arrowlog.log.arrays import FALSE, array_of, flags
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-_NULL = msgspec.Raw(b"null")
-_INT64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+NULL = msgspec.Raw(b"null")
+INT64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 _TYPES: dict[Kind, tuple[Any, Any]] = {
     Kind.TEXT: (str | None, None),
     Kind.WORD: (str | None, None),
-    Kind.INT: (_INT64 | None, None),
+    Kind.INT: (INT64 | None, None),
     Kind.BOOL: (bool | None, None),
-    Kind.FLAT: (msgspec.Raw, _NULL),
-    Kind.JSON: (msgspec.Raw, _NULL),
-    Kind.STATS: (msgspec.Raw, _NULL),
+    Kind.FLAT: (msgspec.Raw, NULL),
+    Kind.JSON: (msgspec.Raw, NULL),
+    Kind.STATS: (msgspec.Raw, NULL),
 }
 _NEXT = "Restore the file from a backup, or read an earlier version."
 _BLANK = b" \t\r"
 
 
-def _struct(action: str) -> Any:
+def struct_of(action: str) -> Any:
+    """The fields of an action, as a typed parser takes them."""
     must = REQUIRED[action]
     first = [(name, _TYPES[FIELDS[action][name]][0].__args__[0]) for name in must]
     rest = [(name, *_TYPES[kind]) for name, kind in FIELDS[action].items() if name not in must]
@@ -77,47 +78,22 @@ class _Metadata(msgspec.Struct, gc=False):
 _LINE = msgspec.defstruct(
     "line",
     [
-        ("add", _struct("add") | None, None),
-        ("remove", _struct("remove") | None, None),
-        ("mergeskip", _struct("mergeskip") | None, None),
-        ("skip", _struct("mergeskip") | None, None),
+        ("add", struct_of("add") | None, None),
+        ("remove", struct_of("remove") | None, None),
+        ("mergeskip", struct_of("mergeskip") | None, None),
+        ("skip", struct_of("mergeskip") | None, None),
         ("protocol", _Protocol | None, None),
         ("metaData", _Metadata | None, None),
-        ("commitInfo", msgspec.Raw, _NULL),
+        ("commitInfo", msgspec.Raw, NULL),
     ],
     gc=False,
 )
 _DECODER = msgspec.json.Decoder(_LINE)
 _NAMES = [(name, ALIASES.get(name, name)) for name in _LINE.__struct_fields__]
-_PROBE = msgspec.json.Decoder(msgspec.defstruct("probe", [("protocol", msgspec.Raw, _NULL)]))
-_INFO_LINE: Any = msgspec.json.Decoder(
-    msgspec.defstruct("info", [("commitInfo", msgspec.Raw)], forbid_unknown_fields=True)
-)
-
-
-class Txn(msgspec.Struct, gc=False):
-    """A step of an application, that must not be taken twice."""
-
-    appId: str  # noqa: N815 -- the name on disk
-    version: int
-
-
-class Info(msgspec.Struct, gc=False):
-    """What a state needs of a commitInfo."""
-
-    numActions: int | None = None  # noqa: N815
-    checksum: str | None = None
-    timestamp: _INT64 | None = None
-    txnId: str | None = None  # noqa: N815
-    operation: str | None = None
-    txn: Txn | None = None
-
-
-_INFO = msgspec.json.Decoder(Info)
-_PLAIN_INFO = msgspec.json.Decoder(_struct("commitInfo"))
-_MAP = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_PROBE = msgspec.json.Decoder(msgspec.defstruct("probe", [("protocol", msgspec.Raw, NULL)]))
+MAP = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ANY = msgspec.json.Decoder()
-_BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
+BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
 
 
 def decode_line(text: bytes, file: str, number: int) -> tuple[str, Any] | None:
@@ -127,7 +103,7 @@ def decode_line(text: bytes, file: str, number: int) -> tuple[str, Any] | None:
     try:
         text.decode()
         line: Any = _DECODER.decode(text)
-    except _BROKEN as error:
+    except BROKEN as error:
         raise _corrupt(text, error, file, number) from None
     found: tuple[str, Any] | None = None
     for name, action in _NAMES:
@@ -141,35 +117,6 @@ def decode_line(text: bytes, file: str, number: int) -> tuple[str, Any] | None:
     if found is not None and found[0] == "add":
         _check_maps(found[1], file, number)
     return found
-
-
-def info_of(text: bytes) -> msgspec.Raw | None:
-    """The commitInfo in a line that holds nothing else; None if it is not plainly that."""
-    try:
-        text.decode()
-        raw: msgspec.Raw = _INFO_LINE.decode(text).commitInfo
-    except _BROKEN:
-        return None
-    return None if bytes(raw) == b"null" else raw
-
-
-def read_info(info: msgspec.Raw) -> Info:
-    """What a state needs of a commitInfo. One that another program wrote may be anything."""
-    try:
-        return _INFO.decode(info)
-    except _BROKEN:
-        pass
-    found = _info(info)
-    return Info(numActions=found.numActions, timestamp=found.timestamp, txnId=found.txnId)
-
-
-def info_of_row(timestamp: int | None, txn: str | None) -> Info:
-    """The same of one that was decoded as columns."""
-    try:
-        step = None if txn is None else msgspec.json.decode(txn, type=Txn)
-    except _BROKEN:
-        step = None
-    return Info(timestamp=timestamp, txn=step)
 
 
 def _check_maps(add: Any, file: str, number: int) -> None:
@@ -197,7 +144,7 @@ def protocol_of(text: bytes) -> Protocol | None:
     try:
         raw: Any = _PROBE.decode(text)
         found = msgspec.json.decode(raw.protocol, type=_Protocol | None)
-    except _BROKEN:
+    except BROKEN:
         return None
     return None if found is None else to_protocol(found)
 
@@ -245,15 +192,11 @@ def _without_nulls(values: dict[str, str | None] | None) -> dict[str, str]:
 def table_of(action: str, rows: Sequence[int], found: Sequence[Any]) -> pa.Table:
     """Decoded lines of one action as a table; `rows` says which line each of them is."""
     columns: dict[str, pa.Array] = {"seq": array_of(rows, pa.int64())}
-    if action == "commitInfo":
-        found = [_info(raw) for raw in found]
-        fields = {name: [getattr(item, name) for item in found] for name in FIELDS[action]}
-    else:
-        tuples = zip(*map(msgspec.structs.astuple, found), strict=True)
-        fields = dict(zip(found[0].__struct_fields__, map(list, tuples), strict=True))
+    tuples = zip(*map(msgspec.structs.astuple, found), strict=True)
+    fields = dict(zip(found[0].__struct_fields__, map(list, tuples), strict=True))
     for name, kind in FIELDS[action].items():
         values = fields[name]
-        if kind in (Kind.FLAT, Kind.JSON, Kind.STATS) and action != "commitInfo":
+        if kind in (Kind.FLAT, Kind.JSON, Kind.STATS):
             values = [_text(value) for value in values]
         if any(value is not None for value in values):
             array = array_of(values, pa.string() if kind is Kind.WORD else kind.type)
@@ -271,48 +214,13 @@ def _text(raw: msgspec.Raw) -> str | None:
     return _ANY.decode(text) if text[:1] == b'"' else text.decode()
 
 
-class _Info:
-    """A commitInfo, read as far as its fields have the types we write; it is never an error."""
-
-    __slots__ = tuple(FIELDS["commitInfo"])
-    timestamp: int | None
-    numActions: int | None  # noqa: N815
-    txnId: str | None  # noqa: N815
-
-
-def _info(raw: msgspec.Raw) -> _Info:
-    info = _Info()
-    try:
-        plain: Any = _PLAIN_INFO.decode(raw)
-    except _BROKEN:
-        pass
-    else:
-        for name, kind in FIELDS["commitInfo"].items():
-            value = getattr(plain, name)
-            setattr(info, name, _json(value) if kind is Kind.JSON else value)
-        return info
-    try:
-        fields: dict[str, Any] = _MAP.decode(raw)
-    except _BROKEN:
-        fields = {}
-    for name, kind in FIELDS["commitInfo"].items():
-        setattr(info, name, _lenient(kind, fields.get(name, _NULL)))
-    return info
-
-
-def _json(raw: msgspec.Raw) -> str | None:
+def lenient(kind: Kind, raw: msgspec.Raw) -> Any:
+    """A number or a text, if it is one."""
     text = bytes(raw)
-    return None if text == b"null" else text.decode()
-
-
-def _lenient(kind: Kind, raw: msgspec.Raw) -> Any:
-    if kind is Kind.JSON:
-        return _json(raw)
-    text = bytes(raw)
-    wanted: Any = _INT64 if kind is Kind.INT else str
+    wanted: Any = INT64 if kind is Kind.INT else str
     try:
         return msgspec.json.decode(text, type=wanted | None)
-    except _BROKEN:
+    except BROKEN:
         return None
 
 
@@ -358,7 +266,7 @@ def _lookup_stats(table: pa.Table, keys: list[str]) -> dict[str, pa.Array]:
     texts = [_object(text) for text in table["stats"].to_pylist()]
     columns = _counts(_lookup(texts, ["numRecords"], "stats."))
     for name in STATS_MAPS:
-        inner = [_object(bytes(text.get(name, _NULL))) for text in texts]
+        inner = [_object(bytes(text.get(name, NULL))) for text in texts]
         found = _lookup(inner, keys, f"stats.{name}.")
         columns |= _counts(found) if name == "nullCount" else found
     return columns
@@ -368,7 +276,7 @@ def _counts(columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
     """Numbers of rows as integers; what is none is unknown."""
     return {
         name: array_of(
-            [_lenient(Kind.INT, msgspec.Raw((text or "null").encode())) for text in texts],
+            [lenient(Kind.INT, msgspec.Raw((text or "null").encode())) for text in texts],
             pa.int64(),
         )
         for name, texts in ((name, array.to_pylist()) for name, array in columns.items())
@@ -380,8 +288,8 @@ def _object(text: str | bytes | None) -> dict[str, msgspec.Raw]:
     if text is None:
         return {}
     try:
-        return _MAP.decode(text)
-    except _BROKEN:
+        return MAP.decode(text)
+    except BROKEN:
         return {}
 
 
@@ -390,7 +298,7 @@ def _lookup(
 ) -> dict[str, pa.Array]:
     present = set().union(*maps)
     return {
-        prefix + key: array_of([_scalar(found.get(key, _NULL)) for found in maps], pa.string())
+        prefix + key: array_of([_scalar(found.get(key, NULL)) for found in maps], pa.string())
         for key in keys
         if key in present
     }
@@ -400,16 +308,3 @@ def _scalar(raw: msgspec.Raw) -> str | None:
     """A value as the text a map of strings would hold; numbers keep every digit."""
     text = _text(raw)
     return None if text is None or (bytes(raw)[:1] in (b"{", b"[")) else text
-
-
-def commit_time(data: bytes) -> int | None:
-    """When a commit says it was made: its commitInfo, or for a new table its metaData."""
-    created: int | None = None
-    for text in data.split(b"\n"):
-        if b'"commitInfo"' in text or b'"metaData"' in text:
-            action = decode_line(text, "", 0)
-            if action is not None and action[0] == "commitInfo":
-                return _info(action[1]).timestamp
-            if action is not None and action[0] == "metaData":
-                created = action[1].createdTime
-    return created

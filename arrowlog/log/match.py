@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from arrowlog.log.actions import STATS_MAPS, Kind
-from arrowlog.log.arrays import array_of, flags, scalar
+from arrowlog.log.arrays import array_of, flags, octets, scalar, span_of
 from arrowlog.log.shape import Fixed, Odd, Slot, fields_of, is_count, kind_of
 
 if TYPE_CHECKING:
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 Columns = dict[str, Any]
 Values = dict[Slot | None, pa.ChunkedArray]
 
-# Arrow's jemalloc keeps the peak of memory a seventh lower than its default allocator here.
-_POOL = pa.jemalloc_memory_pool() if "jemalloc" in pa.supported_memory_backends() else None
 # A piece costs 2 ms whatever its size, and memory for a few times its size in every thread.
 PIECE = 16 << 20
 _BLOCK = 1 << 19
@@ -94,13 +92,7 @@ def _line_end(data: bytes | memoryview, position: int) -> int:
     return len(data)
 
 
-def octets(data: bytes | bytearray | memoryview) -> pl.Series:
-    """The bytes as numbers, without a copy."""
-    array = pa.Array.from_buffers(pa.uint8(), len(data), [None, pa.py_buffer(data)])
-    return pl.Series(pl.from_arrow(array))
-
-
-def match(data: bytes | memoryview, shape: Shape) -> Match:
+def match(data: bytes | memoryview, shape: Shape, pool: pa.MemoryPool | None = None) -> Match:
     """Columns of every line in a piece that has this shape; the others as they are.
 
     Whoever puts pieces together must compare the sum of `count` with the number of line feeds: a
@@ -108,17 +100,17 @@ def match(data: bytes | memoryview, shape: Shape) -> Match:
     """
     fields = fields_of(shape)
     try:
-        cuts, odd = _cut(data, len(fields))
+        cuts, odd = _cut(data, len(fields), pool)
         rows = len(cuts[0])
-        checked = [_check_field(item, cuts.pop(0)) for item in fields]  # pop: free what is done
+        checked = [_check_field(item, cuts.pop(0), pool) for item in fields]  # pop: free it
         values = {item.slot: found.value for item, found in zip(fields, checked, strict=True)}
-        _check_texts(values, checked[0])
+        _check_texts(values, checked[0], pool)
         failed = [wrong for found in checked for wrong in found.failed]
         if odd or failed:
             _check_ends(data, rows + len(odd))
         elif sum(found.size for found in checked) + rows * len(fields) != len(data):
             raise Odd  # bytes that are in no field: a carriage return, a byte order mark
-        return _matched(data, shape, values, rows, odd, failed)
+        return _matched(data, shape, values, rows, odd, failed, pool)
     except (Odd, pa.ArrowInvalid, UnicodeDecodeError):  # the line decoder says what it is
         texts = bytes(data).split(b"\n")[:-1]
         return Match({}, len(texts), pl.Series([], dtype=pl.Int64), list(enumerate(texts)))
@@ -185,7 +177,7 @@ def _true(right: pa.ChunkedArray) -> int:
     return sum(chunk.true_count for chunk in right.chunks)
 
 
-def _check_field(item: Field, cut: pa.ChunkedArray) -> _Checked:
+def _check_field(item: Field, cut: pa.ChunkedArray, pool: pa.MemoryPool | None) -> _Checked:
     """The values of a slot, and in which lines its field is not as the shape has it."""
     found = _Checked(_size(cut))
     before, after = item.before.encode(), item.after.encode()
@@ -195,14 +187,14 @@ def _check_field(item: Field, cut: pa.ChunkedArray) -> _Checked:
     found.unless(pc.starts_with(cut, before))
     if after:
         found.unless(pc.ends_with(cut, after))
-        value = pc.binary_slice(cut, len(before), -len(after), memory_pool=_POOL)
+        value = pc.binary_slice(cut, len(before), -len(after), memory_pool=pool)
     else:  # an open end makes binary_slice ask for a negative amount of memory
-        value = pc.binary_replace_slice(cut, 0, len(before), b"", memory_pool=_POOL)
+        value = pc.binary_replace_slice(cut, 0, len(before), b"", memory_pool=pool)
     if _size(value) + len(cut) * len(before + after) != found.size:  # the two overlap somewhere
         found.unless(
             pc.greater_equal(pc.binary_length(cut), scalar(len(before + after), pa.int32()))
         )
-    found.value = _check_number(found, value) if item.slot.number else value
+    found.value = _check_number(found, value, pool) if item.slot.number else value
     return found
 
 
@@ -216,14 +208,6 @@ def _size(texts: pa.ChunkedArray) -> int:
     return sum(stop - start for start, stop in map(span_of, texts.chunks))
 
 
-def span_of(texts: pa.Array) -> tuple[int, int]:
-    """Which part of the buffer of bytes is the texts'."""
-    if not len(texts):
-        return 0, 0
-    offsets = memoryview(texts.buffers()[1])[: 4 * (texts.offset + len(texts) + 1)].cast("i")
-    return offsets[texts.offset], offsets[-1]
-
-
 def octets_of(texts: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
     """All bytes of the texts, as numbers."""
     parts = []
@@ -234,7 +218,7 @@ def octets_of(texts: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
     return pa.chunked_array(parts, pa.uint8())
 
 
-def _check_texts(values: Values, found: _Checked) -> None:
+def _check_texts(values: Values, found: _Checked, pool: pa.MemoryPool | None) -> None:
     """Text must stand for itself: no quotation marks, escapes or control characters; and be UTF-8.
 
     All slots at once: a call costs as much as a hundred kilobytes of looking.
@@ -246,7 +230,7 @@ def _check_texts(values: Values, found: _Checked) -> None:
     if low is not None and low < 32:
         raise Odd
     for mark in _MARKS:
-        if low is not None and low <= mark <= high and _has(all_octets, mark):
+        if low is not None and low <= mark <= high and _has(all_octets, mark, pool):
             for slot in texts:
                 found.unless(pc.invert(pc.match_substring(values[slot], bytes([mark]))))
     plain = low is None or high < 128
@@ -254,24 +238,26 @@ def _check_texts(values: Values, found: _Checked) -> None:
         values[slot] = _as_text(values[slot]) if plain else pc.cast(values[slot], pa.string())
 
 
-def _has(all_octets: pa.ChunkedArray, mark: int) -> bool:
+def _has(all_octets: pa.ChunkedArray, mark: int, pool: pa.MemoryPool | None) -> bool:
     """Whether a byte is there.
 
     The minimum of an exclusive or takes a tenth of what a comparison in pyarrow takes; polars wakes
     its own threads for it, which costs the threads here more than it saves.
     """
-    differ = pc.bit_wise_xor(all_octets, scalar(mark, pa.uint8()))
+    differ = pc.bit_wise_xor(all_octets, scalar(mark, pa.uint8()), memory_pool=pool)
     return bool(pc.min(differ).as_py() == 0)
 
 
-def _check_number(found: _Checked, value: pa.ChunkedArray) -> pa.ChunkedArray:
+def _check_number(
+    found: _Checked, value: pa.ChunkedArray, pool: pa.MemoryPool | None
+) -> pa.ChunkedArray:
     """Check that the text is a JSON number, and read it if it is an integer.
 
     An integer is checked by writing it again: 007, 0x7 and -0 come out different.
     """
     text = _as_text(value)
     try:
-        number = pc.cast(text, pa.int64(), memory_pool=_POOL)
+        number = pc.cast(text, pa.int64(), memory_pool=pool)
     except pa.ArrowInvalid:
         found.unless(pc.match_substring_regex(text, _NUMBER))
         return text
@@ -303,9 +289,10 @@ def _matched(
     count: int,
     odd: list[tuple[int, bytes]],
     failed: Failed,
+    pool: pa.MemoryPool | None,
 ) -> Match:
     if not odd and not failed:
-        return Match(_columns(shape, values, count), count)
+        return Match(_columns(shape, values, count, pool), count)
     total = count + len(odd)
     rows = pl.int_range(total, dtype=pl.Int64, eager=True)
     if odd:
@@ -319,12 +306,12 @@ def _matched(
         rows = rows.filter(~wrong)
         right = (~wrong).to_arrow()
         values = {slot: value.filter(right) for slot, value in values.items() if slot}
-    columns = _columns(shape, values, rows.len()) if rows.len() else {}
+    columns = _columns(shape, values, rows.len(), pool) if rows.len() else {}
     return Match(columns, total, rows, odd)
 
 
 def _cut(
-    data: bytes | memoryview, width: int
+    data: bytes | memoryview, width: int, pool: pa.MemoryPool | None
 ) -> tuple[list[pa.ChunkedArray], list[tuple[int, bytes]]]:
     """Cut every line at its commas; hand back the lines that have more or fewer of them."""
     odd: list[tuple[int, bytes]] = []
@@ -334,13 +321,15 @@ def _cut(
         return "skip"
 
     try:
-        return _parse(data, width), odd
+        return _parse(data, width, pool), odd
     except pa.ArrowInvalid:  # there are such lines
         bytes(data).decode()  # pyarrow cannot hand back what is not UTF-8
-        return _parse(data, width, skip), odd
+        return _parse(data, width, pool, skip), odd
 
 
-def _parse(data: bytes | memoryview, width: int, skip: Any = None) -> list[pa.ChunkedArray]:
+def _parse(
+    data: bytes | memoryview, width: int, pool: pa.MemoryPool | None, skip: Any = None
+) -> list[pa.ChunkedArray]:
     names = [str(i) for i in range(width)]
     table = csv.read_csv(
         pa.BufferReader(pa.py_buffer(data)),
@@ -357,7 +346,7 @@ def _parse(data: bytes | memoryview, width: int, skip: Any = None) -> list[pa.Ch
         convert_options=csv.ConvertOptions(
             column_types=dict.fromkeys(names, pa.binary()), strings_can_be_null=False
         ),
-        memory_pool=_POOL,
+        memory_pool=pool,
     )
     columns: list[pa.ChunkedArray] = table.columns
     return columns
@@ -369,33 +358,39 @@ def _block(data: bytes | memoryview) -> int:
     return min(max(_BLOCK, 64 * first), len(data) + 1)
 
 
-def _join(parts: Sequence[str | Slot], values: Values, count: int) -> pa.Array:
+def _join(
+    parts: Sequence[str | Slot], values: Values, count: int, pool: pa.MemoryPool | None
+) -> pa.Array:
     """Put the parts of each line together."""
     merged: list[Any] = []
     for part in parts:
         if isinstance(part, str) and merged and isinstance(merged[-1], str):
             merged[-1] += part
         else:
-            merged.append(pc.cast(values[part], pa.string()) if isinstance(part, Slot) else part)
+            merged.append(_string(values[part], pool) if isinstance(part, Slot) else part)
     if len(merged) == 1 and isinstance(merged[0], str):
-        return pa.repeat(scalar(merged[0], pa.string()), count, memory_pool=_POOL)
+        return pa.repeat(scalar(merged[0], pa.string()), count, memory_pool=pool)
     texts = [scalar(p, pa.string()) if isinstance(p, str) else p for p in (*merged, "")]
-    return pc.binary_join_element_wise(*texts, memory_pool=_POOL)
+    return pc.binary_join_element_wise(*texts, memory_pool=pool)
 
 
-def _columns(shape: Shape, values: Values, count: int) -> Columns:
+def _string(value: pa.ChunkedArray, pool: pa.MemoryPool | None) -> pa.ChunkedArray:
+    return value if value.type == pa.string() else pc.cast(value, pa.string(), memory_pool=pool)
+
+
+def _columns(shape: Shape, values: Values, count: int, pool: pa.MemoryPool | None) -> Columns:
     """The columns of an action, from the values of its slots and the constants of its shape."""
     columns: Columns = {}
     for path, leaf in shape.leaves.items():
         kind = kind_of(shape, path)
         if kind is not None and leaf != Fixed(None) and _has_column(kind, path):
             kind = Kind.INT if kind is Kind.STATS and is_count(path) else kind
-            columns[".".join(path[1:])] = _column(kind, leaf, values, count)
+            columns[".".join(path[1:])] = _column(kind, leaf, values, count, pool)
     for path, (start, stop) in shape.spans.items():
         parts = shape.parts[start:stop]
         if kind_of(shape, path) is Kind.STATS:
             parts = [p.replace('\\"', '"') if isinstance(p, str) else p for p in parts]
-        columns[path[1]] = _join(parts, values, count)
+        columns[path[1]] = _join(parts, values, count, pool)
     return columns
 
 
@@ -405,26 +400,28 @@ def _has_column(kind: Kind, path: Path) -> bool:
     return kind is not Kind.JSON
 
 
-def _repeat(number: int, count: int) -> pa.Array:
+def _repeat(number: int, count: int, pool: pa.MemoryPool | None) -> pa.Array:
     try:
-        return pa.repeat(scalar(number, pa.int64()), count, memory_pool=_POOL)
+        return pa.repeat(scalar(number, pa.int64()), count, memory_pool=pool)
     except (pa.ArrowInvalid, OverflowError, ValueError):
         raise Odd from None
 
 
-def _column(kind: Kind, leaf: Leaf, values: Values, count: int) -> pa.Array:
+def _column(
+    kind: Kind, leaf: Leaf, values: Values, count: int, pool: pa.MemoryPool | None
+) -> pa.Array:
     if isinstance(leaf, Slot):
         if kind is Kind.INT and not pa.types.is_integer(values[leaf].type):
             raise Odd
-        value = values[leaf] if kind is Kind.INT else pc.cast(values[leaf], pa.string())
+        value = values[leaf] if kind is Kind.INT else _string(values[leaf], pool)
         return value.dictionary_encode() if kind is Kind.WORD else value
     if kind is Kind.BOOL:
         return flags(leaf.value is True, count)
     if kind is Kind.INT:
-        return _repeat(int(str(leaf.value)), count)
+        return _repeat(int(str(leaf.value)), count, pool)
     text = str(leaf.value).lower() if isinstance(leaf.value, bool) else str(leaf.value)
     if kind is Kind.WORD:
         return pa.DictionaryArray.from_arrays(
             pa.repeat(scalar(0, pa.int32()), count), array_of([text], pa.string())
         )
-    return pa.repeat(scalar(text, pa.string()), count, memory_pool=_POOL)
+    return pa.repeat(scalar(text, pa.string()), count, memory_pool=pool)

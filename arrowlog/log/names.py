@@ -22,6 +22,7 @@ _JSON_PART = re.compile(r"([0-9]+)\.checkpoint\.([0-9a-f]{12})\.([0-9]{5})\.json
 _PARQUET = re.compile(
     r"([0-9]+)\.checkpoint(?:\.([0-9a-f]{12}))?(?:\.([0-9]{5})-of-([0-9]{5}))?\.parquet"
 )
+_USUAL_NAMES = re.compile(r"(?:[0-9]{20}\.json)+")
 _MANIFEST = re.compile(r"([0-9]+)\.checkpoint\.json")
 
 
@@ -79,15 +80,11 @@ def read_listing(names: Iterable[str], checkpoint_names: Iterable[str] = ()) -> 
 
     What is none of these names is ignored, temporary files included.
     """
-    listing = Listing()
-    commits = listing.commits
-    for name in names:
+    commits, others = _usual(list(names))
+    listing = Listing(commits)
+    for name in others:
         if not name.endswith(".json"):
             continue
-        if len(name) == _USUAL and name[:20].isdigit() and name.isascii():
-            version = int(name[:20])
-            if version <= VERSION_MAX and commits.setdefault(version, name) is name:
-                continue
         stem = name[:-5]
         if stem.isdigit() and stem.isascii():
             _put(listing.commits, stem, name)
@@ -95,6 +92,25 @@ def read_listing(names: Iterable[str], checkpoint_names: Iterable[str] = ()) -> 
             _put(listing.json_checkpoints, stem, name)
     listing.parquet_checkpoints.update(_parquet(checkpoint_names))
     return listing
+
+
+def _usual(names: list[str]) -> tuple[dict[int, str], list[str]]:
+    """The commits by version if they are named as we do, and all other names.
+
+    Told for all at once: names of twenty digits in a row, none twice, are the versions between the
+    first and the last if there are as many of them.
+    """
+    own = [name for name in names if len(name) == _USUAL]
+    if not own or _USUAL_NAMES.fullmatch("".join(own)) is None:
+        return {}, names
+    own.sort()
+    first, last = int(own[0][:20]), int(own[-1][:20])
+    versions: Iterable[int] = range(first, last + 1)
+    if last > VERSION_MAX or len(set(own)) != len(own):
+        return {}, names
+    if last - first + 1 != len(own):
+        versions = [int(name[:20]) for name in own]
+    return dict(zip(versions, own, strict=True)), [n for n in names if len(n) != _USUAL]
 
 
 def part_of(name: str) -> tuple[str, int] | None:

@@ -71,11 +71,14 @@ def _follow(
     listing: Listing, base: int, stop: int | None
 ) -> tuple[tuple[tuple[int, str], ...], Gap | None]:
     """Commits right after `base`, until `stop`, the end, or a gap."""
-    later = sorted(v for v in listing.commits if v > base and (stop is None or v <= stop))
+    later = sorted(listing.commits)
+    if later and (later[0] <= base or (stop is not None and later[-1] > stop)):
+        later = [v for v in later if v > base and (stop is None or v <= stop)]
     contiguous = len(later)
     if later and later[-1] - base != len(later):
         contiguous = next(i for i, v in enumerate(later) if v != base + 1 + i)
-    commits = tuple((v, listing.commits[v]) for v in later[:contiguous])
+    found = later[:contiguous]
+    commits = tuple(zip(found, map(listing.commits.__getitem__, found), strict=True))
     gap = Gap(base + 1 + contiguous, later[contiguous]) if contiguous < len(later) else None
     return commits, gap
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.log.arrays import array_of, flags, number, same
-from arrowlog.log.decode import LINE_BITS
 from arrowlog.log.names import LOG
 from arrowlog.log.texts import json_column
+from arrowlog.log.window import LINE_BITS
 from arrowlog.state.checkpoint import json_name
 from arrowlog.state.load import list_log, load, read_commits
 

@@ -22,9 +22,9 @@ import pyarrow.compute as pc
 from arrowlog.errors import LogCorrupt
 from arrowlog.log.actions import FIELDS
 from arrowlog.log.arrays import number
-from arrowlog.log.decode import LINE_BITS
 from arrowlog.log.names import LOG
 from arrowlog.log.segment import checkpoint_versions
+from arrowlog.log.window import LINE_BITS
 from arrowlog.state.apply import check_readable, check_whole, keyed
 from arrowlog.state.load import stream
 

@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 
 from arrowlog.log.actions import REMOVE, SKIP, Kind
 from arrowlog.log.arrays import array_of, null, scalar
-from arrowlog.log.decode import LINE_BITS
 from arrowlog.log.lines import flatten
 from arrowlog.log.texts import add_objects
+from arrowlog.log.window import LINE_BITS
 from arrowlog.sql.past import line_of
 from arrowlog.state.files import Columns, files_table, snake
 

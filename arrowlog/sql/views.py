@@ -17,9 +17,9 @@ import pyarrow.compute as pc
 
 from arrowlog.errors import ArrowlogError, InvalidRequest
 from arrowlog.log.arrays import array_of, flags, same
-from arrowlog.log.decode import LINE_BITS
 from arrowlog.log.names import CHECKPOINTS, LOG, POINTER, part_of
 from arrowlog.log.schema import from_spark
+from arrowlog.log.window import LINE_BITS
 from arrowlog.scan.engine import quoted
 from arrowlog.sql import sheets
 from arrowlog.sql.lazy import Lazy, Ranges

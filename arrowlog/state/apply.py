@@ -11,10 +11,12 @@ import pyarrow.compute as pc
 
 from arrowlog.errors import LogCorrupt, UnsupportedProtocol
 from arrowlog.log.actions import Protocol
-from arrowlog.log.decode import LINE_BITS
+from arrowlog.log.arrays import scalar
 from arrowlog.log.encode import CHECKSUM
-from arrowlog.log.lines import info_of_row, read_info
+from arrowlog.log.infos import info_of_row
+from arrowlog.log.match import octets_of
 from arrowlog.log.schema import from_spark
+from arrowlog.log.window import LINE_BITS
 from arrowlog.state import replay
 from arrowlog.state.deferred import Deferred
 from arrowlog.state.snapshot import State
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
 
     from arrowlog.log.actions import Metadata
     from arrowlog.log.decode import Actions
-    from arrowlog.log.lines import Info
+    from arrowlog.log.infos import Info
 
 READER_VERSION = 3
 WRITER_VERSION = 3
@@ -101,7 +103,9 @@ def apply(
 
 def check_whole(actions: Actions) -> list[tuple[int, Info]]:
     """What commits say of themselves must be true; returns what they say."""
-    infos = [(seq, read_info(info)) for seq, info in actions.infos] + _info_rows(actions)
+    infos = _info_rows(actions)
+    for some in actions.infos:
+        infos += zip(some.seq.to_pylist(), some.found, strict=True)
     _check_counts(actions, infos)
     _check_sums(actions, infos)
     return infos
@@ -193,15 +197,21 @@ def _survivors(
     A few files that are all new are looked up right here: polars takes longer to start than that.
     """
     key = adds["key"]
-    if removes.num_rows == 0 and len(key) <= _FEW and pc.count_distinct(key).as_py() == len(key):
+    if removes.num_rows == 0 and len(key) <= _FEW and _text(key).n_unique() == len(key):
+        if not len(before):
+            return None, None
         touched = pc.is_in(before, value_set=key.combine_chunks())
         return (pc.invert(touched) if pc.any(touched).as_py() else None), None
-    old = pl.Series(pl.from_arrow(before), dtype=pl.String)
+    old = _text(before)
     kept, live = replay.survivors(old, _slim(adds), _slim(removes))
     return (
         None if kept is None else kept.to_arrow(),
         None if live is None else live.to_arrow(),
     )
+
+
+def _text(texts: pa.ChunkedArray) -> pl.Series:
+    return pl.Series(pl.from_arrow(texts), dtype=pl.String)
 
 
 def _slim(table: pa.Table) -> pl.DataFrame:
@@ -239,11 +249,26 @@ def _with_keys(table: pa.Table, root: str) -> tuple[pa.Table, bool]:
 
 
 def _mentions(texts: pa.ChunkedArray, *needles: str) -> bool:
-    """Whether any text has one of the needles in it."""
+    """Whether any text has one of the needles, of two letters each, in it.
+
+    polars is the fastest for many, and takes longer than that to start.
+    """
     if len(texts) > _FEW:
-        found = pl.Series(pl.from_arrow(texts), dtype=pl.String).str.contains_any(list(needles))
-        return bool(found.any())
+        return bool(_text(texts).str.contains_any(list(needles)).any())
+    every = octets_of([texts])
+    if not any(_may_have(chunk, *needle.encode()) for chunk in every.chunks for needle in needles):
+        return False
     return any(pc.any(pc.match_substring(texts, needle)).as_py() for needle in needles)
+
+
+def _may_have(octets: pa.Array, one: int, other: int) -> bool:
+    """Whether two bytes follow on each other. The end of one text and the next count, too."""
+    first = pc.bit_wise_xor(octets, scalar(one, pa.uint8()))
+    if pc.min(first).as_py() != 0:
+        return False
+    then = pc.bit_wise_xor(octets, scalar(other, pa.uint8()))
+    both = pc.bit_wise_or(first[:-1], then[1:])
+    return bool(pc.min(both).as_py() == 0)
 
 
 def spellings(root: str) -> list[str]:

@@ -83,6 +83,7 @@ class Follower:
         self._lock = RLock()
         self._cache = Cache(_seconds(config))
         self._refreshing: Thread | None = None
+        self._listed = time.monotonic()
         self._listing: Listing | None = list_log(store)
         _OPEN.add(self)
 
@@ -286,13 +287,16 @@ class Follower:
         raise AssertionError  # the loop either returns or raises
 
     def _reload(self, *, strict: bool | None) -> None:
-        listing = self._listing or list_log(self.store)
-        self._listing = None  # what the constructor saw is used once
+        if self._listing is None:
+            self._listed = time.monotonic()
+            self._listing = list_log(self.store)
+        listing, self._listing = self._listing, None  # what the constructor saw is used once
         snapshot = self._load(listing, None, strict=strict)
         name = listing.commits.get(snapshot.version)
         stat = None if name is None else self.store.stat(f"{LOG}/{name}")
         self.odd = bool(set(map(len, listing.commits.values())) - {len(commit_name(0))})
         self.latest = snapshot
+        self.asked = self._listed
         self._mark = None if name is None else Mark(snapshot.version, name, stat)
 
     def _catch_up(self) -> bool:

@@ -1,6 +1,6 @@
 """From a store to a state: pick the files, read and decode them, replay.
 
-The only module of this room that asks a store.
+With `reading`, the only module of this room that asks a store.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -22,31 +21,28 @@ from arrowlog.errors import (
     TableNotFound,
 )
 from arrowlog.log.checkpoint import Manifest, to_lines
-from arrowlog.log.decode import Actions, Decoding, begin
+from arrowlog.log.decode import Actions
 from arrowlog.log.envelope import unwrap
-from arrowlog.log.lines import protocol_of
 from arrowlog.log.names import CHECKPOINTS, LOG, Listing, read_listing
 from arrowlog.log.segment import Gap, Segment, earliest, plan
 from arrowlog.log.window import Window
-from arrowlog.state.apply import apply, check_readable, check_whole, compact, schema_of
+from arrowlog.state.apply import apply, check_whole, compact, schema_of
 from arrowlog.state.deferred import Deferred, Rows
 from arrowlog.state.files import files_table
 from arrowlog.state.foreign import read_foreign
 from arrowlog.state.parquet import open_checkpoint, verify
 from arrowlog.state.parts import Parts
+from arrowlog.state.reading import Reading
 from arrowlog.state.snapshot import Report, Snapshot, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from concurrent.futures import Executor
 
     from arrowlog.config import Config
     from arrowlog.log.store import Store
     from arrowlog.state.apply import Change
 
-_WINDOW_BYTES = 6 << 20
 _TAIL_MAX = 50_000  # files after a checkpoint that are not worth reading all of it for
-_BUSY_MAX = 2  # windows that are decoded while the next is read
 
 
 @dataclass(slots=True)
@@ -313,7 +309,7 @@ def _read_json(work: _Loading, listing: Listing, version: int) -> State:
     for part, lines in zip(names, plain, strict=True):
         window.append(part, version, lines)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        actions = _finish(work, window, _begin(work, window, pool))
+        actions = Reading(work.store, work.config).decoded(window, pool)
     if not actions.metadata:
         raise LogCorrupt("the checkpoint has no metaData.", file=file, version=version)
     state = apply(None, actions, version, work.store.root, outside=work.outside).state
@@ -383,73 +379,16 @@ def _get(work: _Loading, keys: Sequence[str]) -> list[bytes]:
 
 
 def stream(store: Store, config: Config, commits: Sequence[tuple[int, str]]) -> Iterator[Actions]:
-    """The actions of commits a window at a time, for those who need not have all at once."""
-    yield from _windows(_Loading(store, config, outside=True), commits)
+    """The actions of commits some at a time, for those who need not have all at once."""
+    for run in Reading(store, config).runs(commits):
+        yield run.actions
 
 
 def _read(work: _Loading, commits: Sequence[tuple[int, str]]) -> Actions:
     """All actions of the commits."""
     actions = Actions()
-    for found in _windows(work, commits):
-        actions.extend(found)
+    for run in Reading(work.store, work.config).runs(commits):
+        work.files_read += run.commits
+        work.bytes_read += run.size
+        actions.extend(run.actions)
     return actions
-
-
-def _windows(work: _Loading, commits: Sequence[tuple[int, str]]) -> Iterator[Actions]:
-    """Actions by windows: one is read while the ones before it are decoded."""
-    free: list[Window] = []
-    busy: deque[tuple[Window, Decoding]] = deque()
-    start = 0
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        while start < len(commits):
-            if len(busy) >= _BUSY_MAX:
-                free.append(busy[0][0])
-                yield _finish(work, *busy.popleft())
-            window = free.pop() if free else Window(work.config.max_decompressed_bytes)
-            try:
-                start += _fill(work, window, commits[start:])
-                alone = start == len(commits) and not busy
-                busy.append((window, _begin(work, window, None if alone else pool)))
-            except Exception:
-                while busy:  # what is wrong in an earlier file comes first
-                    _finish(work, *busy.popleft())
-                raise
-        while busy:
-            yield _finish(work, *busy.popleft())
-
-
-def _fill(work: _Loading, window: Window, commits: Sequence[tuple[int, str]]) -> int:
-    """Read commits into a window, as many as it should hold; returns how many."""
-    window.clear()
-    keys = [f"{LOG}/{name}" for _, name in commits]
-    versions = [version for version, _ in commits]
-    count, size = work.store.read_into(window, keys, versions, _WINDOW_BYTES)
-    work.files_read += count
-    work.bytes_read += size
-    return count
-
-
-def _begin(work: _Loading, window: Window, pool: Executor | None) -> Decoding:
-    try:
-        return begin(window, pool, columnar=work.config.use_optimized)
-    except LogCorrupt:
-        _check_protocols(work, window)
-        raise
-
-
-def _finish(work: _Loading, window: Window, decoding: Decoding) -> Actions:
-    """What the window says; it can be used again."""
-    try:
-        return decoding.finish()
-    except LogCorrupt:
-        _check_protocols(work, window)
-        raise
-
-
-def _check_protocols(work: _Loading, window: Window) -> None:
-    """What cannot be decoded may be from a newer protocol: then say that instead."""
-    texts = [text for _, _, text in window.apart] + bytes(window.data[: window.size]).split(b"\n")
-    for text in texts:
-        protocol = protocol_of(text)
-        if protocol is not None:
-            check_readable(protocol, work.store.root)

@@ -14,7 +14,7 @@ import polars as pl
 
 from arrowlog.errors import InvalidRequest
 from arrowlog.log.envelope import unwrap
-from arrowlog.log.lines import commit_time
+from arrowlog.log.infos import commit_time
 from arrowlog.log.names import LOG
 
 if TYPE_CHECKING:

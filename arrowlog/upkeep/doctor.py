@@ -19,10 +19,10 @@ import pyarrow as pa
 from arrowlog.commit.clock import SystemClock
 from arrowlog.config import resolve
 from arrowlog.errors import ArrowlogError, ArrowlogWarning, LogCorrupt, UnsupportedProtocol
-from arrowlog.log.decode import LINE_BITS
 from arrowlog.log.names import CHECKPOINTS, LOG, POINTER, Listing, commit_name
 from arrowlog.log.segment import checkpoint_versions, earliest
 from arrowlog.log.store import open_store
+from arrowlog.log.window import LINE_BITS
 from arrowlog.state.apply import check_writable, keyed
 from arrowlog.state.load import load, read_commits
 from arrowlog.upkeep.checkup import Limits, examine_files, examine_skips

@@ -26,7 +26,7 @@ from arrowlog.errors import InvalidRequest, LogCorrupt, StoreUnavailable, TableN
 from arrowlog.log.arrays import flags
 from arrowlog.log.encode import CHECKSUM, add_lines, first_commit, line
 from arrowlog.log.envelope import Packing, crc32, unwrap, wrap
-from arrowlog.log.lines import info_of, read_info
+from arrowlog.log.infos import info_of, read_info
 from arrowlog.log.names import (
     CHECKPOINTS,
     LOG,

@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 from arrowlog.errors import LogCorrupt
 from arrowlog.log.actions import SKIP
 from arrowlog.log.arrays import number
-from arrowlog.log.decode import LINE_BITS, Actions, decode
+from arrowlog.log.decode import Actions, decode
 from arrowlog.log.envelope import unwrap
 from arrowlog.log.names import LOG
-from arrowlog.log.window import Window
+from arrowlog.log.window import LINE_BITS, Window
 from arrowlog.state.apply import keyed
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from arrowlog.log.envelope import CODECS, unwrap, wrap
 from arrowlog.log.store import LocalStore, open_store
 from arrowlog.log.store.memory import MemoryStore
 from arrowlog.log.store.remote import FsspecStore
-from arrowlog.log.window import Window
+from arrowlog.log.window import LINE_BITS, Window
 
 LOG = "_transaction_log"
 ENOUGH = 1 << 30
@@ -32,8 +32,13 @@ def log(size):
 
 def restored(window):
     """The files in a window, put together again from what was left in and what was set apart."""
-    kept = bytes(window.data[: window.size]).split(b"\n")[:-1]
-    apart = {(file, line): text for file, line, text in window.apart}
+    with window.view as view:
+        kept = bytes(view).split(b"\n")[:-1]
+    apart = {
+        divmod(seq, 1 << LINE_BITS): text[:-1]
+        for some in window.apart
+        for seq, text in zip(some.seq.to_pylist(), some.lines.to_pylist(), strict=True)
+    }
     files = []
     for file, lines in enumerate(window.lines):
         texts = [

@@ -1,78 +1,140 @@
 """Two ways into the buffer, one result: a file at a time in place, or many small ones together."""
 
+from itertools import accumulate
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from arrowlog.errors import LogCorrupt
-from arrowlog.log.envelope import wrap
-from arrowlog.log.window import Window
+from arrowlog.log.envelope import crc32, wrap
+from arrowlog.log.window import LINE_BITS, Window
 
+SUMMED = b'{"commitInfo":{"checksum":"crc32:00000000"}}'
 LINES = st.sampled_from(
     [
         b'{"add":{"path":"a"}}',
         b'{"commitInfo":{}}',
+        SUMMED,
         b"",
         b" ",
         b'{"add":1}',
         b"x",
         b"\r",
         b'{"remove":{}}',
+        '{"add":"ü\u2028"}'.encode(),
     ]
 )
 FILES = st.lists(
-    st.tuples(st.lists(LINES, min_size=1, max_size=5), st.booleans()).map(
-        lambda found: b"\n".join(found[0]) + (b"\n" if found[1] else b"")
-    ),
-    max_size=6,
-).map(lambda files: [text for text in files if text])
+    st.tuples(
+        st.lists(LINES, min_size=1, max_size=5),
+        st.booleans(),
+        st.sampled_from(["none", "none", "gzip", "zstd"]),
+    ).map(lambda found: (b"\n".join(found[0]) + (b"\n" if found[1] else b""), found[2])),
+    max_size=20,
+).map(lambda files: [(text, codec) for text, codec in files if text])
 
 
-def content(window):
-    return (
-        bytes(window.data[: window.size]),
-        window.names,
-        window.versions,
-        window.lines,
-        window.kept,
-        window.firsts,
-        window.apart,
-    )
+def ended(text):
+    return text if text.endswith(b"\n") else text + b"\n"
+
+
+def kept(window):
+    """The lines that were left in, by their numbers."""
+    numbers = [number for some in window.numbers for number in some.to_pylist()]
+    with window.view as view:
+        texts = bytes(view).split(b"\n")[:-1]
+    assert numbers == sorted(numbers)
+    return dict(zip(numbers, texts, strict=True))
+
+
+def apart(window):
+    """The lines that were set apart, by their numbers."""
+    found = {}
+    for some in window.apart:
+        texts = some.lines.to_pylist()
+        assert all(text.endswith(b"\n") for text in texts)
+        found |= dict(zip(some.seq.to_pylist(), (text[:-1] for text in texts), strict=True))
+    return found
+
+
+def expected(texts):
+    lines = [ended(text).split(b"\n")[:-1] for text in texts]
+    return {
+        (file << LINE_BITS) + number: line
+        for file, found in enumerate(lines)
+        for number, line in enumerate(found, 1)
+    }
+
+
+def sums(texts):
+    heads = [ended(text).partition(b"\n") for text in texts]
+    return {
+        file: crc32(rest)
+        for file, (head, _, rest) in enumerate(heads)
+        if b'"checksum":"crc32:' in head
+    }
+
+
+def check(window, names, texts):
+    assert kept(window) | apart(window) == expected(texts)
+    assert not kept(window).keys() & apart(window).keys()
+    assert window.kept == len(kept(window))
+    assert window.lines == [ended(text).count(b"\n") for text in texts]
+    assert window.names == names
+    assert window.versions == list(range(len(texts)))
+    assert window.sums == sums(texts)
 
 
 @given(FILES)
-def test_both_ways_give_the_same(texts):
-    names = [f"{number}.json" for number in range(len(texts))]
-    one, many = Window(1 << 20), Window(1 << 20)
-    for number, text in enumerate(texts):
-        one.append(names[number], number, text)
-    many.extend(names, list(range(len(texts))), texts)
-    assert content(one) == content(many)
+def test_one_by_one_no_line_is_lost(files):
+    window, names = Window(1 << 20), [f"{number}.json" for number in range(len(files))]
+    for number, (text, _) in enumerate(files):
+        window.append(names[number], number, text)
+    check(window, names, [text for text, _ in files])
 
 
-@given(FILES)
-def test_no_line_is_lost(texts):
+@given(FILES, st.integers(0, 20))
+def test_together_no_line_is_lost_and_only_adds_are_left_in(files, cut):
+    window, names = Window(1 << 20), [f"{number}.json" for number in range(len(files))]
+    raws = [wrap(text, codec) for text, codec in files]
+    for part in (slice(0, cut), slice(cut, None)):
+        ends = list(accumulate(map(len, raws[part])))
+        numbers = list(range(len(files)))[part]
+        window.put(names[part], numbers, b"".join(raws[part]), ends)
+    check(window, names, [text for text, _ in files])
+    if cut == 0 and len(files) >= 8:
+        assert all(line.startswith(b'{"add":') for line in kept(window).values())
+        assert not any(line.startswith(b'{"add":') for line in apart(window).values())
+
+
+@given(FILES, FILES, FILES)
+def test_one_by_one_and_together_go_into_one_window(first, then, last):
     window = Window(1 << 20)
-    window.extend([str(n) for n in range(len(texts))], list(range(len(texts))), texts)
-    kept = bytes(window.data[: window.size]).split(b"\n")[:-1]
-    expected = []
-    for text in texts:
-        expected += (text if text.endswith(b"\n") else text + b"\n").split(b"\n")[:-1]
-    assert sorted([*kept, *(text for _, _, text in window.apart)]) == sorted(expected)
-    assert sum(window.lines) == len(expected)
-    assert sum(window.kept) == len(kept)
+    files = [text for text, _ in (*first, *then, *last)]
+    names = [f"{number}.json" for number in range(len(files))]
+    for number, (text, _) in enumerate(first):
+        window.append(names[number], number, text)
+    part = slice(len(first), len(first) + len(then))
+    texts = [text for text, _ in then]
+    ends = list(accumulate(map(len, texts)))
+    window.put(names[part], list(range(len(files)))[part], b"".join(texts), ends)
+    for number in range(part.stop, len(files)):
+        window.append(names[number], number, files[number])
+    check(window, names, files)
 
 
 def test_files_are_unpacked_and_the_buffer_is_used_again():
     window = Window(1 << 20)
     big = b'{"add":{"path":"a"}}\n' * 20_000
-    window.fill(["a", "b"], [1, 2], [wrap(big, "gzip"), wrap(big, "zstd")])
-    assert window.size == 2 * len(big)
+    raws = [wrap(big, "gzip"), wrap(big, "zstd"), big]
+    window.fill(["a", "b", "c"], [1, 2, 3], raws)
+    assert window.size == 3 * len(big)
     before = window.data
     window.clear()
     window.append("c", 3, big)
     assert window.data is before
-    assert content(window)[0] == big
+    assert bytes(window.view) == big
 
 
 def test_a_file_beyond_the_limit_is_refused():
@@ -80,3 +142,14 @@ def test_a_file_beyond_the_limit_is_refused():
         Window(10).append("f", 0, b"x" * 11)
     with pytest.raises(LogCorrupt, match="empty"):
         Window(10).append("f", 0, b"")
+
+
+@pytest.mark.parametrize(("wrong", "told"), [(b"x" * 11, "more than 10 bytes"), (b"", "empty")])
+@pytest.mark.parametrize("at", [0, 5, 11])
+def test_of_many_the_wrong_one_is_named(wrong, told, at):
+    raws = [b"x" * 9 + b"\n"] * 12
+    raws[at] = wrong
+    names = [str(number) for number in range(12)]
+    with pytest.raises(LogCorrupt, match=told) as caught:
+        Window(10).put(names, list(range(12)), b"".join(raws), list(accumulate(map(len, raws))))
+    assert caught.value.file == str(at)

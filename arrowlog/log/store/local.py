@@ -7,9 +7,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, BinaryIO
 from uuid import uuid4
 
-from arrowlog.log.envelope import unwrap
 from arrowlog.log.names import LOG
 from arrowlog.log.store.base import Outcome, Stat, unavailable, walked
+from arrowlog.log.window import SMALL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from arrowlog.log.window import Window
 
-_SMALL = 1 << 16
-_BATCH = 1 << 18
+_PAGE = 4096
+_STAGE_MAX = 1 << 24
 _PIECE = 1 << 22
 _BINARY = getattr(os, "O_BINARY", 0)
 _NAMELESS = getattr(os, "O_TMPFILE", None)
@@ -42,7 +42,7 @@ class LocalStore:
         """Read a file."""
         descriptor = _open(self._path(key))
         try:
-            return _rest(descriptor, os.read(descriptor, _SMALL))
+            return _rest(descriptor, os.read(descriptor, SMALL))
         except OSError as error:
             raise unavailable("read", self._path(key), error) from error
         finally:
@@ -76,37 +76,61 @@ class LocalStore:
         self, window: Window, keys: Sequence[str], versions: Sequence[int], enough: int
     ) -> tuple[int, int]:
         """Small files together; a large one straight into the window."""
-        total = done = size = 0
-        small: list[bytes] = []
-        for done, key in enumerate(keys):
-            if window.size + size >= enough:
-                break
-            descriptor = _open(f"{self.root}/{key}")
-            try:
-                data = os.read(descriptor, _SMALL)
-                if len(data) < _SMALL and not os.read(descriptor, 1):
-                    small.append(unwrap(data, key, window.limit))
-                    size += len(small[-1])
-                    total += len(data)
-                    if size >= _BATCH:  # memory that is given back is used again for the next
-                        if not window.size:
-                            window.reserve(min(len(keys) * size // len(small), enough)).release()
-                        _flush(window, keys, versions, done + 1, small)
-                        size = 0
-                    continue
-                _flush(window, keys, versions, done, small)
-                size = 0
-                length = _read_all(descriptor, window)
-            except OSError as error:
-                raise unavailable("read", self._path(key), error) from error
-            finally:
-                os.close(descriptor)
-            window.accept(key, versions[done], length)
-            total += length
-        else:
-            done = len(keys)
-        _flush(window, keys, versions, done, small)
+        total = done = 0
+        while done < len(keys) and window.size < enough:
+            stage = window.stage(min(enough, _STAGE_MAX) + SMALL)
+            ends = self._read_small(stage, keys[done:], enough - window.size)
+            if ends:
+                part = slice(done, done + len(ends))
+                window.put(keys[part], versions[part], stage[: ends[-1]], ends)
+                done += len(ends)
+                total += ends[-1]
+            else:
+                length = self._read_large(window, keys[done])
+                window.accept(keys[done], versions[done], length)
+                done += 1
+                total += length
         return done, total
+
+    def _read_small(self, stage: memoryview, keys: Sequence[str], enough: int) -> list[int]:
+        """Collect small files, up to the first that is not; returns where each of them ends.
+
+        This loop is most of what opening many small commits costs: nothing may be added to it. A
+        read that gives less than it was asked for has met the end of the file, unless it stops at
+        the end of a page: what keeps a page from being read keeps all of it.
+        """
+        opened, read, close, flags = os.open, os.readv, os.close, os.O_RDONLY | _BINARY
+        prefix, key = f"{self.root}/", ""
+        at, room = 0, min(enough, len(stage) - SMALL)
+        ends: list[int] = []
+        try:
+            for key in keys:
+                descriptor = opened(prefix + key, flags)
+                try:
+                    got = read(descriptor, [stage[at : at + SMALL]])
+                    if got == SMALL or (got % _PAGE == 0 and os.read(descriptor, 1)):
+                        break
+                finally:
+                    close(descriptor)
+                at += got
+                ends.append(at)
+                if at >= room:
+                    break
+        except (FileNotFoundError, NotADirectoryError):
+            raise FileNotFoundError(self._path(key)) from None
+        except OSError as error:
+            raise unavailable("read", self._path(key), error) from error
+        return ends
+
+    def _read_large(self, window: Window, key: str) -> int:
+        """Put a file into the free end of the window; returns its length."""
+        descriptor = _open(self._path(key))
+        try:
+            return _read_all(descriptor, window)
+        except OSError as error:
+            raise unavailable("read", self._path(key), error) from error
+        finally:
+            os.close(descriptor)
 
     def list_from(self, folder: str, start: str = "") -> list[str]:
         """Names in a folder."""
@@ -310,18 +334,8 @@ def _open(path: str) -> int:
         raise unavailable("read", path, error) from error
 
 
-def _flush(
-    window: Window, keys: Sequence[str], versions: Sequence[int], done: int, small: list[bytes]
-) -> None:
-    """Put the last small files before number `done` into the window."""
-    part = slice(done - len(small), done)
-    window.extend(keys[part], versions[part], small)
-    small.clear()
-
-
 def _read_all(descriptor: int, window: Window) -> int:
     """Put a file into the free end of the window; returns its length."""
-    os.lseek(descriptor, 0, os.SEEK_SET)
     length, room = 0, os.fstat(descriptor).st_size + 1
     while True:
         with window.reserve(room) as free:
@@ -336,11 +350,11 @@ def _read_all(descriptor: int, window: Window) -> int:
 
 def _rest(descriptor: int, data: bytes) -> bytes:
     """All of a file whose first bytes have been read."""
-    if len(data) < _SMALL:
+    if len(data) < SMALL:
         return data
     parts = [data]
     size = max(os.fstat(descriptor).st_size - len(data), 0) + 1
-    while part := os.read(descriptor, max(size, _SMALL)):
+    while part := os.read(descriptor, max(size, SMALL)):
         parts.append(part)
         size -= len(part)
     return b"".join(parts)

@@ -1,0 +1,147 @@
+"""From commits in a store to actions: runs of them are read and decoded side by side.
+
+A thread takes a run of commits from the disk to columns, because most of both is done outside
+Python's lock: the system's calls to read small files, and Arrow's kernels. How many commits make a
+run is guessed by their size; what a run was too short for is read next.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from threading import Lock
+from typing import TYPE_CHECKING, NamedTuple
+
+from arrowlog.errors import LogCorrupt
+from arrowlog.log.arrays import THRIFTY
+from arrowlog.log.decode import Actions, begin
+from arrowlog.log.lines import protocol_of
+from arrowlog.log.match import PIECE
+from arrowlog.log.names import LOG
+from arrowlog.log.window import Window
+from arrowlog.state.apply import check_readable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Executor, Future
+
+    import pyarrow as pa
+
+    from arrowlog.config import Config
+    from arrowlog.log.store import Store
+
+_RUN_MAX = 6 << 20  # bytes of a run
+_RUN_MIN = 1 << 20
+_RUNS = 3  # for each thread, where there are enough commits
+_GUESS = 4096  # bytes of a commit, where asking costs a request
+
+
+class Run(NamedTuple):
+    """What some commits say, how many they are, and their size in the store."""
+
+    actions: Actions
+    commits: int
+    size: int
+
+
+class Reading:
+    """Where commits are read from, and the buffers for it, which are used again."""
+
+    def __init__(self, store: Store, config: Config) -> None:
+        """Nothing is read yet."""
+        self._store = store
+        self._config = config
+        self._memory: pa.MemoryPool | None = None
+        self._free: list[Window] = []
+        # A store over a network reads many files at once by itself, and no more than it may.
+        self._turn = nullcontext() if store.cheap_stat else Lock()
+
+    def runs(self, commits: Sequence[tuple[int, str]]) -> Iterator[Run]:
+        """All commits, in order, some at a time."""
+        if not commits:
+            return
+        size = self._guess(commits)
+        workers = max(os.cpu_count() or 1, 2)
+        with ThreadPoolExecutor(workers) as readers, ThreadPoolExecutor(workers) as cutters:
+            if size * len(commits) > _RUN_MAX:
+                enough = size * len(commits) // (_RUNS * workers)
+                enough = min(max(enough, _RUN_MIN), _RUN_MAX)
+                self._memory = THRIFTY
+
+                def run(part: Sequence[tuple[int, str]]) -> Future[Run]:
+                    return readers.submit(self._run, part, 2 * enough, cutters)
+
+                yield from _in_turn(run, commits, size, enough, workers)
+                return
+            while commits:
+                found = self._run(commits, _RUN_MAX, cutters)
+                yield found
+                commits = commits[found.commits :]
+
+    def _guess(self, commits: Sequence[tuple[int, str]]) -> int:
+        """How large a commit may be."""
+        if not self._store.cheap_stat:
+            return _GUESS
+        found = self._store.stat(f"{LOG}/{commits[len(commits) // 2][1]}")
+        return _GUESS if found is None else max(found.size, 1)
+
+    def _run(self, commits: Sequence[tuple[int, str]], enough: int, cutters: Executor) -> Run:
+        """Read and decode commits, as many as make about `enough` bytes."""
+        limit = self._config.max_decompressed_bytes
+        window = self._free.pop() if self._free else Window(limit, self._memory)
+        versions = [version for version, _ in commits]
+        keys = [f"{LOG}/{name}" for _, name in commits]
+        with self._turn:
+            count, size = self._store.read_into(window, keys, versions, enough)
+        actions = self.decoded(window, cutters)
+        window.clear()
+        self._free.append(window)
+        return Run(actions, count, size)
+
+    def decoded(self, window: Window, cutters: Executor) -> Actions:
+        """What a window says. Of a large one, pieces are decoded side by side."""
+        pool = cutters if window.size > PIECE else None
+        try:
+            return begin(window, pool, columnar=self._config.use_optimized).finish()
+        except LogCorrupt:
+            self._check_protocols(window)
+            raise
+
+    def _check_protocols(self, window: Window) -> None:
+        """What cannot be decoded may be from a newer protocol: then say that instead."""
+        texts = [text for apart in window.apart for text in apart.lines.to_pylist()]
+        texts += bytes(window.view).split(b"\n")
+        for text in texts:
+            protocol = protocol_of(text)
+            if protocol is not None:
+                check_readable(protocol, self._store.root)
+
+
+def _in_turn(
+    run: Callable[[Sequence[tuple[int, str]]], Future[Run]],
+    commits: Sequence[tuple[int, str]],
+    size: int,
+    enough: int,
+    workers: int,
+) -> Iterator[Run]:
+    """Runs of about `enough` bytes, `workers` of them and one more on their way."""
+    busy: deque[tuple[Sequence[tuple[int, str]], Future[Run]]] = deque()
+    start = 0
+    try:
+        while busy or start < len(commits):
+            while start < len(commits) and len(busy) <= workers:
+                part = commits[start : start + max(enough // size, 1)]
+                busy.append((part, run(part)))
+                start += len(part)
+            part, future = busy.popleft()
+            found = future.result()
+            size = max(found.size // found.commits, 1)
+            rest = part[found.commits :]
+            if rest:  # they are larger than was guessed
+                busy.appendleft((rest, run(rest)))
+            yield found
+    finally:
+        for _, future in busy:
+            future.cancel()
