@@ -7,6 +7,7 @@ value and what is allowed.
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import Field, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
@@ -80,8 +81,23 @@ def _one_of(*allowed: str) -> Callable[[object], str]:
     return parse
 
 
-def _setting(key: str, default: Any, parse: Callable[[object], object], doc: str) -> Any:
-    return field(default=default, metadata={"key": PREFIX + key, "parse": parse, "doc": doc})
+def _folder(value: object) -> str:
+    if isinstance(value, str | os.PathLike) and str(value).strip():
+        return os.path.abspath(os.path.expanduser(os.fspath(value)))
+    raise ValueError("the path of a folder")
+
+
+def _setting(
+    key: str,
+    default: Any,
+    parse: Callable[[object], object],
+    doc: str,
+    *,
+    table: bool = True,
+) -> Any:
+    """One setting; without `table`, no table may have its readers do it."""
+    known = {"key": PREFIX + key, "parse": parse, "doc": doc, "table": table}
+    return field(default=default, metadata=known)
 
 
 _MANY = 1 << 31
@@ -199,6 +215,16 @@ class Config:
     history_memory: int = _setting(
         "history.maxMemory", 256 * MIB, parse_bytes, "decoded history beyond it goes to a file"
     )
+    snapshot_cache_path: str | None = _setting(
+        "snapshotCache.path",
+        None,
+        _folder,
+        "a folder of this machine for copies of the last snapshot; none are made without it",
+        table=False,
+    )
+    snapshot_cache_max_size: int = _setting(
+        "snapshotCache.maxSize", 256 * MIB, parse_bytes, "no larger copy is made", table=False
+    )
     given: frozenset[str] = field(default=frozenset(), repr=False)  # what somebody has set
 
 
@@ -238,7 +264,8 @@ def resolve(
                 if strict:
                     raise InvalidRequest(f"There is no option {key!r}.", next=_nearest(key))
                 continue
-            chosen[item.name] = item, key, value
+            if source is not table or item.metadata["table"]:
+                chosen[item.name] = item, key, value
     # Only what wins is looked at: nobody is kept from work by a value that is not in force.
     values: dict[str, Any] = {name: _parse(*found) for name, found in chosen.items()}
     return Config(**values, given=frozenset(values))

@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from arrowlog.commit.transaction import Clock
     from arrowlog.config import Config
     from arrowlog.log.store import Store
-    from arrowlog.state.follow import Follower, Mark
+    from arrowlog.state.copies import Mark
+    from arrowlog.state.follow import Follower
     from arrowlog.state.snapshot import Snapshot, State
 
 _OWN_MAX = 100_000

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from threading import RLock, Thread
 from typing import TYPE_CHECKING
 from weakref import WeakSet
@@ -20,6 +19,7 @@ from arrowlog.log.names import LOG, POINTER, commit_name, read_listing
 from arrowlog.log.segment import earliest, plan
 from arrowlog.state.cache import Cache
 from arrowlog.state.checkpoint import read_pointer
+from arrowlog.state.copies import Copies, Copy, Mark
 from arrowlog.state.load import follow, list_log, load
 from arrowlog.state.travel import version_at
 
@@ -34,21 +34,14 @@ if TYPE_CHECKING:
     from arrowlog.state.snapshot import Snapshot
 
 _PROBES_MAX = 16
+_SAVE_COMMITS = 64  # news that are worth a new copy
+_SETTLED_MS = 2000
 FRESH_SECONDS = 30.0  # no clean-up takes away what is younger, so what comes next is next to it
 
 
 def open_followers() -> list[Follower]:
     """Those of the tables that are open in this process."""
     return list(_OPEN)
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A commit by which a log is known again: its name, and what the store said of it."""
-
-    version: int
-    name: str
-    stat: Stat | None
 
 
 class Follower:
@@ -83,9 +76,63 @@ class Follower:
         self._lock = RLock()
         self._cache = Cache(_seconds(config))
         self._refreshing: Thread | None = None
-        self._listed = time.monotonic()
-        self._listing: Listing | None = list_log(store)
+        self._listing: Listing | None = None
+        self._unsaved = 0  # commits that were read since a copy was made
+        if not self._recall():
+            self._list_all()
         _OPEN.add(self)
+
+    @property
+    def _copies(self) -> Copies | None:
+        config = self.config
+        if config.snapshot_cache_path is None or not config.cache_enabled:
+            return None
+        return Copies(config.snapshot_cache_path, config.snapshot_cache_max_size)
+
+    def _recall(self) -> bool:
+        """Begin with the copy that another process left, if the log bears it out.
+
+        On a disk, a folder that has not changed has no news, and the last commit stands for all:
+        nobody changes a commit, and a table that is made anew has another. Else the log is listed,
+        and what came after is read.
+        """
+        copies = self._copies
+        copy = copies and copies.recall(self.store.root, outside=self.outside)
+        if not copy:
+            return False
+        self._list_from_now()
+        self.latest, self._mark = copy.snapshot, copy.mark
+        if copy.folder is not None and copy.folder == self._folder and self.unchanged():
+            self.asked = self._listed
+            return True
+        if self._catch_up():
+            self.asked = self._listed
+            return True
+        self.latest = self._mark = None
+        return False
+
+    def _save(self) -> None:
+        """Leave a copy for the next process, where one is wanted and tells enough news."""
+        copies, latest, mark = self._copies, self.latest, self._mark
+        if copies is None or latest is None or mark is None or latest.report.warnings:
+            return
+        if self._unsaved < _SAVE_COMMITS or mark.version != latest.version:
+            return
+        self._unsaved = 0
+        copies.save(self.store.root, Copy(latest, mark, self._folder), outside=self.outside)
+
+    def _list_from_now(self) -> None:
+        """Note when the log was looked at, and what its folder was like, before it is listed."""
+        self._listed = time.monotonic()
+        found = self.store.stat(LOG) if self.store.cheap_stat else None
+        # Times are coarse: a folder that has just changed may change again in the same instant.
+        settled = found is not None and time.time() * 1000 - found.mtime_ms > _SETTLED_MS
+        self._folder = found.tag if found is not None and settled else None
+
+    def _list_all(self) -> Listing:
+        self._list_from_now()
+        self._listing = list_log(self.store)
+        return self._listing
 
     @property
     def stats(self) -> CacheStats:
@@ -175,6 +222,7 @@ class Follower:
             self.asked = time.monotonic()
             self.outdated = False
             self.looks += 1
+            self._save()
             return self.latest
 
     def _whole(self, strict: bool | None) -> bool:  # noqa: FBT001 -- what the caller was given
@@ -225,6 +273,8 @@ class Follower:
         with self._lock:
             self.latest = self._mark = None
             self._cache.clear()
+            if self._copies is not None:
+                self._copies.drop(self.store.root, outside=self.outside)
 
     def advance(self, version: int) -> Snapshot:
         """The snapshot at a version that is known to follow the latest one."""
@@ -287,17 +337,22 @@ class Follower:
         raise AssertionError  # the loop either returns or raises
 
     def _reload(self, *, strict: bool | None) -> None:
-        if self._listing is None:
-            self._listed = time.monotonic()
-            self._listing = list_log(self.store)
-        listing, self._listing = self._listing, None  # what the constructor saw is used once
+        listing = self._listing or self._list_all()
+        self._listing = None  # what the constructor saw is used once
+        before = self._stat_of(listing, listing.newest) if self._copies else None
         snapshot = self._load(listing, None, strict=strict)
         name = listing.commits.get(snapshot.version)
-        stat = None if name is None else self.store.stat(f"{LOG}/{name}")
+        stat = self._stat_of(listing, snapshot.version)
         self.odd = bool(set(map(len, listing.commits.values())) - {len(commit_name(0))})
         self.latest = snapshot
         self.asked = self._listed
+        # A commit that was put in the place of another meanwhile is not what was read.
+        self._unsaved = _SAVE_COMMITS if before == stat else 0
         self._mark = None if name is None else Mark(snapshot.version, name, stat)
+
+    def _stat_of(self, listing: Listing, version: int) -> Stat | None:
+        name = listing.commits.get(version)
+        return None if name is None else self.store.stat(f"{LOG}/{name}")
 
     def _catch_up(self) -> bool:
         """Read the commits after the latest snapshot; False if it is no longer part of the log."""
@@ -319,6 +374,7 @@ class Follower:
                 return False
             version, name = commits[-1]
             self._mark = Mark(version, name, stat)
+            self._unsaved += len(commits)
         return True
 
     def _look(self, mark: Mark, base: int) -> tuple[list[tuple[int, str]], Stat | None] | None:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 class Report:
     """Where a state came from, what it cost, and what to look at.
 
-    `source` is `commits`, `checkpoint`, or `refresh` if only what was new was read.
+    `source` is `commits`, `checkpoint`, `refresh` if only what was new was read, or `copy` if a
+    local copy was found to be the newest version.
     """
 
     version: int
@@ -40,6 +41,8 @@ class Report:
     def __str__(self) -> str:
         """A line for the facts, and one for each warning."""
         base = "no checkpoint" if self.checkpoint is None else f"checkpoint {self.checkpoint}"
+        if self.source == "copy":
+            base = "a local copy"
         if self.source == "refresh":
             base = f"version {self.version - self.commits_read} in memory"
         facts = (

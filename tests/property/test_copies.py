@@ -1,0 +1,220 @@
+"""A table that is opened with a local copy says what it says without one, whatever was done to it.
+
+Random lives of a table: commits, removals, checkpoints, clean-ups, tables dropped and
+made anew, copies damaged or lost. After every step, handles with copies and without must agree.
+"""
+
+import os
+import random
+import shutil
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import arrowlog
+from arrowlog.log.names import LOG
+from arrowlog.state import follow
+from arrowlog.state.copies import Copies
+from tests.conftest import cases
+
+SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
+NEVER = {"checkpoint.enabled": False}
+
+
+def add(rng, number):
+    low = rng.randrange(1000)
+    day = f"d{rng.randrange(3)}"
+    return arrowlog.add_file(
+        f"day={day}/{number}.parquet",
+        partition_values={"day": day},
+        size=rng.randrange(1, 10**6),
+        modification_time=rng.randrange(10**12),
+        num_records=rng.randrange(100),
+        min_values={"id": low},
+        max_values={"id": low + 5},
+    )
+
+
+def said(table):
+    """All that a user can see of the newest version."""
+    snap = table.snapshot()
+    files = pl.DataFrame(snap.files).sort("path")
+    return (
+        snap.version,
+        snap.metadata,
+        snap.protocol,
+        snap.schema,
+        snap.state.timestamp,
+        dict(snap.state.txns),
+        {name: files[name].to_list() for name in sorted(files.columns)},
+        sorted(table.scan("day = 'd1' AND id > 500").paths),
+    )
+
+
+def opened(root, copies):
+    return arrowlog.Table(root, options={"snapshotCache.path": copies})
+
+
+def step(rng, root, number):
+    """Something happens to the table."""
+    table = arrowlog.Table(root, options=NEVER)
+    kind = rng.choice(["append", "append", "txn", "remove", "checkpoint", "anew", "properties"])
+    if kind == "append":
+        table.append([add(rng, f"{number}-{i}") for i in range(rng.randrange(1, 12))])
+    elif kind == "txn":
+        table.commit(adds=[add(rng, number)], operation="WRITE", txn=("app", number))
+    elif kind == "remove":
+        paths = table.snapshot().files["path"].to_pylist()
+        table.remove(rng.sample(paths, min(len(paths), 2))) if paths else None
+    elif kind == "checkpoint":
+        table.checkpoint()
+        if rng.random() < 0.15:
+            table.truncate_history()
+    elif kind == "properties":
+        table.set_properties({"note": str(number)})
+    elif rng.random() < 0.3:
+        shutil.rmtree(root)
+        arrowlog.Table.create(root, SCHEMA, ["day"])
+
+
+def harm(rng, copies):
+    """Something happens to the copies."""
+    for name in os.listdir(copies) if os.path.exists(copies) else []:
+        path = os.path.join(copies, name)
+        with open(path, "rb") as file:
+            data = bytearray(file.read())
+        kind = rng.choice(["none", "none", "flip", "cut", "gone", "empty"]) if data else "gone"
+        if kind == "flip":
+            data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        elif kind in ("cut", "empty"):
+            data = data[: rng.randrange(len(data)) if kind == "cut" else 0]
+        os.unlink(path)
+        if kind != "gone":
+            with open(path, "wb") as file:
+                file.write(data)
+
+
+@pytest.mark.parametrize("seed", range(cases(24)))
+def test_a_copy_never_changes_an_answer(tmp_path, seed, monkeypatch):
+    rng = random.Random(seed)
+    root, copies = str(tmp_path / "table"), str(tmp_path / "copies")
+    monkeypatch.setattr(follow, "_SAVE_COMMITS", rng.choice([1, 3]))
+    arrowlog.Table.create(root, SCHEMA, ["day"])
+    held = opened(root, copies)
+    for number in range(rng.randrange(4, 10)):
+        step(rng, root, number)
+        if rng.random() < 0.5:  # as if that were long ago; never twice the same time
+            old = 1_600_000_000_000_000_000 + rng.randrange(10**15)
+            os.utime(os.path.join(root, LOG), ns=(old, old))
+        expected = said(arrowlog.Table(root))
+        assert said(opened(root, copies)) == expected, (seed, number)
+        assert said(opened(root, copies)) == expected, (seed, number)
+        assert said(held) == expected, (seed, number)
+        harm(rng, copies)
+
+
+def grown(tmp_path, commits=3):
+    root, copies = str(tmp_path / "table"), str(tmp_path / "copies")
+    table = arrowlog.Table.create(root, SCHEMA, ["day"], options=NEVER)
+    rng = random.Random(7)
+    for number in range(commits):
+        table.append([add(rng, number)])
+    os.utime(os.path.join(root, LOG), (1_600_000_000, 1_600_000_000))
+    return root, copies
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Which questions the disk is asked."""
+    from arrowlog.log.store.local import LocalStore
+
+    calls = []
+    for name in ("list_from", "stats_from", "read_into", "get", "get_many", "get_range"):
+        real = getattr(LocalStore, name)
+
+        def noted(self, *given, _real=real, _name=name, **named):
+            calls.append(_name)
+            return _real(self, *given, **named)
+
+        monkeypatch.setattr(LocalStore, name, noted)
+    return calls
+
+
+def test_an_unchanged_log_is_neither_listed_nor_read(tmp_path, asked):
+    root, copies = grown(tmp_path)
+    opened(root, copies).snapshot()
+    assert "read_into" in asked
+    asked.clear()
+    snap = opened(root, copies).snapshot()
+    assert (snap.version, snap.num_files) == (3, 3)
+    assert asked == []
+    assert snap.report.source == "copy"
+    assert "a local copy" in str(snap.report)
+
+
+def test_only_what_came_after_a_copy_is_read(tmp_path, asked):
+    root, copies = grown(tmp_path)
+    opened(root, copies).snapshot()
+    arrowlog.Table(root, options=NEVER).append([add(random.Random(1), "new")])
+    asked.clear()
+    snap = opened(root, copies).snapshot()
+    assert (snap.version, snap.num_files, snap.report.commits_read) == (4, 4, 1)
+    assert asked.count("read_into") == 1
+
+
+def test_a_folder_that_has_just_changed_is_listed_once_more(tmp_path, asked):
+    """Its time may be the same after another change."""
+    root, copies = grown(tmp_path)
+    os.utime(os.path.join(root, LOG))
+    opened(root, copies).snapshot()
+    asked.clear()
+    assert opened(root, copies).snapshot().version == 3
+    assert asked == ["list_from"]
+
+
+def test_a_copy_is_for_its_owner_only_and_of_limited_size(tmp_path):
+    root, copies = grown(tmp_path)
+    opened(root, copies).snapshot()
+    (name,) = os.listdir(copies)
+    assert os.stat(os.path.join(copies, name)).st_mode & 0o077 == 0
+    small = {"snapshotCache.path": str(tmp_path / "small"), "snapshotCache.maxSize": 10}
+    arrowlog.Table(root, options=small).snapshot()
+    assert not os.path.exists(tmp_path / "small")
+
+
+def test_a_folder_that_cannot_be_written_keeps_nobody_from_reading(tmp_path):
+    root, _ = grown(tmp_path)
+    (tmp_path / "file").write_text("in the way")
+    assert opened(root, str(tmp_path / "file" / "below")).snapshot().version == 3
+
+
+def test_a_table_cannot_have_its_readers_write(tmp_path):
+    root, copies = str(tmp_path / "table"), tmp_path / "copies"
+    arrowlog.Table.create(root, SCHEMA, properties={"snapshotCache.path": str(copies)})
+    arrowlog.Table(root).snapshot()
+    assert not copies.exists()
+
+
+def test_invalidating_drops_the_copy(tmp_path):
+    root, copies = grown(tmp_path)
+    table = opened(root, copies)
+    table.snapshot()
+    table.invalidate_cache()
+    assert os.listdir(copies) == []
+
+
+def test_a_copy_of_another_table_is_none(tmp_path):
+    root, copies = grown(tmp_path)
+    opened(root, copies).snapshot()
+    known = Copies(copies, 1 << 20)
+    os.rename(known.path(root, outside=False), known.path("/other", outside=False))
+    assert known.recall("/other", outside=False) is None
+
+
+def test_a_log_with_a_gap_is_warned_of_every_time(tmp_path):
+    root, copies = grown(tmp_path, 4)
+    os.unlink(os.path.join(root, LOG, f"{2:020d}.json"))
+    for _ in range(2):
+        with pytest.warns(arrowlog.ArrowlogWarning, match="version 2 is missing"):
+            assert opened(root, copies).snapshot().version == 1
