@@ -218,3 +218,20 @@ def test_a_log_with_a_gap_is_warned_of_every_time(tmp_path):
     for _ in range(2):
         with pytest.warns(arrowlog.ArrowlogWarning, match="version 2 is missing"):
             assert opened(root, copies).snapshot().version == 1
+
+
+def test_no_flipped_bit_is_taken_for_a_copy(tmp_path):
+    root, copies = grown(tmp_path)
+    opened(root, copies).snapshot()
+    known = Copies(copies, 1 << 20)
+    path = known.path(root, outside=False)
+    assert known.recall(root, outside=False) is not None
+    with open(path, "rb") as file:
+        whole = file.read()
+    rng = random.Random(3)
+    for position in [*range(64), *rng.sample(range(len(whole)), cases(300))]:
+        wrong = bytearray(whole)
+        wrong[position] ^= 1 << rng.randrange(8)
+        with open(path, "wb") as file:
+            file.write(wrong)
+        assert known.recall(root, outside=False) is None, position

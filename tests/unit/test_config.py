@@ -42,6 +42,8 @@ OURS = {
     "commit.timeoutSeconds": 60,
     "commit.maxAttempts": 1000,
     "history.maxMemory": 256 << 20,
+    "snapshotCache.path": None,
+    "snapshotCache.maxSize": 256 << 20,
 }
 SETTINGS = [item for item in fields(Config) if "key" in item.metadata]
 NAMES = {item.metadata["key"]: item.name for item in SETTINGS}
