@@ -182,7 +182,9 @@ class Follower:
             self._cache.version.note(hit=found is not None)
         if found is not None:
             return found
-        listing = list_log(self.store)
+        listing = self._listing  # what the constructor saw; older versions do not change
+        if listing is None or version > listing.newest:
+            listing = list_log(self.store)
         snapshot = self._load(listing, version, strict=strict)
         name = listing.commits.get(version)
         with self._lock:

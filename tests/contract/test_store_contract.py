@@ -170,7 +170,7 @@ def test_stat_of_what_is_missing_is_none(place):
 
 
 @pytest.mark.parametrize("codec", ["none", *sorted(CODECS)])
-@pytest.mark.parametrize("size", [1, 65535, 65536, 65537, 300_000])
+@pytest.mark.parametrize("size", [1, 4095, 4096, 8192, 65535, 65536, 65537, 300_000])
 def test_reading_into_a_window_gives_what_get_gives(place, size, codec):
     data = log(size)
     place.put("k", wrap(data, codec))
