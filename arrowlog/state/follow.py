@@ -124,7 +124,8 @@ class Follower:
     def _list_from_now(self) -> None:
         """Note when the log was looked at, and what its folder was like, before it is listed."""
         self._listed = time.monotonic()
-        found = self.store.stat(LOG) if self.store.cheap_stat else None
+        wanted = self._copies is not None and self.store.cheap_stat
+        found = self.store.stat(LOG) if wanted else None
         # Times are coarse: a folder that has just changed may change again in the same instant.
         settled = found is not None and time.time() * 1000 - found.mtime_ms > _SETTLED_MS
         self._folder = found.tag if found is not None and settled else None
