@@ -64,10 +64,9 @@ def draw(root):
     """An SVG that needs nothing else; hovering tells the share."""
     drawn = boxes(root, 0.0, 0, WIDTH / root.count)
     height = ROW * (max(depth for _, depth, _, _ in drawn) + 2)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}"'
-        ' font-family="monospace" font-size="11"><rect width="100%" height="100%" fill="white"/>'
-    ]
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}"'
+    head += ' font-family="monospace" font-size="11">'
+    parts = [head, '<rect width="100%" height="100%" fill="white"/>']
     for left, depth, width, frame in drawn:
         colour = next(colour for mark, colour in COLOURS if mark in frame.name)
         share = f"{100 * frame.count / root.count:.1f} %"
@@ -75,7 +74,8 @@ def draw(root):
         parts.append(
             f'<g><title>{escape(frame.name)}: {share}</title><rect x="{left:.1f}"'
             f' y="{depth * ROW}" width="{max(width - 0.5, 0.3):.1f}" height="{ROW - 1}"'
-            f' fill="{colour}" rx="1"/><text x="{left + 2:.1f}" y="{depth * ROW + 12}">{text}</text></g>'
+            f' fill="{colour}" rx="1"/><text x="{left + 2:.1f}" y="{depth * ROW + 12}">{text}</text>'
+            "</g>"
         )
     return "\n".join([*parts, "</svg>\n"])
 
