@@ -1,7 +1,7 @@
 """Stacks to a picture: `python -m benchmarks.flame STACKS SVG`.
 
-STACKS has a stack a line, outermost frame first, `a;b;c 7`, as `py-spy record --native --format raw`
-writes them. Frames below 0.3 % of all samples are left out.
+STACKS has a stack a line, outermost frame first, `a;b;c 7`, as `py-spy record --native --format
+raw` writes them. Frames below 0.3 % of all samples are left out.
 """
 
 import re
@@ -71,11 +71,11 @@ def draw(root):
         colour = next(colour for mark, colour in COLOURS if mark in frame.name)
         share = f"{100 * frame.count / root.count:.1f} %"
         text = escape(frame.name[: int(width / LETTER)] if width > 4 * LETTER else "")
+        top = depth * ROW
         parts.append(
-            f'<g><title>{escape(frame.name)}: {share}</title><rect x="{left:.1f}"'
-            f' y="{depth * ROW}" width="{max(width - 0.5, 0.3):.1f}" height="{ROW - 1}"'
-            f' fill="{colour}" rx="1"/><text x="{left + 2:.1f}" y="{depth * ROW + 12}">{text}</text>'
-            "</g>"
+            f'<g><title>{escape(frame.name)}: {share}</title><rect x="{left:.1f}" y="{top}"'
+            f' width="{max(width - 0.5, 0.3):.1f}" height="{ROW - 1}" fill="{colour}" rx="1"/>'
+            f'<text x="{left + 2:.1f}" y="{top + 12}">{text}</text></g>'
         )
     return "\n".join([*parts, "</svg>\n"])
 

@@ -1,18 +1,17 @@
 """Fork committers and kill them at random moments; say what they were told.
 
-A program of its own: a child forked from a process whose engines have threads may hang, so the
-parent imports everything and begins nothing.
+A program of its own: see `mortal`.
 """
 
 import json
 import os
 import random
 import select
-import signal
 import struct
 import sys
 import time
 
+import mortal
 import pyarrow as pa
 
 import arrowlog
@@ -23,7 +22,7 @@ AT_ONCE = 2
 SECONDS_MAX = 0.02
 
 
-def commit_for_ever(root, out, seed):
+def commit_for_ever(root, seed, out):
     """Append and overwrite; tell of every commit that was acknowledged, before the next."""
     table = arrowlog.Table(root, options={"checkpoint.enabled": False})
     rng = random.Random(seed)
@@ -36,32 +35,10 @@ def commit_for_ever(root, out, seed):
         os.write(out, WORD.pack(result.version, result.txn_id.encode()))
 
 
-def start(root, seed):
-    """A child with everything imported and nothing begun."""
-    ours, theirs = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.close(ours)
-            commit_for_ever(root, theirs, seed)
-        finally:
-            os._exit(1)  # it is killed before it gets here
-    os.close(theirs)
-    return child, ours
-
-
 def end(child, pipe):
     """Kill a child; what it had told before."""
-    os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    if not os.WIFSIGNALED(status):
-        raise SystemExit("a committer died by itself; see above")
-    data = b""
-    while part := os.read(pipe, 1 << 16):
-        data += part
-    os.close(pipe)
-    whole = len(data) - len(data) % WORD.size
-    return [(version, txn.decode()) for version, txn in WORD.iter_unpack(data[:whole])]
+    told = mortal.end(child, pipe, WORD)
+    return [(version, txn.decode()) for version, txn in told]
 
 
 def kill_some(root, rng, kills):
@@ -69,7 +46,7 @@ def kill_some(root, rng, kills):
     told, running = [], []
     for kill in range(kills):
         while len(running) < AT_ONCE:
-            running.append(start(root, rng.randrange(2**32)))
+            running.append(mortal.start(commit_for_ever, root, rng.randrange(2**32)))
         child, pipe = running.pop(rng.randrange(AT_ONCE))
         if kill % 10 == 0:  # now and then one that has surely committed
             select.select([pipe], [], [], 10)

@@ -1,6 +1,6 @@
 """Processes that race for one table; prints what each was told, as JSON lines.
 
-A program of its own, which forks before any engine has begun: see `killing`.
+A program of its own, which forks before any engine has begun: see `mortal`.
 """
 
 import json

@@ -1,17 +1,17 @@
 """Fork programs that write, compact, truncate and vacuum a table, and kill them at any moment.
 
-A program of its own, as `killing` is: the parent imports everything and begins nothing.
+A program of its own: see `mortal`.
 """
 
 import json
 import os
 import random
 import select
-import signal
 import struct
 import sys
 import time
 
+import mortal
 import pyarrow as pa
 
 import arrowlog
@@ -22,7 +22,7 @@ WORD = struct.Struct("<q")
 SECONDS_MAX = 0.08
 
 
-def tidy_for_ever(root, out, seed):
+def tidy_for_ever(root, seed, out):
     """Write rows, telling of each that was acknowledged, and keep the table tidy."""
     SystemClock.sleep = lambda *_: None  # there are no other writers to wait for
     table = arrowlog.Table(root, options={"checkpoint.enabled": False})
@@ -41,43 +41,16 @@ def tidy_for_ever(root, out, seed):
             table.vacuum("0s", insist=True)
 
 
-def start(root, seed):
-    """A child with everything imported and nothing begun."""
-    ours, theirs = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.close(ours)
-            tidy_for_ever(root, theirs, seed)
-        finally:
-            os._exit(1)  # it is killed before it gets here
-    os.close(theirs)
-    return child, ours
-
-
-def end(child, pipe):
-    """Kill a child; the rows it had told of before."""
-    os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    if not os.WIFSIGNALED(status):
-        raise SystemExit("a program died by itself; see above")
-    data = b""
-    while part := os.read(pipe, 1 << 16):
-        data += part
-    os.close(pipe)
-    return [row for (row,) in WORD.iter_unpack(data[: len(data) - len(data) % WORD.size])]
-
-
 def main():
     """`tidying.py SEED KILLS TABLE …` prints the acknowledged rows of each table as JSON."""
     rng = random.Random(int(sys.argv[1]))
     for root in sys.argv[3:]:
         told = []
         for _ in range(int(sys.argv[2])):
-            child, pipe = start(root, rng.randrange(2**32))
+            child, pipe = mortal.start(tidy_for_ever, root, rng.randrange(2**32))
             select.select([pipe], [], [], 10)  # it has begun
             time.sleep(rng.uniform(0, SECONDS_MAX))  # any moment: chance is wanted, not order
-            told += end(child, pipe)
+            told += [row for (row,) in mortal.end(child, pipe, WORD)]
         print(json.dumps(told), flush=True)
 
 

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from arrowlog.errors import InvalidRequest
 from arrowlog.log.store import open_store
 from arrowlog.log.store.remote import secrets_in
-from arrowlog.spark.local import pyspark_sql
+from arrowlog.spark.local import check_sendable, pyspark_sql
 from arrowlog.upkeep.compact import Attempt, attempt, unchanged
 
 if TYPE_CHECKING:
@@ -77,13 +76,7 @@ def _on_workers(spark: SparkSession, tasks: Sequence[Task], work: Work) -> Itera
 
 def _worker(root: str, options: Mapping[str, Any], seconds: float, *, accelerate: bool) -> Work:
     """What a worker does. It is pickled whole, so it holds no more than it needs."""
-    try:
-        pickle.dumps(options)
-    except Exception as error:  # noqa: BLE001 -- whatever an object refuses with
-        raise InvalidRequest(
-            f"A storage option cannot be sent to Spark's workers: {type(error).__name__}.",
-            next="Give plain values, such as keys and endpoints, instead of objects.",
-        ) from None
+    check_sendable(options)
 
     def arrowlog_compact(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

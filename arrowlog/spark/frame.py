@@ -20,7 +20,7 @@ from arrowlog.log.store.remote import secrets_in
 from arrowlog.scan.tree import TRUE
 from arrowlog.spark.conditions import to_spark
 from arrowlog.spark.index import Place
-from arrowlog.spark.local import pyspark_sql
+from arrowlog.spark.local import check_sendable, pyspark_sql
 from arrowlog.spark.native import frame_of, hadoop_root, obstacle, tell
 from arrowlog.spark.types import arrow_schema, fitted, spark_schema
 
@@ -96,13 +96,7 @@ def _local(plan: ScanPlan, spark: SparkSession, schema: StructType) -> DataFrame
 
 def _reader(options: Mapping[str, Any], schema: pa.Schema) -> Read:
     """What a worker does. It is pickled whole, so it holds no more than it needs."""
-    try:
-        pickle.dumps(options)
-    except Exception as error:  # noqa: BLE001 -- whatever an object refuses with
-        raise InvalidRequest(
-            f"A storage option cannot be sent to Spark's workers: {type(error).__name__}.",
-            next="Give plain values, such as keys and endpoints, instead of objects.",
-        ) from None
+    check_sendable(options)
 
     def arrowlog_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

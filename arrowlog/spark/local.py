@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -87,3 +88,14 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
                 os.environ[name] = before[name]
             else:
                 del os.environ[name]
+
+
+def check_sendable(options: Mapping[str, Any]) -> None:
+    """Refuse storage options that cannot be pickled for a worker."""
+    try:
+        pickle.dumps(options)
+    except Exception as error:  # noqa: BLE001 -- whatever an object refuses with
+        raise InvalidRequest(
+            f"A storage option cannot be sent to Spark's workers: {type(error).__name__}.",
+            next="Give plain values, such as keys and endpoints, instead of objects.",
+        ) from None

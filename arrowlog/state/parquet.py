@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from arrowlog.errors import ArrowlogError, LogCorrupt, StoreUnavailable
+from arrowlog.errors import ArrowlogError, LogCorrupt
 from arrowlog.log.encode import checksum
 from arrowlog.log.names import CHECKPOINTS, LOG, manifest_name, parquet_names
-from arrowlog.log.store import Outcome
+from arrowlog.log.store import put_same
 from arrowlog.state.apply import check_readable
 from arrowlog.state.files import Columns
 from arrowlog.state.groups import GROUP_ROWS, index_of, order_of
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from arrowlog.state.snapshot import State
 
 FOLDER = f"{LOG}/{CHECKPOINTS}"
-_ATTEMPTS = 5
 _SLICE_GROUPS = 8  # row groups that are put in order at a time
 _PLAIN = 0.5  # a column with more distinct values than this share is not worth a dictionary
 _PROBE_ROWS = 4096
@@ -103,7 +102,7 @@ def put_manifest(
     key = f"{FOLDER}/{manifest_name(manifest.version)}"
     if broken:
         store.replace(key, data)
-    if broken or _put(store, key, data):
+    if broken or put_same(store, key, data):
         return _written(manifest, data, made=True)
     found = store.get(key)
     theirs = decode(found, manifest.version, key)
@@ -195,7 +194,7 @@ def put_part(
     start, stop = rows
     data, metadata = _bytes(layout, start, stop)
     for chosen in names:
-        if _put(store, f"{FOLDER}/{chosen}", data):
+        if put_same(store, f"{FOLDER}/{chosen}", data):
             break
     else:
         what = "a part under a name of our own is there already, with other bytes."
@@ -237,20 +236,6 @@ def _slices(layout: Layout, start: int, stop: int) -> Iterator[pa.Table]:
     step = _SLICE_GROUPS * GROUP_ROWS
     for at in range(start, stop, step):
         yield layout.table.take(layout.order.slice(at, min(step, stop - at)))
-
-
-def _put(store: Store, key: str, data: bytes | pa.Buffer) -> bool:
-    """Whether these bytes are under the key now; False if others are."""
-    body = data if isinstance(data, bytes) else data.to_pybytes()
-    for _ in range(_ATTEMPTS):
-        outcome = store.put_new(key, body)
-        if outcome is Outcome.DONE:
-            return True
-        if outcome is not Outcome.NOT_APPLIED:
-            found = store.find_many([key])[0]
-            if found is not None:
-                return found == body
-    raise StoreUnavailable(f"Could not write {key}.", next="Check access and try again.")
 
 
 def open_checkpoint(

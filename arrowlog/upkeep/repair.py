@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from arrowlog.commit.clock import SystemClock
 from arrowlog.config import Config, resolve
-from arrowlog.errors import InvalidRequest, LogCorrupt, StoreUnavailable, TableNotFound, redact
+from arrowlog.errors import InvalidRequest, LogCorrupt, TableNotFound, redact
 from arrowlog.log.arrays import flags
 from arrowlog.log.encode import CHECKSUM, add_lines, first_commit, line
 from arrowlog.log.envelope import Packing, crc32, unwrap, wrap
@@ -36,7 +36,7 @@ from arrowlog.log.names import (
     manifest_name,
     read_listing,
 )
-from arrowlog.log.store import Outcome, open_store
+from arrowlog.log.store import open_store, put_same
 from arrowlog.log.store.renamed import Renamed
 from arrowlog.state.apply import check_writable
 from arrowlog.state.checkpoint import json_name
@@ -56,7 +56,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("arrowlog")
 _ROWS = 1 << 15  # adds that are turned into text at a time
-_PUTS_MAX = 5
 _NAMED_MAX = 10  # missing files that are named in the program's log
 _STATS = ("stats", "minValues", "maxValues")
 NOTES = b"arrowlog.notes"
@@ -380,7 +379,10 @@ def _write(
     stamp = _put_adds(store, info, adds, config)
     first = first_commit(state.protocol, state.metadata)
     data = wrap(first, config.compression_codec, config.compression_gzip_level)
-    if not _put(store, commit_name(0), data) and _plain(store, commit_name(0), config) != first:
+    if (
+        not put_same(store, f"{LOG}/{commit_name(0)}", data)
+        and _plain(store, commit_name(0), config) != first
+    ):
         raise _other_repair(commit_name(0))
     steps = {app: (step, 1) for app, (step, _) in state.txns.items()}
     new = replace(state, version=1, source=adds, timestamp=stamp, txns=steps)
@@ -395,7 +397,7 @@ def _put_adds(store: Store, info: dict[str, Any], adds: pa.Table, config: Config
     packing.write(line("commitInfo", info))
     for text in _texts(adds):
         packing.write(text)
-    if _put(store, commit_name(1), packing.finish()):
+    if put_same(store, f"{LOG}/{commit_name(1)}", packing.finish()):
         return int(info["timestamp"])
     head, _, body = _plain(store, commit_name(1), config).partition(b"\n")
     raw = info_of(head)
@@ -411,20 +413,6 @@ def _texts(adds: pa.Table) -> Iterator[bytes]:
     """The lines of version 1, some thousand at a time."""
     for start in range(0, adds.num_rows, _ROWS):
         yield b"".join(add_lines(adds.slice(start, _ROWS)))
-
-
-def _put(store: Store, name: str, data: bytes) -> bool:
-    """Whether the file is there now, with these bytes; False if others are."""
-    key = f"{LOG}/{name}"
-    for _ in range(_PUTS_MAX):
-        outcome = store.put_new(key, data)
-        if outcome is Outcome.DONE:
-            return True
-        if outcome is not Outcome.NOT_APPLIED:
-            found = store.find_many([key])[0]
-            if found is not None:
-                return found == data
-    raise StoreUnavailable(f"Could not write {key}.", next="Check access and run it again.")
 
 
 def _plain(store: Store, name: str, config: Config) -> bytes:

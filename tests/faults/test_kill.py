@@ -1,13 +1,10 @@
 """Committers killed at any moment: what they were told is in the log, and all of it is whole."""
 
-import json
 import os
 import random
-import subprocess
-import sys
-from pathlib import Path
 
 import killing
+import mortal
 from conftest import cases
 from faulty import Log
 
@@ -23,16 +20,7 @@ def test_killed_committers_leave_whole_commits_and_no_gap(tmp_path):
     roots = [tmp_path / f"table{number}" for number in range(cases(25))]
     for root in roots:
         arrowlog.Table.create(root, killing.SCHEMA, ["p"])
-    program = [sys.executable, killing.__file__, str(seed), str(KILLS), *map(str, roots)]
-    path = os.pathsep.join(filter(None, [str(Path(arrowlog.__file__).parents[1]), *sys.path]))
-    done = subprocess.run(
-        program,
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path},
-    )
-    told = [json.loads(text) for text in done.stdout.splitlines()]
+    told = mortal.run(killing.__file__, seed, KILLS, roots)
     for root, commits in zip(roots, told, strict=True):
         check(root, commits)
     count = sum(map(len, told))

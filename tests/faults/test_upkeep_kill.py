@@ -1,12 +1,8 @@
 """Upkeep killed at any moment: no acknowledged row is lost, and running it again finishes."""
 
-import json
-import os
 import random
-import subprocess
-import sys
-from pathlib import Path
 
+import mortal
 import tidying
 from conftest import cases
 
@@ -21,16 +17,7 @@ def test_killed_upkeep_loses_nothing_and_can_be_finished(tmp_path):
     roots = [tmp_path / f"table{number}" for number in range(cases(3))]
     for root in roots:
         arrowlog.Table.create(root, tidying.SCHEMA, ["p"])
-    program = [sys.executable, tidying.__file__, str(seed), str(KILLS), *map(str, roots)]
-    path = os.pathsep.join(filter(None, [str(Path(arrowlog.__file__).parents[1]), *sys.path]))
-    done = subprocess.run(
-        program,
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path},
-    )
-    told = [json.loads(text) for text in done.stdout.splitlines()]
+    told = mortal.run(tidying.__file__, seed, KILLS, roots)
     for root, rows in zip(roots, told, strict=True):
         check(root, rows)
     operations = [len(list((root / "_transaction_log").glob("*.json"))) for root in roots]

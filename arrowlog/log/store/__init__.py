@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from arrowlog.errors import InvalidRequest, redact
-from arrowlog.log.store.base import Outcome, Stat, Store
+from arrowlog.log.store.base import Outcome, Stat, Store, put_same
 from arrowlog.log.store.local import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["LocalStore", "Outcome", "Stat", "Store", "open_store"]
+__all__ = ["LocalStore", "Outcome", "Stat", "Store", "open_store", "put_same"]
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?:::|://)")
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from arrowlog.log.window import Window
 
+_PUTS_MAX = 5
+
 
 class Outcome(Enum):
     """What became of a `put_new`."""
@@ -115,6 +117,23 @@ class Store(Protocol):
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects; those that are not there are no error."""
+
+
+def put_same(store: Store, key: str, data: bytes | pa.Buffer) -> bool:
+    """Whether these bytes are under the key now; False if others are.
+
+    For objects that whoever writes them writes alike, so that a lost answer can be asked for again.
+    """
+    body = data if isinstance(data, bytes) else data.to_pybytes()
+    for _ in range(_PUTS_MAX):
+        outcome = store.put_new(key, body)
+        if outcome is Outcome.DONE:
+            return True
+        if outcome is not Outcome.NOT_APPLIED:
+            found = store.find_many([key])[0]
+            if found is not None:
+                return found == body
+    raise StoreUnavailable(f"Could not write {key}.", next="Check access and try again.")
 
 
 def unavailable(verb: str, where: str, error: BaseException) -> StoreUnavailable:
