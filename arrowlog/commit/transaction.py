@@ -266,7 +266,7 @@ def _info(draft: Draft, head: Head, work: _Try, stamp: int) -> dict[str, Any]:
 def _plain(draft: Draft, head: Head, work: _Try, stamp: int) -> bytes:
     try:
         return commit(_info(draft, head, work, stamp), draft.lines)
-    except (TypeError, ValueError, OverflowError) as error:  # of what the user says beside it
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:  # of what a user says
         raise InvalidRequest(
             f"The commit cannot be written as JSON: {error}.",
             next="Use text, numbers, maps and lists in operation, parameters and user_metadata.",

@@ -73,6 +73,13 @@ def test_a_result_says_what_became_of_it(table):
     assert removed.operation_metrics["numRemovedBytes"] == 4
 
 
+def nested(depth):
+    found = {}
+    for _ in range(depth):
+        found = {"in": found}
+    return found
+
+
 @pytest.mark.parametrize(
     ("what", "left"),
     [
@@ -119,6 +126,7 @@ def test_remove_takes_absolute_paths_in_a_list(table):
         (lambda t: t.append([file("z")], txn=("a", True)), "txn is"),
         (lambda t: t.append([file("z")], txn=("a", 2**63)), "txn is"),
         (lambda t: t.append([file("z")], user_metadata=object()), "as JSON"),
+        (lambda t: t.append([file("z")], user_metadata=nested(5000)), "as JSON"),
         (lambda t: t.append([file("z", tags=object())]), "a map of text"),
         (lambda t: t.append([file("z", tags=["x"])]), "a map of text"),
         (lambda t: t.append([file("z", tags={"x": 1})]), "a map of text"),
