@@ -278,3 +278,4 @@ def _tell(figures):
         ghosts = sum(rows[engine]["ghosts"] for rows in figures.values())
         if ghosts:
             print(f"{engine}: {ghosts} commits failed, and are in the table all the same")
+TITLES = {}

@@ -1,0 +1,99 @@
+"""Run a measurement in a process of its own, in turn with the peers', and compare the answers."""
+
+import json
+import os
+import subprocess
+import sys
+
+from benchmarks.figures import Figure
+
+HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+SLOW_SECONDS = {4: 5, 2: 20}  # who takes so long in a run does not come to that round
+LATE_SECONDS = 900
+
+
+class Failed(Exception):
+    """A measurement could not be made, or is worth nothing. The text says why."""
+
+
+def progress(text):
+    """What is being done, on stderr: one line that is written over on a terminal."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
+    elif text:
+        print(text, file=sys.stderr, flush=True)
+
+
+def python(*arguments, env=None):
+    """Run a module of the benchmarks in a fresh process; what it printed."""
+    command = [sys.executable, "-m", *map(str, arguments)]
+    path = os.pathsep.join(filter(None, (HOME, os.environ.get("PYTHONPATH"))))
+    # Warnings of a peer are not our business, and its output is ours alone.
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore", **(env or {})}
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
+            timeout=LATE_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise Failed(f"{' '.join(command[2:])} took more than {LATE_SECONDS} s") from None
+    if done.returncode:
+        raise Failed(f"{' '.join(command[2:])} failed:\n{done.stderr.strip()[-3000:]}")
+    return done.stdout
+
+
+def measure(who, case, root, *arguments, env=None):
+    """One run of one case by one engine: {"ms", "cpu", "mb", "answer"}."""
+    return json.loads(python("benchmarks.measure", who, case, root, *arguments, env=env))
+
+
+def in_turn(case, shape, jobs, rounds, *, x=None, notes=None):
+    """A row: each job (`{who: function → measure's dict}`) in turn, `rounds` times.
+
+    The answers must be the same, of all and every time, or nothing that was measured is of use.
+    """
+    found = {who: [] for who in jobs}
+    for number in range(1, rounds + 1):
+        progress(f"{case} {shape}: round {number} of {rounds}")
+        for who, job in jobs.items():
+            if not found[who] or not too_slow(number, found[who][0]["ms"]):
+                found[who].append(job())
+    progress("")
+    same(f"{case} {shape}", {who: [run["answer"] for run in runs] for who, runs in found.items()})
+    return [
+        Figure(
+            case,
+            shape,
+            who,
+            tuple(round(run["ms"], 4) for run in runs),
+            max(run["mb"] for run in runs),
+            x=x,
+            note="; ".join(filter(None, [(notes or {}).get(who), "1 run" * (len(runs) == 1)])),
+        )
+        for who, runs in found.items()
+    ]
+
+
+def too_slow(number, ms):
+    """Whether the first run took so long that a round is left out.
+
+    >>> [too_slow(number, 25_000) for number in (1, 2, 5)]
+    [False, True, True]
+    >>> [too_slow(number, 6_000) for number in (3, 4)]
+    [False, True]
+    """
+    return any(number >= first and ms > s * 1000 for first, s in SLOW_SECONDS.items())
+
+
+def same(what, answers):
+    """Stop if the answers of who took part are not the same."""
+    if len({json.dumps(answer) for some in answers.values() for answer in some}) > 1:
+        told = "\n".join(f"  {who}: {some}" for who, some in answers.items())
+        raise Failed(
+            f"{what}: the answers differ, so the times say nothing.\n{told}\n"
+            "If a table was left half built, delete the folder of tables and run again."
+        )
