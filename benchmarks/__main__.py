@@ -24,7 +24,8 @@ from benchmarks.machine import machine, told, versions
 from benchmarks.report import Printer, notes
 
 OUT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "out")
-LOGS = ("deltalake", "pyiceberg")
+FOOT = "Medians of the runs; without a least or most there was one run. MB is the highest peak."
+DELTA, LOGS = ("deltalake",), ("deltalake", "pyiceberg")
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,8 @@ JOBS = {
     "travel": Job(cases.travelling, "the state in the middle of the history"),
     "history": Job(cases.history, "SQL: files and bytes by day and operation"),
     "diff": Job(cases.diff, "what is different between two versions"),
-    "checkpoint": Job(cases.checkpoint, "make one of a table that is open"),
-    "commit": Job(commits.run, "1, 4 and 16 processes on one table: disk with fsync, S3"),
+    "checkpoint": Job(cases.checkpoint, "make one of a table that is open", DELTA),
+    "commit": Job(commits.run, "1, 4 and 16 processes on one table: disk with fsync, S3", DELTA),
     "import": Job(cases.importing, "until a package is imported"),
     "growth": Job(cases.growth, "cost by commits, files, columns, predicates, with its slope"),
     "spark": Job(spark.run, "Spark with arrowlog beside Spark without", ("spark",)),
@@ -71,7 +72,7 @@ def arguments(given=None):
     add("--quick", action="store_true", help="small tables, few rounds")
     add("--large", action="store_true", help="also 10,000,000 files (15 GB of memory to build)")
     add("--only", default=",".join(JOBS), help="cases, by comma", metavar="CASES")
-    add("--rounds", type=int, help="rounds of each case (5, quick 3)")
+    add("--rounds", type=int, help="rounds of each case (5, quick 2)")
     add("--folder", default=OUT, help="where tables are built (%(default)s)")
     add("--json", help="the figures, with every run (FOLDER/results.json)", metavar="FILE")
     add("--chart", help="the picture (FOLDER/benchmark.svg)", metavar="FILE")
@@ -118,7 +119,7 @@ def main(given=None):
     started = time.monotonic()
     seen, found = machine(chosen.folder), versions()
     print(told(seen, found), flush=True)
-    rounds = chosen.rounds or (3 if chosen.quick else 5)
+    rounds = chosen.rounds or (2 if chosen.quick else 5)
     setting = Setting(chosen.folder, rounds, chosen.quick, chosen.large, cases.installed())
     try:
         figures = measured(chosen, setting)
@@ -126,7 +127,7 @@ def main(given=None):
         progress("")
         print(f"\n{error}", file=sys.stderr)
         return 1
-    print("\n" + notes(figures))
+    print(f"\n{FOOT}\n{notes(figures)}".rstrip())
     with open(chosen.json, "w") as out:
         out.write(to_json(figures, machine=seen, versions=found, rounds=rounds))
     print(f"{time.monotonic() - started:.0f} s. Every run is in {chosen.json}")

@@ -9,11 +9,11 @@ import importlib
 import importlib.util
 import os
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks import tables
 from benchmarks.figures import OURS
-from benchmarks.fresh import in_turn, measure, progress, python
+from benchmarks.fresh import SLOW_QUICK, SLOW_SECONDS, in_turn, measure, progress, python
 from benchmarks.measure import ENGINES
 from benchmarks.tables import Shape
 
@@ -41,7 +41,7 @@ TITLES = {
 COMMITS = [Shape(1000, 10), Shape(50, 4000), Shape(10_000, 1), Shape(10_000, 2)]
 STOCKED = [Shape(5, 2000, 50), Shape(25, 4000, 50), Shape(50, 20_000, 50)]
 LARGE = [Shape(500, 20_000, 50)]
-QUICK_COMMITS, QUICK_STOCKED = [Shape(1000, 2)], [Shape(5, 2000, 50)]
+QUICK_COMMITS, QUICK_STOCKED = [Shape(500, 2)], [Shape(5, 2000, 50)]
 MADE = [Shape(25, 4000), Shape(50, 20_000)]
 WARM = [Shape(5, 2000), Shape(5, 3000), Shape(25, 4000), Shape(50, 20_000)]
 
@@ -92,7 +92,9 @@ def row(setting, case, shape, *arguments, function=None, label=None, rounds=None
     for who in who_can(setting, function, shape):
         root = table(setting, who, shape)
         jobs[who] = lambda who=who, root=root: measure(who, function, root, *arguments)
-    return in_turn(case, label or str(shape), jobs, rounds or setting.rounds, **more)
+    slow = SLOW_QUICK if setting.quick else SLOW_SECONDS
+    rounds = rounds or setting.rounds
+    return in_turn(case, label or str(shape), jobs, rounds, slow=slow, **more)
 
 
 def _shapes(setting):
@@ -115,11 +117,12 @@ def planning(setting):
         yield row(setting, "warm plan", shape, label=f"{shape.files:,} files", rounds=rounds)
     # Our figure beside each of deltalake's own ways, which are slower than what is taken above.
     shape = WARM[0] if setting.quick else WARM[2]
-    for words, function in (
-        ("by its dataset", "warm_dataset"),
+    ways = [
         ("by its file_uris", "warm_uris"),
+        ("by its dataset", "warm_dataset"),
         ("the day alone", "partition"),
-    ):
+    ]
+    for words, function in ways[:1] if setting.quick else ways:
         label = f"{shape.files:,} files, {words}"
         yield row(setting, "warm plan", shape, function=function, label=label, rounds=setting.few())
 
@@ -151,7 +154,8 @@ def diff(setting):
 def checkpoint(setting):
     """In deltalake's one form, Parquet, and as we do it unless told otherwise: JSON as well."""
     for shape in WARM[:1] if setting.quick else MADE:
-        for kind, words in (("parquet", ""), ("both", ", and as JSON")):
+        kinds = [("parquet", ""), ("both", ", and as JSON")]
+        for kind, words in kinds[:1] if setting.quick else kinds:
             label = f"{shape.files:,} files{words}"
             yield row(
                 setting,
@@ -168,11 +172,12 @@ def importing(setting):
     """With compiled modules of our own making, for all alike; the first run makes them."""
     env = {"PYTHONPYCACHEPREFIX": os.path.join(setting.folder, "compiled")}
     env["PYTHONDONTWRITEBYTECODE"] = ""
-    for label, function in (
+    ways = [
         ("alone", "import_alone"),
-        ("where polars is imported already", "import_after_polars"),
         ("polars alone, which arrowlog needs", "import_polars"),
-    ):
+        ("where polars is imported already", "import_after_polars"),
+    ]
+    for label, function in ways[:2] if setting.quick else ways:
         jobs = {
             who: lambda who=who, function=function: measure(who, function, "", env=env)
             for who in who_can(setting, function, None)
@@ -185,7 +190,9 @@ def importing(setting):
 def growth(setting):
     """The same question of more and more, and the power its cost grows with."""
     quick, few = setting.quick, setting.few()
-    for commits in (100, 1000) if quick else (100, 1000, 10_000):
+    if quick:
+        setting = replace(setting, peers=tuple(w for w in setting.peers if w != "pyiceberg"))
+    for commits in (100, 500) if quick else (100, 1000, 10_000):
         label = f"{commits:,} commits x 2 files"
         shape = Shape(commits, 2)
         yield row(

@@ -104,8 +104,7 @@ def curves(figures):
 def to_json(figures, **about):
     """A run as text: what it was about, then every figure with all its runs."""
     told = [
-        asdict(figure)
-        | {"median": figure.median, "min": min(figure.runs), "max": max(figure.runs)}
+        asdict(figure) | {"median": figure.median, "min": min(figure.runs), "max": max(figure.runs)}
         for figure in figures
     ]
     return json.dumps({**about, "figures": told}, indent=1)

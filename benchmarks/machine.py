@@ -43,8 +43,10 @@ def versions():
 def told(seen, found):
     """Both, for people."""
     lines = [
-        f"{seen['cpu']}, {seen['cores']} cores, {seen['memory_gb']:g} GB, {seen['system']}, "
-        f"tables on {seen['file_system']}, load {seen['load']:g}, {seen['time']}",
+        (
+            f"{seen['cpu']}, {seen['cores']} cores, {seen['memory_gb']:g} GB, {seen['system']}, "
+            f"tables on {seen['file_system']}, load {seen['load']:g}, {seen['time']}"
+        ),
         ", ".join(
             f"{'Python' if name == 'python' else name} {version}"
             + (f" ({found['commit']})" if name == "arrowlog" and found["commit"] else "")

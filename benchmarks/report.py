@@ -7,9 +7,10 @@ the unit and the peers.
 
 from benchmarks.figures import MORE_IS_BETTER, OURS, curves, of, ratio, slope
 
-LABEL, NUMBER, MEMORY, RATIO, SINCE = 40, 9, 7, 8, 8
+LABEL, NUMBER, MEMORY, RATIO, SINCE = 38, 9, 7, 10, 7
 PEERS = 2
-WIDTH = LABEL + (1 + PEERS) * (2 * NUMBER + MEMORY) + PEERS * RATIO + SINCE
+END = LABEL + (1 + PEERS) * (2 * NUMBER + MEMORY)  # of the figures; ratios follow
+WIDTH = END + PEERS * RATIO + SINCE
 
 
 def number(value):
@@ -48,15 +49,14 @@ def heading(title, unit, peers, *, against=False):
     """The lines over a group of rows."""
     who = [OURS, *peers]
     above = f"{'':<{LABEL}}" + "".join(f"{name:^{2 * NUMBER + MEMORY}}" for name in who)
-    above = f"{above:<{LABEL + (1 + PEERS) * (2 * NUMBER + MEMORY)}}"
-    above += f"{'times better than' if len(peers) > 1 else 'times better':>{PEERS * RATIO}}"
+    above += f"{'times better than':>{END + len(peers) * RATIO - len(above)}}"
     best = "most" if unit in MORE_IS_BETTER else "least"
     below = f"{f'{title} [{unit}]':<{LABEL}}"
     below += f"{'median':>{NUMBER}}{best:>{NUMBER}}{'MB':>{MEMORY}}" * len(who)
-    below = f"{below:<{LABEL + (1 + PEERS) * (2 * NUMBER + MEMORY)}}"
-    below += "".join(f"{name[:RATIO - 1]:>{RATIO}}" for name in peers)
+    below = f"{below:<{END}}"
+    below += "".join(f"{name[: RATIO - 1]:>{RATIO}}" for name in peers)
     below += " " * RATIO * (PEERS - len(peers)) + (f"{'since':>{SINCE}}" if against else "")
-    return f"\n{above.rstrip()}\n{below.rstrip()}\n{'-' * WIDTH}"
+    return f"\n{above.rstrip()}\n{below.rstrip()}"
 
 
 def line(row, peers, since=None):
@@ -68,11 +68,12 @@ def line(row, peers, since=None):
             text += " " * (2 * NUMBER + MEMORY)
             continue
         memory = "" if figure.mb is None else f"{figure.mb:,.0f}"
-        text += f"{number(figure.median):>{NUMBER}}{number(figure.best):>{NUMBER}}"
+        best = number(figure.best) if len(figure.runs) > 1 else ""
+        text += f"{number(figure.median):>{NUMBER}}{best:>{NUMBER}}"
         text += f"{memory:>{MEMORY}}"
-    text = f"{text:<{LABEL + (1 + PEERS) * (2 * NUMBER + MEMORY)}}"
+    text = f"{text:<{END}}"
     text += "".join(f"{times(ratio(row, who)):>{RATIO}}" for who in peers)
-    text = f"{text:<{LABEL + (1 + PEERS) * (2 * NUMBER + MEMORY) + PEERS * RATIO}}"
+    text = f"{text:<{END + PEERS * RATIO}}"
     return f"{text}{change(since):>{SINCE}}".rstrip()
 
 

@@ -56,7 +56,7 @@ class Shape:
             return f"{self.files:,} files, {self.columns} columns"
         if self.trailing is None:
             return f"{self.commits:,} commits x {self.adds:,} file{'s' * (self.adds > 1)}"
-        return f"{self.files:,} in a checkpoint, {self.trailing} commits"
+        return f"checkpoint of {self.files:,}, {self.trailing} commits"
 
     @property
     def name(self):

@@ -130,7 +130,7 @@ def history(root):
 
 def diff(root, a, b):
     import duckdb  # noqa: F401
-    import pandas  # noqa: F401, ICN001 -- pyarrow imports it when it compares with a plain value
+    import pandas  # noqa: F401 -- pyarrow imports it when it compares with a plain value
 
     import arrowlog  # noqa: F401
 
