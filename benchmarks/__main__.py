@@ -16,15 +16,18 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from benchmarks import cases, commits, spark
+from benchmarks import cases, commits, reach, spark
 from benchmarks.cases import Setting
+from benchmarks.chart import chart
 from benchmarks.figures import Figure, changes, from_json, rows_of, to_json
 from benchmarks.fresh import Failed, progress
+from benchmarks.headline import markdown, put
 from benchmarks.machine import machine, told, versions
 from benchmarks.report import Printer, notes
 
 OUT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "out")
 FOOT = "Medians of the runs; without a least or most there was one run. MB is the highest peak."
+TITLES = {**cases.TITLES, **commits.TITLES}
 DELTA, LOGS = ("deltalake",), ("deltalake", "pyiceberg")
 
 
@@ -89,19 +92,25 @@ def arguments(given=None):
     chosen.json = chosen.json or os.path.join(chosen.folder, "results.json")
     chosen.chart = chosen.chart or os.path.join(chosen.folder, "benchmark.svg")
     chosen.earlier = None
-    if chosen.against:
-        try:
+    try:
+        if chosen.against:
             with open(chosen.against) as text:
                 chosen.earlier = from_json(text.read())
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            parser.error(f"--against {chosen.against}: not the results of an earlier run: {error}")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        parser.error(f"--against {chosen.against}: not the results of an earlier run: {error}")
+    try:
+        if chosen.readme:  # now, not after half an hour
+            with open(chosen.readme) as text:
+                put(text.read(), "")
+    except (OSError, ValueError) as error:
+        parser.error(f"--readme {chosen.readme}: {error}")
     return chosen
 
 
-def measured(chosen, setting):
+def measured(chosen, setting, out):
     """Do the jobs, printing rows as they come; all figures."""
     figures = []
-    printer = Printer({**cases.TITLES, **commits.TITLES}, chosen.earlier)
+    printer = Printer(TITLES, chosen.earlier, out)
     for name, job in JOBS.items():
         if name not in chosen.only:
             continue
@@ -110,7 +119,25 @@ def measured(chosen, setting):
             since = changes(row, chosen.earlier or [])
             printer.row(row, job.peers, next(iter(since.values()), None))
         printer.end()
+    out(f"\n{FOOT}\n{notes(figures)}".rstrip())
     return figures
+
+
+def write(path, text):
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    with open(path, "w") as out:
+        out.write(text)
+
+
+def keep(chosen, figures, about, printed, **more):
+    """Write what is to stay: every run, the picture, the block of the README."""
+    write(chosen.json, to_json(figures, **more))
+    write(chosen.chart, chart(figures, TITLES, about))
+    if chosen.readme:
+        block = markdown(figures, TITLES, about, printed)
+        with open(chosen.readme) as text:
+            whole = put(text.read(), block)
+        write(chosen.readme, whole)
 
 
 def main(given=None):
@@ -118,20 +145,43 @@ def main(given=None):
     os.makedirs(chosen.folder, exist_ok=True)
     started = time.monotonic()
     seen, found = machine(chosen.folder), versions()
-    print(told(seen, found), flush=True)
+    about = told(seen, found)
+    print(about, flush=True)
     rounds = chosen.rounds or (2 if chosen.quick else 5)
     setting = Setting(chosen.folder, rounds, chosen.quick, chosen.large, cases.installed())
+    lines = []
+
+    def out(text):
+        lines.append(text)
+        print(text, flush=True)
+
     try:
-        figures = measured(chosen, setting)
+        figures = measured(chosen, setting, out)
     except Failed as error:
         progress("")
         print(f"\n{error}", file=sys.stderr)
         return 1
-    print(f"\n{FOOT}\n{notes(figures)}".rstrip())
-    with open(chosen.json, "w") as out:
-        out.write(to_json(figures, machine=seen, versions=found, rounds=rounds))
-    print(f"{time.monotonic() - started:.0f} s. Every run is in {chosen.json}")
-    return 0
+    reached = reach.outcomes(figures)
+    if reached:
+        out(f"\n{reach.table(reached)}")
+    told_reach = [
+        {"words": one.asked.words, "measured": one.measured, "reached": one.reached}
+        for one in reached
+    ]
+    spent = round(time.monotonic() - started)
+    keep(
+        chosen,
+        figures,
+        about,
+        "\n".join(lines),
+        machine=seen,
+        versions=found,
+        rounds=rounds,
+        seconds=spent,
+        reach=told_reach,
+    )
+    print(f"\n{spent} s. Every run: {chosen.json}; the chart: {chosen.chart}")
+    return 1 if chosen.check and not all(one.reached for one in reached) else 0
 
 
 if __name__ == "__main__":

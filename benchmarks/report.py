@@ -9,6 +9,7 @@ from benchmarks.figures import MORE_IS_BETTER, OURS, curves, of, ratio, slope
 
 LABEL, NUMBER, MEMORY, RATIO, SINCE = 38, 9, 7, 10, 7
 PEERS = 2
+TIMES = "\N{MULTIPLICATION SIGN}"  # where more than ASCII is safe
 END = LABEL + (1 + PEERS) * (2 * NUMBER + MEMORY)  # of the figures; ratios follow
 WIDTH = END + PEERS * RATIO + SINCE
 

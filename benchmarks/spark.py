@@ -18,6 +18,20 @@ QUICK = {"files": 500, "selective": 200, "scanned": 4, "rows": 50_000, "rounds":
 _DAYS = 50
 
 
+def labels(size):
+    """What is done, in words, of tables of a size."""
+    rows = size["scanned"] * size["rows"]
+    return {
+        "plan": f"plan {size['files']:,} files",
+        "lists": f"the same, Spark lists by {os.cpu_count()} tasks",
+        "selective": f"one row of {size['selective']:,} files, end to end",
+        "count": f"{rows:,} rows: count",
+        "sum": f"{rows:,} rows: sum of one column",
+        "all": f"{rows:,} rows: all columns",
+        "write": f"write {rows // 4:,} rows",
+    }
+
+
 def _built(folder, name, build):
     """The root of a table, built if it is not there as a whole."""
     root = os.path.join(folder, name)
@@ -118,19 +132,19 @@ def run(setting):
     spark = arrowlog.spark.session("benchmarks", **{"spark.driver.memory": "3g"})
     spark.sparkContext.setLogLevel("ERROR")
     try:
-        yield from _planning(spark, setting.folder, size["files"])
-        yield from _selective(spark, setting.folder, size["selective"], rounds)
+        yield from _planning(spark, setting.folder, size)
+        yield from _selective(spark, setting.folder, size, rounds)
         yield from _scans(spark, setting.folder, size, rounds)
         yield from _writes(spark, setting.folder, size, rounds)
     finally:
         spark.stop()
 
 
-def _planning(spark, folder, count):
+def _planning(spark, folder, size):
     """Against Spark's defaults, which list every path in a task of its own: once is enough."""
     import arrowlog
 
-    root = _small_in(folder, count)
+    root = _small_in(folder, size["files"])
     whole = arrowlog.spark.read(spark, root)
     schema, table = whole.drop("day").schema, arrowlog.Table(root)
     _tasks(whole)  # compiled, once a session
@@ -143,23 +157,23 @@ def _planning(spark, folder, count):
         return bool(_tasks(spark.read.schema(schema).parquet(*paths)))
 
     jobs = {"arrowlog": ours, "spark": theirs}
-    yield _in_turn(f"plan {count:,} files", 1, jobs, warm=False)
+    yield _in_turn(labels(size)["plan"], 1, jobs, warm=False)
     name = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
     spark.conf.set(name, str(os.cpu_count()))
-    yield _in_turn(f"the same, Spark lists by {os.cpu_count()} tasks", 1, jobs, warm=False)
+    yield _in_turn(labels(size)["lists"], 1, jobs, warm=False)
     spark.conf.unset(name)
 
 
-def _selective(spark, folder, count, rounds):
+def _selective(spark, folder, size, rounds):
     import arrowlog
 
-    root = _small_in(folder, count)
-    where = f"id = {count * 5 + 3}"
+    root = _small_in(folder, size["selective"])
+    where = f"id = {size['selective'] * 5 + 3}"
     jobs = {
         "arrowlog": lambda: arrowlog.spark.read(spark, root).filter(where).count(),
         "spark": lambda: spark.read.parquet(root).filter(where).count(),
     }
-    yield _in_turn(f"one row of {count:,} files, end to end", rounds, jobs)
+    yield _in_turn(labels(size)["selective"], rounds, jobs)
 
 
 def _scans(spark, folder, size, rounds):
@@ -168,19 +182,18 @@ def _scans(spark, folder, size, rounds):
     root = _large_in(folder, size)
     paths = [f"{root}/{path}" for path in arrowlog.Table(root).scan().paths]
     ours, theirs = arrowlog.spark.read(spark, root), spark.read.parquet(*paths)
-    rows = size["scanned"] * size["rows"]
 
     def everything(frame):
         frame.write.format("noop").mode("overwrite").save()
         return 0
 
-    for title, job in (
+    for name, job in (
         ("count", lambda frame: frame.count()),
-        ("sum of one column", lambda frame: frame.agg({"n0": "sum"}).collect()[0][0]),
-        ("all columns", everything),
+        ("sum", lambda frame: frame.agg({"n0": "sum"}).collect()[0][0]),
+        ("all", everything),
     ):
         jobs = {"arrowlog": lambda job=job: job(ours), "spark": lambda job=job: job(theirs)}
-        yield _in_turn(f"{rows:,} rows: {title}", rounds, jobs)
+        yield _in_turn(labels(size)[name], rounds, jobs)
 
 
 def _writes(spark, folder, size, rounds):
@@ -202,5 +215,4 @@ def _writes(spark, folder, size, rounds):
         frame.write.parquet(out)
         return 0
 
-    rows = size["scanned"] // 4 * size["rows"]
-    yield _in_turn(f"write {rows:,} rows", rounds, {"arrowlog": ours, "spark": theirs})
+    yield _in_turn(labels(size)["write"], rounds, {"arrowlog": ours, "spark": theirs})
