@@ -39,7 +39,8 @@ class Figure:
     mb: float | None = None  # highest peak of memory of a run's process
     unit: str = "ms"  # or "a second" (more is better), "requests", "failed"
     x: float | None = None  # where on a curve: number of commits, files, columns, predicates
-    note: str = ""  # shown under the table: "1 run", "nearest thing"
+    note: str = ""  # shown under the table: why commits failed, what has to be known
+    cpu: tuple[float, ...] = ()  # ms of all threads, a run: a busy machine disturbs it less
 
     @property
     def median(self):
@@ -115,7 +116,8 @@ def from_json(text):
     fields = Figure.__dataclass_fields__
     told = json.loads(text)["figures"]
     plain = [{name: one[name] for name in fields if name in one} for one in told]
-    return [Figure(**{**one, "runs": tuple(one["runs"])}) for one in plain]
+    lists = ("runs", "cpu")
+    return [Figure(**one | {name: tuple(one.get(name, ())) for name in lists}) for one in plain]
 
 
 def changes(figures, earlier):

@@ -81,7 +81,10 @@ def test_one_point_has_no_slope():
 def test_json_keeps_every_run():
     from benchmarks.figures import from_json, to_json
 
-    some = [figure(runs=(1.5, 2.5), mb=100.5), figure("deltalake", (3,), x=10.0, note="why")]
+    some = [
+        figure(runs=(1.5, 2.5), mb=100.5),
+        figure("deltalake", (3,), x=10.0, note="why", cpu=(1.5,)),
+    ]
     text = to_json(some, machine={"cores": 2})
     assert from_json(text) == some
     assert json.loads(text)["machine"] == {"cores": 2}
@@ -321,7 +324,7 @@ def test_all_take_turns_and_who_is_slow_has_fewer():
 
     def job(who):
         seen.append(who)
-        return {"ms": 1.0, "mb": float(len(seen)), "answer": 3}
+        return {"ms": 1.0, "cpu": 0.5, "mb": float(len(seen)), "answer": 3}
 
     jobs = {who: lambda who=who: job(who) for who in ("arrowlog", "deltalake")}
     ours, theirs = in_turn("open", "small", jobs, 3)
