@@ -77,6 +77,8 @@ def installed():
 def table(setting, who, shape):
     """The folder of a table, built if it is not there; in another process, so this stays small."""
     if not tables.is_built(setting.folder, who, shape):
+        if shape.trailing is not None and shape.plain in WARM and who != "pyiceberg":
+            table(setting, who, shape.plain)  # is needed anyway, and lends its commits
         progress(f"building the table of {shape} for {who}")
         python("benchmarks.tables", setting.folder, who, shape.name, late=LATE_BUILD)
         progress("")

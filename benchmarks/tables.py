@@ -16,7 +16,7 @@ import re
 import shutil
 import sys
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from benchmarks.measure import ENGINES
 
@@ -49,6 +49,11 @@ class Shape:
     @property
     def versions(self):
         return self.commits + (self.trailing or 0)
+
+    @property
+    def plain(self):
+        """The same without a checkpoint and what comes after it."""
+        return replace(self, trailing=None)
 
     def __str__(self):
         """For people."""
@@ -100,12 +105,25 @@ def write_log(root, shape, checkpoint, *, delta):
     """All commits, with the checkpoint (a function) between them where the shape has one."""
     log = os.path.join(root, "_delta_log" if delta else "_transaction_log")
     os.makedirs(log)
-    rng = random.Random(7)
     write(log, 0, opening(shape.columns, delta=delta))
+    known = _plain_log(root, shape, log)
     for version, numbers in commits(shape):
-        write(log, version, commit(rng, version, numbers, shape.columns, delta=delta))
+        name = f"{version:020d}.json"
+        if known and version <= shape.commits:
+            os.link(os.path.join(known, name), os.path.join(log, name))
+        else:
+            write(log, version, commit(version, numbers, shape.columns, delta=delta))
         if version == shape.commits and shape.trailing is not None:
             checkpoint(root)
+
+
+def _plain_log(root, shape, log):
+    """The log of the same commits without a checkpoint, if it is there: it need not be written."""
+    folder, name = os.path.split(root)
+    who = name.removesuffix(f"-{shape.name}")
+    if shape.trailing is None or not is_built(folder, who, shape.plain):
+        return None
+    return os.path.join(place(folder, who, shape.plain), os.path.basename(log))
 
 
 def commits(shape):
@@ -178,7 +196,8 @@ def moment_ms(version):
     return _BEGIN_MS + version * 1000
 
 
-def commit(rng, version, numbers, columns=COLUMNS, *, delta):
+def commit(version, numbers, columns, *, delta):
+    rng = random.Random(version)
     lines = [{"add": add(rng, number, columns, delta=delta)} for number in numbers]
     info = {
         "timestamp": moment_ms(version),
@@ -190,7 +209,7 @@ def commit(rng, version, numbers, columns=COLUMNS, *, delta):
     return [{"commitInfo": info}, *lines]
 
 
-def add(rng, number, columns=COLUMNS, *, delta):
+def add(rng, number, columns, *, delta):
     day = f"2024-{1 + number // 30 % 12:02d}-{1 + number % 28:02d}"
     seconds = f"{number % 60:02d}"
     low = {

@@ -25,11 +25,10 @@ def build(root, shape):
     os.makedirs(os.path.join(root, "metadata"))
     schema, spec = _schema(shape.columns)
     maker = _Maker(root, PyArrowFileIO(), schema, spec)
-    rng = random.Random(7)
     manifests, loose, sums = {}, [], {}
     for version, numbers in tables.commits(shape):
+        rng = random.Random(version)
         adds = [tables.add(rng, number, shape.columns, delta=False) for number in numbers]
-        rng.getrandbits(128)  # as the id of a transaction takes
         sums[version] = len(adds), sum(add["size"] for add in adds)
         if shape.trailing is not None and version <= shape.commits:
             loose += adds
