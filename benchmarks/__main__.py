@@ -10,6 +10,7 @@ The cases:
 """
 
 import argparse
+import json
 import os
 import sys
 import time
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from benchmarks import cases, commits, reach, spark
 from benchmarks.cases import Setting
 from benchmarks.chart import chart
-from benchmarks.figures import Figure, changes, from_json, rows_of, to_json
+from benchmarks.figures import OURS, Figure, changes, from_json, rows_of, to_json
 from benchmarks.fresh import Failed, progress
 from benchmarks.headline import markdown, put
 from benchmarks.machine import machine, told, versions
@@ -80,6 +81,7 @@ def arguments(given=None):
     add("--json", help="the figures, with every run (FOLDER/results.json)", metavar="FILE")
     add("--chart", help="the picture (FOLDER/benchmark.svg)", metavar="FILE")
     add("--against", help="an earlier results.json to compare with", metavar="FILE")
+    add("--again", help="measure nothing, show an earlier results.json", metavar="FILE")
     add("--readme", help="put the headline table into this file, between its marks", metavar="FILE")
     add("--check", action="store_true", help="exit with 1 if an asked figure is not reached")
     chosen = parser.parse_args(given)
@@ -91,13 +93,15 @@ def arguments(given=None):
         parser.error(f"--rounds {chosen.rounds}: at least 1")
     chosen.json = chosen.json or os.path.join(chosen.folder, "results.json")
     chosen.chart = chosen.chart or os.path.join(chosen.folder, "benchmark.svg")
-    chosen.earlier = None
+    chosen.earlier = chosen.before = None
     try:
-        if chosen.against:
-            with open(chosen.against) as text:
-                chosen.earlier = from_json(text.read())
+        for name, place in (("against", "earlier"), ("again", "before")):
+            path = getattr(chosen, name)
+            if path:
+                with open(path) as text:
+                    setattr(chosen, place, told_before(text.read()))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        parser.error(f"--against {chosen.against}: not the results of an earlier run: {error}")
+        parser.error(f"--{name} {path}: not the results of an earlier run: {error}")
     try:
         if chosen.readme:  # now, not after half an hour
             with open(chosen.readme) as text:
@@ -107,20 +111,41 @@ def arguments(given=None):
     return chosen
 
 
-def measured(chosen, setting, out):
-    """Do the jobs, printing rows as they come; all figures."""
-    figures = []
-    printer = Printer(TITLES, chosen.earlier, out)
+def told_before(text):
+    """The figures of an earlier run, and what it was about."""
+    return from_json(text), json.loads(text)
+
+
+def measured(chosen, setting):
+    """Do the jobs: rows, and the peers they are beside."""
+    missing = {*LOGS} - {*setting.peers}
     for name, job in JOBS.items():
-        if name not in chosen.only:
-            continue
-        for row in job.run(setting):
-            figures += row
-            since = changes(row, chosen.earlier or [])
-            printer.row(row, job.peers, next(iter(since.values()), None))
-        printer.end()
+        if name in chosen.only:
+            peers = tuple(who for who in job.peers if who not in missing)
+            for row in job.run(setting):
+                yield row, peers
+
+
+def remembered(figures):
+    """The same of an earlier run."""
+    for row in rows_of(figures):
+        seen = {figure.who for figure in figures if figure.case == row[0].case}
+        yield row, tuple(who for who in (*LOGS, *sorted(seen - {*LOGS, OURS})) if who in seen)
+
+
+def show(rows, earlier, out, figures):
+    """Print rows as they come, adding to `figures`; then what was asked of them."""
+    printer = Printer(TITLES, earlier, out)
+    for row, peers in rows:
+        figures += row
+        since = changes(row, earlier or [])
+        printer.row(row, peers, next(iter(since.values()), None))
+    printer.end()
     out(f"\n{FOOT}\n{notes(figures)}".rstrip())
-    return figures
+    reached = reach.outcomes(figures)
+    if reached:
+        out(f"\n{reach.table(reached)}")
+    return reached
 
 
 def write(path, text):
@@ -129,58 +154,49 @@ def write(path, text):
         out.write(text)
 
 
-def keep(chosen, figures, about, printed, **more):
-    """Write what is to stay: every run, the picture, the block of the README."""
-    write(chosen.json, to_json(figures, **more))
+def draw(chosen, figures, about, printed):
+    """The picture, and the block of the README."""
     write(chosen.chart, chart(figures, TITLES, about))
     if chosen.readme:
-        block = markdown(figures, TITLES, about, printed)
         with open(chosen.readme) as text:
-            whole = put(text.read(), block)
+            whole = put(text.read(), markdown(figures, TITLES, about, printed))
         write(chosen.readme, whole)
 
 
 def main(given=None):
     chosen = arguments(given)
-    os.makedirs(chosen.folder, exist_ok=True)
     started = time.monotonic()
-    seen, found = machine(chosen.folder), versions()
-    about = told(seen, found)
-    print(about, flush=True)
+    os.makedirs(chosen.folder, exist_ok=True)
     rounds = chosen.rounds or (2 if chosen.quick else 5)
+    run = {"machine": machine(chosen.folder), "versions": versions(), "rounds": rounds}
     setting = Setting(chosen.folder, rounds, chosen.quick, chosen.large, cases.installed())
-    lines = []
+    rows, figures, lines = measured(chosen, setting), [], []
+    if chosen.before:
+        before, run = chosen.before
+        rows = remembered(before)
+    about = told(run["machine"], run["versions"])
+    print(about, flush=True)
 
     def out(text):
         lines.append(text)
         print(text, flush=True)
 
     try:
-        figures = measured(chosen, setting, out)
-    except Failed as error:
+        reached = show(rows, chosen.earlier and chosen.earlier[0], out, figures)
+    except (Failed, KeyboardInterrupt) as error:
         progress("")
-        print(f"\n{error}", file=sys.stderr)
+        print(f"\n{str(error) or 'Stopped.'}", file=sys.stderr)
+        if figures:
+            write(chosen.json, to_json(figures, **run, stopped=str(error) or "by hand"))
+            print(f"What was measured until then: {chosen.json}", file=sys.stderr)
         return 1
-    reached = reach.outcomes(figures)
-    if reached:
-        out(f"\n{reach.table(reached)}")
-    told_reach = [
-        {"words": one.asked.words, "measured": one.measured, "reached": one.reached}
-        for one in reached
-    ]
-    spent = round(time.monotonic() - started)
-    keep(
-        chosen,
-        figures,
-        about,
-        "\n".join(lines),
-        machine=seen,
-        versions=found,
-        rounds=rounds,
-        seconds=spent,
-        reach=told_reach,
-    )
-    print(f"\n{spent} s. Every run: {chosen.json}; the chart: {chosen.chart}")
+    if not chosen.before:
+        run["seconds"] = round(time.monotonic() - started)
+        run["reach"] = [{"asked": r.asked.words, "reached": r.reached} for r in reached]
+        write(chosen.json, to_json(figures, **run))
+        print(f"\n{run['seconds']} s. Every run: {chosen.json}")
+    draw(chosen, figures, about, "\n".join(lines))
+    print(f"The chart: {chosen.chart}")
     return 1 if chosen.check and not all(one.reached for one in reached) else 0
 
 

@@ -277,6 +277,7 @@ def test_the_chart_is_svg_that_names_everything():
         (["--rounds", "0"], "--rounds 0: at least 1"),
         (["--against", "nowhere.json"], "not the results of an earlier run"),
         (["--against", "README.md"], "not the results of an earlier run"),
+        (["--again", "README.md"], "--again README.md: not the results of an earlier run"),
         (["--readme", "ARCHITECTURE.md"], "there is no <!-- benchmark:start -->"),
     ],
 )
@@ -367,6 +368,9 @@ def test_a_small_run_gives_equal_answers_and_leaves_its_files(toy, tmp_path, cap
     assert all(one.runs[0] > 0 and one.mb > 1 for one in figures)
     kept = json.loads(results.read_text())
     assert {"machine", "versions", "rounds", "seconds", "reach"} <= kept.keys()
+    table = told.out[told.out.index("\n\n") : told.out.index("Medians")]
+    assert main(["--again", str(results), "--folder", str(tmp_path / "other")]) == 0
+    assert table in capsys.readouterr().out
     ET.parse(tmp_path / "out" / "benchmark.svg")
     assert "3 commits \N{MULTIPLICATION SIGN} 4 files" in readme.read_text()
 
