@@ -42,7 +42,10 @@ class Job:
 
 
 def plain(run):
-    """A job of a module that has `run(folder, rounds, quick) -> list[Figure]`."""
+    """A job of a module that has `run(folder, rounds, quick) -> list[Figure]`.
+
+    One line in `JOBS` is enough: `"name": Job(plain(module.run), "what it is", ("spark",))`.
+    """
     return lambda setting: rows_of(run(setting.folder, setting.rounds, setting.quick))
 
 

@@ -375,21 +375,38 @@ def test_a_small_run_gives_equal_answers_and_leaves_its_files(toy, tmp_path, cap
     assert "3 commits \N{MULTIPLICATION SIGN} 4 files" in readme.read_text()
 
 
-def test_a_run_whose_answers_differ_stops_and_says_so(toy, tmp_path, capsys):
+def damaged(folder, shape):
+    """Both tables of a shape, and deltalake's without its last commit."""
     from benchmarks import tables
+
+    for who in ("arrowlog", "deltalake"):
+        tables.build(str(folder), who, shape)
+    log = os.path.join(tables.place(str(folder), "deltalake", shape), "_delta_log")
+    os.remove(os.path.join(log, f"{shape.versions:020d}.json"))
+
+
+def test_a_run_whose_answers_differ_stops_and_says_so(toy, tmp_path, capsys):
     from benchmarks.__main__ import main
 
-    shape = toy.COMMITS[0]
-    for who in ("arrowlog", "deltalake"):
-        tables.build(str(tmp_path), who, shape)
-    last = f"{shape.commits:020d}.json"
-    os.remove(os.path.join(tables.place(str(tmp_path), "deltalake", shape), "_delta_log", last))
+    damaged(tmp_path, toy.COMMITS[0])
     assert main(["--only", "open", "--rounds", "1", "--folder", str(tmp_path)]) == 1
     told = capsys.readouterr().err
     assert "open 3 commits x 4 files: the answers differ" in told
     assert "arrowlog: [12]" in told
     assert "deltalake: [8]" in told
     assert not (tmp_path / "results.json").exists()
+
+
+def test_what_was_measured_before_a_run_stopped_is_kept(toy, tmp_path, capsys):
+    from benchmarks.__main__ import main
+    from benchmarks.figures import from_json
+
+    damaged(tmp_path, toy.STOCKED[0])
+    assert main(["--only", "open", "--rounds", "1", "--folder", str(tmp_path)]) == 1
+    assert "What was measured until then" in capsys.readouterr().err
+    kept = (tmp_path / "results.json").read_text()
+    assert {one.shape for one in from_json(kept)} == {"3 commits x 4 files"}
+    assert "the answers differ" in json.loads(kept)["stopped"]
 
 
 def test_a_process_that_fails_is_named_with_its_last_words(tmp_path):
