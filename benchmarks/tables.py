@@ -174,7 +174,7 @@ def fields(columns):
     return FIELDS + [(f"c{number:03d}", "long") for number in range(columns - COLUMNS)]
 
 
-def opening(columns, *, delta):
+def opening(columns=COLUMNS, *, delta):
     told = [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in fields(columns)]
     metadata = {
         "id": str(uuid.UUID(int=5)),
@@ -196,7 +196,7 @@ def moment_ms(version):
     return _BEGIN_MS + version * 1000
 
 
-def commit(version, numbers, columns, *, delta):
+def commit(version, numbers, columns=COLUMNS, *, delta):
     rng = random.Random(version)
     lines = [{"add": add(rng, number, columns, delta=delta)} for number in numbers]
     info = {
@@ -209,7 +209,7 @@ def commit(version, numbers, columns, *, delta):
     return [{"commitInfo": info}, *lines]
 
 
-def add(rng, number, columns, *, delta):
+def add(rng, number, columns=COLUMNS, *, delta):
     day = f"2024-{1 + number // 30 % 12:02d}-{1 + number % 28:02d}"
     seconds = f"{number % 60:02d}"
     low = {
