@@ -144,7 +144,9 @@ def diff(root, a, b):
 def create(root, kind):
     """Make a checkpoint of an open table, in a copy of the log: `parquet` alone, or `both`."""
     with tables.copied(root) as copy:
-        table = _table(copy, **{"checkpoint.format": kind, "cleanup.enabled": False})
+        # By itself it would make one after the next commit, at the same time.
+        options = {"checkpoint.format": kind, "checkpoint.enabled": False, "cleanup.enabled": False}
+        table = _table(copy, **options)
         if kind == "parquet":  # readers have to be told of it, once in the life of a table
             feature = ["parquetCheckpoint"]
             table.upgrade_protocol(3, 3, reader_features=feature, writer_features=feature)
