@@ -30,6 +30,8 @@ def once(job):
 def several(job):
     """The first question warms up and gives the answer to compare; the others are new ones."""
     first = once(lambda: job(0))
+    if first["ms"] > ENOUGH_MS:
+        return first
     spent = []
     for number in range(1, QUESTIONS + 1):
         spent.append(once(lambda: job(number)))  # noqa: B023 -- asked at once
