@@ -45,7 +45,7 @@ def chart(figures, titles, about=""):
     canvas = Canvas()
     y = _ratios(canvas, headline(figures), titles)
     y = _curves(canvas, curves(figures), titles, y)
-    for words in about.split("\n")[:2]:
+    for words in about.split("\n"):
         y += 16
         canvas.text(10, y, words, size=10)
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y + 12:.0f}"'

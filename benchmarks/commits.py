@@ -30,7 +30,7 @@ TITLES = {
     "commit rate": "commit: one file each",
     "commit p50": "commit p50: half took at most",
     "commit p99": "commit p99: took at most",
-    "commit failures": "commit failures: of all runs",
+    "commit failures": "commit failures: in a run",
     "commit requests": "commit requests: to S3",
 }
 QUIET = "refresh with nothing new"

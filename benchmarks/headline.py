@@ -78,7 +78,7 @@ def markdown(figures, titles, about, printed):
         lines.append(
             f"| {short(title)}: {row[0].shape} | {' | '.join(cells)} |".replace(" x ", f" {TIMES} ")
         )
-    told = "  \n".join(about.split("\n")[:2])
+    told = about.replace("\n", "  \n")
     return "\n".join(
         [
             START,

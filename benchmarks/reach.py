@@ -7,8 +7,8 @@ error. `ratio` is how many times better than the peer, `value` our median, `mb` 
 
 from dataclasses import dataclass
 
-from benchmarks.figures import OURS, of, ratio, rows_of
-from benchmarks.report import number, times
+from benchmarks.figures import ONLY_TOLD, OURS, of, ratio, rows_of
+from benchmarks.report import number, times, whole
 from benchmarks.spark import FULL, labels
 from benchmarks.tables import Shape
 
@@ -163,8 +163,7 @@ def _unit(one, row):
 def _text(value, unit):
     if unit == "x":
         return times(value)
-    # A request more is a request too many: what is counted is told to the hundredth.
-    return f"{number(value)} {unit}"
+    return f"{whole(value) if unit in ONLY_TOLD else number(value)} {unit}"
 
 
 def table(found):

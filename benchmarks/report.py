@@ -5,7 +5,7 @@ are than each, and with `--against` the change of our median. A heading starts e
 the unit and the peers.
 """
 
-from benchmarks.figures import MORE_IS_BETTER, OURS, curves, of, ratio, slope
+from benchmarks.figures import MORE_IS_BETTER, ONLY_TOLD, OURS, curves, of, ratio, slope
 
 LABEL, NUMBER, MEMORY, RATIO, SINCE = 38, 9, 7, 10, 7
 PEERS = 2
@@ -24,6 +24,11 @@ def number(value):
         return "0"
     digits = 3 if value < 0.1 else 2 if value < 10 else 1 if value < 100 else 0
     return f"{value:,.{digits}f}"
+
+
+def whole(value):
+    """A count."""
+    return f"{value:,.0f}"
 
 
 def times(value):
@@ -69,8 +74,9 @@ def line(row, peers, since=None):
             text += " " * (2 * NUMBER + MEMORY)
             continue
         memory = "" if figure.mb is None else f"{figure.mb:,.0f}"
-        best = number(figure.best) if len(figure.runs) > 1 else ""
-        text += f"{number(figure.median):>{NUMBER}}{best:>{NUMBER}}"
+        show = whole if figure.unit in ONLY_TOLD else number
+        best = show(figure.best) if len(figure.runs) > 1 else ""
+        text += f"{show(figure.median):>{NUMBER}}{best:>{NUMBER}}"
         text += f"{memory:>{MEMORY}}"
     text = f"{text:<{END}}"
     text += "".join(f"{times(ratio(row, who)):>{RATIO}}" for who in peers)
