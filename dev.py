@@ -2,7 +2,7 @@
 
     python3 dev.py demo       make a table, write, race, prune, travel in time, ask SQL
     python3 dev.py test       format, types, imports, tests
-    python3 dev.py bench      measure beside deltalake (arguments go to `python -m benchmarks`)
+    python3 dev.py bench      measure beside the peers (arguments go to `python -m benchmarks`)
 
 Everything is installed into `.venv` beside this file, with the versions in `constraints.txt`.
 """
@@ -63,6 +63,11 @@ def main() -> int:
         print(__doc__)
         return 0 if job in ("help", "-h", "--help") else 2
     set_up()
+    if job == "bench" and run(
+        "-c", "import importlib.util as u; exit(not u.find_spec('pyiceberg'))"
+    ):
+        print("Adding PyIceberg, to measure beside it …", flush=True)
+        run("-m", "pip", "install", "-q", "-c", "constraints.txt", "-e", ".[dev,bench]")
     for command in JOBS[job]:
         code = run(*command, *rest)
         if code:

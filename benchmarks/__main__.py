@@ -1,175 +1,207 @@
-"""Measure arrowlog beside deltalake: fresh processes, interleaved, one table out.
+"""Measure arrowlog beside its peers, on the same tables, in fresh processes, in turn.
 
-python -m benchmarks                 everything, about five minutes
-python -m benchmarks --quick         the small tables, three rounds
-python -m benchmarks --only open     or refresh, travel, history, plan, checkpoint, commit, spark,
-                                     import
+  python -m benchmarks                      every case (half an hour, the first time more)
+  python -m benchmarks --quick              every kind of case, small (two minutes)
+  python -m benchmarks --only open,plan     some of them
+  python -m benchmarks --only open --against benchmarks/out/results.json
+                                            and what changed since an earlier run
+
+The cases:
 """
 
 import argparse
-import importlib.metadata
 import json
 import os
-import platform
-import statistics
-import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
-from benchmarks import checkpoint, commits, plan, spark
-from benchmarks.tables import build
+from benchmarks import cases, commits, reach, spark
+from benchmarks.cases import Setting
+from benchmarks.chart import chart
+from benchmarks.figures import OURS, Figure, changes, from_json, rows_of, to_json
+from benchmarks.fresh import Failed, progress
+from benchmarks.headline import markdown, put
+from benchmarks.machine import machine, told, versions
+from benchmarks.report import Printer, notes
 
-SHAPES = {"1,000 x 10": (1000, 10), "50 x 4,000": (50, 4000), "10,000 x 2": (10_000, 2)}
-QUICK = {"1,000 x 10": (1000, 10)}
-CASES = {
-    "open": ("arrowlog-open", "delta-open"),
-    "refresh": ("arrowlog-refresh", "delta-refresh"),
-    "travel": ("arrowlog-travel", "delta-travel"),
-    "history": ("arrowlog-history", "delta-history"),
-}
-
-
-def measure(case, root):
-    command = [sys.executable, "-m", "benchmarks.measure", case, root]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(f"{case} failed:\n{done.stderr}")
-    return json.loads(done.stdout)
+OUT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "out")
+FOOT = "Medians of the runs; without a least or most there was one run. MB is the highest peak."
+TITLES = {**cases.TITLES, **commits.TITLES}
+DELTA, LOGS = ("deltalake",), ("deltalake", "pyiceberg")
 
 
-def compare(case, shape, folder, rounds):
-    """Ours and theirs in turn, and what came of it."""
-    commits, adds = shape
-    ours = build(folder, commits, adds, delta=False)
-    theirs = build(folder, commits, adds, delta=True)
-    found = {name: [] for name in CASES[case]}
-    for _ in range(rounds):
-        for name, root in zip(CASES[case], (ours, theirs), strict=True):
-            found[name].append(measure(name, root))
-    answers = {run["answer"] for runs in found.values() for run in runs}
-    if len(answers) != 1:
-        raise SystemExit(f"{case}: the answers differ: {answers}")
-    rows = []
-    for name, runs in found.items():
-        times = [run["ms"] for run in runs]
-        memory = max(run["mb"] for run in runs)
-        rows.append(
-            {"case": name, "median": statistics.median(times), "best": min(times), "mb": memory}
-        )
-    return rows
+@dataclass(frozen=True)
+class Job:
+    """Something that measures: yields rows of figures, beside the peers it names."""
+
+    run: Callable[[Setting], Iterator[list[Figure]]]
+    words: str
+    peers: tuple[str, ...] = LOGS
 
 
-def show(title, rows):
-    ours, theirs = rows
-    print(
-        f"{title:<24}{ours['median']:>10.1f}{ours['best']:>9.1f}{ours['mb']:>7.0f}"
-        f"{theirs['median']:>12.1f}{theirs['best']:>9.1f}{theirs['mb']:>7.0f}"
-        f"{theirs['median'] / ours['median']:>9.1f}x{theirs['best'] / ours['best']:>8.1f}x",
-        flush=True,
-    )
+def plain(run):
+    """A job of a module that has `run(folder, rounds, quick) -> list[Figure]`.
 
-
-def _numbers(text):
-    return [int(number) for number in text.split(",")] if text else None
-
-
-def _arguments():
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks",
-        description=__doc__,
-        formatter_class=argparse.RawTextHelpFormatter,
-    )
-    parser.add_argument("--quick", action="store_true", help="the small tables, three rounds")
-    parser.add_argument(
-        "--large", action="store_true", help="also 10,000,000 files (15 GB of memory to build)"
-    )
-    parser.add_argument("--only", default=",".join([*CASES, *JOBS]), help="cases, by comma")
-    parser.add_argument("--rounds", type=int, help="rounds of each case")
-    parser.add_argument("--processes", help="commit: how many, by comma (1,4,16)")
-    parser.add_argument(
-        "--commits",
-        type=int,
-        help=f"commit: in all ({commits.TOTAL_DISK} on disk, {commits.TOTAL_S3} over S3)",
-    )
-    parser.add_argument("--folder", default=os.path.join(os.path.dirname(__file__), "out"))
-    parser.add_argument("--json", help="also write the figures to this file")
-    chosen = parser.parse_args()
-    unknown = set(chosen.only.split(",")) - {*CASES, *JOBS}
-    if unknown:
-        parser.error(f"--only {', '.join(sorted(unknown))}: use {', '.join([*CASES, *JOBS])}")
-    return chosen
-
-
-def _compared(chosen, rounds, cases):
-    print(f"{'ms, fresh processes':<24}{'arrowlog':>10}{'best':>9}{'MB':>7}", end="")
-    print(f"{'deltalake':>12}{'best':>9}{'MB':>7}{'ratio':>10}{'best':>9}")
-    figures = {}
-    for case in cases:
-        for label, shape in (QUICK if chosen.quick else SHAPES).items():
-            rows = compare(case, shape, chosen.folder, rounds)
-            figures[f"{case} {label}"] = rows
-            show(f"{case} {label}", rows)
-    return figures
-
-
-def _plans(chosen, rounds):
-    return plan.run(chosen.folder, rounds, quick=chosen.quick, measure=measure)
-
-
-def _checkpoints(chosen, rounds):
-    figures = checkpoint.run(chosen.folder, rounds, quick=chosen.quick, measure=measure)
-    if chosen.large:
-        figures |= checkpoint.run_large(chosen.folder, rounds, measure=measure)
-    return figures
-
-
-def _commits(chosen, _):
-    return commits.run(
-        chosen.folder,
-        quick=chosen.quick,
-        rounds=chosen.rounds,
-        processes=_numbers(chosen.processes),
-        disk=chosen.commits,
-        s3=chosen.commits,
-    )
-
-
-def _imports(_, rounds):
-    figures = {}
-    for name in ("polars-import", "arrowlog-import"):
-        figures[name] = min(measure(name, "")["ms"] for _ in range(rounds))
-        print(f"{name.replace('-', ' '):<24}{'':>10}{figures[name]:>9.1f}")
-    return figures
-
-
-def _spark(chosen, rounds):
-    return spark.run(chosen.folder, rounds, quick=chosen.quick)
+    One line in `JOBS` is enough: `"name": Job(plain(module.run), "what it is", ("spark",))`.
+    """
+    return lambda setting: rows_of(run(setting.folder, setting.rounds, setting.quick))
 
 
 JOBS = {
-    "plan": _plans,
-    "checkpoint": _checkpoints,
-    "commit": _commits,
-    "spark": _spark,
-    "import": _imports,
+    "open": Job(cases.opening, "a log from nothing to all live files as Arrow, typed"),
+    "cached": Job(cases.cached, "the same where an earlier process left a local copy"),
+    "plan": Job(cases.planning, "which files may match: cold, and of an open table"),
+    "refresh": Job(cases.refreshing, "an open table after one more commit, and after none"),
+    "travel": Job(cases.travelling, "the state in the middle of the history"),
+    "history": Job(cases.history, "SQL: files and bytes by day and operation"),
+    "diff": Job(cases.diff, "what is different between two versions"),
+    "checkpoint": Job(cases.checkpoint, "make one of a table that is open", DELTA),
+    "commit": Job(commits.run, "1, 4 and 16 processes on one table: disk with fsync, S3", DELTA),
+    "import": Job(cases.importing, "until a package is imported"),
+    "growth": Job(cases.growth, "cost by commits, files, columns, predicates, with its slope"),
+    "spark": Job(spark.run, "Spark with arrowlog beside Spark without", ("spark",)),
 }
 
 
-def main():
-    chosen = _arguments()
-    rounds = chosen.rounds or (3 if chosen.quick else 7)
-    packages = ("arrowlog", "deltalake", "polars", "pyarrow")
-    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in packages)
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    print(f"{machine}, {versions}")
-    wanted = chosen.only.split(",")
-    cases = [name for name in wanted if name in CASES]
-    figures = _compared(chosen, rounds, cases) if cases else {}
+def arguments(given=None):
+    listed = "\n".join(f"  {name:<12}{job.words}" for name, job in JOBS.items())
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=f"{__doc__}{listed}",
+        epilog="Times are milliseconds. The answers of all must agree, or the run stops. The files "
+        "are in the system's cache.\nTables are kept in the folder and used again; delete it to "
+        "have them built anew.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--quick", action="store_true", help="small tables, few rounds")
+    add("--large", action="store_true", help="also 10,000,000 files (15 GB of memory to build)")
+    add("--only", default=",".join(JOBS), help="cases, by comma", metavar="CASES")
+    add("--rounds", type=int, help="rounds of each case (5, quick 2)")
+    add("--folder", default=OUT, help="where tables are built (%(default)s)")
+    add("--json", help="the figures, with every run (FOLDER/results.json)", metavar="FILE")
+    add("--chart", help="the picture (FOLDER/benchmark.svg)", metavar="FILE")
+    add("--against", help="an earlier results.json to compare with", metavar="FILE")
+    add("--again", help="measure nothing, show an earlier results.json", metavar="FILE")
+    add("--readme", help="put the headline table into this file, between its marks", metavar="FILE")
+    add("--check", action="store_true", help="exit with 1 if an asked figure is not reached")
+    chosen = parser.parse_args(given)
+    chosen.only = [name.strip() for name in chosen.only.split(",") if name.strip()]
+    unknown = [name for name in chosen.only if name not in JOBS]
+    if unknown or not chosen.only:
+        parser.error(f"--only {', '.join(unknown) or 'nothing'}: there are {', '.join(JOBS)}")
+    if chosen.rounds is not None and chosen.rounds < 1:
+        parser.error(f"--rounds {chosen.rounds}: at least 1")
+    chosen.json = chosen.json or os.path.join(chosen.folder, "results.json")
+    chosen.chart = chosen.chart or os.path.join(chosen.folder, "benchmark.svg")
+    chosen.earlier = chosen.before = None
+    try:
+        for name, place in (("against", "earlier"), ("again", "before")):
+            path = getattr(chosen, name)
+            if path:
+                with open(path) as text:
+                    setattr(chosen, place, told_before(text.read()))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        parser.error(f"--{name} {path}: not the results of an earlier run: {error}")
+    try:
+        if chosen.readme:  # now, not after half an hour
+            with open(chosen.readme) as text:
+                put(text.read(), "")
+    except (OSError, ValueError) as error:
+        parser.error(f"--readme {chosen.readme}: {error}")
+    return chosen
+
+
+def told_before(text):
+    """The figures of an earlier run, and what it was about."""
+    return from_json(text), json.loads(text)
+
+
+def measured(chosen, setting):
+    """Do the jobs: rows, and the peers they are beside."""
+    missing = {*LOGS} - {*setting.peers}
     for name, job in JOBS.items():
-        figures |= job(chosen, rounds) if name in wanted else {}
-    if chosen.json:
-        with open(chosen.json, "w") as out:
-            json.dump({"versions": versions, "figures": figures}, out, indent=1)
+        if name in chosen.only:
+            peers = tuple(who for who in job.peers if who not in missing)
+            for row in job.run(setting):
+                yield row, peers
+
+
+def remembered(figures):
+    """The same of an earlier run."""
+    for row in rows_of(figures):
+        seen = {figure.who for figure in figures if figure.case == row[0].case}
+        yield row, tuple(who for who in (*LOGS, *sorted(seen - {*LOGS, OURS})) if who in seen)
+
+
+def show(rows, earlier, out, figures):
+    """Print rows as they come, adding to `figures`; then what was asked of them."""
+    printer = Printer(TITLES, earlier, out)
+    for row, peers in rows:
+        figures += row
+        since = changes(row, earlier or [])
+        printer.row(row, peers, next(iter(since.values()), None))
+    printer.end()
+    out(f"\n{FOOT}\n{notes(figures)}".rstrip())
+    reached = reach.outcomes(figures)
+    if reached:
+        out(f"\n{reach.table(reached)}")
+    return reached
+
+
+def write(path, text):
+    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+    with open(path, "w") as out:
+        out.write(text)
+
+
+def draw(chosen, figures, about, printed):
+    """The picture, and the block of the README."""
+    write(chosen.chart, chart(figures, TITLES, about))
+    if chosen.readme:
+        with open(chosen.readme) as text:
+            whole = put(text.read(), markdown(figures, TITLES, about, printed))
+        write(chosen.readme, whole)
+
+
+def main(given=None):
+    chosen = arguments(given)
+    started = time.monotonic()
+    os.makedirs(chosen.folder, exist_ok=True)
+    rounds = chosen.rounds or (2 if chosen.quick else 5)
+    run = {"machine": machine(chosen.folder), "versions": versions(), "rounds": rounds}
+    setting = Setting(chosen.folder, rounds, chosen.quick, chosen.large, cases.installed())
+    rows, figures, lines = measured(chosen, setting), [], []
+    if chosen.before:
+        before, run = chosen.before
+        rows = remembered(before)
+    about = told(run["machine"], run["versions"])
+    print(about, flush=True)
+
+    def out(text):
+        lines.append(text)
+        print(text, flush=True)
+
+    try:
+        reached = show(rows, chosen.earlier and chosen.earlier[0], out, figures)
+    except (Failed, KeyboardInterrupt) as error:
+        progress("")
+        print(f"\n{str(error) or 'Stopped.'}", file=sys.stderr)
+        if figures:
+            write(chosen.json, to_json(figures, **run, stopped=str(error) or "by hand"))
+            print(f"What was measured until then: {chosen.json}", file=sys.stderr)
+        return 1
+    if not chosen.before:
+        run["seconds"] = round(time.monotonic() - started)
+        run["reach"] = [{"asked": r.asked.words, "reached": r.reached} for r in reached]
+        write(chosen.json, to_json(figures, **run))
+        print(f"\n{run['seconds']} s. Every run: {chosen.json}")
+    draw(chosen, figures, about, "\n".join(lines))
+    print(f"The chart: {chosen.chart}")
+    return 1 if chosen.check and not all(one.reached for one in reached) else 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -6,7 +6,9 @@ commits, so `update_incremental` comes before each one, which is faster than wit
 checkpoints. Every process commits once before the clock starts. On a disk, arrowlog waits until a
 commit would survive a power cut (fsync of the file and of the folder); deltalake does not.
 
-Afterwards every add that was acknowledged must be in the table once, or there is no figure.
+Afterwards every add that was acknowledged must be in the table once, or there is no figure. S3 is
+SeaweedFS on this machine behind a wire of a given length (`proxy`). PyIceberg is left out: it
+commits through a catalog, whose time that would be.
 """
 
 import contextlib
@@ -14,20 +16,34 @@ import multiprocessing
 import os
 import queue
 import shutil
-import statistics
 import threading
 import time
 import uuid
 
+from benchmarks.figures import Figure
+from benchmarks.fresh import Failed, progress, too_slow
 from benchmarks.proxy import Proxy
 from benchmarks.server import BUCKET, NoServer, seaweedfs
 
 ENGINES = ("arrowlog", "deltalake")
-PROCESSES = (1, 4, 16)
-TOTAL_DISK, TOTAL_S3 = 400, 160  # commits, shared by the processes
-ROUNDS = 3
-ROUND_TRIPS = (0, 20)  # milliseconds
-QUICK = {"processes": (1, 4), "disk": 60, "s3": 20, "rounds": 1, "trips": (20,)}
+TITLES = {
+    "commit rate": "commit: one file each",
+    "commit p50": "commit p50: half took at most",
+    "commit p99": "commit p99: took at most",
+    "commit failures": "commit failures: in a run",
+    "commit requests": "commit requests: to S3",
+}
+QUIET = "refresh with nothing new"
+# `disk` and `s3` are commits, shared by the processes; `trips` milliseconds, and
+# the processes of each.
+FULL = {
+    "processes": (1, 4, 16),
+    "disk": 400,
+    "s3": 160,
+    "rounds": 3,
+    "trips": {0: (1, 4, 16), 20: (1, 4, 16)},
+}
+QUICK = {"processes": (1, 4), "disk": 60, "s3": 20, "rounds": 1, "trips": {20: (1,)}}
 LATE_SECONDS = 600
 
 
@@ -51,7 +67,10 @@ class Arrowlog:
 
     def commit(self, path):
         add = self._library.add_file(path, size=1000, modification_time=1, num_records=10)
-        return self._table.append([add]).attempts
+        self._table.append([add])
+
+    def refresh(self):
+        self._table.refresh()
 
     def paths(self):
         return self._table.refresh().files["path"].to_pylist()
@@ -88,8 +107,11 @@ class Deltalake:
             [add], "append", self._schema, post_commithook_properties=self._after
         )
 
-    def paths(self):
+    def refresh(self):
         self._table.update_incremental()
+
+    def paths(self):
+        self.refresh()
         return self._table.get_add_actions(flatten=True)["path"].to_pylist()
 
 
@@ -114,18 +136,18 @@ def work(engine, uri, options, number, count, turn, gate, results):
     gate.wait(LATE_SECONDS)  # all are warm
     gate.wait(LATE_SECONDS)  # the requests are counted from here on
     started = time.monotonic()
-    spent, tries, good, wrong = [], 0, [], []
+    spent, good, wrong = [], [], []
     for step in range(count):
         path = f"p{number}-{step}.parquet"
         begun = time.monotonic()
         try:
-            tries += handle.commit(path) or 0
+            handle.commit(path)
         except Exception as error:  # noqa: BLE001 -- whatever it is, the commit has failed
             wrong.append(f"{type(error).__name__}: {error}")
         else:
             good.append(path)
         spent.append(time.monotonic() - begun)
-    results.put((started, time.monotonic(), spent, tries, good, wrong))
+    results.put((started, time.monotonic(), spent, good, wrong))
 
 
 def race(engine, uri, options, processes, total, proxy=None):
@@ -151,12 +173,12 @@ def race(engine, uri, options, processes, total, proxy=None):
         gate.wait(LATE_SECONDS)
         found = [results.get(timeout=LATE_SECONDS) for _ in workers]
     except (threading.BrokenBarrierError, queue.Empty):
-        raise SystemExit(f"{engine}: a process failed, or took {LATE_SECONDS} s") from None
+        raise Failed(f"{engine}: a process failed, or took {LATE_SECONDS} s") from None
     requests = {} if proxy is None else dict(proxy.counts)
     for worker in workers:
         worker.join()
     good = [f"warm-{number}.parquet" for number in range(processes)]
-    good += [path for one in found for path in one[4]]
+    good += [path for one in found for path in one[3]]
     ghosts = check(engine, KINDS[engine](uri, options).paths(), good)
     return {**summary(found, requests), "ghosts": ghosts}
 
@@ -165,90 +187,118 @@ def check(engine, live, acknowledged):
     """What was acknowledged is there, once; returns how many failed, and are there all the same."""
     lost = set(acknowledged) - set(live)
     if lost or len(live) != len(set(live)):
-        raise SystemExit(f"{engine}: {len(lost)} commits are lost, of {len(live)} live files")
+        raise Failed(f"{engine}: {len(lost)} commits are lost, of {len(live)} live files")
     return len(live) - len(acknowledged)
 
 
 def summary(found, requests):
-    started, ended, spent, tries, good, wrong = zip(*found, strict=True)
+    started, ended, spent, good, wrong = zip(*found, strict=True)
     commits = sum(map(len, good))
     times = sorted(time for some in spent for time in some)
     return {
         "rate": commits / (max(ended) - min(started)),
         "p50": times[len(times) // 2] * 1000,
         "p99": times[min(int(len(times) * 0.99), len(times) - 1)] * 1000,
-        "tries": sum(tries) / commits if commits and sum(tries) else None,
         "failed": sum(map(len, wrong)),
         "errors": sorted({text.partition("\n")[0][:200] for some in wrong for text in some}),
-        "requests": {name: count / max(commits, 1) for name, count in sorted(requests.items())},
+        **({"asked": sum(requests.values()) / max(commits, 1)} if requests else {}),
     }
 
 
-def middle(runs):
-    """The run with the median rate, with the failures of all."""
-    ranked = sorted(runs, key=lambda run: run["rate"])
-    rate = statistics.median(run["rate"] for run in runs)
-    told = {name: sum(run[name] for run in runs) for name in ("failed", "ghosts")}
-    told["errors"] = sorted({text for run in runs for text in run["errors"]})
-    return {**ranked[len(ranked) // 2], "rate": rate, **told}
+def run(setting):
+    """All places and numbers of processes: rates as they come, and then what each commit took."""
+    size = QUICK if setting.quick else FULL
+    found = []  # [(title, {engine: [summary, …]})]
+    for title, runs in _places(setting, size):
+        found.append((title, runs))
+        if title != QUIET:
+            yield _row("commit rate", title, runs, "rate", "a second")
+    for case, name, unit in (
+        ("commit p50", "p50", "ms"),
+        ("commit p99", "p99", "ms"),
+        ("commit failures", "failed", "failed"),
+        ("commit requests", "asked", "requests"),
+    ):
+        for title, runs in found:
+            if all(name in one for some in runs.values() for one in some):
+                yield _row(case, title, runs, name, unit)
 
 
-def compare(title, place, processes, total, rounds, proxy=None):
-    """Ours and theirs in turn, each time on a table of its own."""
-    found = {engine: [] for engine in ENGINES}
-    for _ in range(rounds):
-        for engine in ENGINES:
-            uri, options = place(engine)
-            found[engine].append(race(engine, uri, options, processes, total, proxy))
-    rows = {engine: middle(runs) for engine, runs in found.items()}
-    show(title, rows)
-    return rows
+def _row(case, title, runs, name, unit):
+    return [
+        Figure(
+            case,
+            title,
+            engine,
+            tuple(one[name] for one in some),
+            unit=unit,
+            note=_note(some) if name == "failed" else "",
+        )
+        for engine, some in runs.items()
+    ]
 
 
-def show(title, rows):
-    print(f"{title:<24}", end="")
-    for row in rows.values():
-        tries = "" if row["tries"] is None else f"{row['tries']:.1f}"
-        asked = sum(row["requests"].values())
-        print(f"{row['rate']:>10.1f}{row['p50']:>7.0f}{row['p99']:>7.0f}{tries:>6}", end="")
-        print(f"{row['failed']:>6}{f'{asked:.1f}' if asked else '':>6}", end="")
-    ours, theirs = rows.values()
-    print(f"{ours['rate'] / theirs['rate'] if theirs['rate'] else float('inf'):>8.1f}x", flush=True)
+def _note(runs):
+    """Why commits failed, and which of them are in the table all the same."""
+    errors = sorted({text for run in runs for text in run["errors"]})
+    ghosts = sum(run["ghosts"] for run in runs)
+    told = [f"failed with {errors[0]}"] if errors else []
+    told += [f"{ghosts} that failed are in the table all the same"] if ghosts else []
+    return "; ".join(told)
 
 
-def head():
-    print(f"{'commits a second':<24}", end="")
-    for engine in ENGINES:
-        print(f"{engine:>10}{'p50':>7}{'p99':>7}{'tries':>6}{'fail':>6}{'reqs':>6}", end="")
-    print(f"{'ratio':>9}", flush=True)
-
-
-def run(folder, *, quick, rounds=None, processes=None, disk=None, s3=None):
-    """All places and numbers of processes; returns the figures."""
-    rounds = rounds or (QUICK["rounds"] if quick else ROUNDS)
-    processes = processes or (QUICK["processes"] if quick else PROCESSES)
-    disk = disk or (QUICK["disk"] if quick else TOTAL_DISK)
-    s3 = s3 or (QUICK["s3"] if quick else TOTAL_S3)
-    head()
-    figures = {}
+def _places(setting, size):
     with contextlib.ExitStack() as places:
-        root = os.path.join(folder, f"commits-{uuid.uuid4().hex}")
+        root = os.path.join(setting.folder, f"commits-{uuid.uuid4().hex}")
         places.callback(shutil.rmtree, root, ignore_errors=True)
-        for count in processes:
-            title = f"disk, {count} proc."
-            figures[title] = compare(title, _on_disk(root), count, disk, rounds)
+        for count in size["processes"]:
+            title = f"disk, {_processes(count)}"
+            rounds = min(setting.rounds, size["rounds"])
+            yield title, compare(title, _on_disk(root), count, size["disk"], rounds)
         try:
             proxy = places.enter_context(Proxy(places.enter_context(seaweedfs())))
         except NoServer as error:
             print(f"No figures for S3: {error}")
-            return figures
-        for trip in QUICK["trips"] if quick else ROUND_TRIPS:
+            return
+        for trip, processes in size["trips"].items():
             proxy.round_trip = trip / 1000
             for count in processes:
-                title = f"S3 + {trip} ms, {count} proc."
-                figures[title] = compare(title, _on_s3(proxy.url), count, s3, rounds, proxy)
-    _tell(figures)
-    return figures
+                title = f"S3 + {trip} ms, {_processes(count)}"
+                yield title, compare(title, _on_s3(proxy.url), count, size["s3"], 1, proxy)
+        yield QUIET, {engine: [_quiet(engine, proxy)] for engine in ENGINES}
+
+
+def _quiet(engine, proxy):
+    """What a refresh asks when nobody has committed."""
+    uri, options = _on_s3(proxy.url)(engine)
+    KINDS[engine].create(uri, options)
+    handle = KINDS[engine](uri, options)
+    handle.commit("a.parquet")
+    handle.refresh()
+    proxy.counts.clear()
+    handle.refresh()
+    return {"asked": sum(proxy.counts.values())}
+
+
+def _processes(count):
+    return f"{count} process{'es' * (count > 1)}"
+
+
+def compare(title, place, processes, total, rounds, proxy=None):
+    """Ours and theirs in turn, each time on a table of its own; who takes long has fewer turns."""
+    found = {engine: [] for engine in ENGINES}
+    took = {}
+    for number in range(1, rounds + 1):
+        progress(f"commit, {title}: round {number} of {rounds}")
+        for engine in ENGINES:
+            if too_slow(number, took.get(engine, 0)):
+                continue
+            started = time.monotonic()
+            uri, options = place(engine)
+            found[engine].append(race(engine, uri, options, processes, total, proxy))
+            took.setdefault(engine, time.monotonic() - started)
+    progress("")
+    return found
 
 
 def _on_disk(root):
@@ -263,18 +313,3 @@ def _on_s3(url):
         "AWS_ENDPOINT_URL": url,
     }
     return lambda engine: (f"s3://{BUCKET}/{engine}-{uuid.uuid4().hex}", options)
-
-
-def _tell(figures):
-    """What one uncontended append asks of a server, and why commits failed."""
-    alone = [rows for title, rows in figures.items() if "S3" in title and ", 1 proc." in title]
-    for engine in ENGINES if alone else ():
-        asked = ", ".join(f"{n:.2f} {name}" for name, n in alone[0][engine]["requests"].items())
-        print(f"requests for an uncontended append, {engine}: {asked}")
-    for engine in ENGINES:
-        errors = {text for rows in figures.values() for text in rows[engine]["errors"]}
-        for text in sorted(errors)[:3]:
-            print(f"{engine} failed with {text}")
-        ghosts = sum(rows[engine]["ghosts"] for rows in figures.values())
-        if ghosts:
-            print(f"{engine}: {ghosts} commits failed, and are in the table all the same")

@@ -1,28 +1,55 @@
 """Spark with arrowlog beside Spark without: the same files, one session, in turn.
 
-Planning ends when Spark knows its tasks. What is compared must give the same answer.
+Planning ends when Spark knows its tasks; against Spark's defaults, which list every path in a task
+of its own, it is done once. What is compared must give the same answer. Memory is Java's, and is
+not told.
 """
 
+import importlib.util
 import os
 import shutil
-import statistics
 import time
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+from benchmarks.figures import Figure
+from benchmarks.fresh import progress, same
 
-FILES, SELECTIVE, SCANNED, ROWS = 10_000, 2_000, 20, 500_000
-QUICK = {"files": 2_000, "selective": 500, "scanned": 4, "rows": 100_000}
+FULL = {"files": 10_000, "selective": 2_000, "scanned": 20, "rows": 500_000, "rounds": 5}
+QUICK = {"files": 500, "selective": 200, "scanned": 4, "rows": 50_000, "rounds": 2}
 _DAYS = 50
 
 
-def _small(folder, count):
+def labels(size):
+    """What is done, in words, of tables of a size."""
+    rows = size["scanned"] * size["rows"]
+    return {
+        "plan": f"plan {size['files']:,} files",
+        "lists": f"the same, Spark lists by {os.cpu_count()} tasks",
+        "selective": f"one row of {size['selective']:,} files, end to end",
+        "count": f"{rows:,} rows: count",
+        "sum": f"{rows:,} rows: sum of one column",
+        "all": f"{rows:,} rows: all columns",
+        "write": f"write {rows // 4:,} rows",
+    }
+
+
+def _built(folder, name, build):
+    """The root of a table, built if it is not there as a whole."""
+    root = os.path.join(folder, name)
+    if not os.path.isdir(root):
+        progress(f"building the table {name}")
+        shutil.rmtree(f"{root}.part", ignore_errors=True)
+        build(f"{root}.part")
+        os.rename(f"{root}.part", root)
+    return root
+
+
+def _small(root, count):
     """A table of many small files: ids of a file lie together."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     import arrowlog
 
-    root = os.path.join(folder, f"spark-{count}")
-    if os.path.isdir(root):
-        return root
     schema = pa.schema([("day", pa.string()), ("id", pa.int64()), ("value", pa.float64())])
     table = arrowlog.Table.create(root, schema, partition_columns=["day"])
     adds = []
@@ -37,18 +64,15 @@ def _small(folder, count):
             arrowlog.add_file(path, {"day": day}, num_records=10, min_values=low, max_values=high)
         )
     table.append(adds)
-    return root
 
 
-def _large(folder, files, rows):
+def _large(root, files, rows):
     """A table of few large files with ten columns."""
     import numpy as np
+    import pyarrow as pa
 
     import arrowlog
 
-    root = os.path.join(folder, f"spark-{files}x{rows}")
-    if os.path.isdir(root):
-        return root
     names = [("id", pa.int64()), *((f"n{i}", pa.int64()) for i in range(4))]
     names += [*((f"d{i}", pa.decimal128(12, 2)) for i in range(2)), ("s0", pa.string())]
     names += [("s1", pa.string()), ("flag", pa.bool_())]
@@ -65,66 +89,62 @@ def _large(folder, files, rows):
         columns["s1"] = pa.array(np.char.add("k", chance.integers(0, 10**6, rows).astype(str)))
         columns["flag"] = pa.array(chance.integers(0, 2, rows).astype(bool))
         table.write(pa.table(columns), target_size="4GB")
-    return root
+
+
+def _small_in(folder, count):
+    return _built(folder, f"spark-{count}", lambda root: _small(root, count))
+
+
+def _large_in(folder, size):
+    files, rows = size["scanned"], size["rows"]
+    return _built(folder, f"spark-{files}x{rows}", lambda root: _large(root, files, rows))
 
 
 def _tasks(frame):
     return frame._jdf.queryExecution().toRdd().getNumPartitions()  # noqa: SLF001
 
 
-def _in_turn(rounds, **jobs):
-    """Seconds of each job, in turn, after one round that does not count."""
+def _in_turn(shape, rounds, jobs, *, warm=True):
+    """A row: each job in turn, after one round that does not count."""
     spent = {name: [] for name in jobs}
-    answers = set()
-    for round_ in range(rounds + 1):
+    answers = {name: [] for name in jobs}
+    for number in range(0 if warm else 1, rounds + 1):
+        progress(f"spark, {shape}: round {number} of {rounds}")
         for name, job in jobs.items():
             started = time.perf_counter()
-            answers.add(job())
-            if round_:
-                spent[name].append(time.perf_counter() - started)
-    if len(answers) != 1:
-        raise SystemExit(f"the answers differ: {answers}")
-    return {name: statistics.median(times) for name, times in spent.items()}
+            answers[name].append(job())
+            if number:
+                spent[name].append((time.perf_counter() - started) * 1000)
+    progress("")
+    same(f"spark, {shape}", answers)
+    return [Figure("spark", shape, name, tuple(times)) for name, times in spent.items()]
 
 
-def _show(title, found, goal):
-    ours, theirs = found["arrowlog"], found["spark"]
-    print(
-        f"{title:<40}{ours * 1000:>11.0f}{theirs * 1000:>11.0f}{theirs / ours:>9.2f}x   {goal}",
-        flush=True,
-    )
-
-
-def run(folder, rounds, *, quick):
-    """All cases; the figures by name."""
+def run(setting):
+    """All cases, in one session that is stopped at the end."""
+    if importlib.util.find_spec("pyspark") is None:
+        return
     import arrowlog
 
-    size = (
-        QUICK
-        if quick
-        else {"files": FILES, "selective": SELECTIVE, "scanned": SCANNED, "rows": ROWS}
-    )
-    os.makedirs(folder, exist_ok=True)
+    size = QUICK if setting.quick else FULL
+    rounds = setting.few(size["rounds"])
+    progress("spark: starting")
     spark = arrowlog.spark.session("benchmarks", **{"spark.driver.memory": "3g"})
-    print(f"{'ms, one session, in turn':<40}{'arrowlog':>11}{'spark':>11}{'ratio':>10}   goal")
-    figures = {}
-    for title, goal, found in (
-        *_planning(spark, folder, size["files"]),
-        *_selective(spark, folder, size["selective"], rounds),
-        *_scans(spark, folder, size, rounds),
-        *_writes(spark, folder, size, rounds),
-    ):
-        figures[title] = found
-        _show(title, found, goal)
-    spark.stop()
-    return figures
+    spark.sparkContext.setLogLevel("ERROR")
+    try:
+        yield from _planning(spark, setting.folder, size)
+        yield from _selective(spark, setting.folder, size, rounds)
+        yield from _scans(spark, setting.folder, size, rounds)
+        yield from _writes(spark, setting.folder, size, rounds)
+    finally:
+        spark.stop()
 
 
-def _planning(spark, folder, count):
+def _planning(spark, folder, size):
     """Against Spark's defaults, which list every path in a task of its own: once is enough."""
     import arrowlog
 
-    root = _small(folder, count)
+    root = _small_in(folder, size["files"])
     whole = arrowlog.spark.read(spark, root)
     schema, table = whole.drop("day").schema, arrowlog.Table(root)
     _tasks(whole)  # compiled, once a session
@@ -136,44 +156,30 @@ def _planning(spark, folder, count):
         paths = [f"{root}/{path}" for path in table.scan().paths]
         return bool(_tasks(spark.read.schema(schema).parquet(*paths)))
 
-    found = _once(arrowlog=ours, spark=theirs)
-    yield f"plan {count:,} files, Spark's defaults", "10x", found
+    jobs = {"arrowlog": ours, "spark": theirs}
+    yield _in_turn(labels(size)["plan"], 1, jobs, warm=False)
     name = "spark.sql.sources.parallelPartitionDiscovery.parallelism"
     spark.conf.set(name, str(os.cpu_count()))
-    yield (
-        f"plan {count:,} files, {os.cpu_count()} listing tasks",
-        "",
-        _once(arrowlog=ours, spark=theirs),
-    )
+    yield _in_turn(labels(size)["lists"], 1, jobs, warm=False)
     spark.conf.unset(name)
 
 
-def _once(**jobs):
-    found = {}
-    for name, job in jobs.items():
-        started = time.perf_counter()
-        job()
-        found[name] = time.perf_counter() - started
-    return found
-
-
-def _selective(spark, folder, count, rounds):
+def _selective(spark, folder, size, rounds):
     import arrowlog
 
-    root = _small(folder, count)
-    where = f"id = {count * 5 + 3}"
-    found = _in_turn(
-        min(rounds, 3),
-        arrowlog=lambda: arrowlog.spark.read(spark, root).filter(where).count(),
-        spark=lambda: spark.read.parquet(root).filter(where).count(),
-    )
-    yield f"one row of {count:,} files, end to end", "5x", found
+    root = _small_in(folder, size["selective"])
+    where = f"id = {size['selective'] * 5 + 3}"
+    jobs = {
+        "arrowlog": lambda: arrowlog.spark.read(spark, root).filter(where).count(),
+        "spark": lambda: spark.read.parquet(root).filter(where).count(),
+    }
+    yield _in_turn(labels(size)["selective"], rounds, jobs)
 
 
 def _scans(spark, folder, size, rounds):
     import arrowlog
 
-    root = _large(folder, size["scanned"], size["rows"])
+    root = _large_in(folder, size)
     paths = [f"{root}/{path}" for path in arrowlog.Table(root).scan().paths]
     ours, theirs = arrowlog.spark.read(spark, root), spark.read.parquet(*paths)
 
@@ -181,21 +187,19 @@ def _scans(spark, folder, size, rounds):
         frame.write.format("noop").mode("overwrite").save()
         return 0
 
-    for title, job in (
+    for name, job in (
         ("count", lambda frame: frame.count()),
-        ("sum of one column", lambda frame: frame.agg({"n0": "sum"}).collect()[0][0]),
-        ("all columns", everything),
+        ("sum", lambda frame: frame.agg({"n0": "sum"}).collect()[0][0]),
+        ("all", everything),
     ):
-        found = _in_turn(
-            rounds, arrowlog=lambda job=job: job(ours), spark=lambda job=job: job(theirs)
-        )
-        yield f"scan: {title}", "0.95x", found
+        jobs = {"arrowlog": lambda job=job: job(ours), "spark": lambda job=job: job(theirs)}
+        yield _in_turn(labels(size)[name], rounds, jobs)
 
 
 def _writes(spark, folder, size, rounds):
     import arrowlog
 
-    root = _large(folder, size["scanned"], size["rows"])
+    root = _large_in(folder, size)
     frame = spark.read.parquet(
         *(f"{root}/{path}" for path in arrowlog.Table(root).scan().paths[: size["scanned"] // 4])
     )
@@ -211,4 +215,4 @@ def _writes(spark, folder, size, rounds):
         frame.write.parquet(out)
         return 0
 
-    yield "write", "0.87x", _in_turn(min(rounds, 5), arrowlog=ours, spark=theirs)
+    yield _in_turn(labels(size)["write"], rounds, {"arrowlog": ours, "spark": theirs})

@@ -1,0 +1,105 @@
+"""Run a measurement in a process of its own, in turn with the peers', and compare the answers."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+from benchmarks.figures import Figure
+
+HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+# Who takes so long for a process does not come to that round; in a hurry, sooner.
+SLOW_SECONDS = {4: 5, 2: 12}
+SLOW_QUICK = {2: 1.5}
+LATE_SECONDS, LATE_BUILD = 900, 7200
+
+
+class Failed(Exception):
+    """A measurement could not be made, or is worth nothing. The text says why."""
+
+
+def progress(text):
+    """What is being done, on stderr: one line that is written over on a terminal."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
+    elif text:
+        print(text, file=sys.stderr, flush=True)
+
+
+def python(*arguments, env=None, late=LATE_SECONDS):
+    """Run a module of the benchmarks in a fresh process; what it printed."""
+    command = [sys.executable, "-m", *map(str, arguments)]
+    path = os.pathsep.join(filter(None, (HOME, os.environ.get("PYTHONPATH"))))
+    # Warnings of a peer are not our business, and its output is ours alone.
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore", **(env or {})}
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
+            timeout=late,
+        )
+    except subprocess.TimeoutExpired:
+        raise Failed(f"{' '.join(command[2:])} took more than {late} s") from None
+    if done.returncode:
+        raise Failed(f"{' '.join(command[2:])} failed:\n{done.stderr.strip()[-3000:]}")
+    return done.stdout
+
+
+def measure(who, case, root, *arguments, env=None):
+    """One run of one case by one engine: {"ms", "cpu", "mb", "answer"}."""
+    return json.loads(python("benchmarks.measure", who, case, root, *arguments, env=env))
+
+
+def in_turn(case, shape, jobs, rounds, *, x=None, slow=SLOW_SECONDS):
+    """A row: each job (`{who: function → measure's dict}`) in turn, `rounds` times.
+
+    The answers must be the same, of all and every time, or nothing that was measured is of use.
+    """
+    found = {who: [] for who in jobs}
+    took = {}
+    for number in range(1, rounds + 1):
+        progress(f"{case} {shape}: round {number} of {rounds}")
+        for who, job in jobs.items():
+            if not too_slow(number, took.get(who, 0), slow):
+                started = time.monotonic()
+                found[who].append(job())
+                took.setdefault(who, time.monotonic() - started)
+    progress("")
+    same(f"{case} {shape}", {who: [run["answer"] for run in runs] for who, runs in found.items()})
+    return [
+        Figure(
+            case,
+            shape,
+            who,
+            tuple(round(run["ms"], 4) for run in runs),
+            max(run["mb"] for run in runs),
+            x=x,
+            cpu=tuple(round(run["cpu"], 4) for run in runs),
+        )
+        for who, runs in found.items()
+    ]
+
+
+def too_slow(number, seconds, slow=SLOW_SECONDS):
+    """Whether the first run took so long that a round is left out.
+
+    >>> [too_slow(number, 25) for number in (1, 2, 5)]
+    [False, True, True]
+    >>> [too_slow(number, 7) for number in (3, 4)]
+    [False, True]
+    """
+    return any(number >= first and seconds > most for first, most in slow.items())
+
+
+def same(what, answers):
+    """Stop if the answers of who took part are not the same."""
+    if len({json.dumps(answer) for some in answers.values() for answer in some}) > 1:
+        told = "\n".join(f"  {who}: {some}" for who, some in answers.items())
+        raise Failed(
+            f"{what}: the answers differ, so the times say nothing.\n{told}\n"
+            "If a table was left half built, delete the folder of tables and run again."
+        )
