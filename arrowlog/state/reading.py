@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _RUN_MAX = 6 << 20  # bytes of a run
 _RUN_MIN = 1 << 20
 _RUNS = 3  # for each thread, where there are enough commits
+_WORKERS_MAX = 4  # more wait for Python's lock, and each has a run in memory
 _GUESS = 4096  # bytes of a commit, where asking costs a request
 
 
@@ -63,7 +64,7 @@ class Reading:
         if not commits:
             return
         size = self._guess(commits)
-        workers = max(os.cpu_count() or 1, 2)
+        workers = min(max(os.cpu_count() or 1, 2), _WORKERS_MAX)
         with ThreadPoolExecutor(workers) as readers, ThreadPoolExecutor(workers) as cutters:
             if size * len(commits) > _RUN_MAX:
                 enough = size * len(commits) // (_RUNS * workers)
