@@ -132,8 +132,6 @@ def load(
     """
     work = _Loading(store, config, outside, avoid)
     segment, base = _base(work, listing, version)
-    if segment.checkpoint is None or segment.checkpoint < listing.start or segment.gap:
-        _check_all(listing)
     _check_reached(segment, listing, version)
     if segment.gap is not None:
         if strict:
