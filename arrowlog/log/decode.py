@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from arrowlog.log.window import Window
 
-COLUMNAR_LINES = 48  # below this, reading lines one by one is as fast
+COLUMNAR_LINES = 48  # below this, reading lines one by one is as fast, unless they are long
+_COLUMNAR_BYTES = 1 << 16
 ROUNDS_MAX = 16
 SAMPLES = (443, 61, 211, 353, 607, 787, 907)  # thousandths of the buffer
 
@@ -121,7 +122,7 @@ def begin(window: Window, pool: Executor | None, *, columnar: bool = True) -> De
     others = _set_apart(actions, Apart.join(window.apart))
     view = window.view
     lines = Lines(view, window.kept)
-    shape = _pick(lines) if columnar and lines.count >= COLUMNAR_LINES else None
+    shape = _pick(lines) if columnar and _many(lines) else None
     pieces = []
     if shape is not None and pool is not None:
         pieces = [pool.submit(match, piece, shape, window.pool) for piece in lines.pieces()]
@@ -146,6 +147,11 @@ def begin(window: Window, pool: Executor | None, *, columnar: bool = True) -> De
         view.release()
         raise
     return decoding
+
+
+def _many(lines: Lines) -> bool:
+    """Whether it is worth a look what the lines have in common."""
+    return lines.count >= COLUMNAR_LINES or (lines.count > 1 and len(lines.data) >= _COLUMNAR_BYTES)
 
 
 def _set_apart(actions: Actions, apart: Apart) -> Apart:
@@ -189,7 +195,7 @@ def _decode_columns(
             return
         seq = seq.gather([row for row, _ in found.odd])
         lines = Lines.join([text for _, text in found.odd])
-        if lines.count < COLUMNAR_LINES:
+        if not _many(lines):
             break
         shape, pieces = _first(lines)
     _decode_lines(actions, seq.to_list(), lines.texts())

@@ -54,12 +54,13 @@ class Listing:
 
     `commits` and `json_checkpoints` hold the file name for each version. `parquet_checkpoints`
     holds the names of a Parquet checkpoint's files, its manifest among them, inside the
-    `_checkpoints` folder.
+    `_checkpoints` folder. Of what the log folder has below version `start`, nobody was asked.
     """
 
     commits: dict[int, str] = field(default_factory=dict)
     json_checkpoints: dict[int, str] = field(default_factory=dict)
     parquet_checkpoints: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    start: int = 0
 
     @property
     def empty(self) -> bool:
@@ -75,13 +76,15 @@ class Listing:
         )
 
 
-def read_listing(names: Iterable[str], checkpoint_names: Iterable[str] = ()) -> Listing:
+def read_listing(
+    names: Iterable[str], checkpoint_names: Iterable[str] = (), start: int = 0
+) -> Listing:
     """Sort the names of the log folder, and of `_checkpoints` in it, by what they are.
 
     What is none of these names is ignored, temporary files included.
     """
     commits, others = _usual(list(names))
-    listing = Listing(commits)
+    listing = Listing(commits, start=start)
     for name in others:
         if not name.endswith(".json"):
             continue

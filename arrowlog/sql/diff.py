@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from arrowlog.log.arrays import scalar
 from arrowlog.look import count_text, html_card, html_table, plain, size_text, text_table
 from arrowlog.scan.engine import quoted
 from arrowlog.sql import sheets
@@ -121,7 +122,7 @@ class Diff:
         return f"Diff({self.a} → {self.b}, {', '.join(counts)}, changes={len(self.changes)})"
 
     def _only(self, change: str) -> pa.Table:
-        return self.files.filter(pc.field("change") == change)
+        return self.files.filter(pc.equal(self.files["change"], scalar(change, pa.string())))
 
     def _summary(self) -> list[tuple[str, str, str, str]]:
         found = []
@@ -257,4 +258,4 @@ def _sum(table: pa.Table, column: str) -> int | None:
 
 
 def _rows(files: pa.Table, but: str, column: str) -> int | None:
-    return _sum(files.filter(pc.field("change") != but), column)
+    return _sum(files.filter(pc.not_equal(files["change"], scalar(but, pa.string()))), column)

@@ -20,7 +20,7 @@ from arrowlog.log.segment import earliest, plan
 from arrowlog.state.cache import Cache
 from arrowlog.state.checkpoint import read_pointer
 from arrowlog.state.copies import Copies, Copy, Mark
-from arrowlog.state.load import follow, list_log, load
+from arrowlog.state.load import follow, list_log, list_recent, load
 from arrowlog.state.travel import version_at
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Follower:
         self._listing: Listing | None = None
         self._unsaved = 0  # commits that were read since a copy was made
         if not self._recall():
-            self._list_all()
+            self._list_anew()
         _OPEN.add(self)
 
     @property
@@ -130,9 +130,9 @@ class Follower:
         settled = found is not None and time.time() * 1000 - found.mtime_ms > _SETTLED_MS
         self._folder = found.tag if found is not None and settled else None
 
-    def _list_all(self) -> Listing:
+    def _list_anew(self) -> Listing:
         self._list_from_now()
-        self._listing = list_log(self.store)
+        self._listing = list_recent(self.store)
         return self._listing
 
     @property
@@ -184,7 +184,7 @@ class Follower:
         if found is not None:
             return found
         listing = self._listing  # what the constructor saw; older versions do not change
-        if listing is None or version > listing.newest:
+        if listing is None or not listing.start <= version <= listing.newest:
             listing = list_log(self.store)
         snapshot = self._load(listing, version, strict=strict)
         name = listing.commits.get(version)
@@ -340,7 +340,7 @@ class Follower:
         raise AssertionError  # the loop either returns or raises
 
     def _reload(self, *, strict: bool | None) -> None:
-        listing = self._listing or self._list_all()
+        listing = self._listing or self._list_anew()
         self._listing = None  # what the constructor saw is used once
         before = self._stat_of(listing, listing.newest) if self._copies else None
         snapshot = self._load(listing, None, strict=strict)

@@ -23,10 +23,11 @@ from arrowlog.errors import (
 from arrowlog.log.checkpoint import Manifest, to_lines
 from arrowlog.log.decode import Actions
 from arrowlog.log.envelope import unwrap
-from arrowlog.log.names import CHECKPOINTS, LOG, Listing, read_listing
+from arrowlog.log.names import CHECKPOINTS, LOG, Listing, commit_name, read_listing
 from arrowlog.log.segment import Gap, Segment, earliest, plan
 from arrowlog.log.window import Window
 from arrowlog.state.apply import apply, check_whole, compact, schema_of
+from arrowlog.state.checkpoint import read_pointer
 from arrowlog.state.deferred import Deferred, Rows
 from arrowlog.state.files import files_table
 from arrowlog.state.foreign import read_foreign
@@ -93,6 +94,26 @@ def list_log(store: Store) -> Listing:
             next="Check the address and the access to it, or make one with Table.create.",
         )
     return listing
+
+
+def list_recent(store: Store) -> Listing:
+    """What is in the log folder from the checkpoint on that the pointer speaks of.
+
+    Over a network, a month of commits is many pages of names, and an open table needs the last. The
+    pointer is a hint: if it leads to no checkpoint, everything is listed. It is asked for while the
+    checkpoints are listed, so that nobody waits for it.
+    """
+    if store.cheap_stat:
+        return list_log(store)
+    with ThreadPoolExecutor(1) as pool:
+        hint = pool.submit(read_pointer, store)
+        inner = store.list_from(f"{LOG}/{CHECKPOINTS}")
+        start = hint.result()
+    if start <= 0:
+        return list_log(store)
+    found = read_listing(store.list_from(LOG, f"{start:020d}"), inner, start)
+    known = {*found.json_checkpoints, *found.parquet_checkpoints}
+    return found if max(known, default=-1) >= start else list_log(store)
 
 
 def load(
@@ -200,6 +221,7 @@ def _base(work: _Loading, listing: Listing, version: int | None) -> tuple[Segmen
         try:
             segment = plan(listing, version, unusable)
         except LogCorrupt as error:
+            _check_all(listing)
             if work.gone is None:
                 raise
             raise work.gone from error  # a clean-up may be at work: list the log again
@@ -210,6 +232,12 @@ def _base(work: _Loading, listing: Listing, version: int | None) -> tuple[Segmen
             return segment, state
         unusable.add(segment.checkpoint)
     return segment, None
+
+
+def _check_all(listing: Listing) -> None:
+    """Before anything is said to be missing, everything must have been listed."""
+    if listing.start:
+        raise FileNotFoundError(f"{LOG}/{commit_name(listing.start)}")
 
 
 def _read_any(work: _Loading, listing: Listing, version: int) -> State | None:

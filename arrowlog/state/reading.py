@@ -20,7 +20,7 @@ from arrowlog.log.decode import Actions, begin
 from arrowlog.log.lines import protocol_of
 from arrowlog.log.match import PIECE
 from arrowlog.log.names import LOG
-from arrowlog.log.window import Window
+from arrowlog.log.window import SMALL, Window
 from arrowlog.state.apply import check_readable
 
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from arrowlog.log.store import Store
 
 _RUN_MAX = 6 << 20  # bytes of a run
+_LONG_RUN_MAX = 24 << 20  # a run costs some calls for every column, and long lines have many
 _RUN_MIN = 1 << 20
+_FEW = 8  # lines that fill what is a small file otherwise are long
 _RUNS = 3  # for each thread, where there are enough commits
 _WORKERS_MAX = 4  # more wait for Python's lock, and each has a run in memory
 _GUESS = 4096  # bytes of a commit, where asking costs a request
@@ -63,12 +65,11 @@ class Reading:
         """All commits, in order, some at a time."""
         if not commits:
             return
-        size = self._guess(commits)
+        size, most = self._guess(commits)
         workers = min(max(os.cpu_count() or 1, 2), _WORKERS_MAX)
         with ThreadPoolExecutor(workers) as readers, ThreadPoolExecutor(workers) as cutters:
-            if size * len(commits) > _RUN_MAX:
-                enough = size * len(commits) // (_RUNS * workers)
-                enough = min(max(enough, _RUN_MIN), _RUN_MAX)
+            if size * len(commits) > most:
+                enough = min(max(size * len(commits) // (_RUNS * workers), _RUN_MIN), most)
                 self._memory = THRIFTY
 
                 def run(part: Sequence[tuple[int, str]]) -> Future[Run]:
@@ -77,16 +78,20 @@ class Reading:
                 yield from _in_turn(run, commits, size, enough, workers)
                 return
             while commits:
-                found = self._run(commits, _RUN_MAX, cutters)
+                found = self._run(commits, most, cutters)
                 yield found
                 commits = commits[found.commits :]
 
-    def _guess(self, commits: Sequence[tuple[int, str]]) -> int:
-        """How large a commit may be."""
+    def _guess(self, commits: Sequence[tuple[int, str]]) -> tuple[int, int]:
+        """How large a commit may be, and a run at most: where lines are long, by one of them."""
         if not self._store.cheap_stat:
-            return _GUESS
-        found = self._store.stat(f"{LOG}/{commits[len(commits) // 2][1]}")
-        return _GUESS if found is None else max(found.size, 1)
+            return _GUESS, _RUN_MAX
+        key = f"{LOG}/{commits[len(commits) // 2][1]}"
+        found = self._store.stat(key)
+        if found is None or found.size < SMALL:
+            return (_GUESS, _RUN_MAX) if found is None else (max(found.size, 1), _RUN_MAX)
+        long = self._store.get_range(key, 0, SMALL).count(b"\n") < _FEW
+        return found.size, _LONG_RUN_MAX if long else _RUN_MAX
 
     def _run(self, commits: Sequence[tuple[int, str]], enough: int, cutters: Executor) -> Run:
         """Read and decode commits, as many as make about `enough` bytes."""
@@ -133,7 +138,10 @@ def _in_turn(
     try:
         while busy or start < len(commits):
             while start < len(commits) and len(busy) <= workers:
-                part = commits[start : start + max(enough // size, 1)]
+                count = max(enough // size, 1)
+                if start + count + count // 2 >= len(commits):  # no crumbs at the end
+                    count = len(commits) - start
+                part = commits[start : start + count]
                 busy.append((part, run(part)))
                 start += len(part)
             part, future = busy.popleft()

@@ -6,76 +6,19 @@ made anew, copies damaged or lost. After every step, handles with copies and wit
 
 import os
 import random
-import shutil
 
-import polars as pl
-import pyarrow as pa
 import pytest
+from conftest import cases
+from lives import NEVER, SCHEMA, add, said, step
 
 import arrowlog
 from arrowlog.log.names import LOG
 from arrowlog.state import follow
 from arrowlog.state.copies import Copies
-from tests.conftest import cases
-
-SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
-NEVER = {"checkpoint.enabled": False}
-
-
-def add(rng, number):
-    low = rng.randrange(1000)
-    day = f"d{rng.randrange(3)}"
-    return arrowlog.add_file(
-        f"day={day}/{number}.parquet",
-        partition_values={"day": day},
-        size=rng.randrange(1, 10**6),
-        modification_time=rng.randrange(10**12),
-        num_records=rng.randrange(100),
-        min_values={"id": low},
-        max_values={"id": low + 5},
-    )
-
-
-def said(table):
-    """All that a user can see of the newest version."""
-    snap = table.snapshot()
-    files = pl.DataFrame(snap.files).sort("path")
-    return (
-        snap.version,
-        snap.metadata,
-        snap.protocol,
-        snap.schema,
-        snap.state.timestamp,
-        dict(snap.state.txns),
-        {name: files[name].to_list() for name in sorted(files.columns)},
-        sorted(table.scan("day = 'd1' AND id > 500").paths),
-    )
 
 
 def opened(root, copies):
     return arrowlog.Table(root, options={"snapshotCache.path": copies})
-
-
-def step(rng, root, number):
-    """Something happens to the table."""
-    table = arrowlog.Table(root, options=NEVER)
-    kind = rng.choice(["append", "append", "txn", "remove", "checkpoint", "anew", "properties"])
-    if kind == "append":
-        table.append([add(rng, f"{number}-{i}") for i in range(rng.randrange(1, 12))])
-    elif kind == "txn":
-        table.commit(adds=[add(rng, number)], operation="WRITE", txn=("app", number))
-    elif kind == "remove":
-        paths = table.snapshot().files["path"].to_pylist()
-        table.remove(rng.sample(paths, min(len(paths), 2))) if paths else None
-    elif kind == "checkpoint":
-        table.checkpoint()
-        if rng.random() < 0.15:
-            table.truncate_history()
-    elif kind == "properties":
-        table.set_properties({"note": str(number)})
-    elif rng.random() < 0.3:
-        shutil.rmtree(root)
-        arrowlog.Table.create(root, SCHEMA, ["day"])
 
 
 def harm(rng, copies):

@@ -76,10 +76,12 @@ class LocalStore:
         self, window: Window, keys: Sequence[str], versions: Sequence[int], enough: int
     ) -> tuple[int, int]:
         """Small files together; a large one straight into the window."""
-        total = done = 0
+        total = done = length = 0
         while done < len(keys) and window.size < enough:
-            stage = window.stage(min(enough, _STAGE_MAX) + SMALL)
-            ends = self._read_small(stage, keys[done:], enough - window.size)
+            ends: list[int] = []
+            if length < SMALL:  # after a large file comes another
+                stage = window.stage(min(enough, _STAGE_MAX) + SMALL)
+                ends = self._read_small(stage, keys[done:], enough - window.size)
             if ends:
                 part = slice(done, done + len(ends))
                 window.put(keys[part], versions[part], stage[: ends[-1]], ends)

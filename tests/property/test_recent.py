@@ -1,0 +1,124 @@
+"""Over a network, a log is listed from the pointer on: with the same answers as from the beginning.
+
+Whatever the pointer says, whatever is missing or broken: the same version, files and warnings, or
+the same error. A disk is made to look like a network here, so that one table has both.
+"""
+
+import json
+import os
+import random
+import warnings
+from pathlib import Path
+
+import pytest
+from conftest import cases
+from lives import NEVER, SCHEMA, add, said, step
+
+import arrowlog
+from arrowlog.log.names import LOG, POINTER
+from arrowlog.log.store.local import LocalStore
+from arrowlog.state.load import list_log, list_recent, load
+
+
+@pytest.fixture
+def far(monkeypatch):
+    """Make every disk a network from now on, or no more."""
+
+    def switch(there):
+        monkeypatch.setattr(LocalStore, "cheap_stat", not there)
+
+    return switch
+
+
+def answer(root):
+    """What is said of the table, the warnings and the gap; or the error."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            table = arrowlog.Table(root)
+            found = said(table)
+            report = table.snapshot().report
+        except arrowlog.ArrowlogError as error:
+            return type(error), str(error)
+    return found, report.gap, report.warnings, sorted({str(each.message) for each in told})
+
+
+def harm(rng, root):
+    """Something is wrong with the pointer, a checkpoint or a commit, as often as not."""
+    log = os.path.join(root, LOG)
+    pointer = os.path.join(log, POINTER)
+    kind = rng.choice(["none", "none", "none", "stale", "ahead", "odd", "gone", "broken", "commit"])
+    if kind in ("stale", "ahead") and os.path.exists(pointer):
+        with open(pointer, "w") as file:
+            json.dump({"version": rng.randrange(50) if kind == "ahead" else 1}, file)
+    elif kind == "odd":
+        with open(pointer, "w") as file:
+            file.write(rng.choice(["", "{", "[]", '{"version":"x"}', '{"version":-5}']))
+    elif kind == "gone" and os.path.exists(pointer):
+        os.unlink(pointer)
+    elif kind == "broken":
+        files = sorted(str(path) for path in Path(log).rglob("*.checkpoint.*"))
+        for path in rng.sample(files, min(len(files), rng.randrange(3))):
+            with open(path, "r+b") as file:
+                file.truncate(os.path.getsize(path) // 2)
+    elif kind == "commit":
+        names = sorted(name for name in os.listdir(log) if name[:20].isdigit() and len(name) == 25)
+        os.unlink(os.path.join(log, rng.choice(names)))
+
+
+@pytest.mark.parametrize("seed", range(cases(30)))
+def test_the_same_from_the_pointer_as_from_the_beginning(tmp_path, seed, far):
+    rng, root = random.Random(seed), str(tmp_path / "table")
+    arrowlog.Table.create(root, SCHEMA, ["day"])
+    for number in range(rng.randrange(6, 12)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                step(rng, root, number)
+            except (arrowlog.ArrowlogError, arrowlog.ArrowlogWarning):
+                break  # it is too broken to be written
+        harm(rng, root)
+        expected = answer(root)
+        far(True)
+        assert answer(root) == expected, (seed, number)
+        far(False)
+
+
+def grown(tmp_path):
+    root, rng = str(tmp_path / "table"), random.Random(7)
+    table = arrowlog.Table.create(root, SCHEMA, ["day"], options=NEVER)
+    for number in range(12):
+        table.append([add(rng, number)])
+        if number in (4, 8):
+            table.checkpoint()
+    return root
+
+
+def test_nothing_before_the_checkpoint_is_listed(tmp_path, far):
+    root = grown(tmp_path)
+    far(True)
+    store = LocalStore(root)
+    recent = list_recent(store)
+    assert recent.start == 9
+    assert sorted(recent.commits) == [9, 10, 11, 12]
+    found = load(store, recent, arrowlog.Table(root)._follower.config)
+    assert (found.version, found.report.checkpoint) == (12, 9)
+
+
+def test_earlier_versions_are_found_all_the_same(tmp_path, far):
+    root = grown(tmp_path)
+    far(True)
+    table = arrowlog.Table(root)
+    assert table.snapshot(version=2).num_files == 2
+    assert table.earliest_version == 0
+    assert table.snapshot(version=7).num_files == 7
+    assert table.snapshot().num_files == 12
+
+
+def test_a_pointer_to_nothing_is_passed_over(tmp_path, far):
+    root = grown(tmp_path)
+    with open(os.path.join(root, LOG, POINTER), "w") as file:
+        json.dump({"version": 11}, file)
+    far(True)
+    store = LocalStore(root)
+    assert list_recent(store) == list_log(store)
