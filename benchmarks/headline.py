@@ -19,7 +19,6 @@ HEADLINE = [
     ("open", _MANY),
     ("open", _MILLION),
     ("cached", _MANY),
-    ("cached", _MILLION),
     ("plan", _MANY),
     ("plan", str(Shape(25, 4000, 50))),
     ("plan", _MILLION),
