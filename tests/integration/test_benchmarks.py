@@ -377,6 +377,22 @@ def test_a_small_run_gives_equal_answers_and_leaves_its_files(toy, tmp_path, cap
     assert "3 commits \N{MULTIPLICATION SIGN} 4 files" in readme.read_text()
 
 
+@pytest.mark.parametrize("most", [10, 1000])
+def test_a_table_with_a_checkpoint_has_all_its_files_in_either_form(most, tmp_path, monkeypatch):
+    import arrowlog
+    from benchmarks import tables
+    from benchmarks.peers import ours
+    from benchmarks.tables import Shape
+
+    monkeypatch.setattr(ours, "FILES_JSON_MAX", most)
+    shape = Shape(2, 10, 3)
+    assert Shape.named(shape.name) == shape
+    tables.build(str(tmp_path), "arrowlog", shape)
+    snapshot = arrowlog.Table(tables.place(tmp_path, "arrowlog", shape)).snapshot()
+    assert (snapshot.version, snapshot.num_files) == (5, 50)
+    assert snapshot.report.checkpoint == 2
+
+
 def damaged(folder, shape):
     """Both tables of a shape, and deltalake's without its last commit."""
     from benchmarks import tables
