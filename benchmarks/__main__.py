@@ -51,7 +51,7 @@ def plain(run):
 
 JOBS = {
     "open": Job(cases.opening, "a log from nothing to all live files as Arrow, typed"),
-    "cached": Job(cases.cached, "the same where an earlier process left a local copy"),
+    "cached": Job(cases.cached, "the same where an earlier process left a local copy", ()),
     "plan": Job(cases.planning, "which files may match: cold, and of an open table"),
     "refresh": Job(cases.refreshing, "an open table after one more commit, and after none"),
     "travel": Job(cases.travelling, "the state in the middle of the history"),
@@ -157,12 +157,21 @@ def write(path, text):
         out.write(text)
 
 
-def draw(chosen, figures, about, printed):
+def command(chosen):
+    """What one has to type to have the same measured."""
+    words = ["python3 dev.py bench"]
+    words += [f"--{name}" for name in ("quick", "large") if getattr(chosen, name)]
+    words += [f"--rounds {chosen.rounds}"] if chosen.rounds else []
+    words += [f"--only {','.join(chosen.only)}"] if chosen.only != list(JOBS) else []
+    return " ".join(words)
+
+
+def draw(chosen, figures, run, about, printed):
     """The picture, and the block of the README."""
     write(chosen.chart, chart(figures, TITLES, about))
     if chosen.readme:
         with open(chosen.readme) as text:
-            whole = put(text.read(), markdown(figures, TITLES, about, printed))
+            whole = put(text.read(), markdown(figures, TITLES, run["command"], about, printed))
         write(chosen.readme, whole)
 
 
@@ -171,7 +180,8 @@ def main(given=None):
     started = time.monotonic()
     os.makedirs(chosen.folder, exist_ok=True)
     rounds = chosen.rounds or (2 if chosen.quick else 5)
-    run = {"machine": machine(chosen.folder), "versions": versions(), "rounds": rounds}
+    run = {"command": command(chosen), "rounds": rounds}
+    run |= {"machine": machine(chosen.folder), "versions": versions()}
     setting = Setting(chosen.folder, rounds, chosen.quick, chosen.large, cases.installed())
     rows, figures, lines = measured(chosen, setting), [], []
     if chosen.before:
@@ -198,7 +208,7 @@ def main(given=None):
         run["reach"] = [{"asked": r.asked.words, "reached": r.reached} for r in reached]
         write(chosen.json, to_json(figures, **run))
         print(f"\n{run['seconds']} s. Every run: {chosen.json}")
-    draw(chosen, figures, about, "\n".join(lines))
+    draw(chosen, figures, run, about, "\n".join(lines))
     print(f"The chart: {chosen.chart}")
     return 1 if chosen.check and not all(one.reached for one in reached) else 0
 

@@ -241,9 +241,9 @@ def cached(setting):
         return
     copies = os.path.join(setting.folder, "copies")
     shutil.rmtree(copies, ignore_errors=True)
-    for shape in [QUICK_COMMITS[0]] if setting.quick else [COMMITS[-1], STOCKED[-1]]:
-        root = table(setting, OURS, shape)
-        for case, function in (("cached", "cached"), ("cached plan", "cached_plan")):
+    for case, function in (("cached", "cached"), ("cached plan", "cached_plan")):
+        for shape in QUICK_COMMITS if setting.quick else COMMITS[2:]:
+            root = table(setting, OURS, shape)
             measure(OURS, function, root, copies)
             job = {OURS: lambda f=function, root=root: measure(OURS, f, root, copies)}
             yield in_turn(case, str(shape), job, setting.rounds)

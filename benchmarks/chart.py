@@ -88,7 +88,13 @@ def _ratios(canvas, rows, titles):
         x = place(tick)
         bold = {"colour": GREY, "width": 1.5} if tick == 1 else {}
         canvas.line([(x, top - 8), (x, bottom)], **bold)
-        canvas.text(x, top - 14, f"{tick:,g}{TIMES}", size=11, anchor="middle")
+        canvas.text(
+            x,
+            top - 14,
+            f"{tick:,.0f}{TIMES}" if tick >= 1 else f"{tick:g}{TIMES}",
+            size=11,
+            anchor="middle",
+        )
     for number, (row, by) in enumerate(found):
         y = top + STEP * (number + 0.5)
         words = f"{short(titles.get(row[0].case, row[0].case))}: {row[0].shape}"

@@ -20,7 +20,7 @@ def machine(folder):
         "cpu": _cpu(),
         "cores": os.cpu_count(),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
-        "system": f"{platform.system()} {platform.release()}",
+        "system": f"{platform.system()} {platform.release().partition('-')[0]}",
         "file_system": file_system(folder),
         "load": round(load, 2),
         "busy": load > BUSY * (os.cpu_count() or 1),

@@ -103,7 +103,7 @@ def _plans():
         yield Asked(f"plan, warm: {shape}", "ratio", "warm plan", shape, LEAST, 10)
     words = "plan, warm: 100,000 files, pyiceberg"
     yield Asked(words, "ratio", "warm plan", "100,000 files", LEAST, 10, "pyiceberg")
-    for shape in (Shape(10_000, 2), Shape(50, 20_000, 50)):
+    for shape in (Shape(10_000, 1), Shape(10_000, 2)):
         yield Asked(f"open with a local copy: {shape}", "value", "cached", str(shape), MOST, 5)
 
 

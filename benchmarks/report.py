@@ -55,7 +55,8 @@ def heading(title, unit, peers, *, against=False):
     """The lines over a group of rows."""
     who = [OURS, *peers]
     above = f"{'':<{LABEL}}" + "".join(f"{name:^{2 * NUMBER + MEMORY}}" for name in who)
-    above += f"{'times better than':>{END + len(peers) * RATIO - len(above)}}"
+    if peers:
+        above += f"{'times better than':>{END + len(peers) * RATIO - len(above)}}"
     best = "most" if unit in MORE_IS_BETTER else "least"
     below = f"{f'{title} [{unit}]':<{LABEL}}"
     below += f"{'median':>{NUMBER}}{best:>{NUMBER}}{'MB':>{MEMORY}}" * len(who)

@@ -101,11 +101,11 @@ def build(folder, who, shape):
         out.write("whole")
 
 
-def write_log(root, shape, checkpoint, *, delta):
+def write_log(root, shape, checkpoint, *, delta, features=()):
     """All commits, with the checkpoint (a function) between them where the shape has one."""
     log = os.path.join(root, "_delta_log" if delta else "_transaction_log")
     os.makedirs(log)
-    write(log, 0, opening(shape.columns, delta=delta))
+    write(log, 0, opening(shape.columns, delta=delta, features=features))
     known = _plain_log(root, shape, log)
     for version, numbers in commits(shape):
         name = f"{version:020d}.json"
@@ -174,7 +174,7 @@ def fields(columns):
     return FIELDS + [(f"c{number:03d}", "long") for number in range(columns - COLUMNS)]
 
 
-def opening(columns=COLUMNS, *, delta):
+def opening(columns=COLUMNS, *, delta, features=()):
     told = [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in fields(columns)]
     metadata = {
         "id": str(uuid.UUID(int=5)),
@@ -185,10 +185,11 @@ def opening(columns=COLUMNS, *, delta):
         "configuration": {"delta.dataSkippingNumIndexedCols": "-1"} if delta else {},
         "createdTime": _BEGIN_MS,
     }
-    return [
-        {"protocol": {"minReaderVersion": 1 if delta else 2, "minWriterVersion": 2}},
-        {"metaData": metadata},
-    ]
+    protocol = {"minReaderVersion": 1 if delta else 2, "minWriterVersion": 2}
+    if features:
+        protocol = {"minReaderVersion": 3, "minWriterVersion": 3}
+        protocol |= {"readerFeatures": [*features], "writerFeatures": [*features]}
+    return [{"protocol": protocol}, {"metaData": metadata}]
 
 
 def moment_ms(version):

@@ -5,17 +5,21 @@ import os
 from benchmarks import questions, tables
 from benchmarks.peers import warm
 
+FEATURE = "parquetCheckpoint"  # readers have to be told, once in the life of a table
 FILES_JSON_MAX = 1_000_000  # beyond that only the Parquet form of a checkpoint is written
 
 
 def build(root, shape):
+    large = shape.files > FILES_JSON_MAX
+    kind = "parquet" if large else "both"
+
     def checkpoint(root):
         import arrowlog
 
-        kind = "both" if shape.files <= FILES_JSON_MAX else "parquet"
         arrowlog.Table(root, options={"checkpoint.format": kind}).checkpoint()
 
-    tables.write_log(root, shape, checkpoint, delta=False)
+    features = [FEATURE] if large else []
+    tables.write_log(root, shape, checkpoint, delta=False, features=features)
 
 
 def _table(root, **options):
@@ -147,9 +151,8 @@ def create(root, kind):
         # By itself it would make one after the next commit, at the same time.
         options = {"checkpoint.format": kind, "checkpoint.enabled": False, "cleanup.enabled": False}
         table = _table(copy, **options)
-        if kind == "parquet":  # readers have to be told of it, once in the life of a table
-            feature = ["parquetCheckpoint"]
-            table.upgrade_protocol(3, 3, reader_features=feature, writer_features=feature)
+        if kind == "parquet":
+            table.upgrade_protocol(3, 3, reader_features=[FEATURE], writer_features=[FEATURE])
         table.snapshot().state.adds  # noqa: B018 -- as deltalake has read everything, too
         yield lambda: table.checkpoint().num_files
 

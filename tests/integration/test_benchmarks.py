@@ -238,12 +238,13 @@ def test_the_readme_has_its_block_replaced_and_nothing_else():
     from benchmarks.headline import END, START, markdown, put
 
     rows = [figure(runs=(50.1,), mb=140), figure("deltalake", (456,), mb=127)]
-    block = markdown(rows, {"open": "open: all"}, "a machine\nversions\nbusy", "the table")
+    block = markdown(rows, {"open": "open: all"}, "do it", "a machine\nversions", "the table")
     text = put(f"before\n{START}\nold\n{END}\nafter\n", block)
     assert text == put(text, block)
     assert text.startswith(f"before\n{START}\n|")
     assert text.endswith(f"</details>\n{END}\nafter\n")
     assert "| open: small | 50.1 (140 MB) | 456 (127 MB) | **9.1\N{MULTIPLICATION SIGN}** |" in text
+    assert "Measured by `do it` on:  \na machine  \nversions\n" in text
     assert "old" not in text
     with pytest.raises(ValueError, match="there is no <!-- benchmark:start -->"):
         put("no marks", block)
@@ -368,11 +369,28 @@ def test_a_small_run_gives_equal_answers_and_leaves_its_files(toy, tmp_path, cap
     assert all(one.runs[0] > 0 and one.mb > 1 for one in figures)
     kept = json.loads(results.read_text())
     assert {"machine", "versions", "rounds", "seconds", "reach"} <= kept.keys()
+    assert kept["command"] == "python3 dev.py bench --rounds 1 --only open"
     table = told.out[told.out.index("\n\n") : told.out.index("Medians")]
     assert main(["--again", str(results), "--folder", str(tmp_path / "other")]) == 0
     assert table in capsys.readouterr().out
     ET.parse(tmp_path / "out" / "benchmark.svg")
     assert "3 commits \N{MULTIPLICATION SIGN} 4 files" in readme.read_text()
+
+
+@pytest.mark.parametrize("most", [10, 1000])
+def test_a_table_with_a_checkpoint_has_all_its_files_in_either_form(most, tmp_path, monkeypatch):
+    import arrowlog
+    from benchmarks import tables
+    from benchmarks.peers import ours
+    from benchmarks.tables import Shape
+
+    monkeypatch.setattr(ours, "FILES_JSON_MAX", most)
+    shape = Shape(2, 10, 3)
+    assert Shape.named(shape.name) == shape
+    tables.build(str(tmp_path), "arrowlog", shape)
+    snapshot = arrowlog.Table(tables.place(tmp_path, "arrowlog", shape)).snapshot()
+    assert (snapshot.version, snapshot.num_files) == (5, 50)
+    assert snapshot.report.checkpoint == 2
 
 
 def damaged(folder, shape):
