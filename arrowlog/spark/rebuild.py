@@ -371,6 +371,7 @@ def _from_commits(run: Run, job: Job) -> tuple[pa.Table, pa.Table, Said]:
 def reduce(rows: pa.Table) -> pa.Table:
     """One bucket: of every file what the last run says that says anything of it."""
     bucket = rows["bucket"][0].as_py()
+    rows = rows.sort_by("run")  # the same rows in the same order, however often it is done
     payloads = rows["adds"].to_pylist()
     if bucket == SAID:
         said = pickle.dumps([pickle.loads(payload) for payload in payloads])  # noqa: S301 -- ours
