@@ -36,6 +36,7 @@ from arrowlog.spark.rebuild import (
     Rebuild,
     Unparted,
     begun,
+    gathered,
     packed,
     said_in,
     unpacked,
@@ -271,7 +272,8 @@ def _put_all(buckets: DataFrame, plan: Plan, job: Job) -> list[dict[str, Any]]:
         return pa.table(arrays, names=["part", "found"])
 
     found = buckets.mapInArrow(arrowlog_deal, "part int, bucket int, adds binary")
-    rows = _rows(found.groupBy("part").applyInArrow(arrowlog_part, "part int, found binary"))
+    count = plan.cuts.count
+    rows = _rows(gathered(found, "part", count, arrowlog_part, "part int, found binary"))
     rows.sort(key=lambda row: row["part"])
     return [pickle.loads(row["found"]) for row in rows]  # noqa: S301 -- ours
 

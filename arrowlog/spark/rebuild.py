@@ -38,7 +38,7 @@ from arrowlog.state.stored import unpack
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
 
@@ -210,11 +210,8 @@ class Rebuild:
                 for run in batch.column("run"):
                     yield combined(pickle.loads(run.as_py()), job)  # noqa: S301 -- ours
 
-        def arrowlog_reduce(rows: pa.Table) -> pa.Table:
-            return reduce(rows)
-
         found = tasks.mapInArrow(arrowlog_decode, COMBINED)
-        return found.groupBy("bucket").applyInArrow(arrowlog_reduce, REDUCED)
+        return gathered(found, "bucket", job.buckets, reduce, REDUCED)
 
     def state(self, said: Iterable[Said]) -> State:
         """All of the state but its files."""
@@ -270,6 +267,27 @@ def begun(
     pyspark_sql()
     settings = {**session_settings(spark), **(options or {})}
     return Rebuild(uri, version, storage_options, settings, buckets)
+
+
+def gathered(
+    frame: DataFrame, name: str, count: int, work: Callable[[pa.Table], pa.Table], schema: str
+) -> DataFrame:
+    """Rows that have the same number, from -1 to count - 1, brought together in a task of theirs.
+
+    Grouping would make as many tasks as Spark shuffles by default, 200, for whatever there is.
+    """
+    from pyspark.sql import functions
+
+    def arrowlog_gather(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        found = list(batches)
+        if not found:
+            return
+        rows = pa.Table.from_batches(found)
+        for number in sorted(pc.unique(rows[name]).to_pylist()):
+            yield from work(rows.filter(pc.equal(rows[name], number))).to_batches()
+
+    placed = frame.withColumn("place", functions.col(name) + functions.lit(1))
+    return placed.repartitionById(count + 1, "place").mapInArrow(arrowlog_gather, schema)
 
 
 def _base(store: Store, listing: Listing, version: int | None) -> tuple[Parts | None, Segment]:

@@ -32,6 +32,7 @@ from arrowlog.state.apply import apply, check_readable, check_whole, compact, sc
 from arrowlog.state.deferred import Deferred, Rows
 from arrowlog.state.files import files_table
 from arrowlog.state.foreign import read_foreign
+from arrowlog.state.memory import check_room
 from arrowlog.state.parquet import open_checkpoint, verify
 from arrowlog.state.parts import Parts
 from arrowlog.state.snapshot import Report, Snapshot, State
@@ -439,6 +440,7 @@ def _begin(work: _Loading, window: Window, pool: Executor | None) -> Decoding:
 
 def _finish(work: _Loading, window: Window, decoding: Decoding) -> Actions:
     """What the window says; it can be used again."""
+    check_room(work.store.root, work.bytes_read, work.config.max_memory)
     try:
         return decoding.finish()
     except LogCorrupt:

@@ -42,6 +42,7 @@ OURS = {
     "commit.timeoutSeconds": 60,
     "commit.maxAttempts": 1000,
     "history.maxMemory": 256 << 20,
+    "transaction.maxMemory": 0,
 }
 SETTINGS = [item for item in fields(Config) if "key" in item.metadata]
 NAMES = {item.metadata["key"]: item.name for item in SETTINGS}
