@@ -276,7 +276,6 @@ def gathered(
 
     Grouping would make as many tasks as Spark shuffles by default, 200, for whatever there is.
     """
-    from pyspark.sql import functions
 
     def arrowlog_gather(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         found = list(batches)
@@ -286,7 +285,7 @@ def gathered(
         for number in sorted(pc.unique(rows[name]).to_pylist()):
             yield from work(rows.filter(pc.equal(rows[name], number))).to_batches()
 
-    placed = frame.withColumn("place", functions.col(name) + functions.lit(1))
+    placed = frame.selectExpr("*", f"{name} + 1 AS place")
     return placed.repartitionById(count + 1, "place").mapInArrow(arrowlog_gather, schema)
 
 
