@@ -25,7 +25,7 @@ _START = 1_700_000_000_000
 
 def build(folder, files, adds=ADDS):
     """Commits that add, remove and add again, without a checkpoint, unless they are there."""
-    root = os.path.join(folder, f"beyond-{files}x{adds}")
+    root = place(folder, files, adds)
     log = os.path.join(root, "_transaction_log")
     if os.path.exists(os.path.join(root, "ready")):
         forget(root)
@@ -45,6 +45,11 @@ def build(folder, files, adds=ADDS):
     with open(os.path.join(root, "ready"), "w") as out:
         out.write("whole")
     return root
+
+
+def place(folder, files, adds=ADDS):
+    """Where `build` makes its table."""
+    return os.path.join(folder, f"beyond-{files}x{adds}")
 
 
 def live(files, adds=ADDS):

@@ -1,0 +1,237 @@
+"""A table of 100,000,000 files and 100 commits a second: what it costs, by constants measured here.
+
+python -m benchmarks.scale               the tables of docs/scale.md, from docs/scale-constants.json
+python -m benchmarks.scale --measure     measure the constants again; a few minutes
+python -m benchmarks.scale --check       measure what the model foretells, at 4,000,000 files
+python -m benchmarks.scale --write       put the tables into docs/scale.md
+
+Every figure of the document is a function below, of constants and of a load. Pure but for `main`.
+"""
+
+import argparse
+import json
+import os
+from dataclasses import dataclass
+
+from benchmarks import slots
+
+HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+CONSTANTS = os.path.join(HOME, "docs", "scale-constants.json")
+DOCUMENT = os.path.join(HOME, "docs", "scale.md")
+DAY = 86_400
+PAGE = 1000  # keys of a LIST page, or of a DELETE
+TRIP = 0.02
+SIMULATED = 120  # seconds
+GIB, MIB = 1 << 30, 1 << 20
+
+
+@dataclass(frozen=True)
+class Load:
+    """What is asked of a table. Every file that is added is once compacted away, ten into one."""
+
+    files: int = 100_000_000
+    commits: float = 100.0  # a second
+    adds: float = 5.0  # of a commit
+    merged: int = 10
+    retention_days: float = 30.0
+    between: float = 600.0  # seconds between checkpoints
+
+    @property
+    def removes(self):
+        return self.adds
+
+    @property
+    def all_adds(self):
+        return self.adds * (1 + 1 / self.merged)
+
+    @property
+    def millions(self):
+        return self.files / 1e6
+
+    @property
+    def tail(self):
+        """Commits after the newest checkpoint, when the next is due."""
+        return self.commits * self.between
+
+
+ASKED = Load()
+
+
+# The log.
+
+
+def commit_size(c, load):
+    """Bytes of a commit, compressed, with its share of what compaction writes."""
+    files = load.all_adds * c["commit_bytes_per_add"] + load.removes * c["commit_bytes_per_remove"]
+    return c["commit_bytes"] + files
+
+
+def kept(load):
+    """Commits that are on the store."""
+    return load.commits * DAY * load.retention_days
+
+
+def listing(c, keys):
+    """Pages and seconds to list so many names, one page after the other."""
+    return keys / PAGE, keys / 1000 * c["list_s_per_1000_at_20_ms"]
+
+
+# Checkpoints.
+
+
+def groups(c, files):
+    return max(1.0, files / c["group_rows"])
+
+
+def manifest(c, files):
+    """Bytes of the manifest, and milliseconds to read it."""
+    count = groups(c, files)
+    return count * c["manifest_bytes_per_group"], count * c["manifest_us_per_group"] / 1000
+
+
+def checkpoint_bytes(c, files):
+    return {form: files * c[f"{form}_bytes_per_file"] for form in ("parquet", "json")}
+
+
+def in_process(c, files):
+    """Seconds and megabytes of a checkpoint that one process makes of the state it holds."""
+    return files / 1e6 * c["checkpoint_s_per_m"], files / 1e6 * c["checkpoint_mb_per_m"]
+
+
+def on_spark(c, files, tasks):
+    """Seconds of a checkpoint that so many tasks at a time make of commits."""
+    share = c["spark_tasks_at_once"] / tasks
+    return c["spark_s"] + files / 1e6 * c["spark_s_per_m"] * share
+
+
+# Readers.
+
+
+def touched(c, load, share=1 / 365):
+    """Groups that a plan of a share of the table reads, if its files lie together."""
+    return max(1.0, groups(c, load.files) * share) + 1
+
+
+def cold_plan(c, load):
+    """Milliseconds of a plan in a new process, by step; S3 at 20 ms."""
+    parts = touched(c, load)
+    size, decode = manifest(c, load.files)
+    return {
+        "list": listing(c, kept(load))[1] * 1000,
+        "manifest": decode + 1000 * TRIP * (1 + size / (64 * MIB)),
+        "groups": c["plan_ms"] + parts * c["plan_ms_per_group"] + 2 * 1000 * TRIP,
+        "tail": tail_ms(c, load.tail, load),
+    }
+
+
+def tail_ms(c, commits, load):
+    """Reading and replaying the commits after a checkpoint."""
+    read = commits / c["get_many_a_second_at_20_ms"] * 1000
+    decode = commits * load.all_adds / ADDS_MEASURED * c["commit_replay_us"] / 1000
+    return read + decode
+
+
+ADDS_MEASURED = 5  # adds of the commits whose replay was measured
+
+
+def following(c, load, every):
+    """A reader that refreshes every so many seconds: commits, milliseconds, share of its time.
+
+    What came after the checkpoint is kept beside it, and the more there is, the more each costs;
+    half of it on average.
+    """
+    commits = load.commits * every
+    kept_beside = load.tail * load.all_adds / 2
+    ms = tail_ms(c, commits, load) + 1000 * TRIP
+    ms += c["refresh_ms"] + kept_beside * c["refresh_us_per_tail_add"] / 1000
+    return commits, ms, ms / 1000 / every
+
+
+# Commits.
+
+
+def trips(c, trip=TRIP):
+    """Seconds of a put and of a get at a round trip, with what they take beside it."""
+    over = trip - TRIP
+    return c["put_ms_at_20_ms"] / 1000 + over, c["get_ms_at_20_ms"] / 1000 + over
+
+
+def raced(c, writers, trip=TRIP):
+    """What so many writers at a log make of it. The cost of one alone is what was measured."""
+    put, get = trips(c, trip)
+    alone = 1 / c["race_1"] - c["put_ms_at_20_ms"] / 1000  # between two commits of one writer
+    return slots.race(writers, put + max(alone, 0), get, SIMULATED)
+
+
+def gathered(c, rate, window, trip=TRIP):
+    put, _ = trips(c, trip)
+    return slots.batched(rate, put, window, SIMULATED)
+
+
+# Clean-up.
+
+
+def cleaning(c, load):
+    """A day's clean-up: objects, requests and seconds; and what it reads to be sure."""
+    gone = load.commits * DAY
+    return {
+        "objects": gone,
+        "deletes": gone / PAGE,
+        "delete_s": gone / 1000 * c["delete_s_per_1000_at_20_ms"],
+        "skips_s": gone / c["get_many_a_second_at_20_ms"],
+        "list_s": listing(c, kept(load))[1],
+        "verify_s": load.millions * c["verify_json_s_per_m"],
+        "verify_mb": load.millions * c["verify_json_mb_per_m"],
+        "verify_parquet_s": load.millions * c["verify_parquet_s_per_m"],
+    }
+
+
+# How figures are written.
+
+
+def short(value, unit=""):
+    """A number for a person.
+
+    >>> short(259_200_000), short(0.0123), short(41.27), short(3_812.4)
+    ('259,200,000', '0.012', '41', '3,812')
+    """
+    if value >= 10 or value == 0:
+        text = f"{value:,.0f}"
+    else:
+        text = f"{value:.2g}"
+    return f"{text} {unit}".strip()
+
+
+def size(value):
+    """Bytes for a person.
+
+    >>> size(3_500_000_000), size(900), size(70_000_000)
+    ('3.5 GB', '900 B', '70 MB')
+    """
+    for unit, step in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= step:
+            number = value / step
+            return f"{number:.1f} {unit}" if number < 10 else f"{number:,.0f} {unit}"
+    return f"{value:.0f} B"
+
+
+def span(seconds):
+    """A duration for a person.
+
+    >>> span(0.0421), span(8.24), span(300), span(90_000)
+    ('42 ms', '8.2 s', '5.0 min', '25 h')
+    """
+    if seconds < 1:
+        return f"{short(seconds * 1000)} ms"
+    for unit, step, limit in (("s", 1, 120), ("min", 60, 7200), ("h", 3600, 172_800)):
+        if seconds < limit:
+            number = seconds / step
+            return f"{number:.1f} {unit}" if number < 10 else f"{number:.0f} {unit}"
+    return f"{seconds / DAY:.1f} days"
+
+
+def grid(head, rows):
+    """A table in Markdown."""
+    lines = ["| " + " | ".join(head) + " |", "| " + " | ".join("---" for _ in head) + " |"]
+    lines += ["| " + " | ".join(map(str, row)) + " |" for row in rows]
+    return "\n".join(lines)
