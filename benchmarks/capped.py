@@ -83,11 +83,19 @@ def family(process):
     return found
 
 
+def busy(process):
+    """Seconds of the processor that a process has had, and those of its children that ended."""
+    with contextlib.suppress(OSError), open(f"/proc/{process}/stat") as file:
+        ticks = file.read().rpartition(")")[2].split()[11:15]
+        return sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+    return 0.0
+
+
 def run(arguments, cap=None):
     """Run Python with these arguments; it says `ready`, is capped, goes on, and says what it found.
 
-    Returns its last line, how it ended, seconds, and peak megabytes: its own, Java's and all
-    workers' together.
+    Returns its last line, how it ended, seconds, those of the processor that it and its children
+    had, and peak megabytes: its own, Java's and all workers' together.
     """
     limits = None if cap is None else group(cap)
     command = [sys.executable, *arguments]
@@ -119,6 +127,8 @@ def run(arguments, cap=None):
 def _watch(process, cap):
     """Until it ends: the most it had, Java had, and workers had together."""
     peaks = {"driver": 0.0, "java": 0.0, "workers": 0.0}
+    before = {one: busy(one) for one in (process.pid, *family(process.pid))}
+    spent = dict(before)
     for turn in range(10**7):
         if process.poll() is not None:
             break
@@ -128,10 +138,12 @@ def _watch(process, cap):
             process.kill()
         if turn % 10 == 0:
             java = workers = 0.0
+            spent[process.pid] = max(spent[process.pid], busy(process.pid))
             for one, is_java in family(process.pid).items():
+                spent[one] = max(spent.get(one, 0.0), busy(one))
                 size = resident(one)[0]
                 java, workers = (java + size, workers) if is_java else (java, workers + size)
             peaks["java"] = max(peaks["java"], java)
             peaks["workers"] = max(peaks["workers"], workers)
         time.sleep(_POLL)
-    return peaks
+    return peaks | {"cpu": sum(spent.values()) - sum(before.values())}

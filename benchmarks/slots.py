@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from arrowlog.commit.transaction import Pace
 
 _WIDTH, _WIDTH_MAX = 4, 64  # commits that are read at once after a lost race, as it does
-_JITTER = 0.05  # of a round trip, on top of it, as a mean
+JITTER = 0.05  # of a round trip, on top of it, as a mean
 
 
 @dataclass
@@ -30,7 +30,7 @@ class World:
         return self.rng.random()
 
     def trip(self, seconds):
-        return seconds * (1 + self.rng.expovariate(1 / _JITTER))
+        return seconds * (1 + self.rng.expovariate(1 / JITTER))
 
 
 @dataclass

@@ -27,6 +27,7 @@ from arrowlog.log.encode import CHECKSUM, checksum, line, metadata_fields, proto
 from arrowlog.log.envelope import Packing
 from arrowlog.log.names import CHECKPOINTS, LOG, parquet_names
 from arrowlog.log.texts import add_objects
+from arrowlog.spark.checks import is_whole
 from arrowlog.spark.ranges import Cuts, Sample, cuts_of, ranges_of, sample_of
 from arrowlog.spark.read import open_table
 from arrowlog.spark.rebuild import (
@@ -35,16 +36,15 @@ from arrowlog.spark.rebuild import (
     SAID,
     Rebuild,
     Unparted,
-    begun,
     gathered,
     packed,
     said_in,
+    sound,
     unpacked,
 )
 from arrowlog.state.checkpoint import CheckpointResult, Written, json_name, write_pointer
 from arrowlog.state.files import Columns
 from arrowlog.state.groups import best_of, index_of, order_of, sort_keys
-from arrowlog.state.load import verify_checkpoint
 from arrowlog.state.manifest import Manifest, with_sums
 from arrowlog.state.parquet import layout_of, put_manifest, put_part
 from arrowlog.state.snapshot import State
@@ -104,10 +104,14 @@ def checkpoint(
     For tables whose files, or whose commits since the last checkpoint, one process cannot hold:
     this one hears of parts, not of files.
     """
+    given = (spark, uri, None, storage_options, options, buckets)
     try:
-        rebuild = begun(spark, uri, None, storage_options, options, buckets)
+        return sound(given, lambda rebuild: _checkpoint(spark, rebuild))
     except Unparted:
         return open_table(spark, uri, storage_options, options).checkpoint()
+
+
+def _checkpoint(spark: SparkSession, rebuild: Rebuild) -> CheckpointResult:
     if rebuild.segment.gap is not None:
         raise LogCorrupt(
             f"{rebuild.segment.gap}.",
@@ -118,7 +122,7 @@ def checkpoint(
     try:
         state = rebuild.state(said_in(_rows(reduced.filter(f"bucket = {SAID}"))))
         config = resolve(rebuild.job.options, table=state.metadata.configuration)
-        forms = _missing(rebuild, state, config)
+        forms = _missing(spark, rebuild, state, config)
         done, count = _write(reduced.filter(f"bucket <> {SAID}"), rebuild, state, forms)
     finally:
         reduced.unpersist()
@@ -144,7 +148,9 @@ def _rows(frame: DataFrame) -> list[dict[str, Any]]:
     return found
 
 
-def _missing(rebuild: Rebuild, state: State, config: Config) -> tuple[str, ...]:
+def _missing(
+    spark: SparkSession, rebuild: Rebuild, state: State, config: Config
+) -> tuple[str, ...]:
     """The forms that the settings ask for and that are not there, whole."""
     form = config.checkpoint_format
     told = FEATURE in state.protocol.reader_features
@@ -154,8 +160,7 @@ def _missing(rebuild: Rebuild, state: State, config: Config) -> tuple[str, ...]:
     return tuple(
         form
         for form in wanted
-        if version not in there[form]
-        or verify_checkpoint(rebuild.store, listing, version, config, form)
+        if version not in there[form] or not is_whole(spark, rebuild, version, form, config)
     )
 
 
@@ -195,7 +200,8 @@ def _write(
             state.timestamp,
             state.txns,
         )
-        written = put_manifest(rebuild.store, manifest, own, now)
+        broken = state.version in rebuild.listing.parquet_checkpoints
+        written = put_manifest(rebuild.store, manifest, own, now, broken=broken)
         inner = tuple(f"{CHECKPOINTS}/{name}" for name in written.names)
         done.append(Written(inner, written.num_bytes, written.checksum))
     return done, count

@@ -12,7 +12,7 @@ import pickle
 import time
 import warnings
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import polars as pl
 import pyarrow as pa
@@ -47,10 +47,12 @@ if TYPE_CHECKING:
     from arrowlog.log.store import Store
     from arrowlog.state.manifest import Part
 
+Done = TypeVar("Done")
 RUN_BYTES = 32 << 20  # of commits, as they are on the store
 BUCKET_BYTES = 64 << 20
 _WINDOW_BYTES = 6 << 20
 RUN, AT = "@run", "@at"  # no field of an add is called so
+_DAMAGED_MAX = 100
 SAID = -1  # the bucket of what is said of the table itself
 _NOTHING = Metadata(id="", schema_string='{"type":"struct","fields":[]}')
 COMBINED = "bucket int, run int, adds binary, touched binary"
@@ -98,6 +100,7 @@ class Said:
     metadata: Metadata | None
     timestamp: int | None
     txns: Mapping[str, tuple[int, int]]
+    damaged: str | None = None  # why a part of the checkpoint below could not be read
 
 
 def snapshot(
@@ -114,10 +117,14 @@ def snapshot(
     Row for row what `Table.snapshot` gives. The live files come to this process; the log does not.
     """
     started = time.perf_counter()
+    given = (spark, uri, version, storage_options, options, buckets)
     try:
-        rebuild = begun(spark, uri, version, storage_options, options, buckets)
+        return sound(given, lambda rebuild: _snapshot(spark, rebuild, started))
     except Unparted:
         return open_table(spark, uri, storage_options, options).snapshot(version)
+
+
+def _snapshot(spark: SparkSession, rebuild: Rebuild, started: float) -> Snapshot:
     found = rebuild.reduced(spark).toArrow().to_pylist()
     state = rebuild.state(said_in(found))
     tables = [unpacked(row["adds"]) for row in found if row["bucket"] != SAID]
@@ -143,6 +150,15 @@ class Unparted(Exception):
     """There is nothing that tasks could share: no commits, and a checkpoint that is one file."""
 
 
+class Damaged(Exception):
+    """The checkpoint that a rebuild began with cannot be read."""
+
+    def __init__(self, version: int, why: str) -> None:
+        """Which one, and why."""
+        super().__init__(f"checkpoint {version} was not used: {why}")
+        self.version = version
+
+
 class Rebuild:
     """A replay on the cluster: what there is to read, and the frames that do it."""
 
@@ -153,12 +169,17 @@ class Rebuild:
         storage_options: Mapping[str, Any] | None,
         settings: Mapping[str, object],
         buckets: int | None,
+        damaged: Mapping[int, str] | None = None,
     ) -> None:
-        """List the log; nothing of it is read yet, but for a checkpoint's manifest."""
+        """List the log; nothing of it is read yet, but for a checkpoint's manifest.
+
+        `damaged` are checkpoints to pass over, and why.
+        """
+        self.damaged = dict(damaged or {})
         storage = dict(storage_options or {})
         self.store = open_store(uri, storage)
         self.listing: Listing = list_log(self.store)
-        self.base, self.segment = _base(self.store, self.listing, version)
+        self.base, self.segment = _base(self.store, self.listing, version, set(self.damaged))
         if self.segment.gap is not None:
             warnings.warn(f"{self.store.root}: {self.segment.gap}", ArrowlogWarning, stacklevel=4)
         if version is not None and self.segment.version != version:
@@ -214,13 +235,17 @@ class Rebuild:
         return gathered(found, "bucket", job.buckets, reduce, REDUCED)
 
     def state(self, said: Iterable[Said]) -> State:
-        """All of the state but its files."""
+        """All of the state but its files. `Damaged` if what it rests on cannot be read."""
+        said = sorted(said, key=lambda one: one.run)
+        for one in said:
+            if one.damaged is not None:
+                raise Damaged(self.segment.checkpoint or 0, one.damaged)
         base = None if self.base is None else self.base.manifest
         protocol = Protocol() if base is None else base.protocol
         metadata = None if base is None else base.metadata
         times = [] if base is None or base.timestamp is None else [base.timestamp]
         txns = {} if base is None else dict(base.txns)
-        for one in sorted(said, key=lambda one: one.run):
+        for one in said:
             protocol = one.protocol or protocol
             metadata = one.metadata or metadata
             times += [] if one.timestamp is None else [one.timestamp]
@@ -240,7 +265,7 @@ class Rebuild:
     def report(self, millis: float) -> Report:
         """What it took."""
         segment = self.segment
-        told = () if segment.gap is None else (str(segment.gap),)
+        told = (*self.damaged.values(), *([] if segment.gap is None else [str(segment.gap)]))
         commits = len(segment.commits)
         return Report(
             segment.version,
@@ -262,11 +287,27 @@ def begun(
     storage_options: Mapping[str, Any] | None,
     options: Mapping[str, object] | None,
     buckets: int | None,
+    damaged: Mapping[int, str] | None = None,
 ) -> Rebuild:
     """A rebuild with the settings of the call, and below them those of the session."""
     pyspark_sql()
     settings = {**session_settings(spark), **(options or {})}
-    return Rebuild(uri, version, storage_options, settings, buckets)
+    return Rebuild(uri, version, storage_options, settings, buckets, damaged)
+
+
+def sound(given: tuple[Any, ...], work: Callable[[Rebuild], Done]) -> Done:
+    """The work done on a rebuild; again without a checkpoint that turns out to be damaged.
+
+    Whether a part is as it was written, only the tasks find out that read it.
+    """
+    damaged: dict[int, str] = {}
+    for _ in range(_DAMAGED_MAX):
+        try:
+            return work(begun(*given, damaged=damaged))
+        except Damaged as error:
+            damaged[error.version] = str(error)
+            warnings.warn(f"{given[1]}: {error}", ArrowlogWarning, stacklevel=3)
+    raise LogCorrupt(f"{_DAMAGED_MAX} checkpoints are damaged.", next="Delete them and try again.")
 
 
 def gathered(
@@ -289,9 +330,10 @@ def gathered(
     return placed.repartitionById(count + 1, "place").mapInArrow(arrowlog_gather, schema)
 
 
-def _base(store: Store, listing: Listing, version: int | None) -> tuple[Parts | None, Segment]:
+def _base(
+    store: Store, listing: Listing, version: int | None, unusable: set[int]
+) -> tuple[Parts | None, Segment]:
     """The newest checkpoint that tasks can read in parts; else all commits."""
-    unusable: set[int] = set()
     for _ in range(len(listing.json_checkpoints) + len(listing.parquet_checkpoints) + 1):
         try:
             segment = plan(listing, version, unusable)
@@ -317,7 +359,11 @@ def _base(store: Store, listing: Listing, version: int | None) -> tuple[Parts | 
 def combined(run: Run, job: Job) -> pa.RecordBatch:
     """A run by bucket: adds that are live behind it, and every file it says anything about."""
     if run.part is not None:
-        adds, said = _from_part(run, job), None
+        try:
+            adds, said = _from_part(run, job), None
+        except (LogCorrupt, FileNotFoundError) as error:
+            why = Said(run.number, None, None, None, {}, str(error))
+            return _batch([(SAID, run.number, pickle.dumps(why), b"")])
         touched = adds.select(["key"])
     else:
         adds, touched, said = _from_commits(run, job)
@@ -332,6 +378,10 @@ def combined(run: Run, job: Job) -> pa.RecordBatch:
         named = touched.filter(pc.equal(of_touched, bucket))
         if named.num_rows:
             rows.append((bucket, run.number, packed(some), packed(named)))
+    return _batch(rows)
+
+
+def _batch(rows: list[tuple[int, int, bytes, bytes]]) -> pa.RecordBatch:
     columns = list(zip(*rows, strict=True)) or [(), (), (), ()]
     kinds = (pa.int32(), pa.int32(), pa.binary(), pa.binary())
     arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds, strict=True)]

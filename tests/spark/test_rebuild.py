@@ -1,6 +1,7 @@
 """State rebuilt on a cluster: row for row what one process gives, checkpoints included."""
 
 import itertools
+import warnings
 
 import checkpoints
 import model
@@ -263,3 +264,29 @@ def test_a_driver_hears_of_parts_and_not_of_files(spark, root, monkeypatch):
         assert arrowlog.spark.checkpoint(spark, place, buckets=3).num_files == files
     few, many = heard
     assert many < few * 1.2
+
+
+@pytest.mark.parametrize("form", ["json", "parquet"])
+def test_a_checkpoint_that_is_there_is_checked_by_tasks(form, spark, root, monkeypatch):
+    from arrowlog.spark import checks
+
+    monkeypatch.setattr(checks, "verify_checkpoint", None)  # the driver reads none of it
+    table = history_of(root, commits=4)
+    made = arrowlog.spark.checkpoint(spark, root, buckets=2)
+    assert arrowlog.spark.checkpoint(spark, root, buckets=2).names == ()
+    ends = {"json": "2.json", "parquet": "2-of-00002.parquet"}[form]
+    (victim,) = [name for name in made.names if name.endswith(ends)]
+    path = root / "_transaction_log" / victim
+    whole = path.read_bytes()
+    path.write_bytes(whole[:60] + bytes([whole[60] ^ 1]) + whole[61:])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some read it, and say that it is damaged
+        told = arrowlog.spark.snapshot(spark, root, buckets=2)
+        mended = arrowlog.spark.checkpoint(spark, root, buckets=2)
+    assert rows(told) == rows(table.snapshot()) or form == "json"
+    assert bool(told.report.warnings) == (form == "parquet")
+    assert [name for name in mended.names if name.endswith("." + form)] or form == "parquet"
+    assert mended.names
+    found = arrowlog.Table(root).snapshot()
+    assert sorted(map(repr, rows(found))) == sorted(map(repr, rows(table.snapshot())))
+    assert not found.report.warnings
