@@ -30,18 +30,8 @@ from arrowlog.log.texts import add_objects
 from arrowlog.spark.checks import is_whole
 from arrowlog.spark.ranges import Cuts, Sample, cuts_of, ranges_of, sample_of
 from arrowlog.spark.read import open_table
-from arrowlog.spark.rebuild import (
-    AT,
-    RUN,
-    SAID,
-    Rebuild,
-    Unparted,
-    gathered,
-    packed,
-    said_in,
-    sound,
-    unpacked,
-)
+from arrowlog.spark.rebuild import Rebuild, Unparted, begun, gathered, said_in, sound
+from arrowlog.spark.tasks import AT, RUN, SAID, packed, unpacked
 from arrowlog.state.checkpoint import CheckpointResult, Written, json_name, write_pointer
 from arrowlog.state.files import Columns
 from arrowlog.state.groups import best_of, index_of, order_of, sort_keys
@@ -59,7 +49,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from arrowlog.config import Config
-    from arrowlog.spark.rebuild import Job
+    from arrowlog.spark.tasks import Job
 
 
 @dataclass(frozen=True)
@@ -106,7 +96,9 @@ def checkpoint(
     """
     given = (spark, uri, None, storage_options, options, buckets)
     try:
-        return sound(given, lambda rebuild: _checkpoint(spark, rebuild))
+        return sound(
+            lambda damaged: begun(*given, damaged), lambda rebuild: _checkpoint(spark, rebuild)
+        )
     except Unparted:
         return open_table(spark, uri, storage_options, options).checkpoint()
 

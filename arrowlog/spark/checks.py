@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
     from arrowlog.config import Config
     from arrowlog.log.names import Listing
-    from arrowlog.spark.rebuild import Job, Rebuild
+    from arrowlog.spark.rebuild import Rebuild
+    from arrowlog.spark.tasks import Job
     from arrowlog.state.manifest import Part
 
 

@@ -12,7 +12,8 @@ from conftest import cases
 import arrowlog
 from arrowlog.log import decode
 from arrowlog.spark.checkpoints import facts_of, settled
-from arrowlog.spark.rebuild import Rebuild, combined, reduce, said_in, unpacked
+from arrowlog.spark.rebuild import Rebuild, said_in
+from arrowlog.spark.tasks import combined, reduce, unpacked
 
 BATCH = 10
 SEEDS = cases(40)
@@ -290,3 +291,24 @@ def test_a_checkpoint_that_is_there_is_checked_by_tasks(form, spark, root, monke
     found = arrowlog.Table(root).snapshot()
     assert sorted(map(repr, rows(found))) == sorted(map(repr, rows(table.snapshot())))
     assert not found.report.warnings
+
+
+def test_work_is_cut_by_what_commits_are_unpacked(tmp_path, monkeypatch):
+    from arrowlog.spark import rebuild as module
+
+    monkeypatch.setattr(module, "RUN_BYTES", 20_000)
+    monkeypatch.setattr(module, "BUCKET_BYTES", 40_000)
+    cut = {}
+    for codec in ("none", "gzip"):
+        options = {"transaction.compression.codec": codec, "checkpoint.enabled": False}
+        place = tmp_path / codec
+        table = arrowlog.Table.create(place, pa.schema([("id", pa.int64())]), options=options)
+        for number in range(20):
+            table.append([arrowlog.add_file(f"{number}/{n}.parquet", size=1) for n in range(60)])
+        work = Rebuild(place, None, None, {}, None)
+        cut[codec] = (work.job.buckets, len(work.runs))
+        assert work.plain >= work.bytes
+    (buckets, runs), (packed_buckets, packed_runs) = cut["none"], cut["gzip"]
+    assert buckets > 2
+    assert abs(packed_buckets - buckets) <= 1
+    assert abs(packed_runs - runs) <= 2
