@@ -1,4 +1,4 @@
-"""What the tasks of a rebuild do: decode a run of the log, bring together what runs say of files."""
+"""What the tasks of a rebuild do: decode a run of the log; bring together what all say of a file."""
 
 from __future__ import annotations
 
