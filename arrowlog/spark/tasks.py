@@ -1,4 +1,4 @@
-"""What the tasks of a rebuild do: decode a run of the log; bring together what all say of a file."""
+"""What the tasks of a rebuild do: decode runs of the log, and settle what they say of each file."""
 
 from __future__ import annotations
 
