@@ -253,6 +253,28 @@ def compare(folder, files, cap):
     return figures
 
 
+SIZES = {"quick": (200_000, 250), "full": (4_000_000, 600)}  # adds, megabytes of the driver
+
+
+def run(folder, rounds, quick):  # noqa: ARG001 -- as every job of the harness; once is enough
+    """A figure for each way: what it took, and in its note what came of it."""
+    from benchmarks.figures import Figure
+
+    files, cap = SIZES["quick" if quick else "full"]
+    found = compare(folder, files, cap)
+    if not found.pop("same"):
+        raise SystemExit("the checkpoint made on Spark differs from the commits")
+    shape = f"{files:,} adds, a driver of {cap} MB"
+    figures = []
+    for way, one in found.items():
+        note = one["error"] or one["outcome"]
+        note = note if one["answer"] is None else f"{one['answer']:,} files"
+        spent = (one["seconds"] * 1000,)
+        title = f"{way}: {shape}"
+        figures.append(Figure("beyond", title, "arrowlog", spent, one["driver"], note=note[:60]))
+    return figures
+
+
 def main():
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.beyond",

@@ -322,7 +322,7 @@ def limits(c):
     ]
     rows.sort(key=lambda row: -row[3])
     ranked = [(*row[:3], f"{short(row[3])} times") for row in rows]
-    return grid(("what", "asked", "there is, or may be", "over"), ranked)
+    return grid(("what", "needs", "has, or may take", "over"), ranked)
 
 
 def changes(c):

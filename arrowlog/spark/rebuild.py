@@ -300,13 +300,16 @@ def _swelling(
 ) -> float:
     """How many times larger commits are when they are unpacked, by looking at some."""
     some = [name for _, name in commits[:: max(1, len(commits) // _LOOKED_AT)] if sizes.get(name)]
-    keys = [f"{LOG}/{name}" for name in some[-_LOOKED_AT:]]
-    try:
-        found = store.get_many(keys)
-        plain = [len(unwrap(data, key, limit)) for key, data in zip(keys, found, strict=True)]
-    except (LogCorrupt, FileNotFoundError):
-        return 1.0  # whoever reads them for good will say what is wrong
-    return max(1.0, sum(plain) / max(1, sum(map(len, found))))
+    stored = plain = 0
+    for name in some[-_LOOKED_AT:]:  # one at a time: a commit may be large
+        key = f"{LOG}/{name}"
+        try:
+            data = store.get(key)
+            plain += len(unwrap(data, key, limit))
+            stored += len(data)
+        except (LogCorrupt, FileNotFoundError):
+            return 1.0  # whoever reads them for good will say what is wrong
+    return max(1.0, plain / max(1, stored))
 
 
 def _base(
