@@ -1,7 +1,8 @@
 """A process that may have so much memory and no more, and what it and its children have.
 
 The kernel keeps the cap where it lets us make a control group; elsewhere a watcher ends a process
-that is over it, a hundredth of a second late. Either way it ends as in a container that is full.
+that is over it, a hundredth of a second late. Either way it ends as in a container that is full,
+and what it had before the cap was set, its libraries, does not count.
 """
 
 import contextlib
@@ -37,7 +38,13 @@ class Group:
             out.write(str(value))
 
     def join(self, process):
-        self._write("cgroup.procs", process)
+        """Whether the process is in it now; the group is gone if not."""
+        try:
+            self._write("cgroup.procs", process)
+        except OSError:
+            self.close()
+            return False
+        return True
 
     def close(self):
         for _ in range(100):  # the kernel needs a moment after the last process has gone
@@ -105,8 +112,8 @@ def run(arguments, cap=None):
             said = process.stdout.readline()
             if said.strip() != "ready":
                 raise SystemExit(f"{arguments} failed:\n{process.stderr.read()}")
-            if limits is not None:
-                limits.join(process.pid)
+            if limits is not None and not limits.join(process.pid):
+                limits = None
             started = time.perf_counter()
             process.stdin.write("go\n")
             process.stdin.flush()
@@ -129,12 +136,13 @@ def _watch(process, cap):
     peaks = {"driver": 0.0, "java": 0.0, "workers": 0.0}
     before = {one: busy(one) for one in (process.pid, *family(process.pid))}
     spent = dict(before)
+    first = resident(process.pid)[0]
     for turn in range(10**7):
         if process.poll() is not None:
             break
         now, most = resident(process.pid)
         peaks["driver"] = max(peaks["driver"], most)
-        if cap is not None and now > cap:
+        if cap is not None and now - first > cap:
             process.kill()
         if turn % 10 == 0:
             java = workers = 0.0

@@ -16,7 +16,7 @@ from arrowlog.errors import LogTooLarge
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_LARGE = 64 << 20  # bytes of a log from which on it is worth a look
+_LARGE = 16 << 20  # bytes of a log from which on it is worth a look
 _FULL = 0.9  # of what there is
 _NONE = 1 << 60  # control groups without a limit say a number as large as they have
 _GROUPS = "/sys/fs/cgroup"
