@@ -16,11 +16,26 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from benchmarks import capped, tables
+from benchmarks import capped
 
 ADDS = 20_000  # of a commit
 REMOVED, BACK = 10, 20  # each so-manieth file of a commit is removed by the next, or comes back
 _START = 1_700_000_000_000
+_KINDS = {"date": "date", "id": "long", "ts": "timestamp", "value": "double", "name": "string"}
+_FIELDS = [{"name": n, "type": t, "nullable": True, "metadata": {}} for n, t in _KINDS.items()]
+OPENING = (
+    {"protocol": {"minReaderVersion": 2, "minWriterVersion": 2}},
+    {
+        "metaData": {
+            "id": "00000000-0000-4000-8000-000000000005",
+            "format": {"provider": "indextables", "options": {}},
+            "schemaString": json.dumps({"type": "struct", "fields": _FIELDS}),
+            "partitionColumns": ["date"],
+            "configuration": {},
+            "createdTime": _START,
+        }
+    },
+)
 
 
 def build(folder, files, adds=ADDS):
@@ -32,7 +47,8 @@ def build(folder, files, adds=ADDS):
         return root
     shutil.rmtree(root, ignore_errors=True)
     os.makedirs(log)
-    tables.write(log, 0, tables.opening(delta=False))
+    with open(os.path.join(log, f"{0:020d}.json"), "w") as out:
+        out.write("".join(json.dumps(action) + "\n" for action in OPENING))
     before = last = None
     for version in range(1, -(-files // adds) + 1):
         first = (version - 1) * adds
