@@ -182,6 +182,12 @@ class Config:
     max_decompressed_bytes: int = _setting(
         "transaction.maxDecompressedBytes", 512 * MIB, parse_bytes, "a log file may not grow beyond"
     )
+    max_memory: int = _setting(
+        "transaction.maxMemory",
+        0,
+        parse_bytes,
+        "of this process, before a log is too large for it; 0 is what it may have",
+    )
     store_accelerate: bool = _setting(
         "store.accelerate", True, parse_bool, "use obstore for S3 where it is installed"
     )

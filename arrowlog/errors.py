@@ -4,6 +4,7 @@ ArrowlogError
 ├── TableNotFound          there is no log where you pointed
 ├── TableExists            a table is already there
 ├── LogCorrupt             a file of the log says what it must not, or nothing at all
+├── LogTooLarge            this process may not have the memory that it takes (also a MemoryError)
 ├── UnsupportedProtocol    the table needs a newer reader or writer
 ├── CommitConflict         somebody else's commit does not go together with yours
 │   ├── ConcurrentRemove
@@ -79,6 +80,10 @@ class TableExists(ArrowlogError):
 
 class LogCorrupt(ArrowlogError):
     """A log file is damaged, missing or contradicts another."""
+
+
+class LogTooLarge(ArrowlogError, MemoryError):
+    """Reading on would take more memory than this process may have."""
 
 
 class UnsupportedProtocol(ArrowlogError):

@@ -1,17 +1,22 @@
-"""A checkpoint made on a cluster: each task writes the part of its bucket, the driver the manifest.
+"""A checkpoint made on a cluster: each task writes a part, the driver the manifest.
 
 All parts of a Parquet checkpoint have the same columns, and one recipe holds for all their rows. So
-the tasks first say what their rows would take, and write when it is settled.
+the tasks first say what their rows would take, and write when it is settled. A replay leaves files
+in buckets by the hash of their names, and whoever plans would have to look into every one of them;
+so they are dealt out again, each part a range of the order that files are stored in.
+
+The driver hears of buckets and parts, never of files: its memory does not grow with the table.
 """
 
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from arrowlog.commit.clock import SystemClock
 from arrowlog.config import resolve
@@ -22,26 +27,19 @@ from arrowlog.log.encode import CHECKSUM, checksum, line, metadata_fields, proto
 from arrowlog.log.envelope import Packing
 from arrowlog.log.names import CHECKPOINTS, LOG, parquet_names
 from arrowlog.log.texts import add_objects
+from arrowlog.spark.checks import is_whole
+from arrowlog.spark.ranges import Cuts, Sample, cuts_of, ranges_of, sample_of
 from arrowlog.spark.read import open_table
-from arrowlog.spark.rebuild import (
-    AT,
-    RUN,
-    SAID,
-    Rebuild,
-    Unparted,
-    begun,
-    packed,
-    said_in,
-    unpacked,
-)
+from arrowlog.spark.rebuild import Rebuild, Unparted, begun, gathered, said_in, sound
+from arrowlog.spark.tasks import AT, RUN, SAID, packed, unpacked
 from arrowlog.state.checkpoint import CheckpointResult, Written, json_name, write_pointer
 from arrowlog.state.files import Columns
-from arrowlog.state.groups import index_of, order_of
-from arrowlog.state.load import verify_checkpoint
+from arrowlog.state.groups import best_of, index_of, order_of, sort_keys
 from arrowlog.state.manifest import Manifest, with_sums
 from arrowlog.state.parquet import layout_of, put_manifest, put_part
 from arrowlog.state.snapshot import State
 from arrowlog.state.stored import Recipe, pack, settle
+from arrowlog.state.truncation import truncate_adds
 from arrowlog.upkeep.checkpoints import FEATURE
 
 if TYPE_CHECKING:
@@ -51,7 +49,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from arrowlog.config import Config
-    from arrowlog.spark.rebuild import Job
+    from arrowlog.spark.tasks import Job
 
 
 @dataclass(frozen=True)
@@ -61,6 +59,7 @@ class Facts:
     kept: Mapping[str, pa.DataType]
     typed: Mapping[str, pa.DataType]
     rebuilt: Mapping[str, tuple[str, str]]
+    order: Sample = field(default_factory=Sample)
 
 
 @dataclass(frozen=True)
@@ -71,9 +70,15 @@ class Plan:
     recipe: Recipe
     schema: pa.Schema
     partition_columns: tuple[str, ...]
+    cuts: Cuts
     own: str
     forms: tuple[str, ...]
     properties: Mapping[str, str]
+
+    def short(self, adds: pa.Table, job: Job) -> pa.Table:
+        """Adds without statistics that are too long for the log, whoever wrote them."""
+        config = resolve(job.options, table=self.properties)
+        return truncate_adds(adds, self.partition_columns, config, self.schema)
 
 
 def checkpoint(
@@ -84,11 +89,21 @@ def checkpoint(
     options: Mapping[str, object] | None = None,
     buckets: int | None = None,
 ) -> CheckpointResult:
-    """Write the newest version down as a whole, by Spark's tasks, in as many parts as buckets."""
+    """Write the newest version down as a whole, by Spark's tasks, in as many parts as buckets.
+
+    For tables whose files, or whose commits since the last checkpoint, one process cannot hold:
+    this one hears of parts, not of files.
+    """
+    given = (spark, uri, None, storage_options, options, buckets)
     try:
-        rebuild = begun(spark, uri, None, storage_options, options, buckets)
+        return sound(
+            lambda damaged: begun(*given, damaged), lambda rebuild: _checkpoint(spark, rebuild)
+        )
     except Unparted:
         return open_table(spark, uri, storage_options, options).checkpoint()
+
+
+def _checkpoint(spark: SparkSession, rebuild: Rebuild) -> CheckpointResult:
     if rebuild.segment.gap is not None:
         raise LogCorrupt(
             f"{rebuild.segment.gap}.",
@@ -99,7 +114,7 @@ def checkpoint(
     try:
         state = rebuild.state(said_in(_rows(reduced.filter(f"bucket = {SAID}"))))
         config = resolve(rebuild.job.options, table=state.metadata.configuration)
-        forms = _missing(rebuild, state, config)
+        forms = _missing(spark, rebuild, state, config)
         done, count = _write(reduced.filter(f"bucket <> {SAID}"), rebuild, state, forms)
     finally:
         reduced.unpersist()
@@ -112,7 +127,7 @@ def checkpoint(
             state.protocol,
             state.metadata,
             state.schema,
-            pa.table({"key": pa.nulls(count, pa.string())}),
+            pa.table({"key": pa.nulls(count)}),  # so many, and none of them in memory
         )
         total = Written(names, size, done[-1].checksum)
         parts = len(names) - len(done)
@@ -125,7 +140,9 @@ def _rows(frame: DataFrame) -> list[dict[str, Any]]:
     return found
 
 
-def _missing(rebuild: Rebuild, state: State, config: Config) -> tuple[str, ...]:
+def _missing(
+    spark: SparkSession, rebuild: Rebuild, state: State, config: Config
+) -> tuple[str, ...]:
     """The forms that the settings ask for and that are not there, whole."""
     form = config.checkpoint_format
     told = FEATURE in state.protocol.reader_features
@@ -135,8 +152,7 @@ def _missing(rebuild: Rebuild, state: State, config: Config) -> tuple[str, ...]:
     return tuple(
         form
         for form in wanted
-        if version not in there[form]
-        or verify_checkpoint(rebuild.store, listing, version, config, form)
+        if version not in there[form] or not is_whole(spark, rebuild, version, form, config)
     )
 
 
@@ -145,16 +161,17 @@ def _write(
 ) -> tuple[list[Written], int]:
     """Facts of all buckets, then their parts, then the manifests."""
     job, names = rebuild.job, (state.schema, state.metadata.partition_columns)
-    facts = _each(buckets, lambda adds, _: facts_of(adds, *names))
-    columns, recipe = settled([fact for _, fact in facts])
+    properties = dict(state.metadata.configuration)
+    plan = Plan({}, Recipe((), {}), *names, Cuts(), "", forms, properties)
+    facts = _each(buckets, lambda adds: facts_of(plan.short(adds, job), *names))
+    columns, recipe = settled(facts)
+    cuts = cuts_of([fact.order for fact in facts], len(facts))
     own = uuid4().hex[:12]
-    plan = Plan(columns, recipe, *names, own, forms, dict(state.metadata.configuration))
-    numbers = {bucket: number for number, bucket in enumerate(sorted(b for b, _ in facts))}
-    made = _each(buckets, lambda adds, bucket: put(adds, numbers[bucket], len(numbers), plan, job))
-    parts = [part for _, part in sorted(made, key=lambda found: numbers[found[0]])]
+    plan = Plan(columns, recipe, *names, cuts, own, forms, properties)
+    parts = _put_all(buckets, plan, job)
     if not parts:  # a table without files has a part without rows
         empty = pa.table({"key": pa.nulls(0, pa.string()), "path": pa.nulls(0, pa.string())})
-        parts = [put(empty, 0, 1, plan, job)]
+        parts = [put(empty, 0, plan, job)]
     count = sum(part["rows"] for part in parts)
     done: list[Written] = []
     now = SystemClock().now_ms()
@@ -175,7 +192,8 @@ def _write(
             state.timestamp,
             state.txns,
         )
-        written = put_manifest(rebuild.store, manifest, own, now)
+        broken = state.version in rebuild.listing.parquet_checkpoints
+        written = put_manifest(rebuild.store, manifest, own, now, broken=broken)
         inner = tuple(f"{CHECKPOINTS}/{name}" for name in written.names)
         done.append(Written(inner, written.num_bytes, written.checksum))
     return done, count
@@ -215,21 +233,63 @@ def _packed(
 # What tasks do.
 
 
-def _each(buckets: DataFrame, work: Callable[[pa.Table, int], Any]) -> list[tuple[int, Any]]:
-    """The work done for each bucket where it is, and what came of it."""
+def _each(buckets: DataFrame, work: Callable[[pa.Table], Any]) -> list[Any]:
+    """The work done for each bucket where it is, and what came of it, in no order."""
 
     def arrowlog_bucket(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for row in batch.to_pylist():
                 adds = unpacked(row["adds"]).drop_columns([RUN, AT])
-                if not adds.num_rows:
-                    continue
-                found = pickle.dumps(work(adds, row["bucket"]))
-                arrays = [pa.array([row["bucket"]], pa.int32()), pa.array([found], pa.binary())]
-                yield pa.record_batch(arrays, names=["bucket", "adds"])
+                if adds.num_rows:
+                    found = pa.array([pickle.dumps(work(adds))], pa.binary())
+                    yield pa.record_batch([found], names=["found"])
 
-    rows = _rows(buckets.mapInArrow(arrowlog_bucket, "bucket int, adds binary"))
-    return [(row["bucket"], pickle.loads(row["adds"])) for row in rows]  # noqa: S301 -- ours
+    rows = _rows(buckets.mapInArrow(arrowlog_bucket, "found binary"))
+    return [pickle.loads(row["found"]) for row in rows]  # noqa: S301 -- ours
+
+
+def _put_all(buckets: DataFrame, plan: Plan, job: Job) -> list[dict[str, Any]]:
+    """Deal out the rows of all buckets by ranges, and write each range as a part; in order."""
+
+    def arrowlog_deal(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for row in batch.to_pylist():
+                adds = unpacked(row["adds"]).drop_columns([RUN, AT])
+                if adds.num_rows:
+                    yield dealt(plan.short(adds, job), row["bucket"], plan)
+
+    def arrowlog_part(rows: pa.Table) -> pa.Table:
+        # In the same order however the shuffle brought them: a task that is tried again must
+        # write the same bytes.
+        rows = rows.sort_by("bucket")
+        tables = [unpacked(each) for each in rows["adds"].to_pylist()]
+        adds = pa.concat_tables(tables, promote_options="default")
+        number = rows["part"][0].as_py()
+        found = pickle.dumps(put(adds, number, plan, job))
+        arrays = [pa.array([number], pa.int32()), pa.array([found], pa.binary())]
+        return pa.table(arrays, names=["part", "found"])
+
+    found = buckets.mapInArrow(arrowlog_deal, "part int, bucket int, adds binary")
+    count = plan.cuts.count
+    rows = _rows(gathered(found, "part", count, arrowlog_part, "part int, found binary"))
+    rows.sort(key=lambda row: row["part"])
+    return [pickle.loads(row["found"]) for row in rows]  # noqa: S301 -- ours
+
+
+def dealt(adds: pa.Table, bucket: int, plan: Plan) -> pa.RecordBatch:
+    """The rows of a bucket by the range they belong to."""
+    flat = settle(adds, [*plan.schema.names, *plan.partition_columns])
+    columns = _columns(flat, plan.schema, plan.partition_columns)
+    keys = sort_keys(columns, flat["key"], plan.cuts.best)
+    where = pa.array(ranges_of(keys, plan.cuts).to_arrow())
+    numbers = sorted(pc.unique(where).to_pylist())
+    pieces = [packed(adds.filter(pc.equal(where, number))) for number in numbers]
+    arrays = [
+        pa.array(numbers, pa.int32()),
+        pa.repeat(pa.scalar(bucket, pa.int32()), len(numbers)),
+        pa.array(pieces, pa.binary()),
+    ]
+    return pa.record_batch(arrays, names=["part", "bucket", "adds"])
 
 
 def _columns(adds: pa.Table, schema: pa.Schema, partition: tuple[str, ...]) -> Columns:
@@ -241,11 +301,14 @@ def _columns(adds: pa.Table, schema: pa.Schema, partition: tuple[str, ...]) -> C
 def facts_of(adds: pa.Table, schema: pa.Schema, partition: tuple[str, ...]) -> Facts:
     """What a bucket would take by itself."""
     adds = settle(adds, [*schema.names, *partition])
-    table, recipe = pack(_columns(adds, schema, partition), adds)
+    columns = _columns(adds, schema, partition)
+    table, recipe = pack(columns, adds)
     kinds = {name: _plain(table.schema.field(name).type) for name in table.column_names}
     kept = {name: kind for name, kind in kinds.items() if name not in recipe.typed}
     kept |= {name: _plain(adds.schema.field(name).type) for name in recipe.rebuilt}
-    return Facts(kept, {name: kinds[name] for name in recipe.typed}, recipe.rebuilt)
+    best = best_of(columns)
+    order = sample_of(sort_keys(columns, adds["key"], best), best)
+    return Facts(kept, {name: kinds[name] for name in recipe.typed}, recipe.rebuilt, order)
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
@@ -273,8 +336,8 @@ def settled(facts: list[Facts]) -> tuple[dict[str, pa.DataType], Recipe]:
     return {**stored, **typed}, Recipe(tuple(typed), rebuilt)
 
 
-def put(adds: pa.Table, number: int, count: int, plan: Plan, job: Job) -> dict[str, Any]:
-    """Write the part of a bucket; what the manifests have to say of it."""
+def put(adds: pa.Table, number: int, plan: Plan, job: Job) -> dict[str, Any]:
+    """Write a part; what the manifests have to say of it."""
     config = resolve(job.options, table=plan.properties)
     found: dict[str, Any] = {"rows": adds.num_rows}
     store = job.store
@@ -291,17 +354,17 @@ def put(adds: pa.Table, number: int, count: int, plan: Plan, job: Job) -> dict[s
         columns = _columns(adds, plan.schema, plan.partition_columns)
         table, recipe = pack(columns, adds)
         table = _conformed(table, recipe, adds, plan)
-        order = order_of(columns, adds["key"])
+        order = order_of(columns, adds["key"], plan.cuts.best)
         index = index_of(columns, order)
         layout = layout_of(job.version, table, order, plan.recipe, index, config)
-        special = parquet_names(job.version, count, plan.own)[number]
+        special = parquet_names(job.version, plan.cuts.count, plan.own)[number]
         part, sums = put_part(store, layout, (0, table.num_rows), [special])
         found |= {"part": part, "sums": sums, "index": packed(index)}
     return found
 
 
 def _conformed(table: pa.Table, recipe: Recipe, adds: pa.Table, plan: Plan) -> pa.Table:
-    """The bucket's rows in the columns that all buckets have."""
+    """Rows in the columns that all parts have."""
     arrays = []
     for name, kind in plan.columns.items():
         if name in table.column_names:

@@ -65,20 +65,26 @@ class Groups(Columns):
         return self._side("nulls", name, pa.int64())
 
 
-def order_of(columns: Columns, keys: pa.ChunkedArray) -> pa.Array:
+def order_of(
+    columns: Columns, keys: pa.ChunkedArray, best: Sequence[str] | None = None
+) -> pa.Array:
     """The order in which files are stored: by partition, then by what tells files apart best."""
-    best = _best(columns)
+    table = sort_keys(columns, keys, best_of(columns) if best is None else best)
+    order = table.select(pl.arg_sort_by(table.columns, nulls_last=True)).to_series()
+    return order.cast(pl.Int64).to_arrow()
+
+
+def sort_keys(columns: Columns, keys: pa.ChunkedArray, best: Sequence[str]) -> pl.DataFrame:
+    """What files are put in order by, first things first."""
     frame = {f"p{i}": columns.partition(name) for i, name in enumerate(columns.partition_columns)}
     frame |= {f"b{i}": low_of(columns, name) for i, name in enumerate(best)}
     parts = [pl.Series(name, pl.from_arrow(array)) for name, array in frame.items()]
     ties = pl.Series("ties", pl.from_arrow(keys), dtype=pl.String)
     # Where few files tie, any order of those will do that is always the same; hashes sort faster.
-    table = pl.DataFrame([*parts, ties.hash(0) if best else ties])
-    order = table.select(pl.arg_sort_by(table.columns, nulls_last=True)).to_series()
-    return order.cast(pl.Int64).to_arrow()
+    return pl.DataFrame([*parts, ties.hash(0) if best else ties])
 
 
-def _best(columns: Columns) -> list[str]:
+def best_of(columns: Columns) -> list[str]:
     """The columns by whose ranges most files can be told apart."""
     found: list[tuple[float, str]] = []
     for name in bounded(columns):

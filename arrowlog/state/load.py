@@ -31,6 +31,7 @@ from arrowlog.state.checkpoint import read_pointer
 from arrowlog.state.deferred import Deferred, Rows
 from arrowlog.state.files import files_table
 from arrowlog.state.foreign import read_foreign
+from arrowlog.state.memory import check_room
 from arrowlog.state.parquet import open_checkpoint, verify
 from arrowlog.state.parts import Parts
 from arrowlog.state.reading import Reading
@@ -418,5 +419,6 @@ def _read(work: _Loading, commits: Sequence[tuple[int, str]]) -> Actions:
     for run in Reading(work.store, work.config).runs(commits):
         work.files_read += run.commits
         work.bytes_read += run.size
+        check_room(work.store.root, work.bytes_read, work.config.max_memory)
         actions.extend(run.actions)
     return actions

@@ -1,5 +1,8 @@
 """State rebuilt on a cluster: row for row what one process gives, checkpoints included."""
 
+import itertools
+import warnings
+
 import checkpoints
 import model
 import pyarrow as pa
@@ -9,7 +12,8 @@ from conftest import cases
 import arrowlog
 from arrowlog.log import decode
 from arrowlog.spark.checkpoints import facts_of, settled
-from arrowlog.spark.rebuild import Rebuild, combined, reduce, said_in, unpacked
+from arrowlog.spark.rebuild import Rebuild, said_in
+from arrowlog.spark.tasks import combined, reduce, unpacked
 
 BATCH = 10
 SEEDS = cases(40)
@@ -174,3 +178,138 @@ def test_an_empty_table_and_a_gap(spark, root):
         pytest.raises(arrowlog.LogCorrupt, match="2"),
     ):
         arrowlog.spark.checkpoint(spark, root)
+
+
+def test_parts_are_ranges_of_the_order_that_files_are_stored_in(spark, root):
+    schema = pa.schema([("day", pa.int32()), ("id", pa.int64())])
+    options = {"checkpoint.enabled": False}
+    table = arrowlog.Table.create(root, schema, partition_columns=["day"], options=options)
+    for number in range(6):
+        adds = [
+            arrowlog.add_file(
+                f"{number}-{each}.parquet",
+                {"day": (each * 7 + number) % 12},
+                size=1,
+                min_values={"id": each},
+                max_values={"id": each},
+            )
+            for each in range(100)
+        ]
+        table.append(adds)
+    made = arrowlog.spark.checkpoint(spark, root, buckets=4)
+    assert sum(name.endswith(".parquet") for name in made.names) == 4
+    found = arrowlog.Table(root).snapshot()
+    parts = found.state.source.rows.parts
+    days = []
+    for part in parts.manifest.parts:
+        rows = parts.check(part)
+        days.append((pa.compute.min(rows["partition.day"]), pa.compute.max(rows["partition.day"])))
+        assert 75 < part.numFiles < 300
+    for (_, high), (low, _) in itertools.pairwise(days):
+        assert high.as_py() <= low.as_py()
+    touched = arrowlog.Table(root).scan("day = 0")
+    expected = [(n, e) for n in range(6) for e in range(100) if (e * 7 + n) % 12 == 0]
+    assert touched.num_files == len(expected)
+    assert sorted(map(repr, rows_of(found))) == sorted(map(repr, rows_of(table.snapshot())))
+
+
+def rows_of(snapshot):
+    return snapshot.files.select(["path", "partition.day", "min.id", "max.id"]).to_pylist()
+
+
+def test_long_statistics_are_cut_as_in_every_checkpoint(spark, root):
+    options = {"checkpoint.enabled": False, "stats.truncation.enabled": False}
+    schema = pa.schema([("name", pa.string()), ("id", pa.int64())])
+    table = arrowlog.Table.create(root, schema, options=options)
+    for number in range(4):
+        long = {"name": "x" * 2000, "id": number}
+        add = arrowlog.add_file(f"{number}", size=1, min_values=long, max_values=long)
+        table.append([add])
+    assert len(table.snapshot().files["min.name"][0].as_py()) == 2000
+    arrowlog.spark.checkpoint(spark, root, buckets=2)
+    found = arrowlog.Table(root).snapshot()
+    assert found.report.checkpoint == 4
+    assert found.files["min.name"].to_pylist() == [None] * 4
+    assert sorted(found.files["min.id"].to_pylist()) == [0, 1, 2, 3]
+
+
+def test_a_task_that_is_done_again_gives_the_same_bytes(root):
+    history_of(root)
+    work = Rebuild(root, None, None, {}, 3)
+    assert len(work.runs) > 1
+    found = pa.concat_tables([pa.Table.from_batches([combined(r, work.job)]) for r in work.runs])
+    some = found.filter(pa.compute.equal(found["bucket"], 0))
+    again = some.take(pa.array(list(reversed(range(some.num_rows))), pa.int64()))
+    assert reduce(some).equals(reduce(again))
+
+
+def test_a_driver_hears_of_parts_and_not_of_files(spark, root, monkeypatch):
+    """What comes to the driver is of the same size however many files there are."""
+    from arrowlog.spark import checkpoints as module
+
+    heard = []
+    real = module._rows
+
+    def listening(frame):
+        rows = real(frame)
+        heard[-1] += sum(
+            len(value) for row in rows for value in row.values() if type(value) is bytes
+        )
+        return rows
+
+    monkeypatch.setattr(module, "_rows", listening)
+    for name, files in (("few", 3_000), ("many", 12_000)):
+        place = root / name
+        table = arrowlog.Table.create(place, pa.schema([("id", pa.int64())]))
+        table.append([arrowlog.add_file(f"{n}", size=n + 1) for n in range(files)])
+        heard.append(0)
+        assert arrowlog.spark.checkpoint(spark, place, buckets=3).num_files == files
+    few, many = heard
+    assert many < few * 1.2
+
+
+@pytest.mark.parametrize("form", ["json", "parquet"])
+def test_a_checkpoint_that_is_there_is_checked_by_tasks(form, spark, root, monkeypatch):
+    from arrowlog.spark import checks
+
+    monkeypatch.setattr(checks, "verify_checkpoint", None)  # the driver reads none of it
+    table = history_of(root, commits=4)
+    made = arrowlog.spark.checkpoint(spark, root, buckets=2)
+    assert arrowlog.spark.checkpoint(spark, root, buckets=2).names == ()
+    ends = {"json": "2.json", "parquet": "2-of-00002.parquet"}[form]
+    (victim,) = [name for name in made.names if name.endswith(ends)]
+    path = root / "_transaction_log" / victim
+    whole = path.read_bytes()
+    path.write_bytes(whole[:60] + bytes([whole[60] ^ 1]) + whole[61:])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some read it, and say that it is damaged
+        told = arrowlog.spark.snapshot(spark, root, buckets=2)
+        mended = arrowlog.spark.checkpoint(spark, root, buckets=2)
+    assert rows(told) == rows(table.snapshot()) or form == "json"
+    assert bool(told.report.warnings) == (form == "parquet")
+    assert [name for name in mended.names if name.endswith("." + form)] or form == "parquet"
+    assert mended.names
+    found = arrowlog.Table(root).snapshot()
+    assert sorted(map(repr, rows(found))) == sorted(map(repr, rows(table.snapshot())))
+    assert not found.report.warnings
+
+
+def test_work_is_cut_by_what_commits_are_unpacked(tmp_path, monkeypatch):
+    from arrowlog.spark import rebuild as module
+
+    monkeypatch.setattr(module, "RUN_BYTES", 20_000)
+    monkeypatch.setattr(module, "BUCKET_BYTES", 40_000)
+    cut = {}
+    for codec in ("none", "gzip"):
+        options = {"transaction.compression.codec": codec, "checkpoint.enabled": False}
+        place = tmp_path / codec
+        table = arrowlog.Table.create(place, pa.schema([("id", pa.int64())]), options=options)
+        for number in range(20):
+            table.append([arrowlog.add_file(f"{number}/{n}.parquet", size=1) for n in range(60)])
+        work = Rebuild(place, None, None, {}, None)
+        cut[codec] = (work.job.buckets, len(work.runs))
+        assert work.plain >= work.bytes
+    (buckets, runs), (packed_buckets, packed_runs) = cut["none"], cut["gzip"]
+    assert buckets > 2
+    assert abs(packed_buckets - buckets) <= 1
+    assert abs(packed_runs - runs) <= 2

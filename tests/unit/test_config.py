@@ -44,6 +44,7 @@ OURS = {
     "history.maxMemory": 256 << 20,
     "snapshotCache.path": None,
     "snapshotCache.maxSize": 256 << 20,
+    "transaction.maxMemory": 0,
 }
 SETTINGS = [item for item in fields(Config) if "key" in item.metadata]
 NAMES = {item.metadata["key"]: item.name for item in SETTINGS}

