@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from benchmarks import cases, commits, reach, spark
+from benchmarks import beyond, cases, commits, reach, spark
 from benchmarks.cases import Setting
 from benchmarks.chart import chart
 from benchmarks.figures import OURS, Figure, changes, from_json, rows_of, to_json
@@ -49,6 +49,11 @@ def plain(run):
     return lambda setting: rows_of(run(setting.folder, setting.rounds, setting.quick))
 
 
+def at_length(run):
+    """A job that has nothing to say when all is to be quick."""
+    return lambda setting: iter(()) if setting.quick else plain(run)(setting)
+
+
 JOBS = {
     "open": Job(cases.opening, "a log from nothing to all live files as Arrow, typed"),
     "cached": Job(cases.cached, "the same where an earlier process left a local copy", ()),
@@ -62,6 +67,7 @@ JOBS = {
     "import": Job(cases.importing, "until a package is imported"),
     "growth": Job(cases.growth, "cost by commits, files, columns, predicates, with its slope"),
     "spark": Job(spark.run, "Spark with arrowlog beside Spark without", ("spark",)),
+    "beyond": Job(at_length(beyond.run), "a log larger than its driver's memory; not quick", ()),
 }
 
 

@@ -269,18 +269,17 @@ def compare(folder, files, cap):
     return figures
 
 
-SIZES = {"quick": (200_000, 250), "full": (4_000_000, 600)}  # adds, megabytes of the driver
+FILES, CAP = 4_000_000, 600  # adds, megabytes of the driver
 
 
 def run(folder, rounds, quick):  # noqa: ARG001 -- as every job of the harness; once is enough
     """A figure for each way: what it took, and in its note what came of it."""
     from benchmarks.figures import Figure
 
-    files, cap = SIZES["quick" if quick else "full"]
-    found = compare(folder, files, cap)
+    found = compare(folder, FILES, CAP)
     if not found.pop("same"):
         raise SystemExit("the checkpoint made on Spark differs from the commits")
-    shape = f"{files:,} adds, a driver of {cap} MB"
+    shape = f"{FILES // 10**6} M adds, {CAP} MB"
     figures = []
     for way, one in found.items():
         note = one["error"] or one["outcome"]

@@ -105,7 +105,7 @@ def cold_plan(c, load):
     parts = touched(c, load)
     size, decode = manifest(c, load.files)
     return {
-        "list": listing(c, kept(load))[1] * 1000,
+        "list": listing(c, max(load.tail, PAGE))[1] * 1000,  # from the pointer's checkpoint on
         "manifest": decode + 1000 * (TRIP + size / _BANDWIDTH),
         "groups": c["plan_ms"] + parts * c["plan_ms_per_group"] + 2 * 1000 * TRIP,
         "tail": tail_ms(c, load.tail, load),
