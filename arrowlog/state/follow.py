@@ -183,9 +183,7 @@ class Follower:
             self._cache.version.note(hit=found is not None)
         if found is not None:
             return found
-        listing = self._listing  # what the constructor saw; older versions do not change
-        if listing is None or not listing.start <= version <= listing.newest:
-            listing = list_log(self.store)
+        listing = list_log(self.store)
         snapshot = self._load(listing, version, strict=strict)
         name = listing.commits.get(version)
         with self._lock:
