@@ -282,7 +282,7 @@ def run(folder, rounds, quick):  # noqa: ARG001 -- as every job of the harness; 
     shape = f"{FILES // 10**6} M adds, {CAP} MB"
     figures = []
     for way, one in found.items():
-        note = one["error"] or one["outcome"]
+        note = (one["error"] or one["outcome"]).partition(":")[0]  # not where it is
         note = note if one["answer"] is None else f"{one['answer']:,} files"
         spent = (one["seconds"] * 1000,)
         title = f"{way}: {shape}"
