@@ -160,7 +160,11 @@ class Window:
         with some operations for all of them instead of some dozen for each.
         """
         few = len(ends) < _FEW
-        if few or not _all_plain(raws, array_of(ends, pa.int64()), self.limit):
+        if (
+            few
+            or ends[-1] > _TOGETHER_MAX
+            or not _all_plain(raws, array_of(ends, pa.int64()), self.limit)
+        ):
             texts = [
                 _ended(unwrap(bytes(raws[start:stop]), name, self.limit))
                 for name, (start, stop) in zip(names, pairwise((0, *ends)), strict=True)

@@ -256,18 +256,18 @@ def _mentions(texts: pa.ChunkedArray, *needles: str) -> bool:
     if len(texts) > _FEW:
         return bool(_text(texts).str.contains_any(list(needles)).any())
     every = octets_of([texts])
-    if not any(_may_have(chunk, *needle.encode()) for chunk in every.chunks for needle in needles):
+    if not any(_may_have(every, *needle.encode()) for needle in needles):
         return False
     return any(pc.any(pc.match_substring(texts, needle)).as_py() for needle in needles)
 
 
-def _may_have(octets: pa.Array, one: int, other: int) -> bool:
+def _may_have(octets: pa.ChunkedArray, one: int, other: int) -> bool:
     """Whether two bytes follow on each other. The end of one text and the next count, too."""
     first = pc.bit_wise_xor(octets, scalar(one, pa.uint8()))
     if pc.min(first).as_py() != 0:
         return False
     then = pc.bit_wise_xor(octets, scalar(other, pa.uint8()))
-    both = pc.bit_wise_or(first[:-1], then[1:])
+    both = pc.bit_wise_or(first.slice(0, len(first) - 1), then.slice(1))
     return bool(pc.min(both).as_py() == 0)
 
 

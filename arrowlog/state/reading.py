@@ -95,8 +95,10 @@ class Reading:
 
     def _run(self, commits: Sequence[tuple[int, str]], enough: int, cutters: Executor) -> Run:
         """Read and decode commits, as many as make about `enough` bytes."""
-        limit = self._config.max_decompressed_bytes
-        window = self._free.pop() if self._free else Window(limit, self._memory)
+        try:
+            window = self._free.pop()
+        except IndexError:  # asked for by pop itself: another thread may take the last one
+            window = Window(self._config.max_decompressed_bytes, self._memory)
         versions = [version for version, _ in commits]
         keys = [f"{LOG}/{name}" for _, name in commits]
         with self._turn:

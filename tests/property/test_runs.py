@@ -1,0 +1,64 @@
+"""A log that is cut into many runs, read side by side, says what it says in one piece."""
+
+import random
+
+import pytest
+import small
+from conftest import cases
+
+import arrowlog
+from arrowlog import testing
+from arrowlog.log.names import LOG
+from arrowlog.state import reading
+
+
+def write_log(rng, root):
+    """Commits of very different sizes, packed or not."""
+    testing.write_commit(root, 0, small.OPENING)
+    live = []
+    for version in range(1, rng.randrange(20, 120)):
+        count = rng.choice([1, 1, 2, 3, 60, 900]) if rng.random() < 0.3 else 1
+        lines = [testing.add(f"{version}-{n}", {"day": "x"}, size=n) for n in range(count)]
+        if live and rng.random() < 0.3:
+            lines.append({"remove": {"path": live.pop(rng.randrange(len(live)))}})
+        live += [f"{version}-{n}" for n in range(count)]
+        testing.write_commit(root, version, lines, codec=rng.choice(["none", "none", "gzip"]))
+    return live
+
+
+def cut_small(monkeypatch, rng):
+    monkeypatch.setattr(reading, "_RUN_MAX", rng.choice([500, 3000, 40_000]))
+    monkeypatch.setattr(reading, "_RUN_MIN", 300)
+    monkeypatch.setattr(reading, "_LONG_RUN_MAX", 500)
+
+
+@pytest.mark.parametrize("seed", range(cases(25)))
+def test_many_runs_say_what_one_says(tmp_path, seed, monkeypatch):
+    rng = random.Random(seed)
+    live = write_log(rng, tmp_path)
+    one = arrowlog.Table(tmp_path).snapshot()
+    assert sorted(one.files["path"].to_pylist()) == sorted(live)
+    cut_small(monkeypatch, rng)
+    many = arrowlog.Table(tmp_path).snapshot()
+    assert many.version == one.version
+    assert many.files.sort_by("path").equals(one.files.sort_by("path"))
+    for said in ("commits_read", "files_read", "bytes_read"):
+        assert getattr(many.report, said) == getattr(one.report, said)
+    middle = one.version // 2
+    history = arrowlog.Table(tmp_path).history()
+    assert history.num_rows == one.version + 1
+    assert arrowlog.Table(tmp_path).snapshot(version=middle).version == middle
+
+
+@pytest.mark.parametrize("seed", range(cases(15)))
+def test_of_several_broken_commits_the_first_is_told(tmp_path, seed, monkeypatch):
+    rng = random.Random(seed)
+    write_log(rng, tmp_path)
+    newest = arrowlog.Table(tmp_path).version
+    broken = sorted(rng.sample(range(1, newest + 1), 3))
+    for version in broken:
+        (tmp_path / LOG / f"{version:020d}.json").write_bytes(b'{"add":{"path":"a"}}\nno JSON\n')
+    cut_small(monkeypatch, rng)
+    with pytest.raises(arrowlog.LogCorrupt) as caught:
+        arrowlog.Table(tmp_path).snapshot()
+    assert caught.value.file == f"{LOG}/{broken[0]:020d}.json"
