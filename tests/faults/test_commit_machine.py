@@ -30,6 +30,7 @@ from arrowlog.errors import (
     InvalidRequest,
     StoreUnavailable,
 )
+from arrowlog.log.envelope import unwrap
 from arrowlog.log.names import LOG, commit_name
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
@@ -97,7 +98,7 @@ class Hand:
     def looks(self):
         """A handle that has shown nothing, or was told of a conflict, looks before it acts."""
         if self.table._follower.latest is None or self.committer._behind:
-            self.known |= set(self.machine.log.live)
+            self.known |= set(self.machine.log.live) | self.machine.on_their_way()
 
 
 class Writers(RuleBasedStateMachine):
@@ -180,6 +181,12 @@ class Writers(RuleBasedStateMachine):
             testing.remove(some, dataChange=False),
             testing.add(self.path(), part, dataChange=False),
         ]
+
+    def on_their_way(self):
+        """Files of commits whose answer was lost and that may land while somebody looks."""
+        texts = [unwrap(data, key, 1 << 20) for _, key, data in self.store.late]
+        lines = [json.loads(line) for text in texts for line in text.splitlines()]
+        return {line["add"]["path"] for line in lines if "add" in line}
 
     # What every operation goes through
 
