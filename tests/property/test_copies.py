@@ -12,6 +12,7 @@ from conftest import cases
 from lives import NEVER, SCHEMA, add, said, step
 
 import arrowlog
+import arrowlog.testing
 from arrowlog.log.names import LOG
 from arrowlog.state import follow
 from arrowlog.state.copies import Copies
@@ -178,3 +179,25 @@ def test_no_flipped_bit_is_taken_for_a_copy(tmp_path):
         with open(path, "wb") as file:
             file.write(wrong)
         assert known.recall(root, outside=False) is None, position
+
+
+def test_a_commit_that_was_put_in_the_place_of_another_meanwhile_is_not_kept(tmp_path, monkeypatch):
+    """What was read is not what the store has under that name by the time it is looked at."""
+    root, copies = grown(tmp_path)
+    last = os.path.join(root, LOG, f"{3:020d}.json")
+    real = follow.load
+
+    def meanwhile(*given, **named):
+        found = real(*given, **named)
+        data = arrowlog.testing.lines([arrowlog.testing.add("other", {"day": "d1"})])
+        os.unlink(last)
+        with open(last, "wb") as file:
+            file.write(data)
+        return found
+
+    monkeypatch.setattr(follow, "load", meanwhile)
+    opened(root, copies).snapshot()
+    monkeypatch.setattr(follow, "load", real)
+    found = opened(root, copies).snapshot().files["path"].to_pylist()
+    assert "other" in found
+    assert sorted(found) == sorted(arrowlog.Table(root).snapshot().files["path"].to_pylist())

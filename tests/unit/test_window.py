@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arrowlog.errors import LogCorrupt
+from arrowlog.log import window as window_module
 from arrowlog.log.envelope import crc32, wrap
 from arrowlog.log.window import LINE_BITS, Window
 
@@ -106,6 +107,17 @@ def test_together_no_line_is_lost_and_only_adds_are_left_in(files, cut):
     if cut == 0 and len(files) >= 8:
         assert all(line.startswith(b'{"add":') for line in kept(window).values())
         assert not any(line.startswith(b'{"add":') for line in apart(window).values())
+
+
+@given(FILES)
+def test_what_is_too_much_together_goes_in_one_by_one(files):
+    names = [f"{number}.json" for number in range(len(files))]
+    raws = [wrap(text, codec) for text, codec in files]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(window_module, "_TOGETHER_MAX", 40)
+        window = Window(1 << 20)
+        window.put(names, list(range(len(files))), b"".join(raws), list(accumulate(map(len, raws))))
+    check(window, names, [text for text, _ in files])
 
 
 @given(FILES, FILES, FILES)
