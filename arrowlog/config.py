@@ -197,6 +197,12 @@ class Config:
     commit_max_attempts: int = _setting(
         "commit.maxAttempts", 1000, _integer(1, _MANY), "races a commit may lose before it gives up"
     )
+    commit_verify: str = _setting(
+        "commit.verify",
+        "auto",
+        _one_of("auto", "always"),
+        "when to ask the log whether a put counts; always where clocks miss suspended time",
+    )
     stats_truncation_enabled: bool = _setting(
         "stats.truncation.enabled", True, parse_bool, "shorten long text statistics"
     )
@@ -220,6 +226,13 @@ class Config:
     )
     history_memory: int = _setting(
         "history.maxMemory", 256 * MIB, parse_bytes, "decoded history beyond it goes to a file"
+    )
+    history_sandbox: bool = _setting(
+        "history.sandbox",
+        False,
+        parse_bool,
+        "SQL over the log reaches no files, no network, no extensions and no settings",
+        table=False,
     )
     snapshot_cache_path: str | None = _setting(
         "snapshotCache.path",

@@ -4,6 +4,7 @@ ArrowlogError
 ├── TableNotFound          there is no log where you pointed
 ├── TableExists            a table is already there
 ├── LogCorrupt             a file of the log says what it must not, or nothing at all
+├── DataFileError          a data file of the table is missing, damaged or of other types
 ├── LogTooLarge            this process may not have the memory that it takes (also a MemoryError)
 ├── UnsupportedProtocol    the table needs a newer reader or writer
 ├── CommitConflict         somebody else's commit does not go together with yours
@@ -13,6 +14,7 @@ ArrowlogError
 │   └── ProtocolChanged
 ├── CommitStateUnknown     nobody can tell yet whether the commit is in the log
 ├── StoreUnavailable       the store did not answer, or not in time
+├── ForkedProcess          this process was forked, and an engine's threads stayed with its parent
 └── InvalidRequest         the call asks for what cannot be (also a ValueError)
 
 `ArrowlogWarning` is the one warning category: state was read, and something about it needs eyes.
@@ -82,6 +84,19 @@ class LogCorrupt(ArrowlogError):
     """A log file is damaged, missing or contradicts another."""
 
 
+class DataFileError(ArrowlogError):
+    """A data file cannot be read as the table's rows.
+
+    `path` is the file relative to the table, `version` the version that added it; either is None
+    if it is not known.
+    """
+
+    @property
+    def path(self) -> str | None:
+        """The file, relative to the table."""
+        return self.file
+
+
 class LogTooLarge(ArrowlogError, MemoryError):
     """Reading on would take more memory than this process may have."""
 
@@ -116,6 +131,10 @@ class CommitStateUnknown(ArrowlogError):
 
 class StoreUnavailable(ArrowlogError):
     """The store failed or ran out of time."""
+
+
+class ForkedProcess(ArrowlogError):
+    """The call needs threads of an engine that the parent process had started before the fork."""
 
 
 class InvalidRequest(ArrowlogError, ValueError):

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
-
 from arrowlog.errors import InvalidRequest
+from arrowlog.fork_safety import pl
 from arrowlog.scan.engine import quoted
 
 if TYPE_CHECKING:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from arrowlog.clock import SystemClock
 from arrowlog.commit import creation, operations
-from arrowlog.commit.clock import SystemClock
 from arrowlog.commit.committer import Committer
 from arrowlog.config import resolve
 from arrowlog.errors import InvalidRequest
+from arrowlog.fork_safety import require_polars
 from arrowlog.log.store import open_store
 from arrowlog.scan.plan import scan
 from arrowlog.sql.ask import Asking
@@ -329,6 +330,7 @@ class Table(Questions):
 
         By itself this happens every `checkpoint.interval` commits, behind the writer's back.
         """
+        require_polars("A checkpoint")
         return upkeep.checkpoint(self._committer, self._keeper)
 
     def cleanup(self, *, dry_run: bool | None = None) -> CleanupResult:
@@ -372,6 +374,7 @@ class Table(Questions):
         their cooldown too. `where` picks the files that may have matching rows. With `spark`, the
         files are rewritten by its workers. The small files stay until `vacuum`.
         """
+        require_polars("Compaction")
         wanted = upkeep.wish(
             target_size,
             where,
@@ -396,6 +399,7 @@ class Table(Questions):
         earlier version lose it; the data files stay until `vacuum`. It waits until no writer relies
         any more on a version that goes: a second on a disk, over a network up to half a minute.
         """
+        require_polars("Truncating history")
         return upkeep.truncate_history(self._committer, self._keeper, dry_run=dry_run)
 
     def vacuum(
@@ -412,6 +416,7 @@ class Table(Questions):
         versions. Less than 24 hours must be insisted on: a young file may belong to a commit that
         is on its way. `progress` is told how many files are done, and of how many.
         """
+        require_polars("Vacuum")
         return upkeep.vacuum(
             self._committer, older_than, dry_run=dry_run, insist=insist, progress=progress
         )
@@ -474,10 +479,18 @@ def add_parquet(
     table: Table,
     path: str,
     partition_values: Mapping[str, object] | None = None,
+    *,
+    verify: bool = True,
     **fields: Any,
 ) -> Any:
     """An add for a Parquet file in the table's folder: size, rows, bounds, nulls from its footer.
 
-    Partition values that are not given are taken from folders named `column=value`.
+    Partition values that are not given are taken from folders named `column=value`. A file that
+    cannot be read as rows of the table raises `InvalidRequest` with the column and the reason: a
+    column of another kind (a list for a number, text for a time), a column that is there twice, a
+    codec no reader has. Text columns are read and checked to be UTF-8, and so are columns whose
+    values may not fit, such as unsigned integers; `verify=False` leaves that out and reads the
+    footer alone.
     """
-    return operations.add_parquet(table._committer, path, partition_values, fields)  # noqa: SLF001
+    committer = table._committer  # noqa: SLF001 -- a method in all but name
+    return operations.add_parquet(committer, path, partition_values, fields, verify=verify)

@@ -70,7 +70,8 @@ def _verify(form):
     def make(root):
         import arrowlog
         from arrowlog.config import resolve
-        from arrowlog.state.load import list_log, verify_checkpoint
+        from arrowlog.state.listing import list_log
+        from arrowlog.state.load import verify_checkpoint
 
         table = arrowlog.Table(root)
         store = table._store  # noqa: SLF001 -- what clean-up does first, by itself

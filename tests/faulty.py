@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import time
 import zlib
 from dataclasses import dataclass, field
 
 import arrowlog
+from arrowlog import clock
+from arrowlog.clock import boottime
 from arrowlog.commit.committer import Committer
 from arrowlog.config import Config
 from arrowlog.errors import StoreUnavailable
@@ -15,6 +17,8 @@ from arrowlog.log.names import LOG
 from arrowlog.log.store import Outcome, Stat
 from arrowlog.log.store.base import walked
 from arrowlog.state.follow import Follower
+
+LISTINGS_BEHIND = 4
 
 
 class Violation(AssertionError):
@@ -31,7 +35,8 @@ class FaultyStore:
 
     `puts`: what becomes of the next `put_new`, one word each; `outage`: of all after them.
     `reads`: whether the next requests that read fail. `lag`: how many of the newest objects
-    listings do not show. `window`: what others do right before the next puts arrive.
+    the next `LISTINGS_BEHIND` listings do not show. `window`: what others do right before the next
+    puts arrive.
     """
 
     def __init__(self, *, cheap_stat=True, root="/table"):
@@ -47,6 +52,7 @@ class FaultyStore:
         self.window: list = []
         self.outage = ""
         self.lag = 0
+        self.lagged = 0
 
     def _read(self):
         self._arrive()
@@ -87,13 +93,16 @@ class FaultyStore:
 
     def stats_from(self, folder, start=""):
         self._read()
+        if self.lag:
+            self.lagged += 1
+            self.lag = 0 if self.lagged > LISTINGS_BEHIND else self.lag
         keys = list(self.objects)
         keys = keys[: len(keys) - self.lag] if self.lag < len(keys) else keys[:1]
         names = (key[len(folder) + 1 :] for key in keys if key.startswith(f"{folder}/"))
         return {
-            name: self._stat(f"{folder}/{name}")
+            name.partition("/")[0]: Stat(0, 0) if "/" in name else self._stat(f"{folder}/{name}")
             for name in names
-            if "/" not in name and name >= start
+            if name.partition("/")[0] >= start
         }
 
     def stat(self, key):
@@ -157,8 +166,9 @@ class FakeClock:
 
     name: str
     skew_ms: int = 0
+    counts_suspension: bool = True
     ids: list[str] = field(default_factory=list)
-    elapsed: list[float] = field(default_factory=lambda: [time.monotonic()])  # shared by all
+    elapsed: list[float] = field(default_factory=lambda: [boottime()])  # shared by all
 
     def now_ms(self):
         return 1_700_000_000_000 + self.skew_ms
@@ -175,6 +185,16 @@ class FakeClock:
     def new_id(self):
         self.ids.append(f"{self.name}-{len(self.ids)}")
         return self.ids[-1]
+
+
+@contextlib.contextmanager
+def frozen_clock(elapsed):
+    """The machine's clock is that of the simulation."""
+    real, clock._read = clock._read, lambda: elapsed[0]
+    try:
+        yield
+    finally:
+        clock._read = real
 
 
 def table_on(store, clock=None, options=None):

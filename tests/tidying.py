@@ -15,7 +15,7 @@ import mortal
 import pyarrow as pa
 
 import arrowlog
-from arrowlog.commit.clock import SystemClock
+from arrowlog.clock import SystemClock
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
 WORD = struct.Struct("<q")

@@ -1,5 +1,5 @@
 """`python -m arrowlog.cli` does what the `arrowlog` command does."""
 
-from arrowlog.cli import main
+from arrowlog.cli import program
 
-raise SystemExit(main())
+program()

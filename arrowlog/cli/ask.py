@@ -119,12 +119,14 @@ def diff(table: arrowlog.Table, a: int, b: int | None, output: str, limit: int |
 @commands.command()
 @on_table
 @click.argument("query", required=False)
+@click.option("--restricted", is_flag=True, help="No files, network, extensions or settings.")
 @output_options
 def sql(table: arrowlog.Table, query: str | None, output: str, limit: int | None) -> None:
     r"""Ask the log of TABLE in SQL. Without QUERY: a prompt, or what is piped in.
 
     Views: commits, actions, adds, removes, skips, metadata, protocols, checkpoints, files,
-    file_lifetimes, coverage; and files_at(version).
+    file_lifetimes, coverage; and files_at(version). A query can read and write your files, as
+    DuckDB can; with `--restricted` it sees the views alone.
 
     \b
     Examples:

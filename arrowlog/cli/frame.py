@@ -98,12 +98,17 @@ def settings_options(command: Command) -> Command:
 
 
 def on_table(command: Command) -> Command:
-    """Open the TABLE of the command line and hand it over as `table`."""
+    """Open the TABLE of the command line and hand it over as `table`.
+
+    A command's own flag `restricted` is a setting of the table, and not handed on.
+    """
 
     @functools.wraps(command)
     def opened(
         table: str, settings: dict[str, str], storage_options: dict[str, str], **rest: Any
     ) -> None:
+        if rest.pop("restricted", False):
+            settings["history.sandbox"] = "true"
         command(table=arrowlog.Table(table, storage_options, options=settings), **rest)
 
     return click.argument("table")(settings_options(opened))

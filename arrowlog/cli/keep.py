@@ -11,6 +11,7 @@ import pyarrow as pa
 from arrowlog.cli.frame import commands, on_table, output_options
 from arrowlog.cli.show import show
 from arrowlog.scan.explain import size_text
+from arrowlog.upkeep.cleanup import MIN_COMMIT_AGE_SECONDS
 
 if TYPE_CHECKING:
     import arrowlog
@@ -68,6 +69,11 @@ def cleanup(table: arrowlog.Table, dry_run: bool | None, output: str, limit: int
             f"{done.num_files:,} files {verb}, {size_text(done.bytes_freed)};"
             f" versions can be read from {done.earliest_version} on."
         )
+        if done.num_too_young:
+            print(
+                f"{done.num_too_young:,} commits stay: over a network, none is deleted before it is"
+                f" {MIN_COMMIT_AGE_SECONDS:.0f} seconds old."
+            )
 
 
 def _row(result: CheckpointResult) -> pa.Table:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.csv as pv
 
+from arrowlog.log.arrays import python_times
 from arrowlog.look import plain
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def show(table: pa.Table, form: str, limit: int | None = None) -> None:
         _text(table)
     elif form == "json":
         for batch in table.to_batches(max_chunksize=_JSON_ROWS):
-            for row in batch.to_pylist():
+            for row in python_times(pa.Table.from_batches([batch])).to_pylist():
                 print(json.dumps(row, default=str, ensure_ascii=False))
     elif form == "csv":
         sys.stdout.flush()
@@ -62,6 +63,7 @@ def _text(table: pa.Table) -> None:
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
     room = console.width if console.is_terminal else None
+    table = python_times(table)
     heads = [plain(name) for name in table.column_names]
     cells = [[_cell(value) for value in column.to_pylist()] for column in table.columns]
     right = [_counts(column.type) for column in table.columns]

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from threading import RLock
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from arrowlog.commit.clock import SystemClock
+from arrowlog.clock import SystemClock
 from arrowlog.commit.conflict import Head
+from arrowlog.commit.pace import Pace
 from arrowlog.commit.rivals import read_rivals
-from arrowlog.commit.transaction import CommitResult, Pace, Writer, run
+from arrowlog.commit.transaction import CommitResult, Writer, run
 from arrowlog.config import resolve
 from arrowlog.errors import (
     CommitConflict,
@@ -24,17 +25,19 @@ from arrowlog.errors import (
     MetadataChanged,
     StoreUnavailable,
 )
+from arrowlog.fork_safety import ForkSafeLock
 from arrowlog.log.names import LOG, POINTER, commit_name
+from arrowlog.log.recent import RecentCommits
 from arrowlog.log.segment import Gap
 from arrowlog.state.apply import check_writable
-from arrowlog.state.follow import FRESH_SECONDS
+from arrowlog.state.listing import TRUST_SECONDS, list_retired
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from arrowlog.commit.conflict import Rival
     from arrowlog.commit.drafts import Prepare
-    from arrowlog.commit.transaction import Clock
+    from arrowlog.commit.pace import Clock
     from arrowlog.config import Config
     from arrowlog.log.store import Store
     from arrowlog.state.copies import Mark
@@ -68,11 +71,14 @@ class Committer:
         self._own: dict[str | None, int] = {}  # what this handle has committed, and as what version
         self._head: Head | None = None
         self._mark: Mark | None = None
-        self._contact = float("-inf")
         self._ready = False
         self._refused_at = -1  # the look after which a conflict showed that the handle is behind
         self._moved: tuple[Snapshot, int] | None = None  # what was shown; our look beyond it
-        self._lock = RLock()
+        self._lock = ForkSafeLock(self._after_torn_fork)
+
+    def _after_torn_fork(self) -> None:
+        self._head = self._mark = self._moved = None
+        self._contact, self._ready = float("-inf"), False
 
     @property
     def store(self) -> Store:
@@ -115,6 +121,19 @@ class Committer:
         newest = self._follower.newest()
         self._moved = None if shown is None else (shown, self._follower.looks)
         return newest
+
+    def _reobserve(self) -> tuple[Head, RecentCommits]:
+        """The newest head by a new look at the log, and whose commits the last versions are."""
+        with self._lock:
+            self._refresh()
+            latest = self._follower.latest
+            assert latest is not None
+            self._check_whole(latest)
+            return head_of(latest.state, self._follower.asked), latest.state.recent
+
+    def _recent(self) -> RecentCommits:
+        latest = self._follower.latest
+        return RecentCommits() if latest is None else latest.state.recent
 
     def head_of(self, snapshot: Snapshot) -> Head:
         """What a writer has to know of a snapshot."""
@@ -164,12 +183,18 @@ class Committer:
         versions = list(self._own.values())[-between:]
         if versions != list(range(latest.version + 1, self._head.version + 1)):
             return latest
+        own = {version: txn_id for txn_id, version in list(self._own.items())[-between:]}
+        self._moved = None
         try:
-            self._moved = None
-            return self._follower.advance(self._head.version)
-        except FileNotFoundError:  # another table is there, and the handle has been shown it
-            self._head = self._mark = None
-            return latest
+            found = self._follower.advance(self._head.version)
+            if all(found.state.recent.txn_id(version) == own[version] for version in versions):
+                return found
+        except FileNotFoundError:  # they were cleaned up, or the table was dropped
+            pass
+        version, found = self._head.version, self._follower.newest()
+        self._head = self._mark = None
+        same = found.version == version and found.metadata.id == latest.metadata.id
+        return found if same else latest
 
     def append(self, prepare: Prepare) -> CommitResult:
         """Commit what only needs to know the head of the log."""
@@ -187,7 +212,7 @@ class Committer:
         with self._lock:
             snapshot = self.seen() if base is None else base
             follower = self._follower
-            gone = snapshot is self._shown and not follower.unchanged()
+            gone = snapshot is self._shown and follower.dropped()
             newest = self._newest_head()
             if gone or not self._leads_to(snapshot, newest):
                 self._refused_at = follower.looks
@@ -197,7 +222,7 @@ class Committer:
                     next="Look at the table again and decide anew.",
                     version=snapshot.version,
                 )
-        return self._run(head_of(snapshot.state), prepare, newest.version, mends=mends)
+        return self._run(head_of(snapshot.state), prepare, newest, mends=mends)
 
     def _leads_to(self, snapshot: Snapshot, head: Head) -> bool:
         """Whether a snapshot is of the log that ends with this head."""
@@ -221,7 +246,8 @@ class Committer:
     def _newest_head(self) -> Head:
         """The newest head that is known, known again if it has been long or looks changed."""
         follower = self._follower
-        age = self.clock.seconds() - max(self._contact, follower.asked)
+        seen = follower.asked if self._head is None else max(self._head.observed, follower.asked)
+        age = self.clock.seconds() - seen
         old = follower.latest is None or self._behind or age > self._fresh() or follower.odd
         if (
             old
@@ -233,10 +259,16 @@ class Committer:
         assert latest is not None
         self._check_whole(latest)
         if self._head is None or latest.version >= self._head.version:
-            self._head = head_of(latest.state)
+            self._head = head_of(latest.state, follower.asked)
         if not self._ready:
             self._head = self._get_ready(self._head)
-        self._check_next(self._head)
+        if self._check_next(self._head):
+            return self._head
+        self._refresh()  # commits were deleted while this handle looked
+        latest = follower.latest
+        assert latest is not None
+        self._check_whole(latest)
+        self._head = head_of(latest.state, follower.asked)
         return self._head
 
     def _overtaken(self) -> bool:
@@ -247,11 +279,12 @@ class Committer:
         return self._follower.overtaken(known)
 
     def _fresh(self) -> float:
-        """How long a head may be built on unseen: less than any clean-up takes to remove it."""
-        kept = self._follower.config.log_retention_ms / 1000
-        # Where looking costs a request, nobody looks whether the table was dropped meanwhile.
-        longest = FRESH_SECONDS if self.store.cheap_stat else _UNSEEN_SECONDS
-        return min(longest, kept / 2)
+        """How long a head may be built on without looking at the log again.
+
+        A put that takes longer than what is left of `TRUST_SECONDS` has to be verified.
+        """
+        # Where looking costs a request, a table that was dropped is noticed no earlier than this.
+        return TRUST_SECONDS / 2 if self.store.cheap_stat else _UNSEEN_SECONDS
 
     def _refresh(self) -> None:
         self._go_on()
@@ -266,17 +299,23 @@ class Committer:
         if latest.report.gap is not None:
             raise _gap(self._follower.store.root, latest.report.gap)
 
-    def _check_next(self, head: Head) -> None:
-        """A writer that counts ahead leaves a gap right where the next commit would go."""
+    def _check_next(self, head: Head) -> bool:
+        """Refuse a gap where the next commit would go: a writer that counts ahead leaves one.
+
+        False if the next commit is not missing but was deleted by clean-up.
+        """
         store, version = self._follower.store, head.version
         if not store.cheap_stat:
-            return
+            return True
         for later in range(version + 2, version + 2 + _AHEAD):
             if store.stat(f"{LOG}/{commit_name(later)}") is None:
                 continue
             if store.stat(f"{LOG}/{commit_name(version + 1)}") is None:  # asked after the other
+                if version + 1 in list_retired(store):
+                    return False
                 raise _gap(store.root, Gap(version + 1, later))
-            return
+            return True
+        return True
 
     def _get_ready(self, head: Head) -> Head:
         """Once for a handle: can this store be trusted, and is this all there is of the log."""
@@ -287,7 +326,7 @@ class Committer:
         if pointed > head.version:  # others may have gone on since this handle has looked
             latest = self._go_on()
             self._check_whole(latest)
-            head = head_of(latest.state)
+            head = head_of(latest.state, self._follower.asked)
         if pointed > head.version:
             raise LogCorrupt(
                 f"the pointer speaks of version {pointed}, and the log ends with {head.version}:"
@@ -315,12 +354,41 @@ class Committer:
         def permit(head: Head) -> None:
             check_writable(head.protocol, store.root)
 
-        return Writer(store, config, self.clock, self._pace, rivals, permit, self._own)
+        verify = config.commit_verify == "always" or not self.clock.counts_suspension
+
+        def unretired(first: int, last: int) -> bool:
+            return not list_retired(store).overlaps(first, last)
+
+        def undeleted(first: int, last: int, observed: float) -> bool:
+            if verify or self.clock.seconds() - observed > TRUST_SECONDS:
+                return False
+            if not store.cheap_stat:
+                return True
+            # Clean-up by arrowlog leaves a record of whatever it deletes. Other programs do not:
+            # what they delete is below a checkpoint, which their pointer names.
+            return unretired(first, last) and not self._follower.pointed_beyond(first - 1)
+
+        return Writer(
+            store,
+            config,
+            self.clock,
+            self._pace,
+            rivals,
+            permit,
+            verify,
+            undeleted,
+            unretired,
+            self._reobserve,
+            self._recent,
+            self._own,
+        )
 
     def _run(
-        self, head: Head, prepare: Prepare, newest: int = -1, *, mends: bool = False
+        self, head: Head, prepare: Prepare, newest: Head | None = None, *, mends: bool = False
     ) -> CommitResult:
         config = self._follower.config if mends else self.config(head)
+        if newest is not None and newest.version == head.version:
+            head = replace(head, observed=newest.observed)
         writer = self.writer(config)
         try:
             result, after = run(writer, head, prepare, newest)
@@ -341,7 +409,6 @@ class Committer:
             self._own[result.txn_id] = result.version
             if len(self._own) > _OWN_MAX:
                 del self._own[next(iter(self._own))]
-            self._contact = self.clock.seconds()
             self._follower.outdated = True
             if self._head is None or head.version > self._head.version:
                 self._head = head
@@ -360,8 +427,8 @@ def _gap(root: str, gap: Gap) -> LogCorrupt:
     )
 
 
-def head_of(state: State) -> Head:
-    """What a writer has to know of a state."""
+def head_of(state: State, observed: float = float("-inf")) -> Head:
+    """What a writer has to know of a state; `observed` is when the log went no further."""
     return Head(
         state.version,
         state.protocol,
@@ -369,6 +436,7 @@ def head_of(state: State) -> Head:
         state.schema,
         state.timestamp,
         state.txns,
+        observed,
     )
 
 

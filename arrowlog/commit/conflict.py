@@ -32,7 +32,10 @@ _AGAIN = "Look at the table again and decide anew."
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a writer has to know of the version it builds on."""
+    """What a writer has to know of the version it builds on.
+
+    `observed` is a moment, by the writer's clock, at which the log did not go beyond this version.
+    """
 
     version: int
     protocol: Protocol
@@ -40,6 +43,7 @@ class Head:
     schema: pa.Schema
     timestamp: int | None = None
     txns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    observed: float = field(default=float("-inf"), compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,7 @@ def after(head: Head, rival: Rival) -> Head:
         head.schema if rival.schema is None else rival.schema,
         max(times, default=None),
         txns,
+        head.observed,
     )
 
 
@@ -141,6 +146,21 @@ def _metadata(intent: Intent, head: Head, rival: Rival) -> CommitConflict | None
     return MetadataChanged(
         f"Version {rival.version} ({rival.who}) {what}.", next=_AGAIN, version=rival.version
     )
+
+
+def check_jump(intent: Intent, head: Head, newest: Head) -> CommitConflict | None:
+    """What stands between the intent and all that led from one head to another.
+
+    For intents that do not look at files: the commits in between need not be there any more.
+    """
+    rival = Rival(
+        newest.version,
+        "another writer",
+        protocol=newest.protocol,
+        metadata=newest.metadata,
+        schema=newest.schema,
+    )
+    return check(intent, head, rival)
 
 
 def outgrown(then: Head, now: Head) -> CommitConflict | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
+from arrowlog.clock import SystemClock
 from arrowlog.commit.alter import (
     PARQUET,
     check_partitions,
@@ -12,10 +13,10 @@ from arrowlog.commit.alter import (
     check_schema,
     schema_text,
 )
-from arrowlog.commit.clock import SystemClock
+from arrowlog.commit.pace import Pace
+from arrowlog.commit.put import Putter
+from arrowlog.commit.put import create as put_first
 from arrowlog.commit.rivals import table_id
-from arrowlog.commit.transaction import Pace, Writer
-from arrowlog.commit.transaction import create as put_first
 from arrowlog.errors import InvalidRequest, TableExists
 from arrowlog.log.actions import Metadata, Protocol
 from arrowlog.log.encode import first_commit
@@ -70,18 +71,10 @@ def create(store: Store, config: Config, metadata: Metadata, *, exist_ok: bool) 
         protocol = PARQUET if config.checkpoint_format == "parquet" else NEW
         data = wrap(first_commit(protocol, metadata), codec, config.compression_gzip_level)
         limit = config.max_decompressed_bytes
-        writer = Writer(store, config, SystemClock(), Pace(), _nobody, _anything)
+        writer = Putter(store, config, SystemClock(), Pace())
         made = put_first(writer, data, metadata.id, lambda found: table_id(found, limit))
     if not made and not exist_ok:
         raise TableExists(
             f"There is a table at {store.root} already.",
             next="Open it with arrowlog.Table, or create it with exist_ok=True.",
         )
-
-
-def _nobody(*_: object) -> list[Any]:
-    return []
-
-
-def _anything(_: object) -> None:
-    return None

@@ -258,7 +258,7 @@ def on_partitions(where: object, head: Head) -> Predicate:
             f"The predicate cannot pick whole files: {what}.",
             next=f"Partition columns of the table: {has}.",
         )
-    if not predicate.understood and predicate.source is None:
+    if not predicate.computable:
         raise InvalidRequest(
             f"The predicate {where!r} cannot be evaluated exactly.", next="Use plain comparisons."
         )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from arrowlog.clock import SystemClock
 from arrowlog.commit import drafts
 from arrowlog.commit.adds import Add, relative, to_add
 from arrowlog.commit.alter import (
@@ -17,7 +18,6 @@ from arrowlog.commit.alter import (
     with_columns,
     with_properties,
 )
-from arrowlog.commit.clock import SystemClock
 from arrowlog.commit.drafts import Manner, World
 from arrowlog.commit.parquet import add_of
 from arrowlog.commit.write import Target, write_rows
@@ -436,6 +436,8 @@ def add_parquet(
     path: str,
     partition_values: Mapping[str, object] | None,
     fields: Mapping[str, Any],
+    *,
+    verify: bool,
 ) -> Add:
     """The add of a Parquet file in the table's folder."""
     from arrowlog.commit.adds import add_file
@@ -450,6 +452,7 @@ def add_parquet(
         seen.partition_columns,
         Truncation.of(committer.config(committer.head_of(seen))),
         partition_values,
+        verify=verify,
     )
     extra = add_file(key, **fields)
     if extra != Add(key, fields=extra.fields):

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,12 +19,14 @@ from arrowlog.commit.adds import Add
 from arrowlog.commit.stats import of_table
 from arrowlog.commit.text import text_of
 from arrowlog.errors import InvalidRequest
+from arrowlog.fork_safety import pl, polars_is_stranded, require_polars
+from arrowlog.log.arrays import array_of
 from arrowlog.state.typed import HIVE_NULL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from arrowlog.commit.transaction import Clock
+    from arrowlog.commit.pace import Clock
     from arrowlog.log.store import Store
     from arrowlog.state.truncation import Truncation
 
@@ -103,6 +104,7 @@ def _reader(data: object) -> Any:
         table = data if isinstance(data, pa.Table) else pa.Table.from_batches([data])
         return table.to_reader()
     if isinstance(data, pl.LazyFrame):
+        require_polars("Collecting a lazy frame")
         data = data.collect()
     if type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns"):
         return _from_pandas(data).to_reader()  # a stream would have the index too
@@ -188,14 +190,24 @@ def _split(rows: pa.Table, columns: tuple[str, ...]) -> Iterator[tuple[tuple[Any
         return
     keys = rows.select(list(columns))
     _check_partitions(keys)
-    frame = pl.DataFrame(pl.from_arrow(keys)).with_row_index("\0row")
-    groups = frame.group_by(list(columns), maintain_order=True).agg(pl.col("\0row"))
-    firsts = groups["\0row"].list.first().to_list()
-    values = _python_values(keys.take(pa.array(firsts, pa.int64())))
+    groups = _rows_by_key(keys)
+    values = _python_values(keys.take(pa.array([at[0].as_py() for at in groups], pa.int64())))
     rest = rows.drop_columns(list(columns))
-    for value, at in zip(values, groups["\0row"], strict=True):
-        picked = rest if len(at) == rows.num_rows else rest.take(at.to_arrow())
+    for value, at in zip(values, groups, strict=True):
+        picked = rest if len(at) == rows.num_rows else rest.take(at)
         yield tuple(value[name] for name in columns), picked
+
+
+def _rows_by_key(keys: pa.Table) -> list[pa.Array]:
+    """The rows of each combination of values there is, in the order in which they first appear."""
+    if polars_is_stranded():
+        found: dict[tuple[Any, ...], list[int]] = {}
+        for row, value in enumerate(_python_values(keys)):
+            found.setdefault(tuple(value.values()), []).append(row)
+        return [array_of(rows, pa.int64()) for rows in found.values()]
+    frame = pl.DataFrame(pl.from_arrow(keys)).with_row_index("\0row")
+    groups = frame.group_by(keys.column_names, maintain_order=True).agg(pl.col("\0row"))
+    return [rows.to_arrow() for rows in groups["\0row"]]
 
 
 def _python_values(keys: pa.Table) -> list[dict[str, Any]]:

@@ -10,8 +10,10 @@ from __future__ import annotations
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
+
+from arrowlog.fork_safety import pl
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +21,9 @@ if TYPE_CHECKING:
 # Arrow's jemalloc keeps the peak lower than its default allocator when there is much to do; that
 # one gives again what it was given back, where fresh memory costs page faults.
 THRIFTY = pa.jemalloc_memory_pool() if "jemalloc" in pa.supported_memory_backends() else None
+_SECONDS = (-62_135_596_800, 253_402_300_800)  # from the year 1 on, before the year 10000
+_DAYS = (_SECONDS[0] // 86_400, _SECONDS[1] // 86_400)
+_PER_SECOND = {"s": 1, "ms": 1000, "us": 1_000_000}
 _TYPES: dict[pa.DataType, Any] = {
     pa.string(): pl.String,
     pa.binary(): pl.Binary,
@@ -87,6 +92,31 @@ def octets_in(texts: pa.Array) -> memoryview:
     """The bytes of all texts, one after the other."""
     start, stop = span_of(texts)
     return memoryview(texts.buffers()[2] or b"").cast("B")[start:stop]
+
+
+def python_times(table: pa.Table) -> pa.Table:
+    """A table that `to_pylist` takes: times and dates outside the years 1 to 9999 become null.
+
+    Python has no such times and raises OverflowError; a log may hold any 64-bit number.
+    """
+    for index, item in enumerate(table.schema):
+        if pa.types.is_date32(item.type):
+            bounds, kind = _DAYS, pa.int32()
+        elif pa.types.is_timestamp(item.type) and item.type.unit in _PER_SECOND:
+            factor, kind = _PER_SECOND[item.type.unit], pa.int64()
+            bounds = (_SECONDS[0] * factor, _SECONDS[1] * factor)
+        else:
+            continue
+        column = table.column(index)
+        ticks = pc.cast(column, kind)
+        inside = pc.and_(
+            pc.greater_equal(ticks, scalar(bounds[0], kind)),
+            pc.less(ticks, scalar(bounds[1], kind)),
+        )
+        if pc.any(pc.invert(inside)).as_py():
+            column = pc.if_else(inside, column, null(item.type))
+            table = table.set_column(index, item, column)
+    return table
 
 
 TRUE, FALSE = array_of([True, False], pa.bool_())

@@ -6,6 +6,7 @@
 - a manifest `{"version": …, "checkpointId": …, "parts": [names]}` whose parts are any of the above.
 
 Ours also say their `version`, the `timestamp` of the last commit and the `txns` of applications,
+the ids of the last commits (`recentCommits`),
 and end with a `checksum` of all bytes before it. Pure.
 
 The pointer `_last_checkpoint` is only a hint, and a listing says more; it is not read.
@@ -21,6 +22,7 @@ import msgspec
 from arrowlog.errors import LogCorrupt
 from arrowlog.log.encode import CHECKSUM, checksum, metadata_fields, protocol_fields
 from arrowlog.log.names import is_part
+from arrowlog.log.recent import RecentCommits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -42,6 +44,7 @@ class _Document(msgspec.Struct, gc=False):
     version: int | None = None
     timestamp: int | None = None
     txns: dict[str, tuple[int, int]] | None = None
+    recentCommits: tuple[int, list[str | None]] | None = None  # noqa: N815
     checksums: list[str] | None = None
 
 
@@ -55,6 +58,7 @@ class Beside:
 
     timestamp: int | None = None
     txns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    recent: RecentCommits | None = None
     summed: bool = False
 
 
@@ -85,7 +89,7 @@ def to_lines(data: bytes, version: int, file: str) -> tuple[bytes | Manifest, Be
         return data, Beside()  # JSON lines, or damaged: the line decoder tells which, and where
     if found.txns is not None and not summed:  # only ours have those, and end with a checksum
         raise LogCorrupt("its checksum is not where it should be.", next=_NEXT, file=file)
-    beside = Beside(found.timestamp, found.txns or {}, summed=summed)
+    beside = Beside(found.timestamp, found.txns or {}, _recent(found, version), summed=summed)
     if found.version not in (None, version):
         what = "manifest" if found.parts is not None else "checkpoint"
         raise LogCorrupt(f"it is the {what} of version {found.version}.", next=_NEXT, file=file)
@@ -120,6 +124,7 @@ def opening(version: int, protocol: Protocol, metadata: Metadata, beside: Beside
         "version": version,
         "timestamp": beside.timestamp,
         "txns": beside.txns,
+        "recentCommits": said_of(beside.recent),
         "protocol": _said(protocol_fields(protocol)),
         "metaData": _said(metadata_fields(metadata)),
     }
@@ -144,9 +149,23 @@ def manifest(
         "format": "json",
         "timestamp": beside.timestamp,
         "txns": beside.txns,
+        "recentCommits": said_of(beside.recent),
     }
     plain = msgspec.json.encode(head)[:-1]
     return plain + b'%b%b"}' % (_SUM, checksum(plain)[len(CHECKSUM) :].encode())
+
+
+def said_of(recent: RecentCommits | None) -> tuple[int, tuple[str | None, ...]] | None:
+    """The ids of the last commits as they are written: the first version, then the ids."""
+    return None if recent is None else (recent.first, recent.txn_ids)
+
+
+def _recent(found: _Document, version: int) -> RecentCommits | None:
+    """The ids that a checkpoint gives, if they lead up to its version."""
+    if found.recentCommits is None:
+        return None
+    recent = RecentCommits(found.recentCommits[0], tuple(found.recentCommits[1]))
+    return recent if recent.last == version else None
 
 
 def _said(fields: Mapping[str, Any]) -> dict[str, Any]:

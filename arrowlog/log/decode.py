@@ -6,11 +6,11 @@ from concurrent.futures import wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.errors import LogCorrupt
+from arrowlog.fork_safety import pl
 from arrowlog.log.actions import FIELDS, Metadata, Protocol
 from arrowlog.log.arrays import octets_in, scalar
 from arrowlog.log.infos import HEAD, Infos, of_raws, read_infos

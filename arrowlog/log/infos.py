@@ -141,13 +141,13 @@ def read_info(info: msgspec.Raw) -> Info:
     return Info(numActions=found["numActions"], timestamp=found["timestamp"], txnId=found["txnId"])
 
 
-def info_of_row(timestamp: int | None, txn: str | None) -> Info:
+def info_of_row(timestamp: int | None, txn: str | None, txn_id: str | None) -> Info:
     """The same of one that was decoded as columns."""
     try:
         step = None if txn is None else msgspec.json.decode(txn, type=Txn)
     except BROKEN:
         step = None
-    return Info(timestamp=timestamp, txn=step)
+    return Info(timestamp=timestamp, txn=step, txnId=txn_id)
 
 
 def _texts(plain: Any) -> list[Any]:

@@ -18,11 +18,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
+from arrowlog.fork_safety import pl
 from arrowlog.log.actions import STATS_MAPS, Kind
 from arrowlog.log.arrays import array_of, flags, octets, scalar, span_of
 from arrowlog.log.shape import Fixed, Odd, Slot, fields_of, is_count, kind_of
@@ -296,7 +296,9 @@ def _matched(
     total = count + len(odd)
     rows = pl.int_range(total, dtype=pl.Int64, eager=True)
     if odd:
-        rows = rows.filter(~rows.is_in([row for row, _ in odd]))
+        strange = array_of([row for row, _ in odd], pa.int64())
+        plain = pc.invert(pc.is_in(rows.to_arrow(), value_set=strange))
+        rows = rows.filter(pl.Series(pl.from_arrow(plain)))
     if failed:
         wrong = failed[0]
         for more in failed[1:]:

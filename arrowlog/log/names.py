@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from arrowlog.errors import LogCorrupt
+from arrowlog.log.retired import RetiredVersions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,13 +55,37 @@ class Listing:
 
     `commits` and `json_checkpoints` hold the file name for each version. `parquet_checkpoints`
     holds the names of a Parquet checkpoint's files, its manifest among them, inside the
-    `_checkpoints` folder. Of what the log folder has below version `start`, nobody was asked.
+    `_checkpoints` folder. Names below version `start` were not listed. `dead` are commit files at
+    `retired` versions, which do not count. `observed` is when the listing began, by
+    `clock.boottime`.
     """
 
     commits: dict[int, str] = field(default_factory=dict)
     json_checkpoints: dict[int, str] = field(default_factory=dict)
     parquet_checkpoints: dict[int, tuple[str, ...]] = field(default_factory=dict)
     start: int = 0
+    dead: dict[int, str] = field(default_factory=dict)
+    retired: RetiredVersions = field(default_factory=RetiredVersions)
+    observed: float = field(default=float("-inf"), compare=False)
+
+    def without(self, retired: RetiredVersions) -> Listing:
+        """The same without the commits at retired versions."""
+        if not retired:
+            return self
+        dead = {v: name for v, name in self.commits.items() if v in retired}
+        commits = {v: name for v, name in self.commits.items() if v not in dead}
+        return replace(self, commits=commits, dead=dead, retired=retired)
+
+    @property
+    def overtaken(self) -> bool:
+        """Whether the names are older than the records of retired versions.
+
+        Commits are retired below a checkpoint; if none of the listed ones is above them all, it was
+        made after the names were listed.
+        """
+        ranges = self.retired.ranges
+        newest = max((*self.json_checkpoints, *self.parquet_checkpoints), default=-1)
+        return bool(ranges) and ranges[-1][1] >= newest
 
     @property
     def empty(self) -> bool:

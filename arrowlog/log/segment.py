@@ -64,6 +64,8 @@ def plan(listing: Listing, version: int | None, unusable: Collection[int] = ()) 
     lost = [v for v in bases if v in unusable and (reached is None or v > reached)]
     if lost or reached is None:
         raise _unreachable(listing, base, lost)
+    if version is None and gap is not None and gap.missing in listing.retired:
+        raise _no_checkpoint(listing, gap)
     return Segment(reached, base, commits, gap)
 
 
@@ -88,11 +90,14 @@ def _unreachable(listing: Listing, base: int | None, lost: list[int]) -> LogCorr
     missing = next(
         v for v in range(first, first + len(listing.commits) + 1) if v not in listing.commits
     )
+    backup = "Restore the checkpoint or the missing commits from a backup."
+    if listing.dead:
+        backup += f" Commits that were restored count once {LOG}/_retired is deleted as well."
     if lost:
         return LogCorrupt(
             f"the checkpoint of version {lost[0]} cannot be read, and without it version"
             f" {missing} is needed, which is gone.",
-            next="Restore the checkpoint or the missing commits from a backup.",
+            next=backup,
             file=f"{LOG}/{commit_name(missing)}",
             version=missing,
         )
@@ -101,6 +106,19 @@ def _unreachable(listing: Listing, base: int | None, lost: list[int]) -> LogCorr
         next="Restore the file from a backup.",
         file=f"{LOG}/{commit_name(missing)}",
         version=missing,
+    )
+
+
+def _no_checkpoint(listing: Listing, gap: Gap) -> LogCorrupt:
+    """Commits were deleted because a checkpoint stood for them, and the checkpoint is gone."""
+    backup = "Restore the checkpoint from a backup, or the commits."
+    if listing.dead:
+        backup += f" Commits that were restored count once {LOG}/_retired is deleted as well."
+    return LogCorrupt(
+        f"version {gap.missing} was cleaned up, and the checkpoint that stood for it is gone.",
+        next=backup,
+        file=f"{LOG}/{commit_name(gap.missing)}",
+        version=gap.missing,
     )
 
 

@@ -5,6 +5,7 @@ DuckDB says what a predicate means. It runs in memory, without access to files o
 
 from __future__ import annotations
 
+import atexit
 import os
 from decimal import Decimal
 from threading import Lock
@@ -58,10 +59,6 @@ _DIGITS_MAX, _HUGE = 38, 1 << 127
 _KINDS_SEEN: dict[Any, pa.DataType | None] = {}
 _SEEN_MAX = 1000
 _LOCK = Lock()
-if hasattr(os, "register_at_fork"):  # held by nobody at a fork, or the child would wait forever
-    os.register_at_fork(
-        before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release
-    )
 _PLACE = "arrowlog_rows"
 
 
@@ -69,6 +66,16 @@ def known(node: Node) -> bool:
     """Whether every part of a tree can be evaluated here."""
     return all(
         not isinstance(part, Foreign) and (not isinstance(part, Call) or part.op in _KNOWN)
+        for part in walk(node)
+    )
+
+
+def computable(node: Node) -> bool:
+    """Whether every part can be evaluated, here or by the engine whose expression it is."""
+    return all(
+        part.source is not None
+        if isinstance(part, Foreign)
+        else not isinstance(part, Call) or part.op in _KNOWN
         for part in walk(node)
     )
 
@@ -189,7 +196,9 @@ class _Engine:
         import duckdb
 
         self._errors = duckdb.Error
-        self._connection = duckdb.connect(":memory:", config={"threads": "2"})
+        # One thread: answers are matched with rows by their place, and with more of them the
+        # batches of an Arrow table may come back in another order.
+        self._connection = duckdb.connect(":memory:", config={"threads": "1"})
         for setting in (
             "SET enable_external_access = false",
             "SET autoinstall_known_extensions = false",
@@ -197,6 +206,10 @@ class _Engine:
             "SET lock_configuration = true",
         ):
             self._connection.execute(setting).fetchall()
+
+    def close(self) -> None:
+        """End the connection and its threads."""
+        self._connection.close()
 
     def ask(self, text: str, values: Sequence[Any], rows: pa.Table | None) -> pa.Table:
         """The answer; `InvalidRequest` in DuckDB's words if it cannot be given."""
@@ -212,15 +225,33 @@ class _Engine:
                 self._connection.unregister(_PLACE)
 
 
-_ENGINES: dict[int, _Engine] = {}  # by process: a connection does not survive a fork
+_ENGINES: list[_Engine] = []  # one, or none yet
 
 
 def _ask(text: str, values: Sequence[Any], rows: pa.Table | None) -> pa.Table:
     with _LOCK:
-        engine = _ENGINES.get(os.getpid())
-        if engine is None:
-            engine = _ENGINES[os.getpid()] = _Engine()
-        return engine.ask(text, values, rows)
+        if not _ENGINES:
+            _ENGINES.append(_Engine())
+        return _ENGINES[0].ask(text, values, rows)
+
+
+def _close() -> None:
+    """End the connection; the next question makes another."""
+    while _ENGINES:
+        _ENGINES.pop().close()
+
+
+def _before_fork() -> None:
+    """A connection does not survive in a child, nor does a lock that another thread holds."""
+    _LOCK.acquire()
+    _close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_LOCK.release, after_in_child=_LOCK.release
+    )
+atexit.register(_close)
 
 
 def evaluate(node: Node, rows: pa.Table) -> pa.ChunkedArray:

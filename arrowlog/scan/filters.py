@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from arrowlog.log.arrays import null
 from arrowlog.scan.bounds import pair_of
 from arrowlog.scan.casts import TURNED
-from arrowlog.scan.normal import WILD
-from arrowlog.scan.tree import COMPARISONS, Call, Column, Foreign, Literal
+from arrowlog.scan.normal import WILD, gathered
+from arrowlog.scan.tree import COMPARISONS, Call, Column, Foreign, Literal, conjuncts
 from arrowlog.state.safe import has_nan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from arrowlog.scan.tree import Node
 
@@ -32,7 +33,10 @@ _SIGNS = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-_VALUES_MAX = 100
+_VALUES_MAX = 100  # above that, a set to look values up in
+# Arrow makes chains of ANDs and ORs again, whatever they came as, and walks them by recursion: some
+# thousand conditions end the process. So many are no help in skipping row groups either.
+_CONDITIONS_MAX = 500
 
 
 class _Beyond(Exception):
@@ -42,9 +46,41 @@ class _Beyond(Exception):
 def to_arrow(node: Node, schema: pa.Schema) -> pc.Expression | None:
     """The expression; None if Arrow would see it differently, or not at all."""
     try:
+        if _length(node) > _CONDITIONS_MAX:
+            raise _Beyond
         return _expression(node, schema, sure=True)
     except _Beyond:
         return None
+
+
+def pushed_down(node: Node, schema: pa.Schema) -> tuple[list[pc.Expression], list[Node]]:
+    """Expressions for the conjuncts that Arrow can apply, and the conjuncts that are left."""
+    parts: Sequence[Node] = conjuncts(node)
+    if len(parts) > 1:
+        parts = gathered(Call("and", tuple(parts)))
+    found: list[pc.Expression] = []
+    rest: list[Node] = []
+    room = _CONDITIONS_MAX
+    for part in parts:
+        length = _length(part)
+        said = to_arrow(part, schema) if length <= room else None
+        if said is None:
+            rest.append(part)
+        else:
+            found.append(said)
+            room -= length
+    return found, rest
+
+
+def _length(node: Node) -> int:
+    """How many conditions are left when equalities with one column are one set."""
+    todo, count = [node], 0
+    while todo and count <= _CONDITIONS_MAX:
+        found = todo.pop()
+        if isinstance(found, Call):
+            count += 1
+            todo += gathered(found) if found.op in ("and", "or") else found.args
+    return count
 
 
 def _expression(node: Node, schema: pa.Schema, *, sure: bool) -> pc.Expression:  # noqa: C901
@@ -60,7 +96,7 @@ def _expression(node: Node, schema: pa.Schema, *, sure: bool) -> pc.Expression: 
     if isinstance(node, Foreign):
         raise _Beyond
     if node.op in ("and", "or"):
-        parts = [_expression(arg, schema, sure=sure) for arg in node.args]
+        parts = [_expression(arg, schema, sure=sure) for arg in gathered(node)]
         return _joined(operator.and_ if node.op == "and" else operator.or_, parts)
     if node.op == "not":
         return ~_expression(node.args[0], schema, sure=not sure)
@@ -111,12 +147,24 @@ def _leaf(node: Call, schema: pa.Schema, *, sure: bool) -> pc.Expression:
             return pc.field(column.name).is_null()
         same = _compare(column.name, "=", _value(args[1], kind))
         return pc.coalesce(same, pc.scalar(False))
-    if op == "in" and len(args) <= _VALUES_MAX:
-        found = [_compare(column.name, "=", _value(arg, kind)) for arg in args[1:]]
-        return _joined(operator.or_, found)
+    if op == "in":
+        return _among(column.name, [_value(arg, kind) for arg in args[1:]], kind, sure=sure)
     if op in ("like", "starts_with") and len(args) == 2 and pa.types.is_string(kind):
         return _begins(column.name, op, args[1])
     raise _Beyond
+
+
+def _among(name: str, values: list[pa.Scalar], kind: pa.DataType, *, sure: bool) -> pc.Expression:
+    """Whether a value is in a set. To Arrow NULL is not in it; to us that is unknown."""
+    if len(values) <= _VALUES_MAX:
+        return _joined(operator.or_, [_compare(name, "=", value) for value in values])
+    known = [value for value in values if value.is_valid]
+    if not sure and len(known) < len(values):
+        raise _Beyond
+    if pa.types.is_floating(kind) and any(value.as_py() == 0 for value in known):
+        known += [pa.scalar(0.0, kind), pa.scalar(-0.0, kind)]  # equal, and yet two to a hash
+    inside = pc.field(name).isin(pa.array(known, kind))
+    return inside if sure else pc.if_else(pc.field(name).is_valid(), inside, null(pa.bool_()))
 
 
 def _begins(name: str, op: str, value: Node) -> pc.Expression:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ _MOMENT = re.compile(
     r"\s*(Z|UTC|[+-][0-9]{2}(?::?[0-9]{2})?)?\s*"
 )
 _NANOS = {"h": 3_600 * 10**9, "m": 60 * 10**9, "s": 10**9, "ms": 10**6, "us": 1000, "ns": 1}
+_DAYS_MAX, _MICROS_MAX = 1 << 31, 1 << 63  # as Arrow and DuckDB count them
+_INT_MAX = 10**308  # beyond it there is not even a double
 _NOTHING = ("NaTType", "NAType")  # how pandas says that there is no value
 _KINDS: tuple[tuple[Any, str], ...] = (
     (int, "int"),
@@ -78,6 +81,17 @@ def _days(year: int, month: int, day: int) -> int | None:
     return days if day_text(days) == f"{year:04d}-{month:02d}-{day:02d}" else None
 
 
+def double_of(node: Any) -> Any:
+    """A whole number or a decimal as a double; anything else as it is."""
+    value = node.value if getattr(node, "kind", "") in ("int", "decimal") else None
+    if isinstance(value, (int, Decimal)):
+        try:
+            return Literal(float(value), "double")
+        except OverflowError:
+            return Literal(math.copysign(math.inf, value), "double")
+    return node
+
+
 def literal_of(value: Any, where: str) -> Literal:  # noqa: C901 -- one line a case
     """A Python, numpy or Arrow value as a literal; `InvalidRequest` names what cannot be one."""
     if value is None or type(value).__name__ in _NOTHING:
@@ -86,7 +100,7 @@ def literal_of(value: Any, where: str) -> Literal:  # noqa: C901 -- one line a c
         return value
     if isinstance(value, bool):
         return TRUE if value else FALSE
-    if hasattr(value, "dtype") and hasattr(value, "item"):
+    if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0:
         return _numpy(value, where)
     for kind, name in _KINDS:
         if isinstance(value, kind):  # an enumeration of texts or numbers is one of these too
@@ -102,6 +116,26 @@ def literal_of(value: Any, where: str) -> Literal:  # noqa: C901 -- one line a c
         f"{where}: {value!r} ({type(value).__name__}) is not a value to compare with.",
         next="Use text, numbers, booleans, dates, datetimes, decimals or None.",
     )
+
+
+def check_literal(literal: Literal) -> None:
+    """Raise `InvalidRequest` for a value that no column of any type could be compared with."""
+    value, kind = literal.value, literal.kind
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise InvalidRequest(
+                f"{value[:60]!a} has half of a surrogate pair, and is no Unicode text.",
+                next="Compare with text that can be encoded.",
+            ) from None
+        return
+    most = _DAYS_MAX if kind == "date" else _MICROS_MAX if kind.startswith("time") else _INT_MAX
+    if isinstance(value, int) and not -most <= value < most:
+        what = f"A {kind} of {len(str(abs(value)))} digits" if kind == "int" else f"The {kind}"
+        raise InvalidRequest(
+            f"{what} is beyond every column's type.", next="Leave the condition out."
+        )
 
 
 def _numpy(value: Any, where: str) -> Literal:

@@ -7,9 +7,7 @@ or NULL as well, where that counts). NOT disappears on the way, by the rules of 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,6 +15,7 @@ import pyarrow as pa
 from arrowlog.scan.bounds import beside, pair_of
 from arrowlog.scan.casts import TURNED, uncast
 from arrowlog.scan.engine import known
+from arrowlog.scan.literals import double_of
 from arrowlog.scan.tree import COMPARISONS, NULL, Call, Column, Foreign, Literal, columns_of
 from arrowlog.state.safe import comparable, has_nan
 
@@ -136,7 +135,7 @@ class Normal:
             return Unknown(node, NOT_PRUNABLE)
         node = uncast(node, self._schema)
         if node.op in ("and", "or"):
-            parts = tuple(self.rows(arg, want=want, null=null) for arg in _gathered(node))
+            parts = tuple(self.rows(arg, want=want, null=null) for arg in gathered(node))
             return _every(parts) if (node.op == "and") is want else _some(parts)
         if node.op == "not":
             return self.rows(node.args[0], want=not want, null=null)
@@ -286,7 +285,7 @@ def _none_of(name: str, tests: list[Test]) -> tuple[Test, ...]:
     return (*rest, OneOf(name, values, negated=True))
 
 
-def _gathered(node: Call) -> tuple[Node, ...]:
+def gathered(node: Call) -> tuple[Node, ...]:
     """The parts of an OR or AND; equalities with one column become one IN, as they mean that."""
     sign = "=" if node.op == "or" else "<>"
     found: dict[tuple[str, str], list[Node]] = {}
@@ -321,17 +320,7 @@ def alike(literals: list[Literal], kind: pa.DataType) -> list[Literal] | None:
     if pa.types.is_string(kind) or not kinds <= _MIXED:
         return None
     numeric = pa.types.is_integer(kind) or pa.types.is_decimal(kind)
-    return [_double(literal) for literal in literals] if numeric else literals
-
-
-def _double(literal: Literal) -> Literal:
-    value = literal.value
-    if isinstance(value, (int, Decimal)) and not isinstance(value, bool):
-        try:
-            return Literal(float(value), "double")
-        except OverflowError:
-            return Literal(math.inf, "double")
-    return literal
+    return [double_of(literal) for literal in literals] if numeric else literals
 
 
 def _until(text: str, stops: str) -> str:

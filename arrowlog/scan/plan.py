@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -170,15 +170,7 @@ class ScanPlan:
         ]
 
     def _part(self, files: pa.Table) -> Rows:
-        whole = self._rows
-        return Rows(
-            whole.root,
-            whole.schema,
-            whole.partition_columns,
-            whole.predicate,
-            files,
-            whole.options,
-        )
+        return replace(self._rows, files=files)
 
     @cached_property
     def _rows(self) -> Rows:
@@ -192,7 +184,15 @@ class ScanPlan:
             odd = pc.or_(odd, snapshot.columns.unreadable(name))
         columns["unreadable"] = odd.filter(self.mask)
         files = pa.table(columns)
-        return Rows(self.root, snapshot.columns.schema, names, self.predicate, files, self._options)
+        return Rows(
+            self.root,
+            snapshot.columns.schema,
+            names,
+            self.predicate,
+            files,
+            self.version,
+            self._options,
+        )
 
     def scanned(self) -> pa.Table:
         """The files left to read, for engines of their own: key, size, time, partition values."""
@@ -277,15 +277,7 @@ class Split:
         return self._with(storage_options).to_polars()
 
     def _with(self, options: Mapping[str, Any] | None) -> Rows:
-        rows = self.rows
-        return Rows(
-            rows.root,
-            rows.schema,
-            rows.partition_columns,
-            rows.predicate,
-            rows.files,
-            rows.options if options is None else options,
-        )
+        return self.rows if options is None else replace(self.rows, options=options)
 
 
 def _bytes(given: int | str) -> int:

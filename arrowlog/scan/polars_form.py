@@ -2,22 +2,26 @@
 
 What has no equal here is a foreign part, which polars evaluates itself, a batch of rows at a time.
 So it must look at one row at a time; what does not is no condition on a row, and refused.
+
+JSON has no NaN and no infinity: polars writes null for them. Where that stands, and for foreign
+parts, the part of the expression itself is looked up.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 
 from arrowlog.errors import InvalidRequest
 from arrowlog.scan.forms import column_of
+from arrowlog.scan.limits import CONDITIONS_MAX, on_deep_stack, too_deep, too_long
 from arrowlog.scan.literals import scalar_literal
-from arrowlog.scan.tree import FALSE, NULL, Call, Column, Foreign, Literal, joined
+from arrowlog.scan.tree import NULL, Call, Column, Foreign, Literal, joined
 
 if TYPE_CHECKING:
     import polars as pl
@@ -41,6 +45,9 @@ _SIGNS = {
     "Multiply": "*",
 }
 _CLOSED = {"Both": (">=", "<="), "Left": (">=", "<"), "Right": (">", "<="), "None": (">", "<")}
+_NOT_FINITE = re.compile(r'"Float(?:32|64)?":null')
+_PARTS_MAX = 4 * CONDITIONS_MAX  # a condition is a comparison, a column, a value and what joins it
+_FLAT = 1000  # levels that any stack holds
 _LEFT = '{"BinaryExpr":{"left":'
 _BY_ROW = re.compile(r"\[\(.*\)\]|.*\.(python_udf|not|is_null|is_not_null)\(\)", re.DOTALL)
 
@@ -58,13 +65,49 @@ def from_polars(expression: pl.Expr, schema: pa.Schema) -> Node:
         raise InvalidRequest(
             f"{expression} gives more than one column.", next="Give one condition."
         )
+    depth = _check_size(expression)
     try:
-        found = _loads(expression.meta.serialize(format="json"))
+        found = (
+            _serialized(expression)
+            if depth <= _FLAT
+            else on_deep_stack(lambda: _serialized(expression))
+        )
+    except RecursionError:
+        raise too_deep() from None
     except Exception as error:  # noqa: BLE001 -- whatever polars cannot put into words
         del error
+        if depth > _FLAT:
+            raise too_deep() from None
         _check_rows(expression)
-        return Foreign(str(expression), frozenset(roots))
-    return _Reader(schema).condition(found)
+        return Foreign(str(expression), frozenset(roots), expression)
+    return _Reader(schema).condition(_Part(found, expression))
+
+
+def _serialized(expression: pl.Expr) -> Any:
+    """An expression as maps and lists.
+
+    JSON has no NaN and no infinity: they are null there. The binary form has them, but is decoded
+    by recursion, and has bytes where JSON has large numbers.
+    """
+    text = expression.meta.serialize(format="json")
+    if _NOT_FINITE.search(text) is None:
+        return _loads(text)
+    return msgspec.msgpack.decode(expression.meta.serialize(format="binary"))
+
+
+def _check_size(expression: pl.Expr) -> int:
+    """How deep an expression is. One with too many parts is refused before polars writes it down.
+
+    A level at a time: polars' own functions that look into an expression are recursive.
+    """
+    level, depth, count = [expression], 0, 0
+    while level:
+        depth += 1
+        count += len(level)
+        if count > _PARTS_MAX:
+            raise too_long()
+        level = [part for node in level for part in node.meta.pop()]
+    return depth
 
 
 def _loads(text: str) -> Any:
@@ -104,11 +147,46 @@ def _check_rows(expression: pl.Expr) -> None:
             )
 
 
-def _expression(found: Any) -> pl.Expr:
-    import polars as pl
+class _Part:
+    """A part of an expression: its JSON, and the expression itself when that is asked for."""
 
-    text = json.dumps(found).encode()
-    return pl.Expr.deserialize(io.BytesIO(text), format="json")
+    __slots__ = ("above", "found", "known", "place")
+
+    def __init__(
+        self,
+        found: Any,
+        expression: pl.Expr | None = None,
+        above: _Part | None = None,
+        place: int = 0,
+    ) -> None:
+        """The whole has an expression; a part has its place among the inputs of one above it."""
+        self.found = found
+        self.known = expression
+        self.above = above
+        self.place = place
+
+    def input(self, found: Any, place: int) -> _Part:
+        """One of its inputs."""
+        return _Part(found, None, self, place)
+
+    def sides(self) -> tuple[_Part, _Part]:
+        """Both sides of an operator."""
+        inner = self.found["BinaryExpr"]
+        return self.input(inner["left"], 0), self.input(inner["right"], 1)
+
+    def expression(self) -> pl.Expr:
+        """The expression; without recursion, as a chain may be a thousand parts deep."""
+        way: list[_Part] = []
+        part = self
+        while part.known is None and part.above is not None:
+            way.append(part)
+            part = part.above
+        found = part.known
+        assert found is not None
+        for part in reversed(way):
+            found = found.meta.pop()[::-1][part.place]  # polars gives the last input first
+            part.known = found
+        return found
 
 
 def _names_in(found: Any) -> set[str]:
@@ -125,42 +203,47 @@ class _Reader:
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
 
-    def condition(self, found: Any) -> Node:
+    def condition(self, part: _Part) -> Node:
         """A tree, with foreign leaves for what is beyond us where it can stand on its own."""
-        op, parts = _chain(found)
+        op, parts = _chain(part)
         if op:
-            return joined(op, [self.condition(part) for part in parts])
+            return joined(op, [self.condition(each) for each in parts])
+        under = _negated(part)
+        if under is not None:
+            return Call("not", (self.condition(under),))
         try:
-            return self._node(found)
+            return self._node(part)
         except _Beyond:
-            whole = _expression(found)
+            whole = part.expression()
             _check_rows(whole)
-            return Foreign(str(whole), frozenset(_names_in(found)))
+            return Foreign(str(whole), frozenset(_names_in(part.found)), whole)
 
-    def _node(self, found: Any) -> Node:
+    def _node(self, part: _Part) -> Node:
+        found = part.found
         if not isinstance(found, dict) or len(found) != 1:
             raise _Beyond
         ((kind, inner),) = found.items()
         if kind == "Column":
             return Column(inner)
         if kind == "Literal":
-            return _literal(inner)
+            return _literal(inner, part)
         if not _names_in(found):
-            return _computed(found)
+            return _computed(part)
         if kind == "Alias":
-            return self._node(inner[0])
+            return self._node(part.input(inner[0], 0))
         if kind == "BinaryExpr":
-            return self._binary(found)
+            return self._binary(part)
         if kind == "Function":
-            return self._function(inner["function"], inner["input"])
+            inputs = [part.input(given, place) for place, given in enumerate(inner["input"])]
+            return self._function(inner["function"], inputs)
         raise _Beyond
 
-    def _binary(self, found: Any) -> Node:
-        joint, parts = _chain(found)
+    def _binary(self, part: _Part) -> Node:
+        joint, parts = _chain(part)
         if joint:
-            return joined(joint, [self._node(part) for part in parts])
-        inner = found["BinaryExpr"]
-        left, right, op = self._node(inner["left"]), self._node(inner["right"]), inner["op"]
+            return joined(joint, [self._node(each) for each in parts])
+        op = part.found["BinaryExpr"]["op"]
+        left, right = (self._node(side) for side in part.sides())
         if op == "NotEqValidity":
             return Call("not", (Call("<=>", (left, right)),))
         if op not in _SIGNS:
@@ -177,7 +260,7 @@ class _Reader:
             return not node.path and pa.types.is_string(self._schema.field(node.name).type)
         return getattr(node, "kind", "") == "text" or getattr(node, "op", "") == "||"
 
-    def _function(self, function: Any, given: list[Any]) -> Node:  # noqa: C901 -- one line a case
+    def _function(self, function: Any, given: list[_Part]) -> Node:  # noqa: C901 -- one line a case
         boolean = function.get("Boolean") if isinstance(function, dict) else None
         if isinstance(boolean, dict) and "IsIn" in boolean:
             return self._in(boolean["IsIn"], given)
@@ -207,9 +290,9 @@ class _Reader:
                 return Column(args[0].name, (*args[0].path, name))
         raise _Beyond
 
-    def _in(self, options: Any, given: list[Any]) -> Node:
-        column = self._node(given[0])
-        inner = given[1].get("Literal", {}) if isinstance(given[1], dict) else {}
+    def _in(self, options: Any, given: list[_Part]) -> Node:
+        column, among = self._node(given[0]), given[1].found
+        inner = among.get("Literal", {}) if isinstance(among, dict) else {}
         data = inner.get("Series") or inner.get("Scalar", {}).get("List")
         if data is None or options.get("nulls_equal"):
             raise _Beyond
@@ -219,17 +302,27 @@ class _Reader:
             raise _Beyond
         # In polars a NULL in the list equals nothing, and makes nothing unknown either.
         known = [value for value in values if value is not None and value is not NULL]
-        return Call("in", (column, *known)) if known else FALSE
+        if not known:  # FALSE, and NULL for a NULL
+            return Call("and", (Call("is null", (column,)), NULL))
+        return Call("in", (column, *known))
 
 
-def _chain(found: Any) -> tuple[str, list[Any]]:
+def _negated(part: _Part) -> _Part | None:
+    """What a NOT is of; None if it is none."""
+    found = part.found.get("Function") if isinstance(part.found, dict) else None
+    if not isinstance(found, dict) or found["function"] != {"Boolean": "Not"}:
+        return None
+    return part.input(found["input"][0], 0)
+
+
+def _chain(part: _Part) -> tuple[str, list[_Part]]:
     """The parts of an AND or OR, as many as follow each other on its left side."""
-    op = _joint(found)
-    parts: list[Any] = []
-    while op and _joint(found) == op:
-        parts.append(found["BinaryExpr"]["right"])
-        found = found["BinaryExpr"]["left"]
-    return op, [found, *reversed(parts)]
+    op = _joint(part.found)
+    parts: list[_Part] = []
+    while op and _joint(part.found) == op:
+        part, right = part.sides()
+        parts.append(right)
+    return op, [part, *reversed(parts)]
 
 
 def _joint(found: Any) -> str:
@@ -238,11 +331,11 @@ def _joint(found: Any) -> str:
     return op if op in ("and", "or") else ""
 
 
-def _computed(found: Any) -> Literal:
+def _computed(part: _Part) -> Literal:
     """What no row has a say in, such as `pl.date(2024, 1, 2)`."""
-    import polars as pl
+    from arrowlog.fork_safety import pl  # refused at once in a child that polars cannot work in
 
-    whole = _expression(found)
+    whole = part.expression()
     _check_rows(whole)
     try:
         answer = pl.select(whole).to_series().to_arrow()
@@ -254,11 +347,13 @@ def _computed(found: Any) -> Literal:
     return literal
 
 
-def _literal(found: Any) -> Literal:  # noqa: C901, PLR0912 -- one line a case
+def _literal(found: Any, part: _Part) -> Literal:  # noqa: C901, PLR0912 -- one line a case
     dynamic = found.get("Dyn")
     if isinstance(dynamic, dict):
+        if dynamic.get("Float", 0) is None:
+            return _computed(part)
         if "Int" in dynamic:
-            return Literal(int(dynamic["Int"]), "int")
+            return Literal(_integer(dynamic["Int"]), "int")
         if isinstance(dynamic.get("Float"), (int, float)):
             return Literal(float(dynamic["Float"]), "double")
         if "Str" in dynamic:
@@ -273,18 +368,24 @@ def _literal(found: Any) -> Literal:  # noqa: C901, PLR0912 -- one line a case
         return Literal(bool(value), "bool")
     if kind == "String" and isinstance(value, str):
         return Literal(value, "text")
-    if kind in ("Float32", "Float64") and isinstance(value, (int, float)):
-        return Literal(float(value), "double")
-    if kind.startswith(("Int", "UInt")) and isinstance(value, int):
-        return Literal(value, "int")
-    if kind == "Binary" and isinstance(value, list):
+    if kind in ("Float32", "Float64"):
+        return _computed(part) if value is None else Literal(float(value), "double")
+    if kind.startswith(("Int", "UInt")) and isinstance(value, (int, bytes)):
+        return Literal(_integer(value), "int")
+    if kind == "Binary" and isinstance(value, (list, bytes)):
         return Literal(bytes(value), "blob")
     if kind == "Date":
         return Literal(value, "date")
     if kind == "Decimal":
-        digits = tuple(int(digit) for digit in str(abs(value[0])))
-        return Literal(Decimal((int(value[0] < 0), digits, -value[2])), "decimal")
+        whole = _integer(value[0])
+        digits = tuple(int(digit) for digit in str(abs(whole)))
+        return Literal(Decimal((int(whole < 0), digits, -value[2])), "decimal")
     if kind == "Datetime" and value[1] in ("Microseconds", "Milliseconds"):
         micros = value[0] * (1000 if value[1] == "Milliseconds" else 1)
         return Literal(micros, "timestamp" if value[2] is None else "timestamptz")
     raise _Beyond
+
+
+def _integer(value: int | bytes) -> int:
+    """A number; in the binary form, one of 128 bits is bytes."""
+    return value if isinstance(value, int) else int.from_bytes(value, "big", signed=True)

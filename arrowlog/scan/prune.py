@@ -7,14 +7,15 @@ does no mask at all. Masks go together by Kleene logic: in `Every` one TRUE is e
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal
 
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.errors import InvalidRequest
+from arrowlog.fork_safety import pl, polars_is_stranded
 from arrowlog.log.arrays import FALSE, TRUE, array_of, flags, null, number, same, scalar
 from arrowlog.scan.engine import evaluate
 from arrowlog.scan.normal import (
@@ -253,9 +254,17 @@ def _places(values: pa.Array, among: pa.Array, side: Literal["left", "right"]) -
     """Where bounds stand among sorted values; null for an unknown one."""
     if not pa.types.is_decimal(values.type):
         return pc.search_sorted(values, among, side=side)
+    if polars_is_stranded():
+        return _search_each(values.to_pylist(), among.to_pylist(), side)
     known = pl.Series(pl.from_arrow(values))  # Arrow has no search among decimals
     found = known.search_sorted(pl.Series(pl.from_arrow(among)), side=side).to_arrow()
     return pc.if_else(pc.is_valid(among), found, null(found.type))
+
+
+def _search_each(values: list[Any], among: list[Any], side: str) -> pa.Array:
+    search = bisect_left if side == "left" else bisect_right
+    places = [None if value is None else search(values, value) for value in among]
+    return array_of(places, pa.int64())
 
 
 def _none_of(test: OneOf, columns: Columns, kind: pa.DataType, *, sane: bool) -> pa.Array | None:
@@ -285,8 +294,18 @@ def _text(test: Compare, columns: Columns) -> pa.Array | None:
 def _above(value: str, high: pa.Array) -> pa.Array:
     """Where a text is above every row: above high, and not what high may have been cut from."""
     below = pc.less(high, scalar(value, pa.string()))
-    prefixes = array_of([value[:length] for length in range(len(value) + 1)], pa.string())
-    return pc.and_kleene(below, pc.invert(pc.is_in(high, value_set=prefixes)))
+    return pc.and_kleene(below, pc.invert(begins_with(value, high)))
+
+
+def begins_with(value: str, texts: pa.Array) -> pa.Array:
+    """Which of the texts a value begins with; FALSE for null.
+
+    Only prefixes as long as one of the texts are made: all of them take memory that grows with the
+    square of the value's length.
+    """
+    lengths = pc.unique(pc.utf8_length(texts)).to_pylist()
+    prefixes = [value[:length] for length in lengths if length is not None and length <= len(value)]
+    return pc.is_in(texts, value_set=array_of(prefixes, pa.string()))
 
 
 def _begins(test: Begins, columns: Columns) -> pa.Array | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.log.arrays import FALSE, array_of, scalar
+from arrowlog.log.arrays import FALSE, scalar
 from arrowlog.scan.normal import (
     NOT_COMPARABLE,
     NOT_PRUNABLE,
@@ -22,7 +22,7 @@ from arrowlog.scan.normal import (
     Unknown,
     without_nan,
 )
-from arrowlog.scan.prune import dropped
+from arrowlog.scan.prune import begins_with, dropped
 from arrowlog.scan.tree import columns_of
 from arrowlog.state.safe import has_nan, high_of, low_of
 
@@ -116,6 +116,5 @@ def _bounds(
         return where(missing, NO_STATISTICS, NAN)
     value = test.prefix if isinstance(test, Begins) else getattr(test, "down", None)
     if pa.types.is_string(kind) and not falling and isinstance(value, str):
-        prefixes = array_of([value[:length] for length in range(len(value) + 1)], pa.string())
-        return where(pc.is_in(high, value_set=prefixes), TRUNCATED, found)
+        return where(begins_with(value, high), TRUNCATED, found)
     return found

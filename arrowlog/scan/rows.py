@@ -7,21 +7,25 @@ rest is evaluated by DuckDB on what the reader gives.
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.errors import InvalidRequest, LogCorrupt
+from arrowlog.errors import ArrowlogError, InvalidRequest, LogCorrupt
+from arrowlog.fork_safety import require_polars
 from arrowlog.log.arrays import number, same
-from arrowlog.scan.filters import to_arrow
+from arrowlog.scan.engine import known
+from arrowlog.scan.filters import pushed_down
 from arrowlog.scan.predicate import Predicate, matching
-from arrowlog.scan.spelling import Spellings, finer
-from arrowlog.scan.tree import TRUE, Call, columns_of, conjuncts
+from arrowlog.scan.read_errors import ReadFailures
+from arrowlog.scan.spelling import Spellings
+from arrowlog.scan.tree import TRUE, Call, columns_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import polars as pl
     import pyarrow.dataset as ds
@@ -47,6 +51,7 @@ class Rows:
     partition_columns: tuple[str, ...]
     predicate: Predicate
     files: pa.Table = field(repr=False)
+    version: int
     options: Mapping[str, Any] = field(repr=False, default_factory=dict)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -57,15 +62,20 @@ class Rows:
         ) as out:
             out.write_table(self.files.combine_chunks())
         given = (self.root, self.schema, self.partition_columns, self.predicate)
-        return _unpickled, (*given, sink.getvalue().to_pybytes())
+        return _unpickled, (*given, sink.getvalue().to_pybytes(), self.version)
 
     def dataset(self) -> ds.Dataset:
-        """An Arrow dataset of the rows; in memory, if Arrow cannot find them by itself."""
+        """An Arrow dataset of the rows; in memory, if Arrow cannot find them by itself.
+
+        `DataFileError` if the footer of a file cannot be read: all footers are read here.
+        """
         import pyarrow.dataset as ds
+
+        from arrowlog.scan.dataset import RowDataset
 
         found = self._found()
         if self._arrow_can(found):
-            return found.dataset
+            return RowDataset.of(found.dataset, lambda: self._explained(found.fragments))
         return ds.dataset(pa.Table.from_batches(self._batches(found), self.schema))
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -86,6 +96,7 @@ class Rows:
 
     def to_polars(self) -> pl.LazyFrame:
         """A lazy frame: nothing is read before it is collected, and then only what it needs."""
+        require_polars("Reading rows with polars")
         import polars as pl
         from polars.io.plugins import register_io_source
 
@@ -121,17 +132,45 @@ class Rows:
                 )
 
     def to_duckdb(self, connection: Any) -> Any:
-        """A relation on the user's own connection, read when it is asked for something."""
+        """A relation on the user's own connection, read when it is asked for something.
+
+        `DataFileError` if the footer of a file cannot be read. What fails later is raised by DuckDB
+        as its own exception, whose text has the words of ours.
+        """
+        from arrowlog.scan.dataset import DuckRows
+
         found = self._found()
         if self._arrow_can(found):
-            return connection.from_arrow(found.dataset)
+            rows = DuckRows.of(found.dataset, lambda: self._explained(found.fragments))
+            return connection.from_arrow(rows)
         matching(self.predicate, self.schema.empty_table())  # refuse now what cannot be evaluated
         return connection.from_arrow(_Stream(self))
 
     def _arrow_can(self, found: _Found) -> bool:
         """Whether a dataset of Arrow has the rows: all of the predicate, and every column."""
         names = Spellings(self.schema, self.partition_columns)
-        return found.rest is None and not names.any(found.fragments)
+        with self._explained(found.fragments):
+            odd = names.any(list(found.fragments.values()))
+            self._failures().check_types(found.fragments)
+        return found.rest is None and not odd
+
+    def _failures(self) -> ReadFailures:
+        return ReadFailures(
+            self.root, self.options, self.version, self.schema, self.partition_columns
+        )
+
+    @contextmanager
+    def _explained(self, fragments: Mapping[str, ds.Fragment]) -> Iterator[None]:
+        """Raise errors of ours for whatever reading some files leads to."""
+        try:
+            yield
+        except ArrowlogError:
+            raise
+        except Exception as error:
+            found = self._failures().explained(error, fragments)
+            if found is error:
+                raise
+            raise found from None  # an engine's words may hold what no message may show
 
     def _found(self) -> _Found:
         """The files with what Arrow can filter, and what is left of the predicate."""
@@ -143,30 +182,28 @@ class Rows:
         )
         system, base = filesystem(self.root, self.options)
         fragments = self._fragments(form, system, base)
-        whole: ds.Dataset = ds.FileSystemDataset(fragments, self.schema, form, filesystem=system)
-        if self.predicate.source is not None:
-            return _Found(whole, self.predicate, fragments)
+        whole: ds.Dataset = ds.FileSystemDataset(
+            list(fragments.values()), self.schema, form, filesystem=system
+        )
         if self.predicate.tree == TRUE:
             return _Found(whole, None, fragments)
-        parts = conjuncts(self.predicate.tree)
-        said = [to_arrow(part, self.schema) for part in parts]
-        rest = [part for part, filter_ in zip(parts, said, strict=True) if filter_ is None]
+        said, rest = pushed_down(self.predicate.tree, self.schema)
         for filter_ in said:
-            whole = whole if filter_ is None else whole.filter(filter_)
+            whole = whole.filter(filter_)
         return _Found(whole, _predicate(rest) if rest else None, fragments)
 
-    def _fragments(self, form: ds.FileFormat, system: Any, base: str) -> list[ds.Fragment]:
+    def _fragments(self, form: ds.FileFormat, system: Any, base: str) -> dict[str, ds.Fragment]:
         self._check_readable()
         codes, combinations = self._combinations()
         promises = [self._promise(values) for values in combinations]
-        return [
-            form.make_fragment(
+        return {
+            key: form.make_fragment(
                 key if _elsewhere(key) else f"{base}/{key}",
                 system,
                 partition_expression=promises[code],
             )
             for key, code in zip(self.files["key"].to_pylist(), codes, strict=True)
-        ]
+        }
 
     def _combinations(self) -> tuple[list[int], list[list[pa.Scalar]]]:
         """Which combination of partition values each file has, and what they are.
@@ -207,48 +244,57 @@ class Rows:
 
     def _batches(self, found: _Found, names: list[str] | None = None) -> Iterator[pa.RecordBatch]:
         wanted = list(self.schema.names) if names is None else names
+        # Not around `yield`: what the caller does with a batch is no failed read.
+        batches = self._read(found, wanted)
+        while True:
+            with self._explained(found.fragments):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch
+
+    def _read(self, found: _Found, wanted: list[str]) -> Iterator[pa.RecordBatch]:
         rest = found.rest
         needed = wanted if rest is None else [*wanted, *sorted(rest.columns - set(wanted))]
         spellings = Spellings(self.schema, self.partition_columns)
         scanner = found.dataset.scanner(columns=needed, batch_size=_BATCH_ROWS)
-        for tagged in self._named(scanner.scan_batches(), found.fragments):
-            if spellings.of(tagged.fragment):
-                continue  # Arrow has not found its columns
-            if rest is None:
-                yield tagged.record_batch.select(wanted)
-                continue
-            table = pa.Table.from_batches([tagged.record_batch])
-            yield from table.filter(matching(rest, table)).select(wanted).to_batches()
-        for fragment in found.fragments:
+        batches = (
+            tagged.record_batch
+            for tagged in scanner.scan_batches()
+            if not spellings.of(tagged.fragment)  # else Arrow has not found its columns
+        )
+        if rest is None:
+            yield from (batch.select(wanted) for batch in batches)
+        else:
+            for table in _gathered(batches):
+                yield from table.filter(matching(rest, table)).select(wanted).to_batches()
+        for fragment in found.fragments.values():
             if spellings.of(fragment):
                 for table in spellings.tables(fragment):
                     right = table.filter(matching(self.predicate, table))
                     yield from right.select(wanted).to_batches()
 
-    def _named(self, batches: Iterator[Any], fragments: Sequence[Any]) -> Iterator[Any]:
-        """Batches; if a time does not fit into the table's type, the file is named."""
-        try:
-            yield from batches
-        except pa.ArrowInvalid as error:
-            if "lose data" not in str(error):
-                raise
-            for fragment in fragments:
-                name = finer(fragment.physical_schema, self.schema)
-                if name is not None:
-                    raise InvalidRequest(
-                        f"{fragment.path}: {name} has times between two microseconds, which the"
-                        " table's type does not have.",
-                        next="Write the file anew with microseconds.",
-                    ) from None
-            raise
+
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Batches put together: to plan a long condition costs more than to read a small batch."""
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in batches:
+        held.append(batch)
+        rows += batch.num_rows
+        if rows >= _BATCH_ROWS:
+            yield pa.Table.from_batches(held)
+            held, rows = [], 0
+    if held:
+        yield pa.Table.from_batches(held)
 
 
 class _Found(NamedTuple):
-    """Files as Arrow reads them, what is left of the predicate, and the files one by one."""
+    """Files as Arrow reads them, what is left of the predicate, and the files by key."""
 
     dataset: ds.Dataset
     rest: Predicate | None
-    fragments: list[ds.Fragment]
+    fragments: dict[str, ds.Fragment]
 
 
 class _Stream:
@@ -269,14 +315,15 @@ def _unpickled(
     partition_columns: tuple[str, ...],
     predicate: Predicate,
     data: bytes,
+    version: int,
 ) -> Rows:
     with pa.ipc.open_stream(data) as reader:
-        return Rows(root, schema, partition_columns, predicate, reader.read_all())
+        return Rows(root, schema, partition_columns, predicate, reader.read_all(), version)
 
 
 def _predicate(parts: Sequence[Node]) -> Predicate:
     tree = parts[0] if len(parts) == 1 else Call("and", tuple(parts))
-    return Predicate(tree, columns_of(tree), understood=True)
+    return Predicate(tree, columns_of(tree), understood=known(tree))
 
 
 def filesystem(root: str, options: Mapping[str, Any]) -> tuple[Any, str]:

@@ -42,6 +42,9 @@ _CASTS = ("BIGINT", "BOOLEAN", "DOUBLE", "FLOAT", "INT", "SMALLINT", "STRING", "
 _RANGES = ("in", "between", "like", "ilike", "rlike", "regexp", "glob", "similar", "~", "!~", "^@")
 _CLOCK = {"current_date": "date", "current_timestamp": "timestamptz", "localtimestamp": "timestamp"}
 _CLOCK_CALLS = {"now": "timestamptz", "today": "date", "curdate": "date", "getdate": "timestamptz"}
+# Operators of the tree whose names can be called like functions.
+_ARGUMENTS = {"like": (2, 3), "ilike": (2, 3), "glob": (2, 2), "element": (2, 2)}
+_ARGUMENTS |= {"negative": (1, 1), "interval": (1, 1)}
 _DAY_MICROS = 86_400_000_000
 _DEPTH_MAX = 60
 _DIGITS_MAX = 1000
@@ -376,6 +379,9 @@ class _Parser:
         if self._peek.key == "*" or name in _AGGREGATES:
             why = f"{name} looks at many rows; aggregates are no condition on a row"
             raise wrong(token.start, why)
+        least, most = _ARGUMENTS.get(name, (0, len(args)))
+        if not least <= len(args) <= most:
+            raise wrong(token.start, f"{name} does not take {len(args)} arguments")
         if name.upper() in _CASTS and len(args) == 1:
             return Call("cast", args, TYPES[name.upper()])
         if not args and (name in _CLOCK_CALLS or name in _CLOCK):

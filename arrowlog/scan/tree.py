@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -50,10 +50,15 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A part of a polars or pyarrow expression that has no equal here. It is never pruned by."""
+    """A part of a polars or pyarrow expression that has no equal here: a condition, or a value.
+
+    It is never pruned by. `source` is the expression of that part alone, which its own engine
+    evaluates; None if no engine here can.
+    """
 
     text: str
     columns: frozenset[str]
+    source: Any = field(default=None, repr=False, compare=False)
 
 
 Node = Column | Literal | Call | Foreign

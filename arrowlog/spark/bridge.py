@@ -21,8 +21,10 @@ import java.io.DataInputStream;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.function.BiFunction;
+import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FileStatus;
 import org.apache.hadoop.fs.Path;
+import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.BasePredicate;
 import org.apache.spark.sql.catalyst.expressions.Expression;
@@ -30,6 +32,8 @@ import org.apache.spark.sql.catalyst.expressions.Predicate$;
 import org.apache.spark.sql.execution.datasources.FileIndex;
 import org.apache.spark.sql.execution.datasources.FileStatusWithMetadata;
 import org.apache.spark.sql.execution.datasources.PartitionDirectory;
+import org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat;
+import org.apache.spark.sql.sources.Filter;
 import org.apache.spark.sql.types.StructType;
 import scala.collection.immutable.Seq;
 
@@ -132,6 +136,51 @@ public class ArrowlogFileIndex implements FileIndex {
     }
     return made;
   }
+
+  public static Object format(Object floats) { return new ArrowlogParquetFormat((List) floats); }
+
+  // How many filters of a list the format would hand on to the Parquet reader.
+  public static Object handedOn(Object format, Object filters) {
+    return Integer.valueOf(((ArrowlogParquetFormat) format).without((Seq) filters).size());
+  }
+}
+
+// Spark's Parquet reader without filters on the given columns. The reader function is built by a
+// plain ParquetFileFormat, because tasks deserialize it and do not know this class.
+class ArrowlogParquetFormat extends ParquetFileFormat {
+  private final List floats;
+
+  ArrowlogParquetFormat(List floats) { this.floats = floats; }
+
+  public scala.Function1 buildReaderWithPartitionValues(
+      SparkSession session, StructType data, StructType partition, StructType required,
+      Seq filters, scala.collection.immutable.Map options, Configuration conf) {
+    return new ParquetFileFormat().buildReaderWithPartitionValues(
+        session, data, partition, required, without(filters), options, conf);
+  }
+
+  Seq without(Seq filters) {
+    List kept = new ArrayList();
+    for (int i = 0; i < filters.size(); i++) {
+      Filter filter = (Filter) filters.apply(i);
+      if (!mentions(filter)) {
+        kept.add(filter);
+      }
+    }
+    return scala.jdk.javaapi.CollectionConverters.asScala(kept).toSeq();
+  }
+
+  private boolean mentions(Filter filter) {
+    String[][] references = filter.v2references();
+    for (int i = 0; i < references.length; i++) {
+      for (int j = 0; j < floats.size(); j++) {
+        if (references[i][0].equalsIgnoreCase((String) floats.get(j))) {
+          return true;
+        }
+      }
+    }
+    return false;
+  }
 }
 """
 _LOCK = Lock()
@@ -171,6 +220,17 @@ class Bridge:
     def passing(self, condition: Any, attributes: Any, rows: Any) -> bytes:
         """For which rows a condition is true: a byte each, 0 or 1."""
         return bytes(self._call("passing", condition, attributes, rows))
+
+    def parquet_format(self, floats: Sequence[str]) -> Any:
+        """Spark's Parquet format that pushes no filter on these columns into the Parquet reader."""
+        names = self._jvm.java.util.ArrayList()
+        for name in floats:
+            names.add(name)
+        return self._call("format", names)
+
+    def pushed_count(self, parquet_format: Any, filters: Any) -> int:
+        """How many of some filters such a format pushes into the Parquet reader."""
+        return int(self._call("handedOn", parquet_format, filters))
 
     def directories(self, rows: Any, files: Sequence[Directory]) -> Any:
         """Spark's `PartitionDirectory` for each partition, as a list of Java's."""

@@ -18,7 +18,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.commit.clock import SystemClock
+from arrowlog.clock import SystemClock
 from arrowlog.config import resolve
 from arrowlog.errors import LogCorrupt
 from arrowlog.log.checkpoint import Beside
@@ -191,6 +191,7 @@ def _write(
             with_sums(index, sums, len(columns)),
             state.timestamp,
             state.txns,
+            state.recent,
         )
         broken = state.version in rebuild.listing.parquet_checkpoints
         written = put_manifest(rebuild.store, manifest, own, now, broken=broken)
@@ -209,7 +210,7 @@ def _json(
     first, data, said = _packed(head, 0, state.version, own, "none", 0)
     store.replace(f"{LOG}/{first}", data)
     named = {first: said} | {part["json"]: part["json_sum"] for part in parts}
-    beside = Beside(state.timestamp, state.txns)
+    beside = Beside(state.timestamp, state.txns, state.recent)
     whole = json_manifest(state.version, named, own, beside, now)
     name = json_name(state.version)
     if state.version in rebuild.listing.json_checkpoints:

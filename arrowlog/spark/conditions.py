@@ -16,7 +16,7 @@ import pyarrow as pa
 from arrowlog.scan.bounds import pair_of
 from arrowlog.scan.literals import DAY_MICROS
 from arrowlog.scan.normal import WILD, alike
-from arrowlog.scan.tree import COMPARISONS, Call, Column, Foreign, Literal
+from arrowlog.scan.tree import COMPARISONS, Call, Column, Foreign, Literal, walk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +32,7 @@ _SIGNS = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+_CONDITIONS_MAX = 500  # Spark walks its expressions by recursion, on stacks of half a megabyte
 _DAYS = (-719_162, 2_932_896)  # years 1 to 9999
 
 
@@ -42,6 +43,8 @@ class _Beyond(Exception):
 def to_spark(node: Node, schema: pa.Schema) -> Any | None:
     """The condition; None if Spark would see it differently, or not at all."""
     try:
+        if sum(isinstance(part, Call) for part in walk(node)) > _CONDITIONS_MAX:
+            raise _Beyond
         return _condition(node, schema)
     except _Beyond:
         return None

@@ -25,6 +25,8 @@ LOGGER = logging.getLogger("arrowlog.spark")
 _OURS = ("file://", "local://")
 _S3 = ("s3://", "s3a://", "s3n://")
 _FLOATS = (pa.types.is_floating, pa.types.is_float16)
+# Days and moments are read as they stand in a file, in the calendar of today.
+_OPTIONS = {"datetimeRebaseMode": "CORRECTED", "int96RebaseMode": "CORRECTED"}
 _LOCK = Lock()
 _FOUND: dict[int, tuple[Any, str | None]] = {}  # by gateway: what the look at Spark gave
 _TOLD: set[str] = set()
@@ -49,8 +51,8 @@ def frame_of(place: Place, spark: SparkSession, schema: StructType) -> DataFrame
         partition_schema,
         _java(jvm, schema),
         jvm.scala.Option.empty(),
-        sources.parquet.ParquetFileFormat(),
-        jvm.PythonUtils.toScalaMap(_options(place.snapshot.schema)),
+        _format(place.snapshot.columns.schema, spark),
+        jvm.PythonUtils.toScalaMap(_OPTIONS),
         session,
     )
     return DataFrame(session.baseRelationToDataFrame(relation), spark)
@@ -60,17 +62,19 @@ def _java(jvm: Any, schema: StructType) -> Any:
     return jvm.org.apache.spark.sql.types.DataType.fromJson(json.dumps(schema.jsonValue()))
 
 
-def _options(schema: pa.Schema) -> dict[str, str]:
-    """How files are read: days and moments as they stand there, in the calendar of today.
+def _format(schema: pa.Schema, spark: SparkSession) -> Any:
+    """Spark's Parquet format; it pushes no filter on a column with floats into the Parquet reader.
 
-    Spark would pass over parts of a file by bounds that know nothing of NaN, and lose NaN rows
-    that a condition is true for. Files are still pruned by the log.
+    Parquet's filters on row groups and pages (statistics, column index, dictionary, bloom filter)
+    compare floats by Java's total order or by their bits: -0.0 is not 0.0 there, and NaN is in no
+    maximum. Spark's comparisons differ, and rows would be lost. Spark applies every filter to the
+    rows again, files are pruned by the log, and filters on other columns are pushed as usual.
     """
-    found = {"datetimeRebaseMode": "CORRECTED", "int96RebaseMode": "CORRECTED"}
-    if any(_has_floats(item.type) for item in schema):
-        found["parquet.filter.stats.enabled"] = "false"
-        found["parquet.filter.columnindex.enabled"] = "false"
-    return found
+    floats = [item.name for item in schema if _has_floats(item.type)]
+    if floats:
+        return bridge(spark).parquet_format(floats)
+    sources = spark._jvm.org.apache.spark.sql.execution.datasources  # noqa: SLF001 -- as above
+    return sources.parquet.ParquetFileFormat()
 
 
 def _has_floats(kind: pa.DataType) -> bool:
@@ -115,10 +119,24 @@ def _look(spark: SparkSession) -> str | None:
         status = made.files().apply(0)
         if (status.getPath().toString(), status.getLen()) != ("file:/a b%20c", 7):
             return "this Spark has other file listings"
+        if not _keeps_floats_out(spark):
+            return "this Spark hands filters to its Parquet reader in another form"
     except Exception as error:  # noqa: BLE001 -- whatever is different, rows can be read without
         reason = str(error).split("\n", 1)[0]
         return f"this Spark is not as it is known here ({type(error).__name__}: {reason})"
     return None
+
+
+def _keeps_floats_out(spark: SparkSession) -> bool:
+    """Whether filters that mention a float column are recognized, also inside of a struct."""
+    jvm = spark._jvm  # noqa: SLF001 -- as above
+    sources, filters = jvm.org.apache.spark.sql.sources, jvm.java.util.ArrayList()
+    for name in ("n", "F", "s.f", "`s.x`", "`a b`.f"):
+        filters.add(sources.GreaterThan(name, 1))
+    filters.add(sources.Or(sources.IsNull("n"), sources.LessThan("f", 1.5)))
+    test = bridge(spark)
+    form = test.parquet_format(["f", "s", "a b"])
+    return test.pushed_count(form, jvm.PythonUtils.toSeq(filters).toSeq()) == 2
 
 
 def _unsupported(place: Place, spark: SparkSession, schema: StructType) -> str | None:

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import polars as pl
+from arrowlog.fork_safety import pl
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

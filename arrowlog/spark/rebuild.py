@@ -21,6 +21,7 @@ from arrowlog.errors import ArrowlogWarning, LogCorrupt
 from arrowlog.log.actions import Protocol
 from arrowlog.log.envelope import unwrap
 from arrowlog.log.names import LOG
+from arrowlog.log.recent import RecentCommits
 from arrowlog.log.segment import plan
 from arrowlog.log.store import open_store
 from arrowlog.spark.local import pyspark_sql
@@ -39,7 +40,7 @@ from arrowlog.spark.tasks import (
     unpacked,
 )
 from arrowlog.state.apply import schema_of
-from arrowlog.state.load import list_log
+from arrowlog.state.listing import list_log, list_retired
 from arrowlog.state.parquet import open_checkpoint
 from arrowlog.state.parts import Parts
 from arrowlog.state.snapshot import Report, Snapshot, State
@@ -103,6 +104,7 @@ def _snapshot(spark: SparkSession, rebuild: Rebuild, started: float) -> Snapshot
         adds,
         state.timestamp,
         state.txns,
+        state.recent,
     )
     return Snapshot(whole, rebuild.report((time.perf_counter() - started) * 1000))
 
@@ -201,6 +203,7 @@ class Rebuild:
     def state(self, said: Iterable[Said]) -> State:
         """All of the state but its files. `Damaged` if what it rests on cannot be read."""
         said = sorted(said, key=lambda one: one.run)
+        self._check_current()
         for one in said:
             if one.damaged is not None:
                 raise Damaged(self.segment.checkpoint or 0, one.damaged)
@@ -209,6 +212,7 @@ class Rebuild:
         metadata = None if base is None else base.metadata
         times = [] if base is None or base.timestamp is None else [base.timestamp]
         txns = {} if base is None else dict(base.txns)
+        recent = RecentCommits() if base is None else base.recent
         for one in said:
             protocol = one.protocol or protocol
             metadata = one.metadata or metadata
@@ -216,6 +220,7 @@ class Rebuild:
             for app, step in one.txns.items():
                 if app not in txns or step[0] > txns[app][0]:
                     txns[app] = step
+            recent = recent.followed_by(one.recent)
         version = self.segment.version
         if metadata is None:
             raise LogCorrupt(
@@ -224,7 +229,18 @@ class Rebuild:
             )
         empty = pa.table({"key": pa.nulls(0, pa.string())})
         schema = schema_of(metadata, version)
-        return State(version, protocol, metadata, schema, empty, max(times, default=None), txns)
+        time = max(times, default=None)
+        return State(version, protocol, metadata, schema, empty, time, txns, recent)
+
+    def _check_current(self) -> None:
+        """Refuse what tasks may have read after the commits were deleted and their names reused."""
+        commits = self.segment.commits
+        if commits and list_retired(self.store).overlaps(commits[0][0], commits[-1][0]):
+            raise LogCorrupt(
+                f"versions {commits[0][0]} to {commits[-1][0]} were cleaned up while the cluster"
+                " read them.",
+                next="Try again.",
+            )
 
     def report(self, millis: float) -> Report:
         """What it took."""

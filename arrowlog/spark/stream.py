@@ -36,7 +36,7 @@ from arrowlog.scan.plan import scan
 from arrowlog.spark.frame import read_split
 from arrowlog.spark.types import arrow_schema, fitted
 from arrowlog.state.apply import check_whole, keyed
-from arrowlog.state.load import list_log
+from arrowlog.state.listing import list_log, list_retired
 from arrowlog.state.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -144,7 +144,10 @@ class Commits:
         name = commit_name(version)
         for last in (False, True):
             try:
-                return f"{LOG}/{name}", self._store.get(f"{LOG}/{name}")
+                data = self._store.get(f"{LOG}/{name}")
+                if version in list_retired(self._store):  # the file may be one that does not count
+                    break
+                return f"{LOG}/{name}", data  # noqa: TRY300 -- both ends of the loop are here
             except FileNotFoundError:
                 name = list_log(self._store).commits.get(version, "")
                 if last or not name:

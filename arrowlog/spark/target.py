@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from arrowlog.commit.clock import SystemClock
+from arrowlog.clock import SystemClock
 from arrowlog.commit.write import Target, write_rows
 from arrowlog.config import resolve
 from arrowlog.errors import ArrowlogError, CommitStateUnknown, InvalidRequest, TableNotFound

@@ -6,16 +6,17 @@ import pickle
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.config import Config, resolve
 from arrowlog.errors import LogCorrupt
+from arrowlog.fork_safety import pl
 from arrowlog.log.actions import Metadata, Protocol
 from arrowlog.log.decode import Actions, decode
 from arrowlog.log.envelope import unwrap
 from arrowlog.log.names import LOG
+from arrowlog.log.recent import RecentCommits, unknown_before
 from arrowlog.log.store import open_store
 from arrowlog.log.window import Window
 from arrowlog.state.apply import apply, keyed, live_keys
@@ -79,6 +80,7 @@ class Said:
     metadata: Metadata | None
     timestamp: int | None
     txns: Mapping[str, tuple[int, int]]
+    recent: RecentCommits = field(default_factory=RecentCommits)
     damaged: str | None = None  # why a part of the checkpoint below could not be read
 
 
@@ -88,7 +90,7 @@ def combined(run: Run, job: Job) -> pa.RecordBatch:
         try:
             adds, said = _from_part(run, job), None
         except (LogCorrupt, FileNotFoundError) as error:
-            why = Said(run.number, None, None, None, {}, str(error))
+            why = Said(run.number, None, None, None, {}, damaged=str(error))
             return _batch([(SAID, run.number, pickle.dumps(why), b"")])
         touched = adds.select(["key"])
     else:
@@ -145,7 +147,9 @@ def _from_commits(run: Run, job: Job) -> tuple[pa.Table, pa.Table, Said]:
         actions.extend(decode(window))
     last = run.commits[-1][0]
     nothing = pa.table({"key": pa.nulls(0, pa.string())})
-    base = State(-1, Protocol(), _NOTHING, pa.schema([]), nothing)
+    before = run.commits[0][0] - 1
+    recent = unknown_before(before)
+    base = State(before, Protocol(), _NOTHING, pa.schema([]), nothing, recent=recent)
     state = apply(base, actions, last, store.root).state
     both = [keyed(actions, action, store.root)[0]["key"] for action in ("add", "remove")]
     touched = pa.chunked_array([chunk for keys in both for chunk in keys.chunks], pa.string())
@@ -155,6 +159,7 @@ def _from_commits(run: Run, job: Job) -> tuple[pa.Table, pa.Table, Said]:
         state.metadata if actions.metadata else None,
         state.timestamp,
         state.txns,
+        state.recent,
     )
     adds = state.adds
     adds = adds.drop_columns("seq") if "seq" in adds.column_names else adds

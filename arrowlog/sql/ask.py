@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from threading import RLock, local
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from arrowlog.errors import InvalidRequest, LogCorrupt
+from arrowlog.fork_safety import require_polars
 from arrowlog.log.names import LOG, commit_name
 from arrowlog.log.segment import earliest, plan
 from arrowlog.sql import sheets
 from arrowlog.sql.past import Past
 from arrowlog.sql.sheets import COMMITS
-from arrowlog.state.load import list_log
+from arrowlog.state.listing import list_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +33,11 @@ class Asking:
     def __init__(self, follower: Follower) -> None:
         """Nothing is read yet."""
         self.follower = follower
+        self._start()
+
+    def _start(self) -> None:
+        """Know nothing yet. A child begins anew: connections and locks are its parent's."""
+        self._process = os.getpid()
         self._lock = RLock()
         self._known: tuple[object, Sources] | None = None
         self._mine = local()
@@ -55,6 +62,9 @@ class Asking:
         """What the views are made of; the same as before if there is nothing new."""
         from arrowlog.sql.views import Sources
 
+        require_polars("The history of a table")
+        if self._process != os.getpid():
+            self._start()
         follower = self.follower
         with self._lock:
             version, listing = self._newest()
@@ -135,6 +145,7 @@ class Asking:
         return self._whatever_goes(lambda: self._history(limit, progress))
 
     def _history(self, limit: int | None, progress: Progress | None) -> pa.Table:
+        require_polars("The history of a table")
         past = self.sources().past if limit is None else self.past(*self._newest())
         past.watch = progress
         pieces = past.pieces() if limit is None else past.recent(limit)

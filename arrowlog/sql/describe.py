@@ -12,8 +12,11 @@ from arrowlog.log.arrays import array_of, flags, number, same
 from arrowlog.log.names import LOG
 from arrowlog.log.texts import json_column
 from arrowlog.log.window import LINE_BITS
+from arrowlog.sql.past import gone_is_corrupt
+from arrowlog.sql.sheets import MILLIS, sane
 from arrowlog.state.checkpoint import json_name
-from arrowlog.state.load import list_log, load, read_commits
+from arrowlog.state.listing import list_log
+from arrowlog.state.load import load, read_commits
 
 if TYPE_CHECKING:
     from arrowlog.config import Config
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
 _AT_ONCE = 512
 _TEXT, _LONG, _INT, _FLAG = pa.string(), pa.int64(), pa.int32(), pa.bool_()
 _TIME = pa.timestamp("us", "UTC")
+_MILLIS = pa.field("time", MILLIS)
 SCHEMA = pa.schema(
     [
         ("version", _LONG),
@@ -89,6 +93,11 @@ _MAPS = ("partitionValues", "minValues", "maxValues", "tags", "splitTags")
 
 def describe_log(store: Store, config: Config, *, include_all: bool) -> pa.Table:
     """All actions from the newest checkpoint on, or with `include_all` of every commit there is."""
+    with gone_is_corrupt(store):
+        return _described(store, config, include_all=include_all)
+
+
+def _described(store: Store, config: Config, *, include_all: bool) -> pa.Table:
     listing = list_log(store)
     commits = sorted(listing.commits.items())
     found: list[pa.Table] = [SCHEMA.empty_table()]
@@ -171,7 +180,7 @@ def _rows(action: str, columns: dict[str, Any], count: int) -> pa.Table:
 
 def _cast(column: Any, kind: pa.DataType) -> Any:
     if pa.types.is_timestamp(kind):
-        return pc.cast(pc.cast(column, pa.timestamp("ms", "UTC")), kind)
+        return pc.cast(sane(column, _MILLIS), kind)
     return pc.cast(column, kind)
 
 

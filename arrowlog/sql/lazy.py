@@ -6,7 +6,6 @@ it has pushed down. This one has no files: it calls a function that makes the co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -14,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from pyarrow.fs import LocalFileSystem
 
+from arrowlog.scan.dataset import Scan
 from arrowlog.scan.expressions import from_arrow
 from arrowlog.scan.tree import columns_of
 
@@ -72,18 +72,6 @@ class Lazy(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         except Exception as error:
             self._failed(error)
             raise
-
-
-@dataclass(frozen=True, slots=True)
-class Scan:
-    """What DuckDB asks of a scanner."""
-
-    projected_schema: pa.Schema
-    batches: Callable[[], Iterator[pa.RecordBatch]]
-
-    def to_reader(self) -> pa.RecordBatchReader:
-        """The rows, a batch at a time."""
-        return pa.RecordBatchReader.from_batches(self.projected_schema, self.batches())
 
 
 class Ranges:

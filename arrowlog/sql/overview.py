@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.log.arrays import number
+from arrowlog.log.arrays import number, python_times
 from arrowlog.log.segment import checkpoint_versions
 from arrowlog.look import count_text, html_card, html_table, plain, size_text, text_table
 
@@ -77,9 +77,8 @@ class Overview:
         ]
 
     def _rows(self) -> list[tuple[str, ...]]:
-        rows = self.commits.select(
-            ["version", "timestamp", "operation", "adds", "removes", "bytes", "rows"]
-        ).to_pylist()
+        names = ["version", "timestamp", "operation", "adds", "removes", "bytes", "rows"]
+        rows = python_times(self.commits.select(names)).to_pylist()
         return [
             (
                 str(row["version"]),

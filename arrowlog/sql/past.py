@@ -11,15 +11,15 @@ import os
 import shutil
 import tempfile
 import weakref
+from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import RLock
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.errors import LogCorrupt
+from arrowlog.fork_safety import ForkSafeLock, pl
 from arrowlog.log.actions import FIELDS
 from arrowlog.log.arrays import number
 from arrowlog.log.names import LOG
@@ -72,6 +72,19 @@ def line_of(seq: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.bit_wise_and(seq, number((1 << LINE_BITS) - 1))
 
 
+@contextmanager
+def gone_is_corrupt(store: Store) -> Iterator[None]:
+    """Raise `LogCorrupt` for a commit that is in the listing and cannot be found."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise LogCorrupt(
+            "it was listed, and is gone.",
+            next="A clean-up may have taken it meanwhile; ask again.",
+            file=str(error).removeprefix(f"{store.root}/"),
+        ) from error
+
+
 class Past:
     """What the log of a table says from its earliest readable version on.
 
@@ -95,7 +108,7 @@ class Past:
         self.holes = [v for v in here if v not in listing.commits]
         self.watch: Callable[[int, int], None] | None = None
         self.failure: Exception | None = None  # what went wrong while DuckDB was asking
-        self._lock = RLock()
+        self._lock = ForkSafeLock(self._after_torn_fork)
         self._blocks: dict[int, list[Piece]] = {}
         self._held = 0
         self._folder: str | None = None
@@ -137,15 +150,12 @@ class Past:
         yield from self._read(self.commits[max(0, len(self.commits) - count) :])
 
     def _read(self, commits: Sequence[tuple[int, str]]) -> Iterator[Piece]:
-        try:
+        with gone_is_corrupt(self.store):
             for actions in stream(self.store, self.config, commits):
                 yield _piece(actions, self.store.root)
-        except FileNotFoundError as error:
-            raise LogCorrupt(
-                "it was listed, and is gone.",
-                next="A clean-up may have taken it meanwhile; ask again.",
-                file=str(error).removeprefix(f"{self.store.root}/"),
-            ) from error
+
+    def _after_torn_fork(self) -> None:
+        self._written = None
 
     def written(self, version: int) -> int | None:
         """When the file of a commit was written, by the store's clock; one listing for all."""

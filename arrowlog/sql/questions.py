@@ -44,15 +44,27 @@ class Questions:
 
         There are the views `commits`, `actions`, `adds`, `removes`, `skips`, `metadata`,
         `protocols`, `checkpoints`, `files`, `file_lifetimes`, `coverage`, and `files_at(version)`.
+
+        A query can do what DuckDB can: read and write any file of this user (`read_csv`, `COPY`,
+        `ATTACH`), load extensions and reach the network. Open the table with
+        `options={"history.sandbox": True}` where queries come from elsewhere. What is wrong with a
+        query raises here; what is wrong with the log raises when the relation is looked at, as
+        DuckDB's exception with the words of ours. `query` raises ours.
         """
         return self._asking.sql(query)
 
     def query(self, query: str, *, progress: Callable[[int, int], None] | None = None) -> pa.Table:
-        """The same, worked out now. What is wrong with the query or the log is an error of ours."""
+        """The same, worked out now. What is wrong with the query or the log is an error of ours.
+
+        As `sql`, it reaches any file unless `history.sandbox` is set.
+        """
         return self._asking.query(query, progress)
 
     def connect(self) -> Any:
-        """A DuckDB connection of your own with the same views, as the log is now."""
+        """A DuckDB connection of your own with the same views, as the log is now.
+
+        It reaches any file unless `history.sandbox` is set, and raises DuckDB's exceptions.
+        """
         return self._asking.connect()
 
     def overview(self, commits: int = 5) -> Overview:

@@ -10,10 +10,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from arrowlog.fork_safety import pl
 from arrowlog.log.actions import REMOVE, SKIP, Kind
 from arrowlog.log.arrays import array_of, null, scalar
 from arrowlog.log.lines import flatten

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.errors import ArrowlogError, InvalidRequest
+from arrowlog.fork_safety import keep_through_forks, pl
 from arrowlog.log.arrays import array_of, flags, same
 from arrowlog.log.names import CHECKPOINTS, LOG, POINTER, part_of
 from arrowlog.log.schema import from_spark
@@ -199,7 +200,7 @@ class Asked:
     def __init__(self, sources: Sources) -> None:
         """Defines the views that need no schema; the others when a query names one of them."""
         self.sources = sources
-        self.connection = _connection()
+        self.connection = _connection(sandbox=sources.past.config.history_sandbox)
         self._whole = False
         self._register(sources.plain())
 
@@ -302,8 +303,6 @@ def _held(past: Past, at: Callable[[int], Snapshot]) -> tuple[pa.Table, pa.Table
 
 def _backwards(count: int) -> pa.Array:
     """-1, -2, …: numbers of lines that are in no file."""
-    import polars as pl
-
     return pl.int_range(-1, -1 - count, -1, eager=True).to_arrow()
 
 
@@ -357,16 +356,24 @@ def _coverage(past: Past) -> pa.Table:
     return pa.table(arrays, schema=_COVERAGE)
 
 
-def _connection() -> Any:
+def _connection(*, sandbox: bool) -> Any:
+    """A connection to nothing but memory; in a sandbox, with no way out of it.
+
+    The views stay: what Python has registered is no external access.
+    """
     import duckdb
 
     spill = os.path.join(tempfile.gettempdir(), f"arrowlog-duckdb-{uuid.uuid4().hex[:12]}")
     connection = duckdb.connect(":memory:", config={"temp_directory": spill})
     connection.execute("SET TimeZone = 'UTC'")
+    if sandbox:
+        connection.execute("SET enable_external_access = false")
+        connection.execute("SET lock_configuration = true")
     if not _OPEN:
         atexit.unregister(_close_all)
         atexit.register(_close_all)
     _OPEN.add(connection)
+    keep_through_forks(connection)
     return connection
 
 
@@ -374,6 +381,10 @@ def _close_all() -> None:
     """What is still open at the end of the program is closed first: DuckDB complains otherwise."""
     for connection in list(_OPEN):
         connection.close()
+
+
+if hasattr(os, "register_at_fork"):  # those of the parent must not be closed in a child
+    os.register_at_fork(after_in_child=_OPEN.clear)
 
 
 def _definitions(past: Past, types: Types) -> list[str]:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.errors import LogCorrupt, UnsupportedProtocol
+from arrowlog.fork_safety import pl, polars_is_stranded
 from arrowlog.log.actions import Protocol
 from arrowlog.log.arrays import scalar
 from arrowlog.log.encode import CHECKSUM
 from arrowlog.log.infos import info_of_row
 from arrowlog.log.match import octets_of
+from arrowlog.log.recent import RECENT_MAX, RecentCommits, unknown_before
 from arrowlog.log.schema import from_spark
 from arrowlog.log.window import LINE_BITS
 from arrowlog.state import replay
@@ -84,12 +86,13 @@ def apply(
         _check_paths(actions, adds, root)
     removes, _ = keyed(actions, "remove", root)
     timestamp, txns = _clock(base, actions, infos)
+    recent = _recent(base, actions, infos, version)
     if base is not None and isinstance(base.source, Deferred) and not base.source.loaded:
         kept, live = _survivors(base.source.tail["key"], adds, removes)
         fresh = adds if live is None else adds.filter(live)
         touched = pa.chunked_array([*adds["key"].chunks, *removes["key"].chunks], pa.string())
         later = base.source.after(version, kept, fresh, touched)
-        state = State(version, protocol, metadata, schema, later, timestamp, txns)
+        state = State(version, protocol, metadata, schema, later, timestamp, txns, recent)
         return Change(state, None, fresh, touched)
     before = pa.chunked_array([], pa.string()) if base is None else base.adds["key"]
     kept, live = _survivors(before, adds, removes)
@@ -97,7 +100,7 @@ def apply(
     if base is not None:
         stay = base.adds if kept is None else base.adds.filter(kept)
         whole = compact(pa.concat_tables([stay, fresh], promote_options="default"))
-    state = State(version, protocol, metadata, schema, whole, timestamp, txns)
+    state = State(version, protocol, metadata, schema, whole, timestamp, txns, recent)
     return Change(state, kept, fresh)
 
 
@@ -115,9 +118,10 @@ def _info_rows(actions: Actions) -> list[tuple[int, Info]]:
     """The commitInfos that were decoded as columns, one a commit. Counts are checked apart."""
     found = []
     for table in actions.tables["commitInfo"]:
-        known = [name for name in ("timestamp", "txn") if name in table.column_names]
-        rows = table.select(["seq", *known]).to_pylist()
-        found += [(row["seq"], info_of_row(row.get("timestamp"), row.get("txn"))) for row in rows]
+        known = [name for name in ("timestamp", "txn", "txnId") if name in table.column_names]
+        for row in table.select(["seq", *known]).to_pylist():
+            info = info_of_row(row.get("timestamp"), row.get("txn"), row.get("txnId"))
+            found.append((row["seq"], info))
     return found
 
 
@@ -196,6 +200,8 @@ def _survivors(
 
     A few files that are all new are looked up right here: polars takes longer to start than that.
     """
+    if polars_is_stranded():
+        return replay.survivors_without_polars(before, adds, removes)
     key = adds["key"]
     if removes.num_rows == 0 and len(key) <= _FEW and _text(key).n_unique() == len(key):
         if not len(before):
@@ -240,7 +246,9 @@ def live_keys(adds: pa.Table, root: str, version: int, *, outside: bool) -> pa.T
 def _with_keys(table: pa.Table, root: str) -> tuple[pa.Table, bool]:
     path = table["path"]
     suspect = _mentions(path, ":/", "..") or bool(pc.any(pc.starts_with(path, "/")).as_py())
-    if suspect:
+    if suspect and polars_is_stranded():
+        path = replay.keys_without_polars(path, spellings(root))
+    elif suspect:
         text = pl.Series("path", pl.from_arrow(path), dtype=pl.String).to_frame()
         key = text.select(replay.keys(pl.col("path"), spellings(root))).to_series()
         path = pa.chunked_array([pc.cast(key.to_arrow(), pa.string())])
@@ -253,7 +261,7 @@ def _mentions(texts: pa.ChunkedArray, *needles: str) -> bool:
 
     polars is the fastest for many, and takes longer than that to start.
     """
-    if len(texts) > _FEW:
+    if len(texts) > _FEW and not polars_is_stranded():
         return bool(_text(texts).str.contains_any(list(needles)).any())
     every = octets_of([texts])
     if not any(_may_have(every, *needle.encode()) for needle in needles):
@@ -317,6 +325,24 @@ def _clock(
         if known is None or step.version > known[0]:
             txns[step.appId] = (step.version, actions.versions[seq >> LINE_BITS])
     return max(times, default=None), txns
+
+
+def _recent(
+    base: State | None, actions: Actions, infos: Sequence[tuple[int, Info]], version: int
+) -> RecentCommits:
+    """The ids of the last commits, those of a state's included."""
+    numbers = actions.versions
+    if base is None:
+        known = RecentCommits(numbers[0] if numbers else 0)
+    else:
+        known = base.recent if base.recent.last == base.version else unknown_before(base.version)
+    start = known.last + 1
+    if version - start >= RECENT_MAX:
+        start = version + 1 - RECENT_MAX
+        known = RecentCommits(start)
+    low = bisect_left(numbers, start) << LINE_BITS
+    ids = {numbers[seq >> LINE_BITS]: info.txnId for seq, info in infos if seq >= low}
+    return known.extended([ids.get(v) for v in range(start, version + 1)])
 
 
 def _check_sums(actions: Actions, infos: Sequence[tuple[int, Info]]) -> None:

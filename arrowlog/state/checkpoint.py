@@ -69,7 +69,7 @@ def write_json(
     """
     codec = config.compression_codec if config.checkpoint_compression_enabled else "none"
     level = config.compression_gzip_level
-    beside = Beside(state.timestamp, state.txns)
+    beside = Beside(state.timestamp, state.txns, state.recent)
     name = json_name(state.version)
     packing = Packing(codec, level)
     packing.write(opening(state.version, state.protocol, state.metadata, beside))
@@ -113,7 +113,7 @@ def _write_parts(
             packing = Packing(codec, config.compression_gzip_level)
     if packing.plain_size:
         size += finish(packing)
-    beside = Beside(state.timestamp, state.txns)
+    beside = Beside(state.timestamp, state.txns, state.recent)
     data = manifest(state.version, parts, short, beside, now_ms)
     name = json_name(state.version)
     _put(store, f"{LOG}/{name}", data, broken=broken)

@@ -21,6 +21,7 @@ from arrowlog.errors import LogCorrupt
 from arrowlog.log.encode import metadata_fields, protocol_fields
 from arrowlog.log.envelope import crc32
 from arrowlog.log.lines import read_metadata, read_protocol
+from arrowlog.log.recent import RecentCommits
 from arrowlog.log.store import Stat
 from arrowlog.state.apply import check_readable, schema_of
 from arrowlog.state.deferred import Deferred
@@ -29,7 +30,7 @@ from arrowlog.state.snapshot import Report, Snapshot, State
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_MAGIC = b"arrowlog copy 1 "  # changes with the form of the copy or of what is decoded
+_MAGIC = b"arrowlog copy 2 "  # changes with the form of the copy or of what is decoded
 _HEAD = 64  # so that what follows is aligned for Arrow
 _PREFIXES = ("adds.", "files.")
 _BROKEN = (OSError, ValueError, KeyError, TypeError, pa.ArrowException, msgspec.MsgspecError)
@@ -62,6 +63,7 @@ class _Said(msgspec.Struct):
     metaData: msgspec.Raw  # noqa: N815 -- as in the log
     timestamp: int | None
     txns: dict[str, tuple[int, int]]
+    recent: tuple[int, list[str | None]]
     name: str
     size: int
     tag: str
@@ -95,6 +97,7 @@ class Copies:
             msgspec.Raw(msgspec.json.encode(metadata_fields(state.metadata))),
             state.timestamp,
             dict(state.txns),
+            (state.recent.first, list(state.recent.txn_ids)),
             copy.mark.name,
             stat.size,
             stat.tag,
@@ -178,6 +181,7 @@ def _read(buffer: pa.Buffer, root: str) -> Copy | None:
         adds,
         said.timestamp,
         said.txns,
+        RecentCommits(said.recent[0], tuple(said.recent[1])),
     )
     mark = Mark(said.version, said.name, Stat(said.size, -1, said.tag))
     return Copy(Snapshot(state, Report(said.version, "copy"), files), mark, said.folder)

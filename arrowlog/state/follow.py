@@ -9,18 +9,28 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from threading import RLock, Thread
+from threading import Thread
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
+from arrowlog.clock import COUNTS_SUSPENSION, boottime
 from arrowlog.config import resolve
-from arrowlog.errors import ArrowlogError, InvalidRequest, LogCorrupt
+from arrowlog.errors import ArrowlogError, InvalidRequest
+from arrowlog.fork_safety import ForkSafeLock
 from arrowlog.log.names import LOG, POINTER, commit_name, read_listing
 from arrowlog.log.segment import earliest, plan
 from arrowlog.state.cache import Cache
 from arrowlog.state.checkpoint import read_pointer
 from arrowlog.state.copies import Copies, Copy, Mark
-from arrowlog.state.load import follow, list_log, list_recent, load
+from arrowlog.state.listing import (
+    TRUST_SECONDS,
+    check_current,
+    list_log,
+    list_recent,
+    list_retired,
+    without_retired,
+)
+from arrowlog.state.load import follow, gone, load
 from arrowlog.state.travel import version_at
 
 if TYPE_CHECKING:
@@ -73,7 +83,7 @@ class Follower:
         self.looks = 0  # how often the store was asked for the newest version
         self._mark: Mark | None = None
         self._pointer: Stat | None = None  # one that leads to nothing new
-        self._lock = RLock()
+        self._lock = ForkSafeLock(self._after_torn_fork)
         self._cache = Cache(_seconds(config))
         self._refreshing: Thread | None = None
         self._listing: Listing | None = None
@@ -123,7 +133,7 @@ class Follower:
 
     def _list_from_now(self) -> None:
         """Note when the log was looked at, and what its folder was like, before it is listed."""
-        self._listed = time.monotonic()
+        self._listed = boottime()
         wanted = self._copies is not None and self.store.cheap_stat
         found = self.store.stat(LOG) if wanted else None
         # Times are coarse: a folder that has just changed may change again in the same instant.
@@ -167,17 +177,22 @@ class Follower:
             newest = plan(listing, None).version
             first = earliest(listing, newest)
             try:
-                return version_at(self.store, listing, self.config, first, newest, millis)
+                version = version_at(self.store, listing, self.config, first, newest, millis)
+                commits = sorted(listing.commits.items())
+                observed = listing.observed if self._recent(listing.observed) else float("-inf")
+                check_current(self.store, commits, observed)
             except FileNotFoundError as error:  # a clean-up may be at work
                 if last:
-                    raise _gone(error) from None
+                    raise gone(error) from None
+            else:
+                return version
         raise AssertionError  # the loop either returns or raises
 
     def at(self, version: int, *, strict: bool | None = None) -> Snapshot:
         """The table at a version."""
         if isinstance(version, bool) or not isinstance(version, int) or version < 0:
             raise InvalidRequest(f"{version!r} is not a version.", next="Versions are 0, 1, 2, …")
-        now = time.monotonic()
+        now = boottime()
         with self._lock:
             found = self._at_hand(version, now)
             self._cache.version.note(hit=found is not None)
@@ -211,16 +226,19 @@ class Follower:
         if served is not None:
             return served
         with self._lock:
+            started = boottime()  # what the store says from here on was true no earlier
             self._cache.listing.note(hit=False)
             known = self._whole(strict) and self.config.cache_enabled and self._catch_up()
             self._cache.answered(hit=known)
             if not known:
                 self._cache.clear()  # it may be another table, even if it says the same id
+                listed_before = self._listing is not None
                 self._reload(strict=strict)
-                self._catch_up()
+                if not self._catch_up() and listed_before:
+                    self._reload(strict=strict)  # the constructor's listing is out of date
             assert self.latest is not None
             self._settle(self.latest.metadata)
-            self.asked = time.monotonic()
+            self.asked = started
             self.outdated = False
             self.looks += 1
             self._save()
@@ -234,7 +252,7 @@ class Follower:
 
     def _served(self, staleness: float) -> Snapshot | None:
         """The last answer, if it is young enough. No lock: who refreshes it may wait for long."""
-        age, latest = time.monotonic() - self.asked, self.latest
+        age, latest = boottime() - self.asked, self.latest
         stale = min(staleness, self._cache.seconds)
         if latest is None or stale <= 0 or age > stale or self.outdated:
             return None
@@ -268,6 +286,10 @@ class Follower:
     def _refresh_quietly(self) -> None:
         with suppress(ArrowlogError):  # who asks next without patience is told
             self.newest()
+
+    def _after_torn_fork(self) -> None:
+        self.latest = self._mark = self._pointer = None
+        self._cache.clear()
 
     def forget(self) -> None:
         """Read everything anew next time."""
@@ -303,14 +325,30 @@ class Follower:
         """Whether the commit by which the log is known stands, where that is cheap to tell."""
         return self._mark is not None and self.stands(self._mark)
 
-    def overtaken(self, version: int) -> bool:
-        """Whether there is a checkpoint beyond a version, where that is cheap to tell.
+    def _recent(self, observed: float) -> bool:
+        """Whether nothing can have been committed and deleted since a moment."""
+        trusted = COUNTS_SUSPENSION and self.config.commit_verify != "always"
+        return trusted and boottime() - observed <= TRUST_SECONDS
 
-        Then the commits that follow may have been taken away, and where they were nothing must be
-        put: `truncate_history` waits for nobody.
+    def dropped(self) -> bool:
+        """Whether the commit by which the log is known is gone, and clean-up has not deleted it."""
+        mark = self._mark
+        if mark is None or self.stands(mark):
+            return False
+        return mark.version not in list_retired(self.store)
+
+    def overtaken(self, version: int) -> bool:
+        """Whether the commits after a version may have been deleted, where that is cheap to tell.
+
+        Then the next version may be missing although the log goes on. Other programs delete commits
+        without a record, so a pointer beyond the version counts as well.
         """
         if not self.store.cheap_stat:
             return False
+        return version + 1 in list_retired(self.store) or self.pointed_beyond(version)
+
+    def pointed_beyond(self, version: int) -> bool:
+        """Whether the pointer names a checkpoint beyond a version; cheap if it has not changed."""
         found = self.store.stat(f"{LOG}/{POINTER}")
         if found == self._pointer:
             return False
@@ -333,7 +371,7 @@ class Follower:
                 )
             except FileNotFoundError as error:
                 if last:
-                    raise _gone(error) from None
+                    raise gone(error) from None
                 listing = list_log(self.store)
         raise AssertionError  # the loop either returns or raises
 
@@ -357,10 +395,10 @@ class Follower:
 
     def _catch_up(self) -> bool:
         """Read the commits after the latest snapshot; False if it is no longer part of the log."""
-        mark, latest = self._mark, self.latest
+        mark, latest, started = self._mark, self.latest, boottime()
         if mark is None or latest is None:
             return False
-        quick = self.store.cheap_stat and time.monotonic() - self.asked < self._fresh()
+        quick = self.store.cheap_stat and boottime() - self.asked < self._fresh()
         if quick and not self.overtaken(latest.version):
             news = self._look(mark, latest.version)
         else:
@@ -370,7 +408,14 @@ class Follower:
         commits, stat = news
         if commits:
             try:
-                self.latest = follow(self.store, self.config, latest, commits, outside=self.outside)
+                self.latest = follow(
+                    self.store,
+                    self.config,
+                    latest,
+                    commits,
+                    outside=self.outside,
+                    observed=started,
+                )
             except FileNotFoundError:
                 return False
             version, name = commits[-1]
@@ -417,6 +462,11 @@ class Follower:
         if entries.get(mark.name) != mark.stat or mark.stat is None:
             return None
         listing = read_listing(sorted(entries))
+        if base + 1 in listing.commits and not self._recent(self.asked):
+            # It was not there when the log was last read, but may have come and gone since.
+            listing = without_retired(self.store, listing, entries)
+            if any(version > base for version in listing.dead):
+                return None  # the log goes on behind a checkpoint: it does not end here
         commits = _following(listing, base)
         reached, name = commits[-1] if commits else (base, mark.name)
         if listing.newest > reached:  # what lies between was cleaned up, or is missing
@@ -439,17 +489,6 @@ _OPEN: WeakSet[Follower] = WeakSet()
 
 def _seconds(config: Config) -> float:
     return config.cache_expiration_seconds if config.cache_enabled else 0
-
-
-def _gone(error: FileNotFoundError) -> LogCorrupt:
-    """What is wrong with a log of which a file was listed twice, and is not there."""
-    if isinstance(error.__cause__, LogCorrupt):
-        return error.__cause__
-    return LogCorrupt(
-        "it was listed, and is gone.",
-        next="Something deletes files of the log; try again when it is done.",
-        file=str(error),
-    )
 
 
 def _following(listing: Listing, version: int) -> list[tuple[int, str]]:

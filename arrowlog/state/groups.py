@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from arrowlog.fork_safety import pl
 from arrowlog.log.arrays import FALSE
 from arrowlog.state.files import Columns
 from arrowlog.state.safe import all_null, comparable, high_of, low_of, safe

@@ -14,23 +14,19 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from arrowlog.errors import (
-    ArrowlogWarning,
-    InvalidRequest,
-    LogCorrupt,
-    TableNotFound,
-)
+from arrowlog.errors import ArrowlogWarning, InvalidRequest, LogCorrupt
 from arrowlog.log.checkpoint import Manifest, to_lines
 from arrowlog.log.decode import Actions
 from arrowlog.log.envelope import unwrap
-from arrowlog.log.names import CHECKPOINTS, LOG, Listing, commit_name, read_listing
+from arrowlog.log.names import CHECKPOINTS, LOG, Listing, commit_name
+from arrowlog.log.recent import unknown_before
 from arrowlog.log.segment import Gap, Segment, earliest, plan
 from arrowlog.log.window import Window
 from arrowlog.state.apply import apply, check_whole, compact, schema_of
-from arrowlog.state.checkpoint import read_pointer
 from arrowlog.state.deferred import Deferred, Rows
 from arrowlog.state.files import files_table
 from arrowlog.state.foreign import read_foreign
+from arrowlog.state.listing import list_log
 from arrowlog.state.memory import check_room
 from arrowlog.state.parquet import open_checkpoint, verify
 from arrowlog.state.parts import Parts
@@ -55,6 +51,7 @@ class _Loading:
     config: Config
     outside: bool
     avoid: frozenset[int] = frozenset()
+    observed: float = float("-inf")
     started: float = field(default_factory=time.perf_counter)
     files_read: int = 0
     bytes_read: int = 0
@@ -84,39 +81,6 @@ class _Loading:
         )
 
 
-def list_log(store: Store) -> Listing:
-    """What is in the log folder; `TableNotFound` if there is no log."""
-    names = store.list_from(LOG)
-    inner = store.list_from(f"{LOG}/{CHECKPOINTS}") if CHECKPOINTS in names else []
-    listing = read_listing(names, inner)
-    if listing.empty:
-        raise TableNotFound(
-            f"There is no table at {store.root}: {LOG}/ has no commits in it.",
-            next="Check the address and the access to it, or make one with Table.create.",
-        )
-    return listing
-
-
-def list_recent(store: Store) -> Listing:
-    """What is in the log folder from the checkpoint on that the pointer speaks of.
-
-    Over a network, a month of commits is many pages of names, and an open table needs the last. The
-    pointer is a hint: if it leads to no checkpoint, everything is listed. It is asked for while the
-    checkpoints are listed, so that nobody waits for it.
-    """
-    if store.cheap_stat:
-        return list_log(store)
-    with ThreadPoolExecutor(1) as pool:
-        hint = pool.submit(read_pointer, store)
-        inner = store.list_from(f"{LOG}/{CHECKPOINTS}")
-        start = hint.result()
-    if start <= 0:
-        return list_log(store)
-    found = read_listing(store.list_from(LOG, f"{start:020d}"), inner, start)
-    known = {*found.json_checkpoints, *found.parquet_checkpoints}
-    return found if max(known, default=-1) >= start else list_log(store)
-
-
 def load(
     store: Store,
     listing: Listing,
@@ -131,7 +95,7 @@ def load(
 
     `avoid` has the versions of Parquet checkpoints that are known to be damaged.
     """
-    work = _Loading(store, config, outside, avoid)
+    work = _Loading(store, config, outside, avoid, listing.observed)
     segment, base = _base(work, listing, version)
     _check_reached(segment, listing, version)
     if segment.gap is not None:
@@ -167,9 +131,14 @@ def follow(
     commits: Sequence[tuple[int, str]],
     *,
     outside: bool = False,
+    observed: float = float("-inf"),
 ) -> Snapshot:
-    """The table after some commits more, which must follow right on the snapshot."""
-    work = _Loading(store, config, outside)
+    """The table after some commits more, which must follow right on the snapshot.
+
+    `observed` is when they were seen to belong to the log. `FileNotFoundError` if one of them is
+    gone, or may have been replaced since by one that does not count.
+    """
+    work = _Loading(store, config, outside, observed=observed)
     actions = _read(work, commits)
     change = apply(snapshot.state, actions, commits[-1][0], store.root, outside=outside)
     state, given = _settled(change.state), None
@@ -284,6 +253,7 @@ def _read_parquet(work: _Loading, listing: Listing, version: int) -> State | Non
         source,
         manifest.timestamp,
         manifest.txns,
+        manifest.recent,
     )
 
 
@@ -293,17 +263,39 @@ def _again(work: _Loading, checkpoint: int) -> Callable[[int], pa.Table]:
     avoid = work.avoid | {checkpoint}
 
     def load_again(version: int) -> pa.Table:
-        listing = list_log(store)
-        return load(store, listing, config, version, outside=outside, avoid=avoid).state.adds
+        for last in (False, True):
+            listing = list_log(store)
+            try:
+                found = load(store, listing, config, version, outside=outside, avoid=avoid)
+            except FileNotFoundError as error:  # a clean-up may be at work
+                if last:
+                    raise gone(error) from None
+            else:
+                return found.state.adds
+        raise AssertionError  # the loop either returns or raises
 
     return load_again
+
+
+def gone(error: FileNotFoundError) -> LogCorrupt:
+    """What is wrong with a log of which a file was listed twice, and is not there."""
+    if isinstance(error.__cause__, LogCorrupt):
+        return error.__cause__
+    return LogCorrupt(
+        "it was listed, and is gone.",
+        next="Something deletes files of the log; try again when it is done.",
+        file=str(error),
+    )
 
 
 def _check_reached(segment: Segment, listing: Listing, version: int | None) -> None:
     if version is None or segment.version == version:
         return
     first = earliest(listing, listing.newest)
-    if version < first and (segment.gap is None or segment.gap.missing == 1):
+    gap = segment.gap
+    if gap is not None and gap.missing in listing.retired:  # commits that were kept for a skip
+        gap, first = None, max(first, version + 1)
+    if version < first and (gap is None or gap.missing == 1):
         raise InvalidRequest(
             f"Version {version} is no longer there: the log was cleaned up to version {first}.",
             next="Ask for that or a later one.",
@@ -343,7 +335,12 @@ def _read_json(work: _Loading, listing: Listing, version: int) -> State:
         raise LogCorrupt("the checkpoint has no metaData.", file=file, version=version)
     state = apply(None, actions, version, work.store.root, outside=work.outside).state
     times = [time for time in (beside.timestamp, state.timestamp) if time is not None]
-    return replace(state, timestamp=max(times, default=None), txns={**state.txns, **beside.txns})
+    return replace(
+        state,
+        timestamp=max(times, default=None),
+        txns={**state.txns, **beside.txns},
+        recent=beside.recent or unknown_before(version),
+    )
 
 
 def verify_checkpoint(
@@ -416,7 +413,7 @@ def stream(store: Store, config: Config, commits: Sequence[tuple[int, str]]) -> 
 def _read(work: _Loading, commits: Sequence[tuple[int, str]]) -> Actions:
     """All actions of the commits."""
     actions = Actions()
-    for run in Reading(work.store, work.config).runs(commits):
+    for run in Reading(work.store, work.config, work.observed).runs(commits):
         work.files_read += run.commits
         work.bytes_read += run.size
         check_room(work.store.root, work.bytes_read, work.config.max_memory)

@@ -16,9 +16,11 @@ import msgspec
 import pyarrow as pa
 
 from arrowlog.errors import LogCorrupt
+from arrowlog.log.checkpoint import said_of
 from arrowlog.log.encode import CHECKSUM, checksum, metadata_fields, protocol_fields
 from arrowlog.log.lines import read_metadata, read_protocol
 from arrowlog.log.names import is_parquet_part
+from arrowlog.log.recent import RecentCommits, unknown_before
 from arrowlog.state.stored import Recipe
 
 if TYPE_CHECKING:
@@ -65,6 +67,7 @@ class _Document(msgspec.Struct):
     index: str
     timestamp: int | None = None
     txns: dict[str, tuple[int, int]] = {}
+    recentCommits: tuple[int, list[str | None]] | None = None  # noqa: N815
     checkpointId: str = ""  # noqa: N815
     createdTime: int | None = None  # noqa: N815
 
@@ -98,6 +101,7 @@ class Manifest:
     index: pa.Table
     timestamp: int | None = None
     txns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    recent: RecentCommits = field(default_factory=RecentCommits)
 
 
 def encode(manifest: Manifest, checkpoint_id: str, now_ms: int, engine: str) -> bytes:
@@ -116,6 +120,7 @@ def encode(manifest: Manifest, checkpoint_id: str, now_ms: int, engine: str) -> 
         "metaData": _said(metadata_fields(manifest.metadata)),
         "timestamp": manifest.timestamp,
         "txns": dict(manifest.txns),
+        "recentCommits": said_of(manifest.recent),
         "columns": manifest.columns,
         "typed": manifest.recipe.typed,
         "rebuilt": dict(manifest.recipe.rebuilt),
@@ -172,7 +177,15 @@ def _manifest(found: _Document, version: int, file: str) -> Manifest:
         index,
         found.timestamp,
         found.txns,
+        _recent(found, version),
     )
+
+
+def _recent(found: _Document, version: int) -> RecentCommits:
+    """The ids of the last commits, as far as they lead up to the checkpoint's version."""
+    first, ids = found.recentCommits or (version + 1, [])
+    recent = RecentCommits(first, tuple(ids))
+    return recent if recent.last == version else unknown_before(version)
 
 
 def _index_text(index: pa.Table) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from arrowlog.errors import ArrowlogError, LogCorrupt
+from arrowlog.errors import ArrowlogError, LogCorrupt, StoreUnavailable
 from arrowlog.log.encode import checksum
 from arrowlog.log.names import CHECKPOINTS, LOG, manifest_name, parquet_names
 from arrowlog.log.store import put_same
@@ -87,6 +87,7 @@ def write_checkpoint(
         with_sums(layout.index, sums, layout.table.num_columns),
         state.timestamp,
         state.txns,
+        state.recent,
     )
     return put_manifest(store, manifest, own, now_ms, broken=broken)
 
@@ -104,7 +105,11 @@ def put_manifest(
         store.replace(key, data)
     if broken or put_same(store, key, data):
         return _written(manifest, data, made=True)
-    found = store.get(key)
+    found = store.find_many([key])[0]
+    if found is None:  # there was one, and clean-up has deleted it since
+        raise StoreUnavailable(
+            f"{key} could not be written: the log was truncated beyond it.", next="Try again."
+        )
     theirs = decode(found, manifest.version, key)
     if theirs is None:
         raise LogCorrupt("another program's manifest has the name.", next=NEXT, file=key)

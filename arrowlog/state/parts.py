@@ -7,6 +7,8 @@ manifest, and only then given to the Parquet reader, from memory: what was verif
 from __future__ import annotations
 
 import mmap
+import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,7 +19,7 @@ from arrowlog.log.names import CHECKPOINTS, LOG
 from arrowlog.state.manifest import NEXT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from arrowlog.log.store import Store
     from arrowlog.state.manifest import Manifest, Part
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 _GAP = 1 << 18  # bytes nobody needs between two ranges that are cheaper to read than to skip
 _END = 8  # bytes at the end of a file: the length of the footer, and magic ones
 _THREADED = 64  # columns of row groups from which on threads are worth starting
+_RELEASE_SECONDS_MAX = 10.0
 
 
 class Parts:
@@ -64,6 +67,7 @@ class Parts:
     ) -> pa.Table:
         file = self._key(part)
         try:
+            source: bytes | mmap.mmap
             if groups is None and len(columns) * 2 > len(self.manifest.columns):
                 source, metadata = self._whole(part), None
             else:
@@ -81,12 +85,12 @@ class Parts:
             raise LogCorrupt("its columns are not what its manifest says.", next=NEXT, file=file)
         return table
 
-    def _whole(self, part: Part) -> pa.Buffer:
+    def _whole(self, part: Part) -> bytes:
         # One byte more than there should be, to see if there are more.
         data = self.store.get_range(self._key(part), 0, part.sizeInBytes + 1)
         self.bytes_read += len(data)
         self._same(part, part.checksum, data)
-        return pa.py_buffer(data)
+        return data
 
     def _footer(self, part: Part) -> Any:
         if part.name not in self._footers:
@@ -97,7 +101,7 @@ class Parts:
 
     def _image(
         self, part: Part, metadata: Any, first: int, groups: Iterable[int], columns: list[int]
-    ) -> pa.Buffer:
+    ) -> mmap.mmap:
         """The part in memory, of which only what is needed is there. The rest costs nothing."""
         image = mmap.mmap(-1, part.sizeInBytes)
         pieces = []
@@ -112,7 +116,7 @@ class Parts:
         with memoryview(image) as view:
             for start, stop, said in pieces:
                 self._same(part, f"crc32:{said:08x}", view[start:stop])
-        return pa.py_buffer(image)
+        return image
 
     def _range(self, part: Part, start: int, stop: int) -> bytes:
         if not 0 <= start < stop <= part.sizeInBytes:
@@ -151,7 +155,7 @@ def notes_of(store: Store, key: str) -> dict[bytes, bytes]:
 def read_whole(data: bytes, file: str) -> pa.Table:
     """All rows of a file that nobody vouches for."""
     try:
-        return _reader(pa.py_buffer(data), None, checked=True).read_all(use_threads=True)
+        return _read(data, None, lambda reader: reader.read_all(use_threads=True), checked=True)
     except (pa.ArrowException, OSError, ValueError) as error:
         why = str(error).partition("\n")[0]
         raise LogCorrupt(f"it cannot be read: {why}.", next=NEXT, file=file) from None
@@ -185,13 +189,36 @@ def _together(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _decode(
-    source: pa.Buffer, metadata: Any, groups: list[int] | None, columns: list[int]
+    source: bytes | mmap.mmap, metadata: Any, groups: list[int] | None, columns: list[int]
 ) -> pa.Table:
-    reader = _reader(source, metadata)
-    if groups is None:
-        return reader.read_all(column_indices=columns, use_threads=True)
-    many = len(groups) * len(columns) > _THREADED
-    return reader.read_row_groups(groups, column_indices=columns, use_threads=many)
+    def read(reader: Any) -> pa.Table:
+        if groups is None:
+            return reader.read_all(column_indices=columns, use_threads=True)
+        many = len(groups) * len(columns) > _THREADED
+        return reader.read_row_groups(groups, column_indices=columns, use_threads=many)
+
+    return _read(source, metadata, read)
+
+
+def _read(
+    source: bytes | mmap.mmap,
+    metadata: Any,
+    read: Callable[[Any], pa.Table],
+    *,
+    checked: bool = False,
+) -> pa.Table:
+    """Read from memory of Python's, and return when no thread of Arrow's refers to it any more.
+
+    A thread of Arrow's pool gives its reader up after the table has been handed over, and needs the
+    interpreter for that if the reader holds memory of Python's. If the interpreter is at its end by
+    then, it stops the thread in the middle of a C++ destructor, which aborts the process.
+    """
+    references = sys.getrefcount(source)
+    table = read(_reader(pa.py_buffer(source), metadata, checked=checked))
+    deadline = time.monotonic() + _RELEASE_SECONDS_MAX
+    while sys.getrefcount(source) > references and time.monotonic() < deadline:
+        time.sleep(0.0001)
+    return table
 
 
 def _reader(source: pa.Buffer, metadata: Any, *, checked: bool = False) -> Any:

@@ -22,6 +22,7 @@ from arrowlog.log.match import PIECE
 from arrowlog.log.names import LOG
 from arrowlog.log.window import SMALL, Window
 from arrowlog.state.apply import check_readable
+from arrowlog.state.listing import check_current
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -52,9 +53,11 @@ class Run(NamedTuple):
 class Reading:
     """Where commits are read from, and the buffers for it, which are used again."""
 
-    def __init__(self, store: Store, config: Config) -> None:
-        """Nothing is read yet."""
+    def __init__(self, store: Store, config: Config, observed: float = float("-inf")) -> None:
+        """Nothing is read yet. `observed` is when the commits were seen to belong to the log."""
         self._store = store
+        # A clock that misses suspended time cannot tell that the observation is recent.
+        self._observed = float("-inf") if config.commit_verify == "always" else observed
         self._config = config
         self._memory: pa.MemoryPool | None = None
         self._free: list[Window] = []
@@ -103,6 +106,7 @@ class Reading:
         keys = [f"{LOG}/{name}" for _, name in commits]
         with self._turn:
             count, size = self._store.read_into(window, keys, versions, enough)
+        check_current(self._store, commits[:count], self._observed)
         actions = self.decoded(window, cutters)
         window.clear()
         self._free.append(window)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from arrowlog.fork_safety import pl, polars_is_stranded
+from arrowlog.log.arrays import array_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,6 +42,8 @@ def _suspect(keys: pa.ChunkedArray) -> bool:
     """A quick look, which lets nothing bad through."""
     if pc.any(pc.starts_with(keys, "/")).as_py() or pc.min(pc.binary_length(keys)).as_py() == 0:
         return True
+    if polars_is_stranded():
+        return True  # the pattern decides
     texts = pl.Series(pl.from_arrow(keys), dtype=pl.String)
     return bool(texts.str.contains_any([":/", ".."]).any())
 
@@ -85,3 +89,33 @@ def survivors(
     old = after.filter(~pl.col("new"))["row"]
     kept = None if old.len() == live.len() else rows.is_in(old.implode())
     return kept, pl.int_range(adds.height, eager=True).is_in(after.filter("new")["row"].implode())
+
+
+def keys_without_polars(paths: pa.ChunkedArray, roots: Sequence[str]) -> pa.ChunkedArray:
+    """The same as `keys`, path by path, for a process in which polars cannot work."""
+    found = []
+    for path in paths.to_pylist():
+        key = path
+        for root in roots:
+            if path is not None and path.startswith(f"{root}/"):
+                key = path[len(root) + 1 :].lstrip("/")
+        found.append(key)
+    return pa.chunked_array([array_of(found, pa.string())])
+
+
+def survivors_without_polars(
+    live: pa.ChunkedArray, adds: pa.Table, removes: pa.Table
+) -> tuple[pa.ChunkedArray | None, pa.Array | None]:
+    """The same as `survivors`, on Arrow and a dictionary of keys: slower, and without a thread."""
+    newest: dict[str | None, tuple[int, int]] = {}  # the last action's seq, and its row if an add
+    for table, is_add in ((adds, True), (removes, False)):
+        keys, seqs = table["key"].to_pylist(), table["seq"].to_pylist()
+        for row, (key, seq) in enumerate(zip(keys, seqs, strict=True)):
+            if key not in newest or newest[key][0] < seq:
+                newest[key] = seq, row if is_add else -1
+    touched = pc.is_in(live, value_set=array_of(list(newest), pa.string()))
+    kept = pc.invert(touched) if pc.any(touched).as_py() else None
+    rows = {row for _, row in newest.values()}
+    if len(rows - {-1}) == adds.num_rows:
+        return kept, None
+    return kept, array_of([row in rows for row in range(adds.num_rows)], pa.bool_())

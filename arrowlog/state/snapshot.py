@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from arrowlog.log.recent import RecentCommits
 from arrowlog.look import count_text, html_card, html_table, size_text
 from arrowlog.state.deferred import PICK_ROWS, Deferred, DeferredColumns, keep_last
 from arrowlog.state.files import Columns, files_table
@@ -64,7 +65,7 @@ class State:
     `source` holds the adds, or knows how to read them. `adds` has a column `key`, the file's path
     relative to the table. `timestamp` is the latest time that a commit gives for itself, in
     milliseconds; `txns` has the last step of each application that counts its commits, and the
-    version that holds it.
+    version that holds it. `recent` has the ids of the last commits.
     """
 
     version: int
@@ -74,6 +75,7 @@ class State:
     source: pa.Table | Deferred
     timestamp: int | None = None
     txns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    recent: RecentCommits = field(default_factory=RecentCommits)
 
     @property
     def adds(self) -> pa.Table:

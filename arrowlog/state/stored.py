@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from arrowlog.fork_safety import pl
 from arrowlog.log.actions import FLAT_FIELDS, STATS_MAPS
 from arrowlog.log.arrays import FALSE, array_of, null
 from arrowlog.log.lines import flatten

@@ -10,8 +10,6 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-import polars as pl
-
 from arrowlog.errors import InvalidRequest
 from arrowlog.log.envelope import unwrap
 from arrowlog.log.infos import commit_time
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
 
 Moment = str | int | datetime
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLIS_MAX = (1 << 63) - 1
 
 
 def to_millis(moment: Moment) -> int:
@@ -118,16 +115,20 @@ def _by_probes(clock: _Clock, versions: Sequence[int], millis: int) -> int | Non
 
 
 def _by_scan(clock: _Clock, versions: Sequence[int], millis: int) -> int:
-    known = pl.Series("known", clock.many(versions), dtype=pl.Int64)
-    written = pl.Series(
-        "written",
-        [
-            None if time is not None else clock.written(v)
-            for v, time in zip(versions, known, strict=True)
-        ],
-        dtype=pl.Int64,
-    )
-    next_known = pl.col("known").backward_fill()
-    time = pl.coalesce("known", pl.min_horizontal("written", next_known)).cum_max().forward_fill()
-    times = pl.DataFrame([known, written]).select(time).to_series()
-    return int((times <= max(min(millis, _MILLIS_MAX), -_MILLIS_MAX)).sum()) - 1
+    """Times that do not go backwards; a commit without one has its file's, at most the next one's.
+
+    In plain Python: it also runs in forked processes, where polars may not, and reading the commits
+    costs far more.
+    """
+    known = clock.many(versions)
+    limits, following = list(known), None
+    for at in range(len(known) - 1, -1, -1):
+        following = limits[at] = following if known[at] is None else known[at]
+    past, latest = 0, None
+    for version, time, limit in zip(versions, known, limits, strict=True):
+        own = [time] if time is not None else [clock.written(version), limit]
+        told = [one for one in own if one is not None]
+        if told:
+            latest = min(told) if latest is None else max(latest, min(told))
+        past += latest is not None and latest <= millis
+    return past - 1

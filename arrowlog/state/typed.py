@@ -8,10 +8,10 @@ something odd in it.
 
 from __future__ import annotations
 
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from arrowlog.fork_safety import pl
 from arrowlog.log.arrays import array_of, null, scalar
 from arrowlog.log.match import octets_of
 

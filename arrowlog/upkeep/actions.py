@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -9,12 +10,12 @@ from arrowlog.commit.operations import upgrade_protocol
 from arrowlog.config import parse_duration_ms
 from arrowlog.errors import ArrowlogWarning, InvalidRequest
 from arrowlog.state.apply import check_writable
-from arrowlog.state.follow import FRESH_SECONDS
-from arrowlog.state.load import list_log
+from arrowlog.state.listing import list_log
 from arrowlog.state.travel import Moment, to_millis
 from arrowlog.upkeep.checkpoints import FEATURE, make_checkpoint
 from arrowlog.upkeep.cleanup import (
     AT_ONCE,
+    MIN_COMMIT_AGE_SECONDS,
     CleanupResult,
     carry_out,
     cleanup,
@@ -29,17 +30,16 @@ from arrowlog.upkeep.retention import Policy, Retention
 from arrowlog.upkeep.vacuum import vacuum as vacuum_files
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from arrowlog.commit.committer import Committer
     from arrowlog.state.checkpoint import CheckpointResult
     from arrowlog.upkeep.checkpoints import Keeper
     from arrowlog.upkeep.compact import CompactResult, Wish
-    from arrowlog.upkeep.retention import File
     from arrowlog.upkeep.vacuum import Progress, VacuumResult
 
 _READER = 3
-_MOMENT_SECONDS = 1.0
+_LOG = logging.getLogger("arrowlog")
 __all__ = ["checkpoint", "clean", "compact", "foretell", "truncate_history", "vacuum", "wish"]
 
 
@@ -135,18 +135,24 @@ def compact(
     return compact_files(committer, wanted, dry_run=dry_run, runner=runner, progress=progress)
 
 
-def _let_writers_look(committer: Committer, doomed: Sequence[File]) -> None:
-    """Wait until nobody builds on a version whose next one is about to go.
+def _let_commits_age(committer: Committer, found: Retention) -> None:
+    """Over a network, wait until the commits that go are old enough for writers to rely on.
 
-    Where asking costs next to nothing, writers look for a checkpoint beyond what they know before
-    each commit; who has just looked is given a moment to be done. Over a network they rely for some
-    seconds on what they have seen: a commit that is older than that, nobody takes for one to come.
+    Ages are by the store's clock alone: the newest file of the log tells what time it is there.
     """
-    youngest = max((f.stat.mtime_ms for f in doomed if f.kind == "commit"), default=0)
-    left = FRESH_SECONDS + 1 - (committer.clock.now_ms() - youngest) / 1000
+    times = [file.stat.mtime_ms for file in found.doomed if file.kind == "commit"]
+    if committer.store.cheap_stat or not times:
+        return
+    youngest = found.store_time_ms if min(times) < 0 else max(times)  # below 0: not known
+    left = MIN_COMMIT_AGE_SECONDS - (found.store_time_ms - youngest) / 1000
     if left > 0:
-        longest = _MOMENT_SECONDS if committer.store.cheap_stat else FRESH_SECONDS + 1
-        committer.clock.sleep(min(left, longest))
+        _LOG.info(
+            "%s: truncation waits %.0f s, until the commits that go are %.0f s old",
+            committer.store.root,
+            left,
+            MIN_COMMIT_AGE_SECONDS,
+        )
+        committer.clock.sleep(left)
 
 
 def truncate_history(committer: Committer, keeper: Keeper, *, dry_run: bool) -> CleanupResult:
@@ -158,8 +164,8 @@ def truncate_history(committer: Committer, keeper: Keeper, *, dry_run: bool) -> 
     if dry_run:
         return CleanupResult(foresee_truncation(committer.store, config, now), dry_run=True)
     checkpoint(committer, keeper)
-    found = foresee(committer.store, config, AT_ONCE, now)
-    _let_writers_look(committer, found.doomed)
+    found = foresee(committer.store, config, AT_ONCE, now, spare_young=False)
+    _let_commits_age(committer, found)
     result = carry_out(committer.store, config, found)  # and nothing that came meanwhile
     if result.failures:
         warnings.warn(f"{committer.store.root}: {failed(result)}", ArrowlogWarning, stacklevel=3)

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.commit.rivals import UNKNOWN, partitions_of
+from arrowlog.fork_safety import pl
 from arrowlog.log.arrays import number
 from arrowlog.log.lines import flatten
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
+from arrowlog.fork_safety import ForkSafeLock, polars_is_stranded
 from arrowlog.log.encode import checksum
 from arrowlog.log.names import CHECKPOINTS, LOG, commit_name
 from arrowlog.state.checkpoint import (
@@ -21,14 +23,14 @@ from arrowlog.state.checkpoint import (
     write_json,
     write_pointer,
 )
-from arrowlog.state.load import follow, list_log, load, verify_checkpoint
+from arrowlog.state.listing import list_log
+from arrowlog.state.load import follow, load, verify_checkpoint
 from arrowlog.state.parquet import write_checkpoint
 from arrowlog.state.truncation import truncate_adds
 from arrowlog.upkeep.cleanup import cleanup, failed, policy_of
-from arrowlog.upkeep.forks import left_behind
 
 if TYPE_CHECKING:
-    from arrowlog.commit.transaction import Clock
+    from arrowlog.commit.pace import Clock
     from arrowlog.config import Config
     from arrowlog.log.names import Listing
     from arrowlog.log.store import Store
@@ -60,7 +62,8 @@ def make_checkpoint(
         parts = len(names) - len(done) if len(names) > len(done) else None
         write_pointer(store, state, total, form, parts, now)
     elif read_pointer(store) < state.version:  # whoever made it did not come to that
-        write_pointer(store, state, _found(store, listing, state.version), form, None, now)
+        with suppress(FileNotFoundError):  # truncated meanwhile: a newer one has the pointer
+            write_pointer(store, state, _found(store, listing, state.version), form, None, now)
     return CheckpointResult(state.version, state.adds.num_rows, total.size_bytes, form, names)
 
 
@@ -105,7 +108,7 @@ class Keeper:
         self._store = store
         self._clock = clock
         self._outside = outside
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock(self._after_torn_fork)
         self._work: threading.Thread | None = None
         self._table: str | None = None  # the id of the table that the next two speak of
         self._last: int | None = None  # the newest checkpoint we know of
@@ -117,7 +120,7 @@ class Keeper:
         """A commit landed: begin a checkpoint if it is time."""
         if not config.checkpoint_enabled or latest is None:
             return
-        if left_behind():
+        if polars_is_stranded():
             self._tell_once("no checkpoints are made in a process that was forked from a busy one")
             return
         with self._lock:
@@ -141,6 +144,9 @@ class Keeper:
                 self._warn("the checkpoint of version %s was not begun: %s", version, error)
                 return
             self._work = work
+
+    def _after_torn_fork(self) -> None:
+        self._work = None
 
     def wait(self, seconds: float | None = None) -> bool:
         """Until the checkpoint that is being made is done; whether it is."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.errors import ArrowlogError, InvalidRequest
+from arrowlog.fork_safety import pl
 from arrowlog.log.arrays import FALSE, flags
 from arrowlog.log.names import LOG
 from arrowlog.state.typed import TRUNCATED, has_bounds

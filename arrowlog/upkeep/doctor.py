@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
 import pyarrow as pa
 
-from arrowlog.commit.clock import SystemClock
+from arrowlog.clock import SystemClock
 from arrowlog.config import resolve
 from arrowlog.errors import ArrowlogError, ArrowlogWarning, LogCorrupt, UnsupportedProtocol
+from arrowlog.fork_safety import pl, require_polars
 from arrowlog.log.names import CHECKPOINTS, LOG, POINTER, Listing, commit_name
 from arrowlog.log.segment import checkpoint_versions, earliest
 from arrowlog.log.store import open_store
@@ -113,6 +113,7 @@ def examine(
     outside: bool = False,
 ) -> Findings:
     """Everything there is to say about a table. Writes nothing, and raises for the store alone."""
+    require_polars("The doctor")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ArrowlogWarning)  # what it would say is a finding here
         for attempt in range(_LOOKS_MAX):
@@ -144,6 +145,7 @@ def _examine(case: _Case, *, outside: bool) -> Findings:
         )
         return Findings(store.root, None, case.found)
     _check_commits(case)
+    _check_dead(case)
     _check_checkpoints(case)
     snapshot = _open(case, outside=outside)
     _check_pointer(case)
@@ -177,6 +179,19 @@ def _check_commits(case: _Case) -> None:
                     raise
                 case.broken[bad] = f"{error.what}" if error.line is None else _line(error)
                 some = [each for each in some if each[0] != bad]
+
+
+def _check_dead(case: _Case) -> None:
+    """Commit files at versions that clean-up has deleted: they do not count."""
+    dead = case.listing.dead
+    if dead:
+        name = dead[min(dead)]
+        some = f"{len(dead)} commit files" if len(dead) > 1 else "a commit file"
+        what = (
+            f"{some} at versions that were cleaned up: left by a clean-up or a writer that died, or"
+            " restored from a backup. Readers ignore them."
+        )
+        case.tell("commit-dead", "info", what, f"{LOG}/{name}", "table.cleanup()")
 
 
 def _line(error: ArrowlogError) -> str:

@@ -16,8 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
-import polars as pl
-
+from arrowlog.fork_safety import pl
 from arrowlog.log.names import CHECKPOINTS, LOG, POINTER
 
 if TYPE_CHECKING:

@@ -10,11 +10,12 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-import polars as pl
 import pyarrow as pa
 
+from arrowlog.fork_safety import pl
 from arrowlog.log.arrays import array_of
 from arrowlog.log.store import open_store
+from arrowlog.log.store.base import stat_object
 from arrowlog.log.store.remote import secrets_in
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def _in_folder(store: Store, folder: str, names: Sequence[str]) -> pl.Series:
     """The keys of the wanted files of one folder that are there."""
     before = f"{folder}/" if folder else ""
     if len(names) <= _FEW:
-        there = [name for name in names if store.stat(before + name) is not None]
+        there = [name for name in names if stat_object(store, before + name) is not None]
         return pl.Series([before + name for name in there], dtype=pl.String)
     wanted, listed = pl.Series(names), pl.Series(store.list_from(folder), dtype=pl.String)
     return before + wanted.filter(wanted.is_in(listed.implode()))

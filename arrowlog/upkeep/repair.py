@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.commit.clock import SystemClock
+from arrowlog.clock import SystemClock
 from arrowlog.config import Config, resolve
 from arrowlog.errors import InvalidRequest, LogCorrupt, TableNotFound, redact
+from arrowlog.fork_safety import require_polars
 from arrowlog.log.arrays import flags
 from arrowlog.log.encode import CHECKSUM, add_lines, first_commit, line
 from arrowlog.log.envelope import Packing, crc32, unwrap, wrap
@@ -36,6 +37,7 @@ from arrowlog.log.names import (
     manifest_name,
     read_listing,
 )
+from arrowlog.log.recent import unknown_before
 from arrowlog.log.store import open_store, put_same
 from arrowlog.log.store.renamed import Renamed
 from arrowlog.state.apply import check_writable
@@ -116,6 +118,7 @@ def repair(
     `repair.failOnMissing` and `stats.truncation.*`. With `spark`, workers look for the data files.
     `progress(done, total)` is called as data files are looked up.
     """
+    require_polars("Repair")
     resolve(options)  # a wrong option is the caller's mistake, and no outcome of a repair
     session = {} if spark is None else _session(spark)
     source, target = os.fspath(source_log), os.fspath(target_log)
@@ -385,7 +388,8 @@ def _write(
     ):
         raise _other_repair(commit_name(0))
     steps = {app: (step, 1) for app, (step, _) in state.txns.items()}
-    new = replace(state, version=1, source=adds, timestamp=stamp, txns=steps)
+    recent = unknown_before(1)  # the ids are those of another log
+    new = replace(state, version=1, source=adds, timestamp=stamp, txns=steps, recent=recent)
     listing = read_listing(*_names(store))
     make_checkpoint(store, listing, new, config, clock)
     return size

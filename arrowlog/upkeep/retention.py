@@ -63,11 +63,18 @@ class Retention:
     earliest_version: int
     versions: tuple[int, ...] = field(repr=False)
     starts: tuple[int, ...] = field(repr=False, default=())  # checkpoints they cannot do without
+    store_time_ms: int = field(repr=False, default=0)  # of the newest file, by the store's clock
+    num_too_young: int = field(repr=False, default=0)  # commits that stay for some seconds more
 
     @property
     def num_files(self) -> int:
         """How many files go."""
         return len(self.doomed)
+
+    @property
+    def num_commits(self) -> int:
+        """How many of them are commits."""
+        return sum(file.kind == "commit" for file in self.doomed)
 
     @property
     def bytes_freed(self) -> int:
@@ -106,18 +113,27 @@ def decide(
     now_ms: int,
     bad: Collection[int] = (),
     held: Collection[int] = (),
+    dead: Collection[int] = (),
 ) -> Retention:
     """What may go at a moment, given the current version and the newest verified checkpoint.
 
     Nothing is promised on checkpoints that are known to be `bad`. Commits that are `held` stay.
+    Commit files at retired versions are `dead`: they go whatever their age, and promise nothing.
     """
     written = _written(files)
     doomed = tuple(
         file
         for file in files
         if verified is not None
-        and not (file.kind == "commit" and file.version in held)
-        and _may_go(file, now_ms - written[file.kind, file.version], version, verified, policy)
+        and (
+            (file.kind == "commit" and file.version in dead)
+            or (
+                not (file.kind == "commit" and file.version in held)
+                and _may_go(
+                    file, now_ms - written[file.kind, file.version], version, verified, policy
+                )
+            )
+        )
     )
     aged = [file for file in files if file.kind != "commit" or file.version not in held]
     pillar = _pillar(aged, {file.key for file in doomed}, version, bad)
@@ -126,13 +142,14 @@ def decide(
     left = [
         file.key
         for file in files
-        if file.key not in gone and (file.kind == "commit" or file.version not in bad)
+        if file.key not in gone and file.version not in (dead if file.kind == "commit" else bad)
     ]
     listing = _listing(left)
     versions = readable(listing, version)
     starts = starts_of(listing, versions)
     first = version if listing.empty else earliest(listing, version)
-    return Retention(doomed, version, verified, first, versions, starts)
+    latest = max((file.stat.mtime_ms for file in files), default=0)
+    return Retention(doomed, version, verified, first, versions, starts, latest)
 
 
 def _pillar(

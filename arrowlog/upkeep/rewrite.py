@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from arrowlog.commit.adds import Add
 from arrowlog.commit.stats import Stats, of_table
+from arrowlog.log.store.base import stat_object
 from arrowlog.log.store.ranges import RangeFile
 from arrowlog.state.typed import has_bounds
 
@@ -161,7 +162,7 @@ def _open(store: Store, source: Source) -> Any:
     """A file whose footer is read."""
     import pyarrow.parquet as pq
 
-    found = store.stat(source.key)
+    found = stat_object(store, source.key)
     if found is None:
         raise Unreadable(source.key, "it is not there")
     try:

@@ -17,9 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import polars as pl
-
 from arrowlog.errors import ArrowlogError, LogCorrupt, TableNotFound
+from arrowlog.fork_safety import pl
 from arrowlog.log.envelope import unwrap
 from arrowlog.log.names import (
     CHECKPOINTS,
@@ -33,6 +32,7 @@ from arrowlog.log.names import (
 )
 from arrowlog.log.segment import checkpoint_versions
 from arrowlog.state.checkpoint import read_pointer
+from arrowlog.state.listing import without_retired
 from arrowlog.state.load import load, verify_checkpoint
 from arrowlog.state.parquet import open_checkpoint
 from arrowlog.state.parts import Parts
@@ -163,7 +163,7 @@ def sorted_names(store: Store, config: Config) -> tuple[Listing, list[Trouble]]:
         what = f"{' and '.join(twins)} are both version {version}, and say different things."
         troubles.append(Trouble(f"{kind}-twice", f"{LOG}/{twins[0]}", what, version))
     sound = [name for name in inner if (part_of(name) or ("", 0))[1] <= VERSION_MAX]
-    return read_listing(sorted(kept), sound), troubles
+    return without_retired(store, read_listing(sorted(kept), sound), names), troubles
 
 
 def _alike(store: Store, names: Iterable[str], config: Config) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,11 +18,12 @@ from arrowlog.commit.conflict import Intent
 from arrowlog.commit.transaction import Draft
 from arrowlog.config import parse_duration_ms
 from arrowlog.errors import InvalidRequest
+from arrowlog.fork_safety import pl
 from arrowlog.log.arrays import array_of
 from arrowlog.log.encode import line
 from arrowlog.log.lines import flatten
 from arrowlog.state.apply import spellings
-from arrowlog.state.load import list_log
+from arrowlog.state.listing import list_log
 from arrowlog.upkeep.skipped import Seen, cooling
 
 if TYPE_CHECKING:

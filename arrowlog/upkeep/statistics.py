@@ -13,10 +13,12 @@ import pyarrow.compute as pc
 from arrowlog.commit import operations
 from arrowlog.commit.parquet import add_of
 from arrowlog.commit.stats import of_table
-from arrowlog.errors import InvalidRequest
+from arrowlog.errors import DataFileError, InvalidRequest
 from arrowlog.log.arrays import array_of
 from arrowlog.log.encode import add_lines
+from arrowlog.log.store.base import stat_object
 from arrowlog.log.store.ranges import RangeFile
+from arrowlog.scan.read_errors import data_file_error
 from arrowlog.state.truncation import Truncation
 
 if TYPE_CHECKING:
@@ -54,18 +56,30 @@ def update_statistics(committer: Committer, paths: Iterable[str]) -> CommitResul
         )
     cut = Truncation.of(committer.config(committer.head_of(snapshot)))
 
+    def damaged(path: str, reason: str) -> DataFileError:
+        return data_file_error(committer.store, path, reason, snapshot.version)
+
     def anew(line: bytes) -> Add:
         add: dict[str, Any] = json.loads(line)["add"]
         values = add.get("partitionValues") or {}
         rest = {name: value for name, value in add.items() if name not in _NEW}
         columns = snapshot.partition_columns
-        found = add_of(committer.store, add["path"], state.schema, columns, cut, values, rest)
+        try:
+            found = add_of(committer.store, add["path"], state.schema, columns, cut, values, rest)
+        except InvalidRequest as error:
+            words = error.what.replace(f"{add['path']}: ", "").replace(add["path"], "the file")
+            gone = stat_object(committer.store, add["path"]) is None
+            raise damaged(add["path"], "the data file is missing" if gone else words) from None
         floats = [
             item.name
             for item in state.schema
             if pa.types.is_floating(item.type) and item.name not in columns
         ]
-        return _with_floats(committer.store, found, state.schema, floats, cut)
+        try:
+            return _with_floats(committer.store, found, state.schema, floats, cut)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            words = str(error).split("\n", 1)[0]
+            raise damaged(add["path"], f"its rows cannot be read: {words}") from None
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         adds = list(pool.map(anew, add_lines(live)))

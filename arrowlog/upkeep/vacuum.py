@@ -17,15 +17,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
-import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.errors import InvalidRequest, LogCorrupt, StoreUnavailable
+from arrowlog.fork_safety import pl
 from arrowlog.log.names import LOG, commit_name, read_listing
 from arrowlog.log.segment import earliest, plan
 from arrowlog.state.apply import check_writable, keyed, spellings
-from arrowlog.state.load import list_log, load, read_commits
+from arrowlog.state.listing import list_log
+from arrowlog.state.load import load, read_commits
 from arrowlog.upkeep.cleanup import delete_each
 from arrowlog.upkeep.orphans import FATES, sort_out, spelled
 from arrowlog.upkeep.retention import readable, starts_of

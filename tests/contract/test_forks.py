@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 import arrowlog
+from arrowlog.fork_safety import polars_is_stranded
 from arrowlog.log.store import Outcome
 from arrowlog.scan import engine
 from arrowlog.scan.tree import Call, Literal
-from arrowlog.upkeep.forks import left_behind
 
 SECONDS = 30
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -121,11 +121,11 @@ def test_a_child_of_a_busy_process_commits_and_leaves_checkpoints_to_others(root
 
     def append():
         added = arrowlog.Table(root).append([arrowlog.add_file("a", size=1)])
-        return added.version, left_behind()
+        return added.version, polars_is_stranded()
 
     pl.Series(range(100_000)).sort()  # now the pool runs
     assert in_child(append) == "(1, True)"
-    assert not left_behind()
+    assert not polars_is_stranded()
     assert not list((root / "_transaction_log").glob("*.checkpoint.*"))
     table = arrowlog.Table(root)
     table.append([arrowlog.add_file("b", size=1)])

@@ -11,7 +11,7 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 from conftest import cases
-from faulty import FakeClock, FaultyStore, Log, Violation, insist, table_on
+from faulty import FakeClock, FaultyStore, Log, Violation, frozen_clock, insist, table_on
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -23,7 +23,7 @@ from hypothesis.stateful import (
 )
 
 from arrowlog import Table, add_file, testing
-from arrowlog.commit import committer, conflict, transaction
+from arrowlog.commit import committer, conflict, put, transaction
 from arrowlog.errors import (
     CommitConflict,
     CommitStateUnknown,
@@ -112,6 +112,8 @@ class Writers(RuleBasedStateMachine):
         self.log = Log()
         self.log.absorb(self.store.objects)
         self.elapsed = FakeClock("").elapsed
+        self.frozen = frozen_clock(self.elapsed)
+        self.frozen.__enter__()
         self.hands = [Hand(self, number) for number in range(3)]
         self.clean = FaultyStore(cheap_stat=cheap)
         self.clean.objects = self.store.objects
@@ -402,8 +404,6 @@ class Writers(RuleBasedStateMachine):
     def wait(self):
         """Half a minute: nobody relies on what it knew before."""
         self.elapsed[0] += 31
-        for hand in self.hands:
-            hand.table._follower.asked -= 31
 
     @invariant()
     def promises(self):
@@ -420,6 +420,8 @@ class Writers(RuleBasedStateMachine):
                 same(hand.table._follower.latest, self.log)
 
     def teardown(self):
+        if hasattr(self, "frozen"):
+            self.frozen.__exit__(None, None, None)
         if len(self.log.commits) == len(self.store.objects):  # not after a violation
             same(table_on(self.clean).snapshot(), self.log)
 
@@ -468,16 +470,18 @@ def broken(module, old, new):
 
 
 TRANSACTION_GUARDS = {
-    "the own id": ("if rival.txn_id == work.txn_id:", "if False:"),
-    "rising times": ("max(clock.now_ms(), (head.timestamp or 0) + 1)", "clock.now_ms()"),
+    "the own id": ("if rival.txn_id == self.work.txn_id:", "if False:"),
+    "rising times": ("max(clock.now_ms(), (self.head.timestamp or 0) + 1)", "clock.now_ms()"),
+    "steps taken before": ("head.txns.get(draft.txn[0])", "None"),
+    "own commits": ("return True  # the same hand", "return False  # the same hand"),
+    "the whole made anew": ("stale = self.draft.rebuild", "stale = False"),
+}
+PUT_GUARDS = {
     "lost answers": ("work.unknown |= outcome is not Outcome.NOT_APPLIED", "pass"),
     "an unknown put before a refusal": (
         "if work.unknown:\n                raise",
         "if False:\n                raise",
     ),
-    "steps taken before": ("head.txns.get(draft.txn[0])", "None"),
-    "own commits": ("return True  # the same hand", "return False  # the same hand"),
-    "the whole made anew": ("looks_at_files, draft.rebuild", "looks_at_files, False"),
 }
 CONFLICT_GUARDS = ["_metadata", "_removes", "_reads"]
 
@@ -501,6 +505,13 @@ def finds_a_violation(examples=300):
 def test_the_machine_misses_every_guard_of_a_transaction(guard, monkeypatch):
     names = broken(transaction, *TRANSACTION_GUARDS[guard])
     monkeypatch.setattr(committer, "run", names["run"])
+    finds_a_violation()
+
+
+@pytest.mark.parametrize("guard", PUT_GUARDS)
+def test_the_machine_misses_every_guard_of_a_put(guard, monkeypatch):
+    names = broken(put, *PUT_GUARDS[guard])
+    monkeypatch.setattr(transaction, "put_commit", names["put_commit"])
     finds_a_violation()
 
 

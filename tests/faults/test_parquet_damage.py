@@ -15,7 +15,7 @@ import arrowlog
 from arrowlog import testing
 from arrowlog.config import resolve
 from arrowlog.state import parquet
-from arrowlog.state.load import list_log
+from arrowlog.state.listing import list_log
 
 FLIPS = cases(60)
 

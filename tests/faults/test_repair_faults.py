@@ -13,7 +13,8 @@ from arrowlog.errors import ArrowlogError
 from arrowlog.log.names import LOG, POINTER
 from arrowlog.log.store.base import walked
 from arrowlog.log.store.renamed import Renamed
-from arrowlog.state.load import list_log, load
+from arrowlog.state.listing import list_log
+from arrowlog.state.load import load
 from arrowlog.upkeep import repair as module
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])

@@ -385,7 +385,8 @@ def test_no_row_is_lost_whatever_is_done_in_whatever_order():
 
 def only_the_newest(store, config, horizon):
     """A vacuum that forgets the versions before."""
-    from arrowlog.state.load import list_log, load
+    from arrowlog.state.listing import list_log
+    from arrowlog.state.load import load
 
     state = load(store, list_log(store), config).state
     key = state.column("key")

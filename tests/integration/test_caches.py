@@ -2,7 +2,6 @@
 
 import shutil
 import threading
-import time
 
 import places
 import pytest
@@ -12,8 +11,8 @@ from servers import BUCKET, Server
 
 import arrowlog
 from arrowlog import testing
+from arrowlog.clock import boottime
 from arrowlog.log.names import commit_name
-from arrowlog.state import follow
 
 ALL = (
     "get",
@@ -69,16 +68,13 @@ class Time:
     """Seconds that pass when told to."""
 
     def __init__(self):
-        self.now = time.monotonic()
-
-    def monotonic(self):
-        return self.now
+        self.now = boottime()
 
 
 @pytest.fixture
 def clock(monkeypatch):
     clock = Time()
-    monkeypatch.setattr(follow, "time", clock)
+    monkeypatch.setattr("arrowlog.clock._read", lambda: clock.now)
     return clock
 
 

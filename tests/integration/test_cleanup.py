@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import random
+import shutil
 import time
 
 import model
@@ -18,6 +19,7 @@ from arrowlog import testing
 from arrowlog.errors import StoreUnavailable
 from arrowlog.log import store as store_module
 from arrowlog.log.names import POINTER, commit_name, read_listing
+from arrowlog.upkeep import cleanup
 from arrowlog.upkeep.retention import Policy
 
 FORMATS = ["json"]
@@ -166,6 +168,7 @@ def metadata_of(root):
         return json.loads(unwrap(file.read(), "", 1 << 20).split(b"\n")[1])
 
 
+@pytest.mark.filterwarnings("ignore::arrowlog.ArrowlogWarning")
 def test_a_gap_is_never_cleaned_up(root):
     table = build(root, versions=14)
     os.remove(f"{log_of(root)}/{commit_name(13)}")
@@ -205,6 +208,7 @@ def test_a_pointer_is_no_ceiling_and_is_never_moved_back(root):
     for version in range(1, 12):
         restore = [testing.add(f"f{version}", {"day": None}, size=version)]
         testing.write_commit(root, version, restore)
+    shutil.rmtree(f"{log_of(root)}/_retired")  # or what was restored would not count
     os.rename(f"{log_of(root)}/{commit_name(12)}", f"{log_of(root)}/away")
     arrowlog.Table(root, options={"checkpoint.format": "json"}).checkpoint()
     assert f"{11:020d}.checkpoint.json" in names(root)
@@ -311,7 +315,7 @@ def test_a_dry_run_by_setting_deletes_nothing(root, where):
     assert (result.dry_run, result.num_files) == (True, 13)
     assert names(root) == before
     assert table.cleanup(dry_run=False).num_files == 13
-    assert len(names(root)) == len(before) - 13
+    assert len(names(root) - {"_retired"}) == len(before) - 13
 
 
 class Stubborn(store_module.LocalStore):
@@ -438,7 +442,7 @@ def test_a_handle_whose_base_was_cleaned_away_catches_up(root, base, where):
         age_all(root, 31 * DAY)
         for handle in (reader, writer, decider):  # more than the window in which nobody asks
             handle._follower.asked -= 31
-            handle._committer._contact -= 31
+            handle._committer._head = None
         assert cleaner.cleanup().num_files == base + 4
     assert reader.refresh().version == base + 5
     assert writer.append([arrowlog.add_file("late", {"day": None}, size=1)]).version == base + 6
@@ -476,8 +480,9 @@ def test_what_is_in_the_folder_and_no_part_of_the_log_stays(root):
 
 
 @pytest.mark.parametrize("kind", ["memory", "s3fs-moto", "obstore-moto"])
-def test_every_store_is_kept_short_the_same_way(kind, request):
+def test_every_store_is_kept_short_the_same_way(kind, request, monkeypatch):
     """Times are the store's own here, so it is our clock that goes on."""
+    monkeypatch.setattr(cleanup, "MIN_COMMIT_AGE_SECONDS", 0)
     place = places.make(kind, request)
     options = {
         "checkpoint.format": "json",

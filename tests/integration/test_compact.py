@@ -406,7 +406,7 @@ def test_a_column_added_meanwhile_goes_together(root, monkeypatch):
 
 
 def test_every_store_is_compacted(place, monkeypatch):
-    monkeypatch.setattr("arrowlog.commit.clock.SystemClock.sleep", lambda *_: None)
+    monkeypatch.setattr("arrowlog.clock.SystemClock.sleep", lambda *_: None)
     how = {"storage_options": place.options}
     if hasattr(place, "accelerate"):
         how["options"] = {"store.accelerate": place.accelerate}

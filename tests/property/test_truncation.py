@@ -15,7 +15,8 @@ from arrowlog.config import resolve
 from arrowlog.log.encode import add_lines
 from arrowlog.log.envelope import unwrap
 from arrowlog.log.store import LocalStore
-from arrowlog.state.load import list_log, load
+from arrowlog.state.listing import list_log
+from arrowlog.state.load import load
 from arrowlog.state.truncation import Truncation, truncate_adds, truncate_fields
 
 SCHEMA = pa.schema([("p", pa.string()), ("t", pa.string()), ("n", pa.int64()), ("l", pa.binary())])

@@ -101,11 +101,14 @@ def test_others_that_went_ahead_leave_no_gap():
     assert table.append([file("new")]).version == 6
 
 
-def test_a_commit_that_landed_is_told_though_the_store_fails_right_after():
+@pytest.mark.parametrize("later", [0, 1, 2], ids=["records", "pointer", "mark"])
+def test_a_commit_that_landed_is_told_though_the_store_fails_right_after(later):
     store = fresh()
     table = table_on(store, FakeClock("a"))
     table.append([file("first")])
-    store.reads = [*[False] * (2 + _AHEAD), True]  # mark, pointer, what may lie ahead; the new mark
+    # Before the put: the mark, the records, the pointer, what may lie ahead. After it: the records
+    # of retired versions, the pointer, then the new mark.
+    store.reads = [*[False] * (3 + _AHEAD + later), True]
     assert table.append([file("second")]).version == 5
     assert not store.reads
     assert table.append([file("third")]).version == 6
@@ -120,7 +123,7 @@ def test_without_its_guard_a_commit_that_landed_would_be_denied(monkeypatch):
     exec(source.replace(guard, "except ZeroDivisionError:  #"), names)
     monkeypatch.setattr(committer.Committer, "_note", names["Committer"]._note)
     with pytest.raises(StoreUnavailable):
-        test_a_commit_that_landed_is_told_though_the_store_fails_right_after()
+        test_a_commit_that_landed_is_told_though_the_store_fails_right_after(2)
 
 
 def test_a_refusal_after_a_lost_answer_is_unknown_and_alone_it_is_not():

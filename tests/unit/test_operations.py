@@ -13,9 +13,10 @@ from faulty import FakeClock, FaultyStore, Log, table_on
 
 import arrowlog
 from arrowlog import add_file, testing
-from arrowlog.commit.clock import SystemClock
+from arrowlog.clock import SystemClock
 from arrowlog.commit.committer import Committer
-from arrowlog.commit.transaction import Draft, Pace
+from arrowlog.commit.pace import Pace
+from arrowlog.commit.transaction import Draft
 from arrowlog.errors import (
     CommitConflict,
     ConcurrentRemove,

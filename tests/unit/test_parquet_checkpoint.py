@@ -3,6 +3,9 @@
 import json
 import os
 import pickle
+import sys
+import threading
+import time
 
 import checkpoints
 import pyarrow as pa
@@ -14,9 +17,9 @@ import arrowlog
 from arrowlog import testing
 from arrowlog.config import resolve
 from arrowlog.log.store import Outcome
-from arrowlog.state import parquet
+from arrowlog.state import parquet, parts
 from arrowlog.state.deferred import Deferred
-from arrowlog.state.load import list_log
+from arrowlog.state.listing import list_log
 
 NAME = "00000000000000000001.checkpoint"
 TEXTS = pa.schema([("p", pa.string()), ("s", pa.string())])
@@ -370,3 +373,25 @@ def test_what_was_kept_of_a_file_is_kept_in_a_checkpoint(root):
     assert after == before
     given = sorted((checkpoints.without_nulls(a["add"]) for a in adds), key=lambda a: a["path"])
     assert after["adds"] == given
+
+
+def test_nothing_of_arrow_holds_the_bytes_of_a_part_when_it_has_been_read(monkeypatch):
+    """A thread that gives them back when Python is at its end would abort the process."""
+    data = bytes(1000)
+    threads = []
+
+    def read(reader):
+        def hold(buffer):
+            time.sleep(0.3)  # a worker that is slow to give its reader up
+            del buffer
+
+        threads.append(threading.Thread(target=hold, args=reader))
+        threads[0].start()
+        reader.clear()
+        return "table"
+
+    monkeypatch.setattr(parts, "_reader", lambda source, *_, **__: [source])
+    before = sys.getrefcount(data)
+    assert parts._read(data, None, read) == "table"
+    assert sys.getrefcount(data) == before
+    threads[0].join()

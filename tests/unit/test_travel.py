@@ -10,7 +10,7 @@ import pytest
 from arrowlog import InvalidRequest, Table
 from arrowlog.config import resolve
 from arrowlog.log.store import LocalStore
-from arrowlog.state.load import list_log
+from arrowlog.state.listing import list_log
 from arrowlog.state.travel import to_millis, to_text, version_at
 from arrowlog.testing import add, commit_info, metadata, protocol, write_checkpoint, write_commit
 

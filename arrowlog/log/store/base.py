@@ -45,6 +45,7 @@ class Stat:
     size: int
     mtime_ms: int = field(compare=False)
     tag: str = ""
+    folder: bool = field(default=False, compare=False)
 
 
 def walked(keys: list[str], sizes: list[int], times: list[int]) -> pa.Table:
@@ -117,6 +118,12 @@ class Store(Protocol):
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects; those that are not there are no error."""
+
+
+def stat_object(store: Store, key: str) -> Stat | None:
+    """Size and time of an object; None if there is none, or a folder has its name."""
+    found = store.stat(key)
+    return None if found is None or found.folder else found
 
 
 def put_same(store: Store, key: str, data: bytes | pa.Buffer) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from stat import S_ISDIR
 from typing import TYPE_CHECKING, BinaryIO
 from uuid import uuid4
 
@@ -182,7 +183,10 @@ class LocalStore:
         except OSError as error:
             raise unavailable("look at", self._path(key), error) from error
         return Stat(
-            found.st_size, found.st_mtime_ns // 1_000_000, f"{found.st_ino}:{found.st_mtime_ns}"
+            found.st_size,
+            found.st_mtime_ns // 1_000_000,
+            f"{found.st_ino}:{found.st_mtime_ns}",
+            S_ISDIR(found.st_mode),
         )
 
     def check_writable(self, folder: str = LOG) -> None:

@@ -1,0 +1,49 @@
+"""Real processes, stopped and killed at random beside truncation and restore: nothing is lost."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import stopping
+
+import arrowlog
+
+
+def torment(root, seconds):
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    path = os.pathsep.join(
+        [str(Path(arrowlog.__file__).parents[1]), str(Path(__file__).parents[1])]
+    )
+    done = subprocess.run(
+        [sys.executable, stopping.__file__, "torment", str(root), str(seed), str(seconds)],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    found = json.loads(done.stdout)
+    print({**found, "errors": len(found["errors"])})
+    return found
+
+
+def check(found):
+    assert found["lost"] == []
+    assert found["differ"] == []
+    assert found["version"] == found["versions"]
+    alarming = {"LogCorrupt", "TableNotFound", "UnsupportedProtocol"}
+    assert not [line for line in found["errors"] if line[1] in alarming]
+
+
+def test_stopped_writers_lose_nothing_beside_truncation(root):
+    check(torment(root, 15))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif("ARROWLOG_SLOW" not in os.environ, reason="runs for five minutes")
+def test_stopped_writers_lose_nothing_in_minutes(root):
+    check(torment(root, float(os.environ.get("ARROWLOG_SLOW_SECONDS", "300"))))

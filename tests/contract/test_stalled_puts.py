@@ -1,0 +1,83 @@
+"""On every kind of store, a put that comes too late is noticed before it is acknowledged."""
+
+import pyarrow as pa
+import pytest
+
+import arrowlog
+from arrowlog import clock
+from arrowlog.log.names import LOG, commit_name
+from arrowlog.upkeep import actions, cleanup
+
+SCHEMA = pa.schema([("id", pa.int64())])
+
+
+def file(path):
+    return arrowlog.add_file(path, {}, size=1, modification_time=1)
+
+
+@pytest.fixture
+def later(monkeypatch):
+    """Time passes when a test says so; the store's clock goes on as it does."""
+    real, passed = clock._read, [0.0]
+    monkeypatch.setattr(clock, "_read", lambda: real() + passed[0])
+    monkeypatch.setattr(cleanup, "MIN_COMMIT_AGE_SECONDS", 0)
+    monkeypatch.setattr(actions, "MIN_COMMIT_AGE_SECONDS", 0)
+    return passed
+
+
+@pytest.mark.parametrize("op", ["append", "overwrite", "restore"])
+def test_a_stalled_writer_does_not_land_below_a_truncation(place, later, monkeypatch, op):
+    quiet = {"checkpoint.enabled": False}
+    writer = arrowlog.Table.create(place.uri, SCHEMA, storage_options=place.options, options=quiet)
+    other = arrowlog.Table(place.uri, place.options, options=quiet)
+    writer.append([file("first")])
+    writer.append([file("second")])
+    put = writer._store.put_new
+    stalled = []
+
+    def put_late(key, data):
+        if not stalled:
+            stalled.append(key)
+            for number in range(3):
+                other.append([file(f"other{number}")])
+            other.truncate_history()
+            later[0] += 60
+        return put(key, data)
+
+    monkeypatch.setattr(writer._store, "put_new", put_late)
+    others = ["other0", "other1", "other2"]
+    if op == "append":
+        writer.append([file("late")])
+        expected = ["first", "late", *others, "second"]
+    elif op == "overwrite":  # whatever is there
+        writer.overwrite([file("late")])
+        expected = ["late"]
+    else:
+        with pytest.raises(arrowlog.CommitConflict, match="were cleaned up"):
+            writer.restore(1)
+        expected = ["first", *others, "second"]
+    assert stalled == [f"{LOG}/{commit_name(3)}"]
+    reader = arrowlog.Table(place.uri, place.options)
+    assert sorted(reader.snapshot().files["path"].to_pylist()) == sorted(expected)
+    assert reader.version == (5 if op == "restore" else 6)
+    assert place.read(f"{LOG}/{commit_name(3)}") is None  # withdrawn
+
+
+def test_a_quick_writer_asks_nothing_but_the_put(place, monkeypatch):
+    """Over a network: an append that nobody races is one request."""
+    table = arrowlog.Table.create(place.uri, SCHEMA, storage_options=place.options)
+    table.append([file("first")])
+    asked = []
+    for name in ("list_from", "stats_from", "find_many", "get", "get_many", "stat", "put_new"):
+        plain = getattr(table._store, name)
+
+        def note(*given, name=name, plain=plain):
+            asked.append((name, *given[:1]))
+            return plain(*given)
+
+        monkeypatch.setattr(table._store, name, note)
+    table.append([file("second")])
+    if table._store.cheap_stat:
+        assert asked.index(("list_from", f"{LOG}/_retired")) >= 0
+    else:
+        assert asked == [("put_new", f"{LOG}/{commit_name(2)}")]

@@ -1,0 +1,41 @@
+"""Run calls in forked children: a child that hangs or dies by a signal says so."""
+
+import os
+import select
+import signal
+import sys
+
+SECONDS = 60
+
+
+def in_child(call, *, orderly=False):
+    """What a call returns or raises in a forked child, as text; `hung`, or how the child ended.
+
+    A child ends at once, as those of multiprocessing do, or `orderly`: Python is taken down, as it
+    is in a worker of a server. That is for programs of their own: it would end pytest in the child.
+    """
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            said = repr(call())
+        except BaseException as error:  # noqa: BLE001 -- it is the parent that judges
+            said = f"{type(error).__name__}: {error}"
+        os.write(write, said.encode()[:60_000])
+        os.close(write)
+        if orderly:
+            sys.exit(0)
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as answer:
+        ready, _, _ = select.select([answer], [], [], SECONDS)
+        said = answer.read().decode() if ready else "nothing"
+    ended = os.pidfd_open(child)
+    try:
+        if not select.select([ended], [], [], SECONDS if ready else 0)[0]:
+            os.kill(child, signal.SIGKILL)
+            said = f"hung after {said}"
+    finally:
+        os.close(ended)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return said if code == 0 else f"exit {code} after {said}"

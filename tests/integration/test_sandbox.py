@@ -1,0 +1,109 @@
+"""SQL over the log with `history.sandbox`: the views and nothing else."""
+
+import os
+import subprocess
+import sys
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+import arrowlog
+
+OUTSIDE = [
+    "FROM read_csv('{secret}')",
+    "FROM read_text('{secret}')",
+    "FROM '{secret}'",
+    "FROM glob('{folder}/*')",
+    "FROM query('FROM read_csv(''{secret}'')')",
+    "COPY (FROM commits) TO '{folder}/out.csv'",
+    "EXPORT DATABASE '{folder}/export'",
+    "ATTACH '{folder}/new.db'",
+    "LOAD '{folder}/x.duckdb_extension'",
+    "SET enable_external_access = true",
+    "SET temp_directory = '{folder}'",
+    "SET log_query_path = '{folder}/queries'",
+    "RESET ALL",
+]
+VIEWS = "commits actions adds removes skips metadata protocols checkpoints files file_lifetimes"
+
+
+@pytest.fixture
+def place(tmp_path):
+    table = arrowlog.Table.create(tmp_path / "table", pa.schema([("id", pa.int64())]))
+    table.write(pa.table({"id": [1, 2]}))
+    (tmp_path / "secret.csv").write_text("word\nopen sesame\n")
+    return tmp_path
+
+
+def locked(place):
+    return arrowlog.Table(place / "table", options={"history.sandbox": True})
+
+
+@pytest.mark.parametrize("query", OUTSIDE)
+def test_nothing_outside_is_reached_and_nothing_is_written(place, query):
+    text = query.format(secret=place / "secret.csv", folder=place)
+    before = sorted(os.listdir(place))
+    with pytest.raises(arrowlog.InvalidRequest):
+        locked(place).query(text)
+    with pytest.raises((arrowlog.InvalidRequest, duckdb.Error)):
+        locked(place).sql(text).fetchall()
+    with pytest.raises(duckdb.Error):
+        locked(place).connect().sql(text).fetchall()
+    assert sorted(os.listdir(place)) == before
+
+
+def test_views_are_all_there(place):
+    table = locked(place)
+    for view in [*VIEWS.split(), "coverage", "files_at(1)"]:
+        assert table.query(f"FROM {view}").num_rows >= 0
+        assert table.connect().sql(f"SELECT count(*) FROM {view}").fetchall()[0][0] >= 0
+    joined = table.query("SELECT count(*) AS n FROM commits JOIN adds USING (version)")
+    assert joined["n"].to_pylist() == [1]
+    assert table.overview() is not None
+    assert table.history().num_rows == 2
+
+
+def test_variables_of_the_caller_are_out_of_reach(place):
+    mine = pa.table({"word": ["open sesame"]})
+    assert arrowlog.Table(place / "table").connect().sql("FROM mine").fetchall() == [
+        (mine[0][0].as_py(),)
+    ]
+    with pytest.raises(duckdb.CatalogException):
+        locked(place).connect().sql("FROM mine").fetchall()
+
+
+def test_by_default_a_query_may_read_files(place):
+    found = arrowlog.Table(place / "table").query(f"FROM read_csv('{place / 'secret.csv'}')")
+    assert found["word"].to_pylist() == ["open sesame"]
+
+
+def test_a_table_has_no_say_in_it(place):
+    arrowlog.Table(place / "table").set_properties({"other": "x"})
+    properties = {"spark.indextables.history.sandbox": "true"}
+    made = arrowlog.Table.create(place / "b", pa.schema([("id", pa.int64())]), (), properties)
+    assert made.query(f"FROM read_csv('{place / 'secret.csv'}')").num_rows == 1
+
+
+def test_the_command_line_has_a_flag(place):
+    query = f"FROM read_csv('{place / 'secret.csv'}')"
+    command = [sys.executable, "-m", "arrowlog.cli", "sql", str(place / "table"), query]
+    free = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (free.returncode, "open sesame" in free.stdout) == (0, True)
+    bound = subprocess.run([*command, "--restricted"], capture_output=True, text=True, check=False)
+    assert bound.returncode == 1
+    assert "Permission" in bound.stderr
+    assert "sesame" not in bound.stdout + bound.stderr
+    command[-1] = "SELECT count(*) AS n FROM commits"
+    views = subprocess.run([*command, "--restricted"], capture_output=True, text=True, check=False)
+    assert (views.returncode, "2" in views.stdout) == (0, True)
+
+
+def test_a_relation_raises_duckdbs_error_in_our_words_and_query_ours(place):
+    table = arrowlog.Table(place / "table")
+    path = place / "table" / "_transaction_log" / f"{1:020d}.json"
+    path.write_bytes(b"{broken\n")
+    with pytest.raises(duckdb.Error, match=path.name):
+        table.sql("SELECT sum(adds) FROM commits").fetchall()
+    with pytest.raises(arrowlog.LogCorrupt, match=path.name):
+        table.query("SELECT sum(adds) FROM commits")

@@ -1,0 +1,152 @@
+"""One predicate, one meaning: in every form, for every reader, in every layout."""
+
+import itertools
+import random
+
+import meaning
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from conftest import cases
+
+from arrowlog.errors import InvalidRequest
+from arrowlog.scan.predicate import matching, parse
+
+LINES = meaning.lines()
+CASES = cases(240)
+BATCHES = 6
+
+
+def test_the_page_has_lines_of_every_type():
+    assert {line.kind for line in LINES} == set(meaning.TYPES)
+    assert len(LINES) > 80
+
+
+@pytest.mark.parametrize("kind", meaning.TYPES)
+def test_the_page_is_true_for_every_reader_in_every_layout(kind, tmp_path):
+    lines = [line for line in LINES if line.kind == kind]
+    schema = pa.schema([("id", pa.int64()), ("x", meaning.TYPES[kind])])
+    values = [line.value for line in lines]
+    rows = pa.table([list(range(len(values))), values], schema=schema)
+    readers = itertools.cycle(meaning.READERS.items())
+    for number, (name, make) in enumerate(meaning.LAYOUTS.items()):
+        table = make(tmp_path / str(number), rows)
+        next(readers)
+        for at, line in enumerate(lines):
+            asked = [
+                (line.predicate, line.answer is True),
+                (f"NOT ({line.predicate})", line.answer is False),
+                (f"({line.predicate}) IS NULL", line.answer is None),
+            ]
+            text, wanted = asked[(number + at) % len(asked)]  # in six layouts each is asked twice
+            reader, read = next(readers)
+            # Other lines' values may be errors to a predicate, so the row is asked for alone.
+            found = read(table.scan(f"id = {at} AND ({text})", max_staleness=1e9))
+            assert found == [at] * wanted, f"{line}: {text} ({name}, {reader})"
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
+    """The same rows in every layout."""
+    root = tmp_path_factory.mktemp("meaning")
+    rows = meaning.rows(seed=7)
+    made = {
+        name: make(root / str(number), rows)
+        for number, (name, make) in enumerate(meaning.LAYOUTS.items())
+    }
+    return rows.to_pylist(), made
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_every_form_reader_and_layout_finds_the_rows_of_the_model(batch, tables):
+    rows, made = tables
+    pairs = itertools.cycle(itertools.product(meaning.READERS.items(), range(4)))
+    pruned = 0
+    for seed in range(batch * CASES // BATCHES, (batch + 1) * CASES // BATCHES):
+        print("seed", seed)
+        node = meaning.generate(random.Random(seed))
+        wanted = [row["id"] for row in rows if meaning.answer(node, row) is True]
+        forms = list(meaning.forms(node).items())
+        for name, table in made.items():
+            (reader, read), turn = next(pairs)
+            form, where = forms[turn % len(forms)]
+            plan = table.scan(where, max_staleness=1e9)
+            pruned += plan.total_files - plan.num_files
+            told = f"{node}: as {form}, by {reader}, {name}\n{plan.predicate}"
+            assert sorted(read(plan)) == wanted, told
+            assert plan.count() in (None, len(wanted)), told
+        next(pairs)  # so that readers and forms meet every layout
+    assert pruned > CASES // BATCHES
+
+
+F = pc.field
+PARTLY = [
+    ~(F("f") > 5) & pc.match_substring(F("s"), "a"),
+    ~((F("f") > 5) & pc.match_substring(F("s"), "a")),
+    (F("f") > 5) | pc.match_substring(F("s"), "zzz"),
+    pc.add(F("f"), 1) > 5,
+    pc.multiply(F("g"), 1).isin([float("nan"), 0.0]),
+    pc.coalesce(F("f") > 5, False) & pc.match_substring(F("s"), ""),
+    ~pc.is_finite(F("f")) & ~(F("f") <= 5),
+]
+
+
+@pytest.mark.parametrize("where", PARTLY, ids=str)
+def test_what_only_arrow_understands_changes_no_other_part(where, tmp_path):
+    """The rows are the same in every layout, and NaN is above every number in all of them."""
+    values = [float("nan"), 10.0, 1.0, -0.0, 0.0, None, float("inf")]
+    texts = ["a", "a", "a", "ba", "b", "a", "b"]
+    columns = {"id": list(range(7)), "f": values, "g": pa.array(values, pa.float32()), "s": texts}
+    rows = pa.table(columns)
+    found = {}
+    for number, (name, make) in enumerate(meaning.LAYOUTS.items()):
+        plan = make(tmp_path / str(number), rows).scan(where)
+        for reader, read in meaning.READERS.items():
+            found[name, reader] = tuple(sorted(read(plan)))
+    expected = [(2, 3), (2, 3, 4, 6), (0, 1, 6), (0, 1, 6), (0, 3, 4), (0, 1, 6), (0, 6)]
+    assert set(found.values()) == {expected[_place(where)]}, found
+
+
+def _place(where):
+    """Expressions compare to expressions, so their place is looked up by text."""
+    return [str(each) for each in PARTLY].index(str(where))
+
+
+def test_what_polars_cannot_put_into_json_is_understood():
+    schema = pa.schema([("f", pa.float64()), ("s", pa.string())])
+    contains = pl.col("s").str.contains("a")
+    for value in (float("inf"), -float("inf"), float("nan")):
+        assert str(parse(pl.col("f") == value, schema)) == f"f = {value}"
+        beside = parse(~(pl.lit(value) <= pl.col("f")) & contains, schema)
+        assert str(beside).startswith(f"(NOT ({value} <= f)) AND ")
+
+
+def test_is_in_of_nothing_is_unknown_for_null():
+    rows = pa.table({"n": [1, None]})
+    for values in ([], [None]):
+        where = pl.col("n").is_in(pl.Series(values, dtype=pl.Int64).to_list())
+        assert matching(parse(where, rows.schema), rows).to_pylist() == [False, False]
+        assert matching(parse(~where, rows.schema), rows).to_pylist() == [True, False]
+
+
+def test_one_foreign_part_of_a_long_chain_is_found():
+    """The part is cut out of the expression at its place, however deep."""
+    rows = pa.table({"n": [*range(600), None], "s": ["a", "b"] * 300 + ["a"]})
+    chain = pl.col("s").str.contains("b") & (pl.col("n") > 500)
+    for number in range(400):
+        chain |= pl.col("n") == number * 2
+    found = matching(parse(chain, rows.schema), rows)
+    wanted = [n % 2 == 0 or n > 500 for n in range(600)]
+    assert found.to_pylist() == [*wanted, False]
+
+
+def test_a_foreign_part_of_wrong_types_is_refused_in_words():
+    rows = pa.table({"id": [1], "f": [1.0]})
+    for where in (pc.match_substring(F("f"), "a") & (F("f") > 1), pl.col("f").str.contains("a")):
+        with pytest.raises(InvalidRequest, match="cannot be evaluated"):
+            matching(parse(where, rows.schema), rows)
+    with pytest.raises(InvalidRequest, match=r"cannot be read.*by their number"):
+        parse((pc.field(1) > 0) & (F("f") > 1), rows.schema)
+    with pytest.raises(InvalidRequest, match="not a condition"):
+        parse(pc.utf8_length(F("s")) & (F("f") > 1), pa.schema([("s", "string"), ("f", "double")]))

@@ -1,0 +1,100 @@
+"""What a forked child does without polars gives the same as with it."""
+
+from decimal import Decimal
+
+import polars as pl
+import pyarrow as pa
+from conftest import cases
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from arrowlog import fork_safety
+from arrowlog.commit.write import _rows_by_key
+from arrowlog.scan.prune import _places
+from arrowlog.state import replay
+
+KEYS = st.sampled_from(["a", "b", "c", "d", "é", ""])  # a file always has one
+
+
+@st.composite
+def histories(draw):
+    live = draw(st.lists(KEYS, unique=True, max_size=5))
+    keys = draw(st.lists(st.tuples(KEYS, st.booleans()), max_size=12))
+    order = draw(st.permutations(range(len(keys))))
+    tables = []
+    for wanted in (True, False):
+        some = [(key, seq) for (key, add), seq in zip(keys, order, strict=True) if add is wanted]
+        columns = [
+            pa.array([k for k, _ in some], pa.string()),
+            pa.array([s for _, s in some], pa.int64()),
+        ]
+        tables.append(pa.table(columns, names=["key", "seq"]))
+    return pa.chunked_array([pa.array(live, pa.string())]), *tables
+
+
+def mask(found, count):
+    if isinstance(found, pl.Series):
+        return found.to_list()
+    return [True] * count if found is None else found.to_pylist()
+
+
+@settings(max_examples=cases(300))
+@given(histories())
+def test_survivors(given_):
+    live, adds, removes = given_
+    slim = [pl.DataFrame(pl.from_arrow(table)) for table in (adds, removes)]
+    with_polars = replay.survivors(pl.Series(pl.from_arrow(live), dtype=pl.String), *slim)
+    without = replay.survivors_without_polars(live, adds, removes)
+    for one, other, count in zip(with_polars, without, (len(live), adds.num_rows), strict=True):
+        assert mask(one, count) == mask(other, count)
+
+
+@settings(max_examples=cases(200))
+@given(st.lists(st.none() | st.text("abr/:é.", max_size=8)))
+def test_keys(paths):
+    paths = [None if path is None else f"{path}" for path in paths] + [
+        "r:/b//a",
+        "/abr/r/a",
+        "/ab/x",
+    ]
+    roots = ["r:/b", "/abr", "/ab"]
+    text = pl.Series("path", paths, dtype=pl.String).to_frame()
+    expected = text.select(replay.keys(pl.col("path"), roots)).to_series().to_list()
+    array = pa.chunked_array([pa.array(paths, pa.string())])
+    assert replay.keys_without_polars(array, roots).to_pylist() == expected
+
+
+@settings(max_examples=cases(200))
+@given(st.lists(st.tuples(st.none() | KEYS, st.sampled_from([0.0, -0.0, 1.5, None])), min_size=1))
+def test_rows_by_key(found):
+    keys = pa.table(
+        [
+            pa.array([a for a, _ in found], pa.string()),
+            pa.array([b for _, b in found], pa.float64()),
+        ],
+        names=["a", "b"],
+    )
+    with_polars = [rows.to_pylist() for rows in _rows_by_key(keys)]
+    fork_safety._Stranded.now = True
+    try:
+        assert [rows.to_pylist() for rows in _rows_by_key(keys)] == with_polars
+    finally:
+        fork_safety._Stranded.now = False
+
+
+@settings(max_examples=cases(200))
+@given(
+    st.lists(st.integers(-50, 50), min_size=1, unique=True),
+    st.lists(st.none() | st.integers(-60, 60)),
+    st.sampled_from(["left", "right"]),
+)
+def test_places_of_decimals(values, among, side):
+    kind = pa.decimal128(9, 1)
+    sorted_ = pa.array([Decimal(value) / 10 for value in sorted(values)], kind)
+    bounds = pa.array([None if b is None else Decimal(b) / 10 for b in among], kind)
+    with_polars = _places(sorted_, bounds, side).to_pylist()
+    fork_safety._Stranded.now = True
+    try:
+        assert _places(sorted_, bounds, side).to_pylist() == with_polars
+    finally:
+        fork_safety._Stranded.now = False
