@@ -333,7 +333,7 @@ def _stat(found: Mapping[str, Any]) -> Stat:
     """What a file system of fsspec says of an object; each has names of its own for the time.
 
     >>> _stat({"size": 5, "updated": "1970-01-01T00:00:01.5Z", "etag": "x"})
-    Stat(size=5, mtime_ms=1500, tag='x')
+    Stat(size=5, mtime_ms=1500, tag='x', folder=False)
     """
     when = next((found[name] for name in _TIMES if found.get(name)), -1)
     try:
