@@ -114,7 +114,7 @@ def test_what_is_too_much_together_goes_in_one_by_one(files):
     names = [f"{number}.json" for number in range(len(files))]
     raws = [wrap(text, codec) for text, codec in files]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(window_module, "_TOGETHER_MAX", 40)
+        patch.setattr(window_module, "_BATCH_MAX_BYTES", 40)
         window = Window(1 << 20)
         window.put(names, list(range(len(files))), b"".join(raws), list(accumulate(map(len, raws))))
     check(window, names, [text for text, _ in files])
