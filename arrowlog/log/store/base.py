@@ -29,7 +29,7 @@ class Outcome(Enum):
     """The outcome of a `put_new`."""
 
     DONE = "this call created the object"
-    # After a retry by a proxy or a lost response, the existing object may be that of this call.
+    # A layer below may have repeated a request of this call whose response was lost.
     EXISTS = "the store reports an existing object, which may still be the caller's own"
     NOT_APPLIED = "nothing was written; the same put may be repeated"
     UNKNOWN = "the response was lost; the object may exist, or may still appear"
