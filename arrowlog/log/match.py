@@ -95,14 +95,14 @@ def _line_end(data: bytes | memoryview, position: int) -> int:
     return len(data)
 
 
-def match(data: bytes | memoryview, shape: Shape, pool: pa.MemoryPool | None = None) -> Match:
-    """Decode the lines of a piece that fit the template `shape`, and return the others as they are.
+def match(data: bytes | memoryview, template: Shape, pool: pa.MemoryPool | None = None) -> Match:
+    """Decode the lines of a piece that fit the template, and return the others as they are.
 
     Malformed input is not an error here: a piece that cannot be verified is returned as lines that
     do not match. `together` must compare the sum of `count` with the number of lines, because the
     CSV parser also ends a line at a carriage return.
     """
-    fields = fields_of(shape)
+    fields = fields_of(template)
     try:
         cells, odd = _split_at_commas(data, len(fields), pool)
         num_rows = len(cells[0])
@@ -115,7 +115,7 @@ def match(data: bytes | memoryview, shape: Shape, pool: pa.MemoryPool | None = N
             _check_line_ends(data, num_rows + len(odd))
         elif sum(check.size for check in checked) + num_rows * len(fields) != len(data):
             raise Odd  # bytes outside all fields: a carriage return, a byte order mark
-        return _build_match(data, shape, values, num_rows, odd, failed, pool)
+        return _build_match(data, template, values, num_rows, odd, failed, pool)
     except (Odd, pa.ArrowInvalid, UnicodeDecodeError):  # the row decoder reports what it is
         texts = bytes(data).split(b"\n")[:-1]
         return Match({}, len(texts), pl.Series([], dtype=pl.Int64), list(enumerate(texts)))

@@ -182,11 +182,11 @@ def _close_span(template: Shape, depth: int, *, nested: bool) -> None:
                 template.parts.append("")
 
 
-def kind_of(shape: Shape, path: Path) -> Kind | None:
+def kind_of(template: Shape, path: Path) -> Kind | None:
     """Return the kind of the action's field that contains `path`; None for an unknown field."""
-    if len(path) < 2 or ALIASES.get(path[0], path[0]) != shape.action:
+    if len(path) < 2 or ALIASES.get(path[0], path[0]) != template.action:
         return None
-    return FIELDS.get(shape.action, {}).get(path[1])
+    return FIELDS.get(template.action, {}).get(path[1])
 
 
 def _add_constant(template: Shape, text: str, *, nested: bool) -> None:
@@ -280,11 +280,11 @@ class Field:
     after: str = ""
 
 
-def fields_of(shape: Shape) -> list[Field]:
+def fields_of(template: Shape) -> list[Field]:
     """Split a template at its commas."""
     fields: list[Field] = []
     before, slot, after = "", None, ""
-    for part in shape.parts:
+    for part in template.parts:
         if isinstance(part, Slot):
             slot = part
             continue
