@@ -7,9 +7,9 @@ The forms are:
 - `{"actions": [ … ]}`;
 - a manifest `{"version": …, "checkpointId": …, "parts": [names]}` whose parts are any of the above.
 
-Our checkpoints also hold their `version`, the `timestamp` of the last commit, the application
-transactions (`txns`) and the ids of the last commits (`recentCommits`), and end with a `checksum`
-of all bytes before it.
+Checkpoints that arrowlog writes also hold their `version`, the `timestamp` of the last commit, the
+application transactions (`txns`) and the ids of the last commits (`recentCommits`), and end with a
+`checksum` of all bytes before it.
 
 The pointer `_last_checkpoint` is only a hint, and a listing tells more; it is not read.
 """
@@ -71,7 +71,7 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The manifest of a checkpoint in parts; all parts are required. Ours also has checksums."""
+    """The manifest of a checkpoint in parts, all required; `checksums` if arrowlog wrote it."""
 
     parts: tuple[str, ...]
     checksums: tuple[str, ...] = ()
@@ -90,9 +90,10 @@ class Manifest:
 def to_lines(data: bytes, version: int, file: str) -> tuple[bytes | Manifest, Beside]:
     """Convert a checkpoint file to JSON lines, or return the manifest of its parts.
 
-    Raises `LogCorrupt` naming `file` if the checksum does not match or is missing from one of our
-    checkpoints, if the checkpoint declares another version, or if its manifest is not valid. A file
-    that is not one JSON document is returned as it is: the decoder treats it as JSON lines.
+    Raises `LogCorrupt` naming `file` if the checksum does not match, or is missing although
+    arrowlog wrote the file, if the checkpoint declares another version, or if its manifest is not
+    valid. A file that is not one JSON document is returned as it is: the decoder treats it as JSON
+    lines.
     """
     checksum_verified = _verify_checksum(data, file)
     try:
@@ -100,7 +101,7 @@ def to_lines(data: bytes, version: int, file: str) -> tuple[bytes | Manifest, Be
     except _JSON_ERRORS:
         return data, Beside()  # JSON lines, or damaged: the row decoder reports which, and where
     if document.txns is not None and not checksum_verified:
-        # Only our checkpoints have `txns`, and they all end with a checksum.
+        # Only arrowlog writes `txns`, always together with a checksum at the end.
         raise LogCorrupt(
             "the checksum at the end of the file is missing.", next=_NEXT_STEP, file=file
         )

@@ -2,8 +2,8 @@
 
 A log of many small commits has nearly as many commitInfos as files, so one call of a typed parser
 reads all of them. Other writers may put anything into a commitInfo. Its content is therefore never
-an error, only a line that is not JSON is; commitInfos that do not have our types are read one by
-one, and fields of an unexpected type count as absent.
+an error, only a line that is not JSON is. If a commitInfo does not have the types that arrowlog
+writes, all of them are read one by one, and fields of an unexpected type count as absent.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _line_struct(content: Any) -> Any:
     return msgspec.defstruct("info", fields, forbid_unknown_fields=True, gc=False)
 
 
-# Three views of a commitInfo: undecoded, the fields of `Info`, and all fields with our types.
+# Three views of a commitInfo: undecoded, the fields of `Info`, and all fields of `INFO`.
 _ALL_FIELDS: Any = struct_of("commitInfo")
 _RAW_LINE: Any = msgspec.json.Decoder(_line_struct(msgspec.Raw))
 _INFO_LINE: Any = msgspec.json.Decoder(_line_struct(Info))
@@ -136,7 +136,7 @@ def info_of(text: bytes) -> msgspec.Raw | None:
 
 
 def read_info(info: msgspec.Raw) -> Info:
-    """Parse a commitInfo. Fields that do not have our types count as absent; never raises."""
+    """Parse a commitInfo. Fields of an unexpected type count as absent; never raises."""
     try:
         return _INFO_OBJECT.decode(info)
     except BROKEN:
@@ -165,7 +165,7 @@ def _to_values(decoded: Any) -> list[Any]:
 
 
 def _field_values(raw: msgspec.Raw) -> list[Any]:
-    """Return the values of a commitInfo in the order of `INFO`; None where a type is not ours."""
+    """Return the values of a commitInfo in the order of `INFO`; None for an unexpected type."""
     try:
         return _to_values(_ALL_FIELDS_OBJECT.decode(raw))
     except BROKEN:

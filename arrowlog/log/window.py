@@ -38,7 +38,7 @@ _BATCH_MIN_FILES = 8
 # Decompressed bytes of a batch. Bounds the memory and stays within 32-bit Arrow offsets.
 _BATCH_MAX_BYTES = 1 << 28
 _ADD_PREFIX = b'{"add":'
-# A first line that contains this declares the CRC-32 of the lines after it, as our commits do.
+# A first line that contains this declares the CRC-32 of the lines after it; arrowlog writes it.
 _CHECKSUM_MARK = b'"checksum":"crc32:'
 _LINE_FEED = 10
 
@@ -122,7 +122,7 @@ class Window:
     def reserve(self, room: int) -> memoryview:
         """Return the free end of the buffer, at least `room` bytes.
 
-        Release the view before the next call: a `bytearray` with an exported view cannot grow.
+        Release the view before the next call, which may replace the buffer or append to it.
         """
         arrow_lines, self._arrow_lines = self._arrow_lines, None
         used = len(self.data) if arrow_lines is None else 0

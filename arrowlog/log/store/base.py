@@ -1,8 +1,8 @@
 """The storage interface: few stateless operations on keys relative to the table's root.
 
 A store knows nothing about logs. One contract test suite checks the guarantees of every backend.
-All of them rest on `put_new`, which is put-if-absent: it creates an object that does not exist,
-completely or not at all, and of several concurrent callers exactly one succeeds.
+The correctness of commits rests on `put_new`, which is put-if-absent: it creates an object that
+does not exist, completely or not at all, and of several concurrent callers exactly one succeeds.
 """
 
 from __future__ import annotations

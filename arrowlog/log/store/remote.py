@@ -133,7 +133,7 @@ class Remote(ABC):
     def patiently(self, verb: str, where: str, call: Callable[[], Any]) -> Any:
         """Call `call`, retrying with backoff until it succeeds or the time limit is reached.
 
-        Only for idempotent operations. `FileNotFoundError` and our own errors are not retried; any
+        Only for idempotent operations. `FileNotFoundError` and `ArrowlogError` are not retried; any
         other final failure raises `StoreUnavailable`, worded with `verb` and `where`.
         """
         stop = time.monotonic() + self.seconds
