@@ -101,7 +101,7 @@ class S3(Local):
         store = self.again(**how)
         if not self.accelerate:
             session = _SESSIONS.setdefault((self.options["endpoint_url"], name), store.fs)
-            store._made = (os.getpid(), session, store.path("").rstrip("/"))
+            store._connection = (os.getpid(), session, store.path("").rstrip("/"))
         return store
 
 

@@ -1,5 +1,5 @@
-"""What is on disk: names, envelopes, actions, and which files make up a version.
+"""The log on disk: file names, compression, actions, and the log segment of a version.
 
-Bytes become Arrow here, once. Everything but `store` is pure: no I/O, no clock, no randomness.
-May import: `config`, `errors`.
+Bytes are decoded to Arrow here, once. Everything except `store` is pure: no I/O, no clock, no
+randomness. May import `config` and `errors`.
 """

@@ -1,17 +1,17 @@
-"""The actions of a log and their fields: one table of what is known, read by every decoder.
+"""The actions of a log and their fields: the one definition that every decoder reads.
 
-Field kinds say how a field is kept in columns:
+The kind of a field says how it is stored in columns:
 
 - TEXT, INT, BOOL: a column of that type.
-- WORD: text that repeats from file to file; a dictionary column.
-- FLAT: a map of text; a column `field.key` for each key.
-- JSON: anything else; its JSON text.
-- STATS: a JSON text in which `numRecords`, `minValues`, `maxValues`, `nullCount` are looked up;
-  columns `stats.numRecords`, `stats.minValues.key` and so on beside the text.
+- WORD: text that repeats from file to file; a dictionary-encoded column.
+- FLAT: a map with text values; one column `field.key` per key.
+- JSON: anything else; a column of JSON text.
+- STATS: JSON text that contains `numRecords`, `minValues`, `maxValues` and `nullCount`; columns
+  `stats.numRecords`, `stats.minValues.key` and so on beside the text.
 
-A table from the columnar decoder has FLAT and STATS fields already taken apart. One from the line
-decoder has them as JSON text in a column named like the field, and `raw` set to true; `flatten` in
-`arrowlog.log.lines` takes them apart for the keys somebody asks for.
+In a table from the columnar decoder, FLAT and STATS fields are already split into columns. A table
+from the row decoder holds them as JSON text in a column with the name of the field, and has a
+column `raw` that is true; `flatten` in `arrowlog.log.lines` looks up the keys that are needed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Kind(Enum):
-    """How a field is kept in columns."""
+    """How a field is stored in columns; see the module docstring."""
 
     TEXT = pa.string()
     INT = pa.int64()
@@ -39,7 +39,7 @@ class Kind(Enum):
 
     @property
     def type(self) -> pa.DataType:
-        """The Arrow type of the column that is named like the field."""
+        """The Arrow type of the column with the name of the field."""
         return self.value if isinstance(self.value, pa.DataType) else pa.string()
 
 
@@ -116,14 +116,14 @@ REQUIRED: dict[str, tuple[str, ...]] = {
     "mergeskip": ("path", "skipTimestamp", "reason", "operation"),
     "commitInfo": (),
 }
-ALIASES = {"skip": "mergeskip"}
+ALIASES = {"skip": "mergeskip"}  # some writers use the short name
 STATS_MAPS = ("minValues", "maxValues", "nullCount")
 FLAT_FIELDS = tuple(name for name, kind in ADD.items() if kind is Kind.FLAT)
 
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """Which readers and writers a table admits."""
+    """The minimum versions and the features that a client must support to use a table."""
 
     min_reader_version: int = 1
     min_writer_version: int = 1
@@ -133,7 +133,7 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """What a table is: identity, schema, partitioning, properties."""
+    """The metadata of a table: identity, schema, partitioning, properties."""
 
     id: str
     schema_string: str

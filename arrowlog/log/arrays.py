@@ -1,8 +1,8 @@
-"""Python values to Arrow arrays and scalars, without waking pandas.
+"""Build Arrow arrays and scalars from Python values without importing pandas.
 
-`pyarrow.array` of a list and `pyarrow.scalar` import pandas, where it is installed, to ask whether
-they were given one of its objects: a third of a second the first time, and so do kernels that get a
-plain value. polars makes arrays of lists without asking, and an item of an array is a scalar.
+`pyarrow.array` of a list, `pyarrow.scalar`, and compute functions with a plain Python argument
+import pandas, where it is installed, to check for its types; the first time, that takes a third of
+a second. polars builds arrays from lists without that check, and an item of an array is a scalar.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from arrowlog.fork_safety import pl
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Arrow's jemalloc keeps the peak lower than its default allocator when there is much to do; that
-# one gives again what it was given back, where fresh memory costs page faults.
+# jemalloc keeps peak memory lower than Arrow's default allocator for large loads. The default is
+# better for small ones: it reuses freed memory, where fresh memory costs page faults.
 THRIFTY = pa.jemalloc_memory_pool() if "jemalloc" in pa.supported_memory_backends() else None
-_SECONDS = (-62_135_596_800, 253_402_300_800)  # from the year 1 on, before the year 10000
-_DAYS = (_SECONDS[0] // 86_400, _SECONDS[1] // 86_400)
-_PER_SECOND = {"s": 1, "ms": 1000, "us": 1_000_000}
-_TYPES: dict[pa.DataType, Any] = {
+# The range of Python's datetime as epoch seconds: from the year 1, before the year 10000.
+_DATETIME_SECONDS = (-62_135_596_800, 253_402_300_800)
+_DATETIME_DAYS = (_DATETIME_SECONDS[0] // 86_400, _DATETIME_SECONDS[1] // 86_400)
+_TICKS_PER_SECOND = {"s": 1, "ms": 1000, "us": 1_000_000}
+_POLARS_TYPES: dict[pa.DataType, Any] = {
     pa.string(): pl.String,
     pa.binary(): pl.Binary,
     pa.int64(): pl.Int64,
@@ -37,51 +38,52 @@ _TYPES: dict[pa.DataType, Any] = {
 
 
 def array_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
-    """An array of text, bytes, numbers or booleans.
+    """Build an array of strings, bytes, numbers or booleans of type `kind`.
 
     >>> array_of(["a", None], pa.string()).to_pylist()
     ['a', None]
     """
-    dtype = pl.Decimal(38, kind.scale) if pa.types.is_decimal(kind) else _TYPES[kind]
-    found = pl.Series(values, dtype=dtype).to_arrow(compat_level=pl.CompatLevel.oldest())
-    return found if found.type == kind else found.cast(kind)
+    dtype = pl.Decimal(38, kind.scale) if pa.types.is_decimal(kind) else _POLARS_TYPES[kind]
+    # The oldest level gives large strings instead of string views; they are cast to `kind`.
+    array = pl.Series(values, dtype=dtype).to_arrow(compat_level=pl.CompatLevel.oldest())
+    return array if array.type == kind else array.cast(kind)
 
 
 @lru_cache(4096)
 def scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
-    """One value."""
+    """Return one value as a scalar; cached."""
     return array_of([value], kind)[0]
 
 
 @cache
 def null(kind: pa.DataType) -> pa.Scalar:
-    """No value, of a type."""
+    """Return the null scalar of a type."""
     return pa.nulls(1, kind)[0]
 
 
 def number(value: int) -> pa.Scalar:
-    """A whole number."""
+    """Return an int64 scalar."""
     return scalar(value, pa.int64())
 
 
 def same(value: Any, kind: pa.DataType, count: int) -> pa.Array:
-    """One value, many times."""
+    """Return an array that repeats one value."""
     return pa.repeat(scalar(value, kind), count)
 
 
 def flags(value: bool, count: int) -> pa.Array:  # noqa: FBT001 -- reads as a sentence
-    """One truth, many times."""
+    """Return an array that repeats one boolean."""
     return pa.repeat(TRUE if value else FALSE, count)
 
 
 def octets(data: bytes | bytearray | memoryview) -> pl.Series:
-    """The bytes as numbers, without a copy."""
+    """Return the bytes as a uint8 series, without a copy."""
     array = pa.Array.from_buffers(pa.uint8(), len(data), [None, pa.py_buffer(data)])
     return pl.Series(pl.from_arrow(array))
 
 
 def span_of(texts: pa.Array) -> tuple[int, int]:
-    """Which part of the buffer of bytes is the texts'."""
+    """Return start and stop of the array's bytes in its data buffer; 32-bit offsets only."""
     if not len(texts):
         return 0, 0
     offsets = memoryview(texts.buffers()[1])[: 4 * (texts.offset + len(texts) + 1)].cast("i")
@@ -89,22 +91,22 @@ def span_of(texts: pa.Array) -> tuple[int, int]:
 
 
 def octets_in(texts: pa.Array) -> memoryview:
-    """The bytes of all texts, one after the other."""
+    """Return the concatenated bytes of a string or binary array, without a copy."""
     start, stop = span_of(texts)
     return memoryview(texts.buffers()[2] or b"").cast("B")[start:stop]
 
 
 def python_times(table: pa.Table) -> pa.Table:
-    """A table that `to_pylist` takes: times and dates outside the years 1 to 9999 become null.
+    """Replace timestamps and dates outside the years 1 to 9999 by null, for `to_pylist`.
 
-    Python has no such times and raises OverflowError; a log may hold any 64-bit number.
+    Python cannot represent them and raises `OverflowError`, but a log may hold any 64-bit number.
     """
     for index, item in enumerate(table.schema):
         if pa.types.is_date32(item.type):
-            bounds, kind = _DAYS, pa.int32()
-        elif pa.types.is_timestamp(item.type) and item.type.unit in _PER_SECOND:
-            factor, kind = _PER_SECOND[item.type.unit], pa.int64()
-            bounds = (_SECONDS[0] * factor, _SECONDS[1] * factor)
+            bounds, kind = _DATETIME_DAYS, pa.int32()
+        elif pa.types.is_timestamp(item.type) and item.type.unit in _TICKS_PER_SECOND:
+            factor, kind = _TICKS_PER_SECOND[item.type.unit], pa.int64()
+            bounds = (_DATETIME_SECONDS[0] * factor, _DATETIME_SECONDS[1] * factor)
         else:
             continue
         column = table.column(index)

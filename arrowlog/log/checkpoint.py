@@ -1,15 +1,17 @@
-"""JSON checkpoints: every form anyone wrote, made into JSON lines for the one decoder.
+"""JSON checkpoints: convert every known form to JSON lines for the decoder, and write one. Pure.
 
-- one object `{"protocol": …, "metaData": …, "add": [ … ]}` (what is written);
+The forms are:
+
+- one object `{"protocol": …, "metaData": …, "add": [ … ]}` (the form that is written);
 - JSON lines, like a commit;
 - `{"actions": [ … ]}`;
 - a manifest `{"version": …, "checkpointId": …, "parts": [names]}` whose parts are any of the above.
 
-Ours also say their `version`, the `timestamp` of the last commit and the `txns` of applications,
-the ids of the last commits (`recentCommits`),
-and end with a `checksum` of all bytes before it. Pure.
+Checkpoints that arrowlog writes also hold their `version`, the `timestamp` of the last commit, the
+application transactions (`txns`) and the ids of the last commits (`recentCommits`), and end with a
+`checksum` of all bytes before it.
 
-The pointer `_last_checkpoint` is only a hint, and a listing says more; it is not read.
+The pointer `_last_checkpoint` is only a hint, and a listing tells more; it is not read.
 """
 
 from __future__ import annotations
@@ -29,10 +31,11 @@ if TYPE_CHECKING:
 
     from arrowlog.log.actions import Metadata, Protocol
 
-_NEXT = "Delete it if the commits it stands for are there; reading goes on without it."
-_SUM = b',"checksum":"crc32:'
-_SUM_LENGTH = len(_SUM) + 10
-_LINE_BREAKS = bytes.maketrans(b"\r\n\t", b"   ")
+_NEXT_STEP = "If the commits that it covers still exist, delete it: reading works without it."
+_CHECKSUM_MEMBER = b',"checksum":"crc32:'
+_CHECKSUM_LENGTH = len(_CHECKSUM_MEMBER) + 10  # eight hexadecimal digits and `"}`
+# Whitespace between tokens may contain line breaks, which would split a line.
+_TO_SPACES = bytes.maketrans(b"\r\n\t", b"   ")
 
 
 class _Document(msgspec.Struct, gc=False):
@@ -49,12 +52,16 @@ class _Document(msgspec.Struct, gc=False):
 
 
 _DOCUMENT = msgspec.json.Decoder(_Document)
-_BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
+_JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
 
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What a state needs beside the actions; `summed` if a checksum vouches for all of it."""
+    """The content of a checkpoint beside its actions.
+
+    `txns` maps an application id to the version of its last transaction and the table version that
+    holds it. `summed` tells whether a checksum verified the whole file.
+    """
 
     timestamp: int | None = None
     txns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -64,82 +71,106 @@ class Beside:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A checkpoint in parts; all of them make it whole. Ours have checksums, too."""
+    """The manifest of a checkpoint in parts, all required; `checksums` if arrowlog wrote it."""
 
     parts: tuple[str, ...]
     checksums: tuple[str, ...] = ()
 
     def check(self, number: int, data: bytes, file: str) -> None:
-        """Refuse a part that is not the one the manifest speaks of."""
+        """Raise `LogCorrupt` if part `number` does not have the checksum in the manifest."""
         if self.checksums and self.checksums[number] != checksum(data):
             raise LogCorrupt(
-                f"it is a part with the checksum {checksum(data)}, and the manifest speaks of"
+                f"the part has the checksum {checksum(data)}, but the manifest declares"
                 f" {self.checksums[number]}.",
-                next=_NEXT,
+                next=_NEXT_STEP,
                 file=file,
             )
 
 
 def to_lines(data: bytes, version: int, file: str) -> tuple[bytes | Manifest, Beside]:
-    """The checkpoint's actions as JSON lines, or the manifest that says where they are."""
-    summed = _check_sum(data, file)
+    """Convert a checkpoint file to JSON lines, or return the manifest of its parts.
+
+    Raises `LogCorrupt` naming `file` if the checksum does not match, or is missing although
+    arrowlog wrote the file, if the checkpoint declares another version, or if its manifest is not
+    valid. A file that is not one JSON document is returned as it is: the decoder treats it as JSON
+    lines.
+    """
+    checksum_verified = _verify_checksum(data, file)
     try:
-        found = _DOCUMENT.decode(data)
-    except _BROKEN:
-        return data, Beside()  # JSON lines, or damaged: the line decoder tells which, and where
-    if found.txns is not None and not summed:  # only ours have those, and end with a checksum
-        raise LogCorrupt("its checksum is not where it should be.", next=_NEXT, file=file)
-    beside = Beside(found.timestamp, found.txns or {}, _recent(found, version), summed=summed)
-    if found.version not in (None, version):
-        what = "manifest" if found.parts is not None else "checkpoint"
-        raise LogCorrupt(f"it is the {what} of version {found.version}.", next=_NEXT, file=file)
-    if found.parts is not None:
-        return _manifest(found, version, file), beside
-    if found.add is None and found.actions is None:
+        document = _DOCUMENT.decode(data)
+    except _JSON_ERRORS:
+        return data, Beside()  # JSON lines, or damaged: the row decoder reports which, and where
+    if document.txns is not None and not checksum_verified:
+        # Only arrowlog writes `txns`, always together with a checksum at the end.
+        raise LogCorrupt(
+            "the checksum at the end of the file is missing.", next=_NEXT_STEP, file=file
+        )
+    recent = _recent_commits(document, version)
+    beside = Beside(document.timestamp, document.txns or {}, recent, summed=checksum_verified)
+    if document.version not in (None, version):
+        what = "manifest" if document.parts is not None else "checkpoint"
+        raise LogCorrupt(
+            f"it is the {what} of version {document.version}.", next=_NEXT_STEP, file=file
+        )
+    if document.parts is not None:
+        return _to_manifest(document, version, file), beside
+    if document.add is None and document.actions is None:
         return data, beside
-    lines: list[Any] = [b'{"protocol":%b}' % found.protocol, b'{"metaData":%b}' % found.metaData]
-    lines += [b'{"add":%b}' % bytes(item) for item in found.add or ()]
-    lines += [bytes(item) for item in found.actions or ()]
+    lines: list[Any] = [
+        b'{"protocol":%b}' % document.protocol,
+        b'{"metaData":%b}' % document.metaData,
+    ]
+    lines += [b'{"add":%b}' % bytes(item) for item in document.add or ()]
+    lines += [bytes(item) for item in document.actions or ()]
     if b"\n" in data or b"\r" in data or b"\t" in data:
-        lines = [line.translate(_LINE_BREAKS) for line in lines]
+        lines = [line.translate(_TO_SPACES) for line in lines]
     return b"\n".join(lines) + b"\n", beside
 
 
-def _check_sum(data: bytes, file: str) -> bool:
-    """The last member of ours is the checksum of all bytes before it; whether there is one."""
-    start = data.rfind(_SUM)
-    if not data.endswith(b'"}') or start < 0 or start < len(data) - _SUM_LENGTH:
+def _verify_checksum(data: bytes, file: str) -> bool:
+    """Return whether the file ends with a checksum of all bytes before it.
+
+    Raises `LogCorrupt` if it does and the bytes have another checksum.
+    """
+    start = data.rfind(_CHECKSUM_MEMBER)
+    if not data.endswith(b'"}') or start < 0 or start < len(data) - _CHECKSUM_LENGTH:
         return False
-    said = data[start + len(_SUM) - len(CHECKSUM) : -2].decode(errors="replace")
-    if said != checksum(memoryview(data)[:start]):
+    declared = data[start + len(_CHECKSUM_MEMBER) - len(CHECKSUM) : -2].decode(errors="replace")
+    actual = checksum(memoryview(data)[:start])
+    if declared != actual:
         raise LogCorrupt(
-            f"its bytes do not have the checksum {said} that it says.", next=_NEXT, file=file
+            f"it declares the checksum {declared}, but its content has {actual}.",
+            next=_NEXT_STEP,
+            file=file,
         )
     return True
 
 
 def opening(version: int, protocol: Protocol, metadata: Metadata, beside: Beside) -> bytes:
-    """How a checkpoint as one object begins; adds follow, with commas between, then `closing`."""
+    """Return the start of a checkpoint as one object.
+
+    The JSON objects of the adds follow, separated by commas, then `]` and `closing`.
+    """
     head = {
         "version": version,
         "timestamp": beside.timestamp,
         "txns": beside.txns,
         "recentCommits": said_of(beside.recent),
-        "protocol": _said(protocol_fields(protocol)),
-        "metaData": _said(metadata_fields(metadata)),
+        "protocol": _without_none(protocol_fields(protocol)),
+        "metaData": _without_none(metadata_fields(metadata)),
     }
     return msgspec.json.encode(head)[:-1] + b',"add":['
 
 
 def closing(total: int) -> bytes:
-    """How it ends, given the CRC-32 of everything up to the end of the list."""
-    return b'%b%08x"}' % (_SUM, total)
+    """Return the end of a checkpoint; `total` is the CRC-32 of all bytes before it."""
+    return b'%b%08x"}' % (_CHECKSUM_MEMBER, total)
 
 
 def manifest(
     version: int, parts: Mapping[str, str], checkpoint_id: str, beside: Beside, now_ms: int
 ) -> bytes:
-    """The manifest of a checkpoint in parts, given by name with their checksums."""
+    """Encode the manifest of a checkpoint in parts; `parts` maps file names to checksums."""
     head = {
         "version": version,
         "checkpointId": checkpoint_id,
@@ -152,34 +183,45 @@ def manifest(
         "recentCommits": said_of(beside.recent),
     }
     plain = msgspec.json.encode(head)[:-1]
-    return plain + b'%b%b"}' % (_SUM, checksum(plain)[len(CHECKSUM) :].encode())
+    return plain + b'%b%b"}' % (_CHECKSUM_MEMBER, checksum(plain)[len(CHECKSUM) :].encode())
 
 
 def said_of(recent: RecentCommits | None) -> tuple[int, tuple[str | None, ...]] | None:
-    """The ids of the last commits as they are written: the first version, then the ids."""
+    """Return the value of `recentCommits`: the first version and the ids from there on."""
     return None if recent is None else (recent.first, recent.txn_ids)
 
 
-def _recent(found: _Document, version: int) -> RecentCommits | None:
-    """The ids that a checkpoint gives, if they lead up to its version."""
-    if found.recentCommits is None:
+def _recent_commits(document: _Document, version: int) -> RecentCommits | None:
+    """Return the ids of the last commits, if the last id is that of the checkpoint's version."""
+    if document.recentCommits is None:
         return None
-    recent = RecentCommits(found.recentCommits[0], tuple(found.recentCommits[1]))
+    recent = RecentCommits(document.recentCommits[0], tuple(document.recentCommits[1]))
     return recent if recent.last == version else None
 
 
-def _said(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
-def _manifest(found: _Document, version: int, file: str) -> Manifest:
-    names = found.parts or []
+def _to_manifest(document: _Document, version: int, file: str) -> Manifest:
+    """Validate a manifest. A part must have the name of a part of this very checkpoint."""
+    names = document.parts or []
     if not names or len(set(names)) != len(names):
-        raise LogCorrupt("its manifest names no parts, or one twice.", next=_NEXT, file=file)
+        raise LogCorrupt(
+            "the manifest lists no parts, or lists one twice.", next=_NEXT_STEP, file=file
+        )
     for name in names:
         if not is_part(name, version):
-            raise LogCorrupt(f"its manifest names {name!r} as a part.", next=_NEXT, file=file)
-    checksums = tuple(found.checksums or ())
+            raise LogCorrupt(
+                f"the manifest lists {name!r}, which is not a part of version {version}.",
+                next=_NEXT_STEP,
+                file=file,
+            )
+    checksums = tuple(document.checksums or ())
     if checksums and len(checksums) != len(names):
-        raise LogCorrupt("its manifest has not a checksum for each part.", next=_NEXT, file=file)
+        raise LogCorrupt(
+            f"the manifest has {len(checksums)} checksums for {len(names)} parts.",
+            next=_NEXT_STEP,
+            file=file,
+        )
     return Manifest(tuple(names), checksums)

@@ -1,4 +1,8 @@
-"""Lines of a log to tables of actions: columns where lines share a shape, one by one where not."""
+"""Decode a buffer of log lines into Arrow tables of actions.
+
+Lines that share a template are decoded together as columns (`arrowlog.log.match`); the remaining
+lines are decoded one by one (`arrowlog.log.lines`).
+"""
 
 from __future__ import annotations
 
@@ -25,20 +29,29 @@ if TYPE_CHECKING:
 
     from arrowlog.log.window import Window
 
-COLUMNAR_LINES = 48  # below this, reading lines one by one is as fast, unless they are long
-_COLUMNAR_BYTES = 1 << 16
+# Below this many lines the row decoder is as fast as the columnar decoder, unless the lines are
+# long: from `_COLUMNAR_MIN_BYTES` on, two lines are enough.
+COLUMNAR_LINES = 48
+_COLUMNAR_MIN_BYTES = 1 << 16
+# Templates tried per buffer. Lines that match none of them go to the row decoder.
 ROUNDS_MAX = 16
-SAMPLES = (443, 61, 211, 353, 607, 787, 907)  # thousandths of the buffer
+# Where sample lines are taken from, in thousandths of the buffer. The first position supplies the
+# template. The distances are uneven because lines may repeat at regular intervals.
+SAMPLES = (443, 61, 211, 353, 607, 787, 907)
+_LINES_PER_SAMPLE = 3
+_TEMPLATE_CANDIDATES = 4  # sample lines that are tried as the template
 
 
 @dataclass(slots=True)
 class Actions:
-    """What a run of log files says, in order.
+    """The actions of a run of log files, in log order.
 
-    `tables` holds tables of `add`, `remove`, `mergeskip` and `commitInfo`, each with a column `seq`
-    that orders all lines and says where each came from. `infos` holds further commitInfos: a state
-    needs little of them. File number i is `names[i]` of version
-    `versions[i]` with `lines[i]` lines; `sums` has checksums as `Window` does.
+    `tables` holds the tables of `add`, `remove`, `mergeskip` and `commitInfo` actions. Each table
+    has a column `seq`, the sequence number of the line, which orders all lines of the batch and
+    identifies the file and the line (see `place`). `infos` holds further commitInfos as raw lines,
+    because a snapshot needs few of their fields. File number i is `names[i]` of version
+    `versions[i]` and has `lines[i]` lines. `sums` maps file numbers to CRC-32 checksums, as in
+    `Window`.
     """
 
     tables: dict[str, list[pa.Table]] = field(default_factory=lambda: {name: [] for name in FIELDS})
@@ -51,39 +64,40 @@ class Actions:
     sums: dict[int, int] = field(default_factory=dict)
 
     def table(self, action: str) -> pa.Table:
-        """All actions of one kind."""
+        """Return all actions of one kind as one table. The rows are not sorted by `seq`."""
         tables = [pa.table({"seq": pa.nulls(0, pa.int64())}), *self.tables[action]]
         if action == "commitInfo":
             tables += [infos.table() for infos in self.infos]
         return pa.concat_tables(tables, promote_options="default")
 
     def place(self, seq: int) -> tuple[str, int]:
-        """The file that a line came from, and the line's number in it."""
+        """Return the file name and the line number (from 1) of a sequence number."""
         return self.names[seq >> LINE_BITS], seq & ((1 << LINE_BITS) - 1)
 
     def extend(self, more: Actions) -> None:
-        """Append what came later."""
-        files = len(self.names)
-        by = files << LINE_BITS
-        self.sums |= {file + files: found for file, found in more.sums.items()}
+        """Append the actions of later log files, renumbering their files and lines."""
+        num_files = len(self.names)
+        seq_offset = num_files << LINE_BITS
+        self.sums |= {file + num_files: crc for file, crc in more.sums.items()}
         for name, tables in more.tables.items():
-            self.tables[name] += tables if by == 0 else [_shift(table, by) for table in tables]
-        self.protocols += [(seq + by, found) for seq, found in more.protocols]
-        self.metadata += [(seq + by, found) for seq, found in more.metadata]
-        self.infos += [infos.shifted(by) for infos in more.infos]
+            shifted = [_shift_seq(table, seq_offset) for table in tables] if seq_offset else tables
+            self.tables[name] += shifted
+        self.protocols += [(seq + seq_offset, protocol) for seq, protocol in more.protocols]
+        self.metadata += [(seq + seq_offset, metadata) for seq, metadata in more.metadata]
+        self.infos += [infos.shifted(seq_offset) for infos in more.infos]
         self.names += more.names
         self.versions += more.versions
         self.lines += more.lines
 
 
-def _shift(table: pa.Table, by: int) -> pa.Table:
-    seq = pc.add(table["seq"], scalar(by, pa.int64()))
+def _shift_seq(table: pa.Table, offset: int) -> pa.Table:
+    seq = pc.add(table["seq"], scalar(offset, pa.int64()))
     return table.set_column(table.column_names.index("seq"), "seq", seq)
 
 
 @dataclass(slots=True)
 class Decoding:
-    """A window that is being decoded: threads are at its pieces until `finish` takes the result."""
+    """A decode in progress: threads work on the pieces of a window until `finish` is called."""
 
     actions: Actions
     view: memoryview
@@ -94,13 +108,17 @@ class Decoding:
     memory: pa.MemoryPool | None = None
 
     def finish(self) -> Actions:
-        """All actions in the window, which is free then."""
+        """Wait for the threads, release the window and return all actions in it.
+
+        Raises `LogCorrupt`, naming file and line, for a line that is not a valid action. The window
+        is released in that case as well.
+        """
         try:
-            found = [piece.result() for piece in self.pieces]
-            if self.shape is not None and not found:
-                shape, memory = self.shape, self.memory
-                found = [match(piece, shape, memory) for piece in self.lines.pieces()]
-            _decode_columns(self.actions, self.lines, self.seq, self.shape, found)
+            matches = [piece.result() for piece in self.pieces]
+            if self.shape is not None and not matches:
+                template, memory = self.shape, self.memory
+                matches = [match(piece, template, memory) for piece in self.lines.pieces()]
+            _decode_by_template(self.actions, self.lines, self.seq, self.shape, matches)
         finally:
             wait(self.pieces)
             self.view.release()
@@ -108,10 +126,12 @@ class Decoding:
 
 
 def begin(window: Window, pool: Executor | None, *, columnar: bool = True) -> Decoding:
-    """Start to decode a window. Nothing may be put into it until that is finished.
+    """Start to decode a window. The window must not be modified before `Decoding.finish` returns.
 
-    Without a pool, everything is done in this thread: if there is nothing else to do meanwhile,
-    threads that wait for each other's locks cost more than they bring.
+    `pool` runs the columnar decoder on pieces of the window. Without a pool, all work is done in
+    the calling thread; choose that if the caller has nothing else to do in the meantime, because
+    contention between the threads then costs more than they gain. `columnar=False` decodes every
+    line with the row decoder.
     """
     actions = Actions(
         names=list(window.names),
@@ -119,124 +139,145 @@ def begin(window: Window, pool: Executor | None, *, columnar: bool = True) -> De
         lines=list(window.lines),
         sums=dict(window.sums),
     )
-    others = _set_apart(actions, Apart.join(window.apart))
+    non_adds = _take_commit_infos(actions, Apart.join(window.apart))
     view = window.view
     lines = Lines(view, window.kept)
-    shape = _pick(lines) if columnar and _many(lines) else None
+    template = _pick_template(lines) if columnar and _worth_columnar(lines) else None
     pieces = []
-    if shape is not None and pool is not None:
-        pieces = [pool.submit(match, piece, shape, window.pool) for piece in lines.pieces()]
+    if template is not None and pool is not None:
+        pieces = [pool.submit(match, piece, template, window.pool) for piece in lines.pieces()]
     decoding = Decoding(
         actions,
         view,
         lines,
-        _series(joined(window.numbers, pa.int64())),
-        shape,
+        _seq_series(joined(window.numbers, pa.int64())),
+        template,
         pieces,
         window.pool,
     )
     try:
-        if columnar and len(others.seq) >= COLUMNAR_LINES:
-            apart = Lines(octets_in(others.lines), len(others.seq))
-            _decode_columns(actions, apart, _series(others.seq), *_first(apart))
+        # The other lines are decoded here, while the pool works on the adds.
+        if columnar and len(non_adds.seq) >= COLUMNAR_LINES:
+            other_lines = Lines(octets_in(non_adds.lines), len(non_adds.seq))
+            first = _match_picked(other_lines)
+            _decode_by_template(actions, other_lines, _seq_series(non_adds.seq), *first)
         else:
-            texts = [text[:-1] for text in others.lines.to_pylist()]
-            _decode_lines(actions, others.seq.to_pylist(), texts)
+            texts = [text[:-1] for text in non_adds.lines.to_pylist()]
+            _decode_rows(actions, non_adds.seq.to_pylist(), texts)
     except BaseException:
-        wait(pieces)
+        wait(pieces)  # the threads read from `view`
         view.release()
         raise
     return decoding
 
 
-def _many(lines: Lines) -> bool:
-    """Whether it is worth a look what the lines have in common."""
-    return lines.count >= COLUMNAR_LINES or (lines.count > 1 and len(lines.data) >= _COLUMNAR_BYTES)
+def _worth_columnar(lines: Lines) -> bool:
+    """Return whether searching for a template costs less than decoding row by row."""
+    return lines.count >= COLUMNAR_LINES or (
+        lines.count > 1 and len(lines.data) >= _COLUMNAR_MIN_BYTES
+    )
 
 
-def _set_apart(actions: Actions, apart: Apart) -> Apart:
-    """Read the commitInfos among lines that were set apart; returns the others."""
-    mask = pc.starts_with(apart.lines, HEAD)
-    if not mask.true_count:
-        return apart
-    some = apart.filter(mask)
-    infos, wrong = read_infos(some.seq, some.lines)
+def _take_commit_infos(actions: Actions, non_adds: Apart) -> Apart:
+    """Parse the commitInfo lines into `actions.infos` and return the other lines.
+
+    A line that starts like a commitInfo but holds something else is among those returned.
+    """
+    starts_as_info = pc.starts_with(non_adds.lines, HEAD)
+    if not starts_as_info.true_count:
+        return non_adds
+    candidates = non_adds.filter(starts_as_info)
+    infos, rejected = read_infos(candidates.seq, candidates.lines)
     actions.infos.append(infos)
-    others = apart.filter(pc.invert(mask))
-    return others if wrong is None else Apart.join([others, some.filter(wrong)])
+    others = non_adds.filter(pc.invert(starts_as_info))
+    return others if rejected is None else Apart.join([others, candidates.filter(rejected)])
 
 
-def _series(seq: pa.Array) -> pl.Series:
+def _seq_series(seq: pa.Array) -> pl.Series:
     return pl.Series(pl.from_arrow(seq), dtype=pl.Int64)
 
 
 def decode(window: Window, *, columnar: bool = True) -> Actions:
-    """All actions in the window."""
+    """Return all actions in the window, decoded in the calling thread.
+
+    Raises `LogCorrupt`, naming file and line, for a line that is not a valid action.
+    """
     return begin(window, None, columnar=columnar).finish()
 
 
-def _first(lines: Lines) -> tuple[Shape | None, list[Match]]:
-    """A shape, and what it makes of the lines."""
-    shape = _pick(lines)
-    return shape, [] if shape is None else [match(piece, shape) for piece in lines.pieces()]
+def _match_picked(lines: Lines) -> tuple[Shape | None, list[Match]]:
+    """Pick a template from the lines and match all lines against it."""
+    template = _pick_template(lines)
+    if template is None:
+        return None, []
+    return template, [match(piece, template) for piece in lines.pieces()]
 
 
-def _decode_columns(
-    actions: Actions, lines: Lines, seq: pl.Series, shape: Shape | None, pieces: Sequence[Match]
+def _decode_by_template(
+    actions: Actions, lines: Lines, seq: pl.Series, template: Shape | None, pieces: Sequence[Match]
 ) -> None:
-    """Round by round: take the shape of a line, decode all lines that share it, keep the rest."""
+    """Decode lines in rounds: match a template, then pick one from the lines that did not match.
+
+    `pieces` are the matches of `template`. What is left after the last round is decoded row by row.
+    """
     for _ in range(ROUNDS_MAX):
-        found = together(pieces, lines.count)
-        if shape is None or found is None:
+        merged = together(pieces, lines.count)
+        if template is None or merged is None:
             break
-        at = seq if found.rows is None else seq.gather(found.rows)
-        actions.tables[shape.action].append(pa.table({"seq": at.to_arrow(), **found.columns}))
-        if not found.odd:
+        matched_seq = seq if merged.rows is None else seq.gather(merged.rows)
+        table = pa.table({"seq": matched_seq.to_arrow(), **merged.columns})
+        actions.tables[template.action].append(table)
+        if not merged.odd:
             return
-        seq = seq.gather([row for row, _ in found.odd])
-        lines = Lines.join([text for _, text in found.odd])
-        if not _many(lines):
+        seq = seq.gather([row for row, _ in merged.odd])
+        lines = Lines.join([text for _, text in merged.odd])
+        if not _worth_columnar(lines):
             break
-        shape, pieces = _first(lines)
-    _decode_lines(actions, seq.to_list(), lines.texts())
+        template, pieces = _match_picked(lines)
+    _decode_rows(actions, seq.to_list(), lines.texts())
 
 
-def _pick(lines: Lines) -> Shape | None:
-    """The shape of a line from the middle; the others tell which of its values are no news."""
-    texts = []
-    for part in SAMPLES:  # neighbours too: at even distances, lines may repeat themselves
-        texts += _lines_at(lines.data, len(lines.data) * part // 1000)
-    for number, text in enumerate(texts[:4]):
+def _pick_template(lines: Lines) -> Shape | None:
+    """Return the template of a valid line near the middle, or None if no candidate has one.
+
+    The other samples tell which values are the same everywhere and become constants.
+    """
+    samples: list[bytes] = []
+    for position in SAMPLES:
+        # Adjacent lines as well: lines at regular distances may repeat one another.
+        samples += _lines_after(lines.data, len(lines.data) * position // 1000)
+    for index, text in enumerate(samples[:_TEMPLATE_CANDIDATES]):
         try:
             decode_line(text, "", 0)
         except LogCorrupt:
             continue
-        others = [other.decode() for other in texts[number + 1 :] if other.isascii()]
-        shape = shape_of(text.decode(), others)
-        if shape is not None and shape.action in FIELDS:
-            return shape
+        others = [other.decode() for other in samples[index + 1 :] if other.isascii()]
+        template = shape_of(text.decode(), others)
+        if template is not None and template.action in FIELDS:
+            return template
     return None
 
 
-def _lines_at(data: bytes | memoryview, position: int) -> list[bytes]:
-    """A few whole lines after a position; the last one if there are none."""
-    reach = 1 << 12
+def _lines_after(data: bytes | memoryview, position: int) -> list[bytes]:
+    """Return a few whole lines after a position, or the last line of the buffer."""
+    window_size = 1 << 12
     while True:
-        text = bytes(data[position : position + reach])
-        found = text.split(b"\n")[1:-1]
-        if found:
-            return found[:3]
-        if position + reach >= len(data):
+        text = bytes(data[position : position + window_size])
+        whole_lines = text.split(b"\n")[1:-1]  # the first and the last may be cut
+        if whole_lines:
+            return whole_lines[:_LINES_PER_SAMPLE]
+        if position + window_size >= len(data):
             return bytes(data).split(b"\n")[-2:-1]
-        reach *= 4
+        window_size *= 4
 
 
-def _decode_lines(actions: Actions, seqs: Sequence[int], texts: Sequence[bytes]) -> None:
-    found: dict[str, tuple[list[int], list[Any]]] = {name: ([], []) for name in FIELDS}
+def _decode_rows(actions: Actions, seqs: Sequence[int], texts: Sequence[bytes]) -> None:
+    """Decode lines one by one; `LogCorrupt` names the file and the line."""
+    decoded: dict[str, tuple[list[int], list[Any]]] = {name: ([], []) for name in FIELDS}
     for seq, text in zip(seqs, texts, strict=True):
         try:
             action = decode_line(text, "", 0)
-        except LogCorrupt:
+        except LogCorrupt:  # decode again with the place, which is computed only for an error
             action = decode_line(text, *actions.place(seq))
         if action is None:
             continue
@@ -246,10 +287,10 @@ def _decode_lines(actions: Actions, seqs: Sequence[int], texts: Sequence[bytes])
         elif name == "metaData":
             actions.metadata.append((seq, to_metadata(value)))
         else:
-            found[name][0].append(seq)
-            found[name][1].append(value)
-    for name, (at, values) in found.items():
+            decoded[name][0].append(seq)
+            decoded[name][1].append(value)
+    for name, (action_seqs, values) in decoded.items():
         if values and name == "commitInfo":
-            actions.infos.append(of_raws(at, values))
+            actions.infos.append(of_raws(action_seqs, values))
         elif values:
-            actions.tables[name].append(table_of(name, at, values))
+            actions.tables[name].append(table_of(name, action_seqs, values))

@@ -1,7 +1,7 @@
-"""Actions to the bytes of a commit: JSON lines, the commitInfo first, counted and summed up.
+"""Encode actions as the bytes of a commit: JSON lines, the commitInfo first.
 
-`commitInfo.numActions` is the number of lines after it, `commitInfo.checksum` the CRC-32 of their
-bytes, so that a commit which lost a line, or a bit, is found out by whoever reads it.
+`commitInfo.numActions` is the number of lines after it and `commitInfo.checksum` the CRC-32 of
+their bytes, so that every reader detects a commit that lost a line or has a flipped bit.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ CHECKSUM = "crc32:"
 
 
 def line(action: str, fields: Mapping[str, Any]) -> bytes:
-    """One action as a line. A field without a value is left out."""
-    said = {name: value for name, value in fields.items() if value is not None}
-    return msgspec.json.encode({action: said}) + b"\n"
+    """Encode one action as a line. Fields whose value is None are omitted."""
+    present = {name: value for name, value in fields.items() if value is not None}
+    return msgspec.json.encode({action: present}) + b"\n"
 
 
 def commit(info: Mapping[str, Any], lines: Sequence[bytes]) -> bytes:
-    """A commit after version 0."""
+    """Encode a commit after version 0: `info` with the action count and checksum, then `lines`."""
     body = b"".join(lines)
-    whole = {**info, "numActions": len(lines), "checksum": checksum(body)}
-    return line("commitInfo", whole) + body
+    full_info = {**info, "numActions": len(lines), "checksum": checksum(body)}
+    return line("commitInfo", full_info) + body
 
 
 def first_commit(protocol: Protocol, metadata: Metadata) -> bytes:
-    """Version 0: exactly the protocol and the metadata."""
+    """Encode version 0: exactly one protocol and one metaData."""
     return line("protocol", protocol_fields(protocol)) + line("metaData", metadata_fields(metadata))
 
 
 def checksum(body: bytes | memoryview) -> str:
-    """What a commitInfo says of the lines after it."""
+    """Return the checksum of some bytes as text: `crc32:` and eight hexadecimal digits."""
     return f"{CHECKSUM}{crc32(body):08x}"
 
 
 def protocol_fields(protocol: Protocol) -> dict[str, Any]:
-    """A protocol as it stands in the log."""
+    """Return the fields of a `protocol` action."""
     return {
         "minReaderVersion": protocol.min_reader_version,
         "minWriterVersion": protocol.min_writer_version,
@@ -57,7 +57,7 @@ def protocol_fields(protocol: Protocol) -> dict[str, Any]:
 
 
 def metadata_fields(metadata: Metadata) -> dict[str, Any]:
-    """Metadata as it stands in the log."""
+    """Return the fields of a `metaData` action."""
     return {
         "id": metadata.id,
         "name": metadata.name,
@@ -74,12 +74,15 @@ def metadata_fields(metadata: Metadata) -> dict[str, Any]:
 
 
 def add_lines(adds: pa.Table, **changed: Any) -> list[bytes]:
-    """Decoded adds as lines again, every field that was read in them; `changed` fields anew."""
+    """Encode decoded adds as lines, with every field that was read; `changed` overrides fields."""
     return [b'{"add":%b}\n' % text.encode() for text in add_objects(adds, changed).to_pylist()]
 
 
 def remove_lines(adds: pa.Table, millis: int, *, data_change: bool) -> list[bytes]:
-    """Removes for decoded adds, by the key of their file, with what their readers like to know."""
+    """Encode a remove for each decoded add, identified by the `key` of its file.
+
+    The removes carry the extended file metadata: partition values and size.
+    """
     columns = [name for name in adds.column_names if name.startswith("partitionValues.")]
     names = ["key", "size", *columns]
     names += [name for name in ("partitionValues", "raw") if name in adds.column_names]

@@ -1,8 +1,9 @@
-"""What commits say of themselves: `commitInfo`, one a commit, of which a state needs little.
+"""The `commitInfo` actions of a log: one per commit, of which a snapshot needs few fields.
 
-A log of many small commits has nearly as many of these as of files. They are read all together by
-one call of a typed parser. One that another program wrote may be anything, so they are never an
-error unless the line itself is none; those that are not plainly ours are read one by one.
+A log of many small commits has nearly as many commitInfos as files, so one call of a typed parser
+reads all of them. Other writers may put anything into a commitInfo. Its content is therefore never
+an error, only a line that is not JSON is. If a commitInfo does not have the types that arrowlog
+writes, all of them are read one by one, and fields of an unexpected type count as absent.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ HEAD = b'{"commitInfo":'
 
 
 class Txn(msgspec.Struct, gc=False):
-    """A step of an application, that must not be taken twice."""
+    """An application transaction: the version of an idempotent write of application `appId`."""
 
     appId: str  # noqa: N815 -- the name on disk
     version: int
 
 
 class Info(msgspec.Struct, gc=False):
-    """What a state needs of a commitInfo."""
+    """The fields of a commitInfo that a snapshot needs."""
 
     numActions: int | None = None  # noqa: N815
     checksum: str | None = None
@@ -42,39 +43,45 @@ class Info(msgspec.Struct, gc=False):
     txn: Txn | None = None
 
 
-def _line(kind: Any) -> Any:
-    """A line that holds a commitInfo and nothing else."""
-    fields = [("commitInfo", kind)]
+def _line_struct(content: Any) -> Any:
+    """Return the struct type of a line that holds a commitInfo of type `content`, nothing else."""
+    fields = [("commitInfo", content)]
     return msgspec.defstruct("info", fields, forbid_unknown_fields=True, gc=False)
 
 
-_PLAIN: Any = struct_of("commitInfo")
-_RAW_LINE: Any = msgspec.json.Decoder(_line(msgspec.Raw))
-_INFO_LINE: Any = msgspec.json.Decoder(_line(Info))
-_PLAIN_LINE: Any = msgspec.json.Decoder(_line(_PLAIN))
-_INFO_ONLY = msgspec.json.Decoder(Info)
-_PLAIN_ONLY = msgspec.json.Decoder(_PLAIN)
+# Three views of a commitInfo: undecoded, the fields of `Info`, and all fields of `INFO`.
+_ALL_FIELDS: Any = struct_of("commitInfo")
+_RAW_LINE: Any = msgspec.json.Decoder(_line_struct(msgspec.Raw))
+_INFO_LINE: Any = msgspec.json.Decoder(_line_struct(Info))
+_ALL_FIELDS_LINE: Any = msgspec.json.Decoder(_line_struct(_ALL_FIELDS))
+_INFO_OBJECT = msgspec.json.Decoder(Info)
+_ALL_FIELDS_OBJECT = msgspec.json.Decoder(_ALL_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
 class Infos:
-    """Lines with a commitInfo in them, each ended by a line feed; `seq` says where each stood."""
+    """Lines that hold a commitInfo and nothing else.
+
+    Each line ends with a line feed. `seq` are the sequence numbers of the lines, `found` the parsed
+    commitInfos.
+    """
 
     seq: pa.Array
     lines: pa.Array
     found: list[Info]
 
     def shifted(self, by: int) -> Infos:
-        """The same, further down."""
+        """Return the same lines with sequence numbers increased by `by`."""
         return Infos(pc.add(self.seq, number(by)), self.lines, self.found)
 
     def table(self) -> pa.Table:
-        """Every field of them that any of them has."""
-        found = _read_all(_PLAIN_LINE, self.lines)
-        if found is None:
-            rows = [_fields(_raw(text)) for text in self.lines.to_pylist()]
+        """Return a table with `seq` and every known field that at least one commitInfo has."""
+        decoded = _decode_all(_ALL_FIELDS_LINE, self.lines)
+        if decoded is None:
+            raws = [_RAW_LINE.decode(text).commitInfo for text in self.lines.to_pylist()]
+            rows = [_field_values(raw) for raw in raws]
         else:
-            rows = [_texts(line.commitInfo) for line in found]
+            rows = [_to_values(line.commitInfo) for line in decoded]
         columns: dict[str, Any] = {"seq": self.seq}
         for (name, kind), values in zip(INFO.items(), zip(*rows, strict=True), strict=True):
             if any(value is not None for value in values):
@@ -83,7 +90,7 @@ class Infos:
 
 
 def of_raws(seqs: Sequence[int], raws: Sequence[msgspec.Raw]) -> Infos:
-    """Of commitInfos that were found in lines spelled otherwise."""
+    """Build `Infos` from commitInfos that the row decoder extracted from their lines."""
     lines = [b"".join((HEAD, bytes(raw), b"}\n")) for raw in raws]
     return Infos(
         array_of(seqs, pa.int64()),
@@ -93,30 +100,33 @@ def of_raws(seqs: Sequence[int], raws: Sequence[msgspec.Raw]) -> Infos:
 
 
 def read_infos(seq: pa.Array, lines: pa.Array) -> tuple[Infos, pa.Array | None]:
-    """The lines that hold a commitInfo and nothing else; and which do not, if any."""
-    found = _read_all(_INFO_LINE, lines)
-    if found is not None:
-        return Infos(seq, lines, [line.commitInfo for line in found]), None
+    """Parse the lines that hold a commitInfo and nothing else.
+
+    Returns them and a mask of the other lines; the mask is None if there are no other lines.
+    """
+    decoded = _decode_all(_INFO_LINE, lines)
+    if decoded is not None:
+        return Infos(seq, lines, [line.commitInfo for line in decoded]), None
     raws = [info_of(text) for text in lines.to_pylist()]
-    right = array_of([raw is not None for raw in raws], pa.bool_())
+    is_info = array_of([raw is not None for raw in raws], pa.bool_())
     infos = [read_info(raw) for raw in raws if raw is not None]
-    return Infos(seq.filter(right), lines.filter(right), infos), pc.invert(right)
+    return Infos(seq.filter(is_info), lines.filter(is_info), infos), pc.invert(is_info)
 
 
-def _read_all(decoder: Any, lines: pa.Array) -> list[Any] | None:
-    """All lines in one go; None if one of them is not as it should be."""
+def _decode_all(decoder: Any, lines: pa.Array) -> list[Any] | None:
+    """Decode all lines with one call; None if the decoder rejects any of them."""
     try:
         text = octets_in(lines)
         if pc.max(octets(text).to_arrow()).as_py() > 127:
-            str(text, "utf-8")
-        found: list[Any] = decoder.decode_lines(text)
+            str(text, "utf-8")  # msgspec does not validate UTF-8 in the fields that it skips
+        decoded: list[Any] = decoder.decode_lines(text)
     except BROKEN:
         return None
-    return found if len(found) == len(lines) else None
+    return decoded if len(decoded) == len(lines) else None
 
 
 def info_of(text: bytes) -> msgspec.Raw | None:
-    """The commitInfo in a line that holds nothing else; None if it is not plainly that."""
+    """Return the commitInfo in a line that holds nothing else; None for any other line."""
     try:
         text.decode()
         raw: msgspec.Raw = _RAW_LINE.decode(text).commitInfo
@@ -125,60 +135,61 @@ def info_of(text: bytes) -> msgspec.Raw | None:
     return None if bytes(raw) == b"null" else raw
 
 
-def _raw(text: bytes) -> msgspec.Raw:
-    """The commitInfo in a line that is known to hold one."""
-    raw: msgspec.Raw = _RAW_LINE.decode(text).commitInfo
-    return raw
-
-
 def read_info(info: msgspec.Raw) -> Info:
-    """What a state needs of a commitInfo. One that another program wrote may be anything."""
+    """Parse a commitInfo. Fields of an unexpected type count as absent; never raises."""
     try:
-        return _INFO_ONLY.decode(info)
+        return _INFO_OBJECT.decode(info)
     except BROKEN:
         pass
-    found = dict(zip(INFO, _fields(info), strict=True))
-    return Info(numActions=found["numActions"], timestamp=found["timestamp"], txnId=found["txnId"])
+    values = dict(zip(INFO, _field_values(info), strict=True))
+    return Info(
+        numActions=values["numActions"], timestamp=values["timestamp"], txnId=values["txnId"]
+    )
 
 
 def info_of_row(timestamp: int | None, txn: str | None, txn_id: str | None) -> Info:
-    """The same of one that was decoded as columns."""
+    """Build an `Info` from the columns of a decoded commitInfo; `txn` is JSON text."""
     try:
-        step = None if txn is None else msgspec.json.decode(txn, type=Txn)
+        app_transaction = None if txn is None else msgspec.json.decode(txn, type=Txn)
     except BROKEN:
-        step = None
-    return Info(timestamp=timestamp, txn=step, txnId=txn_id)
+        app_transaction = None
+    return Info(timestamp=timestamp, txn=app_transaction, txnId=txn_id)
 
 
-def _texts(plain: Any) -> list[Any]:
-    """The fields of a commitInfo that is as ours are."""
+def _to_values(decoded: Any) -> list[Any]:
+    """Return the values of a decoded commitInfo in the order of `INFO`."""
     return [
-        _json(getattr(plain, name)) if kind is Kind.JSON else getattr(plain, name)
+        _raw_text(getattr(decoded, name)) if kind is Kind.JSON else getattr(decoded, name)
         for name, kind in INFO.items()
     ]
 
 
-def _fields(raw: msgspec.Raw) -> list[Any]:
-    """The fields of a commitInfo, as far as they have the types we write."""
+def _field_values(raw: msgspec.Raw) -> list[Any]:
+    """Return the values of a commitInfo in the order of `INFO`; None for an unexpected type."""
     try:
-        return _texts(_PLAIN_ONLY.decode(raw))
+        return _to_values(_ALL_FIELDS_OBJECT.decode(raw))
     except BROKEN:
         pass
     try:
         members: dict[str, msgspec.Raw] = MAP.decode(raw)
     except BROKEN:
         members = {}
-    given = [(kind, members.get(name, NULL)) for name, kind in INFO.items()]
-    return [_json(raw) if kind is Kind.JSON else lenient(kind, raw) for kind, raw in given]
+    typed = [(kind, members.get(name, NULL)) for name, kind in INFO.items()]
+    return [_raw_text(raw) if kind is Kind.JSON else lenient(kind, raw) for kind, raw in typed]
 
 
-def _json(raw: msgspec.Raw) -> str | None:
+def _raw_text(raw: msgspec.Raw) -> str | None:
     text = bytes(raw)
     return None if text == b"null" else text.decode()
 
 
 def commit_time(data: bytes) -> int | None:
-    """When a commit says it was made: its commitInfo, or for a new table its metaData."""
+    """Return the commit's timestamp in milliseconds, as the commit itself declares it.
+
+    That is the `timestamp` of its commitInfo or, in a commit without one (version 0), the
+    `createdTime` of its metaData. Returns None if it declares neither. Raises `LogCorrupt` if the
+    line that holds either is not valid.
+    """
     created: int | None = None
     for text in data.split(b"\n"):
         if b'"commitInfo"' in text or b'"metaData"' in text:

@@ -1,8 +1,9 @@
-"""Decode JSON lines one by one: exact, strict, and the judge of every odd case.
+"""The row decoder: decode JSON lines one by one, exactly and strictly.
 
-The columnar decoder in `shape` hands over what it cannot prove. Here a line is read by a typed
-parser: right fields of the right type, or `LogCorrupt` with file and line. Maps stay JSON text,
-byte for byte, until somebody asks for a key of them; then `flatten` looks it up.
+It receives every line that the columnar decoder (`arrowlog.log.match`) cannot verify, and its
+verdict is final. A typed parser reads the line; a line whose fields do not have the right types
+raises `LogCorrupt` with file and line. Maps stay JSON text, byte for byte, until `flatten` looks up
+the keys that a caller needs.
 """
 
 from __future__ import annotations
@@ -40,16 +41,17 @@ _TYPES: dict[Kind, tuple[Any, Any]] = {
     Kind.JSON: (msgspec.Raw, NULL),
     Kind.STATS: (msgspec.Raw, NULL),
 }
-_NEXT = "Restore the file from a backup, or read an earlier version."
+_NEXT_STEP = "Restore the file from a backup, or read an earlier version."
 _BLANK = b" \t\r"
 
 
 def struct_of(action: str) -> Any:
-    """The fields of an action, as a typed parser takes them."""
-    must = REQUIRED[action]
-    first = [(name, _TYPES[FIELDS[action][name]][0].__args__[0]) for name in must]
-    rest = [(name, *_TYPES[kind]) for name, kind in FIELDS[action].items() if name not in must]
-    return msgspec.defstruct(action, [*first, *rest], gc=False)
+    """Return the msgspec struct type of an action, built from `FIELDS` and `REQUIRED`."""
+    names = REQUIRED[action]
+    # `__args__[0]` is the type without None: a required field must not be null.
+    required = [(name, _TYPES[FIELDS[action][name]][0].__args__[0]) for name in names]
+    optional = [(name, *_TYPES[kind]) for name, kind in FIELDS[action].items() if name not in names]
+    return msgspec.defstruct(action, [*required, *optional], gc=False)
 
 
 class _Protocol(msgspec.Struct, gc=False):
@@ -88,44 +90,56 @@ _LINE = msgspec.defstruct(
     ],
     gc=False,
 )
-_DECODER = msgspec.json.Decoder(_LINE)
-_NAMES = [(name, ALIASES.get(name, name)) for name in _LINE.__struct_fields__]
-_PROBE = msgspec.json.Decoder(msgspec.defstruct("probe", [("protocol", msgspec.Raw, NULL)]))
+_LINE_DECODER = msgspec.json.Decoder(_LINE)
+_ACTION_NAMES = [(name, ALIASES.get(name, name)) for name in _LINE.__struct_fields__]
+_PROTOCOL_PROBE = msgspec.json.Decoder(
+    msgspec.defstruct("probe", [("protocol", msgspec.Raw, NULL)])
+)
 MAP = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_ANY = msgspec.json.Decoder()
+_ANY_JSON = msgspec.json.Decoder()
+# Everything msgspec raises for a damaged text.
 BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
 
 
 def decode_line(text: bytes, file: str, number: int) -> tuple[str, Any] | None:
-    """The action in a line and its fields; None for a blank line or an action nobody knows."""
+    """Return the name of the action in a line and its decoded fields.
+
+    Returns None for a blank line and for an unknown action. Raises `LogCorrupt` with `file` and
+    `number` if the line is not a JSON object, holds more than one known action, or a known action
+    lacks a required field or has a field of the wrong type. A commitInfo is returned undecoded, as
+    `msgspec.Raw`, because other writers may put anything into it.
+    """
     if not text.strip(_BLANK):
         return None
     try:
-        text.decode()
-        line: Any = _DECODER.decode(text)
+        text.decode()  # msgspec does not validate UTF-8 in the fields that it skips
+        line: Any = _LINE_DECODER.decode(text)
     except BROKEN as error:
-        raise _corrupt(text, error, file, number) from None
-    found: tuple[str, Any] | None = None
-    for name, action in _NAMES:
+        raise _corrupt_line(text, error, file, number) from None
+    decoded: tuple[str, Any] | None = None
+    for name, action in _ACTION_NAMES:
         value = getattr(line, name)
         if value is None or (name == "commitInfo" and bytes(value) == b"null"):
             continue
-        if found is not None:
-            what = f"the line holds more than one action: {found[0]} and {action}."
-            raise LogCorrupt(what, next=_NEXT, file=file, line=number)
-        found = (action, value)
-    if found is not None and found[0] == "add":
-        _check_maps(found[1], file, number)
-    return found
+        if decoded is not None:
+            what = f"the line holds more than one action: {decoded[0]} and {action}."
+            raise LogCorrupt(what, next=_NEXT_STEP, file=file, line=number)
+        decoded = (action, value)
+    if decoded is not None and decoded[0] == "add":
+        _check_maps(decoded[1], file, number)
+    return decoded
 
 
 def _check_maps(add: Any, file: str, number: int) -> None:
+    """Raise `LogCorrupt` if a map field of an add is neither an object nor null."""
     for name in FLAT_FIELDS:
         if bytes(getattr(add, name))[:1] not in (b"{", b"n"):
-            raise LogCorrupt(f"add.{name} is not an object.", next=_NEXT, file=file, line=number)
+            raise LogCorrupt(
+                f"add.{name} is not an object.", next=_NEXT_STEP, file=file, line=number
+            )
 
 
-def _corrupt(text: bytes, error: Exception, file: str, number: int) -> LogCorrupt:
+def _corrupt_line(text: bytes, error: Exception, file: str, number: int) -> LogCorrupt:
     if text.startswith(b"\xef\xbb\xbf"):
         why = "the line starts with a byte order mark, which JSON does not allow"
     elif isinstance(error, UnicodeDecodeError):
@@ -134,54 +148,60 @@ def _corrupt(text: bytes, error: Exception, file: str, number: int) -> LogCorrup
         why = "the JSON is nested too deeply"
     else:
         why = f"not a valid action: {error}"
-    return LogCorrupt(f"{why}.", next=_NEXT, file=file, line=number)
+    return LogCorrupt(f"{why}.", next=_NEXT_STEP, file=file, line=number)
 
 
 def protocol_of(text: bytes) -> Protocol | None:
-    """The protocol in a line, if there is one that can be made out; never an error."""
+    """Return the protocol in a line, or None if there is none that can be read. Never raises.
+
+    The protocol of a log that cannot be decoded tells whether a newer writer is the reason.
+    """
     if b'"protocol"' not in text:
         return None
     try:
-        raw: Any = _PROBE.decode(text)
-        found = msgspec.json.decode(raw.protocol, type=_Protocol | None)
+        raw: Any = _PROTOCOL_PROBE.decode(text)
+        decoded = msgspec.json.decode(raw.protocol, type=_Protocol | None)
     except BROKEN:
         return None
-    return None if found is None else to_protocol(found)
+    return None if decoded is None else to_protocol(decoded)
 
 
-def to_protocol(found: Any) -> Protocol:
-    """A decoded `protocol` as ours."""
+def to_protocol(decoded: Any) -> Protocol:
+    """Convert a `protocol` action that `decode_line` returned."""
     return Protocol(
-        found.minReaderVersion,
-        found.minWriterVersion,
-        tuple(found.readerFeatures or ()),
-        tuple(found.writerFeatures or ()),
+        decoded.minReaderVersion,
+        decoded.minWriterVersion,
+        tuple(decoded.readerFeatures or ()),
+        tuple(decoded.writerFeatures or ()),
     )
 
 
 def read_protocol(text: bytes | msgspec.Raw) -> Protocol:
-    """A `protocol` by itself; `ValueError` if it is none."""
+    """Parse the JSON object of a `protocol` action. Raises `ValueError` if it is not valid."""
     return to_protocol(msgspec.json.decode(text, type=_Protocol))
 
 
 def read_metadata(text: bytes | msgspec.Raw) -> Metadata:
-    """A `metaData` by itself; `ValueError` if it is none."""
+    """Parse the JSON object of a `metaData` action. Raises `ValueError` if it is not valid."""
     return to_metadata(msgspec.json.decode(text, type=_Metadata))
 
 
-def to_metadata(found: Any) -> Metadata:
-    """A decoded `metaData` as ours. A null property equals an absent one."""
-    form = found.format or _Format()
+def to_metadata(decoded: Any) -> Metadata:
+    """Convert a `metaData` action that `decode_line` returned.
+
+    A property whose value is null is treated as absent.
+    """
+    table_format = decoded.format or _Format()
     return Metadata(
-        id=found.id,
-        schema_string=found.schemaString,
-        partition_columns=tuple(found.partitionColumns or ()),
-        configuration=_without_nulls(found.configuration),
-        name=found.name,
-        description=found.description,
-        format_provider=form.provider or "indextables",
-        format_options=_without_nulls(form.options),
-        created_time=found.createdTime,
+        id=decoded.id,
+        schema_string=decoded.schemaString,
+        partition_columns=tuple(decoded.partitionColumns or ()),
+        configuration=_without_nulls(decoded.configuration),
+        name=decoded.name,
+        description=decoded.description,
+        format_provider=table_format.provider or "indextables",
+        format_options=_without_nulls(table_format.options),
+        created_time=decoded.createdTime,
     )
 
 
@@ -189,91 +209,97 @@ def _without_nulls(values: dict[str, str | None] | None) -> dict[str, str]:
     return {key: value for key, value in (values or {}).items() if value is not None}
 
 
-def table_of(action: str, rows: Sequence[int], found: Sequence[Any]) -> pa.Table:
-    """Decoded lines of one action as a table; `rows` says which line each of them is."""
+def table_of(action: str, rows: Sequence[int], decoded: Sequence[Any]) -> pa.Table:
+    """Build a table from the decoded lines of one action; `rows` are their sequence numbers.
+
+    A field without any value gets no column. Map fields stay JSON text; adds are marked with a
+    column `raw` that is true, for `flatten`.
+    """
     columns: dict[str, pa.Array] = {"seq": array_of(rows, pa.int64())}
-    tuples = zip(*map(msgspec.structs.astuple, found), strict=True)
-    fields = dict(zip(found[0].__struct_fields__, map(list, tuples), strict=True))
+    tuples = zip(*map(msgspec.structs.astuple, decoded), strict=True)
+    fields = dict(zip(decoded[0].__struct_fields__, map(list, tuples), strict=True))
     for name, kind in FIELDS[action].items():
         values = fields[name]
         if kind in (Kind.FLAT, Kind.JSON, Kind.STATS):
-            values = [_text(value) for value in values]
+            values = [_json_text(value) for value in values]
         if any(value is not None for value in values):
             array = array_of(values, pa.string() if kind is Kind.WORD else kind.type)
             columns[name] = array.dictionary_encode() if kind is Kind.WORD else array
     if action == "add":
-        columns["raw"] = flags(True, len(found))
+        columns["raw"] = flags(True, len(decoded))
     return pa.table(columns)
 
 
-def _text(raw: msgspec.Raw) -> str | None:
-    """The JSON text of a field; a string that holds JSON is that JSON."""
+def _json_text(raw: msgspec.Raw) -> str | None:
+    """Return the JSON text of a field. A JSON string is unquoted: it may itself hold JSON."""
     text = bytes(raw)
     if text == b"null":
         return None
-    return _ANY.decode(text) if text[:1] == b'"' else text.decode()
+    return _ANY_JSON.decode(text) if text[:1] == b'"' else text.decode()
 
 
 def lenient(kind: Kind, raw: msgspec.Raw) -> Any:
-    """A number or a text, if it is one."""
+    """Return an integer or a string, depending on `kind`; None if the value has another type."""
     text = bytes(raw)
-    wanted: Any = INT64 if kind is Kind.INT else str
+    expected: Any = INT64 if kind is Kind.INT else str
     try:
-        return msgspec.json.decode(text, type=wanted | None)
+        return msgspec.json.decode(text, type=expected | None)
     except BROKEN:
         return None
 
 
 def flatten(adds: pa.Table, keys: Iterable[str]) -> pa.Table:
-    """The adds with `partitionValues.key`, `minValues.key` … as columns, for the keys asked for.
+    """Return the adds with the map members `keys` as columns: `partitionValues.key` and so on.
 
-    Rows that came through the columnar decoder have them already; this looks them up in the JSON
-    text of the others. The text stays, so nothing is lost for keys nobody asked about. Rows keep
-    their order: masks over the adds hold for what comes out.
+    Rows from the columnar decoder have these columns already; for rows with `raw` set, the keys are
+    looked up in the JSON text. A key that no row has gets no column. The JSON text is kept, so that
+    other keys can be looked up later. Rows keep their order: masks over `adds` apply to the result.
     """
     if "raw" not in adds.column_names or not pc.any(adds["raw"]).as_py():
         return adds
     raw = pc.fill_null(adds["raw"], FALSE).combine_chunks()
-    wanted = list(keys)
-    texts = [name for name in (*FLAT_FIELDS, "stats") if name in adds.column_names]
-    rest = adds.select(texts).filter(raw)
-    found: dict[str, pa.Array] = {}
+    key_list = list(keys)
+    text_columns = [name for name in (*FLAT_FIELDS, "stats") if name in adds.column_names]
+    raw_rows = adds.select(text_columns).filter(raw)
+    flat: dict[str, pa.Array] = {}
     for name in FLAT_FIELDS:
-        found |= _lookups(rest, name, wanted, f"{name}.")
-    found |= _lookup_stats(rest, wanted)
-    if rest.num_rows < adds.num_rows:
-        found = {name: _placed(adds, name, raw, values) for name, values in found.items()}
+        flat |= _lookup_map(raw_rows, name, key_list)
+    flat |= _lookup_stats(raw_rows, key_list)
+    if raw_rows.num_rows < adds.num_rows:
+        flat = {name: _merge_column(adds, name, raw, values) for name, values in flat.items()}
     columns = {name: adds[name] for name in adds.column_names}
-    return pa.table(columns | found)
+    return pa.table(columns | flat)
 
 
-def _placed(adds: pa.Table, name: str, raw: pa.Array, values: pa.Array) -> pa.Array:
-    """A column in which the raw rows have these values and the others what they had."""
+def _merge_column(adds: pa.Table, name: str, raw: pa.Array, values: pa.Array) -> pa.Array:
+    """Return column `name` of `adds` with the rows in the mask `raw` replaced by `values`."""
     present = name in adds.column_names
     base = adds[name].combine_chunks() if present else pa.nulls(adds.num_rows, values.type)
     return pc.replace_with_mask(base, raw, values)
 
 
-def _lookups(table: pa.Table, name: str, keys: list[str], prefix: str) -> dict[str, pa.Array]:
+def _lookup_map(table: pa.Table, name: str, keys: list[str]) -> dict[str, pa.Array]:
+    """Look up keys in a column of JSON objects; returns the columns `name.key`."""
     if name not in table.column_names or table[name].null_count == table.num_rows:
         return {}
-    return _lookup([_object(text) for text in table[name].to_pylist()], keys, prefix)
+    return _lookup([_members(text) for text in table[name].to_pylist()], keys, f"{name}.")
 
 
 def _lookup_stats(table: pa.Table, keys: list[str]) -> dict[str, pa.Array]:
+    """Look up the row count and the bounds and null counts of `keys` in the `stats` column."""
     if "stats" not in table.column_names or table["stats"].null_count == table.num_rows:
         return {}
-    texts = [_object(text) for text in table["stats"].to_pylist()]
-    columns = _counts(_lookup(texts, ["numRecords"], "stats."))
+    stats = [_members(text) for text in table["stats"].to_pylist()]
+    columns = _to_counts(_lookup(stats, ["numRecords"], "stats."))
     for name in STATS_MAPS:
-        inner = [_object(bytes(text.get(name, NULL))) for text in texts]
-        found = _lookup(inner, keys, f"stats.{name}.")
-        columns |= _counts(found) if name == "nullCount" else found
+        inner = [_members(bytes(members.get(name, NULL))) for members in stats]
+        values = _lookup(inner, keys, f"stats.{name}.")
+        columns |= _to_counts(values) if name == "nullCount" else values
     return columns
 
 
-def _counts(columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
-    """Numbers of rows as integers; what is none is unknown."""
+def _to_counts(columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
+    """Convert columns of text to int64. Text that is not an integer becomes null: unknown."""
     return {
         name: array_of(
             [lenient(Kind.INT, msgspec.Raw((text or "null").encode())) for text in texts],
@@ -283,8 +309,11 @@ def _counts(columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
     }
 
 
-def _object(text: str | bytes | None) -> dict[str, msgspec.Raw]:
-    """The members of a JSON object; none if it is something else. Statistics may be anything."""
+def _members(text: str | bytes | None) -> dict[str, msgspec.Raw]:
+    """Return the members of a JSON object; empty if the text is not a JSON object.
+
+    Not an error, because other writers may put anything into the statistics.
+    """
     if text is None:
         return {}
     try:
@@ -296,15 +325,19 @@ def _object(text: str | bytes | None) -> dict[str, msgspec.Raw]:
 def _lookup(
     maps: list[dict[str, msgspec.Raw]], keys: list[str], prefix: str
 ) -> dict[str, pa.Array]:
+    """Return a column of text for each key that at least one map has."""
     present = set().union(*maps)
     return {
-        prefix + key: array_of([_scalar(found.get(key, NULL)) for found in maps], pa.string())
+        prefix + key: array_of([_scalar_text(map_.get(key, NULL)) for map_ in maps], pa.string())
         for key in keys
         if key in present
     }
 
 
-def _scalar(raw: msgspec.Raw) -> str | None:
-    """A value as the text a map of strings would hold; numbers keep every digit."""
-    text = _text(raw)
+def _scalar_text(raw: msgspec.Raw) -> str | None:
+    """Return a scalar as text, as a map of strings would hold it; numbers keep every digit.
+
+    An object or an array is not a scalar and gives None.
+    """
+    text = _json_text(raw)
     return None if text is None or (bytes(raw)[:1] in (b"{", b"[")) else text

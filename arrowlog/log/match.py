@@ -1,16 +1,16 @@
-"""Decode all lines that share a shape, as columns, and prove each of them.
+"""The columnar decoder: decode all lines that fit a template, and verify every one of them.
 
-For a buffer of lines:
+For a block of lines:
 
-1. cut every line at its commas, which a CSV parser does several times faster than any JSON parser
-   reads it; between two commas stands constant text, or constant text round one value;
-2. compare the constant text of every line, byte for byte, with the shape;
-3. look for quotation marks, backslashes and control characters in the values; there may be none;
-4. count the bytes: all of them are in a field, or are the comma or line feed behind it.
+1. Split every line at its commas. A CSV parser does that several times faster than any JSON parser
+   reads the line. Between two commas there is constant text around at most one value.
+2. Compare the constant text of every line, byte for byte, with the template.
+3. Reject values that contain quotation marks, backslashes or control characters.
+4. Count the bytes: each one belongs to a field, or is the comma or line feed after it.
 
-What passes *is* the shape with those values: nothing else about the line needs parsing, and nothing
-is taken on trust. Lines that do not pass are handed back, to have their own shape taken or to be
-read one by one. Pure: no I/O, no clock.
+A line that passes is, provably, the template with those values; nothing else about it needs
+parsing. Lines that do not pass are returned, for another template or for the row decoder. Pure: no
+I/O, no clock.
 """
 
 from __future__ import annotations
@@ -35,18 +35,21 @@ if TYPE_CHECKING:
 Columns = dict[str, Any]
 Values = dict[Slot | None, pa.ChunkedArray]
 
-# A piece costs 2 ms whatever its size, and memory for a few times its size in every thread.
+# Bytes per call of `match`. A piece has a fixed cost of 2 ms, and needs memory of a few times its
+# size in every thread.
 PIECE = 16 << 20
-_BLOCK = 1 << 19
-_MARKS = b'"\\'
-_NUMBER = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
+# Bytes that the CSV parser processes at a time, so that they stay in the CPU cache.
+_CSV_BLOCK_BYTES = 1 << 19
+_FORBIDDEN_IN_STRINGS = b'"\\'
+_JSON_NUMBER = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What a shape made of `count` lines: columns for those in `rows`, and the lines that differ.
+    """The result of matching `count` lines against a template.
 
-    `rows` is None if all lines match.
+    `columns` are the columns of the matching lines, whose indexes are `rows` (None: all lines
+    match). `odd` are the other lines with their indexes.
     """
 
     columns: Columns
@@ -57,84 +60,91 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """A buffer of `count` whole lines, each ended by a line feed."""
+    """A buffer of `count` whole lines, each ending with a line feed."""
 
     data: bytes | memoryview
     count: int
 
     @classmethod
     def join(cls, texts: Sequence[bytes]) -> Lines:
-        """Lines that came out of another buffer."""
+        """Build a buffer from lines without their line feeds."""
         return cls(b"\n".join([*texts, b""]), len(texts))
 
     def texts(self) -> list[bytes]:
-        """Each line by itself, without its line feed."""
+        """Return each line without its line feed."""
         return bytes(self.data).split(b"\n")[: self.count]
 
     def pieces(self) -> list[bytes | memoryview]:
-        """The buffer in pieces of whole lines, each small enough to stay in a cache."""
-        found, start = [], 0
+        """Split the buffer into pieces of whole lines, of about `PIECE` bytes each."""
+        pieces, start = [], 0
         while start < len(self.data):
             stop = _line_end(self.data, start + PIECE)
-            found.append(self.data[start:stop])
+            pieces.append(self.data[start:stop])
             start = stop
-        return found
+        return pieces
 
 
 def _line_end(data: bytes | memoryview, position: int) -> int:
-    """Where the line ends that goes over a position."""
-    reach = 1 << 12
+    """Return the end of the line that contains a position, its line feed included."""
+    window_size = 1 << 12
     while position < len(data):
-        found = bytes(data[position : position + reach]).find(b"\n")
-        if found >= 0:
-            return position + found + 1
-        position += reach
+        feed = bytes(data[position : position + window_size]).find(b"\n")
+        if feed >= 0:
+            return position + feed + 1
+        position += window_size
     return len(data)
 
 
-def match(data: bytes | memoryview, shape: Shape, pool: pa.MemoryPool | None = None) -> Match:
-    """Columns of every line in a piece that has this shape; the others as they are.
+def match(data: bytes | memoryview, template: Shape, pool: pa.MemoryPool | None = None) -> Match:
+    """Decode the lines of a piece that fit the template, and return the others as they are.
 
-    Whoever puts pieces together must compare the sum of `count` with the number of line feeds: a
-    carriage return would end a line here, and shows there.
+    Malformed input is not an error here: a piece that cannot be verified is returned as lines that
+    do not match. `together` must compare the sum of `count` with the number of lines, because the
+    CSV parser also ends a line at a carriage return.
     """
-    fields = fields_of(shape)
+    fields = fields_of(template)
     try:
-        cuts, odd = _cut(data, len(fields), pool)
-        rows = len(cuts[0])
-        checked = [_check_field(item, cuts.pop(0), pool) for item in fields]  # pop: free it
-        values = {item.slot: found.value for item, found in zip(fields, checked, strict=True)}
+        cells, odd = _split_at_commas(data, len(fields), pool)
+        num_rows = len(cells[0])
+        # pop: free each column once it is checked
+        checked = [_check_field(item, cells.pop(0), pool) for item in fields]
+        values = {item.slot: check.value for item, check in zip(fields, checked, strict=True)}
         _check_texts(values, checked[0], pool)
-        failed = [wrong for found in checked for wrong in found.failed]
+        failed = [mask for check in checked for mask in check.failed]
         if odd or failed:
-            _check_ends(data, rows + len(odd))
-        elif sum(found.size for found in checked) + rows * len(fields) != len(data):
-            raise Odd  # bytes that are in no field: a carriage return, a byte order mark
-        return _matched(data, shape, values, rows, odd, failed, pool)
-    except (Odd, pa.ArrowInvalid, UnicodeDecodeError):  # the line decoder says what it is
+            _check_line_ends(data, num_rows + len(odd))
+        elif sum(check.size for check in checked) + num_rows * len(fields) != len(data):
+            raise Odd  # bytes outside all fields: a carriage return, a byte order mark
+        return _build_match(data, template, values, num_rows, odd, failed, pool)
+    except (Odd, pa.ArrowInvalid, UnicodeDecodeError):  # the row decoder reports what it is
         texts = bytes(data).split(b"\n")[:-1]
         return Match({}, len(texts), pl.Series([], dtype=pl.Int64), list(enumerate(texts)))
 
 
-def together(found: Sequence[Match], count: int) -> Match | None:
-    """The pieces of a buffer of `count` lines as one; None if nothing in them has the shape."""
-    right = [piece for piece in found if piece.columns]
-    if not right or sum(piece.count for piece in found) != count:
+def together(pieces: Sequence[Match], count: int) -> Match | None:
+    """Merge the matches of the pieces of a buffer of `count` lines.
+
+    Returns None if no line matches, or if the pieces have another number of lines than the buffer.
+    """
+    matching = [piece for piece in pieces if piece.columns]
+    if not matching or sum(piece.count for piece in pieces) != count:
         return None
     columns = {
-        name: pa.chunked_array([chunk for piece in right for chunk in _chunks(piece.columns[name])])
-        for name in right[0].columns
+        name: pa.chunked_array(
+            [chunk for piece in matching for chunk in _chunks(piece.columns[name])]
+        )
+        for name in matching[0].columns
     }
-    if all(piece.rows is None for piece in found):
+    if all(piece.rows is None for piece in pieces):
         return Match(columns, count)
     rows: list[pl.Series] = []
     odd: list[tuple[int, bytes]] = []
     start = 0
-    for piece in found:
-        own = piece.rows
-        if own is None:
-            own = pl.int_range(piece.count, dtype=pl.Int64, eager=True)
-        rows.append(own + start)
+    for piece in pieces:
+        piece_rows = piece.rows
+        if piece_rows is None:
+            piece_rows = pl.int_range(piece.count, dtype=pl.Int64, eager=True)
+        rows.append(piece_rows + start)
         odd += [(row + start, text) for row, text in piece.odd]
         start += piece.count
     return Match(columns, count, pl.concat(rows), odd)
@@ -144,10 +154,10 @@ def _chunks(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
     return column.chunks if isinstance(column, pa.ChunkedArray) else [column]
 
 
-def _check_ends(data: bytes | memoryview, count: int) -> None:
-    """Refuse a piece in which something else than a line feed ends a line, or stands in one.
+def _check_line_ends(data: bytes | memoryview, count: int) -> None:
+    """Raise `Odd` unless a piece has `count` line feeds and no other control character.
 
-    A byte order mark at the start is refused too: the parser would pass over it.
+    A byte order mark at the start raises `Odd` as well: the CSV parser would skip it.
     """
     all_octets = octets(data)
     if (all_octets < 32).sum() != count or (all_octets == 10).sum() != count:
@@ -161,55 +171,51 @@ Failed = list[pl.Series]
 
 @dataclass(slots=True)
 class _Checked:
-    """A field of all lines: its bytes together, a slot's values, and in which lines it is wrong."""
+    """One field of all lines: its total bytes, the values of its slot, and masks of bad lines."""
 
     size: int = 0
     value: Any = None
     failed: Failed = field(default_factory=list)
 
-    def unless(self, right: pa.ChunkedArray) -> None:
-        """Note the lines in which something is not right."""
-        if _true(right) != len(right):
-            self.failed.append(~pl.Series(pl.from_arrow(right)))
+    def require(self, passes: pa.ChunkedArray) -> None:
+        """Record the lines for which a check is false."""
+        if sum(chunk.true_count for chunk in passes.chunks) != len(passes):
+            self.failed.append(~pl.Series(pl.from_arrow(passes)))
 
 
-def _true(right: pa.ChunkedArray) -> int:
-    return sum(chunk.true_count for chunk in right.chunks)
-
-
-def _check_field(item: Field, cut: pa.ChunkedArray, pool: pa.MemoryPool | None) -> _Checked:
-    """The values of a slot, and in which lines its field is not as the shape has it."""
-    found = _Checked(_size(cut))
+def _check_field(item: Field, cells: pa.ChunkedArray, pool: pa.MemoryPool | None) -> _Checked:
+    """Compare a field of all lines with the template and extract the values of its slot."""
+    checked = _Checked(_num_bytes(cells))
     before, after = item.before.encode(), item.after.encode()
     if item.slot is None:
-        found.unless(pc.equal(cut, scalar(before, cut.type)))
-        return found
-    found.unless(pc.starts_with(cut, before))
+        checked.require(pc.equal(cells, scalar(before, cells.type)))
+        return checked
+    checked.require(pc.starts_with(cells, before))
     if after:
-        found.unless(pc.ends_with(cut, after))
-        value = pc.binary_slice(cut, len(before), -len(after), memory_pool=pool)
-    else:  # an open end makes binary_slice ask for a negative amount of memory
-        value = pc.binary_replace_slice(cut, 0, len(before), b"", memory_pool=pool)
-    if _size(value) + len(cut) * len(before + after) != found.size:  # the two overlap somewhere
-        found.unless(
-            pc.greater_equal(pc.binary_length(cut), scalar(len(before + after), pa.int32()))
-        )
-    found.value = _check_number(found, value, pool) if item.slot.number else value
-    return found
+        checked.require(pc.ends_with(cells, after))
+        value = pc.binary_slice(cells, len(before), -len(after), memory_pool=pool)
+    else:  # binary_slice without a stop asks for a negative amount of memory
+        value = pc.binary_replace_slice(cells, 0, len(before), b"", memory_pool=pool)
+    # If the sizes do not add up, prefix and suffix overlap in some line.
+    if _num_bytes(value) + len(cells) * len(before + after) != checked.size:
+        min_length = scalar(len(before + after), pa.int32())
+        checked.require(pc.greater_equal(pc.binary_length(cells), min_length))
+    checked.value = _check_number(checked, value, pool) if item.slot.number else value
+    return checked
 
 
-def _as_text(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Bytes as text, without looking at them."""
+def _view_as_string(texts: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Reinterpret bytes as strings, without validating UTF-8."""
     return pa.chunked_array([chunk.view(pa.string()) for chunk in texts.chunks], pa.string())
 
 
-def _size(texts: pa.ChunkedArray) -> int:
-    """Bytes in all texts together."""
+def _num_bytes(texts: pa.ChunkedArray) -> int:
+    """Return the total number of bytes in all texts."""
     return sum(stop - start for start, stop in map(span_of, texts.chunks))
 
 
 def octets_of(texts: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
-    """All bytes of the texts, as numbers."""
+    """Return all bytes of several columns as one uint8 array, without a copy."""
     parts = []
     for chunk in (chunk for column in texts for chunk in column.chunks):
         start, stop = span_of(chunk)
@@ -218,104 +224,113 @@ def octets_of(texts: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
     return pa.chunked_array(parts, pa.uint8())
 
 
-def _check_texts(values: Values, found: _Checked, pool: pa.MemoryPool | None) -> None:
-    """Text must stand for itself: no quotation marks, escapes or control characters; and be UTF-8.
+def _check_texts(values: Values, checked: _Checked, pool: pa.MemoryPool | None) -> None:
+    """Check the values of all string slots, and convert them from binary to string.
 
-    All slots at once: a call costs as much as a hundred kilobytes of looking.
+    A value must stand for itself: no quotation mark, backslash or control character, and valid
+    UTF-8. Lines with the first two are recorded in `checked`; a control character raises `Odd`. All
+    slots are searched in one call, because a call costs as much as searching a hundred kilobytes.
     """
-    texts = [slot for slot in values if slot is not None and not slot.number]
-    all_octets = octets_of([values[slot] for slot in texts])
+    text_slots = [slot for slot in values if slot is not None and not slot.number]
+    all_octets = octets_of([values[slot] for slot in text_slots])
     bounds = pc.min_max(all_octets)
     low, high = bounds["min"].as_py(), bounds["max"].as_py()
     if low is not None and low < 32:
         raise Odd
-    for mark in _MARKS:
-        if low is not None and low <= mark <= high and _has(all_octets, mark, pool):
-            for slot in texts:
-                found.unless(pc.invert(pc.match_substring(values[slot], bytes([mark]))))
-    plain = low is None or high < 128
-    for slot in texts:
-        values[slot] = _as_text(values[slot]) if plain else pc.cast(values[slot], pa.string())
+    for char in _FORBIDDEN_IN_STRINGS:
+        if low is not None and low <= char <= high and _contains_byte(all_octets, char, pool):
+            for slot in text_slots:
+                checked.require(pc.invert(pc.match_substring(values[slot], bytes([char]))))
+    ascii_only = low is None or high < 128
+    for slot in text_slots:
+        texts = values[slot]
+        values[slot] = _view_as_string(texts) if ascii_only else pc.cast(texts, pa.string())
 
 
-def _has(all_octets: pa.ChunkedArray, mark: int, pool: pa.MemoryPool | None) -> bool:
-    """Whether a byte is there.
+def _contains_byte(all_octets: pa.ChunkedArray, byte: int, pool: pa.MemoryPool | None) -> bool:
+    """Return whether a byte occurs.
 
-    The minimum of an exclusive or takes a tenth of what a comparison in pyarrow takes; polars wakes
-    its own threads for it, which costs the threads here more than it saves.
+    The minimum of an exclusive or takes a tenth of the time of a comparison in pyarrow. polars
+    would use its own thread pool, which slows down the threads here by more than it saves.
     """
-    differ = pc.bit_wise_xor(all_octets, scalar(mark, pa.uint8()), memory_pool=pool)
+    differ = pc.bit_wise_xor(all_octets, scalar(byte, pa.uint8()), memory_pool=pool)
     return bool(pc.min(differ).as_py() == 0)
 
 
 def _check_number(
-    found: _Checked, value: pa.ChunkedArray, pool: pa.MemoryPool | None
+    checked: _Checked, value: pa.ChunkedArray, pool: pa.MemoryPool | None
 ) -> pa.ChunkedArray:
-    """Check that the text is a JSON number, and read it if it is an integer.
+    """Check that values are JSON numbers; returns them as int64 if all are integers, else as text.
 
-    An integer is checked by writing it again: 007, 0x7 and -0 come out different.
+    An integer is checked by formatting it again: 007, 0x7 and -0 come out different.
     """
-    text = _as_text(value)
+    text = _view_as_string(value)
     try:
         number = pc.cast(text, pa.int64(), memory_pool=pool)
     except pa.ArrowInvalid:
-        found.unless(pc.match_substring_regex(text, _NUMBER))
+        checked.require(pc.match_substring_regex(text, _JSON_NUMBER))
         return text
-    if not _same_width(text, number):
-        again = pc.cast(number, pa.string())
-        if not again.equals(text):
-            found.unless(pc.equal(again, text))
+    if not _is_canonical(text, number):
+        formatted = pc.cast(number, pa.string())
+        if not formatted.equals(text):
+            checked.require(pc.equal(formatted, text))
     return number
 
 
-def _same_width(text: pa.ChunkedArray, number: pa.ChunkedArray) -> bool:
-    """Whether these are digits and nothing else, and as many in every text as the numbers need.
+def _is_canonical(text: pa.ChunkedArray, number: pa.ChunkedArray) -> bool:
+    """Return whether all texts are decimal digits without leading zeros, by a sufficient test.
 
-    Sizes and times mostly are; then nothing need be written again, which takes three times as long.
-    No text can be shorter than its number, so if the sum is right, each of them is.
+    The test: only digits, the smallest and the largest number have the same width, and the total
+    length is that width times the count. No text can be shorter than its number, so if the total is
+    right, each one is. Sizes and timestamps mostly pass, which saves formatting them; that takes
+    three times as long.
     """
-    numbers, letters = pc.min_max(number), pc.min_max(octets_of([text]))
+    numbers, chars = pc.min_max(number), pc.min_max(octets_of([text]))
     low, high = numbers["min"].as_py(), numbers["max"].as_py()
-    if low is None or letters["min"].as_py() < 48 or letters["max"].as_py() > 57:
+    if low is None or chars["min"].as_py() < 48 or chars["max"].as_py() > 57:  # "0" to "9"
         return False
     width = len(str(low))
-    return width == len(str(high)) and _size(text) == width * len(text)
+    return width == len(str(high)) and _num_bytes(text) == width * len(text)
 
 
-def _matched(
+def _build_match(
     data: bytes | memoryview,
-    shape: Shape,
+    template: Shape,
     values: Values,
     count: int,
     odd: list[tuple[int, bytes]],
     failed: Failed,
     pool: pa.MemoryPool | None,
 ) -> Match:
+    """Build the result for `count` lines that were split, less those in the masks `failed`.
+
+    `odd` are the lines that could not be split; they are in addition to `count`.
+    """
     if not odd and not failed:
-        return Match(_columns(shape, values, count, pool), count)
+        return Match(_to_columns(template, values, count, pool), count)
     total = count + len(odd)
     rows = pl.int_range(total, dtype=pl.Int64, eager=True)
     if odd:
-        strange = array_of([row for row, _ in odd], pa.int64())
-        plain = pc.invert(pc.is_in(rows.to_arrow(), value_set=strange))
-        rows = rows.filter(pl.Series(pl.from_arrow(plain)))
+        odd_rows = array_of([row for row, _ in odd], pa.int64())
+        was_split = pc.invert(pc.is_in(rows.to_arrow(), value_set=odd_rows))
+        rows = rows.filter(pl.Series(pl.from_arrow(was_split)))
     if failed:
-        wrong = failed[0]
-        for more in failed[1:]:
-            wrong = wrong | more
+        any_failed = failed[0]
+        for mask in failed[1:]:
+            any_failed = any_failed | mask
         texts = bytes(data).split(b"\n")
-        odd = sorted(odd + [(row, texts[row]) for row in rows.filter(wrong).to_list()])
-        rows = rows.filter(~wrong)
-        right = (~wrong).to_arrow()
-        values = {slot: value.filter(right) for slot, value in values.items() if slot}
-    columns = _columns(shape, values, rows.len(), pool) if rows.len() else {}
+        odd = sorted(odd + [(row, texts[row]) for row in rows.filter(any_failed).to_list()])
+        rows = rows.filter(~any_failed)
+        passed = (~any_failed).to_arrow()
+        values = {slot: value.filter(passed) for slot, value in values.items() if slot}
+    columns = _to_columns(template, values, rows.len(), pool) if rows.len() else {}
     return Match(columns, total, rows, odd)
 
 
-def _cut(
+def _split_at_commas(
     data: bytes | memoryview, width: int, pool: pa.MemoryPool | None
 ) -> tuple[list[pa.ChunkedArray], list[tuple[int, bytes]]]:
-    """Cut every line at its commas; hand back the lines that have more or fewer of them."""
+    """Split every line into `width` cells; returns them and the lines with more or fewer cells."""
     odd: list[tuple[int, bytes]] = []
 
     def skip(row: Any) -> str:
@@ -323,20 +338,20 @@ def _cut(
         return "skip"
 
     try:
-        return _parse(data, width, pool), odd
-    except pa.ArrowInvalid:  # there are such lines
-        bytes(data).decode()  # pyarrow cannot hand back what is not UTF-8
-        return _parse(data, width, pool, skip), odd
+        return _parse_csv(data, width, pool), odd
+    except pa.ArrowInvalid:  # some line has another number of cells: parse again with the handler
+        bytes(data).decode()  # pyarrow cannot pass a line that is not UTF-8 to the handler
+        return _parse_csv(data, width, pool, skip), odd
 
 
-def _parse(
+def _parse_csv(
     data: bytes | memoryview, width: int, pool: pa.MemoryPool | None, skip: Any = None
 ) -> list[pa.ChunkedArray]:
     names = [str(i) for i in range(width)]
     table = csv.read_csv(
         pa.BufferReader(pa.py_buffer(data)),
         read_options=csv.ReadOptions(
-            column_names=names, use_threads=False, block_size=_block(data)
+            column_names=names, use_threads=False, block_size=_block_size(data)
         ),
         parse_options=csv.ParseOptions(
             delimiter=",",
@@ -354,73 +369,76 @@ def _parse(
     return columns
 
 
-def _block(data: bytes | memoryview) -> int:
-    """Bytes to cut at a time: what fits a cache, unless lines are longer than that."""
-    first = _line_end(data, 0)
-    return min(max(_BLOCK, 64 * first), len(data) + 1)
+def _block_size(data: bytes | memoryview) -> int:
+    """Return the CSV block size: what fits a cache, but several lines if they are longer."""
+    first_line_bytes = _line_end(data, 0)
+    return min(max(_CSV_BLOCK_BYTES, 64 * first_line_bytes), len(data) + 1)
 
 
-def _join(
+def _join_parts(
     parts: Sequence[str | Slot], values: Values, count: int, pool: pa.MemoryPool | None
 ) -> pa.Array:
-    """Put the parts of each line together."""
+    """Concatenate constant texts and slot values for each line."""
     merged: list[Any] = []
     for part in parts:
         if isinstance(part, str) and merged and isinstance(merged[-1], str):
             merged[-1] += part
         else:
-            merged.append(_string(values[part], pool) if isinstance(part, Slot) else part)
+            merged.append(_to_string(values[part], pool) if isinstance(part, Slot) else part)
     if len(merged) == 1 and isinstance(merged[0], str):
         return pa.repeat(scalar(merged[0], pa.string()), count, memory_pool=pool)
     texts = [scalar(p, pa.string()) if isinstance(p, str) else p for p in (*merged, "")]
     return pc.binary_join_element_wise(*texts, memory_pool=pool)
 
 
-def _string(value: pa.ChunkedArray, pool: pa.MemoryPool | None) -> pa.ChunkedArray:
+def _to_string(value: pa.ChunkedArray, pool: pa.MemoryPool | None) -> pa.ChunkedArray:
     return value if value.type == pa.string() else pc.cast(value, pa.string(), memory_pool=pool)
 
 
-def _columns(shape: Shape, values: Values, count: int, pool: pa.MemoryPool | None) -> Columns:
-    """The columns of an action, from the values of its slots and the constants of its shape."""
+def _to_columns(template: Shape, values: Values, count: int, pool: pa.MemoryPool | None) -> Columns:
+    """Build the columns of an action from the slot values and the constants of its template."""
     columns: Columns = {}
-    for path, leaf in shape.leaves.items():
-        kind = kind_of(shape, path)
+    for path, leaf in template.leaves.items():
+        kind = kind_of(template, path)
         if kind is not None and leaf != Fixed(None) and _has_column(kind, path):
             kind = Kind.INT if kind is Kind.STATS and is_count(path) else kind
-            columns[".".join(path[1:])] = _column(kind, leaf, values, count, pool)
-    for path, (start, stop) in shape.spans.items():
-        parts = shape.parts[start:stop]
-        if kind_of(shape, path) is Kind.STATS:
+            columns[".".join(path[1:])] = _to_column(kind, leaf, values, count, pool)
+    for path, (start, stop) in template.spans.items():
+        parts = template.parts[start:stop]
+        if kind_of(template, path) is Kind.STATS:
             parts = [p.replace('\\"', '"') if isinstance(p, str) else p for p in parts]
-        columns[path[1]] = _join(parts, values, count, pool)
+        columns[path[1]] = _join_parts(parts, values, count, pool)
     return columns
 
 
 def _has_column(kind: Kind, path: Path) -> bool:
+    """Return whether a scalar has a column of its own, beside the JSON text of its field."""
     if kind is Kind.STATS and len(path) > 2:
         return is_count(path) or (len(path) == 4 and path[2] in STATS_MAPS)
     return kind is not Kind.JSON
 
 
-def _repeat(number: int, count: int, pool: pa.MemoryPool | None) -> pa.Array:
+def _repeat_int(number: int, count: int, pool: pa.MemoryPool | None) -> pa.Array:
+    """Repeat an integer; raises `Odd` if it does not fit 64 bits."""
     try:
         return pa.repeat(scalar(number, pa.int64()), count, memory_pool=pool)
     except (pa.ArrowInvalid, OverflowError, ValueError):
         raise Odd from None
 
 
-def _column(
+def _to_column(
     kind: Kind, leaf: Leaf, values: Values, count: int, pool: pa.MemoryPool | None
 ) -> pa.Array:
+    """Build the column of one scalar; raises `Odd` if an integer field is not an integer."""
     if isinstance(leaf, Slot):
         if kind is Kind.INT and not pa.types.is_integer(values[leaf].type):
             raise Odd
-        value = values[leaf] if kind is Kind.INT else _string(values[leaf], pool)
+        value = values[leaf] if kind is Kind.INT else _to_string(values[leaf], pool)
         return value.dictionary_encode() if kind is Kind.WORD else value
     if kind is Kind.BOOL:
         return flags(leaf.value is True, count)
     if kind is Kind.INT:
-        return _repeat(int(str(leaf.value)), count, pool)
+        return _repeat_int(int(str(leaf.value)), count, pool)
     text = str(leaf.value).lower() if isinstance(leaf.value, bool) else str(leaf.value)
     if kind is Kind.WORD:
         return pa.DictionaryArray.from_arrays(

@@ -1,4 +1,4 @@
-"""File names of a log: read every spelling anyone ever wrote, write one."""
+"""The file names of a log: accept every form that any writer has used, write exactly one."""
 
 from __future__ import annotations
 
@@ -16,29 +16,32 @@ LOG = "_transaction_log"
 CHECKPOINTS = "_checkpoints"
 POINTER = "_last_checkpoint"
 VERSION_MAX = (1 << 63) - 1
-_DIGITS_MAX = 4000
-_USUAL = len("00000000000000000000.json")
+# Python refuses to convert longer digit strings to int (4,300 digits by default).
+_MAX_DIGITS = 4000
+_COMMIT_NAME_LENGTH = len("00000000000000000000.json")
 
 _JSON_PART = re.compile(r"([0-9]+)\.checkpoint\.([0-9a-f]{12})\.([0-9]{5})\.json")
-_PARQUET = re.compile(
+_PARQUET_FILE = re.compile(
     r"([0-9]+)\.checkpoint(?:\.([0-9a-f]{12}))?(?:\.([0-9]{5})-of-([0-9]{5}))?\.parquet"
 )
-_USUAL_NAMES = re.compile(r"(?:[0-9]{20}\.json)+")
+_COMMIT_NAMES = re.compile(r"(?:[0-9]{20}\.json)+")  # names of commits, concatenated
 _MANIFEST = re.compile(r"([0-9]+)\.checkpoint\.json")
 
 
 def commit_name(version: int) -> str:
-    """The name a commit is written under."""
+    """Return the file name of a commit, as it is written."""
     return f"{version:020d}.json"
 
 
 def manifest_name(version: int) -> str:
-    """The name of a Parquet checkpoint's manifest, in its folder."""
+    """Return the file name of a Parquet checkpoint's manifest, within `_checkpoints`."""
     return f"{version:020d}.checkpoint.json"
 
 
 def parquet_names(version: int, parts: int, own: str = "") -> list[str]:
-    """The names of a Parquet checkpoint's parts; with `own`, 12 hex digits, nobody else's.
+    """Return the file names of a Parquet checkpoint's parts, within `_checkpoints`.
+
+    `own`, 12 hexadecimal digits, makes the names unique to one writer.
 
     >>> parquet_names(7, 1)
     ['00000000000000000007.checkpoint.parquet']
@@ -51,12 +54,12 @@ def parquet_names(version: int, parts: int, own: str = "") -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What the names in a log folder say, by version.
+    """The files of a log, by version, as their names tell.
 
     `commits` and `json_checkpoints` hold the file name for each version. `parquet_checkpoints`
-    holds the names of a Parquet checkpoint's files, its manifest among them, inside the
-    `_checkpoints` folder. Names below version `start` were not listed. `dead` are commit files at
-    `retired` versions, which do not count. `observed` is when the listing began, by
+    holds the names of a Parquet checkpoint's files, including its manifest, within the
+    `_checkpoints` folder. Versions below `start` were not listed. `dead` are commit files at
+    `retired` versions, which are not part of the log. `observed` is when the listing began, by
     `clock.boottime`.
     """
 
@@ -69,7 +72,7 @@ class Listing:
     observed: float = field(default=float("-inf"), compare=False)
 
     def without(self, retired: RetiredVersions) -> Listing:
-        """The same without the commits at retired versions."""
+        """Return the listing with the commits at retired versions moved to `dead`."""
         if not retired:
             return self
         dead = {v: name for v, name in self.commits.items() if v in retired}
@@ -78,10 +81,10 @@ class Listing:
 
     @property
     def overtaken(self) -> bool:
-        """Whether the names are older than the records of retired versions.
+        """Whether the file names were listed before the records of retired versions were written.
 
-        Commits are retired below a checkpoint; if none of the listed ones is above them all, it was
-        made after the names were listed.
+        Commits are retired only below a checkpoint. If no listed checkpoint is above all retired
+        versions, that checkpoint was written after the names were listed.
         """
         ranges = self.retired.ranges
         newest = max((*self.json_checkpoints, *self.parquet_checkpoints), default=-1)
@@ -89,12 +92,12 @@ class Listing:
 
     @property
     def empty(self) -> bool:
-        """Whether there is no log at all."""
+        """Whether there is no log."""
         return not (self.commits or self.json_checkpoints or self.parquet_checkpoints)
 
     @property
     def newest(self) -> int:
-        """The highest version any file name speaks of; -1 without one."""
+        """The highest version of any commit or checkpoint; -1 if there is none."""
         return max(
             max(versions, default=-1)
             for versions in (self.commits, self.json_checkpoints, self.parquet_checkpoints)
@@ -104,32 +107,34 @@ class Listing:
 def read_listing(
     names: Iterable[str], checkpoint_names: Iterable[str] = (), start: int = 0
 ) -> Listing:
-    """Sort the names of the log folder, and of `_checkpoints` in it, by what they are.
+    """Classify the file names of the log folder and of its `_checkpoints` folder.
 
-    What is none of these names is ignored, temporary files included.
+    Other names are ignored, including temporary files. Raises `LogCorrupt` if two names stand for
+    the same version or a version exceeds `VERSION_MAX`.
     """
-    commits, others = _usual(list(names))
+    commits, others = _split_own_names(list(names))
     listing = Listing(commits, start=start)
     for name in others:
         if not name.endswith(".json"):
             continue
         stem = name[:-5]
         if stem.isdigit() and stem.isascii():
-            _put(listing.commits, stem, name)
+            _put_unique(listing.commits, stem, name)
         elif stem.endswith(".checkpoint") and (stem := stem[:-11]).isdigit() and stem.isascii():
-            _put(listing.json_checkpoints, stem, name)
-    listing.parquet_checkpoints.update(_parquet(checkpoint_names))
+            _put_unique(listing.json_checkpoints, stem, name)
+    listing.parquet_checkpoints.update(_group_parquet_files(checkpoint_names))
     return listing
 
 
-def _usual(names: list[str]) -> tuple[dict[int, str], list[str]]:
-    """The commits by version if they are named as we do, and all other names.
+def _split_own_names(names: list[str]) -> tuple[dict[int, str], list[str]]:
+    """Return the commits with 20-digit names by version, and all other names.
 
-    Told for all at once: names of twenty digits in a row, none twice, are the versions between the
-    first and the last if there are as many of them.
+    A fast path over the whole list: one regular expression checks all names, and if sorted, unique
+    names are as many as the versions between the first and the last, they are exactly those
+    versions. If the fast path does not apply, no commits and all names are returned.
     """
-    own = [name for name in names if len(name) == _USUAL]
-    if not own or _USUAL_NAMES.fullmatch("".join(own)) is None:
+    own = [name for name in names if len(name) == _COMMIT_NAME_LENGTH]
+    if not own or _COMMIT_NAMES.fullmatch("".join(own)) is None:
         return {}, names
     own.sort()
     first, last = int(own[0][:20]), int(own[-1][:20])
@@ -138,13 +143,14 @@ def _usual(names: list[str]) -> tuple[dict[int, str], list[str]]:
         return {}, names
     if last - first + 1 != len(own):
         versions = [int(name[:20]) for name in own]
-    return dict(zip(versions, own, strict=True)), [n for n in names if len(n) != _USUAL]
+    others = [name for name in names if len(name) != _COMMIT_NAME_LENGTH]
+    return dict(zip(versions, own, strict=True)), others
 
 
 def part_of(name: str) -> tuple[str, int] | None:
-    """Whether a file is a `commit` or part of a `checkpoint`, and of which version; else None."""
+    """Return `("commit", version)` or `("checkpoint", version)`; None for any other file."""
     stem, _, rest = name.partition(".")
-    if not (stem.isdigit() and stem.isascii()) or len(stem) > _DIGITS_MAX:
+    if not (stem.isdigit() and stem.isascii()) or len(stem) > _MAX_DIGITS:
         return None
     if rest == "json":
         return "commit", int(stem)
@@ -153,36 +159,40 @@ def part_of(name: str) -> tuple[str, int] | None:
     return None
 
 
-def _parquet(names: Iterable[str]) -> dict[int, tuple[str, ...]]:
-    """Files by version. Parts under a writer's own names are nothing without the manifest."""
-    found: dict[int, list[str]] = {}
-    whole: set[int] = set()
+def _group_parquet_files(names: Iterable[str]) -> dict[int, tuple[str, ...]]:
+    """Group the files of Parquet checkpoints by version.
+
+    Parts with names unique to a writer count only if a manifest exists for their version: without
+    one, their writer has not finished.
+    """
+    files: dict[int, list[str]] = {}
+    usable: set[int] = set()
     for name in names:
-        match = _MANIFEST.fullmatch(name) or _PARQUET.fullmatch(name)
+        match = _MANIFEST.fullmatch(name) or _PARQUET_FILE.fullmatch(name)
         if match is None:
             continue
-        version = _version(match[1], name)
-        found.setdefault(version, []).append(name)
+        version = _parse_version(match[1], name)
+        files.setdefault(version, []).append(name)
         if name.endswith(".json") or match[2] is None:
-            whole.add(version)
-    return {version: tuple(sorted(found[version])) for version in whole}
+            usable.add(version)
+    return {version: tuple(sorted(files[version])) for version in usable}
 
 
 def is_part(name: str, version: int) -> bool:
-    """Whether `name` may be named as a part by the manifest of checkpoint `version`."""
-    found = _JSON_PART.fullmatch(name)
-    return found is not None and int(found[1]) == version
+    """Return whether the manifest of JSON checkpoint `version` may list `name` as a part."""
+    match = _JSON_PART.fullmatch(name)
+    return match is not None and int(match[1]) == version
 
 
 def is_parquet_part(name: str, version: int) -> bool:
-    """Whether `name` may be named as a part by the manifest of Parquet checkpoint `version`."""
-    found = _PARQUET.fullmatch(name)
-    return found is not None and int(found[1]) == version
+    """Return whether the manifest of Parquet checkpoint `version` may list `name` as a part."""
+    match = _PARQUET_FILE.fullmatch(name)
+    return match is not None and int(match[1]) == version
 
 
-def _put(into: dict[int, str], stem: str, name: str) -> None:
-    version = _version(stem, name)
-    other = into.setdefault(version, name)
+def _put_unique(files: dict[int, str], stem: str, name: str) -> None:
+    version = _parse_version(stem, name)
+    other = files.setdefault(version, name)
     if other != name:
         raise LogCorrupt(
             f"{name} and {other} are both version {version}.",
@@ -192,8 +202,8 @@ def _put(into: dict[int, str], stem: str, name: str) -> None:
         )
 
 
-def _version(stem: str, name: str) -> int:
-    version = int(stem) if len(stem) < _DIGITS_MAX else VERSION_MAX + 1
+def _parse_version(stem: str, name: str) -> int:
+    version = int(stem) if len(stem) < _MAX_DIGITS else VERSION_MAX + 1
     if version > VERSION_MAX:
         raise LogCorrupt(
             "the version number is larger than a log can have.",

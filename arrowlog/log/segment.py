@@ -1,4 +1,4 @@
-"""Which files make up a version of a table. Pure: names in, a plan out."""
+"""Log segments: choose the checkpoint and the commits that make up a version. Pure."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """A version is missing although later ones are there."""
+    """A version that is missing although a later version exists."""
 
     missing: int
     next: int
 
     def __str__(self) -> str:
-        """Say it in words."""
+        """Describe the gap and its consequence, for warnings."""
         return (
             f"version {self.missing} is missing although version {self.next} is there;"
             f" the table is read as of version {self.missing - 1}"
@@ -31,12 +31,14 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The files that, read in order, give one version.
+    """A log segment: the files that, replayed in order, give one version.
 
-    1. `commits` are contiguous and ascend.
-    2. They begin right after `checkpoint`, or at version 0 without one.
-    3. The last of them, or the checkpoint, is `version`.
-    4. A `gap` is where reading had to stop; nothing behind it is in the segment.
+    Invariants:
+
+    1. `commits` are contiguous and ascending.
+    2. They start right after `checkpoint`, or at version 0 if there is no checkpoint.
+    3. The last commit, or else the checkpoint, is at `version`.
+    4. `gap` is where replay has to stop; the segment contains nothing after it.
     """
 
     version: int
@@ -46,58 +48,67 @@ class Segment:
 
 
 def checkpoint_versions(listing: Listing) -> list[int]:
-    """Versions that have a checkpoint of any form, newest first."""
+    """Return the versions that have a checkpoint of any form, newest first."""
     return sorted({*listing.json_checkpoints, *listing.parquet_checkpoints}, reverse=True)
 
 
 def plan(listing: Listing, version: int | None, unusable: Collection[int] = ()) -> Segment:
-    """The segment for `version` (None: the newest), not building on checkpoints in `unusable`.
+    """Choose the segment for `version` (None: the newest) without the checkpoints in `unusable`.
 
-    A checkpoint that turned out bad must not make a table look older than it is: if the commits
-    under it are gone, that is an error, not a gap.
+    Stops at a gap and records it in the segment. An unusable checkpoint must not make a table look
+    older than it is: if the commits below it are gone, `LogCorrupt` is raised instead of recording
+    a gap. `LogCorrupt` is also raised if there is nothing to start from.
     """
-    bases = [v for v in checkpoint_versions(listing) if version is None or v <= version]
-    usable = [v for v in bases if v not in unusable]
+    checkpoints = [v for v in checkpoint_versions(listing) if version is None or v <= version]
+    usable = [v for v in checkpoints if v not in unusable]
     base = usable[0] if usable else None
-    commits, gap = _follow(listing, -1 if base is None else base, version)
+    commits, gap = _contiguous_commits(listing, -1 if base is None else base, version)
     reached = commits[-1][0] if commits else base
-    lost = [v for v in bases if v in unusable and (reached is None or v > reached)]
+    lost = [v for v in checkpoints if v in unusable and (reached is None or v > reached)]
     if lost or reached is None:
-        raise _unreachable(listing, base, lost)
+        raise _no_base_error(listing, base, lost)
     if version is None and gap is not None and gap.missing in listing.retired:
-        raise _no_checkpoint(listing, gap)
+        raise _lost_checkpoint_error(listing, gap)
     return Segment(reached, base, commits, gap)
 
 
-def _follow(
+def _contiguous_commits(
     listing: Listing, base: int, stop: int | None
 ) -> tuple[tuple[tuple[int, str], ...], Gap | None]:
-    """Commits right after `base`, until `stop`, the end, or a gap."""
+    """Return the commits right after `base` up to `stop`, the end of the log, or a gap."""
     later = sorted(listing.commits)
     if later and (later[0] <= base or (stop is not None and later[-1] > stop)):
         later = [v for v in later if v > base and (stop is None or v <= stop)]
-    contiguous = len(later)
+    num_contiguous = len(later)
     if later and later[-1] - base != len(later):
-        contiguous = next(i for i, v in enumerate(later) if v != base + 1 + i)
-    found = later[:contiguous]
-    commits = tuple(zip(found, map(listing.commits.__getitem__, found), strict=True))
-    gap = Gap(base + 1 + contiguous, later[contiguous]) if contiguous < len(later) else None
+        num_contiguous = next(i for i, v in enumerate(later) if v != base + 1 + i)
+    versions = later[:num_contiguous]
+    commits = tuple(zip(versions, map(listing.commits.__getitem__, versions), strict=True))
+    gap = None
+    if num_contiguous < len(later):
+        gap = Gap(base + 1 + num_contiguous, later[num_contiguous])
     return commits, gap
 
 
-def _unreachable(listing: Listing, base: int | None, lost: list[int]) -> LogCorrupt:
+def _retired_hint(listing: Listing) -> str:
+    """Return a further step for logs in which commits exist at retired versions."""
+    if not listing.dead:
+        return ""
+    return f" Restored commits are ignored until {LOG}/_retired is deleted as well."
+
+
+def _no_base_error(listing: Listing, base: int | None, lost: list[int]) -> LogCorrupt:
+    """Return the error for a log that cannot be replayed, as commits or checkpoints are missing."""
     first = 0 if base is None else base + 1
     missing = next(
         v for v in range(first, first + len(listing.commits) + 1) if v not in listing.commits
     )
-    backup = "Restore the checkpoint or the missing commits from a backup."
-    if listing.dead:
-        backup += f" Commits that were restored count once {LOG}/_retired is deleted as well."
     if lost:
         return LogCorrupt(
-            f"the checkpoint of version {lost[0]} cannot be read, and without it version"
-            f" {missing} is needed, which is gone.",
-            next=backup,
+            f"the checkpoint of version {lost[0]} cannot be read, and the commit of version"
+            f" {missing}, which is needed instead, is gone.",
+            next="Restore the checkpoint or the missing commits from a backup."
+            + _retired_hint(listing),
             file=f"{LOG}/{commit_name(missing)}",
             version=missing,
         )
@@ -109,25 +120,22 @@ def _unreachable(listing: Listing, base: int | None, lost: list[int]) -> LogCorr
     )
 
 
-def _no_checkpoint(listing: Listing, gap: Gap) -> LogCorrupt:
-    """Commits were deleted because a checkpoint stood for them, and the checkpoint is gone."""
-    backup = "Restore the checkpoint from a backup, or the commits."
-    if listing.dead:
-        backup += f" Commits that were restored count once {LOG}/_retired is deleted as well."
+def _lost_checkpoint_error(listing: Listing, gap: Gap) -> LogCorrupt:
+    """Return the error for commits that clean-up deleted below a checkpoint that is gone."""
     return LogCorrupt(
-        f"version {gap.missing} was cleaned up, and the checkpoint that stood for it is gone.",
-        next=backup,
+        f"version {gap.missing} was cleaned up, and the checkpoint that replaced it is gone.",
+        next="Restore the checkpoint or the commits from a backup." + _retired_hint(listing),
         file=f"{LOG}/{commit_name(gap.missing)}",
         version=gap.missing,
     )
 
 
 def earliest(listing: Listing, newest: int) -> int:
-    """The lowest version from which on every version up to `newest` can be rebuilt."""
-    bases = set(checkpoint_versions(listing))
-    low = newest  # every version after `low` has its commit, or a checkpoint instead
-    while low >= 0 and (low in listing.commits or low in bases):
+    """Return the lowest version from which every version up to `newest` can be rebuilt."""
+    checkpoints = set(checkpoint_versions(listing))
+    low = newest  # invariant: every version after `low` has a commit or a checkpoint
+    while low >= 0 and (low in listing.commits or low in checkpoints):
         low -= 1
     if low < 0 and 0 in listing.commits:
         return 0
-    return min(v for v in (*bases, newest) if low < v <= newest)
+    return min(v for v in (*checkpoints, newest) if low < v <= newest)

@@ -1,8 +1,8 @@
-"""The shape of a line: the line with its values left out.
+"""Line templates: a JSON line with its values replaced by slots.
 
-Lines of a log come from a program, so thousands of them differ only in a few values. `shape_of`
-takes one line apart into constant text and slots; `arrowlog.log.match` decodes all lines that share
-the shape. Pure: no I/O, no clock.
+A program writes the lines of a log, so thousands of lines differ only in a few values. `shape_of`
+splits one line into constant text and slots; `arrowlog.log.match` decodes all lines that fit this
+template. Pure: no I/O, no clock.
 """
 
 from __future__ import annotations
@@ -20,14 +20,19 @@ if TYPE_CHECKING:
 Path = tuple[str, ...]
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+|\s+')
-_WIDTH_MAX = 20_000
-_ACTIONS = {*FIELDS, "protocol", "metaData"}
-_WORDS = {"true": True, "false": False, "null": None}
+# Commas in a line, and so columns of the CSV parser in `match`. Wider lines go to the row decoder.
+_MAX_COMMAS = 20_000
+_KNOWN_ACTIONS = {*FIELDS, "protocol", "metaData"}
+_JSON_CONSTANTS = {"true": True, "false": False, "null": None}
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A place in a shape where lines differ; `index` tells one from the other."""
+    """A position in a template where lines have different values.
+
+    `index` identifies the slot within its template. A slot holds either numbers or the content of
+    JSON strings.
+    """
 
     index: int
     number: bool = False
@@ -35,7 +40,7 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """A value that all lines of a shape have; a number as its text."""
+    """A value that is the same in all lines of a template. A number is held as its text."""
 
     value: str | bool | None
     number: bool = False
@@ -46,11 +51,11 @@ Leaf = Slot | Fixed
 
 @dataclass(slots=True)
 class Shape:
-    """A line with its values left out.
+    """The template of a line.
 
-    `parts` is the line as constant texts and slots. `leaves` says which field a slot is, and the
-    value of fields that are the same in all lines. `spans` are the parts that hold a field's JSON
-    text.
+    `parts` is the line as a sequence of constant texts and slots. `leaves` maps the path of each
+    scalar to its slot, or to its value if that is constant. `spans` maps the path of each field
+    that is kept as JSON text to its range in `parts`.
     """
 
     action: str = ""
@@ -60,208 +65,226 @@ class Shape:
 
     @property
     def slots(self) -> list[Slot]:
-        """The places where lines differ, in order."""
+        """The slots of the template, in order."""
         return [part for part in self.parts if isinstance(part, Slot)]
 
 
 class Odd(Exception):
-    """This line has no shape that can be shared."""
+    """A line, or a block of lines, that the columnar decoder leaves to the row decoder."""
 
 
 def shape_of(line: str, samples: Sequence[str] = ()) -> Shape | None:
-    """The shape of one line, or None if it has to be decoded by itself.
+    """Return the template of a line, or None if the line has to be decoded by itself.
 
-    `line` must be known to be valid; what is odd about it is for the line decoder to judge.
-    Values that are the same in all `samples` become part of the shape: most statistics of most
-    files are no news, and what is not a slot costs nothing. A wrong guess only costs time.
+    `line` must be valid: the row decoder has accepted it. Values that are the same in all `samples`
+    become constants of the template: most statistics of most files repeat, and a constant costs
+    nothing to decode. A wrong guess costs only time, because every line is verified.
     """
-    shape = Shape()
+    template = Shape()
     try:
-        known = json.loads(line, object_pairs_hook=_no_duplicates)
-        actions = [key for key in known if ALIASES.get(key, key) in _ACTIONS]
-        if len(actions) > 1 or line.count(",") > _WIDTH_MAX:
+        members = json.loads(line, object_pairs_hook=_unique_members)
+        actions = [key for key in members if ALIASES.get(key, key) in _KNOWN_ACTIONS]
+        if len(actions) > 1 or line.count(",") > _MAX_COMMAS:
             return None
-        shape.action = ALIASES.get(actions[0], actions[0]) if actions else ""
-        if shape.action in ("protocol", "metaData"):
+        template.action = ALIASES.get(actions[0], actions[0]) if actions else ""
+        if template.action in ("protocol", "metaData"):
             return None
-        _walk(shape, line, (), nested=False)
-        _check(shape)
-        if len(fields_of(shape)) != line.count(",") + 1:
-            return None  # a value has a comma in it, or two values share a field
+        _add_json(template, line, (), nested=False)
+        _check_kinds(template)
+        if len(fields_of(template)) != line.count(",") + 1:
+            return None  # a value contains a comma, or two values share a field
     except (Odd, ValueError, RecursionError):
         return None
     if samples:
-        _fix(shape, line, samples)
-    return shape
+        _fix_constants(template, line, samples)
+    return template
 
 
-def _fix(shape: Shape, line: str, samples: Sequence[str]) -> None:
-    """Make the values that do not differ among the samples part of the shape."""
+def _fix_constants(template: Shape, line: str, samples: Sequence[str]) -> None:
+    """Replace the slots whose value is the same in all comparable samples by constants."""
     pieces = line.split(",")
     others = [other for other in (text.split(",") for text in samples) if len(other) == len(pieces)]
-    fixed: dict[Slot, str] = {}
-    for item, piece, *rest in zip(fields_of(shape), pieces, *others, strict=True):
+    constants: dict[Slot, str] = {}
+    for item, piece, *rest in zip(fields_of(template), pieces, *others, strict=True):
         if item.slot is not None and rest and all(other == piece for other in rest):
-            fixed[item.slot] = piece[len(item.before) : len(piece) - len(item.after)]
-    shape.parts = [fixed.get(p, p) if isinstance(p, Slot) else p for p in shape.parts]
-    shape.leaves = {
-        path: Fixed(fixed[leaf], leaf.number) if isinstance(leaf, Slot) and leaf in fixed else leaf
-        for path, leaf in shape.leaves.items()
+            constants[item.slot] = piece[len(item.before) : len(piece) - len(item.after)]
+    template.parts = [constants.get(p, p) if isinstance(p, Slot) else p for p in template.parts]
+    template.leaves = {
+        path: Fixed(constants[leaf], leaf.number)
+        if isinstance(leaf, Slot) and leaf in constants
+        else leaf
+        for path, leaf in template.leaves.items()
     }
 
 
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+def _unique_members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build a JSON object; raises `Odd` for a repeated key, whose meaning the row decoder knows."""
+    members = dict(pairs)
+    if len(members) != len(pairs):
         raise Odd
-    return found
+    return members
 
 
-def _walk(shape: Shape, text: str, base: Path, *, nested: bool) -> None:
-    """Append `text` to the shape, leaving its values out; `base` is where in the line it stands."""
-    stack: list[Path | None] = []  # the path of each open object; None within an array
+def _add_json(template: Shape, text: str, base: Path, *, nested: bool) -> None:
+    """Append JSON text to the template, with slots for its scalars.
+
+    `base` is the path of the text within the line. `nested` means that the text is the content of a
+    JSON string, so that its quotation marks are escaped in the line.
+    """
+    stack: list[Path | None] = []  # the path of each open object; None for an array
     key: str | None = None
     for token in _TOKEN.findall(text):
-        inside = stack[-1] if stack else base
+        parent = stack[-1] if stack else base
         first = token[0]
-        if first == '"' and stack and inside is not None and key is None:
+        if first == '"' and stack and parent is not None and key is None:
             key = json.loads(token)
-            _constant(shape, token, nested=nested)
+            _add_constant(template, token, nested=nested)
         elif first in "{[":
-            path = inside if inside is None or key is None else (*inside, key)
-            _begin(shape, path, len(stack), nested=nested)
+            path = parent if parent is None or key is None else (*parent, key)
+            _open_span(template, path, len(stack), nested=nested)
             stack.append(None if first == "[" else path)
             key = None
-            _constant(shape, token, nested=nested)
+            _add_constant(template, token, nested=nested)
         elif first in "}]":
             stack.pop()
             key = None
-            _constant(shape, token, nested=nested)
-            _end(shape, len(stack), nested=nested)
+            _add_constant(template, token, nested=nested)
+            _close_span(template, len(stack), nested=nested)
         elif first in ",:" or first.isspace():
             key = None if first == "," else key
-            _constant(shape, token, nested=nested)
-        elif inside is None:
-            _constant(shape, token, nested=nested)
+            _add_constant(template, token, nested=nested)
+        elif parent is None:  # an element of an array has no path, so it is part of the template
+            _add_constant(template, token, nested=nested)
         else:
-            _value(shape, token, inside if key is None else (*inside, key), nested=nested)
+            path = parent if key is None else (*parent, key)
+            _add_scalar(template, token, path, nested=nested)
 
 
-def _begin(shape: Shape, path: Path | None, depth: int, *, nested: bool) -> None:
-    """Note where the JSON text of a field begins: an object or array, two levels down."""
+def _open_span(template: Shape, path: Path | None, depth: int, *, nested: bool) -> None:
+    """Open the span of a field that is kept as JSON text: an object or array at depth 2.
+
+    Raises `Odd` for an object or array in a field that must be a scalar.
+    """
     if depth == 2 and not nested and path is not None:
-        if kind_of(shape, path) in (Kind.JSON, Kind.STATS):
-            shape.parts.append("")
-            shape.spans[path] = (len(shape.parts) - 1, -1)
-        elif kind_of(shape, path) not in (Kind.FLAT, None):
+        if kind_of(template, path) in (Kind.JSON, Kind.STATS):
+            template.parts.append("")  # a part boundary, where the span begins
+            template.spans[path] = (len(template.parts) - 1, -1)
+        elif kind_of(template, path) not in (Kind.FLAT, None):
             raise Odd
 
 
-def _end(shape: Shape, depth: int, *, nested: bool) -> None:
-    """Note where it ends."""
+def _close_span(template: Shape, depth: int, *, nested: bool) -> None:
+    """Close the span that `_open_span` opened."""
     if depth == 2 and not nested:
-        for path, (start, stop) in shape.spans.items():
+        for path, (start, stop) in template.spans.items():
             if stop < 0:
-                shape.spans[path] = (start, len(shape.parts))
-                shape.parts.append("")
+                template.spans[path] = (start, len(template.parts))
+                template.parts.append("")
 
 
-def kind_of(shape: Shape, path: Path) -> Kind | None:
-    """The kind of the field that a path leads to or into; None if nobody knows it."""
-    if len(path) < 2 or ALIASES.get(path[0], path[0]) != shape.action:
+def kind_of(template: Shape, path: Path) -> Kind | None:
+    """Return the kind of the action's field that contains `path`; None for an unknown field."""
+    if len(path) < 2 or ALIASES.get(path[0], path[0]) != template.action:
         return None
-    return FIELDS.get(shape.action, {}).get(path[1])
+    return FIELDS.get(template.action, {}).get(path[1])
 
 
-def _constant(shape: Shape, text: str, *, nested: bool) -> None:
+def _add_constant(template: Shape, text: str, *, nested: bool) -> None:
     text = text.replace('"', '\\"') if nested else text
-    if shape.parts and isinstance(shape.parts[-1], str):
-        shape.parts[-1] += text
+    if template.parts and isinstance(template.parts[-1], str):
+        template.parts[-1] += text
     else:
-        shape.parts.append(text)
+        template.parts.append(text)
 
 
-def _value(shape: Shape, token: str, path: Path, *, nested: bool) -> None:
+def _add_scalar(template: Shape, token: str, path: Path, *, nested: bool) -> None:
+    """Append a scalar: a slot for a number or a plain string, a constant for anything else."""
     if token[0] == '"' and "\\" not in token:
-        _constant(shape, '"', nested=nested)
-        _slot(shape, path, number=False)
-        _constant(shape, '"', nested=nested)
-    elif token[0] == '"' and kind_of(shape, path) is Kind.STATS and not nested:
-        _stats(shape, token, path)
+        _add_constant(template, '"', nested=nested)
+        _add_slot(template, path, number=False)
+        _add_constant(template, '"', nested=nested)
+    elif token[0] == '"' and kind_of(template, path) is Kind.STATS and not nested:
+        _add_stats(template, token, path)
     elif token[0] == '"':
-        shape.leaves[path] = Fixed(json.loads(token))
-        _constant(shape, token, nested=nested)
-    elif token in _WORDS:
-        shape.leaves[path] = Fixed(_WORDS[token])
-        _constant(shape, token, nested=nested)
+        template.leaves[path] = Fixed(json.loads(token))
+        _add_constant(template, token, nested=nested)
+    elif token in _JSON_CONSTANTS:
+        template.leaves[path] = Fixed(_JSON_CONSTANTS[token])
+        _add_constant(template, token, nested=nested)
     else:
-        _slot(shape, path, number=True)
+        _add_slot(template, path, number=True)
 
 
-def _slot(shape: Shape, path: Path, *, number: bool) -> None:
-    slot = Slot(len(shape.parts), number)
-    shape.leaves[path] = slot
-    shape.parts.append(slot)
+def _add_slot(template: Shape, path: Path, *, number: bool) -> None:
+    slot = Slot(len(template.parts), number)
+    template.leaves[path] = slot
+    template.parts.append(slot)
 
 
-def _stats(shape: Shape, token: str, path: Path) -> None:
-    """Statistics are JSON inside a JSON string: take them apart too, one level of escapes down."""
+def _add_stats(template: Shape, token: str, path: Path) -> None:
+    """Append statistics, which are JSON inside a JSON string, with slots for their scalars.
+
+    Raises `Odd` if escaping the quotation marks alone does not reproduce the token.
+    """
     inner = json.loads(token)
     if token[1:-1] != inner.replace('"', '\\"') or not inner.startswith("{"):
         raise Odd
-    json.loads(inner, object_pairs_hook=_no_duplicates)
-    _constant(shape, '"', nested=False)
-    shape.parts.append("")
-    start = len(shape.parts) - 1
-    _walk(shape, inner, path, nested=True)
-    shape.spans[path] = (start, len(shape.parts))
-    shape.parts.append("")
-    _constant(shape, '"', nested=False)
+    json.loads(inner, object_pairs_hook=_unique_members)
+    _add_constant(template, '"', nested=False)
+    template.parts.append("")
+    start = len(template.parts) - 1
+    _add_json(template, inner, path, nested=True)
+    template.spans[path] = (start, len(template.parts))
+    template.parts.append("")
+    _add_constant(template, '"', nested=False)
 
 
-def _check(shape: Shape) -> None:
-    """Refuse a shape whose fields are not of their kind; the line decoder says what is wrong."""
-    have = {path[1] for path in shape.spans}
-    for path, leaf in shape.leaves.items():
-        kind = kind_of(shape, path)
+def _check_kinds(template: Shape) -> None:
+    """Raise `Odd` if a value does not fit the kind of its field or a required field is missing.
+
+    The row decoder then reports what is wrong.
+    """
+    present = {path[1] for path in template.spans}
+    for path, leaf in template.leaves.items():
+        kind = kind_of(template, path)
         if kind is None or leaf == Fixed(None):
             continue
-        have.add(path[1])
-        text = not leaf.number and not (isinstance(leaf, Fixed) and isinstance(leaf.value, bool))
-        right = {
-            Kind.TEXT: text and len(path) == 2,
-            Kind.WORD: text and len(path) == 2,
+        present.add(path[1])
+        is_text = not leaf.number and not (isinstance(leaf, Fixed) and isinstance(leaf.value, bool))
+        fits = {
+            Kind.TEXT: is_text and len(path) == 2,
+            Kind.WORD: is_text and len(path) == 2,
             Kind.INT: leaf.number and len(path) == 2,
-            Kind.BOOL: isinstance(leaf, Fixed) and not text and len(path) == 2,
+            Kind.BOOL: isinstance(leaf, Fixed) and not is_text and len(path) == 2,
             Kind.FLAT: len(path) == 3,
             Kind.JSON: len(path) > 2,
-            Kind.STATS: leaf.number if is_count(path) else len(path) > 2 or text,
+            Kind.STATS: leaf.number if is_count(path) else len(path) > 2 or is_text,
         }
-        if not right[kind]:
+        if not fits[kind]:
             raise Odd
-    if not have.issuperset(REQUIRED.get(shape.action, ())):
+    if not present.issuperset(REQUIRED.get(template.action, ())):
         raise Odd
 
 
 def is_count(path: Path) -> bool:
-    """Whether a leaf of statistics is a number of rows."""
+    """Return whether a path in the statistics leads to a row count or a null count."""
     return path[2:] == ("numRecords",) or (len(path) == 4 and path[2] == "nullCount")
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """What stands between two commas of a line: constant text, with at most one slot in it."""
+    """The text between two commas of a line: constant text around at most one slot."""
 
     before: str
     slot: Slot | None = None
     after: str = ""
 
 
-def fields_of(shape: Shape) -> list[Field]:
-    """The parts of a shape, cut at its commas."""
+def fields_of(template: Shape) -> list[Field]:
+    """Split a template at its commas."""
     fields: list[Field] = []
     before, slot, after = "", None, ""
-    for part in shape.parts:
+    for part in template.parts:
         if isinstance(part, Slot):
             slot = part
             continue

@@ -1,7 +1,7 @@
-"""Decoded adds to JSON again, by columns: what a checkpoint of a million files is made of. Pure.
+"""Encode decoded adds as JSON, column by column, fast enough for checkpoints of many files. Pure.
 
-Every field that was read comes out as it was: maps that the columnar decoder took apart are put
-together, those it left as text are kept, and a field without a value is left out.
+Every field that was read is written unchanged: maps that the columnar decoder split into columns
+are assembled again, maps that were kept as text are copied, and fields without a value are omitted.
 """
 
 from __future__ import annotations
@@ -18,82 +18,85 @@ from arrowlog.log.arrays import FALSE, array_of, null, scalar
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_TEXT = pa.string()
-_NOTHING = scalar("{}", _TEXT)
-_CONTROL = r"[\x00-\x1f]"
-_SPECIAL = r'["\\\x00-\x1f]'
+_STRING = pa.string()
+_EMPTY_OBJECT = scalar("{}", _STRING)
+_CONTROL_CHARACTERS = r"[\x00-\x1f]"
+_NEEDS_ESCAPE = r'["\\\x00-\x1f]'
 
 
 def add_objects(
     adds: pa.Table, changed: Mapping[str, Any] | None = None, *, path: str = "key"
 ) -> pa.Array:
-    """The JSON object of each add. `changed` fields are one for all.
+    """Return the JSON object of each add, as it follows `"add":` in a line, without line breaks.
 
-    `path` is the column that its path is taken from: the file's `key`, or the `path` as it was
-    read. The text is what stands after `"add":` in a line, without line breaks.
+    `changed` overrides fields with the same value for all adds. `path` is the column that holds the
+    path to write: the file's `key`, or the `path` as it was read.
     """
-    pieces = [_literal('{"path":'), quoted(_whole(adds[path]))]
-    fixed = changed or {}
+    pieces = [_literal('{"path":'), quoted(_one_chunk(adds[path]))]
+    overrides = changed or {}
     for name, kind in ADD.items():
         if name == "path":
             continue
-        if name in fixed:
-            text = msgspec.json.encode(fixed[name]).decode()
+        if name in overrides:
+            text = msgspec.json.encode(overrides[name]).decode()
             pieces.append(_literal(f',"{name}":{text}'))
             continue
-        value = _value(adds, name, kind)
-        if name == "partitionValues":  # others may insist on it
-            value = _NOTHING if value is None else pc.fill_null(value, _NOTHING)
+        value = _encode_field(adds, name, kind)
+        if name == "partitionValues":  # other readers may require the field
+            value = _EMPTY_OBJECT if value is None else pc.fill_null(value, _EMPTY_OBJECT)
         if value is not None:
             pieces.append(pc.binary_join_element_wise(_literal(f',"{name}":'), value, _literal("")))
     pieces += [_literal("}"), _literal("")]
-    return _joined(pieces, adds.num_rows)
+    return _concat_texts(pieces, adds.num_rows)
 
 
 def json_column(adds: pa.Table, name: str) -> pa.Array:
-    """A field of adds that is a map or a list, as JSON; null where there is none."""
-    found = _value(adds, name, ADD[name])
-    return pa.nulls(adds.num_rows, _TEXT) if found is None else found
+    """Return a field of the adds that is a map or a list as JSON text; null where it is absent."""
+    texts = _encode_field(adds, name, ADD[name])
+    return pa.nulls(adds.num_rows, _STRING) if texts is None else texts
 
 
-def _joined(pieces: list[Any], count: int) -> pa.Array:
-    """Pieces of text side by side, nothing where a piece is null."""
+def _concat_texts(pieces: list[Any], count: int) -> pa.Array:
+    """Concatenate `pieces` row by row; the last piece is the separator, and null adds nothing."""
     if count == 0:
-        return pa.nulls(0, _TEXT)
+        return pa.nulls(0, _STRING)
     return pc.binary_join_element_wise(*pieces, null_handling="replace", null_replacement="")
 
 
 def _literal(text: str) -> pa.Scalar:
-    return scalar(text, _TEXT)
+    return scalar(text, _STRING)
 
 
-def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+def _one_chunk(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
-def _value(adds: pa.Table, name: str, kind: Kind) -> pa.Array | None:
-    """The JSON text of a field for each add, null where it has none."""
-    column = _whole(adds[name]) if name in adds.column_names else None
+def _encode_field(adds: pa.Table, name: str, kind: Kind) -> pa.Array | None:
+    """Return a field's JSON text for each add, null where absent; None if no add has the field."""
+    column = _one_chunk(adds[name]) if name in adds.column_names else None
     if kind is Kind.FLAT:
-        return _map(adds, name, column)
+        return _encode_map(adds, name, column)
     if column is None or column.null_count == len(column):
         return None
     if kind in (Kind.TEXT, Kind.STATS):
         return quoted(column)
     if kind is Kind.WORD:
         words = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
-        return quoted(pc.cast(words.dictionary, _TEXT)).take(words.indices)
+        return quoted(pc.cast(words.dictionary, _STRING)).take(words.indices)
     if kind is Kind.JSON:
-        return _json(column.dictionary_encode())
-    return pc.cast(column, _TEXT)  # numbers and truths
+        return _encode_json(column.dictionary_encode())
+    return pc.cast(column, _STRING)  # integers and booleans
 
 
-def _json(words: pa.DictionaryArray) -> pa.Array:
-    """JSON is text already. What stood in the log as a string, and holds no JSON, is one again."""
+def _encode_json(words: pa.DictionaryArray) -> pa.Array:
+    """Return JSON texts as they are, and quote texts that are not JSON.
+
+    The latter were JSON strings in the log, which the row decoder unquoted.
+    """
     texts = words.dictionary.to_pylist()
-    odd = array_of([not _is_json(text) for text in texts], pa.bool_())
-    known = pc.if_else(odd, quoted(words.dictionary), words.dictionary)
-    return known.take(words.indices)
+    not_json = array_of([not _is_json(text) for text in texts], pa.bool_())
+    encoded = pc.if_else(not_json, quoted(words.dictionary), words.dictionary)
+    return encoded.take(words.indices)
 
 
 def _is_json(text: str) -> bool:
@@ -103,57 +106,65 @@ def _is_json(text: str) -> bool:
         return False
 
 
-def _map(adds: pa.Table, name: str, text: pa.Array | None) -> pa.Array | None:
-    """A map of text: its text where the decoder left it, else put together from its columns."""
+def _encode_map(adds: pa.Table, name: str, text: pa.Array | None) -> pa.Array | None:
+    """Return a map field as JSON: its text in raw rows, assembled from its columns in others."""
     prefix = f"{name}."
     members = [column for column in adds.column_names if column.startswith(prefix)]
-    built = None
+    objects = None
     if members:
-        built = _built(adds, members, len(prefix), always=name == "partitionValues")
-    if text is None or built is None:
-        return built if text is None else text
-    raw = pc.fill_null(_whole(adds["raw"]), FALSE)
-    return pc.if_else(raw, text, built)
+        explicit_nulls = name == "partitionValues"
+        objects = _build_objects(adds, members, len(prefix), explicit_nulls=explicit_nulls)
+    if text is None or objects is None:
+        return objects if text is None else text
+    raw = pc.fill_null(_one_chunk(adds["raw"]), FALSE)
+    return pc.if_else(raw, text, objects)
 
 
-def _built(adds: pa.Table, members: list[str], cut: int, *, always: bool) -> pa.Array:
-    """Objects from columns. A partition without a value is said to be null, a bound is left out."""
+def _build_objects(
+    adds: pa.Table, columns: list[str], prefix_length: int, *, explicit_nulls: bool
+) -> pa.Array:
+    """Build JSON objects from columns of text; the key is the column name without its prefix.
+
+    A null value is written with `explicit_nulls` (a partition value), else omitted (a bound). An
+    object without members becomes null.
+    """
     pieces = []
-    for column in members:
-        value = quoted(_whole(adds[column]))
-        key = msgspec.json.encode(column[cut:]).decode()
-        if always:
+    for column in columns:
+        value = quoted(_one_chunk(adds[column]))
+        key = msgspec.json.encode(column[prefix_length:]).decode()
+        if explicit_nulls:
             value = pc.fill_null(value, _literal("null"))
         pieces.append(pc.binary_join_element_wise(_literal(f",{key}:"), value, _literal("")))
-    joined = _joined([*pieces, _literal("")], adds.num_rows)
+    members = _concat_texts([*pieces, _literal("")], adds.num_rows)
     if adds.num_rows == 0:
-        return joined
-    empty = pc.equal(joined, _literal(""))
-    opened = pc.binary_replace_slice(joined, 0, 1, "{")  # in the place of the first comma
+        return members
+    empty = pc.equal(members, _literal(""))
+    opened = pc.binary_replace_slice(members, 0, 1, "{")  # replaces the first comma
     closed = pc.binary_join_element_wise(opened, _literal("}"), _literal(""))
-    return pc.if_else(empty, null(_TEXT), closed)
+    return pc.if_else(empty, null(_STRING), closed)
 
 
 def quoted(texts: pa.Array) -> pa.Array:
-    """Texts as JSON strings, null where there is none.
+    """Encode texts as JSON strings; null stays null.
 
     >>> quoted(array_of(["day", None], pa.string())).to_pylist()
     ['"day"', None]
     """
     if len(texts) == 0:
         return texts
-    special = pc.any(pc.match_substring_regex(texts, _SPECIAL)).as_py()
-    plain = texts
-    if special:
-        plain = pc.replace_substring(plain, "\\", "\\\\")
-        plain = pc.replace_substring(plain, '"', '\\"')
+    needs_escape = pc.any(pc.match_substring_regex(texts, _NEEDS_ESCAPE)).as_py()
+    escaped = texts
+    if needs_escape:
+        escaped = pc.replace_substring(escaped, "\\", "\\\\")
+        escaped = pc.replace_substring(escaped, '"', '\\"')
     quote = _literal('"')
-    done = pc.binary_join_element_wise(quote, plain, quote, _literal(""))
-    if not special:
-        return done
-    odd = pc.match_substring_regex(texts, _CONTROL)
-    if not pc.any(odd).as_py():
-        return done
-    odd = pc.fill_null(odd, FALSE)
-    rare = [msgspec.json.encode(text).decode() for text in texts.filter(odd).to_pylist()]
-    return pc.replace_with_mask(done, odd, array_of(rare, _TEXT))
+    strings = pc.binary_join_element_wise(quote, escaped, quote, _literal(""))
+    if not needs_escape:
+        return strings
+    # Control characters are rare: encode those texts one by one.
+    has_control = pc.match_substring_regex(texts, _CONTROL_CHARACTERS)
+    if not pc.any(has_control).as_py():
+        return strings
+    has_control = pc.fill_null(has_control, FALSE)
+    encoded = [msgspec.json.encode(text).decode() for text in texts.filter(has_control).to_pylist()]
+    return pc.replace_with_mask(strings, has_control, array_of(encoded, _STRING))

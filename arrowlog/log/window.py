@@ -1,12 +1,12 @@
-"""A buffer that holds log files one after the other, unpacked, for the decoder.
+"""A reusable buffer of decompressed log files, the input of the decoder.
 
-Memory that is used again costs nothing; fresh memory costs a page fault every 4 KiB, which for a
-large log is as much as all the decoding. So there is one buffer for all files of a load, filled
-again and again.
+Fresh memory costs a page fault every 4 KiB, which for a large log takes as long as decoding it. One
+buffer is therefore reused for all files of a load.
 
-A commit is mostly adds, with something else as its first or last line. Those lines are set apart
-when a file is put in, so that what stays is lines that can be decoded together. Many small files
-are put in together: where their lines begin and what they are is told for all of them at once.
+A commit consists mostly of adds, with another action in its first or last line. The buffer
+separates those lines from the adds when a file is added, so that the remaining lines can be decoded
+as columns. Many small files are added as one batch: a few vectorized operations find the line
+boundaries and the line kinds of the whole batch.
 """
 
 from __future__ import annotations
@@ -27,45 +27,58 @@ from arrowlog.log.envelope import MAGICS, check_plain, crc32, packed, unwrap
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-LINE_BITS = 32  # a sequence number is the file's number and the line's number in it
-SMALL = 1 << 16  # bytes of a file that is better put in together with others
-_LARGE = 1 << 17
-_FEW = 8  # files that are as quickly put in one by one
-_TOGETHER_MAX = 1 << 28  # unpacked bytes that are still put in together
-_ADD = b'{"add":'
-_SUMMED = b'"checksum":"crc32:'  # how our own commits begin
-_FEED = 10
+# A sequence number is `file number << LINE_BITS | line number`.
+LINE_BITS = 32
+# Files up to this many bytes are added in batches.
+SMALL = 1 << 16
+# From this many bytes on, decompressing in threads and counting lines with polars pay off.
+_LARGE_FILE_BYTES = 1 << 17
+# Fewer files than this are added one by one: a batch costs a fixed number of Arrow calls.
+_BATCH_MIN_FILES = 8
+# Decompressed bytes of a batch. Bounds the memory and stays within 32-bit Arrow offsets.
+_BATCH_MAX_BYTES = 1 << 28
+_ADD_PREFIX = b'{"add":'
+# A first line that contains this declares the CRC-32 of the lines after it; arrowlog writes it.
+_CHECKSUM_MARK = b'"checksum":"crc32:'
+_LINE_FEED = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Apart:
-    """Lines by themselves, each ended by a line feed, and their sequence numbers."""
+    """Lines outside the buffer, each ending with a line feed, and their sequence numbers."""
 
     seq: pa.Array
     lines: pa.Array
 
     def filter(self, mask: pa.Array, pool: pa.MemoryPool | None = None) -> Apart:
-        """Some of them."""
+        """Return the lines that a boolean mask selects."""
         seq = pc.filter(self.seq, mask, memory_pool=pool)
         return Apart(seq, pc.filter(self.lines, mask, memory_pool=pool))
 
     @classmethod
     def join(cls, parts: Sequence[Apart]) -> Apart:
-        """All of them."""
+        """Concatenate the lines of several parts."""
         seqs = joined([part.seq for part in parts], pa.int64())
         return cls(seqs, joined([part.lines for part in parts], pa.binary()))
 
 
 class Window:
-    """Lines of log files, in order.
+    """The lines of log files, in log order.
 
-    `view` has the lines that were left in and `numbers` their sequence numbers; `apart` holds the
-    others. File i is `names[i]` of `versions[i]` and has `lines[i]` lines. `sums` has the
-    CRC-32 of all lines but the first for files whose first line speaks of one.
+    `view` holds the buffered lines and `numbers` their sequence numbers; `apart` holds the lines
+    that were separated from them. Of a file that is added alone, only the first and the last line
+    are separated if they are not adds; in a batch, every line that is not an add is separated. File
+    i is `names[i]` of version `versions[i]` and has `lines[i]` lines. `sums` maps the number of
+    each file whose first line declares a checksum to the CRC-32 of all its lines but the first.
     """
 
     def __init__(self, limit: int, pool: pa.MemoryPool | None = None) -> None:
-        """`limit` is what one file may hold when unpacked; `pool` has memory for the work on it."""
+        """Create an empty buffer.
+
+        Args:
+            limit: Maximum size of one decompressed file, in bytes.
+            pool: Arrow memory pool for intermediate results.
+        """
         self.limit = limit
         self.pool = pool
         self.data = bytearray()
@@ -73,9 +86,11 @@ class Window:
         self.clear()
 
     def clear(self) -> None:
-        """Forget the files; keep the memory."""
+        """Remove all files, but keep the memory for the next ones."""
         self.size = 0
-        self._lent: memoryview | None = None  # the lines, while they are in memory of Arrow's
+        # The lines of the first batch stay in Arrow memory, without a copy into `data`, until
+        # more lines follow.
+        self._arrow_lines: memoryview | None = None
         self.names: list[str] = []
         self.versions: list[int] = []
         self.lines: list[int] = []
@@ -85,66 +100,80 @@ class Window:
 
     @property
     def kept(self) -> int:
-        """How many lines were left in."""
+        """The number of buffered lines."""
         return sum(map(len, self.numbers))
 
     @property
     def view(self) -> memoryview:
-        """The lines that were left in. Release it before anything is put in."""
-        return memoryview(self.data)[: self.size] if self._lent is None else self._lent[:]
+        """The buffered lines. Release the view before more files are added."""
+        if self._arrow_lines is not None:
+            return self._arrow_lines[:]
+        return memoryview(self.data)[: self.size]
 
     def stage(self, room: int) -> memoryview:
-        """Memory in which to collect small files before they are put in.
+        """Return at least `room` bytes of memory in which to collect small files before `put`.
 
-        It is the system's, which gives it page by page when it is touched.
+        The memory is an anonymous mapping: the operating system commits a page when it is touched.
         """
         if self._stage is None or len(self._stage) < room:
             self._stage = mmap(-1, room)
         return memoryview(self._stage)
 
     def reserve(self, room: int) -> memoryview:
-        """The free end of the buffer, at least `room` bytes. Release it before the next call."""
-        lent, self._lent = self._lent, None
-        held = len(self.data) if lent is None else 0
+        """Return the free end of the buffer, at least `room` bytes.
+
+        Release the view before the next call, which may replace the buffer or append to it.
+        """
+        arrow_lines, self._arrow_lines = self._arrow_lines, None
+        used = len(self.data) if arrow_lines is None else 0
         if len(self.data) < self.size + room:
             grown = bytearray(max(self.size + room, 2 * len(self.data)))
-            grown[:held] = self.data
+            grown[:used] = self.data
             self.data = grown
-        if lent is not None:
-            self.data[: self.size] = lent
+        if arrow_lines is not None:
+            self.data[: self.size] = arrow_lines
         return memoryview(self.data)[self.size :]
 
     def accept(self, name: str, version: int, length: int) -> None:
-        """The next file is in the free end of the buffer, `length` bytes as they are on disk."""
+        """Add the file that was read into the free end of the buffer.
+
+        `length` is the size of the file as stored, compressed or not. Raises `LogCorrupt`, naming
+        the file, if it is empty, damaged or too large; so do the other methods that add files.
+        """
         start = self.size
         if packed(self.data, start, length):
             raw = bytes(memoryview(self.data)[start : start + length])
             self.append(name, version, unwrap(raw, name, self.limit))
         else:
             check_plain(length, name, self.limit)
-            self._close(name, version, start + length)
+            self._close_file(name, version, start + length)
 
     def append(self, name: str, version: int, plain: bytes) -> None:
-        """Put a file that is unpacked already at the end."""
+        """Add a file that is already decompressed."""
         check_plain(len(plain), name, self.limit)
         self.reserve(len(plain) + 1).release()
         stop = self.size + len(plain)
         self.data[self.size : stop] = plain
-        self._close(name, version, stop)
+        self._close_file(name, version, stop)
 
     def fill(self, names: Sequence[str], versions: Sequence[int], raws: Sequence[bytes]) -> None:
-        """Put files at the end, as they are on disk; large ones are unpacked in threads."""
+        """Add files as stored. Several large ones are decompressed in parallel."""
         if max(map(len, raws), default=0) <= SMALL:
             self.put(names, versions, b"".join(raws), list(accumulate(map(len, raws))))
             return
-        large = [i for i, raw in enumerate(raws) if len(raw) > _LARGE and packed(raw, 0, len(raw))]
-        ready: dict[int, bytes] = {}
+        large = [
+            i
+            for i, raw in enumerate(raws)
+            if len(raw) > _LARGE_FILE_BYTES and packed(raw, 0, len(raw))
+        ]
+        decompressed: dict[int, bytes] = {}
         if len(large) > 1:
             with ThreadPoolExecutor(os.cpu_count()) as pool:
                 texts = pool.map(lambda i: unwrap(raws[i], names[i], self.limit), large)
-                ready = dict(zip(large, texts, strict=True))
+                decompressed = dict(zip(large, texts, strict=True))
         for i, raw in enumerate(raws):
-            plain = ready.pop(i) if i in ready else unwrap(raw, names[i], self.limit)
+            # pop: free each text once it is in the buffer
+            plain = decompressed.pop(i) if i in decompressed else unwrap(raw, names[i], self.limit)
             self.append(names[i], versions[i], plain)
 
     def put(
@@ -154,138 +183,152 @@ class Window:
         raws: bytes | memoryview,
         ends: Sequence[int],
     ) -> None:
-        """Put small files at the end, as they are on disk: one after the other, up to `ends`.
+        """Add small files as stored: `raws` is their concatenation, `ends` where each one ends.
 
-        The same as `append` for each, except that all lines that are no adds are set apart, and
-        with some operations for all of them instead of some dozen for each.
+        Equivalent to `append` for each file, with two differences: every line that is not an add is
+        separated, and the work is a few operations per batch instead of dozens per file.
         """
-        few = len(ends) < _FEW
+        few_files = len(ends) < _BATCH_MIN_FILES
         if (
-            few
-            or ends[-1] > _TOGETHER_MAX
+            few_files
+            or ends[-1] > _BATCH_MAX_BYTES
             or not _all_plain(raws, array_of(ends, pa.int64()), self.limit)
         ):
             texts = [
-                _ended(unwrap(bytes(raws[start:stop]), name, self.limit))
+                _with_line_feed(unwrap(bytes(raws[start:stop]), name, self.limit))
                 for name, (start, stop) in zip(names, pairwise((0, *ends)), strict=True)
             ]
-            if few or sum(map(len, texts)) > _TOGETHER_MAX:
+            if few_files or sum(map(len, texts)) > _BATCH_MAX_BYTES:
                 for name, version, text in zip(names, versions, texts, strict=True):
                     self.append(name, version, text)
                 return
             raws, ends = b"".join(texts), list(accumulate(map(len, texts)))
-        self._take(raws, array_of(ends, pa.int64()))
+        self._add_batch(raws, array_of(ends, pa.int64()))
         self.names += names
         self.versions += versions
 
-    def _take(self, data: bytes | memoryview, ends: pa.Array) -> None:
-        """Lines of many files, each of which ends with a line feed."""
+    def _add_batch(self, data: bytes | memoryview, ends: pa.Array) -> None:
+        """Add the lines of many plain files, each of which ends with a line feed."""
         own = {"memory_pool": self.pool}
-        stops = pc.cast((octets(data) == _FEED).arg_true().to_arrow(), pa.int64(), **own)
+        # Byte offsets behind every line feed; together with a leading 0 they are the offsets of a
+        # binary array over `data`, which needs no copy of the text.
+        stops = pc.cast((octets(data) == _LINE_FEED).arg_true().to_arrow(), pa.int64(), **own)
         stops = pc.add(stops, number(1), **own)
         offsets = pa.py_buffer(bytes(4) + memoryview(pc.cast(stops, pa.int32()).buffers()[1]))
         lines = pa.Array.from_buffers(pa.binary(), len(stops), [None, offsets, pa.py_buffer(data)])
-        ended = pc.index_in(stops, value_set=ends, **own)  # the file whose last line this is
-        behind = pc.add(pc.indices_nonzero(pc.is_valid(ended)).cast(pa.int64()), number(1))
-        before = pa.concat_arrays([array_of([0], pa.int64()), behind[:-1]])
-        file = pc.fill_null_backward(ended, **own)
+        # The file number where a line is the last of its file, else null.
+        closed_file = pc.index_in(stops, value_set=ends, **own)
+        # Per file: the index of its first line, and the index after its last line.
+        line_stops = pc.add(
+            pc.indices_nonzero(pc.is_valid(closed_file)).cast(pa.int64()), number(1)
+        )
+        line_starts = pa.concat_arrays([array_of([0], pa.int64()), line_stops[:-1]])
+        file = pc.fill_null_backward(closed_file, **own)
         line = array_of(range(1, len(stops) + 1), pa.int64())
-        line = pc.subtract(line, pc.take(before, file, **own), **own)
+        line = pc.subtract(line, pc.take(line_starts, file, **own), **own)
         file = pc.add(pc.cast(file, pa.int64(), **own), number(len(self.names)), **own)
         seq = pc.add(pc.shift_left(file, number(LINE_BITS), **own), line, **own)
-        self._sum(data, ends, lines.take(before))
-        self._keep(Apart(seq, lines))
-        self.lines += pc.subtract(behind, before).to_pylist()
+        self._add_checksums(data, ends, lines.take(line_starts))
+        self._separate(Apart(seq, lines))
+        self.lines += pc.subtract(line_stops, line_starts).to_pylist()
 
-    def _keep(self, whole: Apart) -> None:
-        """Leave the adds in, set the others apart."""
-        adds = pc.starts_with(whole.lines, _ADD)
-        left = whole.filter(adds, self.pool)
-        self.numbers.append(left.seq)
-        self.apart.append(whole.filter(pc.invert(adds), self.pool))
-        lines = octets_in(left.lines)
+    def _separate(self, batch: Apart) -> None:
+        """Buffer the adds of a batch and store its other lines in `apart`."""
+        is_add = pc.starts_with(batch.lines, _ADD_PREFIX)
+        adds = batch.filter(is_add, self.pool)
+        self.numbers.append(adds.seq)
+        self.apart.append(batch.filter(pc.invert(is_add), self.pool))
+        lines = octets_in(adds.lines)
         if self.size:
             with self.reserve(len(lines)) as free:
                 free[: len(lines)] = lines
         else:
-            self._lent = lines
+            self._arrow_lines = lines
         self.size += len(lines)
 
-    def _sum(self, data: bytes | memoryview, ends: pa.Array, heads: pa.Array) -> None:
-        """Sum up the files that say what their lines sum up to."""
-        if _SUMMED not in bytes(octets_in(heads)):
+    def _add_checksums(
+        self, data: bytes | memoryview, ends: pa.Array, first_lines: pa.Array
+    ) -> None:
+        """Compute the CRC-32 of each file in a batch whose first line declares one."""
+        if _CHECKSUM_MARK not in bytes(octets_in(first_lines)):
             return
-        starts = pc.add(
-            pa.concat_arrays([array_of([0], pa.int64()), ends[:-1]]), pc.binary_length(heads)
-        )
-        said = pc.indices_nonzero(pc.match_substring(heads, _SUMMED))
-        spans = (said, starts.take(said), ends.take(said))
+        file_starts = pa.concat_arrays([array_of([0], pa.int64()), ends[:-1]])
+        body_starts = pc.add(file_starts, pc.binary_length(first_lines))
+        files = pc.indices_nonzero(pc.match_substring(first_lines, _CHECKSUM_MARK))
+        spans = (files, body_starts.take(files), ends.take(files))
         with memoryview(data) as view:
-            for file, start, stop in zip(*(found.to_pylist() for found in spans), strict=True):
+            for file, start, stop in zip(*(span.to_pylist() for span in spans), strict=True):
                 self.sums[len(self.names) + file] = crc32(view[start:stop])
 
-    def _close(self, name: str, version: int, stop: int) -> None:
-        """A file ends at `stop`: end its last line, count its lines, set some apart."""
+    def _close_file(self, name: str, version: int, stop: int) -> None:
+        """Complete the file whose plain bytes are in `data` from `size` to `stop`.
+
+        Ends its last line with a line feed, counts its lines, and separates its first and its last
+        line if they are not adds.
+        """
         data, start, file = self.data, self.size, len(self.names)
-        if data[stop - 1] != _FEED:
+        if data[stop - 1] != _LINE_FEED:
             if stop == len(data):
-                data.append(_FEED)
-            data[stop] = _FEED
+                data.append(_LINE_FEED)
+            data[stop] = _LINE_FEED
             stop += 1
-        lines = _count(data, start, stop)
-        first, kept, apart = 1, lines, []
-        if not data.startswith(_ADD, start):
-            end = data.index(_FEED, start) + 1
-            head = bytes(memoryview(data)[start:end])
-            apart.append((1, head))
-            first, kept, start = 2, lines - 1, end
-            if _SUMMED in head:
+        num_lines = _count_lines(data, start, stop)
+        first_kept, num_kept, separated = 1, num_lines, []
+        if not data.startswith(_ADD_PREFIX, start):
+            end = data.index(_LINE_FEED, start) + 1
+            first_line = bytes(memoryview(data)[start:end])
+            separated.append((1, first_line))
+            first_kept, num_kept, start = 2, num_lines - 1, end
+            if _CHECKSUM_MARK in first_line:
                 with memoryview(data) as view:
                     self.sums[file] = crc32(view[start:stop])
-        last = data.rfind(_FEED, start, stop - 1) + 1 or start
-        if kept and not data.startswith(_ADD, last):
-            apart.append((lines, bytes(memoryview(data)[last:stop])))
-            kept, stop = kept - 1, last
-        if start > self.size:
+        last = data.rfind(_LINE_FEED, start, stop - 1) + 1 or start
+        if num_kept and not data.startswith(_ADD_PREFIX, last):
+            separated.append((num_lines, bytes(memoryview(data)[last:stop])))
+            num_kept, stop = num_kept - 1, last
+        if start > self.size:  # close the hole that the first line left
             with memoryview(data) as view:
                 view[self.size : self.size + stop - start] = view[start:stop]
         self.size += stop - start
         self.names.append(name)
         self.versions.append(version)
-        self.lines.append(lines)
-        self._number(file << LINE_BITS, first, kept, apart)
+        self.lines.append(num_lines)
+        self._assign_seq(file << LINE_BITS, first_kept, num_kept, separated)
 
-    def _number(self, base: int, first: int, kept: int, apart: list[tuple[int, bytes]]) -> None:
-        """Give the lines of a file their numbers."""
-        self.numbers.append(array_of(range(base + first, base + first + kept), pa.int64()))
-        if apart:
-            seq = array_of([base + line for line, _ in apart], pa.int64())
-            self.apart.append(Apart(seq, array_of([text for _, text in apart], pa.binary())))
+    def _assign_seq(
+        self, base: int, first_kept: int, num_kept: int, separated: list[tuple[int, bytes]]
+    ) -> None:
+        """Record the sequence numbers of a file's buffered lines and its separated lines."""
+        first_seq = base + first_kept
+        self.numbers.append(array_of(range(first_seq, first_seq + num_kept), pa.int64()))
+        if separated:
+            seq = array_of([base + line for line, _ in separated], pa.int64())
+            self.apart.append(Apart(seq, array_of([text for _, text in separated], pa.binary())))
 
 
 def joined(arrays: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
-    """Arrays as one."""
+    """Concatenate arrays of type `kind`; no arrays give an empty array."""
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays([*arrays, pa.nulls(0, kind)])
 
 
 def _all_plain(data: bytes | memoryview, ends: pa.Array, limit: int) -> bool:
-    """Whether no file is packed, empty or too large, and all of them end with a line feed."""
+    """Return whether every file is uncompressed, non-empty, within `limit` and ends a line."""
     starts = pa.concat_arrays([array_of([0], pa.int64()), ends[:-1]])
     sizes = pc.min_max(pc.subtract(ends, starts))
     if sizes["min"].as_py() == 0 or sizes["max"].as_py() > limit:
         return False
-    every = pa.Array.from_buffers(pa.uint8(), len(data), [None, pa.py_buffer(data)])
-    last = pc.unique(every.take(pc.subtract(ends, number(1)))).to_pylist()
-    first = pc.unique(every.take(starts)).to_pylist()
-    return last == [_FEED] and not set(first) & set(MAGICS)
+    all_bytes = pa.Array.from_buffers(pa.uint8(), len(data), [None, pa.py_buffer(data)])
+    last_bytes = pc.unique(all_bytes.take(pc.subtract(ends, number(1)))).to_pylist()
+    first_bytes = pc.unique(all_bytes.take(starts)).to_pylist()
+    return last_bytes == [_LINE_FEED] and not set(first_bytes) & set(MAGICS)
 
 
-def _ended(text: bytes) -> bytes:
+def _with_line_feed(text: bytes) -> bytes:
     return text if text.endswith(b"\n") else text + b"\n"
 
 
-def _count(data: bytearray, start: int, stop: int) -> int:
-    if stop - start < _LARGE:
-        return data.count(_FEED, start, stop)
+def _count_lines(data: bytearray, start: int, stop: int) -> int:
+    if stop - start < _LARGE_FILE_BYTES:
+        return data.count(_LINE_FEED, start, stop)
     with memoryview(data) as view:
-        return int((octets(view[start:stop]) == _FEED).sum())
+        return int((octets(view[start:stop]) == _LINE_FEED).sum())

@@ -17,7 +17,7 @@ SIZE = 300_000
 @pytest.mark.parametrize("named", [False, True], ids=["nameless", "named"])
 def test_a_killed_writer_leaves_nothing_torn(tmp_path, monkeypatch, named):
     if named:
-        monkeypatch.setattr(local, "_NAMELESS", None)
+        monkeypatch.setattr(local, "_O_TMPFILE", None)
     seed = random.randrange(1 << 32)
     print("seed", seed)
     rng = random.Random(seed)

@@ -60,7 +60,7 @@ def test_the_race_would_find_out_a_put_that_looks_first(tmp_path):
 
 def test_two_processes_race_without_nameless_files_too(tmp_path, monkeypatch):
     """Threads here: a process of its own would not know of the change."""
-    monkeypatch.setattr(local, "_NAMELESS", None)
+    monkeypatch.setattr(local, "_O_TMPFILE", None)
     place = places.Local(tmp_path / "table")
     assert thread_race(place, 4, cases(300)) == []
     names = [racers.key_of(number).rpartition("/")[2] for number in range(cases(300))]

@@ -19,9 +19,9 @@ NOBODY = 65_534
 def store(request, tmp_path, monkeypatch):
     """A store with, and without, files that have no name."""
     if request.param == "named":
-        monkeypatch.setattr(local, "_NAMELESS", None)
+        monkeypatch.setattr(local, "_O_TMPFILE", None)
     elif sys.platform == "linux":
-        assert local._NAMELESS is not None
+        assert local._O_TMPFILE is not None
     return LocalStore(str(tmp_path / "table"))
 
 
@@ -89,7 +89,7 @@ def test_bytes_are_on_the_disk_before_they_have_a_name(store, monkeypatch):
 def test_a_name_that_may_not_last_is_not_called_done(store, monkeypatch):
     os.makedirs(store.root)
     monkeypatch.setattr(
-        local, "_sync", lambda folder: (_ for _ in ()).throw(OSError(5, "I/O error"))
+        local, "_fsync_folder", lambda folder: (_ for _ in ()).throw(OSError(5, "I/O error"))
     )
     assert store.put_new("k", b"1") is Outcome.UNKNOWN
     assert store.get("k") == b"1"
@@ -148,7 +148,7 @@ def as_nobody(call):
         ("delete", lambda store: store.delete([f"{LOG}/1"])),
         ("read", lambda store: store.get(f"{LOG}/1")),
         ("list", lambda store: store.list_from("closed")),
-        ("look at", lambda store: store.stat("closed/1")),
+        ("stat", lambda store: store.stat("closed/1")),
     ],
 )
 def test_a_lack_of_permission_is_a_plain_sentence(verb, call):

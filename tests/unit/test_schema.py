@@ -233,13 +233,13 @@ def test_what_is_no_schema_is_refused(bad, what):
 
 
 def test_a_column_that_is_there_twice_is_refused():
-    with pytest.raises(ValueError, match="'x' is there twice"):
+    with pytest.raises(ValueError, match="'x' appears twice"):
         from_spark(text(column("long", "id"), column("long", "x"), column("string", "x")))
 
 
 def test_a_member_of_a_struct_that_is_there_twice_is_refused():
     inner = {"type": "struct", "fields": [column("long", "x"), column("long", "x")]}
-    with pytest.raises(ValueError, match="'x' is there twice"):
+    with pytest.raises(ValueError, match="'x' appears twice"):
         from_spark(text(column(inner, "s")))
 
 

@@ -49,8 +49,8 @@ def kept(window):
     return dict(zip(numbers, texts, strict=True))
 
 
-def apart(window):
-    """The lines that were set apart, by their numbers."""
+def separated(window):
+    """The lines that were separated from the adds, by sequence number."""
     found = {}
     for some in window.apart:
         texts = some.lines.to_pylist()
@@ -78,8 +78,8 @@ def sums(texts):
 
 
 def check(window, names, texts):
-    assert kept(window) | apart(window) == expected(texts)
-    assert not kept(window).keys() & apart(window).keys()
+    assert kept(window) | separated(window) == expected(texts)
+    assert not kept(window).keys() & separated(window).keys()
     assert window.kept == len(kept(window))
     assert window.lines == [ended(text).count(b"\n") for text in texts]
     assert window.names == names
@@ -106,7 +106,7 @@ def test_together_no_line_is_lost_and_only_adds_are_left_in(files, cut):
     check(window, names, [text for text, _ in files])
     if cut == 0 and len(files) >= 8:
         assert all(line.startswith(b'{"add":') for line in kept(window).values())
-        assert not any(line.startswith(b'{"add":') for line in apart(window).values())
+        assert not any(line.startswith(b'{"add":') for line in separated(window).values())
 
 
 @given(FILES)
@@ -114,7 +114,7 @@ def test_what_is_too_much_together_goes_in_one_by_one(files):
     names = [f"{number}.json" for number in range(len(files))]
     raws = [wrap(text, codec) for text, codec in files]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(window_module, "_TOGETHER_MAX", 40)
+        patch.setattr(window_module, "_BATCH_MAX_BYTES", 40)
         window = Window(1 << 20)
         window.put(names, list(range(len(files))), b"".join(raws), list(accumulate(map(len, raws))))
     check(window, names, [text for text, _ in files])

@@ -1,7 +1,7 @@
-"""Where bytes are. Promises: a new object appears whole, once, for one of its writers.
+"""Storage backends: local disks, memory, S3 (obstore or s3fs), and any fsspec file system.
 
-Backends: local disks, memory, S3 (obstore where installed, s3fs), and what else fsspec can read.
-May import `log.envelope`, `log.names`, `log.window`, `errors`.
+Every backend guarantees put-if-absent: a new object appears completely, and of several concurrent
+writers exactly one creates it. May import `log.envelope`, `log.names`, `log.window` and `errors`.
 """
 
 from __future__ import annotations
@@ -32,16 +32,17 @@ def open_store(
     accelerate: bool = True,
     unsafe: bool = False,
 ) -> Store:
-    """The store for a table's address: a path, a `file:` URL, or any URL fsspec knows.
+    """Open the store for a table's address: a path, a `file:` URL, or any URL fsspec supports.
 
-    `accelerate` admits obstore for S3; `unsafe` admits commits where nobody promises that they are
-    atomic.
+    `accelerate` permits obstore for S3. `unsafe` permits commits to stores whose puts are not known
+    to be atomic. Raises `InvalidRequest` if the address or the options are not valid, or a package
+    is missing.
     """
     text = os.fspath(uri) if hasattr(uri, "__fspath__") else uri
     if not isinstance(text, str) or not text.strip():
         raise InvalidRequest("The table's address is empty.", next="Give a path or a URL.")
     if "\0" in text:
-        raise InvalidRequest("The table's address has a NUL character in it.")
+        raise InvalidRequest("The table's address contains a NUL character.")
     if text.startswith(("file:", "local:")):  # Spark writes file:/path
         return LocalStore(_local_path(text))
     if not _SCHEME.match(text):
@@ -67,12 +68,12 @@ def _open_s3(
     uri = "s3" + uri[uri.index("://") :]
     if redact(uri) != uri:
         raise InvalidRequest(
-            "The table's address has credentials or a query in it.",
-            next="Give the bucket and the folder alone, and credentials as storage_options.",
+            "The table's address contains credentials or a query.",
+            next="Give only the bucket and the folder, and credentials as storage_options.",
         )
     bucket = uri.removeprefix("s3://").partition("/")[0]
-    store = ObjectStore if accelerate and usable(options, bucket) else S3Store
-    return store(uri, options, parallelism, seconds)
+    store_class = ObjectStore if accelerate and usable(options, bucket) else S3Store
+    return store_class(uri, options, parallelism, seconds)
 
 
 def _local_path(url: str) -> str:

@@ -1,8 +1,8 @@
-"""What a store is: few, stateless operations on keys relative to the table's root.
+"""The storage interface: few stateless operations on keys relative to the table's root.
 
-A store has no opinions about logs. What it promises is checked by one contract suite that every
-backend passes. `put_new` is the operation that everything rests on: it makes an object that was not
-there, whole or not at all, and of many callers one wins.
+A store knows nothing about logs. One contract test suite checks the guarantees of every backend.
+The correctness of commits rests on `put_new`, which is put-if-absent: it creates an object that
+does not exist, completely or not at all, and of several concurrent callers exactly one succeeds.
 """
 
 from __future__ import annotations
@@ -22,24 +22,26 @@ if TYPE_CHECKING:
 
     from arrowlog.log.window import Window
 
-_PUTS_MAX = 5
+_MAX_PUT_ATTEMPTS = 5
 
 
 class Outcome(Enum):
-    """What became of a `put_new`."""
+    """The outcome of a `put_new`."""
 
-    DONE = "the object is there, and it is ours"
-    EXISTS = "an object was there before, or the store says so: it may still be ours"
-    NOT_APPLIED = "nothing was written; the same put may be tried again"
-    UNKNOWN = "the answer was lost; the object may be there, or may yet appear"
+    DONE = "this call created the object"
+    # A layer below may have repeated a request of this call whose response was lost.
+    EXISTS = "the store reports an existing object, which may still be the caller's own"
+    NOT_APPLIED = "nothing was written; the same put may be repeated"
+    UNKNOWN = "the response was lost; the object may exist, or may still appear"
 
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What a store knows of an object without reading it.
+    """The metadata of an object.
 
-    Size and tag tell whether it is still the same object. Times are not compared: listings and
-    single answers round them differently. A time below 0 is not known: it makes nothing old.
+    Two stats are equal if size and tag are: then it is still the same object. Modification times
+    are not compared, because listings and single requests round them differently. A time below 0
+    means unknown; no object counts as old because of it.
     """
 
     size: int
@@ -49,102 +51,111 @@ class Stat:
 
 
 def walked(keys: list[str], sizes: list[int], times: list[int]) -> pa.Table:
-    """What `Store.walk` answers."""
+    """Build the result of `Store.walk`."""
     columns = [array_of(sizes, pa.int64()), array_of(times, pa.int64())]
     return pa.table([array_of(keys, pa.string()), *columns], names=["key", "size", "mtime_ms"])
 
 
 class Store(Protocol):
-    """What every backend can do. Keys are relative to `root` and use `/`.
+    """The operations of every backend. Keys are relative to `root` and use `/`.
 
-    An object that is not there is a `FileNotFoundError`, whatever else fails `StoreUnavailable`.
+    A missing object raises `FileNotFoundError`, any other failure `StoreUnavailable`, unless an
+    operation says otherwise. No error message contains a credential.
     """
 
     root: str
-    cheap_stat: bool  # whether asking for one object costs next to nothing, as on a disk
+    # Whether `stat` costs next to nothing, as on a local disk. Callers then stat one object instead
+    # of listing a folder.
+    cheap_stat: bool
 
     def get(self, key: str) -> bytes:
-        """The object's bytes; `FileNotFoundError` if there is none."""
+        """Return the content of an object."""
 
     def get_range(self, key: str, start: int, stop: int) -> bytes:
-        """Some of the object's bytes."""
+        """Return the bytes of an object from `start` up to, but excluding, `stop`."""
 
     def get_many(self, keys: Sequence[str]) -> list[bytes]:
-        """Several objects, in order, at the same time where that helps."""
+        """Return the content of several objects in order, read in parallel where that helps."""
 
     def find_many(self, keys: Sequence[str]) -> list[bytes | None]:
-        """Several objects, in order, None for those that are not there."""
+        """Return the content of several objects in order; None for each missing one."""
 
     def read_into(
         self, window: Window, keys: Sequence[str], versions: Sequence[int], enough: int
     ) -> tuple[int, int]:
-        """Put log files into the window, in order, until it holds about `enough` bytes.
+        """Read log files into the window, in order, until it holds about `enough` bytes.
 
-        Returns how many files were put in, and how many bytes they have.
+        Returns the number of files read and their total size as stored.
         """
 
     def list_from(self, folder: str, start: str = "") -> list[str]:
-        """Names directly in `folder` that are not below `start`, sorted; none if it is missing.
+        """Return the sorted names directly in `folder` that are not less than `start`.
 
-        The root is the folder "".
+        A missing folder gives no names. The root is the folder "".
         """
 
     def stats_from(self, folder: str, start: str = "") -> dict[str, Stat]:
-        """The objects directly in `folder` whose names are not below `start`, by name."""
+        """Return the stats of the objects that `list_from` lists, by name."""
 
     def walk(self) -> pa.Table:
-        """Every object below the root, at any depth: `key`, `size`, `mtime_ms`. None if missing.
+        """Return every object below the root, at any depth: `key`, `size`, `mtime_ms`.
 
-        Folders are no objects, and links on a disk are not followed.
+        A missing root gives no rows. Folders are not objects; symbolic links are not followed.
         """
 
     def stat(self, key: str) -> Stat | None:
-        """Size and time of an object; None if there is none."""
+        """Return the stat of an object; None if it does not exist."""
 
     def check_writable(self, folder: str = LOG) -> None:
-        """Refuse a store that cannot be trusted to make an object only once.
+        """Raise `InvalidRequest` unless `put_new` is known to be atomic on this store.
 
-        Who has to try it, tries it in `folder`.
+        A backend that has to probe the server does so with temporary objects in `folder`.
         """
 
     def put_new(self, key: str, data: bytes) -> Outcome:
-        """Make an object that is not there yet, atomically."""
+        """Create an object if the key is free, atomically (put-if-absent).
+
+        Never retries: a retry after a lost response would report the caller's own object as
+        `EXISTS`.
+        """
 
     def replace(self, key: str, data: bytes) -> None:
-        """Put an object in the place of whatever is there, atomically: the pointer only."""
+        """Create or overwrite an object, atomically. In a log, only the pointer is overwritten."""
 
     def replace_from(self, key: str, file: BinaryIO) -> None:
-        """The same with what an open file has from its beginning on; on a disk, piece by piece."""
+        """Like `replace`, with the content of an open file; on a local disk, piece by piece."""
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects; those that are not there are no error."""
+        """Delete objects. Missing objects are ignored."""
 
 
 def stat_object(store: Store, key: str) -> Stat | None:
-    """Size and time of an object; None if there is none, or a folder has its name."""
-    found = store.stat(key)
-    return None if found is None or found.folder else found
+    """Return the stat of an object; None if it does not exist or is a folder."""
+    stat = store.stat(key)
+    return None if stat is None or stat.folder else stat
 
 
 def put_same(store: Store, key: str, data: bytes | pa.Buffer) -> bool:
-    """Whether these bytes are under the key now; False if others are.
+    """Create an object, and return whether the key holds exactly these bytes afterwards.
 
-    For objects that whoever writes them writes alike, so that a lost answer can be asked for again.
+    For objects whose content is the same whoever writes them, so that the put is idempotent: after
+    a lost response, the object is read and compared. Raises `StoreUnavailable` if the outcome
+    stays unknown.
     """
     body = data if isinstance(data, bytes) else data.to_pybytes()
-    for _ in range(_PUTS_MAX):
+    for _ in range(_MAX_PUT_ATTEMPTS):
         outcome = store.put_new(key, body)
         if outcome is Outcome.DONE:
             return True
         if outcome is not Outcome.NOT_APPLIED:
-            found = store.find_many([key])[0]
-            if found is not None:
-                return found == body
+            stored = store.find_many([key])[0]
+            if stored is not None:
+                return stored == body
     raise StoreUnavailable(f"Could not write {key}.", next="Check access and try again.")
 
 
 def unavailable(verb: str, where: str, error: BaseException) -> StoreUnavailable:
-    """A failure of the store in our words, without the store's stack of debug text."""
+    """Return the error for a failed operation, with the first line of the cause, redacted."""
     reason = redact(str(error)).split("\n", 1)[0].strip().rstrip(".") or type(error).__name__
     return StoreUnavailable(
         f"Could not {verb} {where}: {reason}.", next="Check access and try again."

@@ -1,4 +1,4 @@
-"""A folder on a local disk."""
+"""Tables in a folder of a local file system."""
 
 from __future__ import annotations
 
@@ -19,39 +19,43 @@ if TYPE_CHECKING:
 
     from arrowlog.log.window import Window
 
-_PAGE = 4096
-_STAGE_MAX = 1 << 24
-_PIECE = 1 << 22
-_BINARY = getattr(os, "O_BINARY", 0)
-_NAMELESS = getattr(os, "O_TMPFILE", None)
-_MODE = 0o666  # less what the user's umask takes away
+_PAGE_BYTES = 4096
+_STAGE_MAX_BYTES = 1 << 24  # small files that are collected before they go into the window
+_COPY_CHUNK_BYTES = 1 << 22
+_O_BINARY = getattr(os, "O_BINARY", 0)  # Windows only
+_O_TMPFILE = getattr(os, "O_TMPFILE", None)  # Linux only
+_FILE_MODE = 0o666  # the umask of the process applies
 
 
 class LocalStore:
-    """Files below a folder. Files appear whole, by a link, after their bytes are on the disk."""
+    """Files below a folder.
+
+    A new file appears atomically: its bytes are written and synced first, then a hard link gives
+    the file its name. `link` fails if the name is taken.
+    """
 
     cheap_stat = True
 
     def __init__(self, root: str) -> None:
-        """`root` need not exist yet."""
+        """Open a folder, which need not exist yet. `~` is expanded."""
         self.root = os.path.abspath(os.path.expanduser(root))
 
     def _path(self, key: str) -> str:
         return f"{self.root}/{key}"
 
     def get(self, key: str) -> bytes:
-        """Read a file."""
-        descriptor = _open(self._path(key))
+        """Return the content of a file."""
+        descriptor = _open_for_read(self._path(key))
         try:
-            return _rest(descriptor, os.read(descriptor, SMALL))
+            return _read_rest(descriptor, os.read(descriptor, SMALL))
         except OSError as error:
             raise unavailable("read", self._path(key), error) from error
         finally:
             os.close(descriptor)
 
     def get_range(self, key: str, start: int, stop: int) -> bytes:
-        """Read a part of a file."""
-        descriptor = _open(self._path(key))
+        """Return a range of a file."""
+        descriptor = _open_for_read(self._path(key))
         try:
             return os.pread(descriptor, stop - start, start)
         except OSError as error:
@@ -60,64 +64,64 @@ class LocalStore:
             os.close(descriptor)
 
     def get_many(self, keys: Sequence[str]) -> list[bytes]:
-        """Files, in one tight loop: no number of threads beats it."""
+        """Return the content of files. A plain loop is faster than any number of threads."""
         return [self.get(key) for key in keys]
 
     def find_many(self, keys: Sequence[str]) -> list[bytes | None]:
-        """Files, None for those that are not there."""
-        found: list[bytes | None] = []
+        """Return the content of files; None for each missing one."""
+        contents: list[bytes | None] = []
         for key in keys:
             try:
-                found.append(self.get(key))
+                contents.append(self.get(key))
             except FileNotFoundError:
-                found.append(None)
-        return found
+                contents.append(None)
+        return contents
 
     def read_into(
         self, window: Window, keys: Sequence[str], versions: Sequence[int], enough: int
     ) -> tuple[int, int]:
-        """Small files together; a large one straight into the window."""
-        total = done = length = 0
-        while done < len(keys) and window.size < enough:
+        """Read log files into the window: small ones in batches, large ones one by one."""
+        num_bytes = num_files = last_large = 0
+        while num_files < len(keys) and window.size < enough:
             ends: list[int] = []
-            if length < SMALL:  # after a large file comes another
-                stage = window.stage(min(enough, _STAGE_MAX) + SMALL)
-                ends = self._read_small(stage, keys[done:], enough - window.size)
+            if last_large < SMALL:  # a large file is probably followed by another large one
+                stage = window.stage(min(enough, _STAGE_MAX_BYTES) + SMALL)
+                ends = self._read_small_files(stage, keys[num_files:], enough - window.size)
             if ends:
-                part = slice(done, done + len(ends))
-                window.put(keys[part], versions[part], stage[: ends[-1]], ends)
-                done += len(ends)
-                total += ends[-1]
+                batch = slice(num_files, num_files + len(ends))
+                window.put(keys[batch], versions[batch], stage[: ends[-1]], ends)
+                num_files += len(ends)
+                num_bytes += ends[-1]
             else:
-                length = self._read_large(window, keys[done])
-                window.accept(keys[done], versions[done], length)
-                done += 1
-                total += length
-        return done, total
+                last_large = self._read_large_file(window, keys[num_files])
+                window.accept(keys[num_files], versions[num_files], last_large)
+                num_files += 1
+                num_bytes += last_large
+        return num_files, num_bytes
 
-    def _read_small(self, stage: memoryview, keys: Sequence[str], enough: int) -> list[int]:
-        """Collect small files, up to the first that is not; returns where each of them ends.
+    def _read_small_files(self, stage: memoryview, keys: Sequence[str], enough: int) -> list[int]:
+        """Read small files into `stage`, up to the first large one; returns where each one ends.
 
-        This loop is most of what opening many small commits costs: nothing may be added to it. A
-        read that gives less than it was asked for has met the end of the file, unless it stops at
-        the end of a page: what keeps a page from being read keeps all of it.
+        This loop dominates the cost of opening a table with many small commits, so keep it minimal.
+        A read that returns less than requested has reached the end of the file, unless it stops at
+        a page boundary: a page is read completely or not at all.
         """
-        opened, read, close, flags = os.open, os.readv, os.close, os.O_RDONLY | _BINARY
+        open_file, read, close, flags = os.open, os.readv, os.close, os.O_RDONLY | _O_BINARY
         prefix, key = f"{self.root}/", ""
-        at, room = 0, min(enough, len(stage) - SMALL)
+        position, capacity = 0, min(enough, len(stage) - SMALL)
         ends: list[int] = []
         try:
             for key in keys:
-                descriptor = opened(prefix + key, flags)
+                descriptor = open_file(prefix + key, flags)
                 try:
-                    got = read(descriptor, [stage[at : at + SMALL]])
-                    if got == SMALL or (got % _PAGE == 0 and os.read(descriptor, 1)):
+                    length = read(descriptor, [stage[position : position + SMALL]])
+                    if length == SMALL or (length % _PAGE_BYTES == 0 and os.read(descriptor, 1)):
                         break
                 finally:
                     close(descriptor)
-                at += got
-                ends.append(at)
-                if at >= room:
+                position += length
+                ends.append(position)
+                if position >= capacity:
                     break
         except (FileNotFoundError, NotADirectoryError):
             raise FileNotFoundError(self._path(key)) from None
@@ -125,18 +129,18 @@ class LocalStore:
             raise unavailable("read", self._path(key), error) from error
         return ends
 
-    def _read_large(self, window: Window, key: str) -> int:
-        """Put a file into the free end of the window; returns its length."""
-        descriptor = _open(self._path(key))
+    def _read_large_file(self, window: Window, key: str) -> int:
+        """Read a file into the free end of the window; returns its length."""
+        descriptor = _open_for_read(self._path(key))
         try:
-            return _read_all(descriptor, window)
+            return _read_to_window(descriptor, window)
         except OSError as error:
             raise unavailable("read", self._path(key), error) from error
         finally:
             os.close(descriptor)
 
     def list_from(self, folder: str, start: str = "") -> list[str]:
-        """Names in a folder."""
+        """Return the sorted names in a folder that are not less than `start`."""
         try:
             names = os.listdir(self._path(folder))
         except (FileNotFoundError, NotADirectoryError):
@@ -146,12 +150,12 @@ class LocalStore:
         return sorted(names if not start else [name for name in names if name >= start])
 
     def stats_from(self, folder: str, start: str = "") -> dict[str, Stat]:
-        """Names in a folder, with what the disk knows of the files."""
-        found = {name: self.stat(f"{folder}/{name}") for name in self.list_from(folder, start)}
-        return {name: stat for name, stat in found.items() if stat is not None}
+        """Return the stats of the files in a folder, by name."""
+        stats = {name: self.stat(f"{folder}/{name}") for name in self.list_from(folder, start)}
+        return {name: stat for name, stat in stats.items() if stat is not None}  # deleted since
 
     def walk(self) -> pa.Table:
-        """Every file below the root."""
+        """Return every file below the root."""
         keys: list[str] = []
         sizes: list[int] = []
         times: list[int] = []
@@ -159,8 +163,8 @@ class LocalStore:
         while folders:
             folder = folders.pop()
             try:
-                with os.scandir(f"{self.root}/{folder}") as found:
-                    for entry in found:
+                with os.scandir(f"{self.root}/{folder}") as entries:
+                    for entry in entries:
                         if entry.is_dir(follow_symlinks=False):
                             folders.append(f"{folder}{entry.name}/")
                         elif entry.is_file(follow_symlinks=False):
@@ -169,71 +173,72 @@ class LocalStore:
                             sizes.append(stat.st_size)
                             times.append(stat.st_mtime_ns // 1_000_000)
             except FileNotFoundError:
-                continue  # gone meanwhile
+                continue  # deleted since its parent was listed
             except OSError as error:
                 raise unavailable("list", f"{self.root}/{folder}", error) from error
         return walked(keys, sizes, times)
 
     def stat(self, key: str) -> Stat | None:
-        """Size, time and inode of a file."""
+        """Return size and time of a file; the tag is its inode and modification time."""
         try:
-            found = os.stat(self._path(key))
+            status = os.stat(self._path(key))
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            raise unavailable("look at", self._path(key), error) from error
+            raise unavailable("stat", self._path(key), error) from error
         return Stat(
-            found.st_size,
-            found.st_mtime_ns // 1_000_000,
-            f"{found.st_ino}:{found.st_mtime_ns}",
-            S_ISDIR(found.st_mode),
+            status.st_size,
+            status.st_mtime_ns // 1_000_000,
+            f"{status.st_ino}:{status.st_mtime_ns}",
+            S_ISDIR(status.st_mode),
         )
 
     def check_writable(self, folder: str = LOG) -> None:
-        """A link to a name that is taken fails on every file system that has links."""
+        """Accept every folder: `link` to a taken name fails on every file system with links."""
 
     def put_new(self, key: str, data: bytes) -> Outcome:
-        """Write the bytes to the disk first, then give them their name."""
+        """Write and sync the bytes first, then link the file to its name."""
         path = self._path(key)
         folder = os.path.dirname(path)
         try:
             _make_folder(folder)
-            linked = _link_new(folder, path, data)
+            linked = _write_and_link(folder, path, data)
         except OSError as error:
             raise unavailable("write", path, error) from error
         try:
-            _sync(folder)
-        except OSError:  # it is there, and nobody can say whether it will be after a power cut
+            _fsync_folder(folder)
+        except OSError:  # the file exists, but it may not survive a power failure
             return Outcome.UNKNOWN
         return Outcome.DONE if linked else Outcome.EXISTS
 
     def replace(self, key: str, data: bytes) -> None:
-        """Write a file beside the one that is there, then rename it over it."""
-        self._replace(key, lambda descriptor: _write(descriptor, data))
+        """Write a temporary file, then rename it to its name."""
+        self._replace(key, lambda descriptor: _write_and_close(descriptor, data))
 
     def replace_from(self, key: str, file: BinaryIO) -> None:
-        """The same, some megabytes at a time."""
-        self._replace(key, lambda descriptor: _copy(descriptor, file))
+        """Like `replace`, copying the file in chunks."""
+        self._replace(key, lambda descriptor: _copy_and_close(descriptor, file))
 
-    def _replace(self, key: str, fill: Callable[[int], None]) -> None:
+    def _replace(self, key: str, write: Callable[[int], None]) -> None:
+        """Replace a file; `write` fills, syncs and closes the descriptor that it is given."""
         path = self._path(key)
         folder = os.path.dirname(path)
-        draft = _draft(path)
+        temporary = _temporary_path(path)
         try:
             _make_folder(folder)
             try:
-                fill(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, _MODE))
-                os.replace(draft, path)
+                write(_create(temporary))
+                os.replace(temporary, path)
             except OSError:
                 with suppress(OSError):
-                    os.unlink(draft)
+                    os.unlink(temporary)
                 raise
-            _sync(folder)
+            _fsync_folder(folder)
         except OSError as error:
             raise unavailable("write", path, error) from error
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Delete files."""
+        """Delete files. Missing files are ignored."""
         for key in keys:
             try:
                 os.unlink(self._path(key))
@@ -243,75 +248,79 @@ class LocalStore:
                 raise unavailable("delete", self._path(key), error) from error
 
 
-def _link_new(folder: str, path: str, data: bytes) -> bool:
-    """Whether `path` is now ours; if somebody has it, nothing is left behind."""
-    if _NAMELESS is not None:
-        try:  # a file without a name: a process that dies here leaves nothing to clean up
-            descriptor = os.open(folder, os.O_WRONLY | _NAMELESS, _MODE)
+def _write_and_link(folder: str, path: str, data: bytes) -> bool:
+    """Create the file `path`; returns False, leaving nothing behind, if the name is taken."""
+    if _O_TMPFILE is not None:
+        try:  # an unnamed file: a process that dies here leaves nothing to clean up
+            descriptor = os.open(folder, os.O_WRONLY | _O_TMPFILE, _FILE_MODE)
         except OSError:
-            descriptor = -1  # a file system that has none
+            descriptor = -1  # the file system does not support it
         if descriptor >= 0:
-            return _link_nameless(descriptor, path, data)
-    draft = _draft(path)
+            return _write_and_link_unnamed(descriptor, path, data)
+    temporary = _temporary_path(path)
     try:
-        _write(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _BINARY, _MODE), data)
-        return _link(draft, path)
+        _write_and_close(_create(temporary), data)
+        return _link(temporary, path)
     finally:
         with suppress(FileNotFoundError):
-            os.unlink(draft)
+            os.unlink(temporary)
 
 
-def _link_nameless(descriptor: int, path: str, data: bytes) -> bool:
+def _write_and_link_unnamed(descriptor: int, path: str, data: bytes) -> bool:
     try:
-        _write_synced(descriptor, data)
-        # A descriptor for the source's folder makes Python follow the link in /proc.
+        _write_all(descriptor, data)
+        os.fsync(descriptor)
+        # With `src_dir_fd`, Python calls linkat(), which can follow the symbolic link in /proc.
         return _link(f"/proc/self/fd/{descriptor}", path, src_dir_fd=descriptor)
     finally:
         os.close(descriptor)
 
 
-def _link(source: str, path: str, **how: int) -> bool:
+def _link(source: str, path: str, **options: int) -> bool:
+    """Create a hard link; returns False if the name is taken."""
     try:
-        os.link(source, path, follow_symlinks=True, **how)
+        os.link(source, path, follow_symlinks=True, **options)
     except FileExistsError:
         return False
     return True
 
 
-def _draft(path: str) -> str:
-    """A name beside `path` that no reader takes for anything."""
+def _temporary_path(path: str) -> str:
+    """Return a unique path in the same folder whose name every reader of a log ignores."""
     folder, name = os.path.split(path)
     return f"{folder}/.{name}.{uuid4().hex}.tmp"
 
 
-def _write(descriptor: int, data: bytes) -> None:
-    try:
-        _write_synced(descriptor, data)
-    finally:
-        os.close(descriptor)
+def _create(path: str) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _O_BINARY, _FILE_MODE)
 
 
-def _copy(descriptor: int, file: BinaryIO) -> None:
+def _write_and_close(descriptor: int, data: bytes) -> None:
     try:
-        file.seek(0)
-        while piece := file.read(_PIECE):
-            view = memoryview(piece)
-            while view:
-                view = view[os.write(descriptor, view) :]
+        _write_all(descriptor, data)
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
 
-def _write_synced(descriptor: int, data: bytes) -> None:
+def _copy_and_close(descriptor: int, file: BinaryIO) -> None:
+    try:
+        file.seek(0)
+        while chunk := file.read(_COPY_CHUNK_BYTES):
+            _write_all(descriptor, chunk)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
-    while view:
+    while view:  # a write may be short
         view = view[os.write(descriptor, view) :]
-    os.fsync(descriptor)
 
 
 def _make_folder(folder: str) -> None:
-    """Make a folder and those above it, and make them stay."""
+    """Create a folder and its parents, and sync each new name to the disk."""
     missing = []
     while not os.path.isdir(folder):
         missing.append(folder)
@@ -319,11 +328,11 @@ def _make_folder(folder: str) -> None:
     for path in reversed(missing):
         with suppress(FileExistsError):
             os.mkdir(path)
-        _sync(os.path.dirname(path))
+        _fsync_folder(os.path.dirname(path))
 
 
-def _sync(folder: str) -> None:
-    """Make names in a folder survive a power cut."""
+def _fsync_folder(folder: str) -> None:
+    """Sync a folder, so that the names in it survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -331,36 +340,39 @@ def _sync(folder: str) -> None:
         os.close(descriptor)
 
 
-def _open(path: str) -> int:
+def _open_for_read(path: str) -> int:
     try:
-        return os.open(path, os.O_RDONLY | _BINARY)
+        return os.open(path, os.O_RDONLY | _O_BINARY)
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(path) from None
     except OSError as error:
         raise unavailable("read", path, error) from error
 
 
-def _read_all(descriptor: int, window: Window) -> int:
-    """Put a file into the free end of the window; returns its length."""
+def _read_to_window(descriptor: int, window: Window) -> int:
+    """Read a file into the free end of the window; returns its length.
+
+    One byte more than the size is reserved, to see the end of a file that has grown meanwhile.
+    """
     length, room = 0, os.fstat(descriptor).st_size + 1
     while True:
         with window.reserve(room) as free:
-            read = os.readv(descriptor, [free[length:]])
-            length += read
+            num_read = os.readv(descriptor, [free[length:]])
+            length += num_read
             full = length == len(free)
-        if read == 0 and not full:
+        if num_read == 0 and not full:
             return length
         if full:
             room = max(os.fstat(descriptor).st_size, 2 * length) + 1
 
 
-def _rest(descriptor: int, data: bytes) -> bytes:
-    """All of a file whose first bytes have been read."""
+def _read_rest(descriptor: int, data: bytes) -> bytes:
+    """Return the whole file, of which the first bytes have been read as `data`."""
     if len(data) < SMALL:
         return data
     parts = [data]
-    size = max(os.fstat(descriptor).st_size - len(data), 0) + 1
-    while part := os.read(descriptor, max(size, SMALL)):
+    remaining = max(os.fstat(descriptor).st_size - len(data), 0) + 1
+    while part := os.read(descriptor, max(remaining, SMALL)):
         parts.append(part)
-        size -= len(part)
+        remaining -= len(part)
     return b"".join(parts)

@@ -1,4 +1,4 @@
-"""`memory://`: the objects of this process, in the memory file system of fsspec."""
+"""`memory://`: objects in the memory of this process, in fsspec's memory file system."""
 
 from __future__ import annotations
 
@@ -11,26 +11,31 @@ from arrowlog.log.store.base import Outcome
 from arrowlog.log.store.remote import FsspecStore
 
 _LOCK = Lock()
-if hasattr(os, "register_at_fork"):  # held by nobody at a fork, or the child would wait forever
+if hasattr(os, "register_at_fork"):
+    # Take the lock during a fork: a child that inherits it locked would wait forever.
     os.register_at_fork(
         before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release
     )
 
 
 class MemoryStore(FsspecStore):
-    """What fsspec's own `create` checks and then does, done under one lock for all writers here."""
+    """A store in memory. All stores of a process share the same objects.
+
+    fsspec's `create` mode checks and then writes, which is not atomic; here a lock of the process
+    covers both steps.
+    """
 
     cheap_stat = True
 
     def __init__(self, uri: str, options: Any, parallelism: int, seconds: float) -> None:
-        """All stores of a process see the same objects."""
+        """Open a table; see `FsspecStore`."""
         super().__init__(uri, options, parallelism, seconds)
 
     def check_writable(self, folder: str = LOG) -> None:
-        """The lock is the promise."""
+        """Accept every address: the lock makes puts atomic."""
 
     def put_new(self, key: str, data: bytes) -> Outcome:
-        """Look and put, while nobody else can."""
+        """Create an object if the key is free, under the lock."""
         path = self.path(key)
         with _LOCK:
             if self.fs.exists(path):

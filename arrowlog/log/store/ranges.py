@@ -1,4 +1,4 @@
-"""An object as a file that is read in pieces: for footers, of which only the end is needed."""
+"""An object as a seekable file, for readers that need only a part of it, such as a footer."""
 
 from __future__ import annotations
 
@@ -10,36 +10,37 @@ if TYPE_CHECKING:
 
 
 class RangeFile(io.RawIOBase):
-    """Reads from a store what is asked for, and nothing else."""
+    """A read-only file over an object. Each read is one range request; nothing is buffered."""
 
     def __init__(self, store: Store, key: str, size: int) -> None:
-        """`size` is the object's, from `stat`."""
+        """Open an object; `size` is its size, from `stat`."""
         self._store = store
         self._key = key
         self._size = size
-        self._at = 0
+        self._position = 0
 
     def readable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
-        """Where the next byte comes from."""
-        return self._at
+        """Return the current position."""
+        return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go somewhere."""
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        self._at = start + offset
-        return self._at
+        """Set the current position and return it."""
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = start + offset
+        return self._position
 
     def read(self, size: int | None = -1) -> bytes:
-        """The next bytes."""
-        stop = self._size if size is None or size < 0 else min(self._at + size, self._size)
-        data = self._store.get_range(self._key, self._at, stop) if stop > self._at else b""
-        self._at += len(data)
+        """Return up to `size` bytes from the current position; all of the rest if negative."""
+        start = self._position
+        stop = self._size if size is None or size < 0 else min(start + size, self._size)
+        data = self._store.get_range(self._key, start, stop) if stop > start else b""
+        self._position += len(data)
         return data

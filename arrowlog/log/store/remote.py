@@ -1,4 +1,4 @@
-"""Stores behind a network: what they share, and any of them that fsspec knows."""
+"""Remote stores: their common base class, and a store for any fsspec file system."""
 
 from __future__ import annotations
 
@@ -25,53 +25,63 @@ if TYPE_CHECKING:
 
     from arrowlog.log.window import Window
 
-_ABOUT = 1 << 16  # bytes of a log file, as long as none was seen
-_PAUSE_SECONDS = 0.05
-_PAUSE_SECONDS_MAX = 2.0
-_SECRET = ("secret", "token", "password", "key", "credential", "sas", "username")
-_SECRET_LENGTH_MIN = 4  # hiding every "a" would leave no message
-_TIMES = ("LastModified", "last_modified", "mtime", "modified", "updated", "created")
-_KEYS_ATOMIC = ("gs", "gcs", "abfs", "abfss", "az")  # their `create` is the service's own condition
-# What a request was signed with, when an answer repeats it.
-_SIGNED = re.compile(
+_INITIAL_FILE_BYTES = 1 << 16  # assumed size of a log file, until some have been read
+_BACKOFF_SECONDS = 0.05  # first pause; doubles with every attempt
+_MAX_BACKOFF_SECONDS = 2.0
+# An option is secret if its name contains one of these.
+_SECRET_WORDS = ("secret", "token", "password", "key", "credential", "sas", "username")
+_MIN_SECRET_LENGTH = 4  # replacing every "a" would make messages unreadable
+# The names that fsspec file systems use for the modification time, in order of preference.
+_MTIME_FIELDS = ("LastModified", "last_modified", "mtime", "modified", "updated", "created")
+# Google Cloud Storage and Azure: `mode="create"` is a conditional request of the service.
+_ATOMIC_PROTOCOLS = ("gs", "gcs", "abfs", "abfss", "az")
+# Credentials and signatures of a request that a response repeats.
+_SIGNATURE = re.compile(
     r"(?i)((?:Credential|Signature|Security-Token|AWSAccessKeyId)['\"]?[=:>]\s*)[^\s,&<]+"
 )
-_Read = TypeVar("_Read")
+_Result = TypeVar("_Result")
 
 
 class Remote(ABC):
-    """What stores behind a network have in common: patience, parallel reads, silence on secrets."""
+    """Base class of remote stores: retries with backoff, parallel reads, redacted messages."""
 
     cheap_stat = False
 
     def __init__(self, root: str, secrets: Iterable[str], parallelism: int, seconds: float) -> None:
-        """`seconds` is what an operation may take, tries again included."""
+        """Set up a store.
+
+        Args:
+            root: Address of the table, without credentials.
+            secrets: Texts that no message may contain.
+            parallelism: Number of concurrent requests.
+            seconds: Time limit of an operation, including retries.
+        """
         self.root = root
         self.parallelism = parallelism
         self.seconds = seconds
-        self._secrets = _spellings(secrets)
-        self._mean = _ABOUT
+        self._secrets = _secret_forms(secrets)
+        self._mean_file_bytes = _INITIAL_FILE_BYTES
 
     @abstractmethod
     def get(self, key: str) -> bytes:
-        """Read an object."""
+        """Return the content of an object."""
 
     def get_many(self, keys: Sequence[str]) -> list[bytes]:
-        """Read objects, some at a time, all before the time limit."""
-        return self._all(self.get, keys)
+        """Return the content of objects, read in parallel within the time limit."""
+        return self._map_keys(self.get, keys)
 
     def find_many(self, keys: Sequence[str]) -> list[bytes | None]:
-        """Read objects, None for those that are not there."""
-        return self._all(self.find, keys)
+        """Return the content of objects; None for each missing one."""
+        return self._map_keys(self.find, keys)
 
     def find(self, key: str) -> bytes | None:
-        """Read an object, None if it is not there."""
+        """Return the content of an object; None if it does not exist."""
         try:
             return self.get(key)
         except FileNotFoundError:
             return None
 
-    def _all(self, read: Callable[[str], _Read], keys: Sequence[str]) -> list[_Read]:
+    def _map_keys(self, read: Callable[[str], _Result], keys: Sequence[str]) -> list[_Result]:
         pool = ThreadPoolExecutor(max(self.parallelism, 1))
         try:
             futures = [pool.submit(read, key) for key in keys]
@@ -80,47 +90,54 @@ class Remote(ABC):
                 raise self.too_late(len(late), len(keys))
             return [future.result() for future in futures]
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)  # waiting would undo the time limit
+            pool.shutdown(wait=False, cancel_futures=True)  # waiting would defeat the time limit
 
     def too_late(self, late: int, count: int) -> StoreUnavailable:
-        """The error for reads that took too long."""
+        """Return the error for reads that exceeded the time limit."""
         return StoreUnavailable(
-            f"{late} of {count} files of {self.root} were not there after {self.seconds:g} s.",
+            f"{late} of {count} files of {self.root} were not read within {self.seconds:g} s.",
             next="Try again, or raise checkpoint.read.timeoutSeconds.",
         )
 
     def read_into(
         self, window: Window, keys: Sequence[str], versions: Sequence[int], enough: int
     ) -> tuple[int, int]:
-        """Read some objects at the same time, then unpack them into the window."""
-        count = min(max(enough // self._mean, self.parallelism), len(keys))
+        """Read as many files as should give `enough` bytes, in parallel, into the window.
+
+        The number of files is estimated from the mean size of the files read last.
+        """
+        count = min(max(enough // self._mean_file_bytes, self.parallelism), len(keys))
         raws = self.get_many(keys[:count])
         window.fill(keys[:count], versions[:count], raws)
-        total = sum(len(raw) for raw in raws)
-        self._mean = window.size // count + 1
-        return count, total
+        num_bytes = sum(len(raw) for raw in raws)
+        self._mean_file_bytes = window.size // count + 1
+        return count, num_bytes
 
     @abstractmethod
     def replace(self, key: str, data: bytes) -> None:
-        """Put an object in the place of whatever is there."""
+        """Create or overwrite an object."""
 
     def replace_from(self, key: str, file: BinaryIO) -> None:
-        """The same with what a file has: one request, which may have to be sent again."""
+        """Like `replace`, with the whole content in memory: the request may have to be repeated."""
         file.seek(0)
         self.replace(key, file.read())
 
     @abstractmethod
     def stats_from(self, folder: str, start: str = "") -> dict[str, Stat]:
-        """The objects directly in `folder` whose names are not below `start`, by name."""
+        """Return the stats of the objects in `folder` whose names are not less than `start`."""
 
     def list_from(self, folder: str, start: str = "") -> list[str]:
-        """Names directly in a folder."""
+        """Return the sorted names in `folder` that are not less than `start`."""
         return sorted(self.stats_from(folder, start))
 
     def patiently(self, verb: str, where: str, call: Callable[[], Any]) -> Any:
-        """Do what can be done again without harm, again until it works or time is up."""
+        """Call `call`, retrying with backoff until it succeeds or the time limit is reached.
+
+        Only for idempotent operations. `FileNotFoundError` and `ArrowlogError` are not retried; any
+        other final failure raises `StoreUnavailable`, worded with `verb` and `where`.
+        """
         stop = time.monotonic() + self.seconds
-        pause = _PAUSE_SECONDS
+        pause = _BACKOFF_SECONDS
         while True:
             try:
                 return call()
@@ -132,66 +149,70 @@ class Remote(ABC):
                 if self.is_final(error) or time.monotonic() + pause >= stop:
                     raise self.failed(verb, where, error) from None
             time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 -- not a secret
-            pause = min(2 * pause, _PAUSE_SECONDS_MAX)
+            pause = min(2 * pause, _MAX_BACKOFF_SECONDS)
 
     def is_final(self, error: Exception) -> bool:
-        """Whether trying again cannot help."""
+        """Return whether a retry cannot succeed."""
         return isinstance(error, (PermissionError, ValueError, TypeError, ImportError))
 
     def failed(self, verb: str, where: str, error: BaseException) -> StoreUnavailable:
-        """A failure in our words, without anything secret in it."""
+        """Return the error for a failed operation, without secrets."""
         text = self.cleared(str(error)) or type(error).__name__
         return unavailable(verb, self.cleared(where), RuntimeError(text))
 
     def refused(self, error: BaseException) -> InvalidRequest:
-        """Options or an address that no client can be made of."""
+        """Return the error for an address or options with which no client can be created."""
         reason = self.cleared(str(error)).split("\n", 1)[0].strip().rstrip(".")
         return InvalidRequest(
             f"{self.root} cannot be opened: {reason or type(error).__name__}.",
-            next="Check the address and the options, install its package.",
+            next="Check the address and the options, and that the store's package is installed.",
         )
 
     def cleared(self, text: str) -> str:
-        """A text without anything secret in it."""
+        """Return a text with all secrets replaced by `***`."""
         for secret in self._secrets:
             text = text.replace(secret, "***")
-        return redact(_SIGNED.sub(r"\1***", text))
+        return redact(_SIGNATURE.sub(r"\1***", text))
 
 
 def secrets_in(options: Mapping[str, Any]) -> list[str]:
-    """Values of options that no message may show."""
-    found: list[str] = []
+    """Return the values of options that no message may contain."""
+    secrets: list[str] = []
     for name, value in options.items():
         if isinstance(value, dict):
-            found += secrets_in(value)
+            secrets += secrets_in(value)
         elif isinstance(value, str) and "://" in value:
-            found += _secrets_of(value)
-        elif isinstance(value, str) and any(word in str(name).lower() for word in _SECRET):
-            found.append(value)
-    return found
+            secrets += _secrets_in_uri(value)
+        elif isinstance(value, str) and any(word in str(name).lower() for word in _SECRET_WORDS):
+            secrets.append(value)
+    return secrets
 
 
-def _secrets_of(uri: str) -> list[str]:
-    """What an address has of user, password and query: a client may show it without the rest."""
+def _secrets_in_uri(uri: str) -> list[str]:
+    """Return user, password and query values of an address.
+
+    They are needed one by one, because a client may show them without the rest of the address.
+    """
     rest, _, query = uri.partition("://")[2].partition("?")
-    info, _, _ = rest.rpartition("@")
-    user, _, password = info.partition(":")
+    userinfo, _, _ = rest.rpartition("@")
+    user, _, password = userinfo.partition(":")
     port = re.match(r"\d+(?:/|$)", password)  # host:8020/folder@x has no user
-    found = [user, password] if password and not port else []
-    return found + [unquote(text) for text in found] + [value for _, value in parse_qsl(query)]
+    secrets = [user, password] if password and not port else []
+    return secrets + [unquote(text) for text in secrets] + [value for _, value in parse_qsl(query)]
 
 
-def _spellings(secrets: Iterable[str]) -> list[str]:
-    """Secrets as they stand in texts, in addresses and in XML, the longest first."""
-    texts = {text for text in secrets if len(text) >= _SECRET_LENGTH_MIN}
+def _secret_forms(secrets: Iterable[str]) -> list[str]:
+    """Return the secrets as they appear in text, in URLs and in XML, the longest first."""
+    texts = {text for text in secrets if len(text) >= _MIN_SECRET_LENGTH}
     quoted = {quote(text, safe=safe) for text in texts for safe in ("", "/")}
     return sorted(texts | quoted | {escape(text) for text in texts}, key=len, reverse=True)
 
 
 class FsspecStore(Remote):
-    """Any store fsspec knows, through one file system instance made for this table.
+    """Any fsspec file system, through an instance of its own for this table.
 
-    Instances do not survive a fork, so every process makes its own.
+    Instances do not survive a fork, so every process creates its own. Caches of listings and
+    instances are off: a cached listing hides the commits of other writers.
     """
 
     def __init__(
@@ -204,16 +225,20 @@ class FsspecStore(Remote):
         *,
         unsafe: bool = False,
     ) -> None:
-        """A protocol whose package is missing is an `InvalidRequest`."""
-        secrets = [*secrets, *secrets_in(options), *_secrets_of(uri)]
+        """Connect to the file system.
+
+        `unsafe` permits commits although `put_new` may not be atomic. Raises `InvalidRequest` if
+        the package for the protocol is missing or refuses the options.
+        """
+        secrets = [*secrets, *secrets_in(options), *_secrets_in_uri(uri)]
         super().__init__(redact(uri).rstrip("/"), secrets, parallelism, seconds)
         self._uri = uri
         self._options = {"use_listings_cache": False, "skip_instance_cache": True, **options}
         self._unsafe = unsafe
-        self._made = self._connect()
+        self._connection = self._connect()
 
     def _connect(self) -> tuple[int, Any, str]:
-        """A file system of this process, and the table's root in it."""
+        """Return the process id, a new file system, and the path of the table's root in it."""
         import fsspec
 
         try:
@@ -225,48 +250,48 @@ class FsspecStore(Remote):
     @property
     def fs(self) -> Any:
         """The file system of this process."""
-        # No lock: a fork while another thread holds it would leave the child waiting forever.
-        if self._made[0] != os.getpid():
-            self._made = self._connect()
-        return self._made[1]
+        # No lock: after a fork while another thread holds it, the child would wait forever.
+        if self._connection[0] != os.getpid():
+            self._connection = self._connect()
+        return self._connection[1]
 
     def path(self, key: str) -> str:
-        """The key as fsspec has it."""
-        return f"{self._made[2]}/{key}"
+        """Return the path of a key in the file system."""
+        return f"{self._connection[2]}/{key}"
 
     def get(self, key: str) -> bytes:
-        """Read an object."""
+        """Return the content of an object."""
         path = self.path(key)
         return bytes(self.patiently("read", path, lambda: self.fs.cat_file(path)))
 
     def get_range(self, key: str, start: int, stop: int) -> bytes:
-        """Read a part of an object."""
+        """Return a range of an object."""
         path = self.path(key)
         read = lambda: self.fs.cat_file(path, start=start, end=stop)  # noqa: E731
         return bytes(self.patiently("read", path, read))
 
     def stats_from(self, folder: str, start: str = "") -> dict[str, Stat]:
-        """Everything directly in a folder, by name."""
+        """Return the stats of the entries of a folder, by name."""
         path = self.path(folder)
         try:
-            found = self.patiently(
+            entries = self.patiently(
                 "list", path, lambda: self.fs.ls(path, detail=True, refresh=True)
             )
         except FileNotFoundError:
             return {}
-        named = ((str(item["name"]).rstrip("/").rpartition("/")[2], item) for item in found)
-        return {name: _stat(item) for name, item in named if name >= start and name}
+        named = ((str(info["name"]).rstrip("/").rpartition("/")[2], info) for info in entries)
+        return {name: _to_stat(info) for name, info in named if name >= start and name}
 
     def walk(self) -> pa.Table:
-        """Everything below the root."""
+        """Return every object below the root."""
         root = self.path("")
         try:
             find = lambda: self.fs.find(root.rstrip("/"), detail=True)  # noqa: E731
-            found = self.patiently("list", root, find)
+            infos = self.patiently("list", root, find)
         except FileNotFoundError:
             return walked([], [], [])
-        inside = {name: item for name, item in found.items() if str(name).startswith(root)}
-        stats = [_stat(item) for item in inside.values()]
+        inside = {name: info for name, info in infos.items() if str(name).startswith(root)}
+        stats = [_to_stat(info) for info in inside.values()]
         return walked(
             [str(name)[len(root) :] for name in inside],
             [stat.size for stat in stats],
@@ -274,28 +299,29 @@ class FsspecStore(Remote):
         )
 
     def stat(self, key: str) -> Stat | None:
-        """Size, time and entity tag of an object, as far as the store has them."""
+        """Return size, time and entity tag of an object, as far as the file system has them."""
         path = self.path(key)
         try:
-            return _stat(self.patiently("look at", path, lambda: self.fs.info(path)))
+            return _to_stat(self.patiently("stat", path, lambda: self.fs.info(path)))
         except FileNotFoundError:
             return None
 
     def check_writable(self, folder: str = LOG) -> None:
-        """Only protocols that are known to make an object once, unless the user insists."""
+        """Raise `InvalidRequest` for protocols without put-if-absent, unless the user allows it."""
         del folder
         protocol = self._uri.partition(":")[0]
-        if protocol not in _KEYS_ATOMIC and not self._unsafe:
+        if protocol not in _ATOMIC_PROTOCOLS and not self._unsafe:
             raise InvalidRequest(
-                f"{self.root} can be read, and not committed to: nobody promises that a file is"
-                f" made only once on {protocol}://.",
-                next="If nobody else writes this table, open it with allow_unsafe_commits=True.",
+                f"{self.root} is read-only: {protocol}:// does not guarantee that only one of two"
+                " concurrent writers creates a file.",
+                next="If this is the only writer, open the table with allow_unsafe_commits=True.",
             )
 
     def put_new(self, key: str, data: bytes) -> Outcome:
-        """Make an object, if the file system knows how."""
+        """Create an object with the file system's `create` mode."""
         path = self.path(key)
         try:
+            # Some file systems ignore `create` and overwrite.
             if self._unsafe and self.fs.exists(path):
                 return Outcome.EXISTS
             self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
@@ -309,37 +335,37 @@ class FsspecStore(Remote):
         return Outcome.DONE
 
     def replace(self, key: str, data: bytes) -> None:
-        """Put an object in the place of whatever is there."""
+        """Create or overwrite an object."""
         path = self.path(key)
-        self.patiently("write", path, lambda: self._pipe(path, data))
+        self.patiently("write", path, lambda: self._write(path, data))
 
-    def _pipe(self, path: str, data: bytes) -> None:
+    def _write(self, path: str, data: bytes) -> None:
         self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
         self.fs.pipe_file(path, data)
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Delete objects, one by one: one that is missing must not stop the others."""
+        """Delete objects one by one, so that a missing one does not stop the others."""
         for key in keys:
             try:
-                self.patiently("delete", self.path(key), partial(self._remove, key))
+                self.patiently("delete", self.path(key), partial(self._delete_one, key))
             except FileNotFoundError:
                 continue
 
-    def _remove(self, key: str) -> None:
+    def _delete_one(self, key: str) -> None:
         self.fs.rm_file(self.path(key))
 
 
-def _stat(found: Mapping[str, Any]) -> Stat:
-    """What a file system of fsspec says of an object; each has names of its own for the time.
+def _to_stat(info: Mapping[str, Any]) -> Stat:
+    """Convert an entry of an fsspec listing, whose field for the time depends on the file system.
 
-    >>> _stat({"size": 5, "updated": "1970-01-01T00:00:01.5Z", "etag": "x"})
+    >>> _to_stat({"size": 5, "updated": "1970-01-01T00:00:01.5Z", "etag": "x"})
     Stat(size=5, mtime_ms=1500, tag='x', folder=False)
     """
-    when = next((found[name] for name in _TIMES if found.get(name)), -1)
+    mtime = next((info[name] for name in _MTIME_FIELDS if info.get(name)), -1)
     try:
-        when = datetime.fromisoformat(when) if isinstance(when, str) else when
-        seconds = when.timestamp() if hasattr(when, "timestamp") else float(when)
+        mtime = datetime.fromisoformat(mtime) if isinstance(mtime, str) else mtime
+        seconds = mtime.timestamp() if hasattr(mtime, "timestamp") else float(mtime)
     except (TypeError, ValueError):
-        seconds = -1.0  # nobody can tell
-    tag = next((found[name] for name in ("ETag", "etag", "generation") if found.get(name)), seconds)
-    return Stat(int(found.get("size") or 0), int(seconds * 1000), str(tag))
+        seconds = -1.0  # unknown
+    tag = next((info[name] for name in ("ETag", "etag", "generation") if info.get(name)), seconds)
+    return Stat(int(info.get("size") or 0), int(seconds * 1000), str(tag))

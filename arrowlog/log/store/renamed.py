@@ -1,4 +1,4 @@
-"""A log whose folder has another name: a repaired one, a backup, one that waits to be looked at."""
+"""A log in a folder with another name: a repaired log, a backup, a log to be examined."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class Renamed:
-    """Another store, in which the log of the table is in a folder of another name.
+    """A view of a store whose log folder has another name.
 
-    Keys of the log are spelled as everywhere; everything else is where it was.
+    Keys of the log keep the standard folder name and are mapped; all other keys are unchanged.
     """
 
     def __init__(self, store: Store, folder: str) -> None:
-        """`folder` is the log's, below the root of `store`."""
+        """Map the standard log folder to `folder`, which is relative to the root of `store`."""
         self.root = store.root
         self.cheap_stat = store.cheap_stat
         self._store = store
@@ -37,57 +37,57 @@ class Renamed:
         return [self._key(key) for key in keys]
 
     def get(self, key: str) -> bytes:
-        """The object's bytes."""
+        """Return the content of an object."""
         return self._store.get(self._key(key))
 
     def get_range(self, key: str, start: int, stop: int) -> bytes:
-        """Some of the object's bytes."""
+        """Return a range of an object."""
         return self._store.get_range(self._key(key), start, stop)
 
     def get_many(self, keys: Sequence[str]) -> list[bytes]:
-        """Several objects."""
+        """Return the content of objects."""
         return self._store.get_many(self._keys(keys))
 
     def find_many(self, keys: Sequence[str]) -> list[bytes | None]:
-        """Several objects, None for those that are not there."""
+        """Return the content of objects; None for each missing one."""
         return self._store.find_many(self._keys(keys))
 
     def read_into(
         self, window: Window, keys: Sequence[str], versions: Sequence[int], enough: int
     ) -> tuple[int, int]:
-        """Put log files into the window; what is wrong with one names it as it is on disk."""
+        """Read log files into the window. Errors name a file by its actual key."""
         return self._store.read_into(window, self._keys(keys), versions, enough)
 
     def list_from(self, folder: str, start: str = "") -> list[str]:
-        """Names directly in a folder."""
+        """Return the names in a folder."""
         return self._store.list_from(self._key(folder), start)
 
     def stats_from(self, folder: str, start: str = "") -> dict[str, Stat]:
-        """The objects directly in a folder."""
+        """Return the stats of a folder."""
         return self._store.stats_from(self._key(folder), start)
 
     def walk(self) -> pa.Table:
-        """Every object below the root, where it is."""
+        """Return every object below the root, with its actual key."""
         return self._store.walk()
 
     def stat(self, key: str) -> Stat | None:
-        """Size and time of an object."""
+        """Return the stat of an object."""
         return self._store.stat(self._key(key))
 
     def check_writable(self, folder: str = LOG) -> None:
-        """Refuse a store that cannot be trusted, trying it in our own folder."""
+        """Check the store for atomic puts, probing in the mapped folder."""
         self._store.check_writable(self._key(folder))
 
     def put_new(self, key: str, data: bytes) -> Outcome:
-        """Make an object that is not there yet."""
+        """Create an object if the key is free."""
         return self._store.put_new(self._key(key), data)
 
     def replace(self, key: str, data: bytes) -> None:
-        """Put an object in the place of whatever is there."""
+        """Create or overwrite an object."""
         self._store.replace(self._key(key), data)
 
     def replace_from(self, key: str, file: BinaryIO) -> None:
-        """The same with what an open file has."""
+        """Create or overwrite an object with the content of an open file."""
         self._store.replace_from(self._key(key), file)
 
     def delete(self, keys: Sequence[str]) -> None:

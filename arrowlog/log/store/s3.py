@@ -1,9 +1,9 @@
-"""S3 and what speaks like it: options in every spelling, and the store through s3fs.
+"""S3 and compatible services: normalized options, and a store based on s3fs.
 
-Options may be spelled as s3fs has them (`key`, `secret`, `token`, `endpoint_url`, `client_kwargs`)
-or as the environment has them (`AWS_ACCESS_KEY_ID` …, in any case). Nothing here tries a put again
-by itself: a client that does so turns a lost answer into "exists", and its own commit into a
-rival's.
+Options may have the names of s3fs (`key`, `secret`, `token`, `endpoint_url`, `client_kwargs`) or of
+the environment variables (`AWS_ACCESS_KEY_ID` …, in any case). A put is never retried here: a
+client that retries after a lost response gets "exists", and mistakes its own commit for a
+concurrent one.
 """
 
 from __future__ import annotations
@@ -28,13 +28,16 @@ if TYPE_CHECKING:
 
 _CONNECT_SECONDS = 5
 _READ_SECONDS = 10
-_QUICK_BYTES = 1 << 20
-LONG = 10  # times the limit of an operation: what a large object may take
-_DELETE_MAX = 1000
-_PUT_BYTES_MAX = 5 << 30
-_PROBES_MAX = 3
+_SMALL_PUT_BYTES = 1 << 20
+LONG = 10  # factor on the time limit of an operation, for large objects
+_DELETE_BATCH_KEYS = 1000  # the maximum of DeleteObjects
+_MAX_PUT_BYTES = 5 << 30  # the maximum of a single PUT
+_MAX_PROBES = 3
+# Endpoint and bucket of the servers that `probe` has accepted in this process.
 PROBED: set[tuple[str, str]] = set()
-_SPELLINGS = {
+# Our name of an option, and the names it may be given by, without the prefix `aws_`. The options in
+# "_" are accepted and ignored.
+_OPTION_NAMES = {
     "key": ("key", "username", "access_key_id"),
     "secret": ("secret", "password", "secret_access_key"),
     "token": ("token", "session_token"),
@@ -44,12 +47,12 @@ _SPELLINGS = {
     "virtual": ("virtual_hosted_style_request",),
     "_": ("allow_http", "conditional_put", "s3_allow_unsafe_rename", "use_ssl"),
 }
-_NAMES = {spelled: name for name, many in _SPELLINGS.items() for spelled in many}
+_CANONICAL_NAMES = {given: name for name, names in _OPTION_NAMES.items() for given in names}
 
 
 @dataclass(frozen=True, slots=True)
 class S3Options:
-    """What is needed to reach a bucket; `other` is for s3fs alone."""
+    """The options of an S3 client. `other` are options that only s3fs understands."""
 
     key: str | None = None
     secret: str | None = None
@@ -62,53 +65,55 @@ class S3Options:
 
 
 def read_options(options: Mapping[str, Any]) -> S3Options:
-    """Options in any spelling, as one."""
+    """Normalize options. Top-level options override those in `client_kwargs`."""
     client = dict(options.get("client_kwargs") or {})
     plain = {name: value for name, value in options.items() if name != "client_kwargs"}
     known: dict[str, Any] = {}
-    for spelled, value in [*client.items(), *plain.items()]:
-        name = _name_of(spelled)
+    for given, value in [*client.items(), *plain.items()]:
+        name = _canonical_name(given)
         if name is not None and value is not None:
             known[name] = value
-    other = {spelled: value for spelled, value in plain.items() if _name_of(spelled) is None}
-    rest = {spelled: value for spelled, value in client.items() if _name_of(spelled) is None}
-    if rest:
-        other["client_kwargs"] = rest
+    other = {given: value for given, value in plain.items() if _canonical_name(given) is None}
+    other_client = {
+        given: value for given, value in client.items() if _canonical_name(given) is None
+    }
+    if other_client:
+        other["client_kwargs"] = other_client
     known.pop("_", None)
     for name in ("anon", "virtual"):
         known[name] = str(known.get(name, False)).lower() in ("true", "1")
     return S3Options(**known, other=other)
 
 
-def _name_of(spelled: str) -> str | None:
-    return _NAMES.get(spelled.lower().removeprefix("aws_"))
+def _canonical_name(given: str) -> str | None:
+    return _CANONICAL_NAMES.get(given.lower().removeprefix("aws_"))
 
 
-def for_s3fs(found: S3Options, seconds: float = _READ_SECONDS) -> dict[str, Any]:
-    """The options as s3fs takes them, with nothing cached and nothing tried twice.
+def for_s3fs(options: S3Options, seconds: float = _READ_SECONDS) -> dict[str, Any]:
+    """Return the options for s3fs, with botocore's retries off.
 
-    A server that says nothing for `seconds` is given up.
+    A request fails when the server sends nothing for `seconds`.
     """
-    client = dict(found.other.get("client_kwargs") or {})
-    config = dict(found.other.get("config_kwargs") or {})
+    client = dict(options.other.get("client_kwargs") or {})
+    config = dict(options.other.get("config_kwargs") or {})
     config = {
         "retries": {"total_max_attempts": 1},
         "connect_timeout": min(_CONNECT_SECONDS, seconds),
         "read_timeout": min(_READ_SECONDS, seconds),
         **config,
     }
-    if found.region:
-        client["region_name"] = found.region
-    if found.virtual:
+    if options.region:
+        client["region_name"] = options.region
+    if options.virtual:
         config["s3"] = {"addressing_style": "virtual", **config.get("s3", {})}
-    plain = {"key": found.key, "secret": found.secret, "token": found.token}
-    named = {name: value for name, value in plain.items() if value is not None}
-    if found.endpoint:
-        named["endpoint_url"] = found.endpoint
+    credentials = {"key": options.key, "secret": options.secret, "token": options.token}
+    top_level = {name: value for name, value in credentials.items() if value is not None}
+    if options.endpoint:
+        top_level["endpoint_url"] = options.endpoint
     return {
-        **found.other,
-        **named,
-        "anon": found.anon,
+        **options.other,
+        **top_level,
+        "anon": options.anon,
         "client_kwargs": client,
         "config_kwargs": config,
     }
@@ -120,65 +125,68 @@ class S3Store(FsspecStore):
     def __init__(
         self, uri: str, options: Mapping[str, Any], parallelism: int, seconds: float
     ) -> None:
-        """Connects when it is first used."""
+        """Open a bucket. No request is sent yet."""
         self.options = read_options(options)
         check_endpoint(self.options.endpoint)
-        plain = for_s3fs(self.options, seconds)
-        super().__init__(uri, plain, parallelism, seconds, secrets_in_environment())
+        s3fs_options = for_s3fs(self.options, seconds)
+        super().__init__(uri, s3fs_options, parallelism, seconds, secrets_in_environment())
 
     def _connect(self) -> tuple[int, Any, str]:
-        made = super()._connect()
-        made[1].retries = 1  # one try; patience is ours
-        return made
+        connection = super()._connect()
+        connection[1].retries = 1  # one attempt; `patiently` retries what is idempotent
+        return connection
 
     def get(self, key: str) -> bytes:
-        """Read an object with one request."""
+        """Return the content of an object, with one request."""
         path, limit = self.path(key), LONG * self.seconds
-        read = lambda: self._ask(limit, "_cat_file", path, max_concurrency=1)  # noqa: E731
+        read = lambda: self._call_s3fs(limit, "_cat_file", path, max_concurrency=1)  # noqa: E731
         return bytes(self.patiently("read", path, read))
 
-    def _ask(self, limit: float, method: str, *args: Any, **kwargs: Any) -> Any:
-        """A method of s3fs, ended after `limit` seconds: its own limits know of reading alone."""
+    def _call_s3fs(self, limit: float, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a coroutine of s3fs and cancel it after `limit` seconds.
+
+        botocore's own time limits cover only reading from the connection.
+        """
         from fsspec.asyn import sync
 
         fs = self.fs
         return sync(fs.loop, getattr(fs, method), *args, timeout=limit, **kwargs)
 
-    def _limit(self, data: bytes) -> float:
+    def _put_limit(self, data: bytes) -> float:
         return limit_of(len(data), self.seconds, _READ_SECONDS)
 
     def stats_from(self, folder: str, start: str = "") -> dict[str, Stat]:
-        """List from a name on, however many pages that takes."""
+        """Return the stats of a folder from `start` on; a common prefix counts as an entry."""
         bucket, _, prefix = self.path(folder).rstrip("/").partition("/")
-        inside = f"{prefix}/" if prefix else ""
-        found: dict[str, Stat] = {}
-        ask: dict[str, Any] = {"Bucket": bucket, "Prefix": inside, "Delimiter": "/"}
+        folder_prefix = f"{prefix}/" if prefix else ""
+        stats: dict[str, Stat] = {}
+        request: dict[str, Any] = {"Bucket": bucket, "Prefix": folder_prefix, "Delimiter": "/"}
         if before := just_before(start):
-            ask["StartAfter"] = f"{inside}{before}"
+            request["StartAfter"] = f"{folder_prefix}{before}"
         while True:
-            page = self._page(ask)
+            page = self._list_page(request)
             for item in page.get("Contents", ()):
-                name = item["Key"][len(inside) :]
+                name = item["Key"][len(folder_prefix) :]
                 if name >= start and name:
-                    when = int(item["LastModified"].timestamp() * 1000)
-                    found[name] = Stat(int(item["Size"]), when, str(item.get("ETag", "")))
+                    mtime_ms = int(item["LastModified"].timestamp() * 1000)
+                    stats[name] = Stat(int(item["Size"]), mtime_ms, str(item.get("ETag", "")))
             for item in page.get("CommonPrefixes", ()):
-                name = item["Prefix"][len(inside) : -1]
+                name = item["Prefix"][len(folder_prefix) : -1]
                 if name >= start:
-                    found[name] = Stat(0, 0)
+                    stats[name] = Stat(0, 0)
             if not page.get("IsTruncated"):
-                return found
-            ask["ContinuationToken"] = page["NextContinuationToken"]
+                return stats
+            request["ContinuationToken"] = page["NextContinuationToken"]
 
     def walk(self) -> pa.Table:
-        """List everything, however many pages that takes."""
+        """Return every object below the root."""
         bucket, _, prefix = self.path("").partition("/")
         keys: list[str] = []
         sizes: list[int] = []
         times: list[int] = []
-        ask: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix}
+        request: dict[str, Any] = {"Bucket": bucket, "Prefix": prefix}
         while True:
-            page = self._page(ask)
+            page = self._list_page(request)
             for item in page.get("Contents", ()):
                 if not item["Key"].endswith("/"):
                     keys.append(item["Key"][len(prefix) :])
@@ -186,42 +194,44 @@ class S3Store(FsspecStore):
                     times.append(int(item["LastModified"].timestamp() * 1000))
             if not page.get("IsTruncated"):
                 return walked(keys, sizes, times)
-            ask["ContinuationToken"] = page["NextContinuationToken"]
+            request["ContinuationToken"] = page["NextContinuationToken"]
 
-    def _page(self, ask: Mapping[str, Any]) -> dict[str, Any]:
-        where = f"s3://{ask['Bucket']}/{ask['Prefix']}"
+    def _list_page(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        where = f"s3://{request['Bucket']}/{request['Prefix']}"
+        limit = self.seconds
         try:
-            call = lambda: self._ask(self.seconds, "_call_s3", "list_objects_v2", **ask)  # noqa: E731
+            call = lambda: self._call_s3fs(limit, "_call_s3", "list_objects_v2", **request)  # noqa: E731
             page: dict[str, Any] = self.patiently("list", where, call)
         except FileNotFoundError as error:
-            raise self.failed("list", where, error) from None  # there is no such bucket
+            raise self.failed("list", where, error) from None  # the bucket does not exist
         return page
 
     def check_writable(self, folder: str = LOG) -> None:
-        """Find out servers that ignore the condition, once per bucket in a process."""
-        place = (str(self.options.endpoint), self.path("").partition("/")[0])
-        if place not in PROBED:
+        """Probe whether the server supports conditional puts, once per bucket and process."""
+        bucket = (str(self.options.endpoint), self.path("").partition("/")[0])
+        if bucket not in PROBED:
             probe(self, folder)
-            PROBED.add(place)
+            PROBED.add(bucket)
 
     def put_new(self, key: str, data: bytes) -> Outcome:
-        """One conditional request, and what its answer means."""
+        """Create an object with one conditional request (`If-None-Match: *`)."""
         path = self.path(key)
         try:
-            # Never in parts: giving up their upload would hide what became of the whole.
-            one = {"mode": "create", "chunksize": _PUT_BYTES_MAX}
-            self._ask(self._limit(data), "_pipe_file", path, data, **one)
+            # Never a multipart upload: aborting one would hide whether the object was created.
+            one_part = {"mode": "create", "chunksize": _MAX_PUT_BYTES}
+            self._call_s3fs(self._put_limit(data), "_pipe_file", path, data, **one_part)
         except FileExistsError:
             return Outcome.EXISTS
-        except Exception as error:  # noqa: BLE001 -- s3fs gives many types to what S3 says by number
-            return self._judge(path, error)
+        except Exception as error:  # noqa: BLE001 -- s3fs maps HTTP statuses to many exception types
+            return self._outcome_of(path, error)
         return Outcome.DONE
 
-    def _judge(self, path: str, error: Exception) -> Outcome:
+    def _outcome_of(self, path: str, error: Exception) -> Outcome:
+        """Classify a failed conditional put; raises `StoreUnavailable` if S3 refused it."""
         status = status_of(error)
-        if status == 412:
+        if status == 412:  # precondition failed
             return Outcome.EXISTS
-        if status == 409:
+        if status == 409:  # a concurrent conditional request is in progress
             return Outcome.NOT_APPLIED
         if status is None and self.is_final(error):
             raise self.failed("write", path, error) from None
@@ -230,7 +240,7 @@ class S3Store(FsspecStore):
         return Outcome.UNKNOWN
 
     def is_final(self, error: Exception) -> bool:
-        """Refusals are final; so is having nothing to sign with."""
+        """Client errors are final, except those that may pass; so are missing credentials."""
         status = status_of(error)
         if status is not None:
             return 400 <= status < 500 and status not in (408, 409, 429)
@@ -241,66 +251,75 @@ class S3Store(FsspecStore):
         )
 
     def replace(self, key: str, data: bytes) -> None:
-        """Put an object in the place of whatever is there."""
+        """Create or overwrite an object with one request."""
         path = self.path(key)
-        put = lambda: self._ask(  # noqa: E731
-            self._limit(data), "_pipe_file", path, data, chunksize=_PUT_BYTES_MAX
+        put = lambda: self._call_s3fs(  # noqa: E731
+            self._put_limit(data), "_pipe_file", path, data, chunksize=_MAX_PUT_BYTES
         )
         self.patiently("write", path, put)
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Delete a thousand objects at a time."""
+        """Delete objects in batches."""
         paths = [self.path(key) for key in keys]
-        for start in range(0, len(paths), _DELETE_MAX):
-            some = paths[start : start + _DELETE_MAX]
-            self.patiently("delete", some[0], partial(self._delete, some))
+        for start in range(0, len(paths), _DELETE_BATCH_KEYS):
+            batch = paths[start : start + _DELETE_BATCH_KEYS]
+            self.patiently("delete", batch[0], partial(self._delete_batch, batch))
 
-    def _delete(self, paths: Sequence[str]) -> None:
+    def _delete_batch(self, paths: Sequence[str]) -> None:
         bucket = paths[0].partition("/")[0]
         objects = [{"Key": path.partition("/")[2]} for path in paths]
-        asked = {"Bucket": bucket, "Delete": {"Objects": objects, "Quiet": True}}
-        done = self._ask(self.seconds, "_call_s3", "delete_objects", **asked)
-        for error in done.get("Errors", ()):
+        request = {"Bucket": bucket, "Delete": {"Objects": objects, "Quiet": True}}
+        response = self._call_s3fs(self.seconds, "_call_s3", "delete_objects", **request)
+        for error in response.get("Errors", ()):
             raise PermissionError(f"{error.get('Key')}: {error.get('Code')}")
 
 
 def limit_of(size: int, seconds: float, quick: float) -> float:
-    """How many seconds a put of so many bytes may take: few, unless they are many."""
-    return LONG * seconds if size > _QUICK_BYTES else min(quick, seconds)
+    """Return the time limit in seconds of a put of `size` bytes.
+
+    At most `quick` for a small object; `LONG` times the operation's limit for a large one.
+    """
+    return LONG * seconds if size > _SMALL_PUT_BYTES else min(quick, seconds)
 
 
 def just_before(name: str) -> str:
-    """A name a little below this one, to list after: "after" is not "from". Empty if there is none.
+    """Return a name that sorts shortly before `name`, or "" if there is none.
+
+    S3 lists the names *after* a given one; listing after this name includes `name` itself.
 
     >>> just_before("00000000000000000042"), just_before("10"), just_before("0")
     ('00000000000000000041', '1', '')
     """
     last = name[-1:]
-    # Nothing but plain characters: a slash would begin a folder, and half of a pair is no text.
+    # Only from "0" to "~": the character before "0" is a slash, which starts a folder, and the one
+    # before a non-ASCII character may be a lone surrogate.
     before = name[:-1] + (chr(ord(last) - 1) if "0" < last <= "~" else "")
     return "" if before.strip(".") == "" else before
 
 
 def check_endpoint(url: str | None) -> None:
-    """Refuse what is no address before a client chokes on it."""
+    """Raise `InvalidRequest` if the endpoint is not a plain URL of a server.
+
+    The clients fail on such endpoints with less helpful errors, or later.
+    """
     if url is None:
         return
     try:
         parts = urlsplit(url)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number
-        good = False
-    if not good or "@" in url or "?" in url or not url.isprintable() or " " in url:
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # the port is not a number
+        valid = False
+    if not valid or "@" in url or "?" in url or not url.isprintable() or " " in url:
         raise InvalidRequest(
-            "The endpoint is not the address of a server.",
+            "The endpoint is not the URL of a server.",
             next="Give it as http://host:port or https://host, and credentials as options.",
         )
 
 
 def status_of(error: BaseException) -> int | None:
-    """The HTTP status that an exception of s3fs or botocore stands for."""
-    for found in (error, error.__cause__, error.__context__):
-        response = getattr(found, "response", None)
+    """Return the HTTP status of an exception of s3fs or botocore; None if it has none."""
+    for candidate in (error, error.__cause__, error.__context__):
+        response = getattr(candidate, "response", None)
         if isinstance(response, dict):
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
             return int(status) if status else None
@@ -308,22 +327,23 @@ def status_of(error: BaseException) -> int | None:
 
 
 def secrets_in_environment() -> list[str]:
-    """Values of the environment that no message may show."""
+    """Return the credentials in the environment, which no message may contain."""
     names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
     return [os.environ[name] for name in names if os.environ.get(name)]
 
 
 def probe(store: Any, folder: str = LOG) -> None:
-    """Make an object twice; a server that lets both win would let two commits win.
+    """Check that a server honours conditional puts, by creating the same object twice.
 
-    Only a clear yes and a clear no prove something. A lost answer proves nothing, so it is asked
-    again, and what stays unproven is not committed to.
+    A server that accepts both puts would also accept two commits at one version: raises
+    `InvalidRequest`. A lost response proves nothing, so the probe is repeated; raises
+    `StoreUnavailable` if it stays inconclusive.
     """
-    for _ in range(_PROBES_MAX):
+    for _ in range(_MAX_PROBES):
         key = f"{folder}/.probe-{uuid4().hex}"
         first = store.put_new(key, b"first")
         second = store.put_new(key, b"second")
-        with suppress(StoreUnavailable):  # no reader takes it for anything
+        with suppress(StoreUnavailable):  # every reader of a log ignores the name
             store.delete([key])
         if second is Outcome.EXISTS:
             return
@@ -334,6 +354,6 @@ def probe(store: Any, folder: str = LOG) -> None:
                 next="Use a store with conditional writes, or upgrade the server.",
             )
     raise StoreUnavailable(
-        f"Could not find out whether {store.root} makes an object only once: answers were lost.",
+        f"Could not verify that {store.root} supports conditional writes: answers were lost.",
         next="Check the connection and try again.",
     )
