@@ -263,8 +263,7 @@ def _read_parquet(work: _Load, listing: Listing, version: int) -> State | None:
     if not isinstance(checkpoint, Parts):
         state = read_foreign(checkpoint, version, work.store.root, outside=work.outside)
         work.warnings.append(
-            f"checkpoint {version} was used without verification: another program wrote it,"
-            " without checksums"
+            f"checkpoint {version} was used unverified: another program wrote it without checksums"
         )
         return state
     manifest = checkpoint.manifest
