@@ -183,7 +183,7 @@ def _put(store: Store, key: str, data: bytes, *, broken: bool) -> None:
         return
     if store.find_many([key])[0] is None:
         raise StoreUnavailable(
-            f"{key} could not be written: the store's answer was lost, and the file is not there.",
+            f"{key} could not be written: the put was not confirmed, and the file is not there.",
             next="Try again.",
         )
 
