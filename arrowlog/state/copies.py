@@ -2,7 +2,7 @@
 
 The copy is never trusted over the log (decision 15): the caller must find that the log still has
 the very commit that the copy ends with, and read what follows it. A copy that is damaged, of
-another table, or of another version of arrowlog is ignored; so is a failure to write one.
+another table, or in another format is ignored; so is a failure to write one.
 """
 
 from __future__ import annotations

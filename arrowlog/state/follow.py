@@ -438,12 +438,12 @@ class Follower:
             return False
         probe = self.store.cheap_stat and boottime() - self.asked < self._fresh_seconds()
         if probe and not self.overtaken(latest.version):
-            found = self._probe_commits(tip, latest.version)
+            new_commits = self._probe_commits(tip, latest.version)
         else:
-            found = self._list_commits(tip, latest.version)
-        if found is None:
+            new_commits = self._list_commits(tip, latest.version)
+        if new_commits is None:
             return False
-        commits, stat = found
+        commits, stat = new_commits
         if commits:
             try:
                 self.latest = follow(
