@@ -212,7 +212,7 @@ def test_a_clean_up_meanwhile_is_no_trouble(tmp_path):
     table.checkpoint()
     for version in (1, 2):
         os.remove(tmp_path / "t" / "_transaction_log" / f"{version:020d}.json")
-    with pytest.raises(duckdb.Error, match="it was listed, but it is gone"):
+    with pytest.raises(duckdb.Error, match="it was listed, and is gone"):
         relation.fetchall()
     assert opened.query("SELECT min(version) AS v FROM commits")["v"].to_pylist() == [3]
     assert opened.history()["version"].to_pylist() == [3]
