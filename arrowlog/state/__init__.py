@@ -1,5 +1,5 @@
-"""What is true: the live files of a table at a version, as columns.
+"""Snapshots: the live files of a table at one version, as Arrow columns.
 
-Replay is pure; `load` is the only module that asks a store. A snapshot never changes.
-May import: `log`, `config`, `errors`.
+Listing, log replay, refresh, checkpoints, caches and time travel. Replay itself is pure; a snapshot
+is immutable. May import: `log`, `config`, `errors`.
 """

@@ -1,9 +1,15 @@
-"""What actions do to a state. Pure: no store, no clock."""
+"""Log replay: applies actions to a state. Pure: no store, no clock.
+
+Checks what must hold before the actions are used: the protocol is supported, every commit has the
+actions it declares, and no path leads out of the table. Which files are live is decided by
+`replay`.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -47,17 +53,21 @@ FEATURES = frozenset(
         "tantivy4java",
     }
 )
+# Below this many keys, starting polars' thread pool costs more than the join (decision 14).
+_POLARS_MIN_KEYS = 20_000
+# A table is compacted once it has more chunks than this and fewer rows per chunk, on average, than
+# `_CHUNK_ROWS_MIN`: kernels have a fixed cost per chunk, compaction costs a copy.
 _CHUNKS_MAX = 64
-_FEW = 20_000
-_CHUNK_ROWS = 1 << 9  # what a chunk should have at least, on average
+_CHUNK_ROWS_MIN = 1 << 9
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A state, and how it came about: which rows stayed (None: all), and the new ones.
+    """The result of a replay: the new state, and how it differs from the state before.
 
-    Of a state that is not read yet nobody knows which rows stayed; then `touched` has the keys of
-    all files that the actions say anything about.
+    `kept` masks the rows of the old state that are still live (None: all), `fresh` holds the new
+    live adds. If the old state was not read yet, its rows are unknown: `kept` is None, and
+    `touched` holds the keys of all files that the actions add or remove.
     """
 
     state: State
@@ -67,110 +77,131 @@ class Change:
 
     @property
     def added(self) -> int:
-        """How many rows are new."""
+        """The number of new live files."""
         return int(self.fresh.num_rows)
 
 
 def apply(
     base: State | None, actions: Actions, version: int, root: str, *, outside: bool = False
 ) -> Change:
-    """Replay actions on a state, or on nothing.
+    """Replay actions on a state, or from scratch if `base` is None.
 
-    `root` is the table's address, to tell its own files; `outside` admits files that lie elsewhere.
+    `version` is the version that the actions lead to. `root` is the table's address; absolute paths
+    below it are made relative. `outside` admits data files outside the root.
+
+    Raises `UnsupportedProtocol` if the protocol needs a newer reader, `LogCorrupt` if there is no
+    metadata, a commit is incomplete or altered, or a path leads out of the table.
     """
-    protocol = _protocol(base, actions)
-    metadata, schema = _metadata(base, actions, version)
+    # The protocol comes first: under an unsupported one, nothing else can be believed.
+    protocol = _latest_protocol(base, actions)
+    metadata, schema = _latest_metadata(base, actions, version)
     infos = check_whole(actions)
     adds, suspect = keyed(actions, "add", root)
     if suspect and not outside:
         _check_paths(actions, adds, root)
     removes, _ = keyed(actions, "remove", root)
-    timestamp, txns = _clock(base, actions, infos)
-    recent = _recent(base, actions, infos, version)
+    timestamp, txns = _latest_timestamp_and_txns(base, actions, infos)
+    recent = _recent_commits(base, actions, infos, version)
     if base is not None and isinstance(base.source, Deferred) and not base.source.loaded:
-        kept, live = _survivors(base.source.tail["key"], adds, removes)
+        kept, live = _reconcile(base.source.tail["key"], adds, removes)
         fresh = adds if live is None else adds.filter(live)
         touched = pa.chunked_array([*adds["key"].chunks, *removes["key"].chunks], pa.string())
-        later = base.source.after(version, kept, fresh, touched)
-        state = State(version, protocol, metadata, schema, later, timestamp, txns, recent)
+        source = base.source.after(version, kept, fresh, touched)
+        state = State(version, protocol, metadata, schema, source, timestamp, txns, recent)
         return Change(state, None, fresh, touched)
-    before = pa.chunked_array([], pa.string()) if base is None else base.adds["key"]
-    kept, live = _survivors(before, adds, removes)
-    fresh = whole = adds if live is None else adds.filter(live)
+    old_keys = pa.chunked_array([], pa.string()) if base is None else base.adds["key"]
+    kept, live = _reconcile(old_keys, adds, removes)
+    fresh = live_adds = adds if live is None else adds.filter(live)
     if base is not None:
-        stay = base.adds if kept is None else base.adds.filter(kept)
-        whole = compact(pa.concat_tables([stay, fresh], promote_options="default"))
-    state = State(version, protocol, metadata, schema, whole, timestamp, txns, recent)
+        still_live = base.adds if kept is None else base.adds.filter(kept)
+        live_adds = compact(pa.concat_tables([still_live, fresh], promote_options="default"))
+    state = State(version, protocol, metadata, schema, live_adds, timestamp, txns, recent)
     return Change(state, kept, fresh)
 
 
 def check_whole(actions: Actions) -> list[tuple[int, Info]]:
-    """What commits say of themselves must be true; returns what they say."""
-    infos = _info_rows(actions)
-    for some in actions.infos:
-        infos += zip(some.seq.to_pylist(), some.found, strict=True)
-    _check_counts(actions, infos)
-    _check_sums(actions, infos)
+    """Check every commit's declared action count and CRC-32 against its content.
+
+    Returns the commitInfos with their sequence numbers. Raises `LogCorrupt` naming a bad file.
+    """
+    infos = _columnar_infos(actions)
+    for batch in actions.infos:
+        infos += zip(batch.seq.to_pylist(), batch.found, strict=True)
+    _check_action_counts(actions, infos)
+    _check_checksums(actions, infos)
     return infos
 
 
-def _info_rows(actions: Actions) -> list[tuple[int, Info]]:
-    """The commitInfos that were decoded as columns, one a commit. Counts are checked apart."""
-    found = []
+def _columnar_infos(actions: Actions) -> list[tuple[int, Info]]:
+    """Return the commitInfos that were decoded as columns.
+
+    Without `numActions`, which `_check_action_counts` reads from the columns.
+    """
+    infos = []
     for table in actions.tables["commitInfo"]:
         known = [name for name in ("timestamp", "txn", "txnId") if name in table.column_names]
         for row in table.select(["seq", *known]).to_pylist():
             info = info_of_row(row.get("timestamp"), row.get("txn"), row.get("txnId"))
-            found.append((row["seq"], info))
-    return found
+            infos.append((row["seq"], info))
+    return infos
 
 
 def compact(table: pa.Table) -> pa.Table:
-    """Many refreshes leave many small chunks; put them together now and then."""
+    """Combine the chunks of a table if refreshes have left too many small ones."""
     chunks = max((column.num_chunks for column in table.columns), default=0)
-    many = chunks > max(_CHUNKS_MAX, table.num_rows // _CHUNK_ROWS)
-    return table.combine_chunks() if many else table
+    fragmented = chunks > max(_CHUNKS_MAX, table.num_rows // _CHUNK_ROWS_MIN)
+    return table.combine_chunks() if fragmented else table
 
 
-def _protocol(base: State | None, actions: Actions) -> Protocol:
+def _latest_protocol(base: State | None, actions: Actions) -> Protocol:
     if not actions.protocols:
         return Protocol() if base is None else base.protocol
-    seq, protocol = max(actions.protocols, key=lambda found: found[0])
+    seq, protocol = max(actions.protocols, key=itemgetter(0))
     check_readable(protocol, actions.place(seq)[0])
     return protocol
 
 
 def check_writable(protocol: Protocol, where: str) -> None:
-    """Refuse to write a table that needs a newer writer than this, or a newer reader."""
+    """Raise `UnsupportedProtocol` unless this version can read and write the table.
+
+    `where` names the file or table for the error.
+    """
     check_readable(protocol, where)
     version, features = protocol.min_writer_version, protocol.writer_features
-    _check("writer", version, WRITER_VERSION, features, where)
+    _check_supported("writer", version, WRITER_VERSION, features, where)
 
 
 def check_readable(protocol: Protocol, where: str) -> None:
-    """Refuse a table that needs a newer reader than this."""
+    """Raise `UnsupportedProtocol` unless this version can read the table.
+
+    `where` names the file or table for the error.
+    """
     version, features = protocol.min_reader_version, protocol.reader_features
-    _check("reader", version, READER_VERSION, features, where)
+    _check_supported("reader", version, READER_VERSION, features, where)
 
 
-def _check(who: str, version: int, highest: int, features: Sequence[str], where: str) -> None:
+def _check_supported(
+    role: str, version: int, highest: int, features: Sequence[str], where: str
+) -> None:
     unknown = sorted(set(features) - FEATURES)
     if version <= highest and not unknown:
         return
-    needs = f"{who} version {version}"
+    needs = f"{role} version {version}"
     if unknown:
         needs += f" and the features {', '.join(unknown)}"
-    verb = "read" if who == "reader" else "write"
+    verb = "read" if role == "reader" else "write"
     raise UnsupportedProtocol(
-        f"{where}: the table needs {needs}; this arrowlog has {who} version {highest} and knows the"
+        f"{where}: the table needs {needs}; this arrowlog supports {role} version {highest} and the"
         f" features {', '.join(sorted(FEATURES))}.",
         next=f"Upgrade arrowlog, or {verb} the table with the program that wrote it.",
     )
 
 
-def _metadata(base: State | None, actions: Actions, version: int) -> tuple[Metadata, pa.Schema]:
+def _latest_metadata(
+    base: State | None, actions: Actions, version: int
+) -> tuple[Metadata, pa.Schema]:
     if actions.metadata:
-        seq, metadata = max(actions.metadata, key=lambda found: found[0])
+        seq, metadata = max(actions.metadata, key=itemgetter(0))
         file, line = actions.place(seq)
         return metadata, schema_of(metadata, version, file, line)
     if base is not None:
@@ -185,7 +216,10 @@ def _metadata(base: State | None, actions: Actions, version: int) -> tuple[Metad
 def schema_of(
     metadata: Metadata, version: int, file: str | None = None, line: int | None = None
 ) -> pa.Schema:
-    """The schema that metadata has; where it was read is for the error."""
+    """Parse the schema of a metaData action.
+
+    Raises `LogCorrupt`, naming `file`, `line` and `version`, if it is not a Spark schema.
+    """
     try:
         return from_spark(metadata.schema_string)
     except ValueError as error:
@@ -193,39 +227,44 @@ def schema_of(
         raise LogCorrupt(what, file=file, line=line, version=version) from None
 
 
-def _survivors(
-    before: pa.ChunkedArray, adds: pa.Table, removes: pa.Table
+def _reconcile(
+    old_keys: pa.ChunkedArray, adds: pa.Table, removes: pa.Table
 ) -> tuple[pa.Array | None, pa.Array | None]:
-    """Which rows stay live and which adds become live; None for all.
+    """Return masks of the old rows and of the adds that are live afterwards; None for all.
 
-    A few files that are all new are looked up right here: polars takes longer to start than that.
+    The common case, a few distinct new files and no removes, takes one Arrow kernel.
     """
     if polars_is_stranded():
-        return replay.survivors_without_polars(before, adds, removes)
-    key = adds["key"]
-    if removes.num_rows == 0 and len(key) <= _FEW and _text(key).n_unique() == len(key):
-        if not len(before):
+        return replay.survivors_without_polars(old_keys, adds, removes)
+    keys = adds["key"]
+    few = len(keys) <= _POLARS_MIN_KEYS
+    if removes.num_rows == 0 and few and _to_series(keys).n_unique() == len(keys):
+        if not len(old_keys):
             return None, None
-        touched = pc.is_in(before, value_set=key.combine_chunks())
+        touched = pc.is_in(old_keys, value_set=keys.combine_chunks())
         return (pc.invert(touched) if pc.any(touched).as_py() else None), None
-    old = _text(before)
-    kept, live = replay.survivors(old, _slim(adds), _slim(removes))
+    kept, live = replay.survivors(
+        _to_series(old_keys), _keys_and_seqs(adds), _keys_and_seqs(removes)
+    )
     return (
         None if kept is None else kept.to_arrow(),
         None if live is None else live.to_arrow(),
     )
 
 
-def _text(texts: pa.ChunkedArray) -> pl.Series:
+def _to_series(texts: pa.ChunkedArray) -> pl.Series:
     return pl.Series(pl.from_arrow(texts), dtype=pl.String)
 
 
-def _slim(table: pa.Table) -> pl.DataFrame:
+def _keys_and_seqs(table: pa.Table) -> pl.DataFrame:
     return pl.DataFrame(pl.from_arrow(table.select(["key", "seq"])))
 
 
 def keyed(actions: Actions, action: str, root: str) -> tuple[pa.Table, bool]:
-    """The actions with the key of their file, and whether a key needs a closer look."""
+    """Return the `add` or `remove` actions with a column `key`, the path relative to the root.
+
+    Also returns whether a path looks absolute, empty or as if it led out of the table.
+    """
     table = actions.table(action)
     if "path" not in table.column_names:
         table = table.append_column("path", pa.nulls(0, pa.string()))
@@ -233,54 +272,59 @@ def keyed(actions: Actions, action: str, root: str) -> tuple[pa.Table, bool]:
 
 
 def live_keys(adds: pa.Table, root: str, version: int, *, outside: bool) -> pa.Table:
-    """Adds that are live as they stand, with the key of their file; each file once."""
+    """Return the adds of a checkpoint with a column `key`, the path relative to the root.
+
+    Raises `LogCorrupt` if two adds have the same key, or a path is empty or leads out of the table.
+    """
     table, suspect = _with_keys(adds, root)
     if suspect and not outside and replay.outside_of(table["key"]) is not None:
-        what = "the checkpoint has a path that is empty, or leads out of the table."
+        what = "the checkpoint has a path that is empty or leads out of the table."
         raise LogCorrupt(what, version=version)
     if pc.count_distinct(table["key"]).as_py() != table.num_rows:
-        raise LogCorrupt("the checkpoint has a file twice.", version=version)
+        raise LogCorrupt("the checkpoint lists a file twice.", version=version)
     return table
 
 
 def _with_keys(table: pa.Table, root: str) -> tuple[pa.Table, bool]:
+    """Append the column `key`; most tables have only relative paths, which are their own keys."""
     path = table["path"]
-    suspect = _mentions(path, ":/", "..") or bool(pc.any(pc.starts_with(path, "/")).as_py())
+    suspect = _contains_any(path, ":/", "..") or bool(pc.any(pc.starts_with(path, "/")).as_py())
     if suspect and polars_is_stranded():
         path = replay.keys_without_polars(path, spellings(root))
     elif suspect:
-        text = pl.Series("path", pl.from_arrow(path), dtype=pl.String).to_frame()
-        key = text.select(replay.keys(pl.col("path"), spellings(root))).to_series()
+        paths = pl.Series("path", pl.from_arrow(path), dtype=pl.String).to_frame()
+        key = paths.select(replay.keys(pl.col("path"), spellings(root))).to_series()
         path = pa.chunked_array([pc.cast(key.to_arrow(), pa.string())])
     empty = pc.min(pc.binary_length(path)).as_py() == 0
     return table.append_column("key", path), suspect or empty
 
 
-def _mentions(texts: pa.ChunkedArray, *needles: str) -> bool:
-    """Whether any text has one of the needles, of two letters each, in it.
+def _contains_any(texts: pa.ChunkedArray, *needles: str) -> bool:
+    """Whether any text contains one of the needles, which are two ASCII characters each.
 
-    polars is the fastest for many, and takes longer than that to start.
+    polars is the fastest for many texts. For few, a scan over all their bytes together rules most
+    logs out before any text is searched.
     """
-    if len(texts) > _FEW and not polars_is_stranded():
-        return bool(_text(texts).str.contains_any(list(needles)).any())
-    every = octets_of([texts])
-    if not any(_may_have(every, *needle.encode()) for needle in needles):
+    if len(texts) > _POLARS_MIN_KEYS and not polars_is_stranded():
+        return bool(_to_series(texts).str.contains_any(list(needles)).any())
+    octets = octets_of([texts])
+    if not any(_may_contain(octets, *needle.encode()) for needle in needles):
         return False
     return any(pc.any(pc.match_substring(texts, needle)).as_py() for needle in needles)
 
 
-def _may_have(octets: pa.ChunkedArray, one: int, other: int) -> bool:
-    """Whether two bytes follow on each other. The end of one text and the next count, too."""
-    first = pc.bit_wise_xor(octets, scalar(one, pa.uint8()))
-    if pc.min(first).as_py() != 0:
+def _may_contain(octets: pa.ChunkedArray, first: int, second: int) -> bool:
+    """Whether one byte directly follows another; also true across the border of two texts."""
+    is_first = pc.bit_wise_xor(octets, scalar(first, pa.uint8()))  # 0 where equal
+    if pc.min(is_first).as_py() != 0:
         return False
-    then = pc.bit_wise_xor(octets, scalar(other, pa.uint8()))
-    both = pc.bit_wise_or(first.slice(0, len(first) - 1), then.slice(1))
+    is_second = pc.bit_wise_xor(octets, scalar(second, pa.uint8()))
+    both = pc.bit_wise_or(is_first.slice(0, len(is_first) - 1), is_second.slice(1))
     return bool(pc.min(both).as_py() == 0)
 
 
 def spellings(root: str) -> list[str]:
-    """Every way to spell the table's root in an absolute path."""
+    """Return every spelling of the table's root that an absolute path may begin with."""
     scheme, colon, rest = root.partition("://")
     if not colon:
         return [root, f"file://{root}", f"file:{root}"]
@@ -290,11 +334,14 @@ def spellings(root: str) -> list[str]:
 
 
 def _check_paths(actions: Actions, adds: pa.Table, root: str) -> None:
-    """Refuse paths that lead out of the table: a reader must not be made to fetch elsewhere."""
-    outside = replay.outside_of(adds["key"])
-    if outside is None:
+    """Raise `LogCorrupt` if a path is empty or leads out of the table.
+
+    A log from an untrusted writer must not make a reader fetch files from elsewhere.
+    """
+    leads_out = replay.outside_of(adds["key"])
+    if leads_out is None:
         return
-    bad = adds.filter(outside)
+    bad = adds.filter(leads_out)
     path = bad["path"][0].as_py()
     file, line = actions.place(bad["seq"][0].as_py())
     if not path:
@@ -307,77 +354,83 @@ def _check_paths(actions: Actions, adds: pa.Table, root: str) -> None:
     )
 
 
-def _clock(
+def _latest_timestamp_and_txns(
     base: State | None, actions: Actions, infos: Sequence[tuple[int, Info]]
 ) -> tuple[int | None, Mapping[str, tuple[int, int]]]:
-    """The latest time a commit gives, and the last steps of applications."""
+    """Return the latest commit timestamp, and the last application transaction per application.
+
+    The timestamp is in milliseconds, None if no commit has one. The transactions map an application
+    id to its transaction version and the table version that holds it.
+    """
     times = [info.timestamp for _, info in infos if info.timestamp is not None]
     tables = [table for table in actions.tables["commitInfo"] if "timestamp" in table.column_names]
     latest = [pc.max(table["timestamp"]).as_py() for table in tables]
     times += [time for time in latest if time is not None]
-    times += [found.created_time for _, found in actions.metadata if found.created_time is not None]
+    created = [metadata.created_time for _, metadata in actions.metadata]
+    times += [time for time in created if time is not None]
     txns = {} if base is None else dict(base.txns)
     if base is not None and base.timestamp is not None:
         times.append(base.timestamp)
-    steps = [(seq, info.txn) for seq, info in infos if info.txn is not None]
-    for seq, step in sorted(steps, key=lambda found: found[0]):
-        known = txns.get(step.appId)
-        if known is None or step.version > known[0]:
-            txns[step.appId] = (step.version, actions.versions[seq >> LINE_BITS])
+    new_txns = [(seq, info.txn) for seq, info in infos if info.txn is not None]
+    for seq, txn in sorted(new_txns, key=itemgetter(0)):
+        known = txns.get(txn.appId)
+        if known is None or txn.version > known[0]:
+            txns[txn.appId] = (txn.version, actions.versions[seq >> LINE_BITS])
     return max(times, default=None), txns
 
 
-def _recent(
+def _recent_commits(
     base: State | None, actions: Actions, infos: Sequence[tuple[int, Info]], version: int
 ) -> RecentCommits:
-    """The ids of the last commits, those of a state's included."""
-    numbers = actions.versions
+    """Return the transaction ids of the last commits, continuing those of the base state."""
+    versions = actions.versions
     if base is None:
-        known = RecentCommits(numbers[0] if numbers else 0)
+        recent = RecentCommits(versions[0] if versions else 0)
     else:
-        known = base.recent if base.recent.last == base.version else unknown_before(base.version)
-    start = known.last + 1
+        recent = base.recent if base.recent.last == base.version else unknown_before(base.version)
+    start = recent.last + 1
     if version - start >= RECENT_MAX:
         start = version + 1 - RECENT_MAX
-        known = RecentCommits(start)
-    low = bisect_left(numbers, start) << LINE_BITS
-    ids = {numbers[seq >> LINE_BITS]: info.txnId for seq, info in infos if seq >= low}
-    return known.extended([ids.get(v) for v in range(start, version + 1)])
+        recent = RecentCommits(start)
+    first_seq = bisect_left(versions, start) << LINE_BITS
+    ids = {versions[seq >> LINE_BITS]: info.txnId for seq, info in infos if seq >= first_seq}
+    return recent.extended([ids.get(v) for v in range(start, version + 1)])
 
 
-def _check_sums(actions: Actions, infos: Sequence[tuple[int, Info]]) -> None:
-    """A commit that says what its actions sum up to must have just those."""
+def _check_checksums(actions: Actions, infos: Sequence[tuple[int, Info]]) -> None:
+    """Compare the CRC-32 that a commit declares for its actions with the one computed on read."""
     for seq, info in infos:
         number = seq >> LINE_BITS
-        said, found = info.checksum, actions.sums.get(number)
-        if said is None or found is None or not said.startswith(CHECKSUM):
+        declared, computed = info.checksum, actions.sums.get(number)
+        if declared is None or computed is None or not declared.startswith(CHECKSUM):
             continue
-        if said != f"{CHECKSUM}{found:08x}":
+        if declared != f"{CHECKSUM}{computed:08x}":
             raise LogCorrupt(
-                f"its actions have the checksum {CHECKSUM}{found:08x}, and it says {said}:"
-                " it was damaged or changed after it was written.",
+                f"its actions have the checksum {CHECKSUM}{computed:08x}, but it declares"
+                f" {declared}: it was damaged or changed after it was written.",
                 next="Restore the file from a backup, or read an earlier version.",
                 file=actions.names[number],
                 version=actions.versions[number],
             )
 
 
-def _check_counts(actions: Actions, infos: Sequence[tuple[int, Info]]) -> None:
-    """A commit that says how many actions it has must have them all."""
-    said = [(seq, info.numActions) for seq, info in infos if info.numActions is not None]
+def _check_action_counts(actions: Actions, infos: Sequence[tuple[int, Info]]) -> None:
+    """Compare the number of actions that a commit declares with the lines it has."""
+    declared = [(seq, info.numActions) for seq, info in infos if info.numActions is not None]
     for table in actions.tables["commitInfo"]:
         if "numActions" in table.column_names:
             known = table.filter(pc.is_valid(table["numActions"]))
             pairs = zip(known["seq"].to_pylist(), known["numActions"].to_pylist(), strict=True)
-            said.extend(pairs)
-    wrong = [pair for pair in said if actions.lines[pair[0] >> LINE_BITS] != pair[1] + 1]
+            declared.extend(pairs)
+    # The commitInfo itself is a line as well.
+    wrong = [pair for pair in declared if actions.lines[pair[0] >> LINE_BITS] != pair[1] + 1]
     if not wrong:
         return
     seq, count = min(wrong)
     number = seq >> LINE_BITS
     raise LogCorrupt(
-        f"the commit says it has {count} actions and has {actions.lines[number] - 1}:"
-        " it is not whole.",
+        f"the commit declares {count} actions but has {actions.lines[number] - 1}:"
+        " it is incomplete or was changed.",
         next="Restore the file from a backup, or read an earlier version.",
         file=actions.names[number],
         version=actions.versions[number],

@@ -1,4 +1,4 @@
-"""What is kept in memory between questions, for how long, and how often that helped."""
+"""The in-memory cache of snapshots, and its hit rates."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from arrowlog.state.snapshot import Snapshot
 
-_VERSIONS_MAX = 8
+_VERSIONS_MAX = 8  # snapshots of earlier versions
 
 
 @dataclass(frozen=True, slots=True)
 class CacheStats:
-    """Hit rates from 0 to 1; 0 for what was never asked for."""
+    """Hit rates from 0 to 1; 0 for what was never requested."""
 
     protocol_hit_rate: float
     metadata_hit_rate: float
@@ -25,27 +25,27 @@ class CacheStats:
 
 @dataclass(slots=True)
 class Tally:
-    """How often something was asked for, and how often it was at hand."""
+    """Counts requests and cache hits."""
 
     asked: int = 0
     found: int = 0
 
     def note(self, *, hit: bool) -> None:
-        """One question more."""
+        """Count one request."""
         self.asked += 1
         self.found += hit
 
     @property
     def rate(self) -> float:
-        """Hits by questions."""
+        """Hits per request."""
         return self.found / self.asked if self.asked else 0.0
 
 
 @dataclass(slots=True)
 class Cache:
-    """Earlier versions that were read, and the five tallies.
+    """Snapshots of earlier versions, and a tally per kind of request.
 
-    A version never changes, so it is kept until it is too old or others push it out.
+    A version is immutable, so it is kept until it is `seconds` old or evicted by others (LRU).
     """
 
     seconds: float
@@ -57,16 +57,15 @@ class Cache:
     _kept: OrderedDict[int, tuple[float, Snapshot]] = field(default_factory=OrderedDict)
 
     def get(self, version: int, now: float) -> Snapshot | None:
-        """A version, if it is at hand and not too old."""
-        found = self._kept.get(version)
-        fresh = found is not None and now - found[0] <= self.seconds
-        if found is None or not fresh:
+        """Return the snapshot of a version, if it is cached and not expired."""
+        entry = self._kept.get(version)
+        if entry is None or now - entry[0] > self.seconds:
             return None
         self._kept.move_to_end(version)
-        return found[1]
+        return entry[1]
 
     def put(self, snapshot: Snapshot, now: float) -> None:
-        """Keep a version."""
+        """Cache a snapshot; nothing if the cache is disabled."""
         if self.seconds <= 0:
             return
         self._kept[snapshot.version] = (now, snapshot)
@@ -74,17 +73,17 @@ class Cache:
             self._kept.popitem(last=False)
 
     def answered(self, *, hit: bool) -> None:
-        """The newest state was asked for: was it at hand, or read from the beginning."""
+        """Count one request for the newest state; a miss is a load from the log."""
         for tally in (self.protocol, self.metadata, self.files):
             tally.note(hit=hit)
 
     def clear(self) -> None:
-        """Forget what was read; the tallies stay."""
+        """Drop all snapshots; the tallies stay."""
         self._kept.clear()
 
     @property
     def stats(self) -> CacheStats:
-        """The hit rates now."""
+        """The current hit rates."""
         return CacheStats(
             self.protocol.rate,
             self.metadata.rate,

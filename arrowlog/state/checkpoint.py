@@ -1,8 +1,8 @@
-"""Write checkpoints: the state of one version, so that nobody has to replay what came before.
+"""Writes JSON checkpoints and the `_last_checkpoint` pointer.
 
-A checkpoint appears whole or not at all, and one that is there already is left alone unless it is
-damaged: two writers that make the same one do no harm. The pointer is written last and is never
-moved back; nothing depends on it.
+A checkpoint appears completely or not at all. One that exists is left alone unless it is damaged,
+so two writers of the same checkpoint do no harm. The pointer is written last and never moves back;
+correctness does not depend on it.
 """
 
 from __future__ import annotations
@@ -24,20 +24,25 @@ from arrowlog.log.texts import add_objects
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from concurrent.futures import Future
 
     from arrowlog.config import Config
     from arrowlog.log.store import Store
     from arrowlog.state.snapshot import State
 
-_ROWS = 1 << 15  # adds that are turned into text at a time
-_ADD_BYTES = 1 << 8  # an add has at least so many, nearly always
-_PARTS_MAX = 10_000  # their numbers have five digits
-_READABLE = 512 << 20  # what a reader with the usual settings unpacks at most
+# Adds that are encoded as JSON at a time.
+_BATCH_ROWS_MAX = 1 << 15
+# JSON of an add is nearly always at least this long: so many adds of this size fill a file.
+_ADD_BYTES_MIN = 1 << 8
+# Part numbers have five digits.
+_PARTS_MAX = 10_000
+# What readers with default settings decompress at most (`maxDecompressedBytes`).
+_DEFAULT_DECOMPRESSED_BYTES_MAX = 512 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointResult:
-    """What was written: `names` in the log folder; none if the checkpoint was there already."""
+    """What was written: `names` in the log folder, empty if the checkpoint existed already."""
 
     version: int
     num_files: int
@@ -48,7 +53,7 @@ class CheckpointResult:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """Files of one form of a checkpoint."""
+    """The files of one form of a checkpoint, and their size and checksum."""
 
     names: tuple[str, ...]
     size_bytes: int
@@ -56,16 +61,17 @@ class Written:
 
 
 def json_name(version: int) -> str:
-    """The name a JSON checkpoint is written under."""
+    """Return the file name of a JSON checkpoint."""
     return f"{version:020d}.checkpoint.json"
 
 
 def write_json(
     store: Store, state: State, config: Config, now_ms: int, new_id: str, *, broken: bool = False
 ) -> Written:
-    """Write the JSON form: one object, or parts and a manifest if it is too large for a file.
+    """Write a JSON checkpoint: one object, or parts and a manifest if it exceeds a file's limit.
 
-    With `broken`, a damaged one is there, and is replaced.
+    With `broken`, a damaged checkpoint is replaced. Raises `StoreUnavailable` if it is unknown
+    whether the file was written.
     """
     codec = config.compression_codec if config.checkpoint_compression_enabled else "none"
     level = config.compression_gzip_level
@@ -74,10 +80,10 @@ def write_json(
     packing = Packing(codec, level)
     packing.write(opening(state.version, state.protocol, state.metadata, beside))
     first = True
-    for text in _texts(state, _rows(state, config)):
-        packing.write(text if first else b"," + text)
+    for batch in _encode_adds(state, _batch_rows(state, config)):
+        packing.write(batch if first else b"," + batch)
         first = False
-        if _full(packing, config):
+        if _is_full(packing, config):
             return _write_parts(store, state, config, now_ms, new_id, broken=broken)
     packing.write(b"]")
     packing.write(closing(packing.sum))
@@ -89,7 +95,7 @@ def write_json(
 def _write_parts(
     store: Store, state: State, config: Config, now_ms: int, new_id: str, *, broken: bool
 ) -> Written:
-    """JSON lines in parts of the allowed size, then the manifest that makes them a checkpoint."""
+    """Write parts of JSON lines, then the manifest that makes them a checkpoint."""
     codec = config.compression_codec if config.checkpoint_compression_enabled else "none"
     short = new_id.replace("-", "")[:12]
     parts: dict[str, str] = {}
@@ -106,9 +112,9 @@ def _write_parts(
         store.replace(f"{LOG}/{part}", data)
         return len(data)
 
-    for lines in _texts(state, _rows(state, config), lines=True):
+    for lines in _encode_adds(state, _batch_rows(state, config), lines=True):
         packing.write(lines)
-        if _full(packing, config):
+        if _is_full(packing, config):
             size += finish(packing)
             packing = Packing(codec, config.compression_gzip_level)
     if packing.plain_size:
@@ -120,63 +126,72 @@ def _write_parts(
     return Written((name, *parts), size + len(data), checksum(data))
 
 
-def _rows(state: State, config: Config) -> int:
-    """How many adds are written at a time: a part can be cut between them, and has a number."""
-    few = min(_ROWS, config.checkpoint_max_file_size // _ADD_BYTES)
-    return max(few, int(state.adds.num_rows) // _PARTS_MAX + 1)
+def _batch_rows(state: State, config: Config) -> int:
+    """Return how many adds are encoded at a time.
+
+    Parts can end only between batches, so a batch should not exceed a file's limit; and there must
+    not be more batches than part numbers.
+    """
+    per_file = min(_BATCH_ROWS_MAX, config.checkpoint_max_file_size // _ADD_BYTES_MIN)
+    return max(per_file, int(state.adds.num_rows) // _PARTS_MAX + 1)
 
 
-def _full(packing: Packing, config: Config) -> bool:
-    """Whether a file is as large as it may be, on disk or in the memory of who reads it."""
-    room = min(config.max_decompressed_bytes, _READABLE) // 2
-    return packing.size > config.checkpoint_max_file_size or packing.plain_size > room
+def _is_full(packing: Packing, config: Config) -> bool:
+    """Whether a file has reached its limit, on disk or decompressed in a reader's memory."""
+    plain_max = min(config.max_decompressed_bytes, _DEFAULT_DECOMPRESSED_BYTES_MAX) // 2
+    return packing.size > config.checkpoint_max_file_size or packing.plain_size > plain_max
 
 
-def _texts(state: State, rows: int, *, lines: bool = False) -> Iterator[bytes]:
-    """The adds as JSON, some thousand at a time, made in threads while the last are packed."""
+def _encode_adds(state: State, batch_rows: int, *, lines: bool = False) -> Iterator[bytes]:
+    """Yield the adds as JSON in batches: comma-separated objects, or JSON lines.
+
+    Threads encode the next batches while the caller compresses the last one.
+    """
     adds = state.adds
-    starts = range(0, adds.num_rows, rows)
+    starts = range(0, adds.num_rows, batch_rows)
 
-    def make(start: int) -> bytes:
-        texts = add_objects(adds.slice(start, rows), path="path").to_pylist()
+    def encode(start: int) -> bytes:
+        texts = add_objects(adds.slice(start, batch_rows), path="path").to_pylist()
         if lines:
             return "".join(f'{{"add":{text}}}\n' for text in texts).encode()
         return ",".join(texts).encode()
 
     if len(starts) < 2:
-        yield from map(make, starts)
+        yield from map(encode, starts)
         return
     workers = os.cpu_count() or 1
     with ThreadPoolExecutor(workers) as pool:
-        ahead: deque[object] = deque()
-        rest = iter(starts)
-        for start in rest:
-            ahead.append(pool.submit(make, start))
-            if len(ahead) > workers:
-                yield ahead.popleft().result()  # type: ignore[attr-defined]
-        while ahead:
-            yield ahead.popleft().result()  # type: ignore[attr-defined]
+        pending: deque[Future[bytes]] = deque()
+        for start in starts:
+            pending.append(pool.submit(encode, start))
+            if len(pending) > workers:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
 
 
 def _put(store: Store, key: str, data: bytes, *, broken: bool) -> None:
-    """Make a checkpoint's file; what somebody else has put there in its place is as good."""
+    """Put a checkpoint's file; one that another writer put there first is as good.
+
+    Raises `StoreUnavailable` if the outcome is unknown and the file cannot be found.
+    """
     if broken:
         store.replace(key, data)
         return
     outcome = store.put_new(key, data)
     if outcome in (Outcome.DONE, Outcome.EXISTS):
         return
-    found = store.find_many([key])[0]
-    if found is None:
+    if store.find_many([key])[0] is None:
         raise StoreUnavailable(
-            f"{key} could not be written: the store's answer was lost.", next="Try again."
+            f"{key} could not be written: the put was not confirmed, and the file is not there.",
+            next="Try again.",
         )
 
 
 def write_pointer(
     store: Store, state: State, written: Written, form: str, parts: int | None, now_ms: int
 ) -> None:
-    """Point to a checkpoint, unless the pointer is further already."""
+    """Point `_last_checkpoint` to a checkpoint, unless it names a later one already."""
     key = f"{LOG}/{POINTER}"
     if read_pointer(store) >= state.version:
         return
@@ -190,12 +205,12 @@ def write_pointer(
         "parts": parts,
         "checksum": written.checksum,
     }
-    said = {name: value for name, value in fields.items() if value is not None}
-    store.replace(key, json.dumps(said, separators=(",", ":")).encode())
+    present = {name: value for name, value in fields.items() if value is not None}
+    store.replace(key, json.dumps(present, separators=(",", ":")).encode())
 
 
 def read_pointer(store: Store) -> int:
-    """The version the pointer speaks of; -1 if there is none, or nobody can tell."""
+    """Return the version that `_last_checkpoint` names; -1 if there is none or it is unreadable."""
     try:
         data = store.find_many([f"{LOG}/{POINTER}"])[0]
         version = -1 if data is None else json.loads(data)["version"]

@@ -1,8 +1,8 @@
-"""A copy of the last snapshot in a folder of this machine, so that the next process need not read.
+"""A disk cache of the newest snapshot of a table, for the next process on this machine.
 
-It is never trusted over the log: whoever recalls it must find that the log still has the very
-commit it ends with, and read what came after. A copy that is damaged, of another table or of
-another arrowlog is none; so is one that cannot be written.
+The copy is never trusted over the log (decision 15): the caller must find that the log still has
+the very commit that the copy ends with, and read what follows it. A copy that is damaged, of
+another table, or in another format is ignored; so is a failure to write one.
 """
 
 from __future__ import annotations
@@ -30,15 +30,22 @@ from arrowlog.state.snapshot import Report, Snapshot, State
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_MAGIC = b"arrowlog copy 2 "  # changes with the form of the copy or of what is decoded
-_HEAD = 64  # so that what follows is aligned for Arrow
-_PREFIXES = ("adds.", "files.")
+# To be changed with the format of the copy, or with what the decoder produces.
+_MAGIC = b"arrowlog copy 2 "
+# Magic, CRC-32 and length, padded so that the Arrow data behind it is aligned.
+_HEADER_BYTES = 64
+# One IPC file holds two tables: the decoded adds and the typed files.
+_TABLE_PREFIXES = ("adds.", "files.")
 _BROKEN = (OSError, ValueError, KeyError, TypeError, pa.ArrowException, msgspec.MsgspecError)
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A commit by which a log is known again: its name, and what the store said of it."""
+    """The last commit of a snapshot: its name, and the stat that identifies the object.
+
+    A log that still has this very object is the same log; a table that was dropped and created
+    again has another one. `stat` is None if it was not asked for.
+    """
 
     version: int
     name: str
@@ -47,15 +54,18 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A snapshot, the commit it ends with, and the tag of the log's folder when it was listed."""
+    """A saved snapshot, its last commit, and the log folder's tag from before it was listed.
+
+    `folder` is None if the tag is unknown or not conclusive.
+    """
 
     snapshot: Snapshot
     mark: Mark
     folder: str | None
 
 
-class _Said(msgspec.Struct):
-    """What stands beside the columns."""
+class _Header(msgspec.Struct):
+    """The state besides its columns, as JSON in the metadata of the Arrow schema."""
 
     root: str
     version: int
@@ -72,25 +82,32 @@ class _Said(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """The copies in a folder, at most one of each table, none above `limit` bytes."""
+    """The copies in a folder: at most one per table, each of at most `limit` bytes."""
 
     folder: str
     limit: int
 
     def path(self, root: str, *, outside: bool) -> str:
-        """Where the copy of a table is."""
+        """Return the path of a table's copy.
+
+        `outside` is part of its name: a copy read with it may hold paths that are refused without.
+        """
         name = sha256(f"{root}\n{outside}".encode()).hexdigest()
         return os.path.join(self.folder, f"{name[:32]}.arrow")
 
     def save(self, root: str, copy: Copy, *, outside: bool) -> bool:
-        """Put a copy in the place of the one before; whether that could be done."""
+        """Replace the copy of a table; returns whether it was written.
+
+        Not written are snapshots that rest on a Parquet checkpoint, which opens as fast, and those
+        above the size limit.
+        """
         state, stat = copy.snapshot.state, copy.mark.stat
         if isinstance(state.source, Deferred) or stat is None:
-            return False  # what rests on a checkpoint is quickly read, and need not be whole here
+            return False
         adds, files = state.source, copy.snapshot.files
         if adds.nbytes + files.nbytes > self.limit:
             return False
-        said = _Said(
+        header = _Header(
             root,
             state.version,
             msgspec.Raw(msgspec.json.encode(protocol_fields(state.protocol))),
@@ -104,16 +121,16 @@ class Copies:
             copy.folder,
         )
         try:
-            _write(self.path(root, outside=outside), _packed(adds, files, said))
+            _write(self.path(root, outside=outside), _encode(adds, files, header))
         except OSError:
             return False
         return True
 
     def recall(self, root: str, *, outside: bool) -> Copy | None:
-        """The copy of a table, if there is one that is whole."""
+        """Return the copy of a table; None if there is none, or it is damaged or not usable."""
         try:
             buffer = pa.memory_map(self.path(root, outside=outside)).read_buffer()
-            return _read(buffer, root)
+            return _decode(buffer, root)
         except (*_BROKEN, LogCorrupt):
             return None
 
@@ -123,65 +140,71 @@ class Copies:
             os.unlink(self.path(root, outside=outside))
 
 
-def _packed(adds: pa.Table, files: pa.Table, said: _Said) -> pa.Buffer:
-    """The columns in one piece each, as they will be mapped."""
-    both: Mapping[str, pa.Table] = dict(zip(_PREFIXES, (adds, files), strict=True))
+def _encode(adds: pa.Table, files: pa.Table, header: _Header) -> pa.Buffer:
+    """Encode both tables as an Arrow IPC file, each column in one chunk, ready to be mapped."""
+    tables: Mapping[str, pa.Table] = dict(zip(_TABLE_PREFIXES, (adds, files), strict=True))
     columns: dict[str, Any] = {
-        prefix + name: table[name] for prefix, table in both.items() for name in table.column_names
+        prefix + name: table[name]
+        for prefix, table in tables.items()
+        for name in table.column_names
     }
-    whole = pa.table(columns).combine_chunks()
+    combined = pa.table(columns).combine_chunks()
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, whole.schema.with_metadata({"said": _json(said)})) as out:
-        out.write_table(whole)
+    with pa.ipc.new_file(
+        sink, combined.schema.with_metadata({"said": msgspec.json.encode(header)})
+    ) as out:
+        out.write_table(combined)
     return sink.getvalue()
 
 
-def _json(said: _Said) -> bytes:
-    return msgspec.json.encode(said)
-
-
 def _write(path: str, body: pa.Buffer) -> None:
-    """Beside its place, then into it; nobody else may read it, for nobody else may read the log."""
+    """Write to a temporary file, then rename it into place.
+
+    Only the owner may read it: access to the log itself may be restricted.
+    """
     os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-    head = _MAGIC + f"{crc32(body):08x} {len(body):020d}\n".encode()
-    draft = f"{path}.{uuid4().hex}.tmp"
+    prefix = _MAGIC + f"{crc32(body):08x} {len(body):020d}\n".encode()
+    temporary = f"{path}.{uuid4().hex}.tmp"
     try:
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
-            out.write(head.ljust(_HEAD))
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+            out.write(prefix.ljust(_HEADER_BYTES))
             out.write(body)
-        os.replace(draft, path)
+        os.replace(temporary, path)
     except OSError:
         with suppress(OSError):
-            os.unlink(draft)
+            os.unlink(temporary)
         raise
 
 
-def _read(buffer: pa.Buffer, root: str) -> Copy | None:
-    body = buffer.slice(_HEAD)
-    head = _MAGIC + f"{crc32(body):08x} {len(body):020d}\n".encode()
-    if bytes(buffer.slice(0, _HEAD)) != head.ljust(_HEAD):
+def _decode(buffer: pa.Buffer, root: str) -> Copy | None:
+    """Decode a copy; None if its checksum is wrong or it belongs to another table."""
+    body = buffer.slice(_HEADER_BYTES)
+    prefix = _MAGIC + f"{crc32(body):08x} {len(body):020d}\n".encode()
+    if bytes(buffer.slice(0, _HEADER_BYTES)) != prefix.ljust(_HEADER_BYTES):
         return None
-    whole = pa.ipc.open_file(body).read_all()
-    said = msgspec.json.decode(whole.schema.metadata[b"said"], type=_Said)
-    if said.root != root:
+    combined = pa.ipc.open_file(body).read_all()
+    header = msgspec.json.decode(combined.schema.metadata[b"said"], type=_Header)
+    if header.root != root:
         return None
-    adds, files = (
-        whole.select([name for name in whole.column_names if name.startswith(prefix)])
-        .rename_columns([n[len(prefix) :] for n in whole.column_names if n.startswith(prefix)])
-        .replace_schema_metadata()
-        for prefix in _PREFIXES
-    )
-    protocol, metadata = read_protocol(said.protocol), read_metadata(said.metaData)
+    adds, files = (_select_prefixed(combined, prefix) for prefix in _TABLE_PREFIXES)
+    protocol, metadata = read_protocol(header.protocol), read_metadata(header.metaData)
     check_readable(protocol, root)
     state = State(
-        said.version,
+        header.version,
         protocol,
         metadata,
-        schema_of(metadata, said.version),
+        schema_of(metadata, header.version),
         adds,
-        said.timestamp,
-        said.txns,
-        RecentCommits(said.recent[0], tuple(said.recent[1])),
+        header.timestamp,
+        header.txns,
+        RecentCommits(header.recent[0], tuple(header.recent[1])),
     )
-    mark = Mark(said.version, said.name, Stat(said.size, -1, said.tag))
-    return Copy(Snapshot(state, Report(said.version, "copy"), files), mark, said.folder)
+    mark = Mark(header.version, header.name, Stat(header.size, -1, header.tag))
+    return Copy(Snapshot(state, Report(header.version, "copy"), files), mark, header.folder)
+
+
+def _select_prefixed(table: pa.Table, prefix: str) -> pa.Table:
+    """Return the columns whose names begin with a prefix, without the prefix."""
+    names = [name for name in table.column_names if name.startswith(prefix)]
+    selected = table.select(names).rename_columns([name[len(prefix) :] for name in names])
+    return selected.replace_schema_metadata()

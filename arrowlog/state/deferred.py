@@ -1,8 +1,9 @@
-"""The live files of a state that begins with a Parquet checkpoint: read when needed, as needed.
+"""The live files of a state that starts from a Parquet checkpoint, read on demand.
 
-The files are the rows of the checkpoint whose keys no later commit touched, in the order they are
-stored in, and after them the live adds of the commits. If the checkpoint turns out to be damaged,
-the state is loaded another way, and a warning says so; rows that somebody saw keep their order.
+The live files are the checkpoint's rows whose keys no later commit touched, in stored order,
+followed by the live adds of those commits (the tail). If the checkpoint turns out to be damaged,
+the adds are loaded without it and a warning is issued; the order of rows that were already handed
+out does not change.
 """
 
 from __future__ import annotations
@@ -25,66 +26,72 @@ if TYPE_CHECKING:
 
     from arrowlog.state.parts import Parts
 
+# Restrictions to some row groups that are kept in memory: how many, and up to how many rows each.
 _PICKS_MAX = 8
-PICK_ROWS = 1 << 17  # parts of a checkpoint up to this are kept in memory, a few of them
+PICK_ROWS = 1 << 17
 NOTHING = pa.table({"key": pa.nulls(0, pa.string())})
 
 
 class Rows:
-    """Rows of a checkpoint: all of them, or those of some groups. What was read is kept."""
+    """The rows of a checkpoint, or of some of its row groups. Columns are kept once read."""
 
     def __init__(
         self, parts: Parts, schema: pa.Schema, groups: Sequence[int] | None, *, outside: bool
     ) -> None:
-        """Nothing is read yet."""
+        """Read nothing yet."""
         self.parts = parts
         self.schema = schema
         self.outside = outside
         self.groups = groups
         sizes = parts.manifest.index["rows"]
-        chosen = sizes if groups is None else sizes.take(_numbers(groups))
+        chosen = sizes if groups is None else sizes.take(_to_int64(groups))
         self.count = int(pc.sum(chosen).as_py() or 0)
-        self._found: dict[str, pa.ChunkedArray] = {}
+        self._columns: dict[str, pa.ChunkedArray] = {}
         self._picks: dict[tuple[int, ...], Rows] = {}
 
     def table(self, names: Iterable[str]) -> pa.Table:
-        """Columns of the rows, `path` among them; those that are not stored are left out."""
+        """Read columns, always including `path`; columns that are not stored are left out.
+
+        Raises `LogCorrupt` if the rows are damaged, not as many as the manifest says, or have a
+        path that is null or leads out of the table.
+        """
         stored = self.parts.manifest.columns
         wanted = [name for name in dict.fromkeys(("path", *names)) if name in stored]
-        missing = [name for name in wanted if name not in self._found]
+        missing = [name for name in wanted if name not in self._columns]
         if missing:
             read = self.parts.read(self.groups, missing)
             if read.num_rows != self.count:
-                what = f"the checkpoint has {read.num_rows} rows where {self.count} should be."
+                what = f"the checkpoint has {read.num_rows} rows instead of {self.count}."
                 raise LogCorrupt(what, version=self.parts.manifest.version)
             if "path" in missing:
-                self._check(read["path"])
-            self._found |= {name: read[name] for name in missing}
-        return pa.table({name: self._found[name] for name in wanted})
+                self._check_keys(read["path"])
+            self._columns |= {name: read[name] for name in missing}
+        return pa.table({name: self._columns[name] for name in wanted})
 
     def only(self, groups: tuple[int, ...]) -> Rows:
-        """The rows of some groups. The last few are kept, with what was read of them."""
-        found = self._picks.get(groups)
-        if found is None:
-            found = Rows(self.parts, self.schema, groups, outside=self.outside)
-            if found.count <= PICK_ROWS:
-                keep_last(self._picks, groups, found)
-        return found
+        """Return the rows of some row groups. The last few results are kept, columns included."""
+        rows = self._picks.get(groups)
+        if rows is None:
+            rows = Rows(self.parts, self.schema, groups, outside=self.outside)
+            if rows.count <= PICK_ROWS:
+                keep_last(self._picks, groups, rows)
+        return rows
 
-    def _check(self, keys: pa.ChunkedArray) -> None:
+    def _check_keys(self, keys: pa.ChunkedArray) -> None:
         if keys.null_count or (not self.outside and outside_of(keys) is not None):
-            what = "the checkpoint has a path that is none, or leads out of the table."
+            what = "the checkpoint has a path that is null or leads out of the table."
             raise LogCorrupt(what, version=self.parts.manifest.version)
 
 
 def keep_last(kept: dict[Any, Any], key: object, value: object) -> None:
-    """Keep a value, and forget the one that is kept longest if there are many."""
+    """Insert a value, evicting the oldest entries so that at most `_PICKS_MAX` remain."""
     while len(kept) >= _PICKS_MAX:
         kept.pop(next(iter(kept)), None)
     kept[key] = value
 
 
-def _numbers(groups: Sequence[int]) -> pa.Array:
+def _to_int64(groups: Sequence[int]) -> pa.Array:
+    """Convert without `pa.array`, which imports pandas when it is given a list."""
     from array import array
 
     data = array("q", groups)
@@ -92,10 +99,11 @@ def _numbers(groups: Sequence[int]) -> pa.Array:
 
 
 class Deferred:
-    """The adds of a state, not read yet.
+    """The live files of a state, in a checkpoint that is not read yet.
 
-    `tail` holds the live adds after the checkpoint, `touched` the keys of all files that commits
-    after it say anything about. `again` loads all live adds of a version without this checkpoint.
+    `tail` holds the live adds of the commits after the checkpoint, `touched` the keys of all files
+    that those commits add or remove. `again` loads all live adds of a version without this
+    checkpoint, for the case that it is damaged.
     """
 
     def __init__(
@@ -107,21 +115,21 @@ class Deferred:
         touched: pa.ChunkedArray | None = None,
         notes: list[str] | None = None,
     ) -> None:
-        """Nothing is read yet. `notes` are shared: what went wrong on the way."""
+        """Read nothing yet. `notes` collects warnings, shared with all states derived from this."""
         self.rows = rows
         self.version = version
         self.tail = tail
         self.touched = touched
         self.notes: list[str] = [] if notes is None else notes
         self._again = again
-        self._mask: pa.ChunkedArray | None = None
-        self._keys: pa.ChunkedArray | None = None
-        self._whole: pa.Table | None = None  # all of it, once somebody needed all of it
+        self._live_mask: pa.ChunkedArray | None = None  # of the checkpoint's rows; None: all live
+        self._keys: pa.ChunkedArray | None = None  # of its live rows, once they were handed out
+        self._adds: pa.Table | None = None  # all live adds, once all of them were needed
         self._groups: Groups | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled as what it stands for: a store may be out of reach where it goes."""
-        return _as_it_is, (self.adds(),)
+        """Pickle as the live adds: the receiver may not be able to reach the store."""
+        return _identity, (self.adds(),)
 
     @property
     def checkpoint(self) -> int:
@@ -130,176 +138,190 @@ class Deferred:
 
     @property
     def loaded(self) -> bool:
-        """Whether all of it is in memory as adds."""
-        return self._whole is not None
+        """Whether all live adds are in memory."""
+        return self._adds is not None
 
     @property
     def num_files(self) -> int:
-        """How many files are live; needs no more than their keys."""
-        if self._whole is not None:
-            return int(self._whole.num_rows)
+        """The number of live files. Reads the keys if later commits touched any file."""
+        if self._adds is not None:
+            return int(self._adds.num_rows)
         if self.touched is None:
             return self.rows.count + int(self.tail.num_rows)
-        found = self.stored(())
-        return self.num_files if found is None else int(found.num_rows + self.tail.num_rows)
+        rows = self.stored(())
+        if rows is None:  # damaged: all adds are loaded now, so this recurses once
+            return self.num_files
+        return int(rows.num_rows + self.tail.num_rows)
 
     @property
     def groups(self) -> Groups:
-        """What holds for whole row groups, to prune by."""
+        """The statistics of the checkpoint's row groups, for data skipping."""
         if self._groups is None:
             manifest = self.rows.parts.manifest
-            known = Columns(NOTHING, self.rows.schema, manifest.metadata.partition_columns)
-            self._groups = Groups(manifest.index, known.schema)
+            # `Columns` adds partition columns that the schema lacks.
+            typed = Columns(NOTHING, self.rows.schema, manifest.metadata.partition_columns)
+            self._groups = Groups(manifest.index, typed.schema)
         return self._groups
 
     def fits(self, schema: pa.Schema, partition_columns: Sequence[str]) -> bool:
-        """Whether what is typed in the checkpoint is typed by this schema."""
-        known = self.rows.parts.manifest.metadata.partition_columns
-        return tuple(partition_columns) == known and self.rows.schema.equals(schema)
+        """Whether the checkpoint's typed columns follow this schema and partitioning."""
+        stored = self.rows.parts.manifest.metadata.partition_columns
+        return tuple(partition_columns) == stored and self.rows.schema.equals(schema)
 
     def stored(self, names: Iterable[str]) -> pa.Table | None:
-        """Columns of the rows in the checkpoint that are still live; None if it is damaged."""
-        if self._keys is None and self._whole is not None:
+        """Read columns of the checkpoint's rows that are still live, `path` included.
+
+        Returns None if the checkpoint is damaged; all adds are in memory then.
+        """
+        if self._keys is None and self._adds is not None:
             return None
         try:
-            found = self.rows.table(names)
+            rows = self.rows.table(names)
         except LogCorrupt as error:
             self._fall_back(error)
             return None
         if self._keys is None and self.touched is not None:
-            gone = pc.is_in(found["path"], value_set=self.touched.combine_chunks())
-            self._mask = pc.invert(gone) if pc.any(gone).as_py() else None
-        found = found if self._mask is None else found.filter(self._mask)
+            dead = pc.is_in(rows["path"], value_set=self.touched.combine_chunks())
+            self._live_mask = pc.invert(dead) if pc.any(dead).as_py() else None
+        rows = rows if self._live_mask is None else rows.filter(self._live_mask)
         if self._keys is None:
-            self._keys = found["path"]
-        return found
+            self._keys = rows["path"]
+        return rows
 
     def adds(self) -> pa.Table:
-        """All of it, as decoded adds."""
-        if self._whole is None:
-            found = self.stored(self.rows.parts.manifest.columns)
-            if found is not None:
-                base = unpack(found, self.rows.parts.manifest.recipe)
-                self._whole = pa.concat_tables([base, self.tail], promote_options="default")
-        assert self._whole is not None
-        return self._whole
+        """Return all live adds, as the log decoder would."""
+        if self._adds is None:
+            rows = self.stored(self.rows.parts.manifest.columns)
+            if rows is not None:
+                base = unpack(rows, self.rows.parts.manifest.recipe)
+                self._adds = pa.concat_tables([base, self.tail], promote_options="default")
+        assert self._adds is not None
+        return self._adds
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """One column of the adds, as far as it takes no other."""
+        """Return one column of the adds; reads only the stored column that it is made of."""
         recipe = self.rows.parts.manifest.recipe
-        found = None if self._whole is not None else self.stored([recipe.needs(name)])
-        if found is None:
+        rows = None if self._adds is not None else self.stored([recipe.needs(name)])
+        if rows is None:
             return self.adds()[name]
         source, form = recipe.rebuilt.get(name, (recipe.needs(name), "as it is"))
         tail = self.tail[name] if name in self.tail.column_names else None
-        if source not in found.column_names:
+        if source not in rows.column_names:
             kind = pa.string() if tail is None else tail.type
-            base = pa.chunked_array([pa.nulls(found.num_rows, kind)])
+            base = pa.chunked_array([pa.nulls(rows.num_rows, kind)])
         else:
-            base = render(found[source], form)
+            base = render(rows[source], form)
         more = [pa.nulls(self.tail.num_rows, base.type)] if tail is None else tail.chunks
         return pa.chunked_array([*base.chunks, *more], base.type)
 
     def files(
         self, schema: pa.Schema, partition_columns: Sequence[str], mask: pa.Array | None = None
     ) -> pa.Table:
-        """The table of live files, or of some of them, straight from what is typed."""
-        known = self.rows.parts.manifest
-        wanted = {*ADD, *known.recipe.typed} - {*FLAT_FIELDS, "numRecords"}
-        found = self.stored([name for name in known.columns if name in wanted])
-        if found is None:
+        """Return the typed table of live files, or of those in `mask`, from the typed columns."""
+        manifest = self.rows.parts.manifest
+        wanted = {*ADD, *manifest.recipe.typed} - {*FLAT_FIELDS, "numRecords"}
+        rows = self.stored([name for name in manifest.columns if name in wanted])
+        if rows is None:
             chosen = self.adds() if mask is None else self.adds().filter(mask)
             return files_table(chosen, schema, partition_columns)
         tail = self.tail
         if mask is not None:
-            tail = tail.filter(mask.slice(found.num_rows))
-            found = found.filter(mask.slice(0, found.num_rows))
-        base = stored_files(found, schema, partition_columns)
+            tail = tail.filter(mask.slice(rows.num_rows))
+            rows = rows.filter(mask.slice(0, rows.num_rows))
+        base = stored_files(rows, schema, partition_columns)
         if not tail.num_rows:
             return base
         more = files_table(tail, schema, partition_columns)
         return pa.concat_tables([base, more], promote_options="default")
 
     def only(self, groups: Sequence[int]) -> Deferred:
-        """The same without the rows of other groups."""
+        """Return the files restricted to some row groups; the tail stays."""
         rows = self.rows.only(tuple(groups))
         return Deferred(rows, self.version, self._again, self.tail, self.touched, self.notes)
 
     def after(self, version: int, kept: Any, fresh: pa.Table, touched: pa.ChunkedArray) -> Deferred:
-        """What is live some commits later: which of the tail stays, what is new, and any keys."""
-        stay = self.tail if kept is None else self.tail.filter(kept)
-        tail = pa.concat_tables([stay, fresh], promote_options="default")
-        known = touched.chunks if self.touched is None else [*self.touched.chunks, *touched.chunks]
-        every = pa.chunked_array(known, pa.string())
-        every = every if len(every) else None
-        return Deferred(self.rows, version, self._again, tail, every, self.notes)
+        """Return the live files after further commits.
+
+        `kept` masks the rows of the tail that are still live (None: all), `fresh` are new live
+        adds, `touched` the keys of all files that the commits add or remove.
+        """
+        still_live = self.tail if kept is None else self.tail.filter(kept)
+        tail = pa.concat_tables([still_live, fresh], promote_options="default")
+        before = [] if self.touched is None else self.touched.chunks
+        keys = pa.chunked_array([*before, *touched.chunks], pa.string())
+        all_touched = keys if len(keys) else None
+        return Deferred(self.rows, version, self._again, tail, all_touched, self.notes)
 
     def untouched(self, keys: pa.ChunkedArray) -> pa.Array | None:
-        """Which of the files stay when these are touched; None for all."""
-        gone = pc.is_in(self.column("key"), value_set=keys.combine_chunks()).combine_chunks()
-        return pc.invert(gone) if gone.true_count else None
+        """Return a mask of the live files that are not among `keys`; None if none is."""
+        hit = pc.is_in(self.column("key"), value_set=keys.combine_chunks()).combine_chunks()
+        return pc.invert(hit) if hit.true_count else None
 
     def _fall_back(self, error: LogCorrupt) -> None:
-        """Load the state another way, in the order that was seen if any was."""
+        """Load the adds without the checkpoint, keeping the order of rows already handed out."""
         note = f"checkpoint {self.checkpoint} was not used: {error}"
         if note not in self.notes:
             self.notes.append(note)
             root = self.rows.parts.store.root
             warnings.warn(f"{root}: {note}", ArrowlogWarning, stacklevel=2)
-        whole = self._again(self.version)
+        adds = self._again(self.version)
         if self._keys is not None:
             tail = self.tail["key"].chunks
-            wanted = pa.chunked_array([*self._keys.chunks, *tail], pa.string())
-            places = pc.index_in(wanted, value_set=whole["key"].combine_chunks())
-            if places.null_count:
-                what = "the checkpoint has files that the log does not have."
+            order = pa.chunked_array([*self._keys.chunks, *tail], pa.string())
+            rows = pc.index_in(order, value_set=adds["key"].combine_chunks())
+            if rows.null_count:
+                what = "the checkpoint has files that are not live by a replay of the commits."
                 raise LogCorrupt(what, version=self.checkpoint) from error
-            whole = whole.take(places)
-        self._whole, self._keys = whole, None
+            adds = adds.take(rows)
+        self._adds, self._keys = adds, None
 
 
-def _as_it_is(adds: pa.Table) -> pa.Table:
+def _identity(adds: pa.Table) -> pa.Table:
     return adds
 
 
 class DeferredColumns(Columns):
-    """Typed columns of deferred files: those of the checkpoint as they are stored."""
+    """Typed columns of a checkpoint's live files and its tail.
+
+    The checkpoint stores them typed, so only the tail is cast from text.
+    """
 
     def __init__(
         self, source: Deferred, schema: pa.Schema, partition_columns: Sequence[str]
     ) -> None:
-        """Nothing is read yet."""
+        """Read nothing yet."""
         super().__init__(source.tail, schema, partition_columns)
         self._source = source
         self._tail = Columns(source.tail, schema, partition_columns)
-        self._plain: Columns | None = None
+        self._fallback: Columns | None = None  # of all adds, if the checkpoint is damaged
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled as columns of what the files are."""
+        """Pickle as columns of the live adds, as `Deferred` does."""
         return Columns, (self._source.adds(), self.schema, self.partition_columns)
 
     @property
     def num_rows(self) -> int:
-        """How many files there are."""
+        """The number of live files."""
         return self._source.num_files
 
     def prepare(self, names: Iterable[str]) -> None:
-        """Read several columns in one go."""
+        """Read the statistics of several columns in one pass."""
         wanted = list(names)
-        self._source.stored([stored for name in wanted for stored in self._stored(name)])
+        self._source.stored([column for name in wanted for column in self._stored_names(name)])
         self._tail.prepare(wanted)
 
-    def _stored(self, name: str) -> list[str]:
+    def _stored_names(self, name: str) -> list[str]:
+        """Return the checkpoint's columns that hold the statistics of a table column."""
         if name in self.partition_columns:
             return [f"partition.{name}", f"unreadable.{name}"]
         return [f"min.{name}", f"max.{name}", f"null_count.{name}", "num_records"]
 
     def _make(self, what: str, name: str) -> pa.ChunkedArray:
-        found = self._source.stored(self._stored(name) if name else ["num_records"])
-        if found is None:
-            if self._plain is None:
+        rows = self._source.stored(self._stored_names(name) if name else ["num_records"])
+        if rows is None:
+            if self._fallback is None:
                 adds = self._source.adds()
-                self._plain = Columns(adds, self.schema, self.partition_columns)
-            return pa.chunked_array([self._plain.typed(what, name)])
-        base = stored_values(found, what, name, self.schema)
+                self._fallback = Columns(adds, self.schema, self.partition_columns)
+            return pa.chunked_array([self._fallback.typed(what, name)])
+        base = stored_values(rows, what, name, self.schema)
         return pa.chunked_array([*base.chunks, self._tail.typed(what, name)], base.type)

@@ -1,4 +1,4 @@
-"""The live files as one Arrow table, typed by the table's schema: what a user looks at."""
+"""The live files as typed Arrow columns: `Snapshot.files`, and the statistics for data skipping."""
 
 from __future__ import annotations
 
@@ -18,20 +18,30 @@ from arrowlog.state.typed import cast_text, has_bounds, partition_values
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
-    Column = Callable[[], pa.ChunkedArray]
+    # A column that is computed when called.
+    LazyColumn = Callable[[], pa.ChunkedArray]
 
 _RENAMED = {"size": "size_bytes"}
-_FIRST = ("path", "partitionValues", "size", "modificationTime", "dataChange", "numRecords")
-_BOUNDS = ("minValues", "maxValues")
-_PREFIXES = ("partition", "min", "max", "null_count")
+# Add fields that `_build` places by hand; the others follow in the order of `ADD`.
+_LEADING_FIELDS = (
+    "path",
+    "partitionValues",
+    "size",
+    "modificationTime",
+    "dataChange",
+    "numRecords",
+)
+_BOUND_FIELDS = ("minValues", "maxValues")
+_STATS_PREFIXES = ("partition", "min", "max", "null_count")
 _MILLIS = pa.timestamp("ms", "UTC")
 _TAGS = pa.map_(pa.string(), pa.string())
 _LIST = pa.list_(pa.string())
-_THREADED_ROWS = 20_000
+# Below this many rows, starting threads costs more than computing the columns one by one.
+_THREADED_ROWS_MIN = 20_000
 
 
 def snake(name: str) -> str:
-    """The name of an add field in the table of files.
+    """Return the column name of an add field in the table of files.
 
     >>> snake("footerStartOffset"), snake("size")
     ('footer_start_offset', 'size_bytes')
@@ -47,31 +57,32 @@ def files_table(
     partition_columns: Sequence[str],
     names: Collection[str] | None = None,
 ) -> pa.Table:
-    """One row a file: path, typed partition values and statistics, and every other add field.
+    """Return the typed table of files, one row per add, in their order.
 
-    With `names`, only those columns, and nothing is looked up or typed for others.
+    Columns: path, typed partition values and statistics, and every other add field. Text that is
+    not a value of its column's type becomes null. With `names`, only those columns are computed.
     """
     keys = [*schema.names, *partition_columns]
     if names is None:
-        return _files(_View(flatten(adds, keys)), schema, partition_columns)
-    keys = [key for key in keys if any(f"{prefix}.{key}" in names for prefix in _PREFIXES)]
-    looked_up = bool(keys) or "num_records" in names
-    view = _View(flatten(adds, keys) if looked_up else adds)
-    return _files(view, schema, partition_columns, names)
+        return _build(_AddView(flatten(adds, keys)), schema, partition_columns)
+    keys = [key for key in keys if any(f"{prefix}.{key}" in names for prefix in _STATS_PREFIXES)]
+    needs_maps = bool(keys) or "num_records" in names
+    view = _AddView(flatten(adds, keys) if needs_maps else adds)
+    return _build(view, schema, partition_columns, names)
 
 
 def stored_files(stored: pa.Table, schema: pa.Schema, partition_columns: Sequence[str]) -> pa.Table:
-    """The same from the rows of a checkpoint, in which partition values and bounds are typed."""
-    return _files(_Stored(stored), schema, partition_columns)
+    """Return the typed table of files from the rows of a checkpoint, which are mostly typed."""
+    return _build(_StoredView(stored), schema, partition_columns)
 
 
-def _files(
-    view: _View,
+def _build(
+    view: _AddView,
     schema: pa.Schema,
     partition_columns: Sequence[str],
     names: Collection[str] | None = None,
 ) -> pa.Table:
-    columns: dict[str, Column] = {"path": lambda: view.text("path")}
+    columns: dict[str, LazyColumn] = {"path": lambda: view.text("path")}
     for name in partition_columns:
         columns[f"partition.{name}"] = view.partition(name, _type(schema, name))
     columns["size_bytes"] = lambda: view.number("size")
@@ -85,7 +96,7 @@ def _files(
     for item in bounded:
         columns[f"null_count.{item.name}"] = view.null_count(item.name)
     for name, kind in ADD.items():
-        if name not in _FIRST and name not in _BOUNDS:
+        if name not in _LEADING_FIELDS and name not in _BOUND_FIELDS:
             columns[snake(name)] = view.other(name, kind)
     if names is not None:
         columns = {name: column for name, column in columns.items() if name in names}
@@ -93,99 +104,107 @@ def _files(
 
 
 class Columns:
-    """The typed columns of the live files one by one, each made when first asked for.
+    """Typed statistics of the live files by column, each computed on first use.
 
-    For questions that need a few of them. Rows are in the order of the adds. `derived` is for
-    rooms above, to keep what they make of a column as long as the column itself is kept.
+    Rows are in the order of the adds. A null means unknown. `derived` caches what other packages
+    compute from a column, for as long as the column itself is cached.
     """
 
     def __init__(self, adds: pa.Table, schema: pa.Schema, partition_columns: Sequence[str]) -> None:
-        """Nothing is typed yet. A partition column that the schema does not have is text."""
-        unsaid = [name for name in partition_columns if schema.get_field_index(name) < 0]
-        for name in unsaid:
+        """Type nothing yet. A partition column that the schema lacks is text."""
+        undeclared = [name for name in partition_columns if schema.get_field_index(name) < 0]
+        for name in undeclared:
             schema = schema.append(pa.field(name, pa.string()))
         self._adds = adds
         self.schema = schema
         self.partition_columns = tuple(partition_columns)
         self.derived: dict[Any, Any] = {}
         self._typed: dict[tuple[str, str], pa.Array] = {}
-        self._views: dict[str, _View] = {}
+        self._views: dict[str, _AddView] = {}
 
     @property
     def num_rows(self) -> int:
-        """How many files there are."""
+        """The number of files."""
         return int(self._adds.num_rows)
 
     def prepare(self, names: Iterable[str]) -> None:
-        """Look up several columns in one pass over the adds; each by itself costs a pass."""
+        """Look up several columns in one pass over the adds; otherwise each costs its own pass."""
         missing = [name for name in names if name not in self._views]
         if missing:
-            view = _View(flatten(self._adds, missing))
+            view = _AddView(flatten(self._adds, missing))
             self._views.update(dict.fromkeys(missing, view))
 
     def low(self, name: str) -> pa.Array:
-        """The minimum of a column in each file; null is unknown."""
+        """Return the minimum of a column per file, as logged; null is unknown."""
         return self.typed("minValues", name)
 
     def high(self, name: str) -> pa.Array:
-        """The maximum of a column in each file; null is unknown."""
+        """Return the maximum of a column per file, as logged; null is unknown."""
         return self.typed("maxValues", name)
 
     def null_count(self, name: str) -> pa.Array:
-        """How many rows of each file have no value in a column; null is unknown."""
+        """Return the number of NULLs in a column per file; null is unknown."""
         return self.typed("nullCount", name)
 
     def partition(self, name: str) -> pa.Array:
-        """The partition value of each file."""
+        """Return the partition value per file; null is NULL, or unknown where `unreadable`."""
         return self.typed("partition", name)
 
     def unreadable(self, name: str) -> pa.Array:
-        """For which files nobody can tell what the partition value is."""
+        """Return which files have a partition value that is not of the column's type."""
         return self.typed("unreadable", name)
 
     def num_records(self) -> pa.Array:
-        """How many rows each file has; null is unknown."""
+        """Return the number of rows per file; null is unknown."""
         return self.typed("records", "")
 
     def followed(self, kept: pa.Array | pa.ChunkedArray | None, fresh: pa.Table) -> dict[Any, Any]:
-        """What is typed already, for the rows that stayed and some new ones behind them."""
+        """Return the columns typed so far, for the rows in `kept` followed by new adds.
+
+        `kept` masks the rows that are still live; None for all.
+        """
         new = Columns(fresh, self.schema, self.partition_columns)
         new.prepare({name for _, name in self._typed})
         mask = kept.combine_chunks() if isinstance(kept, pa.ChunkedArray) else kept
-        typed = dict(self._typed)
-        stay = {key: a if mask is None else a.filter(mask) for key, a in typed.items()}
-        return {key: pa.concat_arrays([a, new.typed(*key)]) for key, a in stay.items()}
+        typed = dict(self._typed)  # a copy: other threads may type further columns meanwhile
+        still_live = {key: a if mask is None else a.filter(mask) for key, a in typed.items()}
+        return {key: pa.concat_arrays([a, new.typed(*key)]) for key, a in still_live.items()}
 
     def adopt(self, typed: dict[Any, Any]) -> None:
-        """Take over typed columns from the snapshot before this one."""
+        """Take over typed columns that the previous snapshot computed with `followed`."""
         self._typed.update(typed)
 
     def typed(self, what: str, name: str) -> pa.Array:
-        """A column by the words it is kept under."""
-        found = self._typed.get((what, name))
-        if found is None:
-            made = self._make(what, name)
-            found = made.combine_chunks() if isinstance(made, pa.ChunkedArray) else made
-            self._typed[what, name] = found
-        return found
+        """Return a typed column by its cache key.
+
+        `what` is `minValues`, `maxValues`, `nullCount`, `partition`, `unreadable` or `records`.
+        """
+        values = self._typed.get((what, name))
+        if values is None:
+            computed = self._make(what, name)
+            values = (
+                computed.combine_chunks() if isinstance(computed, pa.ChunkedArray) else computed
+            )
+            self._typed[what, name] = values
+        return values
 
     def _make(self, what: str, name: str) -> pa.ChunkedArray:
         self.prepare([name])
         view = self._views[name]
-        if what == "unreadable":  # both come from one look at the texts
-            values, odd = view.partition_pair(name, _type(self.schema, name))
+        if what == "unreadable":  # one pass over the texts yields both
+            values, unreadable = view.partition_pair(name, _type(self.schema, name))
             self._typed["partition", name] = values.combine_chunks()
-            return odd
+            return unreadable
         return view.values(what, name, _type(self.schema, name))
 
 
 def stored_values(stored: pa.Table, what: str, name: str, schema: pa.Schema) -> pa.ChunkedArray:
-    """A typed column from the rows of a checkpoint."""
-    return _Stored(stored).values(what, name, _type(schema, name))
+    """Return a typed column of checkpoint rows; `what` as for `Columns.typed`."""
+    return _StoredView(stored).values(what, name, _type(schema, name))
 
 
-def _compute(columns: dict[str, Column], rows: int) -> dict[str, pa.ChunkedArray]:
-    if rows < _THREADED_ROWS:
+def _compute(columns: dict[str, LazyColumn], rows: int) -> dict[str, pa.ChunkedArray]:
+    if rows < _THREADED_ROWS_MIN:
         return {name: column() for name, column in columns.items()}
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         futures = {name: pool.submit(column) for name, column in columns.items()}
@@ -193,12 +212,17 @@ def _compute(columns: dict[str, Column], rows: int) -> dict[str, pa.ChunkedArray
 
 
 def _type(schema: pa.Schema, name: str) -> pa.DataType:
+    """Return the type of a column; text if the schema lacks it."""
     index = schema.get_field_index(name)
     return pa.string() if index < 0 else schema.field(index).type
 
 
-class _View:
-    """Columns of the decoded adds, made into what they mean when somebody takes them."""
+class _AddView:
+    """Decoded adds as typed columns.
+
+    Methods that return a `LazyColumn` defer the work, so that `_compute` can spread it over
+    threads.
+    """
 
     def __init__(self, adds: pa.Table) -> None:
         self.num_rows = adds.num_rows
@@ -206,14 +230,14 @@ class _View:
         self._names = set(adds.column_names)
         self._nulls: dict[pa.DataType, pa.ChunkedArray] = {}
 
-    def _absent(self, kind: pa.DataType) -> pa.ChunkedArray:
-        """A column of nulls; all of one type share their memory."""
+    def _all_null(self, kind: pa.DataType) -> pa.ChunkedArray:
+        """Return a column of nulls; all columns of one type share its memory."""
         if kind not in self._nulls:
             self._nulls[kind] = pa.chunked_array([pa.nulls(self._adds.num_rows, kind)], kind)
         return self._nulls[kind]
 
     def values(self, what: str, name: str, kind: pa.DataType) -> pa.ChunkedArray:
-        """A typed column by the words `Columns` keeps it under."""
+        """Return a typed column; `what` as for `Columns.typed`."""
         if what in ("partition", "unreadable"):
             return self.partition_pair(name, kind)[what == "unreadable"]
         if what == "nullCount":
@@ -221,18 +245,18 @@ class _View:
         return self.records() if what == "records" else self.bound(what, name, kind)()
 
     def text(self, name: str) -> pa.ChunkedArray:
-        return self._adds[name] if name in self._names else self._absent(pa.string())
+        return self._adds[name] if name in self._names else self._all_null(pa.string())
 
     def number(self, name: str) -> pa.ChunkedArray:
-        return self._adds[name] if name in self._names else self._absent(pa.int64())
+        return self._adds[name] if name in self._names else self._all_null(pa.int64())
 
     def flag(self, name: str, *, absent: bool) -> pa.ChunkedArray:
         if name not in self._names:
             return pa.chunked_array([flags(absent, self._adds.num_rows)])
         return pc.fill_null(self._adds[name], TRUE if absent else FALSE)
 
-    def _either(self, first: str, second: str) -> pa.ChunkedArray | None:
-        """Two columns of text, the first where it has a value."""
+    def _coalesce(self, first: str, second: str) -> pa.ChunkedArray | None:
+        """Return the first column, its nulls filled from the second; None if neither exists."""
         if first in self._names and second in self._names:
             return pc.coalesce(self._adds[first], self._adds[second])
         name = first if first in self._names else second
@@ -241,86 +265,91 @@ class _View:
     def records(self) -> pa.ChunkedArray:
         if "stats.numRecords" not in self._names:
             return self.number("numRecords")
-        inner = self._adds["stats.numRecords"]
-        return (
-            pc.coalesce(self._adds["numRecords"], inner) if "numRecords" in self._names else inner
-        )
+        from_stats = self._adds["stats.numRecords"]
+        if "numRecords" not in self._names:
+            return from_stats
+        return pc.coalesce(self._adds["numRecords"], from_stats)
 
-    def partition(self, name: str, kind: pa.DataType) -> Column:
+    def partition(self, name: str, kind: pa.DataType) -> LazyColumn:
         return lambda: self.partition_pair(name, kind)[0]
 
     def partition_pair(
         self, name: str, kind: pa.DataType
     ) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+        """Return the partition values, and which of them are unreadable."""
         column = f"partitionValues.{name}"
         if column not in self._names:
-            odd = pa.chunked_array([flags(False, self._adds.num_rows)])
-            return self._absent(kind), odd
+            none_unreadable = pa.chunked_array([flags(False, self._adds.num_rows)])
+            return self._all_null(kind), none_unreadable
         return partition_values(self._adds[column], kind)
 
-    def bound(self, source: str, name: str, kind: pa.DataType) -> Column:
-        text = self._either(f"{source}.{name}", f"stats.{source}.{name}")
+    def bound(self, source: str, name: str, kind: pa.DataType) -> LazyColumn:
+        """Return a bound; the maps `minValues` and `maxValues` win over `stats`."""
+        text = self._coalesce(f"{source}.{name}", f"stats.{source}.{name}")
         if text is None:
-            return lambda: self._absent(kind)
+            return lambda: self._all_null(kind)
         return lambda: cast_text(text, kind, upper=source == "maxValues")
 
-    def null_count(self, name: str) -> Column:
+    def null_count(self, name: str) -> LazyColumn:
         return lambda: self.number(f"stats.nullCount.{name}")
 
-    def other(self, name: str, kind: Kind) -> Column:
+    def other(self, name: str, kind: Kind) -> LazyColumn:
         if name == "hasFooterOffsets":
             return lambda: self.flag(name, absent=False)
         if kind is Kind.JSON:
-            shape = _TAGS if name == "tags" else _LIST
-            return lambda: self._json(name, shape)
+            target = _TAGS if name == "tags" else _LIST
+            return lambda: self._json(name, target)
         if name in self._names:
             return lambda: self._adds[name]
-        return lambda: self._absent(kind.type)
+        return lambda: self._all_null(kind.type)
 
     def _json(self, name: str, kind: pa.DataType) -> pa.ChunkedArray:
-        """Tags and lists: read each distinct text once."""
+        """Parse a column of JSON maps or lists; each distinct text is parsed once."""
         if name not in self._names or self._adds[name].null_count == self._adds.num_rows:
-            return self._absent(kind)
+            return self._all_null(kind)
         codes = self._adds[name].combine_chunks().dictionary_encode()
-        values = pa.array([_plain(text.as_py(), kind) for text in codes.dictionary], kind)
+        values = pa.array([_parse_json(text.as_py(), kind) for text in codes.dictionary], kind)
         return pa.chunked_array([values.take(codes.indices)], kind)
 
 
-class _Stored(_View):
-    """Columns of a checkpoint: what it has typed is taken as it is."""
+class _StoredView(_AddView):
+    """Rows of a Parquet checkpoint as typed columns: most are stored typed already."""
 
-    def _typed(self, name: str, kind: pa.DataType) -> pa.ChunkedArray:
-        return self._adds[name] if name in self._names else self._absent(kind)
+    def _stored(self, name: str, kind: pa.DataType) -> pa.ChunkedArray:
+        return self._adds[name] if name in self._names else self._all_null(kind)
 
     def records(self) -> pa.ChunkedArray:
-        return self._typed("num_records", pa.int64())
+        return self._stored("num_records", pa.int64())
 
     def partition_pair(
         self, name: str, kind: pa.DataType
     ) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
-        odd = self.flag(f"unreadable.{name}", absent=False)
-        return self._typed(f"partition.{name}", kind), odd
+        unreadable = self.flag(f"unreadable.{name}", absent=False)
+        return self._stored(f"partition.{name}", kind), unreadable
 
-    def bound(self, source: str, name: str, kind: pa.DataType) -> Column:
+    def bound(self, source: str, name: str, kind: pa.DataType) -> LazyColumn:
         side = "max" if source == "maxValues" else "min"
-        return lambda: self._typed(f"{side}.{name}", kind)
+        return lambda: self._stored(f"{side}.{name}", kind)
 
-    def null_count(self, name: str) -> Column:
-        return lambda: self._typed(f"null_count.{name}", pa.int64())
+    def null_count(self, name: str) -> LazyColumn:
+        return lambda: self._stored(f"null_count.{name}", pa.int64())
 
 
-def _plain(text: str | None, kind: pa.DataType) -> Any:
-    """A map or a list of text; what is neither is unknown, and stays in the log as it is."""
+def _parse_json(text: str | None, kind: pa.DataType) -> Any:
+    """Parse a JSON map or list of text; None if it is anything else.
+
+    The log keeps the original text, so nothing is lost.
+    """
     try:
-        found = msgspec.json.decode(text or "null")
+        value = msgspec.json.decode(text or "null")
     except (msgspec.DecodeError, RecursionError):
         return None
     if pa.types.is_map(kind):
-        return [(k, _word(v)) for k, v in found.items()] if isinstance(found, dict) else None
-    return [_word(value) for value in found] if isinstance(found, list) else None
+        return [(k, _as_text(v)) for k, v in value.items()] if isinstance(value, dict) else None
+    return [_as_text(item) for item in value] if isinstance(value, list) else None
 
 
-def _word(value: object) -> str | None:
+def _as_text(value: object) -> str | None:
     if value is None or isinstance(value, str):
         return value
     return msgspec.json.encode(value).decode()

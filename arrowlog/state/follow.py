@@ -1,8 +1,9 @@
-"""The newest state of one table, kept up to date with as few requests as the store allows.
+"""The newest snapshot of one table, kept current with as few store requests as possible.
 
-On a disk, asking for one file costs next to nothing: the last commit is looked at, and the next.
-Over a network, one listing that begins at the last commit tells both whether it is still the same
-(a table may be dropped and made anew) and what came after it.
+On a local disk a stat costs next to nothing: a refresh stats the last known commit and probes for
+its successors. Over a network a refresh is one listing that starts at the last known commit. It
+shows both whether that commit is still the same object (a table may be dropped and created again)
+and which commits follow it.
 """
 
 from __future__ import annotations
@@ -43,19 +44,29 @@ if TYPE_CHECKING:
     from arrowlog.state.cache import CacheStats, Tally
     from arrowlog.state.snapshot import Snapshot
 
+# Commits that a refresh probes for one by one before it lists the log instead.
 _PROBES_MAX = 16
-_SAVE_COMMITS = 64  # news that are worth a new copy
-_SETTLED_MS = 2000
-FRESH_SECONDS = 30.0  # no clean-up takes away what is younger, so what comes next is next to it
+# Commits read since the last save that make rewriting the snapshot's disk copy worthwhile.
+_SAVE_AFTER_COMMITS = 64
+# File system times are coarse: a folder modified less than this before it was listed may change
+# again without a new modification time, so its tag identifies nothing.
+_FOLDER_SETTLED_MS = 2000
+# For how long after the last look at the log a probe for the next version is conclusive: clean-up
+# deletes no commit younger than this.
+FRESH_SECONDS = 30.0
 
 
 def open_followers() -> list[Follower]:
-    """Those of the tables that are open in this process."""
+    """Return the followers of all tables that are open in this process."""
     return list(_OPEN)
 
 
 class Follower:
-    """The newest snapshot that was read, and how to find out whether it still is."""
+    """Holds the newest snapshot of a table and decides whether it is still current.
+
+    `latest` is the newest snapshot read so far. It holds every commit that the log had at `asked`,
+    a `boottime`. Refreshes are serialised by a lock; reading a sufficiently recent answer is not.
+    """
 
     def __init__(
         self,
@@ -66,30 +77,32 @@ class Follower:
         outside: bool,
         options: Mapping[str, object] | None = None,
     ) -> None:
-        """Looks at the log once; `TableNotFound` if there is none.
+        """List the log, or restore the snapshot from the disk cache.
 
-        `options` are those of the call, if the table's own settings are to come beneath them.
+        `strict` makes a gap an error, `outside` admits data files outside the table's root.
+        `options` are the caller's options; if given, the table's own properties apply beneath them.
+        Raises `TableNotFound` if there is no log.
         """
         self.store = store
         self.config = config
         self._options = options
-        self._settled: Metadata | None = None
+        self._configured_by: Metadata | None = None  # whose properties `config` already includes
         self.strict = strict
         self.outside = outside
         self.latest: Snapshot | None = None
         self.asked = float("-inf")
-        self.outdated = False  # whether this program has committed since the last answer
-        self.odd = False  # whether others write this log under names of another width
+        self.outdated = False  # this process has committed since the last answer
+        self.odd = False  # some commit names are not 20 digits wide: another program writes here
         self.looks = 0  # how often the store was asked for the newest version
-        self._mark: Mark | None = None
-        self._pointer: Stat | None = None  # one that leads to nothing new
+        self._tip: Mark | None = None  # the last commit of `latest`, to recognise the log by
+        self._stale_pointer: Stat | None = None  # a pointer already read, with nothing new in it
         self._lock = ForkSafeLock(self._after_torn_fork)
-        self._cache = Cache(_seconds(config))
+        self._cache = Cache(_cache_seconds(config))
         self._refreshing: Thread | None = None
-        self._listing: Listing | None = None
-        self._unsaved = 0  # commits that were read since a copy was made
-        if not self._recall():
-            self._list_anew()
+        self._listing: Listing | None = None  # of the constructor; the first load uses it up
+        self._unsaved_commits = 0  # read since the disk copy was written
+        if not self._restore_copy():
+            self._list_again()
         _OPEN.add(self)
 
     @property
@@ -99,66 +112,67 @@ class Follower:
             return None
         return Copies(config.snapshot_cache_path, config.snapshot_cache_max_size)
 
-    def _recall(self) -> bool:
-        """Begin with the copy that another process left, if the log bears it out.
+    def _restore_copy(self) -> bool:
+        """Start from the disk copy of another process, if the log confirms it.
 
-        On a disk, a folder that has not changed has no news, and the last commit stands for all:
-        nobody changes a commit, and a table that is made anew has another. Else the log is listed,
-        and what came after is read.
+        On a local disk, an unchanged folder tag means that no file was added or deleted, and the
+        last commit identifies the log: commits are immutable, and a table that was created again
+        has a different one. Otherwise the log is listed and later commits are read. Returns False
+        if there is no copy or the log contradicts it.
         """
         copies = self._copies
         copy = copies and copies.recall(self.store.root, outside=self.outside)
         if not copy:
             return False
-        self._list_from_now()
-        self.latest, self._mark = copy.snapshot, copy.mark
-        if copy.folder is not None and copy.folder == self._folder and self.unchanged():
-            self.asked = self._listed
+        self._observe_folder()
+        self.latest, self._tip = copy.snapshot, copy.mark
+        folder_unchanged = copy.folder is not None and copy.folder == self._folder_tag
+        if (folder_unchanged and self.unchanged()) or self._catch_up():
+            self.asked = self._listed_at
             return True
-        if self._catch_up():
-            self.asked = self._listed
-            return True
-        self.latest = self._mark = None
+        self.latest = self._tip = None
         return False
 
-    def _save(self) -> None:
-        """Leave a copy for the next process, where one is wanted and tells enough news."""
-        copies, latest, mark = self._copies, self.latest, self._mark
-        if copies is None or latest is None or mark is None or latest.report.warnings:
-            return
-        if self._unsaved < _SAVE_COMMITS or mark.version != latest.version:
-            return
-        self._unsaved = 0
-        copies.save(self.store.root, Copy(latest, mark, self._folder), outside=self.outside)
+    def _save_copy(self) -> None:
+        """Write the disk copy if it is enabled and enough commits were read since the last one.
 
-    def _list_from_now(self) -> None:
-        """Note when the log was looked at, and what its folder was like, before it is listed."""
-        self._listed = boottime()
+        A snapshot with warnings is not saved, so that every process reports them.
+        """
+        copies, latest, tip = self._copies, self.latest, self._tip
+        if copies is None or latest is None or tip is None or latest.report.warnings:
+            return
+        if self._unsaved_commits < _SAVE_AFTER_COMMITS or tip.version != latest.version:
+            return
+        self._unsaved_commits = 0
+        copies.save(self.store.root, Copy(latest, tip, self._folder_tag), outside=self.outside)
+
+    def _observe_folder(self) -> None:
+        """Record the time and the log folder's tag. Must precede the listing they describe."""
+        self._listed_at = boottime()
         wanted = self._copies is not None and self.store.cheap_stat
-        found = self.store.stat(LOG) if wanted else None
-        # Times are coarse: a folder that has just changed may change again in the same instant.
-        settled = found is not None and time.time() * 1000 - found.mtime_ms > _SETTLED_MS
-        self._folder = found.tag if found is not None and settled else None
+        stat = self.store.stat(LOG) if wanted else None
+        settled = stat is not None and time.time() * 1000 - stat.mtime_ms > _FOLDER_SETTLED_MS
+        self._folder_tag = stat.tag if stat is not None and settled else None
 
-    def _list_anew(self) -> Listing:
-        self._list_from_now()
+    def _list_again(self) -> Listing:
+        self._observe_folder()
         self._listing = list_recent(self.store)
         return self._listing
 
     @property
     def stats(self) -> CacheStats:
-        """How often answers came from memory."""
+        """Hit rates of the in-memory cache."""
         return self._cache.stats
 
     @property
     def tallies(self) -> tuple[Tally, ...]:
-        """How often each kind of answer was asked for, and was at hand."""
-        known = self._cache
-        return (known.protocol, known.metadata, known.version, known.files, known.listing)
+        """Requests and hits: protocol, metadata, version, files, listing."""
+        cache = self._cache
+        return (cache.protocol, cache.metadata, cache.version, cache.files, cache.listing)
 
     @property
     def version(self) -> int:
-        """The newest version."""
+        """The newest version, as the store has it now."""
         with self._lock:
             if self.latest is not None:
                 return self.newest().version
@@ -166,141 +180,164 @@ class Follower:
 
     @property
     def earliest_version(self) -> int:
-        """The lowest version from which on every version can be read."""
+        """The lowest version from which on every version can be rebuilt."""
         listing = list_log(self.store)
         return earliest(listing, plan(listing, None).version)
 
     def version_at(self, millis: int) -> int:
-        """The last version whose commit is not after a moment."""
-        for last in (False, True):
+        """Return the last version committed at or before a time, in milliseconds since 1970.
+
+        Raises `InvalidRequest` if the history begins later, `LogCorrupt` if a commit that was
+        listed twice cannot be found.
+        """
+        for last_attempt in (False, True):
             listing = list_log(self.store)
             newest = plan(listing, None).version
             first = earliest(listing, newest)
             try:
                 version = version_at(self.store, listing, self.config, first, newest, millis)
                 commits = sorted(listing.commits.items())
-                observed = listing.observed if self._recent(listing.observed) else float("-inf")
+                observed = listing.observed if self._is_recent(listing.observed) else float("-inf")
                 check_current(self.store, commits, observed)
-            except FileNotFoundError as error:  # a clean-up may be at work
-                if last:
+            except FileNotFoundError as error:  # possibly a concurrent clean-up: list again
+                if last_attempt:
                     raise gone(error) from None
             else:
                 return version
         raise AssertionError  # the loop either returns or raises
 
     def at(self, version: int, *, strict: bool | None = None) -> Snapshot:
-        """The table at a version."""
+        """Return the snapshot of a version, from the cache if the log is still the same.
+
+        Raises `InvalidRequest` if the version does not exist or was cleaned up, `LogCorrupt` if it
+        cannot be rebuilt.
+        """
         if isinstance(version, bool) or not isinstance(version, int) or version < 0:
             raise InvalidRequest(f"{version!r} is not a version.", next="Versions are 0, 1, 2, …")
         now = boottime()
         with self._lock:
-            found = self._at_hand(version, now)
-            self._cache.version.note(hit=found is not None)
-        if found is not None:
-            return found
+            cached = self._cached_version(version, now)
+            self._cache.version.note(hit=cached is not None)
+        if cached is not None:
+            return cached
         listing = list_log(self.store)
         snapshot = self._load(listing, version, strict=strict)
         name = listing.commits.get(version)
         with self._lock:
             if self.latest is None and name is not None and self.config.cache_enabled:
-                self._mark = Mark(version, name, self.store.stat(f"{LOG}/{name}"))
+                self._tip = Mark(version, name, self.store.stat(f"{LOG}/{name}"))
             self._cache.put(snapshot, now)
         return snapshot
 
-    def _at_hand(self, version: int, now: float) -> Snapshot | None:
-        """A version that was read before, of the table that is there now."""
+    def _cached_version(self, version: int, now: float) -> Snapshot | None:
+        """Return a cached version, unless the table was replaced since it was read."""
         latest = self.latest
-        found = self._cache.get(version, now)
+        snapshot = self._cache.get(version, now)
         if latest is not None and latest.version == version:
-            found = latest
-        if found is None or not self.config.cache_enabled:
+            snapshot = latest
+        if snapshot is None or not self.config.cache_enabled:
             return None
-        if self._made_anew():
-            self._cache.clear()  # all of it is of the table that was there before
+        if self._log_replaced():
+            self._cache.clear()  # every entry belongs to the table that was there before
             return None
-        return found
+        return snapshot
 
     def newest(self, *, strict: bool | None = None, max_staleness: float | None = None) -> Snapshot:
-        """The newest version; an answer of the last `max_staleness` seconds may be given again."""
+        """Return the newest snapshot.
+
+        With `max_staleness`, an answer at most that many seconds old may be returned without asking
+        the store, unless this process has committed since.
+        """
         served = self._served(max_staleness or 0.0)
         if served is not None:
             return served
         with self._lock:
-            started = boottime()  # what the store says from here on was true no earlier
+            started = boottime()  # whatever the store answers from here on was not true earlier
             self._cache.listing.note(hit=False)
-            known = self._whole(strict) and self.config.cache_enabled and self._catch_up()
-            self._cache.answered(hit=known)
-            if not known:
-                self._cache.clear()  # it may be another table, even if it says the same id
+            current = (
+                self._can_build_on_latest(strict) and self.config.cache_enabled and self._catch_up()
+            )
+            self._cache.answered(hit=current)
+            if not current:
+                self._cache.clear()  # it may be another table, even one with the same id
                 listed_before = self._listing is not None
                 self._reload(strict=strict)
                 if not self._catch_up() and listed_before:
-                    self._reload(strict=strict)  # the constructor's listing is out of date
+                    self._reload(strict=strict)  # the constructor's listing was out of date
             assert self.latest is not None
-            self._settle(self.latest.metadata)
+            self._apply_table_properties(self.latest.metadata)
             self.asked = started
             self.outdated = False
             self.looks += 1
-            self._save()
+            self._save_copy()
             return self.latest
 
-    def _whole(self, strict: bool | None) -> bool:  # noqa: FBT001 -- what the caller was given
-        """Whether there is a state to go on from; one that ends at a gap may be an error."""
+    def _can_build_on_latest(self, strict: bool | None) -> bool:  # noqa: FBT001 -- passed through
+        """Whether `latest` may be refreshed; not if it ends at a gap and gaps are errors."""
         if self.latest is None:
             return False
         return self.latest.report.gap is None or not (self.strict if strict is None else strict)
 
-    def _served(self, staleness: float) -> Snapshot | None:
-        """The last answer, if it is young enough. No lock: who refreshes it may wait for long."""
+    def _served(self, max_staleness: float) -> Snapshot | None:
+        """Return the last answer if it is recent enough.
+
+        Takes no lock: the thread that holds it may be waiting for the store. Past half the allowed
+        age, a background refresh starts, so that a steady reader never waits.
+        """
         age, latest = boottime() - self.asked, self.latest
-        stale = min(staleness, self._cache.seconds)
-        if latest is None or stale <= 0 or age > stale or self.outdated:
+        max_age = min(max_staleness, self._cache.seconds)
+        if latest is None or max_age <= 0 or age > max_age or self.outdated:
             return None
         self._cache.listing.note(hit=True)
         self._cache.answered(hit=True)
-        if age > stale / 2:
+        if age > max_age / 2:
             self._refresh_soon()
         return latest
 
-    def _settle(self, metadata: Metadata) -> None:
-        """Take over what the table's own properties say."""
-        if self._options is None or metadata is self._settled:
+    def _apply_table_properties(self, metadata: Metadata) -> None:
+        """Resolve the settings again with the table's own properties, if they changed."""
+        if self._options is None or metadata is self._configured_by:
             return
-        self._settled = metadata
+        self._configured_by = metadata
         try:
             self.config = resolve(self._options, table=metadata.configuration)
-        except InvalidRequest:  # a wrong property does not keep anybody from reading
+        except InvalidRequest:  # an invalid table property must not make the table unreadable
             self.config = resolve(self._options)
-        self._cache.seconds = _seconds(self.config)
+        self._cache.seconds = _cache_seconds(self.config)
 
-    def _fresh(self) -> float:
-        """How long nobody can have cleaned up what comes next."""
+    def _fresh_seconds(self) -> float:
+        """For how long clean-up cannot have deleted the commits after `latest`."""
         return min(FRESH_SECONDS, self.config.log_retention_ms / 2000)
 
     def _refresh_soon(self) -> None:
-        """Bring the answer up to date in the background, so that the next one is fresh."""
+        """Refresh in a background thread, unless one is already running."""
         if self._refreshing is None or not self._refreshing.is_alive():
             self._refreshing = Thread(target=self._refresh_quietly, daemon=True)
             self._refreshing.start()
 
     def _refresh_quietly(self) -> None:
-        with suppress(ArrowlogError):  # who asks next without patience is told
+        with suppress(ArrowlogError):  # the next caller that accepts no stale answer gets the error
             self.newest()
 
     def _after_torn_fork(self) -> None:
-        self.latest = self._mark = self._pointer = None
+        """Discard everything if the process was forked while another thread held the lock."""
+        self.latest = self._tip = self._stale_pointer = None
         self._cache.clear()
 
     def forget(self) -> None:
-        """Read everything anew next time."""
+        """Drop every cached snapshot, the disk copy included; the next read starts from the log."""
         with self._lock:
-            self.latest = self._mark = None
+            self.latest = self._tip = None
             self._cache.clear()
             if self._copies is not None:
                 self._copies.drop(self.store.root, outside=self.outside)
 
     def advance(self, version: int) -> Snapshot:
-        """The snapshot at a version that is known to follow the latest one."""
+        """Read the commits up to `version`, which is known to follow the latest snapshot.
+
+        For versions that this process committed itself: neither the tip nor the time of the last
+        answer changes, so the next `newest` still asks the store.
+        """
         with self._lock:
             latest = self.latest
             assert latest is not None
@@ -311,101 +348,102 @@ class Follower:
             return latest
 
     def mark_of(self, version: int, name: str) -> Mark:
-        """A commit by which to know the log again; asks the store only where that is cheap."""
+        """Return a commit's `Mark`; asks the store for its stat only where that is cheap."""
         stat = self.store.stat(f"{LOG}/{name}") if self.store.cheap_stat else None
         return Mark(version, name, stat)
 
     def stands(self, mark: Mark) -> bool:
-        """Whether a commit is still the one that was marked, where that is cheap to tell."""
+        """Whether a commit is still the object that was marked; True where a stat is not cheap."""
         if not self.store.cheap_stat:
             return True
         return self.store.stat(f"{LOG}/{mark.name}") == mark.stat
 
     def unchanged(self) -> bool:
-        """Whether the commit by which the log is known stands, where that is cheap to tell."""
-        return self._mark is not None and self.stands(self._mark)
+        """Whether the last known commit still stands; not checked where a stat is not cheap."""
+        return self._tip is not None and self.stands(self._tip)
 
-    def _recent(self, observed: float) -> bool:
-        """Whether nothing can have been committed and deleted since a moment."""
+    def _is_recent(self, observed: float) -> bool:
+        """Whether no version can have been committed and deleted since a `boottime`."""
         trusted = COUNTS_SUSPENSION and self.config.commit_verify != "always"
         return trusted and boottime() - observed <= TRUST_SECONDS
 
     def dropped(self) -> bool:
-        """Whether the commit by which the log is known is gone, and clean-up has not deleted it."""
-        mark = self._mark
-        if mark is None or self.stands(mark):
+        """Whether the last known commit is gone or replaced, other than by clean-up."""
+        tip = self._tip
+        if tip is None or self.stands(tip):
             return False
-        return mark.version not in list_retired(self.store)
+        return tip.version not in list_retired(self.store)
 
     def overtaken(self, version: int) -> bool:
-        """Whether the commits after a version may have been deleted, where that is cheap to tell.
+        """Whether the commits after a version may have been deleted; False if not cheap to tell.
 
-        Then the next version may be missing although the log goes on. Other programs delete commits
-        without a record, so a pointer beyond the version counts as well.
+        If so, the next version may be missing although the log continues. Other programs delete
+        commits without recording it, so a pointer to a later checkpoint counts as well.
         """
         if not self.store.cheap_stat:
             return False
         return version + 1 in list_retired(self.store) or self.pointed_beyond(version)
 
     def pointed_beyond(self, version: int) -> bool:
-        """Whether the pointer names a checkpoint beyond a version; cheap if it has not changed."""
-        found = self.store.stat(f"{LOG}/{POINTER}")
-        if found == self._pointer:
+        """Whether `_last_checkpoint` names a later version; one stat if the file is unchanged."""
+        stat = self.store.stat(f"{LOG}/{POINTER}")
+        if stat == self._stale_pointer:
             return False
         if read_pointer(self.store) > version:
             return True
-        self._pointer = found
+        self._stale_pointer = stat
         return False
 
-    def _made_anew(self) -> bool:
-        mark = self._mark
-        return mark is None or self.store.stat(f"{LOG}/{mark.name}") != mark.stat
+    def _log_replaced(self) -> bool:
+        tip = self._tip
+        return tip is None or self.store.stat(f"{LOG}/{tip.name}") != tip.stat
 
     def _load(self, listing: Listing, version: int | None, *, strict: bool | None) -> Snapshot:
-        """Load; a file that a concurrent clean-up took away is looked for once more."""
-        how = self.strict if strict is None else strict
-        for last in (False, True):
+        """Load a snapshot; if a concurrent clean-up deleted a file, list again and retry once."""
+        strictly = self.strict if strict is None else strict
+        for last_attempt in (False, True):
             try:
                 return load(
-                    self.store, listing, self.config, version, strict=how, outside=self.outside
+                    self.store, listing, self.config, version, strict=strictly, outside=self.outside
                 )
             except FileNotFoundError as error:
-                if last:
+                if last_attempt:
                     raise gone(error) from None
                 listing = list_log(self.store)
         raise AssertionError  # the loop either returns or raises
 
     def _reload(self, *, strict: bool | None) -> None:
-        listing = self._listing or self._list_anew()
-        self._listing = None  # what the constructor saw is used once
-        before = self._stat_of(listing, listing.newest) if self._copies else None
+        """Load the newest snapshot from the log."""
+        listing = self._listing or self._list_again()
+        self._listing = None
+        stat_before = self._stat_of(listing, listing.newest) if self._copies else None
         snapshot = self._load(listing, None, strict=strict)
         name = listing.commits.get(snapshot.version)
         stat = self._stat_of(listing, snapshot.version)
         self.odd = bool(set(map(len, listing.commits.values())) - {len(commit_name(0))})
         self.latest = snapshot
-        self.asked = self._listed
-        # A commit that was put in the place of another meanwhile is not what was read.
-        self._unsaved = _SAVE_COMMITS if before == stat else 0
-        self._mark = None if name is None else Mark(snapshot.version, name, stat)
+        self.asked = self._listed_at
+        # If the last commit was replaced during the load, the stat may not describe what was read.
+        self._unsaved_commits = _SAVE_AFTER_COMMITS if stat_before == stat else 0
+        self._tip = None if name is None else Mark(snapshot.version, name, stat)
 
     def _stat_of(self, listing: Listing, version: int) -> Stat | None:
         name = listing.commits.get(version)
         return None if name is None else self.store.stat(f"{LOG}/{name}")
 
     def _catch_up(self) -> bool:
-        """Read the commits after the latest snapshot; False if it is no longer part of the log."""
-        mark, latest, started = self._mark, self.latest, boottime()
-        if mark is None or latest is None:
+        """Apply the commits after `latest`; False if `latest` is no longer part of the log."""
+        tip, latest, started = self._tip, self.latest, boottime()
+        if tip is None or latest is None:
             return False
-        quick = self.store.cheap_stat and boottime() - self.asked < self._fresh()
-        if quick and not self.overtaken(latest.version):
-            news = self._look(mark, latest.version)
+        probe = self.store.cheap_stat and boottime() - self.asked < self._fresh_seconds()
+        if probe and not self.overtaken(latest.version):
+            new_commits = self._probe_commits(tip, latest.version)
         else:
-            news = self._list(mark, latest.version)
-        if news is None:
+            new_commits = self._list_commits(tip, latest.version)
+        if new_commits is None:
             return False
-        commits, stat = news
+        commits, stat = new_commits
         if commits:
             try:
                 self.latest = follow(
@@ -419,35 +457,46 @@ class Follower:
             except FileNotFoundError:
                 return False
             version, name = commits[-1]
-            self._mark = Mark(version, name, stat)
-            self._unsaved += len(commits)
+            self._tip = Mark(version, name, stat)
+            self._unsaved_commits += len(commits)
         return True
 
-    def _look(self, mark: Mark, base: int) -> tuple[list[tuple[int, str]], Stat | None] | None:
-        """Commits after a version, by asking for each."""
-        if self.store.stat(f"{LOG}/{mark.name}") != mark.stat:
-            return None
-        found: list[tuple[int, str]] = []
-        stat = mark.stat
-        for version in range(base + 1, base + 1 + _PROBES_MAX):
-            hit = self._find(version, mark.name)
-            if hit is None:
-                return None if self._gapes(version, mark.name) else (found, stat)
-            found.append((version, hit[0]))
-            stat = hit[1]
-        found = _following(list_log(self.store), base)
-        return (found, self.store.stat(f"{LOG}/{found[-1][1]}")) if found else None
+    def _probe_commits(
+        self, tip: Mark, base: int
+    ) -> tuple[list[tuple[int, str]], Stat | None] | None:
+        """Find the commits after `base` with one stat each.
 
-    def _gapes(self, version: int, like: str) -> bool:
-        """Whether a commit is missing and the next one is there, which nobody was told of yet."""
+        Returns the commits and the stat of the last one (of the tip if there are none), or None if
+        the tip was replaced or a gap appeared.
+        """
+        if self.store.stat(f"{LOG}/{tip.name}") != tip.stat:
+            return None
+        commits: list[tuple[int, str]] = []
+        stat = tip.stat
+        for version in range(base + 1, base + 1 + _PROBES_MAX):
+            commit = self._find_commit(version, tip.name)
+            if commit is None:
+                return None if self._has_new_gap(version, tip.name) else (commits, stat)
+            commits.append((version, commit[0]))
+            stat = commit[1]
+        commits = _contiguous_commits(list_log(self.store), base)
+        return (commits, self.store.stat(f"{LOG}/{commits[-1][1]}")) if commits else None
+
+    def _has_new_gap(self, version: int, like: str) -> bool:
+        """Whether a commit is missing, its successor exists, and no report has said so yet.
+
+        The missing commit is looked for again after its successor was seen: both may have landed
+        since the first probe.
+        """
         assert self.latest is not None
         gap = self.latest.report.gap
         if gap is not None and gap.missing == version:
             return False
-        return self._find(version + 1, like) is not None and self._find(version, like) is None
+        successor = self._find_commit(version + 1, like)
+        return successor is not None and self._find_commit(version, like) is None
 
-    def _find(self, version: int, like: str) -> tuple[str, Stat] | None:
-        """A commit if it is there: as we write it, or as wide as the last one is."""
+    def _find_commit(self, version: int, like: str) -> tuple[str, Stat] | None:
+        """Stat a commit under its usual name and under a name as wide as `like`."""
         width = len(like) - len(".json")
         for name in {commit_name(version), f"{version:0{max(width, 1)}d}.json"}:
             stat = self.store.stat(f"{LOG}/{name}")
@@ -455,46 +504,58 @@ class Follower:
                 return name, stat
         return None
 
-    def _list(self, mark: Mark, base: int) -> tuple[list[tuple[int, str]], Stat | None] | None:
-        """Commits after a version, by one listing that begins with the mark."""
-        usual = mark.name == commit_name(mark.version)  # other widths sort elsewhere
-        entries = self._entries(mark, mark.name if usual else "")
-        if entries.get(mark.name) != mark.stat or mark.stat is None:
+    def _list_commits(
+        self, tip: Mark, base: int
+    ) -> tuple[list[tuple[int, str]], Stat | None] | None:
+        """Find the commits after `base` with one listing that starts at the tip.
+
+        Returns what `_probe_commits` returns, or None if the tip was replaced, or the log continues
+        where `base` does not lead: behind a checkpoint or a gap.
+        """
+        usual = tip.name == commit_name(tip.version)  # names of another width sort elsewhere
+        entries = self._entries(tip, tip.name if usual else "")
+        if entries.get(tip.name) != tip.stat or tip.stat is None:
             return None
         listing = read_listing(sorted(entries))
-        if base + 1 in listing.commits and not self._recent(self.asked):
-            # It was not there when the log was last read, but may have come and gone since.
+        if base + 1 in listing.commits and not self._is_recent(self.asked):
+            # The version was empty at the last look. It may have been committed and deleted since,
+            # and the file may be a stalled writer's, which does not count (decision 17).
             listing = without_retired(self.store, listing, entries)
             if any(version > base for version in listing.dead):
-                return None  # the log goes on behind a checkpoint: it does not end here
-        commits = _following(listing, base)
-        reached, name = commits[-1] if commits else (base, mark.name)
-        if listing.newest > reached:  # what lies between was cleaned up, or is missing
+                return None  # the log continues behind a checkpoint
+        commits = _contiguous_commits(listing, base)
+        reached, name = commits[-1] if commits else (base, tip.name)
+        if listing.newest > reached:  # the versions in between were cleaned up, or are missing
             return None
         return commits, entries[name]
 
-    def _entries(self, mark: Mark, start: str) -> dict[str, Stat | None]:
-        """What the log has from a name on; where asking is cheap, only what is needed is asked."""
+    def _entries(self, tip: Mark, start: str) -> dict[str, Stat | None]:
+        """List the log from a name on, with stats.
+
+        A network store's listing includes them. On a local disk only the tip and the last commit
+        are statted; the others are None.
+        """
         if not self.store.cheap_stat:
             return dict(self.store.stats_from(LOG, start))
-        found: dict[str, Stat | None] = dict.fromkeys(self.store.list_from(LOG, start))
-        commits = _following(read_listing(sorted(found)), mark.version)
-        for name in (mark.name, *(name for _, name in commits[-1:])):
-            found[name] = self.store.stat(f"{LOG}/{name}")
-        return found
+        entries: dict[str, Stat | None] = dict.fromkeys(self.store.list_from(LOG, start))
+        commits = _contiguous_commits(read_listing(sorted(entries)), tip.version)
+        for name in (tip.name, *(name for _, name in commits[-1:])):
+            entries[name] = self.store.stat(f"{LOG}/{name}")
+        return entries
 
 
 _OPEN: WeakSet[Follower] = WeakSet()
 
 
-def _seconds(config: Config) -> float:
+def _cache_seconds(config: Config) -> float:
     return config.cache_expiration_seconds if config.cache_enabled else 0
 
 
-def _following(listing: Listing, version: int) -> list[tuple[int, str]]:
-    """The commits that follow a version without a gap."""
-    found = []
+def _contiguous_commits(listing: Listing, base: int) -> list[tuple[int, str]]:
+    """Return the commits after `base`, up to the first missing version."""
+    commits = []
+    version = base
     while version + 1 in listing.commits:
         version += 1
-        found.append((version, listing.commits[version]))
-    return found
+        commits.append((version, listing.commits[version]))
+    return commits

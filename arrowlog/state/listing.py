@@ -1,6 +1,7 @@
-"""Which files a log has, by version: one listing of each of its folders.
+"""Lists a log: which commits and checkpoints exist, by version.
 
-Commits at retired versions are left out of a listing, so nothing behind it needs to know of them.
+Commits at retired versions are left out (decision 17), so that code that uses a listing need not
+know of them.
 """
 
 from __future__ import annotations
@@ -26,21 +27,23 @@ if TYPE_CHECKING:
 # version that was empty this long ago cannot have been committed and deleted since. The factor
 # covers clock rates, the store's rounding of times to seconds, and listings that take a while.
 TRUST_SECONDS = 10.0
-_LISTINGS_MAX = 5
+# Attempts at a listing in which no truncation came between the listed folders.
+_ATTEMPTS_MAX = 5
 
 
 def list_log(store: Store) -> Listing:
-    """Everything in the log folder; `TableNotFound` if there is no log."""
+    """List the whole log. Raises `TableNotFound` if there is none."""
     return _consistent(lambda: _list_all(store))
 
 
 def _consistent(list_once: Callable[[], Listing]) -> Listing:
-    """A listing in which the checkpoint stands above every retired version.
+    """Return a listing that shows a checkpoint above every retired version.
 
-    Folders are listed one after the other, and a checkpoint and a truncation may come in between.
-    If the checkpoint stays away, it is missing, and whoever plans with the listing says so.
+    Folders are listed one after the other; a checkpoint and a truncation may happen in between, and
+    the listing is repeated. If no such checkpoint appears, it is lost: the last listing is
+    returned, and planning with it raises `LogCorrupt`.
     """
-    for _ in range(_LISTINGS_MAX):
+    for _ in range(_ATTEMPTS_MAX):
         listing = list_once()
         if not listing.overtaken:
             break
@@ -50,22 +53,24 @@ def _consistent(list_once: Callable[[], Listing]) -> Listing:
 def _list_all(store: Store) -> Listing:
     observed = boottime()
     names = store.list_from(LOG)
-    inner = store.list_from(f"{LOG}/{CHECKPOINTS}") if CHECKPOINTS in names else []
-    listing = replace(read_listing(names, inner), observed=observed)
+    has_checkpoints = CHECKPOINTS in names
+    checkpoint_names = store.list_from(f"{LOG}/{CHECKPOINTS}") if has_checkpoints else []
+    listing = replace(read_listing(names, checkpoint_names), observed=observed)
     if listing.empty:
         raise TableNotFound(
-            f"There is no table at {store.root}: {LOG}/ has no commits in it.",
-            next="Check the address and the access to it, or make one with Table.create.",
+            f"There is no table at {store.root}: {LOG}/ has no commits.",
+            next="Check the address and your access to it, or create a table with Table.create.",
         )
     return without_retired(store, listing, names)
 
 
 def list_recent(store: Store) -> Listing:
-    """The log folder from the checkpoint on that the pointer names.
+    """List the log from the checkpoint on that `_last_checkpoint` names.
 
-    Over a network, a month of commits is many pages of names, and opening a table needs the last.
-    The pointer is a hint: if it leads to no checkpoint, everything is listed. It is read while the
-    checkpoints are listed, so it costs no extra round trip.
+    Over a network, a month of commits is many pages of names, of which opening a table needs only
+    the last. The pointer is a hint: if it leads to no checkpoint, the whole log is listed. It is
+    read while the checkpoints are listed, so it costs no extra round trip. On a local disk the
+    whole log is listed. Raises `TableNotFound` if there is no log.
     """
     if store.cheap_stat:
         return list_log(store)
@@ -75,24 +80,25 @@ def list_recent(store: Store) -> Listing:
 def _list_from_pointer(store: Store) -> Listing:
     observed = boottime()
     with ThreadPoolExecutor(1) as pool:
-        hint = pool.submit(read_pointer, store)
-        inner = store.list_from(f"{LOG}/{CHECKPOINTS}")
-        start = hint.result()
+        pointer = pool.submit(read_pointer, store)
+        checkpoint_names = store.list_from(f"{LOG}/{CHECKPOINTS}")
+        start = pointer.result()
     if start <= 0:
         return _list_all(store)
     names = store.list_from(LOG, f"{start:020d}")
-    listing = replace(read_listing(names, inner, start), observed=observed)
-    known = {*listing.json_checkpoints, *listing.parquet_checkpoints}
-    if max(known, default=-1) < start:
+    listing = replace(read_listing(names, checkpoint_names, start), observed=observed)
+    checkpoints = {*listing.json_checkpoints, *listing.parquet_checkpoints}
+    if max(checkpoints, default=-1) < start:
         return _list_all(store)
     return without_retired(store, listing, names)
 
 
 def without_retired(store: Store, listing: Listing, names: Iterable[str]) -> Listing:
-    """The listing without commits that do not count, given the names in the log folder.
+    """Return the listing without commits at retired versions.
 
-    The records are listed after the commits: a commit file that was put after the real one had been
-    deleted is seen together with the record of its deletion.
+    `names` are all names in the log folder. The records must be listed after the commits: then a
+    commit file that a stalled writer put after the real one was deleted always comes with the
+    record of that deletion.
     """
     if FOLDER not in names:
         return listing
@@ -100,10 +106,12 @@ def without_retired(store: Store, listing: Listing, names: Iterable[str]) -> Lis
 
 
 def check_current(store: Store, commits: Sequence[tuple[int, str]], observed: float) -> None:
-    """Make sure that commit files, just read, were the ones that count.
+    """Check that commit files that were just read are the ones that count.
 
-    `observed` is when they were last seen to belong to the log. `FileNotFoundError` names one that
-    was retired since: the file that was read may be another, which does not count.
+    `observed` is when they were last seen to belong to the log, by `clock.boottime`. Raises
+    `FileNotFoundError` naming a commit that was retired since: the file that was read may be a
+    stalled writer's, which does not count. Over a network, no request is made if the observation
+    is at most `TRUST_SECONDS` old.
     """
     if not commits:
         return
@@ -117,5 +125,5 @@ def check_current(store: Store, commits: Sequence[tuple[int, str]], observed: fl
 
 
 def list_retired(store: Store) -> RetiredVersions:
-    """The versions whose commits may have been deleted."""
+    """Return the versions whose commits clean-up or truncation may have deleted."""
     return read_records(store.list_from(f"{LOG}/{FOLDER}"))

@@ -1,6 +1,7 @@
-"""From a store to a state: pick the files, read and decode them, replay.
+"""Loads a snapshot: choose the log segment, read and decode its files, replay them.
 
-With `reading`, the only module of this room that asks a store.
+A checkpoint that cannot be used is skipped for the next older one; the report names it and says
+why. Reading commits is left to `reading`.
 """
 
 from __future__ import annotations
@@ -40,12 +41,18 @@ if TYPE_CHECKING:
     from arrowlog.log.store import Store
     from arrowlog.state.apply import Change
 
-_TAIL_MAX = 50_000  # files after a checkpoint that are not worth reading all of it for
+# Live files added after a checkpoint up to which the checkpoint stays unread. With more of them,
+# masking and concatenating on every question costs more than reading the checkpoint once.
+_TAIL_FILES_MAX = 50_000
 
 
 @dataclass(slots=True)
-class _Loading:
-    """A load on its way: where from, how, and what it has cost so far."""
+class _Load:
+    """The parameters of one load, and what it has read so far.
+
+    `avoid` are versions of damaged Parquet checkpoints. `observed` is when the commits were seen to
+    belong to the log, by `clock.boottime`.
+    """
 
     store: Store
     config: Config
@@ -57,17 +64,16 @@ class _Loading:
     bytes_read: int = 0
     warnings: list[str] = field(default_factory=list)
     gap: Gap | None = None
-    summed: bool = False  # whether a checksum vouches for the checkpoint
-    gone: FileNotFoundError | None = None  # a file of a checkpoint that was listed
+    checksum_verified: bool = False  # the JSON checkpoint carries a checksum, and it matches
+    missing_file: FileNotFoundError | None = None  # a checkpoint's file that was listed
 
     def count(self, size: int) -> None:
-        """Note a file that was read."""
+        """Count one file that was read."""
         self.files_read += 1
         self.bytes_read += size
 
     def report(self, version: int, source: str, checkpoint: int | None, commits: int) -> Report:
-        spent = (time.perf_counter() - self.started) * 1000
-        told = tuple(self.warnings)
+        milliseconds = (time.perf_counter() - self.started) * 1000
         return Report(
             version,
             source,
@@ -75,8 +81,8 @@ class _Loading:
             commits,
             self.files_read,
             self.bytes_read,
-            spent,
-            told,
+            milliseconds,
+            tuple(self.warnings),
             self.gap,
         )
 
@@ -91,12 +97,16 @@ def load(
     outside: bool = False,
     avoid: frozenset[int] = frozenset(),
 ) -> Snapshot:
-    """The table at a version (None: the newest that can be read without a gap).
+    """Load the snapshot of a version, by default the newest before any gap.
 
-    `avoid` has the versions of Parquet checkpoints that are known to be damaged.
+    `strict` makes a gap an error instead of a warning. `outside` admits data files outside the
+    table's root. `avoid` are versions of Parquet checkpoints known to be damaged.
+
+    Raises `InvalidRequest` if the version does not exist or was cleaned up, `LogCorrupt` if it
+    cannot be rebuilt, and `FileNotFoundError` if a listed file is gone: list again and retry.
     """
-    work = _Loading(store, config, outside, avoid, listing.observed)
-    segment, base = _base(work, listing, version)
+    work = _Load(store, config, outside, avoid, listing.observed)
+    segment, base = _read_base(work, listing, version)
     _check_reached(segment, listing, version)
     if segment.gap is not None:
         if strict:
@@ -108,9 +118,9 @@ def load(
         work.gap = segment.gap
         work.warnings.append(str(segment.gap))
         warnings.warn(f"{store.root}: {segment.gap}", ArrowlogWarning, stacklevel=4)
-    actions = _read(work, segment.commits)
+    actions = _read_actions(work, segment.commits)
     change = apply(base, actions, segment.version, store.root, outside=outside)
-    state = _settled(change.state)
+    state = _fold_long_tail(change.state)
     source = "commits" if segment.checkpoint is None else "checkpoint"
     return Snapshot(
         state, work.report(state.version, source, segment.checkpoint, len(segment.commits))
@@ -118,8 +128,11 @@ def load(
 
 
 def read_commits(store: Store, config: Config, commits: Sequence[tuple[int, str]]) -> Actions:
-    """Everything that some commits say, whole or `LogCorrupt`: for who needs more than a state."""
-    actions = _read(_Loading(store, config, outside=True), commits)
+    """Read all actions of some commits, removes and commitInfos included.
+
+    Raises `LogCorrupt` if a commit does not match its declared action count or checksum.
+    """
+    actions = _read_actions(_Load(store, config, outside=True), commits)
     check_whole(actions)
     return actions
 
@@ -133,118 +146,129 @@ def follow(
     outside: bool = False,
     observed: float = float("-inf"),
 ) -> Snapshot:
-    """The table after some commits more, which must follow right on the snapshot.
+    """Apply further commits to a snapshot. They must begin at the next version, without a gap.
 
-    `observed` is when they were seen to belong to the log. `FileNotFoundError` if one of them is
-    gone, or may have been replaced since by one that does not count.
+    Typed columns that the snapshot has already computed carry over; only new files are typed.
+    `observed` is when the commits were seen to belong to the log. Raises `FileNotFoundError` if one
+    of them is gone, or may have been replaced since by a file that does not count.
     """
-    work = _Loading(store, config, outside, observed=observed)
-    actions = _read(work, commits)
+    work = _Load(store, config, outside, observed=observed)
+    actions = _read_actions(work, commits)
     change = apply(snapshot.state, actions, commits[-1][0], store.root, outside=outside)
-    state, given = _settled(change.state), None
-    known = {"files", "columns"} & set(snapshot.__dict__)
+    state, files = _fold_long_tail(change.state), None
+    computed = {"files", "columns"} & set(snapshot.__dict__)  # cached properties, once used
     if state.metadata is not snapshot.state.metadata:
-        known = set()
-    kept = _kept(snapshot, change) if known else None
-    if "files" in known:
-        given = _follow_files(snapshot, change, kept)
+        computed = set()  # a new schema may type every column anew
+    kept = _kept_mask(snapshot, change) if computed else None
+    if "files" in computed:
+        files = _carry_over_files(snapshot, change, kept)
     report = work.report(state.version, "refresh", snapshot.report.checkpoint, len(commits))
-    after = Snapshot(state, report, given)
-    if "columns" in known:
+    after = Snapshot(state, report, files)
+    if "columns" in computed:
         after.columns.adopt(snapshot.columns.followed(kept, change.fresh))
     return after
 
 
-def _settled(state: State) -> State:
-    """A state with much after its checkpoint is better off in memory."""
+def _fold_long_tail(state: State) -> State:
+    """Read all adds into memory if many live files were added after the checkpoint."""
     source = state.source
     if not isinstance(source, Deferred):
         return state
-    tail = int(source.tail.num_rows)
-    if tail <= max(_TAIL_MAX, source.rows.count // 2):
+    tail_files = int(source.tail.num_rows)
+    if tail_files <= max(_TAIL_FILES_MAX, source.rows.count // 2):
         return state
     return replace(state, source=source.adds())
 
 
-def _kept(snapshot: Snapshot, change: Change) -> pa.Array | pa.ChunkedArray | None:
-    """Which rows of a snapshot stayed; None for all."""
+def _kept_mask(snapshot: Snapshot, change: Change) -> pa.Array | pa.ChunkedArray | None:
+    """Return which rows of a snapshot are still live; None for all."""
     source = snapshot.state.source
     if isinstance(source, Deferred) and change.touched is not None:
         return source.untouched(change.touched)
     return change.kept
 
 
-def _follow_files(
-    snapshot: Snapshot, change: Change, mask: pa.Array | pa.ChunkedArray | None
+def _carry_over_files(
+    snapshot: Snapshot, change: Change, kept_mask: pa.Array | pa.ChunkedArray | None
 ) -> pa.Table:
-    """The typed files of the new state, of which only the new ones need typing."""
+    """Return the typed files of the new state; only new files are typed."""
     state = change.state
-    kept = snapshot.files if mask is None else snapshot.files.filter(mask)
+    kept = snapshot.files if kept_mask is None else snapshot.files.filter(kept_mask)
     typed = files_table(change.fresh, state.schema, state.metadata.partition_columns)
     return compact(pa.concat_tables([kept, typed], promote_options="default"))
 
 
-def _base(work: _Loading, listing: Listing, version: int | None) -> tuple[Segment, State | None]:
-    """The segment to read, and the state it builds on; bad checkpoints are passed over."""
+def _read_base(work: _Load, listing: Listing, version: int | None) -> tuple[Segment, State | None]:
+    """Choose the log segment and read its checkpoint; unusable checkpoints are skipped.
+
+    Returns the segment and the checkpoint's state, None without a checkpoint.
+    """
     unusable: set[int] = set()
     for _ in range(len(listing.json_checkpoints) + len(listing.parquet_checkpoints) + 1):
         try:
             segment = plan(listing, version, unusable)
         except LogCorrupt as error:
-            _check_all(listing)
-            if work.gone is None:
+            _require_full_listing(listing)
+            if work.missing_file is None:
                 raise
-            raise work.gone from error  # a clean-up may be at work: list the log again
+            raise work.missing_file from error  # possibly a concurrent clean-up: list again
         if segment.checkpoint is None:
             break
-        state = _read_any(work, listing, segment.checkpoint)
+        state = _read_checkpoint(work, listing, segment.checkpoint)
         if state is not None:
             return segment, state
         unusable.add(segment.checkpoint)
     return segment, None
 
 
-def _check_all(listing: Listing) -> None:
-    """Before anything is said to be missing, everything must have been listed."""
+def _require_full_listing(listing: Listing) -> None:
+    """Raise `FileNotFoundError` if the listing began at a checkpoint.
+
+    Files that seem to be missing may be below it, so the caller has to list the whole log.
+    """
     if listing.start:
         raise FileNotFoundError(f"{LOG}/{commit_name(listing.start)}")
 
 
-def _read_any(work: _Loading, listing: Listing, version: int) -> State | None:
-    """The state of a checkpoint in the fastest form that can be read; None if there is none."""
-    forms: list[Callable[[_Loading, Listing, int], State | None]] = []
+def _read_checkpoint(work: _Load, listing: Listing, version: int) -> State | None:
+    """Read a checkpoint in the fastest form that is usable; None if no form is."""
+    readers: list[Callable[[_Load, Listing, int], State | None]] = []
     if version in listing.parquet_checkpoints and version not in work.avoid:
-        forms.append(_read_parquet)
+        readers.append(_read_parquet)
     if version in listing.json_checkpoints:
-        forms.append(_read_json)
-    for read in forms:
+        readers.append(_read_json)
+    for read in readers:
         try:
             state = read(work, listing, version)
             if state is not None:
                 return state
         except FileNotFoundError as error:
-            work.gone = error
+            work.missing_file = error
             work.warnings.append(f"checkpoint {version} was not used: {error} is gone")
         except LogCorrupt as error:
             work.warnings.append(f"checkpoint {version} was not used: {error}")
     return None
 
 
-def _read_parquet(work: _Loading, listing: Listing, version: int) -> State | None:
-    """A Parquet checkpoint; of one of ours no row is read yet. None if it was never finished."""
+def _read_parquet(work: _Load, listing: Listing, version: int) -> State | None:
+    """Open a Parquet checkpoint; None if its writer never finished it.
+
+    Of a checkpoint with a verifiable manifest, only the manifest is read; its rows are read on
+    demand. One written by another program has no checksums and is read completely.
+    """
     names = listing.parquet_checkpoints[version]
-    found = open_checkpoint(work.store, version, names, work.count)
-    if found is None:
+    checkpoint = open_checkpoint(work.store, version, names, work.count)
+    if checkpoint is None:
         return None
-    if not isinstance(found, Parts):
-        state = read_foreign(found, version, work.store.root, outside=work.outside)
+    if not isinstance(checkpoint, Parts):
+        state = read_foreign(checkpoint, version, work.store.root, outside=work.outside)
         work.warnings.append(
-            f"checkpoint {version} was used unverified: it is another program's, without checksums"
+            f"checkpoint {version} was used unverified: another program wrote it without checksums"
         )
         return state
-    manifest = found.manifest
-    rows = Rows(found, schema_of(manifest.metadata, version), None, outside=work.outside)
-    source = Deferred(rows, version, _again(work, version))
+    manifest = checkpoint.manifest
+    rows = Rows(checkpoint, schema_of(manifest.metadata, version), None, outside=work.outside)
+    source = Deferred(rows, version, _fallback_loader(work, version))
     return State(
         version,
         manifest.protocol,
@@ -257,48 +281,53 @@ def _read_parquet(work: _Loading, listing: Listing, version: int) -> State | Non
     )
 
 
-def _again(work: _Loading, checkpoint: int) -> Callable[[int], pa.Table]:
-    """How to load all live adds of a version without a checkpoint."""
+def _fallback_loader(work: _Load, checkpoint: int) -> Callable[[int], pa.Table]:
+    """Return a function that loads all live adds of a version without this checkpoint."""
     store, config, outside = work.store, work.config, work.outside
     avoid = work.avoid | {checkpoint}
 
-    def load_again(version: int) -> pa.Table:
-        for last in (False, True):
+    def load_adds(version: int) -> pa.Table:
+        for last_attempt in (False, True):
             listing = list_log(store)
             try:
-                found = load(store, listing, config, version, outside=outside, avoid=avoid)
-            except FileNotFoundError as error:  # a clean-up may be at work
-                if last:
+                snapshot = load(store, listing, config, version, outside=outside, avoid=avoid)
+            except FileNotFoundError as error:  # possibly a concurrent clean-up: list again
+                if last_attempt:
                     raise gone(error) from None
             else:
-                return found.state.adds
+                return snapshot.state.adds
         raise AssertionError  # the loop either returns or raises
 
-    return load_again
+    return load_adds
 
 
 def gone(error: FileNotFoundError) -> LogCorrupt:
-    """What is wrong with a log of which a file was listed twice, and is not there."""
+    """Return the error for a file that two listings showed and that cannot be read."""
     if isinstance(error.__cause__, LogCorrupt):
         return error.__cause__
     return LogCorrupt(
-        "it was listed, and is gone.",
-        next="Something deletes files of the log; try again when it is done.",
+        "it was listed, but it is gone.",
+        next="Another program is deleting files of the log; try again when it has finished.",
         file=str(error),
     )
 
 
 def _check_reached(segment: Segment, listing: Listing, version: int | None) -> None:
+    """Raise if the segment ends before the requested version.
+
+    `InvalidRequest` if the version was cleaned up or never existed, else `LogCorrupt`.
+    """
     if version is None or segment.version == version:
         return
     first = earliest(listing, listing.newest)
     gap = segment.gap
-    if gap is not None and gap.missing in listing.retired:  # commits that were kept for a skip
+    if gap is not None and gap.missing in listing.retired:
+        # Not damage: clean-up keeps single commits that hold a skip still in its cooldown.
         gap, first = None, max(first, version + 1)
     if version < first and (gap is None or gap.missing == 1):
         raise InvalidRequest(
-            f"Version {version} is no longer there: the log was cleaned up to version {first}.",
-            next="Ask for that or a later one.",
+            f"Version {version} is no longer available: the log was cleaned up to version {first}.",
+            next=f"Read version {first} or a later one.",
             version=version,
         )
     if segment.gap is not None or version <= listing.newest:
@@ -312,32 +341,33 @@ def _check_reached(segment: Segment, listing: Listing, version: int | None) -> N
     )
 
 
-def _read_json(work: _Loading, listing: Listing, version: int) -> State:
+def _read_json(work: _Load, listing: Listing, version: int) -> State:
+    """Read a JSON checkpoint of any form: one file, or a manifest and its parts."""
     file = f"{LOG}/{listing.json_checkpoints[version]}"
-    found, beside = to_lines(_get(work, [file])[0], version, file)
-    work.summed = beside.summed
-    names, datas = [file], [found]
-    if isinstance(found, Manifest):
-        names = [f"{LOG}/{part}" for part in found.parts]
-        pieces = _get(work, names)
-        for number, (part, data) in enumerate(zip(names, pieces, strict=True)):
-            found.check(number, data, part)
-        datas = [to_lines(data, version, n)[0] for n, data in zip(names, pieces, strict=True)]
-    plain = [data for data in datas if isinstance(data, bytes)]
-    if len(plain) < len(names):
+    content, beside = to_lines(_get_files(work, [file])[0], version, file)
+    work.checksum_verified = beside.summed
+    names, contents = [file], [content]
+    if isinstance(content, Manifest):
+        names = [f"{LOG}/{part}" for part in content.parts]
+        parts = _get_files(work, names)
+        for number, (name, data) in enumerate(zip(names, parts, strict=True)):
+            content.check(number, data, name)
+        contents = [to_lines(data, version, n)[0] for n, data in zip(names, parts, strict=True)]
+    lines = [data for data in contents if isinstance(data, bytes)]
+    if len(lines) < len(names):
         raise LogCorrupt("a part of the checkpoint is a manifest itself.", file=file)
     window = Window(work.config.max_decompressed_bytes)
-    for part, lines in zip(names, plain, strict=True):
-        window.append(part, version, lines)
+    for name, data in zip(names, lines, strict=True):
+        window.append(name, version, data)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         actions = Reading(work.store, work.config).decoded(window, pool)
     if not actions.metadata:
         raise LogCorrupt("the checkpoint has no metaData.", file=file, version=version)
     state = apply(None, actions, version, work.store.root, outside=work.outside).state
-    times = [time for time in (beside.timestamp, state.timestamp) if time is not None]
+    timestamps = [ms for ms in (beside.timestamp, state.timestamp) if ms is not None]
     return replace(
         state,
-        timestamp=max(times, default=None),
+        timestamp=max(timestamps, default=None),
         txns={**state.txns, **beside.txns},
         recent=beside.recent or unknown_before(version),
     )
@@ -346,16 +376,19 @@ def _read_json(work: _Loading, listing: Listing, version: int) -> State:
 def verify_checkpoint(
     store: Store, listing: Listing, version: int, config: Config, form: str | None = None
 ) -> list[str]:
-    """What is wrong with a checkpoint: nothing, if a form of it (or the one asked for) is whole."""
+    """Read a checkpoint completely and return what is wrong with it.
+
+    Returns an empty list if the requested form (`json` or `parquet`; None: either) is intact.
+    """
     problems: list[str] = []
-    for name, known in (
+    for name, checkpoints in (
         ("json", listing.json_checkpoints),
         ("parquet", listing.parquet_checkpoints),
     ):
-        if form not in (None, name) or version not in known:
+        if form not in (None, name) or version not in checkpoints:
             continue
         try:
-            _verify(store, listing, version, config, name)
+            _verify_form(store, listing, version, config, name)
         except (LogCorrupt, FileNotFoundError) as error:
             problems.append(str(error))
         else:
@@ -363,55 +396,58 @@ def verify_checkpoint(
     return problems or [f"there is no checkpoint of version {version}"]
 
 
-def _verify(store: Store, listing: Listing, version: int, config: Config, form: str) -> None:
+def _verify_form(store: Store, listing: Listing, version: int, config: Config, form: str) -> None:
     if form == "json":
-        work = _Loading(store, config, outside=True)
+        work = _Load(store, config, outside=True)
         state = _read_json(work, listing, version)
-        if not work.summed:
-            _compare(store, listing, config, state)
+        if not work.checksum_verified:
+            _compare_with_commits(store, listing, config, state)
         return
-    found = verify(store, version, listing.parquet_checkpoints[version], config)
-    if found:
-        raise LogCorrupt(f"{found[0]}.", file=f"{LOG}/{CHECKPOINTS}", version=version)
+    problems = verify(store, version, listing.parquet_checkpoints[version], config)
+    if problems:
+        raise LogCorrupt(f"{problems[0]}.", file=f"{LOG}/{CHECKPOINTS}", version=version)
 
 
-def _compare(store: Store, listing: Listing, config: Config, state: State) -> None:
-    """Nobody vouches for a checkpoint without a checksum but the commits, while they are there."""
+def _compare_with_commits(store: Store, listing: Listing, config: Config, state: State) -> None:
+    """Compare a checkpoint without a checksum with a replay that does not use it.
+
+    Passes if the replay is impossible because the commits were cleaned up.
+    """
     json = {v: name for v, name in listing.json_checkpoints.items() if v != state.version}
     parquet = {v: names for v, names in listing.parquet_checkpoints.items() if v != state.version}
     others = Listing(listing.commits, json, parquet)
     try:
-        told = load(store, others, config, state.version, outside=True).state
+        replayed = load(store, others, config, state.version, outside=True).state
     except (LogCorrupt, InvalidRequest, FileNotFoundError):
         return
-    same = set(told.adds["key"].to_pylist()) == set(state.adds["key"].to_pylist())
-    if not same or told.metadata.id != state.metadata.id:
+    same_files = set(replayed.adds["key"].to_pylist()) == set(state.adds["key"].to_pylist())
+    if not same_files or replayed.metadata.id != state.metadata.id:
         raise LogCorrupt(
-            f"it has {state.adds.num_rows} files, and the commits it stands for leave"
-            f" {told.adds.num_rows}, or others.",
-            next="Delete it; reading goes on without it.",
+            f"it differs from a replay of the commits: it has {state.adds.num_rows} files, the"
+            f" replay {replayed.adds.num_rows}, or the same number of other files.",
+            next="Delete it; the table can be read without it.",
             file=f"{LOG}/{listing.json_checkpoints[state.version]}",
             version=state.version,
         )
 
 
-def _get(work: _Loading, keys: Sequence[str]) -> list[bytes]:
-    """Log files, unpacked."""
-    found = work.store.get_many(keys)
-    work.files_read += len(found)
-    work.bytes_read += sum(len(data) for data in found)
+def _get_files(work: _Load, keys: Sequence[str]) -> list[bytes]:
+    """Read files of the log and decompress them."""
+    files = work.store.get_many(keys)
+    work.files_read += len(files)
+    work.bytes_read += sum(len(data) for data in files)
     limit = work.config.max_decompressed_bytes
-    return [unwrap(data, key, limit) for key, data in zip(keys, found, strict=True)]
+    return [unwrap(data, key, limit) for key, data in zip(keys, files, strict=True)]
 
 
 def stream(store: Store, config: Config, commits: Sequence[tuple[int, str]]) -> Iterator[Actions]:
-    """The actions of commits some at a time, for those who need not have all at once."""
+    """Yield the actions of commits in batches, in log order, so that not all are in memory."""
     for run in Reading(store, config).runs(commits):
         yield run.actions
 
 
-def _read(work: _Loading, commits: Sequence[tuple[int, str]]) -> Actions:
-    """All actions of the commits."""
+def _read_actions(work: _Load, commits: Sequence[tuple[int, str]]) -> Actions:
+    """Read all actions of the commits; `LogTooLarge` before the process runs out of memory."""
     actions = Actions()
     for run in Reading(work.store, work.config, work.observed).runs(commits):
         work.files_read += run.commits

@@ -1,8 +1,8 @@
-"""The manifest of a Parquet checkpoint: what makes its parts one whole. Pure.
+"""The manifest of a Parquet checkpoint: makes its parts one checkpoint. Pure.
 
-It is JSON, written last. What it says of the parts is enough to tell whether a part, or a column of
-a row group in it, is the very one that was written; its own last field is the CRC-32 of all that
-stands before it. It holds all of a state but the files: those are read when somebody needs them.
+A JSON file that is written last. Its checksums identify every part, and every column chunk of every
+row group, as the bytes that were written; its own last field is the CRC-32 of everything before it.
+It holds the whole state except the files, which are read from the parts on demand.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
     from arrowlog.log.actions import Metadata, Protocol
 
-NEXT = "Delete it if the commits it stands for are there; reading goes on without it."
-_MARK = b',"checksum":"'
+NEXT = "Delete it if the commits up to its version exist; the table can be read without it."
+# The manifest ends with its checksum: these bytes, the checksum, `_END`.
+_CHECKSUM_FIELD = b',"checksum":"'
 _END = b'"}'
 _BROKEN = (
     msgspec.DecodeError,
@@ -43,7 +44,7 @@ _BROKEN = (
 
 
 class Part(msgspec.Struct, frozen=True):
-    """A file of a checkpoint, and by what it is known again."""
+    """A part file of a checkpoint, with the sizes and checksums that identify it."""
 
     name: str
     sizeInBytes: int  # noqa: N815 -- the names on disk
@@ -55,6 +56,8 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class _Document(msgspec.Struct):
+    """The JSON document of a manifest that arrowlog wrote."""
+
     version: int
     format: str
     parts: list[Part]
@@ -72,23 +75,23 @@ class _Document(msgspec.Struct):
     createdTime: int | None = None  # noqa: N815
 
 
-class _Foreign(msgspec.Struct):
-    """What another program's manifest says: at least which version it is of."""
+class _Header(msgspec.Struct):
+    """The fields by which manifests of other programs are recognised."""
 
     version: int | None = None
     format: str | None = None
 
 
 _DECODER = msgspec.json.Decoder(_Document)
-_FOREIGN = msgspec.json.Decoder(_Foreign)
+_HEADER_DECODER = msgspec.json.Decoder(_Header)
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A checkpoint, without its rows.
+    """A checkpoint without its rows.
 
-    `index` has a row for each row group, in the order of the parts: what holds for the group, and
-    in `sums` the checksum of each of its columns, in the order of `columns`.
+    `index` has one row per row group, in the order of the parts: the group's statistics (see
+    `groups`), and in `sums` the CRC-32 of each of its column chunks, in the order of `columns`.
     """
 
     version: int
@@ -105,7 +108,7 @@ class Manifest:
 
 
 def encode(manifest: Manifest, checkpoint_id: str, now_ms: int, engine: str) -> bytes:
-    """The bytes of a manifest."""
+    """Encode a manifest as JSON, ending with its checksum."""
     document = {
         "version": manifest.version,
         "format": "parquet",
@@ -116,99 +119,106 @@ def encode(manifest: Manifest, checkpoint_id: str, now_ms: int, engine: str) -> 
         "size": manifest.num_files + 2,
         "sizeInBytes": sum(part.sizeInBytes for part in manifest.parts),
         "parts": manifest.parts,
-        "protocol": _said(protocol_fields(manifest.protocol)),
-        "metaData": _said(metadata_fields(manifest.metadata)),
+        "protocol": _without_nulls(protocol_fields(manifest.protocol)),
+        "metaData": _without_nulls(metadata_fields(manifest.metadata)),
         "timestamp": manifest.timestamp,
         "txns": dict(manifest.txns),
         "recentCommits": said_of(manifest.recent),
         "columns": manifest.columns,
         "typed": manifest.recipe.typed,
         "rebuilt": dict(manifest.recipe.rebuilt),
-        "index": _index_text(manifest.index),
+        "index": _encode_index(manifest.index),
     }
     body = msgspec.json.encode(document)[:-1]
-    return body + _MARK + checksum(body).encode() + _END
+    return body + _CHECKSUM_FIELD + checksum(body).encode() + _END
 
 
-def _said(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _without_nulls(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def decode(data: bytes, version: int, file: str) -> Manifest | None:
-    """What a manifest says; None for one of another program, which vouches for nothing.
+    """Decode and verify a manifest; None for one of another program, which has no checksums.
 
-    `LogCorrupt` if it is damaged, or of another version.
+    Raises `LogCorrupt` if it is damaged, or belongs to another version.
     """
     try:
-        said = _FOREIGN.decode(data)
+        header = _HEADER_DECODER.decode(data)
     except _BROKEN:
-        raise LogCorrupt("its manifest is not JSON.", next=NEXT, file=file) from None
-    if said.version is not None and said.version != version:
-        raise LogCorrupt(f"it is the manifest of version {said.version}.", next=NEXT, file=file)
-    body, mark, rest = data.rpartition(_MARK)
-    if not mark or not rest.startswith(CHECKSUM.encode()):
-        if said.format is not None:
-            raise LogCorrupt("its manifest is not whole.", next=NEXT, file=file)
+        raise LogCorrupt("the manifest is not JSON.", next=NEXT, file=file) from None
+    if header.version is not None and header.version != version:
+        raise LogCorrupt(f"it is the manifest of version {header.version}.", next=NEXT, file=file)
+    body, field_start, rest = data.rpartition(_CHECKSUM_FIELD)
+    if not field_start or not rest.startswith(CHECKSUM.encode()):
+        if header.format is not None:  # only ours have it
+            raise LogCorrupt("the manifest is incomplete.", next=NEXT, file=file)
         return None
     if rest != checksum(body).encode() + _END:
-        raise LogCorrupt("its manifest is not as it was written.", next=NEXT, file=file)
+        raise LogCorrupt(
+            "the manifest was changed after it was written: its checksum does not match.",
+            next=NEXT,
+            file=file,
+        )
     try:
-        return _manifest(_DECODER.decode(data), version, file)
+        return _to_manifest(_DECODER.decode(data), version, file)
     except _BROKEN as error:
         why = str(error).partition("\n")[0]
-        raise LogCorrupt(f"its manifest cannot be read: {why}.", next=NEXT, file=file) from None
+        raise LogCorrupt(f"the manifest cannot be read: {why}.", next=NEXT, file=file) from None
 
 
-def _manifest(found: _Document, version: int, file: str) -> Manifest:
-    for part in found.parts:
-        if not is_parquet_part(part.name, version):
-            raise LogCorrupt(f"its manifest names {part.name!r} as a part.", next=NEXT, file=file)
-    index = _index_of(found.index)
-    if found.format != "parquet" or sum(part.rowGroups for part in found.parts) != index.num_rows:
-        raise LogCorrupt("its manifest contradicts itself.", next=NEXT, file=file)
+def _to_manifest(document: _Document, version: int, file: str) -> Manifest:
+    for part in document.parts:
+        if not is_parquet_part(part.name, version):  # a name may otherwise lead anywhere
+            raise LogCorrupt(f"the manifest names {part.name!r} as a part.", next=NEXT, file=file)
+    index = _decode_index(document.index)
+    row_groups = sum(part.rowGroups for part in document.parts)
+    if document.format != "parquet" or row_groups != index.num_rows:
+        raise LogCorrupt("the manifest contradicts itself.", next=NEXT, file=file)
     return Manifest(
         version,
-        read_protocol(found.protocol),
-        read_metadata(found.metaData),
-        found.numFiles,
-        tuple(found.parts),
-        tuple(found.columns),
-        Recipe(tuple(found.typed), found.rebuilt),
+        read_protocol(document.protocol),
+        read_metadata(document.metaData),
+        document.numFiles,
+        tuple(document.parts),
+        tuple(document.columns),
+        Recipe(tuple(document.typed), document.rebuilt),
         index,
-        found.timestamp,
-        found.txns,
-        _recent(found, version),
+        document.timestamp,
+        document.txns,
+        _recent_commits(document, version),
     )
 
 
-def _recent(found: _Document, version: int) -> RecentCommits:
-    """The ids of the last commits, as far as they lead up to the checkpoint's version."""
-    first, ids = found.recentCommits or (version + 1, [])
+def _recent_commits(document: _Document, version: int) -> RecentCommits:
+    """Return the ids of the last commits; unknown if they do not end at the checkpoint."""
+    first, ids = document.recentCommits or (version + 1, [])
     recent = RecentCommits(first, tuple(ids))
     return recent if recent.last == version else unknown_before(version)
 
 
-def _index_text(index: pa.Table) -> str:
+def _encode_index(index: pa.Table) -> str:
+    """Encode the index as an Arrow IPC stream in base64."""
     sink = pa.BufferOutputStream()
-    how = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_stream(sink, index.schema, options=how) as out:
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(sink, index.schema, options=options) as out:
         out.write_table(index)
     return base64.b64encode(sink.getvalue()).decode()
 
 
-def _index_of(text: str) -> pa.Table:
+def _decode_index(text: str) -> pa.Table:
     with pa.ipc.open_stream(pa.py_buffer(base64.b64decode(text, validate=True))) as source:
         return source.read_all().combine_chunks()
 
 
 def with_sums(index: pa.Table, sums: Sequence[int], columns: int) -> pa.Table:
-    """The index with the checksum of each column of each group."""
-    values = pa.Array.from_buffers(pa.uint32(), len(sums), [None, _packed(sums)])
+    """Add the CRC-32 of all column chunks, given row group by row group, to an index."""
+    values = pa.Array.from_buffers(pa.uint32(), len(sums), [None, _uint32_buffer(sums)])
     lists = pa.FixedSizeListArray.from_arrays(values, columns)
     return index.append_column("sums", lists)
 
 
-def _packed(sums: Sequence[int]) -> pa.Buffer:
+def _uint32_buffer(sums: Sequence[int]) -> pa.Buffer:
+    """Convert without `pa.array`, which imports pandas when it is given a list."""
     from array import array
 
     return pa.py_buffer(array("I", sums))

@@ -1,9 +1,9 @@
-"""Parquet checkpoints: write one, open one, find out whether one is whole.
+"""Writes, opens and verifies Parquet checkpoints.
 
-Parts are put under names that say nothing by themselves; the manifest, put last, makes them one.
-Two writers of the same checkpoint do no harm to each other: nothing but a manifest that was found
-damaged is ever overwritten, a name that is taken by other bytes is left to its owner, and a
-manifest vouches for bytes, not for names.
+Parts mean nothing by themselves; the manifest, written last, makes them a checkpoint. Concurrent
+writers of the same checkpoint do not disturb each other: only a manifest that was found damaged is
+ever overwritten, a name already taken by other bytes is left alone, and a manifest identifies its
+parts by their bytes, not by their names.
 """
 
 from __future__ import annotations
@@ -33,18 +33,22 @@ if TYPE_CHECKING:
     from arrowlog.state.snapshot import State
 
 FOLDER = f"{LOG}/{CHECKPOINTS}"
-_SLICE_GROUPS = 8  # row groups that are put in order at a time
-_PLAIN = 0.5  # a column with more distinct values than this share is not worth a dictionary
-_PROBE_ROWS = 4096
-_OURS = b"arrowlog"
+# Row groups that are put in order at a time: ordering all would take as much memory again.
+_SLICE_GROUPS = 8
+# A column with a larger share of distinct values than this is not dictionary-encoded.
+_DISTINCT_SHARE_MAX = 0.5
+# Rows by which that share is estimated.
+_SAMPLE_ROWS = 4096
+# The key in a part's footer metadata that tells our parts from those of other programs.
+_FOOTER_KEY = b"arrowlog"
 _CODECS = {"uncompressed": "none"}
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A checkpoint that is there now: its files, the manifest last, and what is in it.
+    """A checkpoint that exists now: its file names, the manifest last, and its size.
 
-    `checksum` is the manifest's. `made` is false if somebody else had made it before.
+    `checksum` is the manifest's. `made` is false if another writer had made it before.
     """
 
     names: tuple[str, ...]
@@ -56,7 +60,7 @@ class Written:
 
 @dataclass(slots=True)
 class Layout:
-    """What is to be written, and how."""
+    """The stored rows of a checkpoint, their order, and how to write them."""
 
     version: int
     table: pa.Table
@@ -69,9 +73,10 @@ class Layout:
 def write_checkpoint(
     store: Store, state: State, config: Config, *, now_ms: int, new_id: str, broken: bool = False
 ) -> Written:
-    """Write the checkpoint of a state. `new_id` is nobody else's: 12 hex digits or more.
+    """Write the checkpoint of a state.
 
-    With `broken`, a damaged one is there, and its manifest is replaced.
+    `new_id` must be unique, with at least 12 hex digits. With `broken`, the manifest of a damaged
+    checkpoint is replaced. Returns the other writer's checkpoint if one finished first.
     """
     layout = _layout(state, config)
     own = new_id.replace("-", "").lower()[:12]
@@ -95,9 +100,11 @@ def write_checkpoint(
 def put_manifest(
     store: Store, manifest: Manifest, own: str, now_ms: int, *, broken: bool = False
 ) -> Written:
-    """Make a checkpoint of parts that are there; if somebody was faster, it is theirs.
+    """Write the manifest of parts that are already stored.
 
-    With `broken`, a damaged one has the name, and is replaced.
+    If another writer's manifest is there first, it wins, and our unique parts are deleted. With
+    `broken`, a damaged manifest is replaced. Raises `LogCorrupt` if the manifest that is there is
+    another program's, `StoreUnavailable` if the checkpoint was truncated away meanwhile.
     """
     data = encode(manifest, own, now_ms, f"arrowlog/{__version__}")
     key = f"{FOLDER}/{manifest_name(manifest.version)}"
@@ -105,16 +112,16 @@ def put_manifest(
         store.replace(key, data)
     if broken or put_same(store, key, data):
         return _written(manifest, data, made=True)
-    found = store.find_many([key])[0]
-    if found is None:  # there was one, and clean-up has deleted it since
+    existing = store.find_many([key])[0]
+    if existing is None:  # another manifest was there, and clean-up has deleted it since
         raise StoreUnavailable(
             f"{key} could not be written: the log was truncated beyond it.", next="Try again."
         )
-    theirs = decode(found, manifest.version, key)
+    theirs = decode(existing, manifest.version, key)
     if theirs is None:
-        raise LogCorrupt("another program's manifest has the name.", next=NEXT, file=key)
-    _take_back(store, manifest, theirs, own)
-    return _written(theirs, found, made=False)
+        raise LogCorrupt("another program's manifest has this name.", next=NEXT, file=key)
+    _delete_unused_parts(store, manifest, theirs, own)
+    return _written(theirs, existing, made=False)
 
 
 def _written(manifest: Manifest, data: bytes, *, made: bool) -> Written:
@@ -123,11 +130,11 @@ def _written(manifest: Manifest, data: bytes, *, made: bool) -> Written:
     return Written(names, size, manifest.num_files, checksum(data), made)
 
 
-def _take_back(store: Store, ours: Manifest, theirs: Manifest, own: str) -> None:
-    """Delete parts that only we can have made, and that nobody vouches for."""
-    named = {part.name for part in theirs.parts}
-    gone = [part.name for part in ours.parts if f".{own}." in part.name and part.name not in named]
-    store.delete([f"{FOLDER}/{name}" for name in gone])
+def _delete_unused_parts(store: Store, ours: Manifest, theirs: Manifest, own: str) -> None:
+    """Delete parts under our own unique names that the other manifest does not use."""
+    used = {part.name for part in theirs.parts}
+    unused = [part.name for part in ours.parts if f".{own}." in part.name and part.name not in used]
+    store.delete([f"{FOLDER}/{name}" for name in unused])
 
 
 def _layout(state: State, config: Config) -> Layout:
@@ -151,93 +158,105 @@ def layout_of(
     index: pa.Table,
     config: Config,
 ) -> Layout:
-    """Stored rows and their order, to be written as the settings say."""
+    """Return the layout of a checkpoint, with Parquet options from the settings."""
     codec = config.checkpoint_compression
     options = {
         "compression": _CODECS.get(codec, codec),
-        "use_dictionary": _words(table),
+        "use_dictionary": _repetitive_columns(table),
         "write_statistics": False,
         "write_page_checksum": True,
     }
     return Layout(version, table, order, recipe, index, options)
 
 
-def _words(table: pa.Table) -> list[str]:
-    """Columns whose values repeat, looking at some from the middle."""
-    some = table.slice(table.num_rows // 2, _PROBE_ROWS)
-    found = []
-    for name, column in zip(some.column_names, some.columns, strict=True):
+def _repetitive_columns(table: pa.Table) -> list[str]:
+    """Return the columns worth a dictionary, judged by a sample from the middle."""
+    sample = table.slice(table.num_rows // 2, _SAMPLE_ROWS)
+    repetitive = []
+    for name, column in zip(sample.column_names, sample.columns, strict=True):
         if pa.types.is_dictionary(column.type):
-            found.append(name)
+            repetitive.append(name)
         elif not pa.types.is_boolean(column.type):
             distinct = len(column.combine_chunks().dictionary_encode().dictionary)
-            if distinct <= some.num_rows * _PLAIN:
-                found.append(name)
-    return found
+            if distinct <= sample.num_rows * _DISTINCT_SHARE_MAX:
+                repetitive.append(name)
+    return repetitive
 
 
 def _put_parts(
     store: Store, layout: Layout, size_max: int, own: str
 ) -> tuple[list[Part], list[int]]:
-    """Write the parts; returns what to say of them, and the checksum of each column chunk."""
+    """Write all parts; returns their manifest entries and the CRC-32 of each column chunk."""
     sums: list[int] = []
-    cuts = _cuts(layout, size_max)
-    plain = parquet_names(layout.version, len(cuts))
-    special = parquet_names(layout.version, len(cuts), own)
+    ranges = _part_ranges(layout, size_max)
+    usual_names = parquet_names(layout.version, len(ranges))
+    own_names = parquet_names(layout.version, len(ranges), own)
     parts: list[Part] = []
-    for (start, stop), name, other in zip(cuts, plain, special, strict=True):
-        part, more = put_part(store, layout, (start, stop), (name, other))
+    for rows, usual, unique in zip(ranges, usual_names, own_names, strict=True):
+        part, part_sums = put_part(store, layout, rows, (usual, unique))
         parts.append(part)
-        sums += more
+        sums += part_sums
     return parts, sums
 
 
 def put_part(
     store: Store, layout: Layout, rows: tuple[int, int], names: Sequence[str]
 ) -> tuple[Part, list[int]]:
-    """Write some rows under the first of the names that is free: the last one is nobody else's."""
+    """Write a range of rows as a part, under the first of `names` that is free or has these bytes.
+
+    The last name must be unique to this writer. Returns the part's manifest entry and the CRC-32 of
+    each of its column chunks.
+    """
     start, stop = rows
-    data, metadata = _bytes(layout, start, stop)
+    data, metadata = _encode_rows(layout, start, stop)
     for chosen in names:
         if put_same(store, f"{FOLDER}/{chosen}", data):
             break
     else:
-        what = "a part under a name of our own is there already, with other bytes."
+        what = "a part under this writer's unique name exists already, with other bytes."
         raise LogCorrupt(what, next="Try again.", file=f"{FOLDER}/{names[-1]}")
     view = memoryview(data)
     sums = [int(checksum(view[a:b])[6:], 16) for a, b in places(metadata)]
-    footer = len(data) - metadata.serialized_size - 8
-    groups, sum_, foot = metadata.num_row_groups, checksum(data), checksum(view[footer:])
-    return Part(chosen, len(data), stop - start, groups, sum_, footer, foot), sums
+    footer = len(data) - metadata.serialized_size - 8  # the footer's length and `PAR1` follow it
+    part = Part(
+        name=chosen,
+        sizeInBytes=len(data),
+        numFiles=stop - start,
+        rowGroups=metadata.num_row_groups,
+        checksum=checksum(data),
+        footerOffset=footer,
+        footerChecksum=checksum(view[footer:]),
+    )
+    return part, sums
 
 
-def _cuts(layout: Layout, size_max: int) -> list[tuple[int, int]]:
-    """The rows of each part; how many bytes a row takes is learned from the first group."""
+def _part_ranges(layout: Layout, size_max: int) -> list[tuple[int, int]]:
+    """Return the rows of each part; the first row group, encoded on trial, tells the size."""
     rows = layout.table.num_rows
     if rows <= GROUP_ROWS:
         return [(0, rows)]
-    size = len(_bytes(layout, 0, GROUP_ROWS)[0])
+    size = len(_encode_rows(layout, 0, GROUP_ROWS)[0])
     groups = max(1, size_max // max(size, 1))
     step = groups * GROUP_ROWS
     return [(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
-def _bytes(layout: Layout, start: int, stop: int) -> tuple[pa.Buffer, Any]:
-    """Some of the rows as a Parquet file."""
+def _encode_rows(layout: Layout, start: int, stop: int) -> tuple[pa.Buffer, Any]:
+    """Encode a range of rows as a Parquet file; returns its bytes and its footer's metadata."""
     import pyarrow.parquet as pq
 
     sink = pa.BufferOutputStream()
-    note = {_OURS: b"%d" % layout.version}
-    schema = layout.table.schema.with_metadata(note)
+    footer = {_FOOTER_KEY: b"%d" % layout.version}
+    schema = layout.table.schema.with_metadata(footer)
     with pq.ParquetWriter(sink, schema, **layout.options) as writer:
-        for piece in _slices(layout, start, stop):
+        for piece in _ordered_slices(layout, start, stop):
             writer.write_table(piece.cast(schema), row_group_size=GROUP_ROWS)
     data = sink.getvalue()
     return data, pq.read_metadata(pa.BufferReader(data))
 
 
-def _slices(layout: Layout, start: int, stop: int) -> Iterator[pa.Table]:
-    """Rows in their order, a few groups at a time: all at once would take as much memory again."""
+def _ordered_slices(layout: Layout, start: int, stop: int) -> Iterator[pa.Table]:
+    """Yield a range of rows in stored order, a few row groups at a time."""
     step = _SLICE_GROUPS * GROUP_ROWS
     for at in range(start, stop, step):
         yield layout.table.take(layout.order.slice(at, min(step, stop - at)))
@@ -246,12 +265,13 @@ def _slices(layout: Layout, start: int, stop: int) -> Iterator[pa.Table]:
 def open_checkpoint(
     store: Store, version: int, names: Sequence[str], count: Callable[[int], None]
 ) -> Parts | pa.Table | None:
-    """A checkpoint of ours, of which nothing but the manifest is read yet; or another's rows.
+    """Open a checkpoint by the names of its files.
 
-    None for parts of ours without a manifest: somebody is at it, or died over it.
+    Returns `Parts` for one of ours, of which only the manifest is read; all rows for one of another
+    program; None for parts of ours without a manifest, which a writer is still making or has
+    abandoned. `count` is called with the size of each file that was read.
 
-    `LogCorrupt` if it is damaged, or not whole as far as can be seen. `count` is told the size of
-    each file that was read.
+    Raises `LogCorrupt` if the manifest is damaged or a part is missing.
     """
     manifests = [name for name in names if name.endswith(".json")]
     for name in manifests:
@@ -266,36 +286,36 @@ def open_checkpoint(
             if part.name not in names:
                 raise LogCorrupt("it is missing.", next=NEXT, file=f"{FOLDER}/{part.name}")
         return Parts(store, manifest)
-    return _others(store, version, names, count)
+    return _read_unverified(store, version, names, count)
 
 
-def _others(
+def _read_unverified(
     store: Store, version: int, names: Sequence[str], count: Callable[[int], None]
 ) -> pa.Table | None:
-    """All rows of a checkpoint that no manifest vouches for, if it is another program's."""
-    plain = [name for name in names if name.endswith(".parquet")]
-    if plain == list(names) and _OURS in notes_of(store, f"{FOLDER}/{plain[0]}"):
+    """Read all rows of another program's checkpoint, which has no checksums; None if it is ours."""
+    parts = [name for name in names if name.endswith(".parquet")]
+    if parts == list(names) and _FOOTER_KEY in notes_of(store, f"{FOLDER}/{parts[0]}"):
         return None
-    expected = parquet_names(version, len(plain))
-    if [name.lstrip("0") for name in plain] != [name.lstrip("0") for name in expected]:
+    expected = parquet_names(version, len(parts))
+    if [name.lstrip("0") for name in parts] != [name.lstrip("0") for name in expected]:
         raise LogCorrupt(
-            f"it has the parts {', '.join(plain) or 'none'}, which are not all of one checkpoint.",
+            f"it has the parts {', '.join(parts) or 'none'}, which are not a complete checkpoint.",
             next=NEXT,
             file=FOLDER,
             version=version,
         )
     tables = []
-    for name, data in zip(plain, store.get_many([f"{FOLDER}/{n}" for n in plain]), strict=True):
+    for name, data in zip(parts, store.get_many([f"{FOLDER}/{n}" for n in parts]), strict=True):
         count(len(data))
         tables.append(read_whole(data, f"{FOLDER}/{name}"))
-        if _OURS in (tables[-1].schema.metadata or {}):
-            what = "its manifest is another program's, so nobody vouches for it."
+        if _FOOTER_KEY in (tables[-1].schema.metadata or {}):
+            what = "arrowlog wrote it, but its manifest is another program's, without checksums."
             raise LogCorrupt(what, next=NEXT, file=f"{FOLDER}/{name}")
     return pa.concat_tables(tables, promote_options="default")
 
 
 def verify(store: Store, version: int, names: Sequence[str], config: Config) -> list[str]:
-    """What is wrong with a checkpoint; nothing if it is whole, and every row can be read."""
+    """Read and verify a whole checkpoint; returns what is wrong with it, nothing if intact."""
     del config
     try:
         parts = open_checkpoint(store, version, names, lambda _: None)
@@ -304,17 +324,21 @@ def verify(store: Store, version: int, names: Sequence[str], config: Config) -> 
     except ArrowlogError as error:
         return [str(error)]
     if not isinstance(parts, Parts):
-        return [f"checkpoint {version} has no manifest of ours, so nobody vouches for it."]
-    problems, rows = [], 0
+        return [f"checkpoint {version} has no manifest of arrowlog's, so it cannot be verified."]
+    problems, num_rows = [], 0
     for part in parts.manifest.parts:
         try:
-            found = parts.check(part)
+            rows = parts.check(part)
         except ArrowlogError as error:
             problems.append(str(error))
             continue
-        rows += found.num_rows
-        if found.num_rows != part.numFiles:
-            problems.append(f"{FOLDER}/{part.name}: it has {found.num_rows} rows.")
-    if not problems and rows != parts.manifest.num_files:
-        problems.append(f"checkpoint {version} has {rows} files and should have others.")
+        num_rows += rows.num_rows
+        if rows.num_rows != part.numFiles:
+            problems.append(
+                f"{FOLDER}/{part.name}: it has {rows.num_rows} rows instead of {part.numFiles}."
+            )
+    if not problems and num_rows != parts.manifest.num_files:
+        problems.append(
+            f"checkpoint {version} has {num_rows} files instead of {parts.manifest.num_files}."
+        )
     return problems

@@ -1,7 +1,8 @@
-"""The files of a Parquet checkpoint, read as far as needed and verified before they are decoded.
+"""The part files of a Parquet checkpoint, read by ranges and verified before they are decoded.
 
-What is asked for is fetched by ranges, a column of a row group at least, checked against the
-manifest, and only then given to the Parquet reader, from memory: what was verified is what is read.
+Ranges are fetched in units of column chunks, compared with the checksums in the manifest, and only
+then given to the Parquet reader, from memory: the bytes that were verified are the bytes that are
+decoded.
 """
 
 from __future__ import annotations
@@ -24,17 +25,20 @@ if TYPE_CHECKING:
     from arrowlog.log.store import Store
     from arrowlog.state.manifest import Manifest, Part
 
-_GAP = 1 << 18  # bytes nobody needs between two ranges that are cheaper to read than to skip
-_END = 8  # bytes at the end of a file: the length of the footer, and magic ones
-_THREADED = 64  # columns of row groups from which on threads are worth starting
+# Unneeded bytes between two ranges up to which one request for both is cheaper than two.
+_GAP_BYTES_MAX = 1 << 18
+_TAIL_BYTES = 8  # the end of a Parquet file: the length of its footer, and `PAR1`
+# Column chunks from which on decoding in threads pays.
+_THREADED_CHUNKS_MIN = 64
+# How long to wait for Arrow's threads to release a buffer; see `_read`.
 _RELEASE_SECONDS_MAX = 10.0
 
 
 class Parts:
-    """The rows of a checkpoint. Row groups are numbered through all parts."""
+    """Reads the rows of a checkpoint. Row groups are numbered across all parts."""
 
     def __init__(self, store: Store, manifest: Manifest) -> None:
-        """Nothing is read yet."""
+        """Read nothing yet."""
         self.store = store
         self.manifest = manifest
         self.bytes_read = 0
@@ -43,37 +47,45 @@ class Parts:
         self._sums = memoryview(sums.buffers()[1]).cast("B").cast("I")[sums.offset :]
 
     def read(self, groups: Sequence[int] | None, names: Iterable[str]) -> pa.Table:
-        """Columns of some row groups, or of all; columns that are not stored are left out."""
+        """Read columns of some row groups, by default of all; unknown columns are left out.
+
+        Raises `LogCorrupt` naming the part if it is missing, damaged or not what the manifest says.
+        """
         wanted = set(names)
         columns = [i for i, name in enumerate(self.manifest.columns) if name in wanted]
         tables: list[pa.Table] = []
         first = 0
         for part in self.manifest.parts:
             stop = first + part.rowGroups
-            some = [g - first for g in groups if first <= g < stop] if groups is not None else None
-            if some is None or some:
-                tables.append(self._read_part(part, first, some, columns))
+            within = None if groups is None else [g - first for g in groups if first <= g < stop]
+            if within is None or within:
+                tables.append(self._read_part(part, first, within, columns))
             first = stop
-        if not tables:  # no rows, but of the right types
+        if not tables:  # an empty table still needs the right types
             tables.append(self._read_part(self.manifest.parts[0], 0, [], columns))
         return pa.concat_tables(tables)
 
     def check(self, part: Part) -> pa.Table:
-        """Read a whole part: its bytes must be those that were written."""
+        """Read and verify a whole part. Raises `LogCorrupt` if it is not what was written."""
         return self._read_part(part, 0, None, list(range(len(self.manifest.columns))))
 
     def _read_part(
         self, part: Part, first: int, groups: list[int] | None, columns: list[int]
     ) -> pa.Table:
+        """Read columns of some row groups of a part, by default of all.
+
+        `first` is the number of the part's first row group in the checkpoint.
+        """
         file = self._key(part)
         try:
             source: bytes | mmap.mmap
             if groups is None and len(columns) * 2 > len(self.manifest.columns):
-                source, metadata = self._whole(part), None
+                # Most of the file is needed: one request, and one checksum for all of it.
+                source, metadata = self._read_file(part), None
             else:
                 metadata = self._footer(part)
                 chosen = range(part.rowGroups) if groups is None else groups
-                source = self._image(part, metadata, first, chosen, columns)
+                source = self._sparse_image(part, metadata, first, chosen, columns)
             table = _decode(source, metadata, groups, columns)
         except (pa.ArrowException, OSError, ValueError, IndexError) as error:
             if isinstance(error, FileNotFoundError):
@@ -82,54 +94,61 @@ class Parts:
             raise LogCorrupt(f"it cannot be read: {why}.", next=NEXT, file=file) from None
         names = [self.manifest.columns[i] for i in columns]
         if table.column_names != names:
-            raise LogCorrupt("its columns are not what its manifest says.", next=NEXT, file=file)
+            raise LogCorrupt("its columns differ from its manifest.", next=NEXT, file=file)
         return table
 
-    def _whole(self, part: Part) -> bytes:
-        # One byte more than there should be, to see if there are more.
+    def _read_file(self, part: Part) -> bytes:
+        # One byte more than expected, to notice a file that has grown.
         data = self.store.get_range(self._key(part), 0, part.sizeInBytes + 1)
         self.bytes_read += len(data)
-        self._same(part, part.checksum, data)
+        self._verify(part, part.checksum, data)
         return data
 
     def _footer(self, part: Part) -> Any:
         if part.name not in self._footers:
             data = self._range(part, part.footerOffset, part.sizeInBytes)
-            self._same(part, part.footerChecksum, data)
+            self._verify(part, part.footerChecksum, data)
             self._footers[part.name] = _reader(pa.py_buffer(data), None).metadata
         return self._footers[part.name]
 
-    def _image(
+    def _sparse_image(
         self, part: Part, metadata: Any, first: int, groups: Iterable[int], columns: list[int]
     ) -> mmap.mmap:
-        """The part in memory, of which only what is needed is there. The rest costs nothing."""
+        """Return the part as an anonymous memory map with only the needed column chunks filled in.
+
+        Pages that are never touched take no memory, and the footer's offsets stay valid.
+        """
         image = mmap.mmap(-1, part.sizeInBytes)
-        pieces = []
+        chunks = []
         width = len(self.manifest.columns)
         for group in groups:
-            told = metadata.row_group(group)
+            row_group = metadata.row_group(group)
             for column in columns:
-                start, stop = _place(told.column(column))
-                pieces.append((start, stop, self._sums[(first + group) * width + column]))
-        for start, stop in _together([(start, stop) for start, stop, _ in pieces]):
+                start, stop = _byte_range(row_group.column(column))
+                chunks.append((start, stop, self._sums[(first + group) * width + column]))
+        for start, stop in _coalesce([(start, stop) for start, stop, _ in chunks]):
             image[start:stop] = self._range(part, start, stop)
         with memoryview(image) as view:
-            for start, stop, said in pieces:
-                self._same(part, f"crc32:{said:08x}", view[start:stop])
+            for start, stop, crc in chunks:
+                self._verify(part, f"crc32:{crc:08x}", view[start:stop])
         return image
 
     def _range(self, part: Part, start: int, stop: int) -> bytes:
         if not 0 <= start < stop <= part.sizeInBytes:
-            raise LogCorrupt("its manifest contradicts itself.", next=NEXT, file=self._key(part))
+            raise LogCorrupt(
+                "its manifest gives an impossible byte range.", next=NEXT, file=self._key(part)
+            )
         data = self.store.get_range(self._key(part), start, stop)
         self.bytes_read += len(data)
         if len(data) != stop - start:
-            raise LogCorrupt("it is cut off.", next=NEXT, file=self._key(part))
+            raise LogCorrupt(
+                "it is shorter than its manifest says.", next=NEXT, file=self._key(part)
+            )
         return data
 
-    def _same(self, part: Part, said: str, data: bytes | memoryview) -> None:
-        if checksum(data) != said:
-            what = "it is not as it was written: a checksum does not agree."
+    def _verify(self, part: Part, expected: str, data: bytes | memoryview) -> None:
+        if checksum(data) != expected:
+            what = "it was changed after it was written: a checksum does not match."
             raise LogCorrupt(what, next=NEXT, file=self._key(part))
 
     @staticmethod
@@ -138,12 +157,15 @@ class Parts:
 
 
 def notes_of(store: Store, key: str) -> dict[bytes, bytes]:
-    """What the writer of a file noted in its footer."""
+    """Return the key-value metadata in the footer of a Parquet file.
+
+    Raises `FileNotFoundError` if there is no such file, `LogCorrupt` if it is not Parquet.
+    """
     stat = store.stat(key)
     if stat is None:
         raise FileNotFoundError(key)
-    end = store.get_range(key, max(0, stat.size - _END), stat.size)
-    length = int.from_bytes(end[:4], "little") + _END
+    tail = store.get_range(key, max(0, stat.size - _TAIL_BYTES), stat.size)
+    length = int.from_bytes(tail[:4], "little") + _TAIL_BYTES
     try:
         footer = store.get_range(key, max(0, stat.size - length), stat.size)
         return _reader(pa.py_buffer(footer), None).metadata.metadata or {}
@@ -153,7 +175,10 @@ def notes_of(store: Store, key: str) -> dict[bytes, bytes]:
 
 
 def read_whole(data: bytes, file: str) -> pa.Table:
-    """All rows of a file that nobody vouches for."""
+    """Decode a Parquet file that has no checksum but those of its pages.
+
+    Raises `LogCorrupt` naming the file if it cannot be decoded.
+    """
     try:
         return _read(data, None, lambda reader: reader.read_all(use_threads=True), checked=True)
     except (pa.ArrowException, OSError, ValueError) as error:
@@ -162,30 +187,30 @@ def read_whole(data: bytes, file: str) -> pa.Table:
 
 
 def places(metadata: Any) -> list[tuple[int, int]]:
-    """Where the columns of all row groups are in a file, group by group."""
+    """Return the byte ranges of all column chunks in a file, row group by row group."""
     return [
-        _place(metadata.row_group(group).column(column))
+        _byte_range(metadata.row_group(group).column(column))
         for group in range(metadata.num_row_groups)
         for column in range(metadata.num_columns)
     ]
 
 
-def _place(column: Any) -> tuple[int, int]:
+def _byte_range(column: Any) -> tuple[int, int]:
     start = column.data_page_offset
     if column.dictionary_page_offset is not None:
         start = min(start, column.dictionary_page_offset)
     return start, start + column.total_compressed_size
 
 
-def _together(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ranges in order, those next to each other as one."""
-    found: list[tuple[int, int]] = []
+def _coalesce(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the ranges in order, merging those that overlap or are close to each other."""
+    merged: list[tuple[int, int]] = []
     for start, stop in sorted(ranges):
-        if found and start <= found[-1][1] + _GAP:
-            found[-1] = (found[-1][0], max(found[-1][1], stop))
+        if merged and start <= merged[-1][1] + _GAP_BYTES_MAX:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], stop))
         else:
-            found.append((start, stop))
-    return found
+            merged.append((start, stop))
+    return merged
 
 
 def _decode(
@@ -194,8 +219,8 @@ def _decode(
     def read(reader: Any) -> pa.Table:
         if groups is None:
             return reader.read_all(column_indices=columns, use_threads=True)
-        many = len(groups) * len(columns) > _THREADED
-        return reader.read_row_groups(groups, column_indices=columns, use_threads=many)
+        threads = len(groups) * len(columns) > _THREADED_CHUNKS_MIN
+        return reader.read_row_groups(groups, column_indices=columns, use_threads=threads)
 
     return _read(source, metadata, read)
 
@@ -207,11 +232,11 @@ def _read(
     *,
     checked: bool = False,
 ) -> pa.Table:
-    """Read from memory of Python's, and return when no thread of Arrow's refers to it any more.
+    """Decode a Python buffer, and return once no thread of Arrow refers to it any more.
 
-    A thread of Arrow's pool gives its reader up after the table has been handed over, and needs the
-    interpreter for that if the reader holds memory of Python's. If the interpreter is at its end by
-    then, it stops the thread in the middle of a C++ destructor, which aborts the process.
+    A thread of Arrow's pool destroys its reader after the table has been returned, and needs the
+    interpreter for that if the reader holds a Python buffer. If the interpreter is shutting down by
+    then, it stops the thread inside a C++ destructor, which aborts the process.
     """
     references = sys.getrefcount(source)
     table = read(_reader(pa.py_buffer(source), metadata, checked=checked))
@@ -222,7 +247,7 @@ def _read(
 
 
 def _reader(source: pa.Buffer, metadata: Any, *, checked: bool = False) -> Any:
-    # `pyarrow.parquet` is a wrapper of this that takes longer to import than a plan takes to make.
+    # Importing `pyarrow.parquet`, a wrapper of this, takes longer than planning a scan.
     from pyarrow._parquet import ParquetReader
 
     reader = ParquetReader()

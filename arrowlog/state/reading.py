@@ -1,8 +1,9 @@
-"""From commits in a store to actions: runs of them are read and decoded side by side.
+"""Reads commits from a store and decodes them, several runs of commits in parallel.
 
-A thread takes a run of commits from the disk to columns, because most of both is done outside
-Python's lock: the system's calls to read small files, and Arrow's kernels. How many commits make a
-run is guessed by their size; what a run was too short for is read next.
+One thread takes a run from the store to columns. Both halves of that work, system calls for small
+files and Arrow kernels, run without Python's global lock; handing data from a reading to a decoding
+thread would cost more than it gains (decision 14). The number of commits in a run is estimated from
+their size; commits that did not fit are read by the next run.
 """
 
 from __future__ import annotations
@@ -33,17 +34,23 @@ if TYPE_CHECKING:
     from arrowlog.config import Config
     from arrowlog.log.store import Store
 
-_RUN_MAX = 6 << 20  # bytes of a run
-_LONG_RUN_MAX = 24 << 20  # a run costs some calls for every column, and long lines have many
-_RUN_MIN = 1 << 20
-_FEW = 8  # lines that fill what is a small file otherwise are long
-_RUNS = 3  # for each thread, where there are enough commits
-_WORKERS_MAX = 4  # more wait for Python's lock, and each has a run in memory
-_GUESS = 4096  # bytes of a commit, where asking costs a request
+_RUN_BYTES_MAX = 6 << 20
+# A run has a fixed cost per column, and logs with long lines have many columns, so their runs are
+# longer.
+_LONG_LINES_RUN_BYTES_MAX = 24 << 20
+_RUN_BYTES_MIN = 1 << 20
+# Lines are long if fewer than this many fit into the first `SMALL` bytes of a commit.
+_LONG_LINES_MAX = 8
+# Runs per thread, if there are enough commits: with one each, threads would idle at the end.
+_RUNS_PER_WORKER = 3
+# More threads only wait for Python's lock, and each holds a run in memory.
+_WORKERS_MAX = 4
+# Assumed size of a commit where a stat costs a request.
+_COMMIT_BYTES_ESTIMATE = 4096
 
 
 class Run(NamedTuple):
-    """What some commits say, how many they are, and their size in the store."""
+    """The actions of consecutive commits, their number, and their size in the store in bytes."""
 
     actions: Actions
     commits: int
@@ -51,56 +58,65 @@ class Run(NamedTuple):
 
 
 class Reading:
-    """Where commits are read from, and the buffers for it, which are used again."""
+    """Reads commits from one store; buffers are reused from run to run."""
 
     def __init__(self, store: Store, config: Config, observed: float = float("-inf")) -> None:
-        """Nothing is read yet. `observed` is when the commits were seen to belong to the log."""
+        """Read nothing yet. `observed` is when the commits were seen to belong to the log."""
         self._store = store
-        # A clock that misses suspended time cannot tell that the observation is recent.
+        # "always" is for machines whose clock may stand still while they are paused; there, no
+        # observation counts as recent.
         self._observed = float("-inf") if config.commit_verify == "always" else observed
         self._config = config
         self._memory: pa.MemoryPool | None = None
-        self._free: list[Window] = []
-        # A store over a network reads many files at once by itself, and no more than it may.
+        self._free_windows: list[Window] = []
+        # A network store has its own limit of concurrent requests; runs take turns with it.
         self._turn = nullcontext() if store.cheap_stat else Lock()
 
     def runs(self, commits: Sequence[tuple[int, str]]) -> Iterator[Run]:
-        """All commits, in order, some at a time."""
+        """Yield the actions of all commits in log order, run by run.
+
+        Raises `LogCorrupt` or `UnsupportedProtocol` if a commit cannot be decoded, and
+        `FileNotFoundError` if one is gone or was retired since it was observed.
+        """
         if not commits:
             return
-        size, most = self._guess(commits)
+        commit_bytes, run_bytes_max = self._estimate_sizes(commits)
+        total = commit_bytes * len(commits)
         workers = min(max(os.cpu_count() or 1, 2), _WORKERS_MAX)
         with ThreadPoolExecutor(workers) as readers, ThreadPoolExecutor(workers) as cutters:
-            if size * len(commits) > most:
-                enough = min(max(size * len(commits) // (_RUNS * workers), _RUN_MIN), most)
+            if total > run_bytes_max:
+                even_share = total // (_RUNS_PER_WORKER * workers)
+                run_bytes = min(max(even_share, _RUN_BYTES_MIN), run_bytes_max)
                 self._memory = THRIFTY
 
-                def run(part: Sequence[tuple[int, str]]) -> Future[Run]:
-                    return readers.submit(self._run, part, 2 * enough, cutters)
+                def submit(part: Sequence[tuple[int, str]]) -> Future[Run]:
+                    return readers.submit(self._run, part, 2 * run_bytes, cutters)
 
-                yield from _in_turn(run, commits, size, enough, workers)
+                yield from _in_order(submit, commits, commit_bytes, run_bytes, workers)
                 return
             while commits:
-                found = self._run(commits, most, cutters)
-                yield found
-                commits = commits[found.commits :]
+                run = self._run(commits, run_bytes_max, cutters)
+                yield run
+                commits = commits[run.commits :]
 
-    def _guess(self, commits: Sequence[tuple[int, str]]) -> tuple[int, int]:
-        """How large a commit may be, and a run at most: where lines are long, by one of them."""
+    def _estimate_sizes(self, commits: Sequence[tuple[int, str]]) -> tuple[int, int]:
+        """Estimate the bytes of a commit from the middle one, and choose the size of a run."""
         if not self._store.cheap_stat:
-            return _GUESS, _RUN_MAX
+            return _COMMIT_BYTES_ESTIMATE, _RUN_BYTES_MAX
         key = f"{LOG}/{commits[len(commits) // 2][1]}"
-        found = self._store.stat(key)
-        if found is None or found.size < SMALL:
-            return (_GUESS, _RUN_MAX) if found is None else (max(found.size, 1), _RUN_MAX)
-        long = self._store.get_range(key, 0, SMALL).count(b"\n") < _FEW
-        return found.size, _LONG_RUN_MAX if long else _RUN_MAX
+        stat = self._store.stat(key)
+        if stat is None:
+            return _COMMIT_BYTES_ESTIMATE, _RUN_BYTES_MAX
+        if stat.size < SMALL:
+            return max(stat.size, 1), _RUN_BYTES_MAX
+        long_lines = self._store.get_range(key, 0, SMALL).count(b"\n") < _LONG_LINES_MAX
+        return stat.size, _LONG_LINES_RUN_BYTES_MAX if long_lines else _RUN_BYTES_MAX
 
     def _run(self, commits: Sequence[tuple[int, str]], enough: int, cutters: Executor) -> Run:
-        """Read and decode commits, as many as make about `enough` bytes."""
+        """Read and decode commits until about `enough` bytes are read."""
         try:
-            window = self._free.pop()
-        except IndexError:  # asked for by pop itself: another thread may take the last one
+            window = self._free_windows.pop()
+        except IndexError:  # not `if`: another thread may take the last one in between
             window = Window(self._config.max_decompressed_bytes, self._memory)
         versions = [version for version, _ in commits]
         keys = [f"{LOG}/{name}" for _, name in commits]
@@ -109,11 +125,11 @@ class Reading:
         check_current(self._store, commits[:count], self._observed)
         actions = self.decoded(window, cutters)
         window.clear()
-        self._free.append(window)
+        self._free_windows.append(window)
         return Run(actions, count, size)
 
     def decoded(self, window: Window, cutters: Executor) -> Actions:
-        """What a window says. Of a large one, pieces are decoded side by side."""
+        """Decode a window; the pieces of a large one in parallel."""
         pool = cutters if window.size > PIECE else None
         try:
             return begin(window, pool, columnar=self._config.use_optimized).finish()
@@ -122,7 +138,10 @@ class Reading:
             raise
 
     def _check_protocols(self, window: Window) -> None:
-        """What cannot be decoded may be from a newer protocol: then say that instead."""
+        """Raise `UnsupportedProtocol` if the window declares one.
+
+        Actions of a newer protocol may fail to decode; then the protocol is the better error.
+        """
         texts = [text for apart in window.apart for text in apart.lines.to_pylist()]
         texts += bytes(window.view).split(b"\n")
         for text in texts:
@@ -131,32 +150,35 @@ class Reading:
                 check_readable(protocol, self._store.root)
 
 
-def _in_turn(
-    run: Callable[[Sequence[tuple[int, str]]], Future[Run]],
+def _in_order(
+    submit: Callable[[Sequence[tuple[int, str]]], Future[Run]],
     commits: Sequence[tuple[int, str]],
-    size: int,
-    enough: int,
+    commit_bytes: int,
+    run_bytes: int,
     workers: int,
 ) -> Iterator[Run]:
-    """Runs of about `enough` bytes, `workers` of them and one more on their way."""
-    busy: deque[tuple[Sequence[tuple[int, str]], Future[Run]]] = deque()
+    """Yield runs of about `run_bytes` in log order, with up to `workers` + 1 of them submitted.
+
+    `commit_bytes` is the first estimate of a commit's size; each finished run corrects it.
+    """
+    pending: deque[tuple[Sequence[tuple[int, str]], Future[Run]]] = deque()
     start = 0
     try:
-        while busy or start < len(commits):
-            while start < len(commits) and len(busy) <= workers:
-                count = max(enough // size, 1)
-                if start + count + count // 2 >= len(commits):  # no crumbs at the end
+        while pending or start < len(commits):
+            while start < len(commits) and len(pending) <= workers:
+                count = max(run_bytes // commit_bytes, 1)
+                if start + count + count // 2 >= len(commits):  # avoid a tiny last run
                     count = len(commits) - start
                 part = commits[start : start + count]
-                busy.append((part, run(part)))
+                pending.append((part, submit(part)))
                 start += len(part)
-            part, future = busy.popleft()
-            found = future.result()
-            size = max(found.size // found.commits, 1)
-            rest = part[found.commits :]
-            if rest:  # they are larger than was guessed
-                busy.appendleft((rest, run(rest)))
-            yield found
+            part, future = pending.popleft()
+            run = future.result()
+            commit_bytes = max(run.size // run.commits, 1)
+            rest = part[run.commits :]
+            if rest:  # the commits are larger than estimated
+                pending.appendleft((rest, submit(rest)))
+            yield run
     finally:
-        for _, future in busy:
+        for _, future in pending:
             future.cancel()

@@ -1,8 +1,9 @@
-"""From actions to the files that are live: the newest action on a file wins.
+"""Action reconciliation: which files are live. For each file, the newest action wins.
 
-Pure functions over slim frames; the wide columns stay where they are, and what comes out says
-which rows of them to keep. A frame of live files has `key` (the file) and whatever else is to be
-carried along; a frame of actions also has `seq` (the order of the lines) and `add` (else a remove).
+Pure functions over narrow frames of keys. They return masks, so that the wide columns of the adds
+are filtered once and never joined. A frame of live files has `key` (the file's path relative to the
+table) and any columns to carry along; a frame of actions also has `seq` (its place in log order)
+and `add` (true for an add, false for a remove).
 """
 
 from __future__ import annotations
@@ -18,11 +19,15 @@ from arrowlog.log.arrays import array_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_OUTSIDE = r"^/|(^|/)\.\.(/|$)|^[A-Za-z][A-Za-z0-9+.-]*:/|^$"
+# Absolute, with a `..` segment, with a URL scheme, or empty.
+_LEADS_OUT = r"^/|(^|/)\.\.(/|$)|^[A-Za-z][A-Za-z0-9+.-]*:/|^$"
 
 
 def keys(path: pl.Expr, roots: Sequence[str]) -> pl.Expr:
-    """The key of a file: its path relative to the table, also if the log has it absolute."""
+    """Return the key of a file: its path relative to the table's root.
+
+    `roots` are the spellings of the root that an absolute path may begin with.
+    """
     key = path
     for root in roots:
         relative = path.str.slice(len(root) + 1).str.strip_chars_start("/")
@@ -31,32 +36,32 @@ def keys(path: pl.Expr, roots: Sequence[str]) -> pl.Expr:
 
 
 def outside_of(keys: pa.ChunkedArray) -> pa.ChunkedArray | None:
-    """Which keys are empty or lead out of the table; None if there is none."""
+    """Return a mask of keys that are empty or lead out of the table; None if none does."""
     if not _suspect(keys):
         return None
-    bad = pc.match_substring_regex(keys, _OUTSIDE)
+    bad = pc.match_substring_regex(keys, _LEADS_OUT)
     return bad if pc.any(bad).as_py() else None
 
 
 def _suspect(keys: pa.ChunkedArray) -> bool:
-    """A quick look, which lets nothing bad through."""
+    """Whether a key may match `_LEADS_OUT`. Cheaper than the pattern, without false negatives."""
     if pc.any(pc.starts_with(keys, "/")).as_py() or pc.min(pc.binary_length(keys)).as_py() == 0:
         return True
     if polars_is_stranded():
-        return True  # the pattern decides
+        return True  # let the pattern decide
     texts = pl.Series(pl.from_arrow(keys), dtype=pl.String)
     return bool(texts.str.contains_any([":/", ".."]).any())
 
 
 def newest(actions: pl.LazyFrame) -> pl.LazyFrame:
-    """The last action on each file."""
+    """Return the last action on each file."""
     return actions.sort("seq").unique("key", keep="last", maintain_order=True)
 
 
 def advance(live: pl.LazyFrame, tail: pl.LazyFrame) -> pl.LazyFrame:
-    """Apply later actions to what is live.
+    """Apply later actions to the live files.
 
-    `advance(advance(live, a), b)` is `advance(live, a followed by b)`.
+    Composes: `advance(advance(live, a), b)` equals `advance(live, a followed by b)`.
     """
     last = newest(tail)
     kept = live.join(last.select("key"), on="key", how="anti", nulls_equal=True)
@@ -66,11 +71,12 @@ def advance(live: pl.LazyFrame, tail: pl.LazyFrame) -> pl.LazyFrame:
 def survivors(
     live: pl.Series, adds: pl.DataFrame, removes: pl.DataFrame
 ) -> tuple[pl.Series | None, pl.Series | None]:
-    """Which rows of `live` and which of `adds` are live after the actions; None for all of them.
+    """Return masks of `live` and of `adds` that are live after the actions; None for all rows.
 
-    `live` holds keys; `adds` and `removes` have `key` and `seq`. The same as `advance`, with a
-    short cut for what mostly happens: files are added, each once. That needs hashes, no join.
+    `live` holds keys; `adds` and `removes` have `key` and `seq`. Equivalent to `advance`, with a
+    fast path without a join for the common case: every file is added once and none is removed.
     """
+    # A hash collision only costs the fast path.
     if removes.is_empty() and adds["key"].hash().n_unique() == adds.height:
         if live.is_empty():
             return None, None
@@ -92,22 +98,23 @@ def survivors(
 
 
 def keys_without_polars(paths: pa.ChunkedArray, roots: Sequence[str]) -> pa.ChunkedArray:
-    """The same as `keys`, path by path, for a process in which polars cannot work."""
-    found = []
+    """Do what `keys` does, path by path, for a forked process in which polars would hang."""
+    relative = []
     for path in paths.to_pylist():
         key = path
         for root in roots:
             if path is not None and path.startswith(f"{root}/"):
                 key = path[len(root) + 1 :].lstrip("/")
-        found.append(key)
-    return pa.chunked_array([array_of(found, pa.string())])
+        relative.append(key)
+    return pa.chunked_array([array_of(relative, pa.string())])
 
 
 def survivors_without_polars(
     live: pa.ChunkedArray, adds: pa.Table, removes: pa.Table
 ) -> tuple[pa.ChunkedArray | None, pa.Array | None]:
-    """The same as `survivors`, on Arrow and a dictionary of keys: slower, and without a thread."""
-    newest: dict[str | None, tuple[int, int]] = {}  # the last action's seq, and its row if an add
+    """Do what `survivors` does with a dictionary of keys: slower, but without polars' threads."""
+    # By key: the seq of the last action, and its row in `adds`, -1 for a remove.
+    newest: dict[str | None, tuple[int, int]] = {}
     for table, is_add in ((adds, True), (removes, False)):
         keys, seqs = table["key"].to_pylist(), table["seq"].to_pylist()
         for row, (key, seq) in enumerate(zip(keys, seqs, strict=True)):

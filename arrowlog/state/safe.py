@@ -1,7 +1,7 @@
-"""What the log knows of a column in each file, made safe to compare with. Pure.
+"""Sound bounds of a column per file, for data skipping. Pure.
 
-A bound here is a promise: no row of the file is below its low or above its high. What real
-writers leave is widened until that holds, or is null, which means unknown.
+No row of a file is below its low bound or above its high bound. Bounds that real writers truncate
+or round are widened until that holds, or become null, which means unknown.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from arrowlog.state.files import Columns
 
 INT_MIN, INT_MAX = -(1 << 63), (1 << 63) - 1
-DIGITS_MAX = 38
-_MILLI = 999  # what a time cut to milliseconds may lack, in microseconds
-_HIGH_BYTE = 0xEE  # UTF-8 begins characters from U+E000 on with this byte or a higher one
+DIGITS_MAX = 38  # of a decimal128
+_TRUNCATED_MICROS_MAX = 999  # lost at most when a time is truncated to milliseconds
+_E000_FIRST_BYTE = 0xEE  # the first UTF-8 byte of U+E000; later characters begin no lower
 
 
 def comparable(kind: pa.DataType) -> pa.DataType | None:
-    """The type in which bounds of a column are compared; None if they are not."""
+    """Return the type in which bounds of a column type are compared; None if they are not."""
     if pa.types.is_integer(kind) or pa.types.is_timestamp(kind):
         return pa.int64()
     if pa.types.is_date32(kind) or pa.types.is_boolean(kind):
@@ -36,45 +36,48 @@ def comparable(kind: pa.DataType) -> pa.DataType | None:
 
 
 def has_nan(kind: pa.DataType) -> bool:
-    """Whether rows may be NaN: above every number, and in no writer's maximum."""
+    """Whether values may be NaN, which sorts above every number but is in no writer's maximum."""
     return bool(pa.types.is_floating(kind))
 
 
 def low_of(columns: Columns, name: str) -> pa.Array:
-    """Below this no row of the file is."""
-    return _both(columns, name)[0]
+    """Return the low bound of a column per file; null is unknown."""
+    return _bounds(columns, name)[0]
 
 
 def high_of(columns: Columns, name: str) -> pa.Array:
-    """Above this no row of the file is, NaN aside. A text may be longer, and begin like this."""
-    return _both(columns, name)[1]
+    """Return the high bound of a column per file; null is unknown.
+
+    NaN is not covered. A text bound may be a prefix: values that start with it may lie above.
+    """
+    return _bounds(columns, name)[1]
 
 
-def _both(columns: Columns, name: str) -> tuple[pa.Array, pa.Array]:
+def _bounds(columns: Columns, name: str) -> tuple[pa.Array, pa.Array]:
     if ("bounds", name) not in columns.derived:
         kind = columns.schema.field(name).type
         low = safe(columns.low(name), kind, upper=False)
         high = safe(columns.high(name), kind, upper=True)
         crossed = pc.greater(low, high)
-        if crossed.true_count:  # a minimum above its maximum: neither is to be believed
-            believed = pc.fill_null(pc.invert(crossed), TRUE)
-            low, high = (pc.if_else(believed, side, null(side.type)) for side in (low, high))
+        if crossed.true_count:  # a minimum above its maximum: neither can be trusted
+            trusted = pc.fill_null(pc.invert(crossed), TRUE)
+            low, high = (pc.if_else(trusted, side, null(side.type)) for side in (low, high))
         columns.derived["bounds", name] = (low, high)
-    found: tuple[pa.Array, pa.Array] = columns.derived["bounds", name]
-    return found
+    bounds: tuple[pa.Array, pa.Array] = columns.derived["bounds", name]
+    return bounds
 
 
 def safe(values: pa.Array, kind: pa.DataType, *, upper: bool) -> pa.Array:
-    """Values as bounds of a type that hold, in the type they are compared in; null is unknown."""
+    """Widen logged bounds until they are sound, in the type they are compared in; null: unknown."""
     if pa.types.is_timestamp(kind):
-        return _whole_millis(pc.cast(values, pa.int64()), upper=upper)
+        return _widen_truncated_millis(pc.cast(values, pa.int64()), upper=upper)
     if pa.types.is_string(kind):
-        return _without_odd(values)
+        return _drop_utf16_reordered(values)
     return plain(values, kind)
 
 
 def plain(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Values in the type they are compared in."""
+    """Convert values to the type they are compared in, without widening."""
     if pa.types.is_date32(kind):
         values = pc.cast(values, pa.int32())
     target = comparable(kind)
@@ -82,51 +85,59 @@ def plain(values: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def number(value: int) -> pa.Scalar:
-    """A whole number."""
+    """Return an int64 scalar."""
     return scalar(value, pa.int64())
 
 
-def _whole_millis(micros: pa.Array, *, upper: bool) -> pa.Array:
-    """A time that has no microseconds may have lost them: up to 999 are given back.
+def _widen_truncated_millis(micros: pa.Array, *, upper: bool) -> pa.Array:
+    """Widen times that may have been truncated to milliseconds by up to 999 microseconds.
 
-    Before 1970 cutting off may have gone up, so minima there are lowered likewise.
+    Truncation lowers times after 1970 and raises times before it, so minima before 1970 are
+    widened as well. Times too close to the end of the int64 range stay as they are.
     """
     milli = number(1000)
-    cut = pc.equal(pc.multiply(pc.divide(micros, milli), milli), micros)
+    truncated = pc.equal(pc.multiply(pc.divide(micros, milli), milli), micros)
     if upper:
-        room = pc.and_(cut, pc.less(micros, number(INT_MAX - _MILLI)))
-        return pc.if_else(room, pc.add(micros, number(_MILLI)), micros)
-    room = pc.and_(
-        cut, pc.and_(pc.less_equal(micros, number(0)), pc.greater(micros, number(INT_MIN + _MILLI)))
+        widen = pc.and_(truncated, pc.less(micros, number(INT_MAX - _TRUNCATED_MICROS_MAX)))
+        return pc.if_else(widen, pc.add(micros, number(_TRUNCATED_MICROS_MAX)), micros)
+    widen = pc.and_(
+        truncated,
+        pc.and_(
+            pc.less_equal(micros, number(0)),
+            pc.greater(micros, number(INT_MIN + _TRUNCATED_MICROS_MAX)),
+        ),
     )
-    return pc.if_else(room, pc.subtract(micros, number(_MILLI)), micros)
+    return pc.if_else(widen, pc.subtract(micros, number(_TRUNCATED_MICROS_MAX)), micros)
 
 
-def _without_odd(texts: pa.Array) -> pa.Array:
-    """Without bounds that have characters in them which the JVM sorts in another place."""
+def _drop_utf16_reordered(texts: pa.Array) -> pa.Array:
+    """Make bounds unknown that contain a character from U+E000 on.
+
+    JVM writers compare UTF-16 code units, in which surrogate pairs sort below U+E000.
+    """
     data = texts.buffers()[2]
     if data is None or len(texts) == texts.null_count:
         return texts
     octets = pa.Array.from_buffers(pa.uint8(), data.size, [None, data])
     highest = pc.max(octets).as_py()
-    if highest is None or highest < _HIGH_BYTE:
+    if highest is None or highest < _E000_FIRST_BYTE:
         return texts
-    odd = pc.match_substring_regex(texts, r"[\x{E000}-\x{10FFFF}]")
-    return pc.if_else(odd, null(texts.type), texts)
+    reordered = pc.match_substring_regex(texts, r"[\x{E000}-\x{10FFFF}]")
+    return pc.if_else(reordered, null(texts.type), texts)
 
 
 def all_null(columns: Columns, name: str) -> pa.Array | None:
-    """Files in which a column is NULL in every row; None if there is none known.
+    """Return which files are known to have only NULLs in a column; None if none is.
 
-    Only where counts say so and no bound says otherwise.
+    Requires that the null count equals the row count and that no bound contradicts it.
     """
     if ("all null", name) not in columns.derived:
         nulls = columns.null_count(name)
-        found = None
+        known = None
         if nulls.null_count < len(nulls):
             equal = pc.equal(nulls, columns.num_records())
             unbounded = pc.and_(pc.is_null(columns.low(name)), pc.is_null(columns.high(name)))
             every = pc.fill_null(pc.and_(equal, unbounded), FALSE)
-            found = every if every.true_count else None
-        columns.derived["all null", name] = found
+            known = every if every.true_count else None
+        columns.derived["all null", name] = known
     return columns.derived["all null", name]

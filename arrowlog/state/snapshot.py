@@ -1,4 +1,4 @@
-"""A table at one version, as it will be forever."""
+"""Snapshot: an immutable version of a table. State: what log replay produced for it."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Where a state came from, what it cost, and what to look at.
+    """How a snapshot was loaded: its source, its cost, and any warnings.
 
-    `source` is `commits`, `checkpoint`, `refresh` if only what was new was read, or `copy` if a
-    local copy was found to be the newest version.
+    `source` is `commits`, `checkpoint`, `refresh` if only new commits were read, or `copy` if the
+    disk cache held the newest version.
     """
 
     version: int
@@ -40,32 +40,32 @@ class Report:
     gap: Gap | None = None
 
     def __str__(self) -> str:
-        """A line for the facts, and one for each warning."""
+        """One line of facts, then one line per warning."""
         base = "no checkpoint" if self.checkpoint is None else f"checkpoint {self.checkpoint}"
         if self.source == "copy":
             base = "a local copy"
         if self.source == "refresh":
             base = f"version {self.version - self.commits_read} in memory"
         facts = (
-            f"version {self.version} from {base} + {_counted(self.commits_read, 'commit')}"
-            f" ({_counted(self.files_read, 'file')}, {self.bytes_read:,} bytes,"
+            f"version {self.version} from {base} + {_plural(self.commits_read, 'commit')}"
+            f" ({_plural(self.files_read, 'file')}, {self.bytes_read:,} bytes,"
             f" {self.milliseconds:.1f} ms)"
         )
         return "\n".join([facts, *(f"warning: {text}" for text in self.warnings)])
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The truth in columns: protocol, metadata, and the decoded adds that are live.
+    """The result of log replay: protocol, metadata, and the live adds as Arrow columns.
 
-    `source` holds the adds, or knows how to read them. `adds` has a column `key`, the file's path
-    relative to the table. `timestamp` is the latest time that a commit gives for itself, in
-    milliseconds; `txns` has the last step of each application that counts its commits, and the
-    version that holds it. `recent` has the ids of the last commits.
+    `source` holds the live adds, or reads them from a checkpoint on demand. `adds` has a column
+    `key`, the file's path relative to the table. `timestamp` is the latest commit timestamp, in
+    milliseconds. `txns` maps an application id to its last application transaction and the table
+    version that holds it. `recent` holds the transaction ids of the last commits.
     """
 
     version: int
@@ -79,23 +79,27 @@ class State:
 
     @property
     def adds(self) -> pa.Table:
-        """The live adds, all of them; where they are not read yet, they are read now."""
+        """All live adds. Reads them if they are still in a checkpoint."""
         return self.source.adds() if isinstance(self.source, Deferred) else self.source
 
     @property
     def num_files(self) -> int:
-        """How many files are live."""
+        """The number of live files."""
         source = self.source
         return source.num_files if isinstance(source, Deferred) else int(source.num_rows)
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """One column of the adds: `key`, `path`, `size` or another that every add has."""
+        """Return one column of the adds that every add has, such as `key`, `path` or `size`."""
         source = self.source
         return source.column(name) if isinstance(source, Deferred) else source[name]
 
     @property
     def deferred(self) -> Deferred | None:
-        """The adds where they are not all read, and typed by this state's schema."""
+        """The checkpoint behind the adds, if it is not loaded yet and typed by this schema.
+
+        None if the adds are in memory, or if a later commit changed the schema or partitioning that
+        the checkpoint's typed columns follow.
+        """
         source = self.source
         if not isinstance(source, Deferred) or source.loaded:
             return None
@@ -104,7 +108,7 @@ class State:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """One version of a table. Everything is computed when asked for, and once."""
+    """One version of a table. Properties are computed on first use and kept."""
 
     state: State = field(repr=False)
     _report: Report = field(repr=False)
@@ -112,40 +116,46 @@ class Snapshot:
 
     @property
     def report(self) -> Report:
-        """Where this came from, what it cost to open, and what to look at."""
+        """How this snapshot was loaded, with warnings that came up later.
+
+        Damage in a checkpoint shows only when its rows are read.
+        """
         source = self.state.source
         if not isinstance(source, Deferred) or not source.notes:
             return self._report
         return replace(self._report, warnings=(*self._report.warnings, *source.notes))
 
     def only(self, groups: Sequence[int]) -> Snapshot:
-        """The same without the files in other groups of the checkpoint it is read from."""
+        """Return this snapshot restricted to some row groups of its checkpoint.
+
+        Files added after the checkpoint stay. The last few results are kept.
+        """
         source, key = self.state.source, tuple(groups)
         assert isinstance(source, Deferred)
-        found = self._picks.get(key)
-        if found is None:
-            pick = source.only(key)
-            found = Snapshot(replace(self.state, source=pick), self._report)
-            if pick.rows.count <= PICK_ROWS:
-                keep_last(self._picks, key, found)
-        return found
+        restricted = self._restrictions.get(key)
+        if restricted is None:
+            files = source.only(key)
+            restricted = Snapshot(replace(self.state, source=files), self._report)
+            if files.rows.count <= PICK_ROWS:
+                keep_last(self._restrictions, key, restricted)
+        return restricted
 
     @cached_property
-    def _picks(self) -> dict[tuple[int, ...], Snapshot]:
+    def _restrictions(self) -> dict[tuple[int, ...], Snapshot]:
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickled without what is only kept for the next question."""
-        return {name: value for name, value in self.__dict__.items() if name != "_picks"}
+        """Pickle without the cached restrictions."""
+        return {name: value for name, value in self.__dict__.items() if name != "_restrictions"}
 
     @property
     def version(self) -> int:
-        """The version of the table this is."""
+        """The version of the table."""
         return self.state.version
 
     @property
     def protocol(self) -> Protocol:
-        """Which readers and writers the table admits."""
+        """The reader and writer versions and features that the table requires."""
         return self.state.protocol
 
     @property
@@ -160,28 +170,28 @@ class Snapshot:
 
     @property
     def partition_columns(self) -> tuple[str, ...]:
-        """The columns the table is partitioned by, in order."""
+        """The partition columns, in order."""
         return self.state.metadata.partition_columns
 
     @property
     def num_files(self) -> int:
-        """How many files are live."""
+        """The number of live files."""
         return self.state.num_files
 
     @cached_property
     def size_bytes(self) -> int:
-        """Bytes in all live files."""
+        """The size of all live files in bytes."""
         return int(pc.sum(self.state.column("size")).as_py() or 0) if self.num_files else 0
 
     @cached_property
     def num_records(self) -> int | None:
-        """Rows in all live files; None if a file does not say."""
+        """The number of rows in all live files; None if it is unknown for one of them."""
         rows = self.columns.num_records()
         return None if rows.null_count else int(pc.sum(rows).as_py() or 0)
 
     @cached_property
     def files(self) -> pa.Table:
-        """The live files, one row each, typed. See the README for the columns."""
+        """The live files as a typed table, one row per file. The README lists the columns."""
         if self._given is not None:
             return self._given
         deferred = self.state.deferred
@@ -191,20 +201,20 @@ class Snapshot:
 
     @cached_property
     def columns(self) -> Columns:
-        """The columns of `files` one by one, for questions that need a few of them."""
+        """The columns of `files` one at a time, for data skipping, which needs few of them."""
         deferred = self.state.deferred
         if deferred is not None:
             return DeferredColumns(deferred, self.schema, self.partition_columns)
         return Columns(self.state.adds, self.schema, self.partition_columns)
 
     def __repr__(self) -> str:
-        """Short, and useful at a prompt."""
+        """One line for a prompt."""
         return (
             f"Snapshot(version={self.version}, files={self.num_files:,}, bytes={self.size_bytes:,})"
         )
 
     def _repr_html_(self) -> str:
-        """What is in it, its columns, and where it came from."""
+        """A card with the size, the columns and the source of this snapshot, for notebooks."""
         partitions = ", ".join(self.partition_columns) or "none"
         facts = [
             ("files", f"{self.num_files:,}"),

@@ -1,9 +1,10 @@
-"""Live adds as the rows of a Parquet checkpoint, and back: typed, and nothing lost. Pure.
+"""Converts live adds to the rows of a Parquet checkpoint and back, without loss. Pure.
 
-A checkpoint has partition values, bounds and counts as columns of their types: `partition.<col>`,
-`min.<col>`, `max.<col>`, `null_count.<col>`, `num_records`. A column of the adds that such a column
-gives back to the letter is left out, and the recipe says how to make it again; whether it does is
-found out by doing it. Every other column of the adds is kept as it is.
+A checkpoint stores partition values, bounds and counts in typed columns: `partition.<col>`,
+`min.<col>`, `max.<col>`, `null_count.<col>`, `num_records`. A text column of the adds that can be
+rebuilt from such a column, byte for byte, is not stored; the recipe says how to rebuild it. That it
+can is proven by rebuilding it when the checkpoint is written. Every other column of the adds is
+stored unchanged.
 """
 
 from __future__ import annotations
@@ -26,40 +27,48 @@ if TYPE_CHECKING:
 
     from arrowlog.state.files import Columns
 
-_KEYS_MAX = 2000
+# With more distinct map keys than this, the maps stay JSON text: each key would be a column.
+_MAP_KEYS_MAX = 2000
 _SIDES = {"minValues": "min", "maxValues": "max"}
+# Rows on which a text format is tried before it is tried on the whole column.
 _PROBE_ROWS = 256
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
-_TEXTS = msgspec.json.Decoder(dict[str, str | None])
-_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_TEXT_MAP = msgspec.json.Decoder(dict[str, str | None])
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How the columns of the adds are made of stored ones.
+    """How to rebuild the columns of the adds from stored columns.
 
-    `typed` columns are for planning alone. `rebuilt` names for a column of the adds the stored
-    column it is made of, and the form of its text.
+    `typed` are stored columns that no add has; planning uses them. `rebuilt` maps a column of the
+    adds that is not stored to the typed column it is made from, and to the format of its text (see
+    `render`).
     """
 
     typed: tuple[str, ...]
     rebuilt: Mapping[str, tuple[str, str]]
 
     def needs(self, name: str) -> str:
-        """The stored column that a column of the adds is made of."""
+        """Return the stored column that a column of the adds is made from."""
         return "path" if name == "key" else self.rebuilt.get(name, (name, ""))[0]
 
 
 def pack(columns: Columns, adds: pa.Table) -> tuple[pa.Table, Recipe]:
-    """Settled adds as stored rows, in their order; `columns` are theirs."""
-    typed = {name: array for name, array in _typed(columns) if array.null_count < len(array)}
+    """Convert adds to stored rows, in the same order, and return the recipe to convert them back.
+
+    `adds` must come from `settle`; `columns` are their typed columns.
+    """
+    typed = {
+        name: array for name, array in _typed_columns(columns) if array.null_count < len(array)
+    }
     kept: dict[str, pa.ChunkedArray] = {"path": adds["key"]}
     rebuilt: dict[str, tuple[str, str]] = {}
     for name in adds.column_names:
         if name in ("key", "path", "seq") or adds[name].null_count == adds.num_rows:
             continue
-        source = _source(name)
-        form = _form(adds[name], typed[source]) if source in typed else None
+        source = _typed_source(name)
+        form = _find_format(adds[name], typed[source]) if source in typed else None
         if form is None or source is None:
             kept[name] = adds[name]
         else:
@@ -68,20 +77,21 @@ def pack(columns: Columns, adds: pa.Table) -> tuple[pa.Table, Recipe]:
 
 
 def unpack(stored: pa.Table, recipe: Recipe) -> pa.Table:
-    """Stored rows as adds."""
-    found = {"key": stored["path"]}
-    found |= {name: stored[name] for name in stored.column_names if name not in recipe.typed}
+    """Convert stored rows back to adds."""
+    columns = {"key": stored["path"]}
+    columns |= {name: stored[name] for name in stored.column_names if name not in recipe.typed}
     for name, (source, form) in recipe.rebuilt.items():
-        found[name] = render(stored[source], form)
-    return pa.table(found)
+        columns[name] = render(stored[source], form)
+    return pa.table(columns)
 
 
-def _typed(columns: Columns) -> Iterator[tuple[str, pa.Array]]:
+def _typed_columns(columns: Columns) -> Iterator[tuple[str, pa.Array]]:
+    """Yield the typed columns to store, by name."""
     for name in columns.partition_columns:
         yield f"partition.{name}", columns.partition(name)
-        odd = columns.unreadable(name)
-        if odd.true_count:
-            yield f"unreadable.{name}", odd
+        unreadable = columns.unreadable(name)
+        if unreadable.true_count:
+            yield f"unreadable.{name}", unreadable
     yield "num_records", columns.num_records()
     for name in bounded(columns):
         yield f"min.{name}", columns.low(name)
@@ -92,25 +102,28 @@ def _typed(columns: Columns) -> Iterator[tuple[str, pa.Array]]:
 
 
 def bounded(columns: Columns) -> list[str]:
-    """Columns of the table that may have bounds in its files."""
+    """Return the data columns whose type can have bounds."""
     schema, partition = columns.schema, columns.partition_columns
     return [f.name for f in schema if has_bounds(f.type) and f.name not in partition]
 
 
 def unbounded(columns: Columns) -> list[str]:
-    """Columns whose values do not compare, but may be counted."""
+    """Return the data columns that have no order, so that only their NULLs are counted."""
     schema, partition = columns.schema, columns.partition_columns
     return [f.name for f in schema if not has_bounds(f.type) and f.name not in partition]
 
 
 def believed(columns: Columns, name: str) -> pa.Array:
-    """How many rows have no value, where no bound, which is not stored, may say otherwise."""
+    """Return the null counts of an unbounded column, unknown where a bound was logged.
+
+    The bounds of such columns are not stored, so a contradiction could not be noticed later.
+    """
     bound = pc.or_(pc.is_valid(columns.low(name)), pc.is_valid(columns.high(name)))
     return pc.if_else(bound, null(pa.int64()), columns.null_count(name))
 
 
-def _source(name: str) -> str | None:
-    """The typed column from which a column of the adds may be made."""
+def _typed_source(name: str) -> str | None:
+    """Return the typed column from which a column of the adds may be rebuilt."""
     if name in ("numRecords", "stats.numRecords"):
         return "num_records"
     first, _, rest = name.removeprefix("stats.").partition(".")
@@ -121,13 +134,13 @@ def _source(name: str) -> str | None:
     return f"{_SIDES[first]}.{rest}" if first in _SIDES and "." in name else None
 
 
-def _form(texts: pa.ChunkedArray, typed: pa.Array) -> str | None:
-    """The form in which a typed column gives just these texts; None if there is none."""
+def _find_format(texts: pa.ChunkedArray, typed: pa.Array) -> str | None:
+    """Return the format in which a typed column renders to exactly these texts; None if none."""
     if texts.type == typed.type:
         return "as it is" if texts.equals(pa.chunked_array([typed])) else None
     if not pa.types.is_string(texts.type):
         return None
-    for form in _forms(texts, typed.type):
+    for form in _candidate_formats(texts, typed.type):
         head = render(pa.chunked_array([typed.slice(0, _PROBE_ROWS)]), form)
         if not head.equals(texts.slice(0, _PROBE_ROWS)):
             continue
@@ -136,21 +149,31 @@ def _form(texts: pa.ChunkedArray, typed: pa.Array) -> str | None:
     return None
 
 
-def _forms(texts: pa.ChunkedArray, kind: pa.DataType) -> list[str]:
+def _candidate_formats(texts: pa.ChunkedArray, kind: pa.DataType) -> list[str]:
+    """Return the formats worth trying; for timestamps, that of the first value."""
     if pa.types.is_floating(kind):
         return ["point", "cast"]
     if not pa.types.is_timestamp(kind):
         return ["cast"]
-    found = texts.filter(pc.is_valid(texts)).slice(0, 1)
-    text = found[0].as_py() if len(found) else ""
+    first = texts.filter(pc.is_valid(texts)).slice(0, 1)
+    text = first[0].as_py() if len(first) else ""
     zone = "Z" if text.endswith("Z") else ""
     digits = len(text.removesuffix("Z").partition(".")[2])
     unit = {0: "s", 3: "ms", 6: "us"}.get(digits)
-    return [] if unit is None or len(text) < 19 else [f"{text[10]}{unit}{zone}"]
+    return (
+        []
+        if unit is None or len(text) < len("2024-01-01T00:00:00")
+        else [f"{text[10]}{unit}{zone}"]
+    )
 
 
 def render(values: pa.ChunkedArray, form: str) -> pa.ChunkedArray:
-    """A typed column as text of a form."""
+    """Render a typed column as text.
+
+    `form` is stored in manifests: `as it is` (no change), `cast` (Arrow's cast), `point` (polars'
+    floats, which always have a decimal point), or for timestamps the separator of date and time,
+    the unit, and `Z` if the text ends with it: `Tus`, ` msZ`.
+    """
     if form == "as it is":
         return values
     if form == "cast":
@@ -158,69 +181,71 @@ def render(values: pa.ChunkedArray, form: str) -> pa.ChunkedArray:
     if form == "point":
         floats = pl.Series(pl.from_arrow(values)).cast(pl.String)
         return pa.chunked_array([pc.cast(floats.to_arrow(), pa.string())])
-    gap, unit = form[0], form[1:].removesuffix("Z")
-    whole = pc.cast(values, pa.timestamp(unit), safe=False)
-    texts = pc.utf8_replace_slice(pc.cast(whole, pa.string()), 10, 11, gap)
+    separator, unit = form[0], form[1:].removesuffix("Z")
+    in_unit = pc.cast(values, pa.timestamp(unit), safe=False)
+    texts = pc.utf8_replace_slice(pc.cast(in_unit, pa.string()), 10, 11, separator)
     if form.endswith("Z"):
-        texts = pc.binary_join_element_wise(texts, _Z, _NOTHING)
+        texts = pc.binary_join_element_wise(texts, _Z, _EMPTY)
     return texts
 
 
-_Z, _NOTHING = array_of(["Z", ""], pa.string())
+_Z, _EMPTY = array_of(["Z", ""], pa.string())
 
 
 def settle(adds: pa.Table, names: Sequence[str]) -> pa.Table:
-    """The adds with their maps taken apart, for these names and for every key that is there.
+    """Return the adds with their maps flattened to columns, for `names` and every other key.
 
-    A row that the line decoder left as JSON text becomes like the others if its maps have nothing
-    but text in them; if not, the text stays beside the columns.
+    The row decoder leaves maps as JSON text. A row whose maps hold only text becomes like the rows
+    of the columnar decoder; otherwise its JSON text is kept beside the columns.
     """
     if "raw" not in adds.column_names or not pc.any(adds["raw"]).as_py():
         return adds
     raw = pc.fill_null(adds["raw"], FALSE).combine_chunks()
     texts = {name: adds[name].filter(raw) for name in FLAT_FIELDS if name in adds.column_names}
-    plain = [True] * raw.true_count
+    only_text = [True] * raw.true_count
     keys: set[str] = set(names)
     for column in texts.values():
         for row, text in enumerate(column.to_pylist()):
-            members = _texts(text)
+            members = _decode_text_map(text)
             if members is None:
-                plain[row] = False
+                only_text[row] = False
             else:
                 keys.update(members)
     if "stats" in adds.column_names:
         for text in adds["stats"].filter(raw).to_pylist():
             keys.update(_stats_keys(text))
-    if len(keys) > _KEYS_MAX:
+    if len(keys) > _MAP_KEYS_MAX:
         return flatten(adds, names)
     flat = flatten(adds, sorted(keys))
-    still = pc.replace_with_mask(raw, raw, pc.invert(array_of(plain, pa.bool_())))
+    still_raw = pc.replace_with_mask(raw, raw, pc.invert(array_of(only_text, pa.bool_())))
     for name in texts:
         at = flat.column_names.index(name)
-        left = pc.if_else(still, flat[name], null(pa.string()))
-        flat = flat.set_column(at, name, left)
-    return flat.set_column(flat.column_names.index("raw"), "raw", still)
+        text_left = pc.if_else(still_raw, flat[name], null(pa.string()))
+        flat = flat.set_column(at, name, text_left)
+    return flat.set_column(flat.column_names.index("raw"), "raw", still_raw)
 
 
-def _texts(text: str | None) -> dict[str, str | None] | None:
-    """A map of text; None if it is anything else."""
+def _decode_text_map(text: str | None) -> dict[str, str | None] | None:
+    """Decode a JSON map of text; None if it is anything else."""
     if text is None:
         return {}
     try:
-        return _TEXTS.decode(text)
+        return _TEXT_MAP.decode(text)
     except _BROKEN:
         return None
 
 
 def _stats_keys(text: str | None) -> set[str]:
-    found: set[str] = set()
+    """Return the column names that a `stats` text mentions."""
+    keys: set[str] = set()
+    stats = _decode_object(text)
     for name in STATS_MAPS:
-        found.update(_members(_members(text).get(name)))
-    return found
+        keys.update(_decode_object(stats.get(name)))
+    return keys
 
 
-def _members(text: Any) -> dict[str, msgspec.Raw]:
+def _decode_object(text: Any) -> dict[str, msgspec.Raw]:
     try:
-        return {} if text is None else _MEMBERS.decode(text)
+        return {} if text is None else _OBJECT.decode(text)
     except _BROKEN:
         return {}

@@ -1,8 +1,9 @@
-"""Which version was current at a moment.
+"""Time travel: finds the version that was current at a time.
 
-Our commits carry a timestamp that strictly increases with the version, so a few probes find the
-version. A commit without one, from another writer, has only the time its file was written, which is
-worth less: a copied table has new file times. Such times are kept between their neighbours.
+Our commits carry a timestamp that strictly increases with the version, so a binary search finds the
+version. A commit of another writer may lack one; then the modification time of its file is used. It
+is less reliable, since copying a table changes it, so it is clamped between the timestamps of the
+neighbouring commits.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def to_millis(moment: Moment) -> int:
-    """Milliseconds since 1970 of a moment as users give it; without a zone it is UTC.
+    """Convert a user's timestamp to milliseconds since 1970; without a time zone it is UTC.
+
+    Raises `InvalidRequest` if it is none of the accepted types.
 
     >>> to_millis("2024-10-01T00:00:00Z")
     1727740800000
@@ -37,8 +40,8 @@ def to_millis(moment: Moment) -> int:
     if isinstance(moment, int):
         return moment
     try:
-        found = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
-        zoned = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+        parsed = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+        zoned = parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)
         return (zoned - _EPOCH) // timedelta(milliseconds=1)
     except (ValueError, TypeError, AttributeError, OverflowError):
         raise InvalidRequest(f"{moment!r} is not a timestamp.", next=_ALLOWED) from None
@@ -48,7 +51,7 @@ _ALLOWED = "Give ISO-8601 text, a datetime, or milliseconds since 1970 as an int
 
 
 def to_text(millis: int) -> str:
-    """A moment for people."""
+    """Format a time for messages."""
     try:
         return datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec="milliseconds")
     except (ValueError, OverflowError, OSError):
@@ -58,25 +61,28 @@ def to_text(millis: int) -> str:
 def version_at(
     store: Store, listing: Listing, config: Config, earliest: int, newest: int, millis: int
 ) -> int:
-    """The last version whose commit is not after the moment."""
+    """Return the last version from `earliest` to `newest` committed at or before a time.
+
+    Raises `InvalidRequest` if there is none, and `FileNotFoundError` if a listed commit is gone.
+    """
     versions = [v for v in range(earliest, newest + 1) if v in listing.commits]
-    clock = _Clock(store, listing, config)
-    found = _by_probes(clock, versions, millis)
-    if found is None:
-        found = _by_scan(clock, versions, millis)
-    if found >= 0:
-        return versions[found]
-    first = clock.known(versions[0]) if versions else None
+    times = _CommitTimes(store, listing, config)
+    position = _binary_search(times, versions, millis)
+    if position is None:
+        position = _linear_scan(times, versions, millis)
+    if position >= 0:
+        return versions[position]
+    first = times.timestamp(versions[0]) if versions else None
     since = "" if first is None else f" of {to_text(first)}"
     raise InvalidRequest(
         f"At {to_text(millis)} the table had no version that can still be read: its history begins"
         f" with version {versions[0] if versions else earliest}{since}.",
-        next="Ask for a later moment.",
+        next="Ask for a later time.",
     )
 
 
-class _Clock:
-    """Commit times, read when asked for."""
+class _CommitTimes:
+    """Commit timestamps, read on demand and kept."""
 
     def __init__(self, store: Store, listing: Listing, config: Config) -> None:
         self._store = store
@@ -84,51 +90,55 @@ class _Clock:
         self._limit = config.max_decompressed_bytes
         self._seen: dict[int, int | None] = {}
 
-    def known(self, version: int) -> int | None:
-        """The time in the commit itself."""
-        return self.many([version])[0]
+    def timestamp(self, version: int) -> int | None:
+        """Return the timestamp that a commit carries; None if it has none."""
+        return self.timestamps([version])[0]
 
-    def many(self, versions: Sequence[int]) -> list[int | None]:
-        """Times of several commits."""
+    def timestamps(self, versions: Sequence[int]) -> list[int | None]:
+        """Return the timestamps that several commits carry."""
         unseen = [v for v in versions if v not in self._seen]
         keys = [f"{LOG}/{self._listing.commits[v]}" for v in unseen]
         for version, key, data in zip(unseen, keys, self._store.get_many(keys), strict=True):
             self._seen[version] = commit_time(unwrap(data, key, self._limit))
         return [self._seen[v] for v in versions]
 
-    def written(self, version: int) -> int | None:
-        """The time the store has for the commit's file."""
-        found = self._store.stat(f"{LOG}/{self._listing.commits[version]}")
-        return None if found is None or found.mtime_ms < 0 else found.mtime_ms
+    def file_time(self, version: int) -> int | None:
+        """Return the modification time of a commit's file; None if the store has none."""
+        stat = self._store.stat(f"{LOG}/{self._listing.commits[version]}")
+        return None if stat is None or stat.mtime_ms < 0 else stat.mtime_ms
 
 
-def _by_probes(clock: _Clock, versions: Sequence[int], millis: int) -> int | None:
-    """Binary search; None if a commit on the way does not know its time."""
+def _binary_search(times: _CommitTimes, versions: Sequence[int], millis: int) -> int | None:
+    """Return the position of the last version at or before a time, -1 if there is none.
+
+    None if a commit on the way carries no timestamp.
+    """
     low, high = -1, len(versions)
     while high - low > 1:
         middle = (low + high) // 2
-        time = clock.known(versions[middle])
+        time = times.timestamp(versions[middle])
         if time is None:
             return None
         low, high = (middle, high) if time <= millis else (low, middle)
     return low
 
 
-def _by_scan(clock: _Clock, versions: Sequence[int], millis: int) -> int:
-    """Times that do not go backwards; a commit without one has its file's, at most the next one's.
+def _linear_scan(times: _CommitTimes, versions: Sequence[int], millis: int) -> int:
+    """Return the position of the last version at or before a time, -1 if there is none.
 
-    In plain Python: it also runs in forked processes, where polars may not, and reading the commits
-    costs far more.
+    A commit without a timestamp gets its file's time, at most the next commit's timestamp; then
+    times are made non-decreasing. In plain Python, because it also runs in forked processes, where
+    polars may hang; reading the commits costs far more.
     """
-    known = clock.many(versions)
-    limits, following = list(known), None
-    for at in range(len(known) - 1, -1, -1):
-        following = limits[at] = following if known[at] is None else known[at]
-    past, latest = 0, None
-    for version, time, limit in zip(versions, known, limits, strict=True):
-        own = [time] if time is not None else [clock.written(version), limit]
-        told = [one for one in own if one is not None]
-        if told:
-            latest = min(told) if latest is None else max(latest, min(told))
-        past += latest is not None and latest <= millis
-    return past - 1
+    timestamps = times.timestamps(versions)
+    upper_limits, following = list(timestamps), None
+    for at in range(len(timestamps) - 1, -1, -1):
+        following = upper_limits[at] = following if timestamps[at] is None else timestamps[at]
+    count, latest = 0, None
+    for version, timestamp, limit in zip(versions, timestamps, upper_limits, strict=True):
+        candidates = [timestamp] if timestamp is not None else [times.file_time(version), limit]
+        known = [time for time in candidates if time is not None]
+        if known:
+            latest = min(known) if latest is None else max(latest, min(known))
+        count += latest is not None and latest <= millis
+    return count - 1

@@ -1,14 +1,14 @@
-"""Long texts in statistics: left out, or cut so that they still hold. Pure.
+"""Truncates long text bounds in statistics: drops them, or shortens them soundly. Pure.
 
 One rule serves everything that writes adds: commits, checkpoints, repair. A bound of a text column
-that is longer than allowed is dropped, together with its other side, or cut: a minimum to its first
-characters, a maximum to its first characters with the last one raised, so that nothing in the file
-is above it. Partition columns are exempt, and so are numbers and times, which have no prefix that
-compares. Of columns that nobody knows the type of, long bounds are dropped.
+that is longer than allowed is dropped together with the opposite bound, or shortened: a minimum to
+a prefix, a maximum to a prefix with its last character incremented, so that no value in the file is
+above it. Partition columns are exempt, and so are numbers and times, which have no prefix that
+compares. Long bounds of columns of unknown type are dropped.
 
-`Truncation.shorten` is the rule for one column of one file. `truncate_adds` does the same to the
-columns of decoded adds; only bounds that stand inside JSON text are mended text by text, and only
-where one of them is too long.
+`Truncation.shorten` is the rule for one column of one file. `truncate_adds` applies it to the
+columns of decoded adds. Bounds inside JSON text are rewritten text by text, and only where one of
+them is too long.
 """
 
 from __future__ import annotations
@@ -29,24 +29,29 @@ if TYPE_CHECKING:
 
     from arrowlog.config import Config
 
-_LAST = 0xD7FF  # above it, UTF-16 and code points sort differently
+# The last character below the surrogates. Bounds with characters above it are unknown to readers,
+# because UTF-16 and code points order them differently.
+_LAST_COMPARABLE = 0xD7FF
 _SIDES = ("minValues", "maxValues")
 _TEXT = pa.string()
-_MAP = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
 
 
 class Rule(Enum):
-    """What becomes of the long bounds of a column."""
+    """What happens to the long bounds of a column."""
 
-    KEEP = "they are no texts that could be cut, or readers rely on them"
-    DROP = "they are left out"
-    CUT = "they are cut, and still hold"
+    KEEP = "unchanged: a partition column, or a type that has no comparable prefix"
+    DROP = "left out"
+    CUT = "shortened soundly"
 
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """What becomes of long texts: `drop` both bounds, or `truncate` them soundly."""
+    """The truncation settings. `strategy` is `drop` (both bounds) or `truncate` (soundly).
+
+    `max_length` is in characters.
+    """
 
     enabled: bool = True
     max_length: int = 1024
@@ -54,7 +59,7 @@ class Truncation:
 
     @classmethod
     def of(cls, config: Config) -> Truncation:
-        """As the settings say."""
+        """Take the settings from a configuration."""
         return cls(
             config.stats_truncation_enabled,
             config.stats_truncation_max_length,
@@ -62,7 +67,7 @@ class Truncation:
         )
 
     def shorten(self, low: str | None, high: str | None) -> tuple[str | None, str | None]:
-        """Bounds of a text column that are short enough and still hold.
+        """Return sound bounds of a text column that are short enough; None for a dropped bound.
 
         >>> Truncation(max_length=3, strategy="truncate").shorten("abcdef", "abcdef")
         ('abc', 'abd')
@@ -78,48 +83,51 @@ class Truncation:
         inner_high: str | None,
         rule: Rule,
     ) -> tuple[str | None, str | None, str | None, str | None]:
-        """The bounds of one column of one file: those of the maps, and those inside `stats`.
+        """Shorten the bounds of one column of one file: from the maps, and from `stats` (inner).
 
-        The maps win over `stats`, so what is dropped from one is dropped from the other: nothing
-        that did not count before may count afterwards.
+        The maps win over `stats`, so a bound that is dropped from one is dropped from the other:
+        otherwise a bound that was overridden before would become effective.
         """
-        given = (low, high, inner_low, inner_high)
-        long = any(self.is_long(text) for text in given)
-        if not self.enabled or not long or rule is Rule.KEEP:
-            return given
+        bounds = (low, high, inner_low, inner_high)
+        any_long = any(self.is_long(text) for text in bounds)
+        if not self.enabled or not any_long or rule is Rule.KEEP:
+            return bounds
         if rule is Rule.DROP:
             return None, None, None, None
-        highs = [self._above(text) for text in (high, inner_high)]
-        lost = any(h is None and was is not None for h, was in zip(highs, given[1::2], strict=True))
-        last, inner_last = (None, None) if lost else highs
-        return self._below(low), last, self._below(inner_low), inner_last
+        old_highs = (high, inner_high)
+        highs = [self._shorten_high(text) for text in old_highs]
+        lost = any(
+            new is None and old is not None for new, old in zip(highs, old_highs, strict=True)
+        )
+        new_high, new_inner_high = (None, None) if lost else highs
+        return self._shorten_low(low), new_high, self._shorten_low(inner_low), new_inner_high
 
     def is_long(self, text: object) -> bool:
-        """Whether a bound is a text, and longer than allowed."""
+        """Whether a bound is text and longer than allowed."""
         return isinstance(text, str) and len(text) > self.max_length
 
-    def _below(self, low: str | None) -> str | None:
+    def _shorten_low(self, low: str | None) -> str | None:
         if low is None or not self.is_long(low):
             return low
         return low.removesuffix(TRUNCATED)[: self.max_length]
 
-    def _above(self, high: str | None) -> str | None:
-        """A text not longer than allowed, and not below the one given."""
+    def _shorten_high(self, high: str | None) -> str | None:
+        """Return a text that is short enough and not below `high`; None if there is none."""
         if high is None or not self.is_long(high):
             return high
-        text = high.removesuffix(TRUNCATED)[: self.max_length]  # what is left is a prefix
+        text = high.removesuffix(TRUNCATED)[: self.max_length]
         for at in range(len(text) - 1, -1, -1):
-            if ord(text[at]) < _LAST:
+            if ord(text[at]) < _LAST_COMPARABLE:
                 return text[:at] + chr(ord(text[at]) + 1)
         return None
 
     def rules(
         self, partition_columns: Iterable[str], schema: pa.Schema | None
     ) -> Callable[[str], Rule]:
-        """What becomes of the long bounds of each column."""
+        """Return a function from a column's name to what happens to its long bounds."""
         exempt = set(partition_columns)
         kinds = {} if schema is None else {item.name: item.type for item in schema}
-        text = Rule.CUT if self.strategy == "truncate" else Rule.DROP
+        text_rule = Rule.CUT if self.strategy == "truncate" else Rule.DROP
 
         def rule(name: str) -> Rule:
             kind = kinds.get(name)
@@ -127,7 +135,7 @@ class Truncation:
                 return Rule.KEEP
             if kind is None or not has_bounds(kind):
                 return Rule.DROP
-            return text if pa.types.is_string(kind) else Rule.KEEP
+            return text_rule if pa.types.is_string(kind) else Rule.KEEP
 
         return rule
 
@@ -138,20 +146,21 @@ def truncate_fields(
     cut: Truncation,
     schema: pa.Schema | None,
 ) -> dict[str, Any]:
-    """The fields of one add, as they will stand in the log, with bounds that are not too long."""
-    done = dict(fields)
+    """Return the fields of one add, as they will be written, without bounds that are too long."""
+    result = dict(fields)
     low, high = (dict(fields.get(side) or {}) for side in _SIDES)
     text = fields.get("stats")
-    texts = (*low.values(), *high.values(), text)
-    if not cut.enabled or not any(cut.is_long(found) for found in texts):
-        return done
-    stats = _object(text) if isinstance(text, str) else {}
+    # `stats` holds every bound it has as text, so if it is short, they are.
+    candidates = (*low.values(), *high.values(), text)
+    if not cut.enabled or not any(cut.is_long(candidate) for candidate in candidates):
+        return result
+    stats = _decode_object(text) if isinstance(text, str) else {}
     if _shorten_maps(low, high, stats, cut.rules(partition_columns, schema), cut):
-        for side, found in zip(_SIDES, (low, high), strict=True):
-            done[side] = found or None
+        for side, bounds in zip(_SIDES, (low, high), strict=True):
+            result[side] = bounds or None
         if stats:
-            done["stats"] = msgspec.json.encode(stats).decode()
-    return done
+            result["stats"] = msgspec.json.encode(stats).decode()
+    return result
 
 
 def truncate_adds(
@@ -160,138 +169,141 @@ def truncate_adds(
     config: Config,
     schema: pa.Schema | None = None,
 ) -> pa.Table:
-    """Decoded adds with bounds that are not too long, in their columns and in their JSON texts.
+    """Return decoded adds without bounds that are too long, in columns and in JSON text.
 
-    Rows and their order stay. Without a `schema` nobody knows which columns are text, so long
-    bounds are dropped whatever the strategy says.
+    Rows and their order do not change. Without a `schema` it is unknown which columns are text, so
+    long bounds are dropped whatever the strategy is.
     """
     cut = Truncation.of(config)
     if not cut.enabled or not adds.num_rows:
         return adds
     rule = cut.rules(partition_columns, schema)
-    adds = _mend_texts(adds, cut, rule)
+    adds = _truncate_json(adds, cut, rule)
     names = adds.column_names
     changed: dict[str, pa.Array] = {}
-    touched: dict[str, pa.Array] = {}  # by column: rows in which `stats` says something else now
+    stale_stats: dict[str, pa.Array] = {}  # by column: rows whose `stats` text has an old bound
     for name in _bounded(names):
-        how = rule(name)
-        four = [f"{before}{side}.{name}" for before in ("", "stats.") for side in _SIDES]
-        found = [_texts(adds[column]) if column in names else None for column in four]
-        long = None if how is Rule.KEEP else _long(found, cut.max_length)
-        if long is None:
+        column_rule = rule(name)
+        bound_columns = [f"{parent}{side}.{name}" for parent in ("", "stats.") for side in _SIDES]
+        bounds = [_to_text(adds[column]) if column in names else None for column in bound_columns]
+        long_rows = None if column_rule is Rule.KEEP else _long_rows(bounds, cut.max_length)
+        if long_rows is None:
             continue
-        new = _shortened(found, long, how, cut)
-        changed |= {col: array for col, array in zip(four, new, strict=True) if array is not None}
-        if found[2] is not None or found[3] is not None:
-            touched[name] = long
+        shortened = _shorten_columns(bounds, long_rows, column_rule, cut)
+        pairs = zip(bound_columns, shortened, strict=True)
+        changed |= {column: array for column, array in pairs if array is not None}
+        if bounds[2] is not None or bounds[3] is not None:
+            stale_stats[name] = long_rows
     for column, array in changed.items():
         adds = adds.set_column(adds.column_names.index(column), column, array)
-    return _mend_stats(adds, touched) if touched and "stats" in names else adds
+    return _update_stats(adds, stale_stats) if stale_stats and "stats" in names else adds
 
 
 def _bounded(names: Iterable[str]) -> list[str]:
-    """Columns of the table that have bounds."""
-    prefixes = tuple(f"{before}{side}." for before in ("", "stats.") for side in _SIDES)
-    found = (name[len(p) :] for name in names for p in prefixes if name.startswith(p))
-    return sorted(set(found))
+    """Return the table's columns that have a bound among these columns of the adds."""
+    prefixes = tuple(f"{parent}{side}." for parent in ("", "stats.") for side in _SIDES)
+    return sorted({name[len(p) :] for name in names for p in prefixes if name.startswith(p)})
 
 
-def _texts(column: pa.ChunkedArray) -> pa.Array:
+def _to_text(column: pa.ChunkedArray) -> pa.Array:
     array = column.combine_chunks()
     return array if array.type == _TEXT else pc.cast(array, _TEXT)
 
 
-def _long(found: Sequence[pa.Array | None], max_length: int) -> pa.Array | None:
-    """In which rows a bound is longer than allowed; None if in none."""
+def _long_rows(bounds: Sequence[pa.Array | None], max_length: int) -> pa.Array | None:
+    """Return in which rows a bound is longer than allowed; None if in none."""
     masks = []
     limit = number(max_length)
-    for texts in found:
+    for texts in bounds:
         if texts is None or (pc.max(pc.binary_length(texts)).as_py() or 0) <= max_length:
-            continue  # bytes are at least as many as characters
+            continue  # a text has at least as many bytes as characters
         masks.append(pc.fill_null(pc.greater(pc.utf8_length(texts), limit), FALSE))
     if not masks:
         return None
-    long = masks[0]
+    long_rows = masks[0]
     for mask in masks[1:]:
-        long = pc.or_(long, mask)
-    return long if long.true_count else None
+        long_rows = pc.or_(long_rows, mask)
+    return long_rows if long_rows.true_count else None
 
 
-def _shortened(
-    found: Sequence[pa.Array | None], long: pa.Array, how: Rule, cut: Truncation
+def _shorten_columns(
+    bounds: Sequence[pa.Array | None], long_rows: pa.Array, rule: Rule, cut: Truncation
 ) -> list[pa.Array | None]:
-    """`Truncation.shorten_both`, by columns."""
+    """Do what `Truncation.shorten_both` does, for whole columns in the same order."""
     nothing = null(_TEXT)
-    if how is Rule.DROP:
-        return [None if t is None else pc.if_else(long, nothing, t) for t in found]
-    highs = [None if t is None else _raised(t, cut) for t in found[1::2]]
-    for was, now in zip(found[1::2], highs, strict=True):
-        if was is not None and now is not None and now.null_count > was.null_count:
-            lost = pc.and_(pc.is_null(now), pc.is_valid(was))
+    if rule is Rule.DROP:
+        return [None if t is None else pc.if_else(long_rows, nothing, t) for t in bounds]
+    highs = [None if t is None else _shorten_highs(t, cut) for t in bounds[1::2]]
+    for old, new in zip(bounds[1::2], highs, strict=True):
+        if old is not None and new is not None and new.null_count > old.null_count:
+            lost = pc.and_(pc.is_null(new), pc.is_valid(old))
             highs = [None if t is None else pc.if_else(lost, nothing, t) for t in highs]
-    lows = [None if t is None else _lowered(t, cut) for t in found[::2]]
+    lows = [None if t is None else _shorten_lows(t, cut) for t in bounds[::2]]
     return [lows[0], highs[0], lows[1], highs[1]]
 
 
-def _cut(texts: pa.Array, cut: Truncation) -> tuple[pa.Array, pa.Array]:
-    """Which texts are too long, and their first characters."""
-    long = pc.fill_null(pc.greater(pc.utf8_length(texts), number(cut.max_length)), FALSE)
-    bare = texts
+def _prefixes(texts: pa.Array, cut: Truncation) -> tuple[pa.Array, pa.Array]:
+    """Return which texts are too long, and the prefixes of all texts."""
+    long_rows = pc.fill_null(pc.greater(pc.utf8_length(texts), number(cut.max_length)), FALSE)
+    unmarked = texts
     marked = pc.ends_with(texts, TRUNCATED)
     if pc.any(marked).as_py():
-        whole = pc.utf8_slice_codeunits(texts, 0, -len(TRUNCATED))
-        bare = pc.if_else(marked, whole, texts)
-    return long, pc.utf8_slice_codeunits(bare, 0, cut.max_length)
+        stripped = pc.utf8_slice_codeunits(texts, 0, -len(TRUNCATED))
+        unmarked = pc.if_else(marked, stripped, texts)
+    return long_rows, pc.utf8_slice_codeunits(unmarked, 0, cut.max_length)
 
 
-def _lowered(texts: pa.Array, cut: Truncation) -> pa.Array:
-    long, first = _cut(texts, cut)
-    return pc.if_else(long, first, texts)
+def _shorten_lows(texts: pa.Array, cut: Truncation) -> pa.Array:
+    long_rows, prefixes = _prefixes(texts, cut)
+    return pc.if_else(long_rows, prefixes, texts)
 
 
-def _raised(texts: pa.Array, cut: Truncation) -> pa.Array:
-    """Maxima not longer than allowed and not below what they were; null where there is none."""
-    long, first = _cut(texts, cut)
-    if not long.true_count:
+def _shorten_highs(texts: pa.Array, cut: Truncation) -> pa.Array:
+    """Return maxima that are short enough and not below the given ones; null if there is none."""
+    long_rows, prefixes = _prefixes(texts, cut)
+    if not long_rows.true_count:
         return texts
-    first = pc.if_else(long, first, null(_TEXT))
-    last = pc.utf8_slice_codeunits(first, -1).dictionary_encode()
-    raised = [_next(text) for text in last.dictionary.to_pylist()]  # few: single characters
-    after = array_of(raised, _TEXT).take(last.indices)
-    head = pc.utf8_slice_codeunits(first, 0, -1)
-    done = pc.binary_join_element_wise(head, after, scalar("", _TEXT))
-    odd = pc.and_(long, pc.is_null(after))
-    if odd.true_count:  # the last character cannot be raised, so one before it is
-        rare = [cut._above(text) for text in texts.filter(odd).to_pylist()]  # noqa: SLF001 -- ours
-        done = pc.replace_with_mask(done, odd, array_of(rare, _TEXT))
-    return pc.if_else(long, done, texts)
+    prefixes = pc.if_else(long_rows, prefixes, null(_TEXT))
+    # Distinct single characters are few, so incrementing them in Python is cheap.
+    last = pc.utf8_slice_codeunits(prefixes, -1).dictionary_encode()
+    incremented = [_increment(char) for char in last.dictionary.to_pylist()]
+    new_last = array_of(incremented, _TEXT).take(last.indices)
+    heads = pc.utf8_slice_codeunits(prefixes, 0, -1)
+    shortened = pc.binary_join_element_wise(heads, new_last, scalar("", _TEXT))
+    stuck = pc.and_(long_rows, pc.is_null(new_last))
+    if stuck.true_count:  # the last character cannot be incremented, so one before it is
+        rare = [cut._shorten_high(text) for text in texts.filter(stuck).to_pylist()]  # noqa: SLF001 -- ours
+        shortened = pc.replace_with_mask(shortened, stuck, array_of(rare, _TEXT))
+    return pc.if_else(long_rows, shortened, texts)
 
 
-def _next(text: str) -> str | None:
-    return chr(ord(text) + 1) if text and ord(text) < _LAST else None
+def _increment(char: str) -> str | None:
+    return chr(ord(char) + 1) if char and ord(char) < _LAST_COMPARABLE else None
 
 
-def _mend_stats(adds: pa.Table, touched: Mapping[str, pa.Array]) -> pa.Table:
-    """Write into `stats` what its columns say now, in the rows where that is something else."""
-    raw = _raw(adds)
-    rows: pa.Array = pc.invert(raw)
-    some = None
-    for mask in touched.values():
-        some = mask if some is None else pc.or_(some, mask)
-    rows = pc.and_(pc.and_(rows, some), pc.is_valid(_texts(adds["stats"])))
+def _update_stats(adds: pa.Table, stale: Mapping[str, pa.Array]) -> pa.Table:
+    """Write the shortened bounds into the `stats` text of the rows in `stale`, by column.
+
+    Rows of the row decoder (`raw`) are exempt: `_truncate_json` has rewritten theirs.
+    """
+    any_stale = None
+    for mask in stale.values():
+        any_stale = mask if any_stale is None else pc.or_(any_stale, mask)
+    rows = pc.and_(pc.invert(_raw_rows(adds)), any_stale)
+    rows = pc.and_(rows, pc.is_valid(_to_text(adds["stats"])))
     if not rows.true_count:
         return adds
-    columns = [f"stats.{side}.{name}" for side in _SIDES for name in touched]
+    columns = [f"stats.{side}.{name}" for side in _SIDES for name in stale]
     columns = [column for column in columns if column in adds.column_names]
-    new = adds.select(columns).filter(rows)
-    masks = {name: mask.filter(rows).to_pylist() for name, mask in touched.items()}
-    values = {column: new[column].to_pylist() for column in columns}
+    bounds = adds.select(columns).filter(rows)
+    masks = {name: mask.filter(rows).to_pylist() for name, mask in stale.items()}
+    values = {column: bounds[column].to_pylist() for column in columns}
     texts = [
         _with_bounds(text, row, values, masks)
         for row, text in enumerate(adds["stats"].filter(rows).to_pylist())
     ]
-    whole = pc.replace_with_mask(_texts(adds["stats"]), rows, array_of(texts, _TEXT))
-    return adds.set_column(adds.column_names.index("stats"), "stats", whole)
+    updated = pc.replace_with_mask(_to_text(adds["stats"]), rows, array_of(texts, _TEXT))
+    return adds.set_column(adds.column_names.index("stats"), "stats", updated)
 
 
 def _with_bounds(
@@ -300,53 +312,57 @@ def _with_bounds(
     values: Mapping[str, list[str | None]],
     masks: Mapping[str, list[bool]],
 ) -> str:
-    stats: dict[str, Any] = _object(text)
+    """Return a `stats` text with the bounds of one row, where the masks say that they changed."""
+    stats: dict[str, Any] = _decode_object(text)
     changed = False
     for side in _SIDES:
-        inner: dict[str, Any] = _object(stats.get(side))
+        inner: dict[str, Any] = _decode_object(stats.get(side))
         for name, mask in masks.items():
             if not mask[row] or name not in inner:
                 continue
-            now = values[f"stats.{side}.{name}"][row]
+            bound = values[f"stats.{side}.{name}"][row]
             changed = True
-            if now is None:
+            if bound is None:
                 del inner[name]
-            elif now != _text(inner[name]):
-                inner[name] = now
+            elif bound != _bound_text(inner[name]):
+                inner[name] = bound
         if side in stats and changed:
             stats[side] = inner
     return msgspec.json.encode(stats).decode() if changed else text
 
 
-def _mend_texts(adds: pa.Table, cut: Truncation, rule: Callable[[str], Rule]) -> pa.Table:
-    """Rows whose maps are JSON text, or whose `stats` were never taken apart: text by text."""
+def _truncate_json(adds: pa.Table, cut: Truncation, rule: Callable[[str], Rule]) -> pa.Table:
+    """Truncate bounds that exist only as JSON text: rows of the row decoder, unflattened stats."""
     names = [name for name in (*_SIDES, "stats") if name in adds.column_names]
-    apart = any(c.startswith(tuple(f"stats.{side}." for side in _SIDES)) for c in adds.column_names)
-    long = None
+    stats_columns = tuple(f"stats.{side}." for side in _SIDES)
+    stats_flattened = any(name.startswith(stats_columns) for name in adds.column_names)
+    long_rows = None
     for name in names:
-        size = pc.greater(pc.binary_length(_texts(adds[name])), number(cut.max_length))
-        mask = pc.fill_null(size, FALSE)
-        long = mask if long is None else pc.or_(long, mask)
-    if long is None:
+        is_long = pc.greater(pc.binary_length(_to_text(adds[name])), number(cut.max_length))
+        mask = pc.fill_null(is_long, FALSE)
+        long_rows = mask if long_rows is None else pc.or_(long_rows, mask)
+    if long_rows is None:
         return adds
-    rows = pc.and_(long, _raw(adds)) if apart or "stats" not in names else long
+    only_raw = stats_flattened or "stats" not in names
+    rows = pc.and_(long_rows, _raw_rows(adds)) if only_raw else long_rows
     if not rows.true_count:
         return adds
     texts = {name: adds[name].filter(rows).to_pylist() for name in names}
     for row in range(rows.true_count):
-        low, high = (_object(texts[side][row]) if side in texts else {} for side in _SIDES)
-        stats = _object(texts["stats"][row]) if "stats" in texts else {}
+        low, high = (_decode_object(texts[side][row]) if side in texts else {} for side in _SIDES)
+        stats = _decode_object(texts["stats"][row]) if "stats" in texts else {}
         if _shorten_maps(low, high, stats, rule, cut):
-            for name, found in zip((*_SIDES, "stats"), (low, high, stats), strict=True):
-                if name in texts and texts[name][row] is not None and _is_map(texts[name][row]):
-                    texts[name][row] = msgspec.json.encode(found).decode()
+            for name, value in zip((*_SIDES, "stats"), (low, high, stats), strict=True):
+                if name in texts and texts[name][row] is not None and _is_object(texts[name][row]):
+                    texts[name][row] = msgspec.json.encode(value).decode()
     for name in names:
-        whole = pc.replace_with_mask(_texts(adds[name]), rows, array_of(texts[name], _TEXT))
-        adds = adds.set_column(adds.column_names.index(name), name, whole)
+        updated = pc.replace_with_mask(_to_text(adds[name]), rows, array_of(texts[name], _TEXT))
+        adds = adds.set_column(adds.column_names.index(name), name, updated)
     return adds
 
 
-def _raw(adds: pa.Table) -> pa.Array:
+def _raw_rows(adds: pa.Table) -> pa.Array:
+    """Return which rows come from the row decoder, which leaves maps as JSON text."""
     if "raw" not in adds.column_names:
         return pa.repeat(FALSE, adds.num_rows)
     return pc.fill_null(adds["raw"].combine_chunks(), FALSE)
@@ -359,16 +375,17 @@ def _shorten_maps(
     rule: Callable[[str], Rule],
     cut: Truncation,
 ) -> bool:
-    """Shorten the bounds of one add in place; whether anything changed."""
-    inner: list[dict[str, Any]] = [_object(stats.get(side)) for side in _SIDES]
+    """Shorten the bounds of one add in place; returns whether anything changed."""
+    inner: list[dict[str, Any]] = [_decode_object(stats.get(side)) for side in _SIDES]
     maps = (low, high, *inner)
     changed = False
     for name in sorted(set().union(*maps)):
-        low_text, high_text, inner_low, inner_high = (_text(items.get(name)) for items in maps)
-        found = (low_text, high_text, inner_low, inner_high)
-        if not any(cut.is_long(text) for text in found):
+        low_text, high_text, inner_low, inner_high = (_bound_text(m.get(name)) for m in maps)
+        old_texts = (low_text, high_text, inner_low, inner_high)
+        if not any(cut.is_long(text) for text in old_texts):
             continue
-        for items, old, new in zip(maps, found, cut.shorten_both(*found, rule(name)), strict=True):
+        new_texts = cut.shorten_both(*old_texts, rule(name))
+        for items, old, new in zip(maps, old_texts, new_texts, strict=True):
             if new == old:
                 continue
             changed = True
@@ -383,36 +400,36 @@ def _shorten_maps(
     return changed
 
 
-def _text(value: Any) -> str | None:
-    """A bound as text, numbers to the last digit; None for what readers do not take for one."""
+def _bound_text(value: Any) -> str | None:
+    """Return a JSON bound as text, numbers digit by digit; None if readers ignore it."""
     if isinstance(value, str) or value is None:
         return value
     if not isinstance(value, msgspec.Raw):
         return None
-    plain = bytes(value)
-    if plain[:1] in (b"{", b"[", b"n"):
+    data = bytes(value)
+    if data[:1] in (b"{", b"[", b"n"):  # an object, a list or null
         return None
-    if plain[:1] != b'"':
-        return plain.decode()
+    if data[:1] != b'"':
+        return data.decode()
     try:
-        return str(msgspec.json.decode(plain))
+        return str(msgspec.json.decode(data))
     except _BROKEN:
         return None
 
 
-def _object(text: Any) -> dict[str, Any]:
-    """The members of a JSON object; none if it is something else."""
+def _decode_object(text: Any) -> dict[str, Any]:
+    """Return the members of a JSON object; empty if it is anything else."""
     if isinstance(text, dict):
         return text
     try:
-        return {} if text is None else _MAP.decode(text)
+        return {} if text is None else _OBJECT.decode(text)
     except _BROKEN:
         return {}
 
 
-def _is_map(text: str) -> bool:
+def _is_object(text: str) -> bool:
     try:
-        _MAP.decode(text)
+        _OBJECT.decode(text)
     except _BROKEN:
         return False
     return True

@@ -1,9 +1,9 @@
-"""Text to types: partition values and statistics, as the table's schema has them.
+"""Casts text to types: partition values and statistics, by the table's schema.
 
-The schema says what a value is, never the look of its text. What cannot be read as its type is
-null, for a bound "unknown"; a partition value that cannot be read is told apart from a real NULL by
-`partition_values`. Casts run over whole columns; the slow path runs only over a column that has
-something odd in it.
+The type comes from the schema, never from how the text looks. Text that is not a value of its type
+becomes null, which for a bound means unknown; `partition_values` tells an unreadable partition
+value from a real NULL. Casts run over whole columns; the slow path runs only for columns in which
+the plain cast fails.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ TRUNCATED = " [TRUNCATED]"
 _INTEGER = r"^-?0*[0-9]{1,19}$"
 _FLOAT = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,2})?$"
+# Longer text is treated as unknown, so that its digits fit a decimal256, which has 76.
 _DECIMAL_TEXT_MAX = 60
 _DATE = r"^-?[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _TIMESTAMP = (
@@ -27,12 +28,14 @@ _TIMESTAMP = (
     r"(?P<hour>[0-9]{2}:[0-9]{2})(?:(?P<second>:[0-9]{2})(?P<part>\.[0-9]{1,9})?)?"
     r"(?P<zone>Z|[+-](?:0[0-9]|1[0-8])(?::?[0-5][0-9])?)?$"
 )
+# Integers are read as epoch days only below 10^6 (the year 4707), and as epoch microseconds only
+# from 10^14 on (1973): other values could be in another unit.
 EPOCH_DAYS_MAX = 10**6
 EPOCH_MICROS_MIN = 10**14
 
 
 def has_bounds(kind: pa.DataType) -> bool:
-    """Whether a column of this type can have statistics that compare."""
+    """Whether columns of this type can have minimum and maximum bounds."""
     spans = pa.types.is_interval(kind) or pa.types.is_duration(kind)
     return not (
         pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_null(kind) or spans
@@ -40,18 +43,20 @@ def has_bounds(kind: pa.DataType) -> bool:
 
 
 def cast_text(text: pa.ChunkedArray, kind: pa.DataType, *, upper: bool = False) -> pa.ChunkedArray:
-    """Text as values of a type; null where it is not one.
+    """Cast text to a type; null where the text is not a value of it.
 
-    `upper` is for maxima: digits below a microsecond are rounded up, for minima down.
+    `upper` is for maxima: digits below a microsecond round up; for minima they round down.
     """
     if text.null_count == len(text) or pa.types.is_null(kind) or pa.types.is_nested(kind):
         return pa.chunked_array([pa.nulls(len(text), kind)])
-    if pa.types.is_interval(kind) or pa.types.is_duration(kind):  # there is no one way to write it
+    if pa.types.is_interval(kind) or pa.types.is_duration(
+        kind
+    ):  # writers do not agree on a text format
         return pa.chunked_array([pa.nulls(len(text), kind)])
     if pa.types.is_binary(kind):
         return pc.cast(text, kind)
     if pa.types.is_string(kind):
-        return _without_mark(text)
+        return _strip_truncation_mark(text)
     if pa.types.is_timestamp(kind):
         return _timestamps(text, kind, upper=upper)
     if pa.types.is_date(kind):
@@ -64,7 +69,7 @@ def cast_text(text: pa.ChunkedArray, kind: pa.DataType, *, upper: bool = False) 
 
 
 def _numbers(text: pa.ChunkedArray, kind: pa.DataType, pattern: str) -> pa.ChunkedArray:
-    """Cast all at once; if that fails, what matches the pattern, one by one where it must be."""
+    """Cast the whole column; if that fails, only texts that match the pattern."""
     if pa.types.is_decimal(kind):
         return _decimals(text, kind)
     if not _has_letters(text) or not _has_hexadecimal(text):
@@ -72,59 +77,64 @@ def _numbers(text: pa.ChunkedArray, kind: pa.DataType, pattern: str) -> pa.Chunk
             return pc.cast(text, kind)
         except pa.ArrowInvalid:
             pass
-    return _cast_each(_only(text, pattern), kind)
+    return _cast_each(_only_matching(text, pattern), kind)
 
 
 def _has_letters(text: pa.ChunkedArray) -> bool:
-    """Whether there may be letters: looks at the bytes as a whole, which costs next to nothing."""
+    """Whether any text may contain a letter: one maximum over all bytes, which is cheap."""
     highest = pc.max(octets_of([text])).as_py()
     return highest is not None and highest > ord("9")
 
 
 def _has_hexadecimal(text: pa.ChunkedArray) -> bool:
-    """0x10 casts to 16, and is no number here."""
+    """Whether a text may be hexadecimal: Arrow casts `0x10` to 16, but it is not a number here."""
     return any(pc.any(pc.match_substring(text, letter)).as_py() for letter in "xX")
 
 
 def _decimals(text: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Exactly, or not at all. What is too large for 128 bits would wrap, so 256 are used first."""
-    plain = _only(text, _DECIMAL)
-    short = pc.less_equal(pc.utf8_length(plain), scalar(_DECIMAL_TEXT_MAX, pa.int32()))
+    """Cast exactly or to null. Through 256 bits, because a cast to 128 bits would wrap around."""
+    decimal = _only_matching(text, _DECIMAL)
+    short = pc.less_equal(pc.utf8_length(decimal), scalar(_DECIMAL_TEXT_MAX, pa.int32()))
     wide = pa.decimal256(76, kind.scale)
-    return _cast_each(pc.if_else(short, plain, null(plain.type)), kind, wide)
+    return _cast_each(pc.if_else(short, decimal, null(decimal.type)), kind, wide)
 
 
-def _only(text: pa.ChunkedArray, pattern: str) -> pa.ChunkedArray:
+def _only_matching(text: pa.ChunkedArray, pattern: str) -> pa.ChunkedArray:
+    """Null the texts that do not match a pattern."""
     return pc.if_else(pc.match_substring_regex(text, pattern), text, null(text.type))
 
 
 def _cast_each(
-    text: pa.ChunkedArray, kind: pa.DataType, way: pa.DataType | None = None
+    text: pa.ChunkedArray, kind: pa.DataType, through: pa.DataType | None = None
 ) -> pa.ChunkedArray:
-    """Values that look right may still be out of range; look at the distinct ones one by one."""
+    """Cast, nulling texts that are out of range; those are found by casting distinct texts singly.
+
+    `through` is a type to cast through.
+    """
     try:
-        return pc.cast(pc.cast(text, way or kind), kind)
+        return pc.cast(pc.cast(text, through or kind), kind)
     except pa.ArrowInvalid:
         pass
     codes = text.combine_chunks().dictionary_encode()
-    values = pa.concat_arrays([_cast_one(value, kind, way or kind) for value in codes.dictionary])
+    values = pa.concat_arrays(
+        [_cast_one(value, kind, through or kind) for value in codes.dictionary]
+    )
     return pa.chunked_array([values.take(codes.indices)], kind)
 
 
-def _cast_one(value: pa.Scalar, kind: pa.DataType, way: pa.DataType) -> pa.Array:
+def _cast_one(value: pa.Scalar, kind: pa.DataType, through: pa.DataType) -> pa.Array:
     try:
-        return pc.cast(pc.cast(array_of([value.as_py()], pa.string()), way), kind)
+        return pc.cast(pc.cast(array_of([value.as_py()], pa.string()), through), kind)
     except pa.ArrowInvalid:
         return pa.nulls(1, kind)
 
 
 def _finite(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Null NaN and infinities: as bounds they say nothing."""
     finite = pc.is_finite(values)
-    return (
-        values
-        if pc.all(finite).as_py() is not False
-        else pc.if_else(finite, values, null(values.type))
-    )
+    if pc.all(finite).as_py() is not False:
+        return values
+    return pc.if_else(finite, values, null(values.type))
 
 
 def _booleans(text: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -133,7 +143,7 @@ def _booleans(text: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.if_else(known, pc.equal(lower, scalar("true", lower.type)), null(pa.bool_()))
 
 
-def _without_mark(text: pa.ChunkedArray) -> pa.ChunkedArray:
+def _strip_truncation_mark(text: pa.ChunkedArray) -> pa.ChunkedArray:
     marked = pc.ends_with(text, TRUNCATED)
     if not pc.any(marked).as_py():
         return text
@@ -141,13 +151,13 @@ def _without_mark(text: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _dates(text: pa.ChunkedArray) -> pa.ChunkedArray:
-    """ISO dates, or days since 1970 if they can be no other number."""
+    """Cast ISO dates, or integers that can only be epoch days."""
     try:
         return pc.cast(text, pa.date32())
     except pa.ArrowInvalid:
         pass
-    iso = _cast_each(_only(text, _DATE), pa.date32())
-    number = _cast_each(_only(text, _INTEGER), pa.int64())
+    iso = _cast_each(_only_matching(text, _DATE), pa.date32())
+    number = _cast_each(_only_matching(text, _INTEGER), pa.int64())
     near = pc.and_(
         pc.less(number, scalar(EPOCH_DAYS_MAX, pa.int64())),
         pc.greater(number, scalar(-EPOCH_DAYS_MAX, pa.int64())),
@@ -157,9 +167,9 @@ def _dates(text: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _timestamps(text: pa.ChunkedArray, kind: pa.DataType, *, upper: bool) -> pa.ChunkedArray:
-    """ISO-8601, without a zone UTC; or microseconds since 1970 if they can be nothing else."""
+    """Cast ISO-8601 times, UTC without a zone, or integers that can only be epoch microseconds."""
     shortest = pc.min(pc.binary_length(text)).as_py()
-    if shortest >= len("2024-01-01T00:00"):  # a bare date is no moment
+    if shortest >= len("2024-01-01T00:00"):  # a bare date is not a timestamp
         for written in (pa.timestamp("us", "UTC"), pa.timestamp("us")):
             try:
                 return pc.cast(pc.cast(pc.cast(text, written), pa.int64()), kind)
@@ -169,9 +179,9 @@ def _timestamps(text: pa.ChunkedArray, kind: pa.DataType, *, upper: bool) -> pa.
 
 
 def _slow_micros(text: pa.ChunkedArray, *, upper: bool) -> pa.ChunkedArray:
-    """Any mixture of forms, each value by its own."""
+    """Parse any mix of timestamp formats to epoch microseconds."""
     texts = pl.Series("text", pl.from_arrow(text), dtype=pl.String)
-    parts = texts.to_frame().select("text", found=pl.col("text").str.extract_groups(_TIMESTAMP))
+    parts = texts.to_frame().select("text", groups=pl.col("text").str.extract_groups(_TIMESTAMP))
     clock = pl.concat_str("day", pl.lit("T"), "hour", pl.col("second").fill_null(":00"))
     nanos = pl.col("part").fill_null(".").str.slice(1).str.pad_end(9, "0").cast(pl.Int64)
     zone = pl.col("zone").fill_null("Z").str.replace(":", "")
@@ -186,16 +196,16 @@ def _slow_micros(text: pa.ChunkedArray, *, upper: bool) -> pa.ChunkedArray:
     )
     number = pl.col("text").str.extract("^(-?[0-9]{1,19})$").cast(pl.Int64, strict=False)
     micros = pl.when((number >= EPOCH_MICROS_MIN) | (number <= -EPOCH_MICROS_MIN)).then(number)
-    found = parts.unnest("found").select(pl.coalesce(iso, micros)).to_series()
-    return pa.chunked_array([found.to_arrow()])
+    values = parts.unnest("groups").select(pl.coalesce(iso, micros)).to_series()
+    return pa.chunked_array([values.to_arrow()])
 
 
 def partition_values(
     text: pa.ChunkedArray, kind: pa.DataType
 ) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
-    """Partition values of a column, and for which files nobody can tell what they are.
+    """Return the partition values of a column, and which of them are unreadable.
 
-    JSON null, absent, empty for a type that is not text, and Hive's marker are NULL.
+    JSON null, absence, empty text for a type other than text, and Hive's marker are NULL.
     """
     absent = pc.equal(text, scalar(HIVE_NULL, text.type))
     if not pa.types.is_string(kind):

@@ -157,7 +157,7 @@ def test_a_commit_that_lost_lines_is_found(table):
     testing.write_commit(table, 2, [info, *actions])
     assert arrowlog.Table(table).snapshot().num_files == 6
     testing.write_commit(table, 2, [info, *actions[:-1]])
-    with pytest.raises(arrowlog.LogCorrupt, match="5 actions and has 4"):
+    with pytest.raises(arrowlog.LogCorrupt, match="5 actions but has 4"):
         arrowlog.Table(table).snapshot()
 
 

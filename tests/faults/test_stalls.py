@@ -248,7 +248,7 @@ def test_dead_files_are_no_history(world):
     reader = open_table(world, "r")
     assert reader.earliest_version == 4
     for version in (1, 3):
-        with pytest.raises(InvalidRequest, match=f"Version {version} is no longer there"):
+        with pytest.raises(InvalidRequest, match=f"Version {version} is no longer available"):
             reader.snapshot(version=version)
     found = reader.cleanup(dry_run=True)
     assert found.files["version"].to_pylist() == [1, 3]
@@ -358,7 +358,7 @@ def test_a_commit_kept_for_its_skip_makes_no_log_corrupt(tmp_path):
     reader = arrowlog.Table(tmp_path / "t")
     assert reader.snapshot().num_files == 6
     for version in (4, 5, 6):
-        with pytest.raises(InvalidRequest, match=f"Version {version} is no longer there"):
+        with pytest.raises(InvalidRequest, match=f"Version {version} is no longer available"):
             reader.snapshot(version=version)
 
 

@@ -43,7 +43,7 @@ def harm(rng, copies):
 def test_a_copy_never_changes_an_answer(tmp_path, seed, monkeypatch):
     rng = random.Random(seed)
     root, copies = str(tmp_path / "table"), str(tmp_path / "copies")
-    monkeypatch.setattr(follow, "_SAVE_COMMITS", rng.choice([1, 3]))
+    monkeypatch.setattr(follow, "_SAVE_AFTER_COMMITS", rng.choice([1, 3]))
     arrowlog.Table.create(root, SCHEMA, ["day"])
     held = opened(root, copies)
     for number in range(rng.randrange(4, 10)):

@@ -27,9 +27,9 @@ def write_log(rng, root):
 
 
 def cut_small(monkeypatch, rng):
-    monkeypatch.setattr(reading, "_RUN_MAX", rng.choice([500, 3000, 40_000]))
-    monkeypatch.setattr(reading, "_RUN_MIN", 300)
-    monkeypatch.setattr(reading, "_LONG_RUN_MAX", 500)
+    monkeypatch.setattr(reading, "_RUN_BYTES_MAX", rng.choice([500, 3000, 40_000]))
+    monkeypatch.setattr(reading, "_RUN_BYTES_MIN", 300)
+    monkeypatch.setattr(reading, "_LONG_LINES_RUN_BYTES_MAX", 500)
 
 
 @pytest.mark.parametrize("seed", range(cases(25)))

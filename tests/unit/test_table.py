@@ -210,7 +210,7 @@ class Vanishing(store_module.LocalStore):
 
 def test_a_log_that_vanishes_while_it_is_read_is_said_so(table, monkeypatch):
     monkeypatch.setattr(store_module, "LocalStore", Vanishing)
-    with pytest.raises(arrowlog.LogCorrupt, match="was listed, and is gone") as caught:
+    with pytest.raises(arrowlog.LogCorrupt, match="was listed, but it is gone") as caught:
         arrowlog.Table(table).snapshot()
     assert caught.value.file.endswith(commit_name(1))
 
