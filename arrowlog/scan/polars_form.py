@@ -274,7 +274,7 @@ class _Converter:
             return not node.path and pa.types.is_string(self._schema.field(node.name).type)
         return getattr(node, "kind", "") == "text" or getattr(node, "op", "") == "||"
 
-    def _function(self, function: Any, inputs: list[_ExprNode]) -> Node:  # noqa: C901 -- one branch per function
+    def _function(self, function: Any, inputs: list[_ExprNode]) -> Node:  # noqa: C901 -- a branch each
         boolean = function.get("Boolean") if isinstance(function, dict) else None
         if isinstance(boolean, dict) and "IsIn" in boolean:
             return self._in(boolean["IsIn"], inputs)

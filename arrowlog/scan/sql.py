@@ -44,8 +44,10 @@ var_pop var_samp variance cume_dist dense_rank lag lead nth_value ntile percent_
 _AGGREGATES = frozenset(_AGGREGATE_NAMES.split())
 # Type names that can be called as a function: INT(x).
 _CAST_FUNCTIONS = ("BIGINT", "BOOLEAN", "DOUBLE", "FLOAT", "INT", "SMALLINT", "STRING", "TIMESTAMP")
-_RANGE_OPS = ("in", "between", "like", "ilike", "rlike", "regexp", "glob", "similar")
-_RANGE_OPS += ("~", "!~", "^@")
+_RANGE_OPS = (
+    *("in", "between", "like", "ilike", "rlike", "regexp", "glob", "similar"),
+    *("~", "!~", "^@"),
+)
 _CLOCK_WORDS = {
     "current_date": "date",
     "current_timestamp": "timestamptz",

@@ -228,7 +228,7 @@ REFUSED = [
     (col("id").is_first_distinct(), "more than one row"),
     (~(col("id").is_duplicated() & col("b")), "more than one row"),
     (col("id").map_elements(abs, return_dtype=pl.Int64).sum() > 1, "more than one row"),
-    ([("id", "=", np.timedelta64(1, "s"))], "span of time"),
+    ([("id", "=", np.timedelta64(1, "s"))], "duration"),
     ([("t", "=", np.datetime64(1, "ns"))], "whole number of microseconds"),
     ([("nope", "=", 1)], "no column 'nope'"),
     ([("id", "~", 1)], "not an operator"),
