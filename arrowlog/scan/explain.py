@@ -136,8 +136,8 @@ def explain(snapshot: Snapshot, predicate: Predicate, mask: pa.Array) -> Explana
     parts = [] if predicate.tree == TRUE else conjuncts(predicate.tree)
     tests = [builder.rows(part) for part in parts]
     columns.prepare(set().union(*(columns_needed(test) for test in tests)))
-    sane = without_nan(Every(tuple(tests)), columns.schema)
-    codes = [reasons(test, columns, dropped(test, columns, sane), sane) for test in tests]
+    nan_free = without_nan(Every(tuple(tests)), columns.schema)
+    codes = [reasons(test, columns, dropped(test, columns, nan_free), nan_free) for test in tests]
     skipped = [pc.equal(file_codes, code(DROPPED)) for file_codes in codes]
     count = snapshot.num_files
     num_skipping = same(0, pa.int32(), count)

@@ -228,9 +228,9 @@ class _Converter:
         try:
             return self._node(part)
         except _Unrepresentable:
-            whole = part.expression()
-            _check_elementwise(whole)
-            return Foreign(str(whole), frozenset(_names_in(part.spec)), whole)
+            expression = part.expression()
+            _check_elementwise(expression)
+            return Foreign(str(expression), frozenset(_names_in(part.spec)), expression)
 
     def _node(self, part: _ExprNode) -> Node:
         spec = part.spec

@@ -58,24 +58,28 @@ def columns_needed(test: Test) -> set[str]:
     return set() if isinstance(test, (Unknown, Constant)) else {test.name}
 
 
-def dropped(test: Test, columns: Columns, sane: frozenset[str] = frozenset()) -> pa.Array | None:
+def dropped(
+    test: Test, columns: Columns, nan_free: frozenset[str] = frozenset()
+) -> pa.Array | None:
     """Compute the skip mask of a test: TRUE for files without a row that satisfies it.
 
-    `sane` names floating-point columns that are known not to be NaN in the rows concerned, because
-    another conjunct excludes NaN. Returns None if nothing can be skipped.
+    `nan_free` names floating-point columns that are known not to be NaN in the rows concerned,
+    because another conjunct excludes NaN. Returns None if nothing can be skipped.
     """
     if isinstance(test, Constant):
         return None if test.value else flags(True, columns.num_rows)
     if isinstance(test, Unknown):
         return None
     if isinstance(test, Every):
-        sane |= without_nan(test, columns.schema)
-        masks = [mask for part in test.parts if (mask := dropped(part, columns, sane)) is not None]
+        nan_free |= without_nan(test, columns.schema)
+        masks = [
+            mask for part in test.parts if (mask := dropped(part, columns, nan_free)) is not None
+        ]
         return reduce(pc.or_kleene, masks) if masks else None
     if isinstance(test, Some):
         part_masks: list[pa.Array] = []
         for part in test.parts:
-            mask = dropped(part, columns, sane)
+            mask = dropped(part, columns, nan_free)
             if mask is None:
                 return None
             part_masks.append(mask)
@@ -84,7 +88,7 @@ def dropped(test: Test, columns: Columns, sane: frozenset[str] = frozenset()) ->
         return _evaluate_on_partitions(test, columns)
     if test.name in columns.partition_columns:
         return _skip_by_partition_value(test, columns)
-    return _skip_by_bounds(test, columns, sane)
+    return _skip_by_bounds(test, columns, nan_free)
 
 
 def kept(mask: pa.Array | None, count: int) -> pa.Array:
@@ -208,7 +212,7 @@ def _combinations(columns: Columns, names: list[str]) -> tuple[pa.Array, pa.Tabl
 
 
 def _skip_by_bounds(
-    test: Compare | OneOf | Begins | Null, columns: Columns, sane: frozenset[str]
+    test: Compare | OneOf | Begins | Null, columns: Columns, nan_free: frozenset[str]
 ) -> pa.Array | None:
     """Skip files whose bounds or null counts exclude the test, or whose column is all NULL."""
     name = test.name
@@ -223,29 +227,29 @@ def _skip_by_bounds(
         mask: pa.Array | None = _skip_by_prefix(test, columns)
     elif isinstance(test, OneOf):
         skip = _skip_not_in if test.negated else _skip_in
-        mask = skip(test, columns, kind, sane=not has_nan(kind) or name in sane)
+        mask = skip(test, columns, kind, nan_free=not has_nan(kind) or name in nan_free)
     elif pa.types.is_string(kind):
         mask = _skip_by_text_range(test, columns)
     else:
-        mask = _skip_by_range(test, columns, kind, sane=not has_nan(kind) or name in sane)
+        mask = _skip_by_range(test, columns, kind, nan_free=not has_nan(kind) or name in nan_free)
     return _or_masks(mask, only_nulls)
 
 
 def _skip_by_range(
-    test: Compare, columns: Columns, kind: pa.DataType, *, sane: bool
+    test: Compare, columns: Columns, kind: pa.DataType, *, nan_free: bool
 ) -> pa.Array | None:
     """Compare a literal with the bounds of a column that is not a string.
 
-    Without `sane`, rows may be NaN: greater than every number and not covered by any maximum, so
-    `>`, `>=` and `<>` skip nothing.
+    Without `nan_free`, rows may be NaN: greater than every number and not covered by any maximum,
+    so `>`, `>=` and `<>` skip nothing.
     """
     low, high = low_of(columns, test.name), high_of(columns, test.name)
     lower = None if test.down is None else _comparable_scalar(test.down, kind)
     upper = None if test.up is None else _comparable_scalar(test.up, kind)
     if test.op == ">":
-        return pc.less_equal(high, lower) if sane and lower is not None else None
+        return pc.less_equal(high, lower) if nan_free and lower is not None else None
     if test.op == ">=":
-        return pc.less(high, lower) if sane and lower is not None else None
+        return pc.less(high, lower) if nan_free and lower is not None else None
     if test.op == "<":
         return None if upper is None else pc.greater_equal(low, upper)
     if test.op == "<=":
@@ -253,17 +257,19 @@ def _skip_by_range(
     if test.op == "=":
         above_maximum = None if lower is None else pc.less(high, lower)
         return _or_masks(above_maximum, None if upper is None else pc.greater(low, upper))
-    if not (sane and test.exact):
+    if not (nan_free and test.exact):
         return None
     return pc.and_kleene(pc.equal(low, lower), pc.equal(high, lower))
 
 
-def _skip_in(test: OneOf, columns: Columns, kind: pa.DataType, *, sane: bool) -> pa.Array | None:
+def _skip_in(
+    test: OneOf, columns: Columns, kind: pa.DataType, *, nan_free: bool
+) -> pa.Array | None:
     """Skip files whose range contains none of the sorted values.
 
     The range is empty of values if as many values are below the minimum as are up to the maximum.
     """
-    del sane  # the values of an IN list are never NaN
+    del nan_free  # the values of an IN list are never NaN
     low, high = low_of(columns, test.name), high_of(columns, test.name)
     values = array_of(test.values, comparable(kind))
     if pa.types.is_string(kind):
@@ -297,13 +303,13 @@ def _search_each(values: list[Any], bounds: list[Any], side: str) -> pa.Array:
 
 
 def _skip_not_in(
-    test: OneOf, columns: Columns, kind: pa.DataType, *, sane: bool
+    test: OneOf, columns: Columns, kind: pa.DataType, *, nan_free: bool
 ) -> pa.Array | None:
     """Skip files in which all rows have one and the same value, and the list contains it.
 
     Not for strings: their bounds may be truncated.
     """
-    if not sane or pa.types.is_string(kind):
+    if not nan_free or pa.types.is_string(kind):
         return None
     low, high = low_of(columns, test.name), high_of(columns, test.name)
     return pc.and_kleene(pc.equal(low, high), pc.is_in(low, value_set=_value_set(test, kind)))

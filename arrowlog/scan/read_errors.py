@@ -64,7 +64,7 @@ def _find_added_version(store: Store, key: str, version: int) -> tuple[int | Non
                 return added_version, f"added by version {added_version}"
             oldest_read = lowest
     except (ArrowlogError, OSError):
-        return None, "the version that added it cannot be told"
+        return None, "the version that added it is unknown"
     return None, f"added before version {oldest_read}, by a commit that is no longer in the log"
 
 

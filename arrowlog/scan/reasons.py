@@ -57,12 +57,14 @@ def where(mask: pa.Array, number: int, otherwise: pa.Array | int) -> pa.Array:
     return pc.if_else(mask, code(number), other)
 
 
-def reasons(test: Test, columns: Columns, mask: pa.Array | None, sane: frozenset[str]) -> pa.Array:
+def reasons(
+    test: Test, columns: Columns, mask: pa.Array | None, nan_free: frozenset[str]
+) -> pa.Array:
     """One reason code per file: `DROPPED`, or why the test kept the file.
 
-    `mask` is the skip mask of the test, `sane` as in `dropped`.
+    `mask` is the skip mask of the test, `nan_free` as in `dropped`.
     """
-    kept_because = _reason_kept(test, columns, sane)
+    kept_because = _reason_kept(test, columns, nan_free)
     return kept_because if mask is None else where(pc.fill_null(mask, FALSE), DROPPED, kept_because)
 
 
@@ -70,14 +72,14 @@ def _repeat_code(number: int, columns: Columns) -> pa.Array:
     return pa.repeat(code(number), columns.num_rows)
 
 
-def _reason_kept(test: Test, columns: Columns, sane: frozenset[str]) -> pa.Array:
+def _reason_kept(test: Test, columns: Columns, nan_free: frozenset[str]) -> pa.Array:
     """Reason codes for keeping a file, computed for every file."""
     if isinstance(test, Constant):
         return _repeat_code(IN_RANGE, columns)
     if isinstance(test, Unknown):
         return _repeat_code(INCOMPARABLE if test.why == NOT_COMPARABLE else UNPRUNABLE, columns)
     if isinstance(test, (Every, Some)):
-        return _combine_parts(test, columns, sane)
+        return _combine_parts(test, columns, nan_free)
     names = columns_of(test.node) if isinstance(test, Exactly) else {test.name}
     if names <= set(columns.partition_columns):
         codes = _repeat_code(VALUE, columns)
@@ -85,26 +87,26 @@ def _reason_kept(test: Test, columns: Columns, sane: frozenset[str]) -> pa.Array
             codes = where(columns.unreadable(name), UNREADABLE, codes)
         return codes
     assert not isinstance(test, Exactly)
-    return _reason_bounds(test, columns, sane)
+    return _reason_bounds(test, columns, nan_free)
 
 
-def _combine_parts(test: Every | Some, columns: Columns, sane: frozenset[str]) -> pa.Array:
+def _combine_parts(test: Every | Some, columns: Columns, nan_free: frozenset[str]) -> pa.Array:
     """The reason of the first part that could not skip the file.
 
     A part that lacked information takes precedence over one whose value is in range.
     """
     if isinstance(test, Every):
-        sane |= without_nan(test, columns.schema)
+        nan_free |= without_nan(test, columns.schema)
     codes = _repeat_code(IN_RANGE, columns)
     for part in reversed(test.parts):
-        part_codes = reasons(part, columns, dropped(part, columns, sane), sane)
+        part_codes = reasons(part, columns, dropped(part, columns, nan_free), nan_free)
         informed = pc.or_(pc.equal(part_codes, code(DROPPED)), pc.equal(part_codes, code(IN_RANGE)))
         codes = pc.if_else(informed, codes, part_codes)
     return codes
 
 
 def _reason_bounds(
-    test: Compare | OneOf | Begins | Null, columns: Columns, sane: frozenset[str]
+    test: Compare | OneOf | Begins | Null, columns: Columns, nan_free: frozenset[str]
 ) -> pa.Array:
     """Why the statistics of a data column could not skip a file."""
     name = test.name
@@ -121,7 +123,7 @@ def _reason_bounds(
         missing = pc.or_(missing, pc.is_null(high))
     codes = where(missing, NO_STATISTICS, IN_RANGE)
     # A maximum does not cover NaN, so it cannot exclude rows for these operators.
-    if has_nan(kind) and name not in sane and (needs_high or op == "<>"):
+    if has_nan(kind) and name not in nan_free and (needs_high or op == "<>"):
         return where(missing, NO_STATISTICS, NAN)
     value = test.prefix if isinstance(test, Begins) else getattr(test, "down", None)
     if pa.types.is_string(kind) and not needs_low and isinstance(value, str):

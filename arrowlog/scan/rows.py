@@ -139,7 +139,7 @@ class Rows:
         """A relation on the caller's connection, read when the relation is executed.
 
         Raises DataFileError if the footer of a file cannot be read. A later failure is raised by
-        DuckDB as its own exception, which contains the message of ours.
+        DuckDB as its own exception, whose text contains our error message.
         """
         from arrowlog.scan.dataset import DuckRows
 

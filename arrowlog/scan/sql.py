@@ -69,7 +69,7 @@ def read_sql(text: str, schema: pa.Schema, now_micros: int) -> Node:
     `now_micros` is the value of `current_timestamp`, in microseconds since 1970. Raises
     InvalidRequest with the character position of the error.
     """
-    return _Parser(text, schema, now_micros).whole()
+    return _Parser(text, schema, now_micros).parse()
 
 
 class _Parser:
@@ -83,7 +83,7 @@ class _Parser:
         self._at = 0
         self._depth = 0
 
-    def whole(self) -> Node:
+    def parse(self) -> Node:
         """Parse the whole text; a trailing semicolon is allowed."""
         if self._peek.kind == "end":
             raise InvalidRequest("The predicate is empty.", next=NEXT)
@@ -458,15 +458,15 @@ class _Parser:
         root = self._resolve(parts[0])
         if root is not None:
             return Column(root, tuple(parts[1:]))
-        whole = self._resolve(".".join(parts))
-        if whole is None:
+        dotted_column = self._resolve(".".join(parts))
+        if dotted_column is None:
             known = ", ".join(self._schema.names[:12])
             raise InvalidRequest(
                 f"The predicate, at character {token.start + 1}: there is no column"
                 f" {'.'.join(parts)!r}.",
                 next=f"The columns are {known}{', …' if len(self._names) > 12 else ''}.",
             )
-        return Column(whole)
+        return Column(dotted_column)
 
     def _resolve(self, name: str) -> str | None:
         """Find a column by exact name, else by its only case-insensitive match, else None."""

@@ -154,10 +154,10 @@ def _describe_operand(node: Node) -> str:
 
 def _describe_not(node: Node, text: str) -> str:
     if isinstance(node, Call):
-        words = {"is null": (" IS NULL", " IS NOT NULL"), "in": (" IN (", " NOT IN (")}
-        words |= {"like": (" LIKE ", " NOT LIKE "), "ilike": (" ILIKE ", " NOT ILIKE ")}
-        if node.op in words:
-            return describe(node).replace(*words[node.op], 1)
+        negations = {"is null": (" IS NULL", " IS NOT NULL"), "in": (" IN (", " NOT IN (")}
+        negations |= {"like": (" LIKE ", " NOT LIKE "), "ilike": (" ILIKE ", " NOT ILIKE ")}
+        if node.op in negations:
+            return describe(node).replace(*negations[node.op], 1)
     return f"NOT {text}"
 
 
