@@ -1,5 +1,7 @@
-"""What to read: the files that may hold rows a predicate is true for, and why.
+"""Scan planning: select the files a predicate may match, explain the choice, read the rows.
 
-A file is dropped only if no row in it can match; what is unknown is kept, and said.
+Data skipping is conservative: a file is skipped only if its statistics prove that no row matches.
+Missing or unreliable statistics keep the file, and `explain` reports the reason.
+
 May import: `state`, `log`, `config`, `errors`.
 """

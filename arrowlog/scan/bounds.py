@@ -1,7 +1,8 @@
-"""Where a literal lies among the values of a column's type. Pure.
+"""Locate a literal among the values of a column's type. Pure.
 
-It is a pair `(down, up)` in the order of the type, equal if the type has exactly that value; None
-on a side is no limit there. Bounds to compare it with are those of `arrowlog.state.safe`.
+The result is a pair `(down, up)` of values of the type that enclose the literal. They are equal if
+the type represents the literal exactly; None on a side means that the type has no value there.
+Compare the pair only with bounds from `arrowlog.state.safe`.
 """
 
 from __future__ import annotations
@@ -19,53 +20,57 @@ from arrowlog.scan.tree import Literal
 from arrowlog.state.safe import DIGITS_MAX, INT_MAX, INT_MIN
 
 Pair = tuple[Any, Any]
+# Integers below these limits are exact as a double, or as a 32-bit float.
 _EXACT_DOUBLE, _EXACT_FLOAT = 1 << 53, 1 << 24
-_DOUBLE_DIGITS = 15  # decimals of so many digits keep their order as doubles
-_SURROGATES = 0xD800
-_WIDE = Context(prec=100)
-_NUMBER = re.compile(r"\s*-?[0-9]{1,30}(?:\.[0-9]{0,30})?\s*")
+_DOUBLE_DIGITS = 15  # decimals with at most so many digits keep their order as doubles
+# From here on JVM writers, which compare UTF-16, sort differently from code point order.
+_FIRST_SURROGATE = 0xD800
+_EXACT_CONTEXT = Context(prec=100)  # digits; enough for every decimal below
+_NUMERIC_TEXT = re.compile(r"\s*-?[0-9]{1,30}(?:\.[0-9]{0,30})?\s*")
 
 
 def pair_of(literal: Literal, kind: pa.DataType) -> Pair | None:
-    """A literal among the values of a type; None if they do not surely compare.
+    """Enclose a literal in values of a type; None if the comparison is not certain.
 
-    Engines convert one side or the other, by rounding at times; a pair holds whatever they do.
+    Engines convert one side or the other, sometimes with rounding. The pair holds whichever side
+    they convert.
     """
     value = literal.value
     numeric = pa.types.is_floating(kind) or pa.types.is_decimal(kind)
     if numeric and isinstance(value, str):
-        if not _NUMBER.fullmatch(value):
+        if not _NUMERIC_TEXT.fullmatch(value):
             return None
         literal = Literal(Decimal(value.strip()), "decimal")
     if pa.types.is_integer(kind):
-        return _among_integers(literal)
+        return _enclose_in_integers(literal)
     if pa.types.is_floating(kind):
-        return _among_floats(literal, single=bool(pa.types.is_float32(kind)))
+        return _enclose_in_floats(literal, single=bool(pa.types.is_float32(kind)))
     if pa.types.is_decimal(kind):
-        return _among_decimals(literal, kind)
+        return _enclose_in_decimals(literal, kind)
     if pa.types.is_date32(kind):
-        return _among_dates(literal)
+        return _enclose_in_dates(literal)
     if pa.types.is_timestamp(kind):
-        return _among_moments(literal, zoned=kind.tz is not None)
+        return _enclose_in_timestamps(literal, zoned=kind.tz is not None)
     if pa.types.is_boolean(kind) and literal.kind == "bool":
         return int(bool(value)), int(bool(value))
     if pa.types.is_string(kind) and isinstance(value, str):
-        return (value, value) if all(ord(letter) < _SURROGATES for letter in value) else None
+        comparable = all(ord(character) < _FIRST_SURROGATE for character in value)
+        return (value, value) if comparable else None
     return None
 
 
-def _among_integers(literal: Literal) -> Pair | None:
+def _enclose_in_integers(literal: Literal) -> Pair | None:
     value = literal.value
     if literal.kind == "text" and isinstance(value, str):
         text = value.strip()
         if not (text.isascii() and text.lstrip("-").isdigit() and text.count("-") <= 1):
             return None
-        return _in_range(int(text)) if len(text) <= 20 else None
+        return _clamp_to_int64(int(text)) if len(text) <= 20 else None
     if literal.kind == "int" and isinstance(value, int):
-        return _in_range(value)
+        return _clamp_to_int64(value)
     if not isinstance(value, (float, Decimal)):
         return None
-    # Where a number is compared as a double, or as a float, larger ones are rounded.
+    # Engines may compare as double (or float), where larger integers are rounded.
     exact = _EXACT_FLOAT if literal.kind == "float" else _EXACT_DOUBLE
     if not math.isfinite(value) or not -exact < value < exact:
         return None
@@ -73,15 +78,15 @@ def _among_integers(literal: Literal) -> Pair | None:
 
 
 def beside(op: str, literal: Literal, kind: pa.DataType) -> tuple[str, int, int] | None:
-    """A comparison of integers with a number between two of them, as one with its neighbour.
+    """Rewrite a comparison of integers with a fraction: `n >= 1.5` becomes `n >= 2`.
 
-    Only if it is between them as a double too: in whichever way an engine compares, `n >= 1.5` is
-    `n >= 2` then.
+    Only if the literal lies between the same two integers as a double, so that the rewrite holds
+    however an engine compares. Returns the operator and the pair, or None.
     """
     value = literal.value
     if not pa.types.is_integer(kind) or not isinstance(value, (float, Decimal)):
         return None
-    if _among_integers(literal) is None or op in ("=", "<>"):
+    if _enclose_in_integers(literal) is None or op in ("=", "<>"):
         return None
     down, up = math.floor(value), math.ceil(value)
     if down == up or (math.floor(float(value)), math.ceil(float(value))) != (down, up):
@@ -89,66 +94,71 @@ def beside(op: str, literal: Literal, kind: pa.DataType) -> tuple[str, int, int]
     return (">=", up, up) if op in (">", ">=") else ("<=", down, down)
 
 
-def _in_range(value: int) -> Pair:
+def _clamp_to_int64(value: int) -> Pair:
+    """An integer as a pair; beyond 64 bits only one side exists."""
     if value > INT_MAX:
         return INT_MAX, None
     return (None, INT_MIN) if value < INT_MIN else (value, value)
 
 
-def _among_floats(literal: Literal, *, single: bool) -> Pair | None:
+def _enclose_in_floats(literal: Literal, *, single: bool) -> Pair | None:
+    """A pair that also covers rounding to double and, with `single`, to 32 bits."""
     value = literal.value
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
         return None
     try:
-        near = float(value)
+        nearest = float(value)
     except OverflowError:
         return None
-    if math.isnan(near):
+    if math.isnan(nearest):
         return None
-    down, up = near, near
-    if near != value:
-        down, up = math.nextafter(near, -math.inf), math.nextafter(near, math.inf)
+    down, up = nearest, nearest
+    if nearest != value:
+        down, up = math.nextafter(nearest, -math.inf), math.nextafter(nearest, math.inf)
     if single:
-        rounded = _single(near)
+        rounded = _round_to_float32(nearest)
         down, up = min(down, rounded), max(up, rounded)
     return down, up
 
 
-def _single(value: float) -> float:
+def _round_to_float32(value: float) -> float:
+    """A double rounded to 32 bits, infinite if it does not fit."""
     try:
         return float(struct.unpack("f", struct.pack("f", value))[0])
     except OverflowError:
         return math.copysign(math.inf, value)
 
 
-def _among_decimals(literal: Literal, kind: pa.DataType) -> Pair | None:
+def _enclose_in_decimals(literal: Literal, kind: pa.DataType) -> Pair | None:
     value = literal.value
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
         return None
     if literal.kind == "float":
-        return None  # every decimal would be rounded to one
+        return None  # engines would round every decimal of the column to 32 bits
     if isinstance(value, float) and (kind.precision > _DOUBLE_DIGITS or not math.isfinite(value)):
         return None
     exact = Decimal(value)
-    if abs(exact) >= 10**DIGITS_MAX or (not isinstance(value, float) and not _fits(exact, kind)):
+    if abs(exact) >= 10**DIGITS_MAX or (
+        not isinstance(value, float) and not _has_common_decimal(exact, kind)
+    ):
         return None
     step = Decimal(1).scaleb(-kind.scale)
-    down = exact.quantize(step, ROUND_FLOOR, _WIDE)
-    up = exact.quantize(step, ROUND_CEILING, _WIDE)
+    down = exact.quantize(step, ROUND_FLOOR, _EXACT_CONTEXT)
+    up = exact.quantize(step, ROUND_CEILING, _EXACT_CONTEXT)
     limit = Decimal(10) ** (DIGITS_MAX - kind.scale)
     return (down, up) if -limit < down and up < limit else None
 
 
-def _fits(value: Decimal, kind: pa.DataType) -> bool:
-    """Whether column and literal have a common exact type, so that nobody compares doubles."""
-    whole = max(value.adjusted() + 1, 1)
+def _has_common_decimal(value: Decimal, kind: pa.DataType) -> bool:
+    """Whether one decimal type holds column and literal; else engines compare as doubles."""
+    integer_digits = max(value.adjusted() + 1, 1)
     exponent = value.as_tuple().exponent
     scale = -exponent if isinstance(exponent, int) and exponent < 0 else 0
-    digits = max(whole, kind.precision - kind.scale) + max(scale, kind.scale)
+    digits = max(integer_digits, kind.precision - kind.scale) + max(scale, kind.scale)
     return bool(digits <= DIGITS_MAX)
 
 
-def _among_dates(literal: Literal) -> Pair | None:
+def _enclose_in_dates(literal: Literal) -> Pair | None:
     value = literal.value
     if literal.kind == "date":
         return value, value
@@ -164,9 +174,9 @@ def _among_dates(literal: Literal) -> Pair | None:
     return None
 
 
-def _among_moments(literal: Literal, *, zoned: bool) -> Pair | None:
+def _enclose_in_timestamps(literal: Literal, *, zoned: bool) -> Pair | None:
     value = literal.value
-    if literal.kind in ("timestamp", "timestamptz"):  # the zone of times without one is UTC
+    if literal.kind in ("timestamp", "timestamptz"):  # a timestamp without zone is UTC
         return value, value
     if literal.kind == "date" and isinstance(value, int):
         return value * DAY_MICROS, value * DAY_MICROS

@@ -1,8 +1,9 @@
-"""A bound on how much text a predicate makes for one row.
+"""Bound the amount of text that a predicate produces per row.
 
-A predicate is often text from somewhere else, and `lpad(s, 2000000000, 'x')` needs two gigabytes
-for every row. So the length of all text that a predicate makes is worked out beforehand, as
-`factor * n + constant` for columns of n characters, and what may become too long is refused.
+A predicate often comes from elsewhere, and `lpad(s, 2000000000, 'x')` needs two gigabytes for every
+row. So the length of all text that a predicate produces is estimated in advance, as `factor * n +
+constant` for columns with n characters per row. A predicate whose text may become too long raises
+InvalidRequest.
 """
 
 from __future__ import annotations
@@ -17,25 +18,42 @@ from arrowlog.scan.tree import Call, Literal, describe
 if TYPE_CHECKING:
     from arrowlog.scan.tree import Node
 
-FACTOR_MAX = 100  # times the text of a row
-LENGTH_MAX = 100_000  # characters; DuckDB computes 2,048 rows at a time
-_PLAIN = 64  # the text of a number, a time or a hash is not longer
-_FORMATTED = 32  # characters that one of a format may become
-_NEXT = "Compare shorter texts, or filter the rows that a plan finds."
-_PLAIN_TYPES = (
+FACTOR_MAX = 100  # times the characters of a row
+LENGTH_MAX = 100_000  # characters per row; DuckDB evaluates 2,048 rows at a time
+_SCALAR_LENGTH = 64  # characters; no number, time or hash is longer as text
+_FORMAT_EXPANSION = 32  # characters that one character of a strftime format may produce
+_HINT = "Compare shorter texts, or filter the rows that the plan returns."
+_SCALAR_TYPES = (
     *("BOOL", "TINYINT", "SMALLINT", "INT", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINT"),
     *("UBIGINT", "UHUGEINT", "FLOAT", "DOUBLE", "REAL", "DECIMAL", "NUMERIC", "DATE", "TIME"),
     *("INTERVAL", "UUID", "LONG", "SHORT", "BYTE"),
 )
-_NUMBERS = frozenset({"+", "-", "*", "/", "//", "%", "negative", "interval"})
-_ONE_OF = frozenset({"case", "coalesce", "greatest", "least", "if", "ifnull", "nvl", "nullif"})
-_TRUTH = frozenset({"and", "or", "not", "is null", "is true", "is false", "in", "between", "<=>"})
-_TRUTH |= {"=", "<>", "<", "<=", ">", ">=", "like", "ilike", "glob", "starts_with", "contains"}
+_ARITHMETIC_OPS = frozenset({"+", "-", "*", "/", "//", "%", "negative", "interval"})
+# Functions that return one of their arguments.
+_SELECTING_FUNCTIONS = frozenset(
+    {"case", "coalesce", "greatest", "least", "if", "ifnull", "nvl", "nullif"}
+)
+_BOOLEAN_OPS = frozenset(
+    {"and", "or", "not", "is null", "is true", "is false", "in", "between", "<=>"}
+)
+_BOOLEAN_OPS |= {
+    "=",
+    "<>",
+    "<",
+    "<=",
+    ">",
+    ">=",
+    "like",
+    "ilike",
+    "glob",
+    "starts_with",
+    "contains",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class _Length:
-    """At most `factor` times the characters of a row's columns, and `constant` more."""
+    """An upper bound: `factor` times the characters of a row's columns, plus `constant`."""
 
     factor: float
     constant: float
@@ -44,74 +62,79 @@ class _Length:
         return _Length(self.factor + other.factor, self.constant + other.constant)
 
     def times(self, count: float) -> _Length:
-        """As often."""
+        """The bound of `count` repetitions."""
         return _Length(self.factor * count, self.constant * count)
 
 
-_NONE = _Length(0, 0)
+_ZERO = _Length(0, 0)
 
 
 def check_cost(node: Node) -> None:
-    """Raise `InvalidRequest` for a predicate that may need very much memory for a row."""
-    _length(node)
+    """Raise InvalidRequest for a predicate that may produce too much text per row."""
+    _bound_length(node)
 
 
-def _length(node: Node) -> _Length:
+def _bound_length(node: Node) -> _Length:
+    """Upper bound for the text of a node."""
     if isinstance(node, Literal):
         text = node.value
-        return _Length(0, len(text) if isinstance(text, (str, bytes)) else _PLAIN)
+        return _Length(0, len(text) if isinstance(text, (str, bytes)) else _SCALAR_LENGTH)
     if not isinstance(node, Call):
         return _Length(1, 0)
-    args = [_length(arg) for arg in node.args]
-    if node.op in _TRUTH or node.op in _NUMBERS:
-        return _Length(0, _PLAIN)
-    made = _made(node, args)
-    long = made.constant > LENGTH_MAX and made.constant > _given(node)
-    if long or made.factor > FACTOR_MAX:
-        raise InvalidRequest(f"{describe(node)} may become too long a text.", next=_NEXT)
-    return made
+    args = [_bound_length(arg) for arg in node.args]
+    if node.op in _BOOLEAN_OPS or node.op in _ARITHMETIC_OPS:
+        return _Length(0, _SCALAR_LENGTH)
+    bound = _bound_call(node, args)
+    too_long = bound.constant > LENGTH_MAX and bound.constant > _literal_budget(node)
+    if too_long or bound.factor > FACTOR_MAX:
+        raise InvalidRequest(f"{describe(node)} may produce a text that is too long.", next=_HINT)
+    return bound
 
 
-def _given(node: Node) -> float:
-    """Twice the characters of all literals: long texts that a user wrote out are no surprise."""
+def _literal_budget(node: Node) -> float:
+    """Twice the characters of all literals: long texts that the user wrote out are allowed."""
     if isinstance(node, Literal):
-        return 2 * len(node.value) if isinstance(node.value, (str, bytes)) else _PLAIN
-    return sum(map(_given, node.args)) if isinstance(node, Call) else _PLAIN
+        return 2 * len(node.value) if isinstance(node.value, (str, bytes)) else _SCALAR_LENGTH
+    return sum(map(_literal_budget, node.args)) if isinstance(node, Call) else _SCALAR_LENGTH
 
 
-def _made(node: Call, args: list[_Length]) -> _Length:
-    whole = sum(args, _NONE)
+def _bound_call(node: Call, args: list[_Length]) -> _Length:
+    """Upper bound for the text of a function call."""
+    total = sum(args, _ZERO)
     if node.op in ("lpad", "rpad") and len(args) > 1:
-        return _Length(0, _count(node, node.args[1]))
+        return _Length(0, _constant_count(node, node.args[1]))
     if node.op == "repeat" and len(args) > 1:
-        return args[0].times(_count(node, node.args[1]))
+        return args[0].times(_constant_count(node, node.args[1]))
     if node.op in ("replace", "regexp_replace") and len(args) > 2:
         if args[2].factor:
             raise InvalidRequest(
-                f"{describe(node)} may become too long a text: its replacement is of the row.",
-                next="Replace with a text that is the same for all rows.",
+                f"{describe(node)} may produce a text that is too long: the replacement depends on"
+                " the row.",
+                next="Use a constant replacement.",
             )
-        # Once for each character and once more, and what a reference to a group brings back.
+        # One replacement per character and one more, plus the text of group references.
         return args[0].times(1 + args[2].constant) + args[2]
-    if node.op in _ONE_OF:
-        return _Length(max((a.factor for a in args), default=0), sum(a.constant for a in args))
+    if node.op in _SELECTING_FUNCTIONS:
+        return _Length(
+            max((arg.factor for arg in args), default=0), sum(arg.constant for arg in args)
+        )
     if node.op == "strftime":
-        return whole.times(_FORMATTED)
+        return total.times(_FORMAT_EXPANSION)
     if node.op in ("cast", "try_cast"):
-        if str(node.detail).upper().startswith(_PLAIN_TYPES):
-            return _Length(0, _PLAIN)
-        return whole.times(4) + _Length(0, _PLAIN)  # bytes as text are \xFF
-    return whole
+        if str(node.detail).upper().startswith(_SCALAR_TYPES):
+            return _Length(0, _SCALAR_LENGTH)
+        return total.times(4) + _Length(0, _SCALAR_LENGTH)  # a byte as text is \xFF
+    return total
 
 
-def _count(node: Call, arg: Node) -> float:
-    """A number that is the same for all rows."""
-    found = folded(arg)
-    if isinstance(found, Literal) and (
-        found.value is None or isinstance(found.value, (int, float))
+def _constant_count(node: Call, arg: Node) -> float:
+    """The value of a count argument, which must be the same for all rows."""
+    count = folded(arg)
+    if isinstance(count, Literal) and (
+        count.value is None or isinstance(count.value, (int, float))
     ):
-        return max(0.0, float(found.value or 0))
+        return max(0.0, float(count.value or 0))
     raise InvalidRequest(
-        f"{describe(node)} may become too long a text: its length is of the row.",
-        next="Give the length as a number.",
+        f"{describe(node)} may produce a text that is too long: its length depends on the row.",
+        next="Use a constant length.",
     )

@@ -1,4 +1,4 @@
-"""Planned files as a dataset of Arrow whose methods raise errors of ours."""
+"""Arrow datasets of planned files whose methods raise arrowlog's errors."""
 
 from __future__ import annotations
 
@@ -12,72 +12,73 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    Explained = Callable[[], AbstractContextManager[None]]
+    TranslateErrors = Callable[[], AbstractContextManager[None]]
 
 
 class RowDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has no types
-    """A `FileSystemDataset` like any other, but for its errors: `DataFileError` names the file.
+    """A `FileSystemDataset` that raises `DataFileError`, which names the unreadable file.
 
-    A `Scanner` from `scanner()` is Arrow's own and raises what Arrow raises: one that runs Python
-    in Arrow's threads can end the process when the interpreter exits while a scan is abandoned.
+    A `Scanner` from `scanner()` is Arrow's own and raises Arrow's errors. One that ran Python code
+    in Arrow's threads could crash the process if the interpreter exits during an abandoned scan.
     """
 
-    _explained: Explained
+    _translate_errors: TranslateErrors
 
     @classmethod
-    def of(cls, dataset: ds.FileSystemDataset, explained: Explained) -> RowDataset:
-        """The files and the filter of a dataset; `explained` is put around every read."""
-        fragments = list(dataset._get_fragments(None))  # noqa: SLF001 -- without the filter
-        made = cls(fragments, dataset.schema, dataset.format, filesystem=dataset.filesystem)
-        made._explained = explained
-        filter_ = dataset._scan_options.get("filter")  # noqa: SLF001 -- there is no other way
-        return made if filter_ is None else made.filter(filter_)
+    def of(cls, dataset: ds.FileSystemDataset, translate_errors: TranslateErrors) -> RowDataset:
+        """Wrap the files and filter of a dataset; `translate_errors` surrounds every read."""
+        fragments = list(dataset._get_fragments(None))  # noqa: SLF001 -- all of them, unfiltered
+        wrapped = cls(fragments, dataset.schema, dataset.format, filesystem=dataset.filesystem)
+        wrapped._translate_errors = translate_errors
+        filter_ = dataset._scan_options.get("filter")  # noqa: SLF001 -- has no public accessor
+        return wrapped if filter_ is None else wrapped.filter(filter_)
 
     def filter(self, expression: Any) -> RowDataset:
-        """The rows for which an expression is true as well."""
-        found: RowDataset = super().filter(expression)
-        found._explained = self._explained
-        return found
+        """Restrict the dataset to rows for which an expression is true."""
+        filtered: RowDataset = super().filter(expression)
+        filtered._translate_errors = self._translate_errors
+        return filtered
 
     def to_table(self, *args: Any, **options: Any) -> pa.Table:
-        """All rows, in memory."""
-        with self._explained():
+        """Read all rows into memory."""
+        with self._translate_errors():
             return super().to_table(*args, **options)
 
     def to_batches(self, *args: Any, **options: Any) -> Iterator[pa.RecordBatch]:
-        """The rows a batch at a time."""
-        with self._explained():
+        """Iterate over the rows in record batches."""
+        with self._translate_errors():
             batches = iter(super().to_batches(*args, **options))
-        return self._each(batches)
+        return self._translated(batches)
 
-    def _each(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _translated(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         while True:
-            with self._explained():
+            with self._translate_errors():
                 batch = next(batches, None)
             if batch is None:
                 return
             yield batch
 
     def head(self, *args: Any, **options: Any) -> pa.Table:
-        """The first rows."""
-        with self._explained():
+        """Read the first rows."""
+        with self._translate_errors():
             return super().head(*args, **options)
 
     def take(self, *args: Any, **options: Any) -> pa.Table:
-        """Rows by their numbers."""
-        with self._explained():
+        """Read rows by index."""
+        with self._translate_errors():
             return super().take(*args, **options)
 
     def count_rows(self, *args: Any, **options: Any) -> int:
-        """How many rows there are."""
-        with self._explained():
+        """Count the rows."""
+        with self._translate_errors():
             return int(super().count_rows(*args, **options))
 
 
 class DuckRows(RowDataset):
-    """The same for DuckDB, which hands on no more than the words of an error.
+    """A `RowDataset` for DuckDB, which passes on only the message of an error.
 
-    DuckDB calls `scanner` and reads what it gives in its own threads, which wait for each batch.
+    DuckDB calls `scanner` and reads the batches in its own threads, which wait for each batch:
+    here, unlike in `RowDataset`, Python code may run in them.
     """
 
     def scanner(
@@ -86,19 +87,19 @@ class DuckRows(RowDataset):
         filter: Any = None,  # noqa: A002 -- pyarrow's name
         **options: Any,
     ) -> Scan:
-        """A scan of some columns, without the rows that a filter drops."""
+        """A scan of some columns and of the rows that satisfy `filter`."""
         names = None if columns is None else list(columns)
         inner = super().scanner(columns=names, filter=filter, **options)
-        return Scan(inner.projected_schema, lambda: self._each(iter(inner.to_batches())))
+        return Scan(inner.projected_schema, lambda: self._translated(iter(inner.to_batches())))
 
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What DuckDB asks of a scanner."""
+    """The part of `pyarrow.dataset.Scanner` that DuckDB uses."""
 
     projected_schema: pa.Schema
     batches: Callable[[], Iterator[pa.RecordBatch]]
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """The rows, a batch at a time."""
+        """The batches as a record batch reader."""
         return pa.RecordBatchReader.from_batches(self.projected_schema, self.batches())

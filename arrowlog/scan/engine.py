@@ -1,6 +1,8 @@
-"""A tree as a DuckDB condition: names quoted, every value bound, only functions that are known.
+"""Translate predicate trees to DuckDB SQL and evaluate them there.
 
-DuckDB says what a predicate means. It runs in memory, without access to files or settings.
+DuckDB defines what a predicate means. Identifiers are quoted, every value is bound as a parameter,
+and only functions on an allow-list are called. The connection is in memory, without access to files
+and with its settings locked.
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ if TYPE_CHECKING:
 
     from arrowlog.scan.tree import Node
 
-# What these give depends on their arguments alone: no clock, no chance, no settings, no files.
-_WORDS = """
+# Deterministic functions: the result depends on the arguments alone, not on the clock, random
+# numbers, settings or files.
+_FUNCTION_NAMES = """
 abs add_months array_contains ascii bit_length ceil ceiling char_length character_length chr
 coalesce concat concat_ws contains cos date date_add date_diff date_part date_sub date_trunc
 datediff day dayname dayofmonth dayofweek dayofyear ends_with endswith epoch epoch_ms
@@ -36,8 +39,9 @@ second sha256 sign sin sqrt starts_with startswith strftime strip_accents strlen
 strptime struct_extract substr substring suffix tan timezone to_date to_timestamp translate
 trim trunc try_strptime ucase unicode upper week weekday weekofyear year yearweek
 """
-FUNCTIONS = frozenset(_WORDS.split())
-_RENAMED = {
+FUNCTIONS = frozenset(_FUNCTION_NAMES.split())
+# Names that DuckDB spells differently.
+_DUCKDB_NAMES = {
     "endswith": "ends_with",
     "startswith": "starts_with",
     "regexp_like": "regexp_matches",
@@ -47,49 +51,54 @@ _RENAMED = {
     "element": "array_extract",
     "to_date": "cast",
 }
-_SIGNS = {"=", "<>", "<", "<=", ">", ">=", "+", "-", "*", "/", "//", "%", "||"}
-_SPECIAL = frozenset(
+_INFIX = {"=", "<>", "<", "<=", ">", ">=", "+", "-", "*", "/", "//", "%", "||"}
+_SPECIAL_OPS = frozenset(
     {"and", "or", "not", "is null", "is true", "is false", "in", "between", "<=>", "case"}
     | {"cast", "try_cast", "negative", "interval", "list", "element", "glob"}
 )
-_KNOWN = _SIGNS | _SPECIAL | FUNCTIONS
-_KINDS = {"timestamp": "make_timestamp(?)", "timestamptz": "make_timestamptz(?)"}
-_KINDS |= {"float": "CAST(? AS FLOAT)"}
-_DIGITS_MAX, _HUGE = 38, 1 << 127
-_KINDS_SEEN: dict[Any, pa.DataType | None] = {}
-_SEEN_MAX = 1000
+_SUPPORTED_OPS = _INFIX | _SPECIAL_OPS | FUNCTIONS
+# How a bound value becomes a literal of its kind; other kinds are bound as they are.
+_LITERAL_SQL = {"timestamp": "make_timestamp(?)", "timestamptz": "make_timestamptz(?)"}
+_LITERAL_SQL |= {"float": "CAST(? AS FLOAT)"}
+_DECIMAL_DIGITS_MAX = 38
+_HUGEINT_LIMIT = 1 << 127
+_TYPE_CACHE: dict[Any, pa.DataType | None] = {}
+_TYPE_CACHE_MAX = 1000  # entries; the cache is cleared when it is full
 _LOCK = Lock()
-_PLACE = "arrowlog_rows"
+_INPUT_VIEW = "arrowlog_rows"
 
 
 def known(node: Node) -> bool:
-    """Whether every part of a tree can be evaluated here."""
+    """Whether DuckDB can evaluate every part of a tree."""
     return all(
-        not isinstance(part, Foreign) and (not isinstance(part, Call) or part.op in _KNOWN)
+        not isinstance(part, Foreign) and (not isinstance(part, Call) or part.op in _SUPPORTED_OPS)
         for part in walk(node)
     )
 
 
 def computable(node: Node) -> bool:
-    """Whether every part can be evaluated, here or by the engine whose expression it is."""
+    """Whether every part can be evaluated, by DuckDB or by the engine it comes from."""
     return all(
         part.source is not None
         if isinstance(part, Foreign)
-        else not isinstance(part, Call) or part.op in _KNOWN
+        else not isinstance(part, Call) or part.op in _SUPPORTED_OPS
         for part in walk(node)
     )
 
 
 class Condition:
-    """DuckDB text for a tree, and the values bound in it."""
+    """Builds DuckDB SQL for trees and collects the values to bind."""
 
     def __init__(self, names: Callable[[str], str]) -> None:
-        """`names` says how a column is called where the text will run."""
+        """`names` maps a column to its name where the SQL will run."""
         self.values: list[Any] = []
         self._names = names
 
     def text(self, node: Node) -> str:
-        """The text of a node; values are collected in the order of their marks."""
+        """The SQL of a node. Its values are appended to `values` in the order of the placeholders.
+
+        Raises InvalidRequest for a `Foreign` part or an unknown function.
+        """
         if isinstance(node, Column):
             base = quoted(self._names(node.name))
             for part in node.path:
@@ -99,8 +108,8 @@ class Condition:
             return self._literal(node)
         if isinstance(node, Foreign) or not known(Call(node.op, ())):
             raise InvalidRequest(
-                f"{describe(node)} cannot be evaluated here.",
-                next="Use functions that DuckDB and Spark both have, and that depend on the row.",
+                f"{describe(node)} cannot be evaluated.",
+                next="Use deterministic functions that both DuckDB and Spark support.",
             )
         return self._call(node)
 
@@ -115,16 +124,18 @@ class Condition:
             return f"(DATE '1970-01-01' + CAST({self._bind(node.value)} AS INTEGER))"
         value = node.value
         digits = len(value.as_tuple().digits) if isinstance(value, Decimal) else 0
-        if digits > _DIGITS_MAX or (isinstance(value, int) and abs(value) >= _HUGE):
-            value = float(value)  # no exact type is as wide
+        if digits > _DECIMAL_DIGITS_MAX or (
+            isinstance(value, int) and abs(value) >= _HUGEINT_LIMIT
+        ):
+            value = float(value)  # wider than DECIMAL(38) and HUGEINT
         self._bind(value)
-        return _KINDS.get(node.kind, "?")
+        return _LITERAL_SQL.get(node.kind, "?")
 
-    def _call(self, node: Call) -> str:  # noqa: C901 -- one line a case
+    def _call(self, node: Call) -> str:  # noqa: C901 -- one branch per operator
         op, args = node.op, node.args
         if op in ("and", "or"):
             return f"({f' {op.upper()} '.join(map(self.text, args))})"
-        if op in _SIGNS:
+        if op in _INFIX:
             return f"({self.text(args[0])} {op} {self.text(args[1])})"
         if op == "<=>":
             return f"({self.text(args[0])} IS NOT DISTINCT FROM {self.text(args[1])})"
@@ -143,14 +154,15 @@ class Condition:
             return f"{op.upper()}({self.text(args[0])} AS {node.detail})"
         if op == "interval":
             amount = f"CAST({self.text(args[0])} AS DOUBLE)"
-            if node.detail not in ("second", "millisecond"):  # only these have fractions
+            if node.detail not in ("second", "millisecond"):  # only these take fractions
                 amount = f"CAST(trunc({amount}) AS BIGINT)"
             return f"to_{node.detail}s({amount})"
         if op == "list":
             return f"[{', '.join(map(self.text, args))}]"
-        return self._worded(node)
+        return self._function(node)
 
-    def _worded(self, node: Call) -> str:
+    def _function(self, node: Call) -> str:
+        """Pattern matching, CASE and functions."""
         op, args = node.op, node.args
         if op in ("like", "ilike"):
             text = f"{self.text(args[0])} {op.upper()} {self.text(args[1])}"
@@ -161,18 +173,18 @@ class Condition:
             pairs = zip(args[:-1:2], args[1:-1:2], strict=True)
             whens = [f"WHEN {self.text(when)} THEN {self.text(then)}" for when, then in pairs]
             return f"(CASE {' '.join(whens)} ELSE {self.text(args[-1])} END)"
-        spark = _from_spark(node)
-        if spark is not None:
-            return self.text(spark)
-        return f"{_RENAMED.get(op, op)}({', '.join(map(self.text, args))})"
+        translated = _from_spark(node)
+        if translated is not None:
+            return self.text(translated)
+        return f"{_DUCKDB_NAMES.get(op, op)}({', '.join(map(self.text, args))})"
 
 
 def _from_spark(node: Call) -> Node | None:
-    """Spark's functions that DuckDB has under the same name with another meaning, or not at all."""
+    """Rewrite Spark functions that DuckDB lacks or defines differently; None for all others."""
     op, args = node.op, node.args
     if len(args) == 1 and op in ("isnull", "isnotnull"):
-        found = Call("is null", args)
-        return found if op == "isnull" else Call("not", (found,))
+        is_null = Call("is null", args)
+        return is_null if op == "isnull" else Call("not", (is_null,))
     if len(args) == 1 and op in ("to_date", "date"):
         return Call("cast", args, "DATE")
     if len(args) == 1 and op == "to_timestamp" and getattr(args[0], "kind", "") == "text":
@@ -185,18 +197,18 @@ def _from_spark(node: Call) -> Node | None:
 
 
 def quoted(name: str) -> str:
-    """A name as DuckDB takes it, whatever characters are in it."""
+    """Quote an identifier for DuckDB."""
     return '"' + name.replace('"', '""') + '"'
 
 
-class _Engine:
-    """One DuckDB connection of ours, made when first needed. One question at a time."""
+class _Connection:
+    """The in-memory DuckDB connection of this process. Not thread-safe: guarded by `_LOCK`."""
 
     def __init__(self) -> None:
         import duckdb
 
         self._errors = duckdb.Error
-        # One thread: answers are matched with rows by their place, and with more of them the
+        # One thread: results are matched with rows by position, and with several threads the
         # batches of an Arrow table may come back in another order.
         self._connection = duckdb.connect(":memory:", config={"threads": "1"})
         for setting in (
@@ -208,41 +220,48 @@ class _Engine:
             self._connection.execute(setting).fetchall()
 
     def close(self) -> None:
-        """End the connection and its threads."""
+        """Close the connection and end its threads."""
         self._connection.close()
 
-    def ask(self, text: str, values: Sequence[Any], rows: pa.Table | None) -> pa.Table:
-        """The answer; `InvalidRequest` in DuckDB's words if it cannot be given."""
+    def query(self, sql: str, values: Sequence[Any], rows: pa.Table | None) -> pa.Table:
+        """Run a query over `rows`; raises InvalidRequest with DuckDB's message if it fails."""
         try:
             if rows is not None:
-                self._connection.register(_PLACE, rows)
-            return self._connection.sql(text, params=list(values)).to_arrow_table()
+                self._connection.register(_INPUT_VIEW, rows)
+            return self._connection.sql(sql, params=list(values)).to_arrow_table()
         except self._errors as error:
-            words = str(error).partition("\n")[0]
-            raise InvalidRequest(f"The predicate cannot be evaluated: {words}") from None
+            message = str(error).partition("\n")[0]
+            raise InvalidRequest(
+                f"The predicate cannot be evaluated: {message}",
+                next="Check the types of its columns, values and function arguments.",
+            ) from None
         finally:
             if rows is not None:
-                self._connection.unregister(_PLACE)
+                self._connection.unregister(_INPUT_VIEW)
 
 
-_ENGINES: list[_Engine] = []  # one, or none yet
+_CONNECTIONS: list[_Connection] = []  # at most one, opened on first use
 
 
-def _ask(text: str, values: Sequence[Any], rows: pa.Table | None) -> pa.Table:
+def _query(sql: str, values: Sequence[Any], rows: pa.Table | None) -> pa.Table:
+    """Run a query on the shared connection, one at a time."""
     with _LOCK:
-        if not _ENGINES:
-            _ENGINES.append(_Engine())
-        return _ENGINES[0].ask(text, values, rows)
+        if not _CONNECTIONS:
+            _CONNECTIONS.append(_Connection())
+        return _CONNECTIONS[0].query(sql, values, rows)
 
 
 def _close() -> None:
-    """End the connection; the next question makes another."""
-    while _ENGINES:
-        _ENGINES.pop().close()
+    """Close the connection; the next query opens another."""
+    while _CONNECTIONS:
+        _CONNECTIONS.pop().close()
 
 
 def _before_fork() -> None:
-    """A connection does not survive in a child, nor does a lock that another thread holds."""
+    """Close the connection and hold the lock across a fork.
+
+    Neither a DuckDB connection nor a lock held by another thread is usable in the child.
+    """
     _LOCK.acquire()
     _close()
 
@@ -255,79 +274,82 @@ atexit.register(_close)
 
 
 def evaluate(node: Node, rows: pa.Table) -> pa.ChunkedArray:
-    """The value of a node for every row, by DuckDB."""
-    places = {name: f"c{number}" for number, name in enumerate(rows.column_names)}
-    condition = Condition(places.__getitem__)
+    """Evaluate a node for every row. Raises InvalidRequest if DuckDB cannot."""
+    aliases = {name: f"c{number}" for number, name in enumerate(rows.column_names)}
+    condition = Condition(aliases.__getitem__)
     text = condition.text(node)
-    renamed = rows.rename_columns(list(places.values())) if places else rows
-    question = f"SELECT ({text}) AS answer FROM {_PLACE}"  # noqa: S608 -- built from a tree
-    return _ask(question, condition.values, renamed)["answer"]
+    renamed = rows.rename_columns(list(aliases.values())) if aliases else rows
+    query = f"SELECT ({text}) AS answer FROM {_INPUT_VIEW}"  # noqa: S608 -- values are bound
+    return _query(query, condition.values, renamed)["answer"]
 
 
 def kind_of(node: Node, schema: pa.Schema) -> pa.DataType | None:
-    """The type of a node, by DuckDB; None if it cannot be told. Asked once for each form."""
+    """The Arrow type of a node's value, as DuckDB infers it; None if it cannot.
+
+    Cached per SQL text, parameter types and column types.
+    """
     names = sorted(columns_of(node))
     condition = Condition(str)
     try:
-        form = condition.text(node)
+        sql = condition.text(node)
     except InvalidRequest:
         return None
-    values = tuple(type(value) for value in condition.values)
-    key = (form, values, tuple(str(schema.field(name).type) for name in names))
-    if key not in _KINDS_SEEN:
-        if len(_KINDS_SEEN) >= _SEEN_MAX:
-            _KINDS_SEEN.clear()
+    value_types = tuple(type(value) for value in condition.values)
+    key = (sql, value_types, tuple(str(schema.field(name).type) for name in names))
+    if key not in _TYPE_CACHE:
+        if len(_TYPE_CACHE) >= _TYPE_CACHE_MAX:
+            _TYPE_CACHE.clear()
         empty = pa.schema([schema.field(name) for name in names]).empty_table()
         try:
-            _KINDS_SEEN[key] = evaluate(node, empty).type
+            _TYPE_CACHE[key] = evaluate(node, empty).type
         except (InvalidRequest, pa.ArrowException):
-            _KINDS_SEEN[key] = None
-    return _KINDS_SEEN[key]
+            _TYPE_CACHE[key] = None
+    return _TYPE_CACHE[key]
 
 
 def constant(node: Node) -> Literal | None:
-    """The value of a node without columns; None if it has none, or none of a literal's kinds."""
+    """Evaluate a node without columns; None if that fails or gives no kind of literal."""
     condition = Condition(str)
     try:
-        text = condition.text(node)
-        answer = _ask(f"SELECT ({text}) AS answer", condition.values, None)["answer"]
+        sql = condition.text(node)
+        result = _query(f"SELECT ({sql}) AS answer", condition.values, None)["answer"]
     except InvalidRequest:
         return None
-    return scalar_literal(answer[0])
+    return scalar_literal(result[0])
 
 
 def folded(node: Node) -> Node:
-    """The tree with every part computed that is the same for all rows."""
+    """Fold constants: replace every part that is the same for all rows by its value."""
     if not isinstance(node, Call):
         return node
     if node.op == "cast" and isinstance(node.args[0], Literal):
-        found = _cast(node.args[0], node.detail)
-        if found is not None:
-            return found
-    if _same_for_all(node) and known(node):
+        literal = _cast_temporal(node.args[0], node.detail)
+        if literal is not None:
+            return literal
+    if _is_constant(node) and known(node):
         return constant(node) or node
     args = tuple(folded(arg) if isinstance(arg, Call) else arg for arg in node.args)
     changed = any(new is not old for new, old in zip(args, node.args, strict=True))
     return Call(node.op, args, node.detail) if changed else node
 
 
-def _same_for_all(node: Call) -> bool:
-    """Whether no row has a say in it."""
+def _is_constant(node: Call) -> bool:
+    """Whether a call references no column."""
     return all(
-        _same_for_all(arg) if isinstance(arg, Call) else isinstance(arg, Literal)
+        _is_constant(arg) if isinstance(arg, Call) else isinstance(arg, Literal)
         for arg in node.args
     )
 
 
-def _cast(value: Literal, kind: str) -> Literal | None:
-    """The usual dates and times, without asking DuckDB."""
+def _cast_temporal(value: Literal, kind: str) -> Literal | None:
+    """Cast ISO text to a date or timestamp without DuckDB; None for anything else."""
     if not isinstance(value.value, str):
         return None
     if kind == "DATE":
         days = read_date(value.value)
         return None if days is None else Literal(days, "date")
     moment = read_moment(value.value) if kind.startswith("TIMESTAMP") else None
-    # A zone in the text of a TIMESTAMP without one is read differently by different engines.
+    # Engines disagree on a zone in the text of a TIMESTAMP without time zone: leave it to DuckDB.
     if moment is None or (moment[1] and kind == "TIMESTAMP"):
         return None
     return Literal(moment[0], kind.lower())

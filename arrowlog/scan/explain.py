@@ -1,4 +1,4 @@
-"""Why a plan is what it is: which clause dropped what, and why the rest was kept."""
+"""Explanations of scan plans: what each clause skipped, and why the other files were kept."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from arrowlog.state.snapshot import Snapshot
 
 __all__ = ["Clause", "Explanation", "explain", "size_text"]
-_HEADS = ("clause", "dropped", "bytes", "alone", "kept because")
+_HEADER = ("clause", "dropped", "bytes", "alone", "kept because")
 
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """One of the conditions that must all hold, and what it did.
+    """One conjunct of a predicate and its effect on the plan.
 
-    `only_files` are those that no other clause drops. `kept` counts, by reason, the planned files
-    this clause could not drop.
+    `only_files` counts the files that no other clause skips. `kept` counts, by reason, the planned
+    files that this clause could not skip.
     """
 
     text: str
@@ -42,13 +42,16 @@ class Clause:
 
     @property
     def redundant(self) -> bool:
-        """Whether it dropped files, and without it the same ones would be gone."""
+        """Whether other clauses skip every file that this clause skips, and it skips some."""
         return self.files_dropped > 0 and self.only_files == 0
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """The account of a plan. Prints well; HTML in notebooks; `to_arrow` for every detail."""
+    """The effect of every clause of a predicate on a plan.
+
+    Prints as text, renders as HTML in notebooks; `to_arrow` has the detail per file and clause.
+    """
 
     predicate: str
     version: int
@@ -62,24 +65,24 @@ class Explanation:
 
     @property
     def pruned(self) -> float:
-        """The share of files that need not be read, from 0 to 1; 0 for an empty table."""
+        """Fraction of files skipped, from 0 to 1; 0 for an empty table."""
         return 1 - self.files_kept / self.files_total if self.files_total else 0.0
 
     def to_arrow(self) -> pa.Table:
-        """One row per file and clause: path, clause, whether it was kept by it, and why."""
+        """One row per file and clause: path, clause, whether the clause kept the file, and why."""
         count = self.files_total
         parts = [
             pa.table(
                 {
                     "path": self._paths,
-                    "clause": _constant(clause.text, count),
+                    "clause": _repeat_text(clause.text, count),
                     "kept": pc.not_equal(codes, code(DROPPED)),
-                    "reason": _words(codes),
+                    "reason": _reason_texts(codes),
                 }
             )
             for clause, codes in zip(self.clauses, self._codes, strict=True)
         ]
-        return pa.concat_tables(parts).unify_dictionaries() if parts else _nothing()
+        return pa.concat_tables(parts).unify_dictionaries() if parts else _empty_table()
 
     @cached_property
     def _rows(self) -> list[tuple[str, str, str, str, str]]:
@@ -89,7 +92,7 @@ class Explanation:
                 f"{clause.files_dropped:,}",
                 size_text(clause.bytes_dropped),
                 "redundant" if clause.redundant else f"{clause.only_files:,}",
-                ", ".join(f"{why} {n:,}" for why, n in clause.kept.items()) or "-",
+                ", ".join(f"{reason} {count:,}" for reason, count in clause.kept.items()) or "-",
             )
             for clause in self.clauses
         ]
@@ -102,45 +105,49 @@ class Explanation:
         )
 
     def __str__(self) -> str:
-        """A line for the whole, and one for each clause."""
+        """A summary and one line per clause."""
         lines = [self.predicate, self._summary()]
         if self._rows:
-            lines += text_table(_HEADS, self._rows, (1, 2, 3))
+            lines += text_table(_HEADER, self._rows, (1, 2, 3))
         return "\n".join(lines)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """What `to_arrow` gives, for polars, DuckDB and pandas to take as it is."""
+        """Export `to_arrow` through the Arrow C stream interface."""
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
     def _repr_html_(self) -> str:
         return self.to_html()
 
     def to_html(self) -> str:
-        """The same as a table, for notebooks."""
-        clauses = html_table(_HEADS, self._rows, (1, 2, 3)) if self._rows else ""
+        """The explanation as an HTML card."""
+        clauses = html_table(_HEADER, self._rows, (1, 2, 3)) if self._rows else ""
         facts = [("plan", self._summary())]
         return html_card(self.predicate, facts, clauses)
 
 
 def explain(snapshot: Snapshot, predicate: Predicate, mask: pa.Array) -> Explanation:
-    """Look at every clause by itself, in the company of the others."""
+    """Explain a plan of `snapshot`. `mask` selects the planned files.
+
+    Each clause is evaluated on its own, except that it may rely on other clauses to exclude NaN, as
+    planning does.
+    """
     columns = snapshot.columns
-    normal = Normal(columns.schema, snapshot.partition_columns)
+    builder = Normal(columns.schema, snapshot.partition_columns)
     parts = [] if predicate.tree == TRUE else conjuncts(predicate.tree)
-    tests = [normal.rows(part) for part in parts]
+    tests = [builder.rows(part) for part in parts]
     columns.prepare(set().union(*(columns_needed(test) for test in tests)))
-    sane = without_nan(Every(tuple(tests)), columns.schema)
-    codes = [reasons(test, columns, dropped(test, columns, sane), sane) for test in tests]
-    gone = [pc.equal(found, code(DROPPED)) for found in codes]
+    nan_free = without_nan(Every(tuple(tests)), columns.schema)
+    codes = [reasons(test, columns, dropped(test, columns, nan_free), nan_free) for test in tests]
+    skipped = [pc.equal(file_codes, code(DROPPED)) for file_codes in codes]
     count = snapshot.num_files
-    droppers = same(0, pa.int32(), count)
-    for each in gone:
-        droppers = pc.add(droppers, pc.cast(each, pa.int32()))
-    alone = pc.equal(droppers, scalar(1, pa.int32()))
+    num_skipping = same(0, pa.int32(), count)
+    for clause_skips in skipped:
+        num_skipping = pc.add(num_skipping, pc.cast(clause_skips, pa.int32()))
+    skipped_once = pc.equal(num_skipping, scalar(1, pa.int32()))
     sizes = snapshot.state.column("size").combine_chunks() if count else pa.nulls(0, pa.int64())
     clauses = [
-        _clause(part, found, pc.and_(each, alone), mask, sizes)
-        for part, found, each in zip(parts, codes, gone, strict=True)
+        _summarize_clause(part, file_codes, pc.and_(clause_skips, skipped_once), mask, sizes)
+        for part, file_codes, clause_skips in zip(parts, codes, skipped, strict=True)
     ]
     paths = snapshot.state.column("path") if count else pa.chunked_array([], pa.string())
     return Explanation(
@@ -148,7 +155,7 @@ def explain(snapshot: Snapshot, predicate: Predicate, mask: pa.Array) -> Explana
         snapshot.version,
         int(mask.true_count),
         count,
-        _total(sizes, mask),
+        _sum_sizes(sizes, mask),
         snapshot.size_bytes,
         tuple(clauses),
         paths,
@@ -156,34 +163,36 @@ def explain(snapshot: Snapshot, predicate: Predicate, mask: pa.Array) -> Explana
     )
 
 
-def _clause(part: Node, found: pa.Array, only: pa.Array, mask: pa.Array, sizes: pa.Array) -> Clause:
-    gone = pc.equal(found, code(DROPPED))
-    kept = found.filter(mask).value_counts().to_pylist()
-    kept.sort(key=lambda each: -each["counts"])
+def _summarize_clause(
+    part: Node, codes: pa.Array, only: pa.Array, mask: pa.Array, sizes: pa.Array
+) -> Clause:
+    skipped = pc.equal(codes, code(DROPPED))
+    kept = codes.filter(mask).value_counts().to_pylist()
+    kept.sort(key=lambda reason: -reason["counts"])
     return Clause(
         describe(part),
-        int(gone.true_count),
-        _total(sizes, gone),
+        int(skipped.true_count),
+        _sum_sizes(sizes, skipped),
         int(only.true_count),
-        _total(sizes, only),
-        {REASONS[each["values"]]: each["counts"] for each in kept},
+        _sum_sizes(sizes, only),
+        {REASONS[reason["values"]]: reason["counts"] for reason in kept},
     )
 
 
-def _total(sizes: pa.Array, mask: pa.Array) -> int:
+def _sum_sizes(sizes: pa.Array, mask: pa.Array) -> int:
     return int(pc.sum(sizes.filter(mask)).as_py() or 0)
 
 
-def _words(codes: pa.Array) -> pa.DictionaryArray:
+def _reason_texts(codes: pa.Array) -> pa.DictionaryArray:
     return pa.DictionaryArray.from_arrays(codes, array_of(REASONS, pa.string()))
 
 
-def _constant(text: str, count: int) -> pa.DictionaryArray:
+def _repeat_text(text: str, count: int) -> pa.DictionaryArray:
     zeros = same(0, pa.int8(), count)
     return pa.DictionaryArray.from_arrays(zeros, array_of([text], pa.string()))
 
 
-def _nothing() -> pa.Table:
-    word = pa.dictionary(pa.int8(), pa.string())
-    schema = [("path", pa.string()), ("clause", word), ("kept", pa.bool_()), ("reason", word)]
+def _empty_table() -> pa.Table:
+    text = pa.dictionary(pa.int8(), pa.string())
+    schema = [("path", pa.string()), ("clause", text), ("kept", pa.bool_()), ("reason", text)]
     return pa.schema(schema).empty_table()

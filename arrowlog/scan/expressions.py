@@ -1,10 +1,11 @@
-"""pyarrow expressions as trees.
+"""Parse pyarrow expressions to the predicate AST.
 
-A pyarrow expression cannot be looked into. Pickled, it is an Arrow file: its literals are columns,
-and the metadata of its schema lists calls, fields and literals in the order they are written.
+pyarrow offers no way to inspect an expression. Pickled, it is an Arrow IPC file: the literals are
+its columns, and the schema metadata lists calls, fields and literals in the order in which they are
+written.
 
-Arrow computes the values of functions that have no equal here. Comparisons, IN and AND, OR and NOT
-are never left to it: beside a NaN they would have another meaning than in SQL.
+Arrow evaluates the functions that the AST cannot represent. Comparisons, IN, AND, OR and NOT are
+never left to it, since they treat NaN differently from SQL.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from arrowlog.scan.tree import NULL, Call, Column, Foreign, Literal, joined
 if TYPE_CHECKING:
     from arrowlog.scan.tree import Node
 
-_CALLS = {
+_OPERATORS = {
     "equal": "=",
     "not_equal": "<>",
     "less": "<",
@@ -36,97 +37,112 @@ _CALLS = {
     "xor": "<>",
     "coalesce": "coalesce",
 }
-_NUMBERED = ("literal", "options")
-_OWN_DEPTH_MAX = 500  # levels of an expression that Arrow evaluates itself
-_KEYS = ("call", "end", "field_ref", "nested_field_ref", "literal", "options")
+# Metadata entries whose value is the index of a column with the literal or the options.
+_INDEXED_KEYS = ("literal", "options")
+# Levels of an expression that Arrow evaluates itself, which it does recursively.
+_FOREIGN_DEPTH_MAX = 500
+_ENTRY_KEYS = ("call", "end", "field_ref", "nested_field_ref", "literal", "options")
 
 
-class _Beyond(Exception):
-    """A part of an expression that has no equal here."""
+class _Unrepresentable(Exception):
+    """The AST has no equivalent for a part of an expression."""
 
 
 def from_arrow(expression: Any, schema: pa.Schema) -> Node:
-    """The tree of a pyarrow expression; what has no equal here is a foreign part of it."""
+    """Parse a pyarrow expression; parts that the AST cannot represent become `Foreign` nodes.
+
+    If the serialized form cannot be read, the whole expression becomes one `Foreign` node over all
+    columns. Raises InvalidRequest if it references an unknown column or a column by number, or is
+    too large or too deep.
+    """
     entries = values = None
+    # Entries are separated by line breaks, so a name that contains one would be ambiguous.
     if not any("\n" in name for name in schema.names):
-        entries, values = _opened(expression)
+        entries, values = _deserialize(expression)
     if entries is None or values is None:
-        return Foreign(_text(expression), frozenset(schema.names), expression)
-    node = _Reader(entries, values, schema).whole()
+        return Foreign(_format(expression), frozenset(schema.names), expression)
+    node = _EntryParser(entries, values, schema).parse()
     if node is None or isinstance(node, Foreign):
         _check_depth(entries)
         columns = frozenset(schema.names) if node is None else node.columns
-        return Foreign(_text(expression), columns, expression)
-    return _with_sources(node, entries, values)
+        return Foreign(_format(expression), columns, expression)
+    return _attach_sources(node, entries, values)
 
 
-def _text(expression: Any) -> str:
+def _format(expression: Any) -> str:
     return on_deep_stack(lambda: str(expression))
 
 
 def _check_depth(entries: list[tuple[str, str]]) -> None:
-    """Refuse what Arrow would have to evaluate as it is, and by recursion."""
+    """Raise InvalidRequest for an expression too deep for Arrow's recursive evaluation."""
     depth = 0
     for key, _ in entries:
         depth += (key == "call") - (key == "end")
-        if depth > _OWN_DEPTH_MAX:
+        if depth > _FOREIGN_DEPTH_MAX:
             raise too_deep()
 
 
-def _with_sources(node: Node, entries: list[tuple[str, str]], values: pa.RecordBatch) -> Node:
-    """The tree with an expression in each foreign part, made of the entries it was read from."""
+def _attach_sources(node: Node, entries: list[tuple[str, str]], values: pa.RecordBatch) -> Node:
+    """Rebuild the expression of every foreign part from the entries it was parsed from."""
     if isinstance(node, Foreign):
-        own = entries[slice(*node.source)]
-        _check_depth(own)
-        part = _part(own, values)
-        return Foreign(str(part), node.columns, part)
+        part_entries = entries[slice(*node.source)]
+        _check_depth(part_entries)
+        expression = _rebuild(part_entries, values)
+        return Foreign(str(expression), node.columns, expression)
     if not isinstance(node, Call):
         return node
-    args = tuple(_with_sources(arg, entries, values) for arg in node.args)
+    args = tuple(_attach_sources(arg, entries, values) for arg in node.args)
     return Call(node.op, args, node.detail)
 
 
-def _part(entries: list[tuple[str, str]], values: pa.RecordBatch) -> pc.Expression:
-    """An expression from entries, with only the values that these name."""
-    places: dict[str, int] = {}
+def _rebuild(entries: list[tuple[str, str]], values: pa.RecordBatch) -> pc.Expression:
+    """Build an expression from metadata entries and the values that these reference."""
+    new_indices: dict[str, int] = {}
     renumbered = [
-        (key, str(places.setdefault(value, len(places))) if key in _NUMBERED else value)
+        (
+            key,
+            str(new_indices.setdefault(value, len(new_indices))) if key in _INDEXED_KEYS else value,
+        )
         for key, value in entries
     ]
-    # Arrow wants one row, which a batch without columns does not have.
-    columns = [*(values.column(int(value)) for value in places), pa.nulls(1)]
+    # Arrow expects a batch of one row; without columns it would have none, hence the null column.
+    columns = [*(values.column(int(value)) for value in new_indices), pa.nulls(1)]
     schema = pa.schema([pa.field("", column.type) for column in columns])
     schema = schema.with_metadata(pa.KeyValueMetadata(renumbered))
     batch = pa.RecordBatch.from_arrays(columns, schema=schema)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, schema) as out:
         out.write_batch(batch)
-    revive, _ = pc.scalar(True).__reduce__()
-    found: pc.Expression = revive(sink.getvalue())
-    return found
+    deserialize, _ = pc.scalar(True).__reduce__()
+    expression: pc.Expression = deserialize(sink.getvalue())
+    return expression
 
 
-def _opened(expression: Any) -> tuple[list[tuple[str, str]] | None, pa.RecordBatch | None]:
+def _deserialize(expression: Any) -> tuple[list[tuple[str, str]] | None, pa.RecordBatch | None]:
+    """The metadata entries of an expression and the batch with its values; None if unreadable.
+
+    Raises InvalidRequest for an expression that Arrow cannot serialize.
+    """
     try:
         _, (buffer,) = on_deep_stack(expression.__reduce__)
     except pa.ArrowNotImplementedError as error:
         raise InvalidRequest(
             f"The expression {expression} cannot be read: {error}.",
-            next='Name columns as pyarrow.compute.field("name"), not by their number.',
+            next='Reference columns by name, as pyarrow.compute.field("name"), not by number.',
         ) from None
     with pa.ipc.open_file(buffer) as reader:
         values = reader.get_batch(0)
     text = values.schema.to_string(
         truncate_metadata=False, show_field_metadata=False, show_schema_metadata=True
     )
-    _, mark, lines = text.rpartition("-- schema metadata --\n")
-    entries = [line.partition(": '") for line in lines.split("\n")] if mark else []
-    if any(key not in _KEYS or not value.endswith("'") for key, _, value in entries):
+    _, separator, lines = text.rpartition("-- schema metadata --\n")
+    entries = [line.partition(": '") for line in lines.split("\n")] if separator else []
+    if any(key not in _ENTRY_KEYS or not value.endswith("'") for key, _, value in entries):
         return None, None
     return [(key, value[:-1]) for key, _, value in entries], values
 
 
-class _Open:
+class _PendingCall:
     """A call whose end has not been read yet."""
 
     def __init__(self, name: str = "", start: int = 0) -> None:
@@ -135,45 +151,48 @@ class _Open:
         self.args: list[Node | _Chain] = []
         self.options: dict[str, Any] = {}
         self.columns: set[str] = set()
-        self.opaque = False  # whether an argument is a value that only Arrow can compare
+        self.opaque = False  # whether an argument cannot be represented in the AST
 
     def nodes(self) -> tuple[Node, ...]:
-        """Its arguments, chains among them as the one node they make."""
+        """The arguments, with chains converted to nodes."""
         return tuple(arg.node() if isinstance(arg, _Chain) else arg for arg in self.args)
 
 
 class _Chain:
-    """The parts of an AND or OR so far. A chain is one inside another, in a pile of thousands."""
+    """The operands of an AND or OR parsed so far.
 
-    def __init__(self, call: _Open) -> None:
-        """Takes over the longer one of two chains of its kind, and adds the rest to it."""
-        self.op = _CALLS[call.name]
+    pyarrow nests a chain of operands in binary calls, thousands of levels deep.
+    """
+
+    def __init__(self, call: _PendingCall) -> None:
+        """Merge two operands, extending the longer chain in place so that merging stays linear."""
+        self.op = _OPERATORS[call.name]
         first, second = call.args
-        self.parts: deque[Node] = deque()
-        if self._takes(second) and len(self._parts(first)) <= len(second.parts):
-            self.parts = second.parts
-            self.parts.extendleft(reversed(self._parts(first)))
-        elif self._takes(first):
-            self.parts = first.parts
-            self.parts.extend(self._parts(second))
+        self.operands: deque[Node] = deque()
+        if self._is_same_chain(second) and len(self._operands(first)) <= len(second.operands):
+            self.operands = second.operands
+            self.operands.extendleft(reversed(self._operands(first)))
+        elif self._is_same_chain(first):
+            self.operands = first.operands
+            self.operands.extend(self._operands(second))
         else:
-            self.parts.extend((*self._parts(first), *self._parts(second)))
+            self.operands.extend((*self._operands(first), *self._operands(second)))
 
-    def _takes(self, given: Node | _Chain) -> TypeGuard[_Chain]:
-        return isinstance(given, _Chain) and given.op == self.op
+    def _is_same_chain(self, operand: Node | _Chain) -> TypeGuard[_Chain]:
+        return isinstance(operand, _Chain) and operand.op == self.op
 
-    def _parts(self, given: Node | _Chain) -> deque[Node]:
-        if isinstance(given, _Chain):
-            return given.parts if given.op == self.op else deque([given.node()])
-        return deque([given])
+    def _operands(self, operand: Node | _Chain) -> deque[Node]:
+        if isinstance(operand, _Chain):
+            return operand.operands if operand.op == self.op else deque([operand.node()])
+        return deque([operand])
 
     def node(self) -> Node:
-        """The AND or OR of all parts."""
-        return joined(self.op, self.parts)
+        """The AND or OR of all operands."""
+        return joined(self.op, self.operands)
 
 
-class _Reader:
-    """One pass over the entries of one expression; calls in calls are a list, however deep."""
+class _EntryParser:
+    """Parses the entries of one expression in one pass; nested calls are kept on a stack."""
 
     def __init__(
         self, entries: list[tuple[str, str]], values: pa.RecordBatch, schema: pa.Schema
@@ -182,82 +201,85 @@ class _Reader:
         self._values = values
         self._schema = schema
 
-    def whole(self) -> Node | None:
-        """The one node that all entries make; None if they do not."""
-        opened = [_Open()]
-        at = calls = 0
-        while at < len(self._entries):
-            key, value = self._entries[at]
-            at += 1
-            top = opened[-1]
+    def parse(self) -> Node | None:
+        """The node that the entries describe; None if they are malformed."""
+        stack = [_PendingCall()]
+        position = calls = 0
+        while position < len(self._entries):
+            key, value = self._entries[position]
+            position += 1
+            top = stack[-1]
             if key == "call":
-                opened.append(_Open(value, at - 1))
+                stack.append(_PendingCall(value, position - 1))
                 calls += value not in ("and_kleene", "or_kleene")
                 if calls > CONDITIONS_MAX:
                     raise too_long()
             elif key == "options":
-                raw = self._values.column(int(value))[0]
-                top.options = {field.name: raw[field.name] for field in raw.type}
+                options = self._values.column(int(value))[0]
+                top.options = {field.name: options[field.name] for field in options.type}
             elif key == "literal":
-                found = scalar_literal(self._values.column(int(value))[0])
-                top.opaque |= found is None
-                top.args.append(found or Foreign("a literal", frozenset(), (at - 1, at)))
+                literal = scalar_literal(self._values.column(int(value))[0])
+                top.opaque |= literal is None
+                top.args.append(
+                    literal or Foreign("a literal", frozenset(), (position - 1, position))
+                )
             elif key == "end":
-                if len(opened) == 1:
+                if len(stack) == 1:
                     return None
-                opened.pop()
-                _close(top, opened[-1], at)
+                stack.pop()
+                _finish_call(top, stack[-1], position)
             else:
-                begin = at - 1
+                first = position - 1
                 count = int(value) if key == "nested_field_ref" else 1
-                start = at if key == "nested_field_ref" else at - 1
-                at = start + count
-                self._field(top, self._entries[start:at], count, (begin, at))
-        last = opened[0].nodes()
-        return last[0] if len(opened) == 1 and len(last) == 1 else None
+                start = position if key == "nested_field_ref" else position - 1
+                position = start + count
+                self._field(top, self._entries[start:position], count, (first, position))
+        roots = stack[0].nodes()
+        return roots[0] if len(stack) == 1 and len(roots) == 1 else None
 
     def _field(
-        self, top: _Open, entries: list[tuple[str, str]], count: int, span: tuple[int, int]
+        self, call: _PendingCall, entries: list[tuple[str, str]], count: int, span: tuple[int, int]
     ) -> None:
         names = [name for kind, name in entries if kind == "field_ref"]
         if len(names) != count or not names:
-            top.opaque = True
-            top.columns.update(self._schema.names)
-            top.args.append(Foreign("a nested field", frozenset(self._schema.names), span))
+            call.opaque = True
+            call.columns.update(self._schema.names)
+            call.args.append(Foreign("a nested field", frozenset(self._schema.names), span))
             return
         if self._schema.get_field_index(names[0]) < 0:
             raise InvalidRequest(
                 f"There is no column {names[0]!r}.",
                 next=f"The columns are {', '.join(self._schema.names[:12])}.",
             )
-        top.columns.add(names[0])
-        top.args.append(Column(names[0], tuple(names[1:])))
+        call.columns.add(names[0])
+        call.args.append(Column(names[0], tuple(names[1:])))
 
 
-def _close(call: _Open, outer: _Open, end: int) -> None:
-    """A call is read to its end: its node goes to the one around it.
+def _finish_call(call: _PendingCall, outer: _PendingCall, end: int) -> None:
+    """Append the node of a complete call to the enclosing call.
 
-    Until the whole is read, the source of a foreign part is the span of its entries.
+    Until the whole expression is parsed, `Foreign.source` is the span of its entries.
     """
     node: Node | _Chain
     try:
         if call.opaque:
-            raise _Beyond
+            raise _Unrepresentable
         if call.name in ("and_kleene", "or_kleene") and len(call.args) == 2:
             node = _Chain(call)
         else:
-            node = _node(call.name, call.nodes(), call.options)
-    except _Beyond:
+            node = _convert_call(call.name, call.nodes(), call.options)
+    except _Unrepresentable:
         node = Foreign(f"{call.name}(…)", frozenset(call.columns), (call.start, end))
     outer.args.append(node)
     outer.columns |= call.columns
 
 
-def _node(name: str, args: tuple[Node, ...], options: dict[str, Any]) -> Node:
+def _convert_call(name: str, args: tuple[Node, ...], options: dict[str, Any]) -> Node:
+    """The AST node of a call; raises `_Unrepresentable` if there is none."""
     if name in ("and_kleene", "or_kleene"):
-        return joined(_CALLS[name], args)
-    if name in _CALLS:
-        return Call(_CALLS[name], args)
+        return joined(_OPERATORS[name], args)
+    if name in _OPERATORS:
+        return Call(_OPERATORS[name], args)
     if name == "is_valid":
         return Call("not", (Call("is null", args),))
     if name == "is_null" and not _flag(options, "nan_is_null"):
@@ -271,23 +293,23 @@ def _node(name: str, args: tuple[Node, ...], options: dict[str, Any]) -> Node:
         return Call("like", (*args, pattern, Literal("\\", "text")))
     if name == "is_in":
         return _in(args[0], options)
-    raise _Beyond
+    raise _Unrepresentable
 
 
 def _flag(options: dict[str, Any], name: str) -> bool:
-    """Whether an option is set; one that was not given is not."""
+    """Whether a boolean option is present and true."""
     return name in options and bool(options[name].as_py())
 
 
 def _in(column: Node, options: dict[str, Any]) -> Node:
-    """In pyarrow `isin` is never unknown: a NULL row is in the set, or it is not."""
-    found = [scalar_literal(value) for value in options["value_set"].values]
-    if any(value is None for value in found) or options["null_matching_behavior"].as_py() != 0:
-        raise _Beyond
-    values = [value for value in found if value is not None and value is not NULL]
-    inside: Node = Call("is true", (Call("in", (column, *values)),))
+    """Convert `isin`, which is never NULL: a NULL row matches only if the set contains NULL."""
+    members = [scalar_literal(value) for value in options["value_set"].values]
+    if any(value is None for value in members) or options["null_matching_behavior"].as_py() != 0:
+        raise _Unrepresentable
+    values = [value for value in members if value is not None and value is not NULL]
+    condition: Node = Call("is true", (Call("in", (column, *values)),))
     if not values:
-        inside = Literal(False, "bool")
-    if len(values) < len(found):
-        inside = Call("or", (inside, Call("is null", (column,))))
-    return inside
+        condition = Literal(False, "bool")
+    if len(values) < len(members):
+        condition = Call("or", (condition, Call("is null", (column,))))
+    return condition

@@ -1,4 +1,4 @@
-"""What the log alone can say of the matching rows: exactly, or not at all. Pure."""
+"""Aggregates from statistics alone: count, min and max, exact or not at all. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 
 def count(snapshot: Snapshot, predicate: Predicate, mask: pa.Array) -> int | None:
-    """How many rows match: known if in every file either all rows do or none."""
+    """Number of matching rows, or None if statistics do not determine it.
+
+    Known if in every file either all rows match or none, and every matching file records its row
+    count.
+    """
     if not mask.true_count:
         return 0
     if not _all_match(snapshot, predicate, mask):
@@ -32,7 +36,10 @@ def count(snapshot: Snapshot, predicate: Predicate, mask: pa.Array) -> int | Non
 def extreme(
     snapshot: Snapshot, predicate: Predicate, mask: pa.Array, column: str, *, upper: bool
 ) -> Any:
-    """The least or greatest value of a column in the matching rows, where bounds are exact."""
+    """Minimum, or with `upper` maximum, of a column over the matching rows; None if not exact.
+
+    Raises InvalidRequest for an unknown column.
+    """
     schema = snapshot.columns.schema
     if schema.get_field_index(column) < 0:
         known = ", ".join(schema.names[:12])
@@ -41,54 +48,54 @@ def extreme(
         return None
     columns = snapshot.columns
     columns.prepare([column])
-    pick = pc.max if upper else pc.min
+    aggregate = pc.max if upper else pc.min
     if column in snapshot.partition_columns:
         rows = columns.num_records().filter(mask)
-        odd = columns.unreadable(column).filter(mask)
-        if rows.null_count or odd.true_count:
+        unreadable = columns.unreadable(column).filter(mask)
+        if rows.null_count or unreadable.true_count:
             return None
-        return pick(
-            columns.partition(column).filter(mask).filter(pc.greater(rows, number(0)))
-        ).as_py()
-    return _from_bounds(columns, mask, column, upper=upper)
+        values = columns.partition(column).filter(mask)
+        return aggregate(values.filter(pc.greater(rows, number(0)))).as_py()
+    return _extreme_of_bounds(columns, mask, column, upper=upper)
 
 
-def _from_bounds(columns: Columns, mask: pa.Array, column: str, *, upper: bool) -> Any:
-    """A bound counts if nothing had to be widened to make it safe.
+def _extreme_of_bounds(columns: Columns, mask: pa.Array, column: str, *, upper: bool) -> Any:
+    """The extreme of a data column, if the bound that decides it is exact.
 
-    Texts may be cut and NaN may be above a maximum, so those are never exact.
+    A bound is exact if making it safe did not widen it. String bounds may be truncated and a float
+    maximum does not cover NaN, so these are never exact.
     """
     kind = columns.schema.field(column).type
     if comparable(kind) is None or pa.types.is_string(kind):
         return None
     if upper and pa.types.is_floating(kind):
         return None
-    pick = pc.max if upper else pc.min
-    given = columns.high(column) if upper else columns.low(column)
-    safe = high_of(columns, column) if upper else low_of(columns, column)
-    nothing = all_null(columns, column)
-    some = mask if nothing is None else pc.and_not(mask, nothing)
-    safe = safe.filter(some)
-    if safe.null_count:
+    aggregate = pc.max if upper else pc.min
+    recorded = columns.high(column) if upper else columns.low(column)
+    safe_bounds = high_of(columns, column) if upper else low_of(columns, column)
+    only_nulls = all_null(columns, column)
+    with_values = mask if only_nulls is None else pc.and_not(mask, only_nulls)
+    safe_bounds = safe_bounds.filter(with_values)
+    if safe_bounds.null_count:
         return None
-    answer = pick(given.filter(some))
-    bare = pick(plain_numbers(given.filter(some), kind))
-    if not answer.is_valid or bare != pick(safe):
+    extreme_value = aggregate(recorded.filter(with_values))
+    recorded_extreme = aggregate(plain_numbers(recorded.filter(with_values), kind))
+    if not extreme_value.is_valid or recorded_extreme != aggregate(safe_bounds):
         return None
-    if pa.types.is_timestamp(kind) and bare.as_py() % 1000 == 0:
-        return None  # it may have been cut to milliseconds
-    return answer.as_py()
+    if pa.types.is_timestamp(kind) and recorded_extreme.as_py() % 1000 == 0:
+        return None  # may have been truncated to milliseconds
+    return extreme_value.as_py()
 
 
 def plain_numbers(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Values as they are compared, times as numbers."""
+    """Values in their comparable type; timestamps as microseconds, not widened."""
     return pc.cast(values, pa.int64()) if pa.types.is_timestamp(kind) else plain(values, kind)
 
 
 def _all_match(snapshot: Snapshot, predicate: Predicate, mask: pa.Array) -> bool:
-    """Whether no row of the planned files fails the predicate."""
-    normal = Normal(snapshot.columns.schema, snapshot.partition_columns)
-    failing = normal.rows(predicate.tree, want=False, null=True)
+    """Whether statistics prove that every row of the planned files matches."""
+    builder = Normal(snapshot.columns.schema, snapshot.partition_columns)
+    failing = builder.rows(predicate.tree, want=False, null=True)
     snapshot.columns.prepare(columns_needed(failing))
     may_fail = kept(dropped(failing, snapshot.columns), snapshot.num_files)
     return not pc.and_(mask, may_fail).true_count

@@ -1,8 +1,8 @@
-"""A tree as a pyarrow expression that means the same, where there is one. Pure.
+"""Translate predicate trees to pyarrow filter expressions with the same meaning. Pure.
 
-Arrow skips row groups of a Parquet file by bounds that know nothing of NaN, and so loses NaN rows
-that a condition is true for, whatever is said about them in the expression. A condition on floats
-goes to Arrow only if no NaN can make it true.
+Arrow skips the row groups of a Parquet file by bounds that ignore NaN, and thereby loses NaN rows
+for which a condition is true, however the expression treats NaN. So a condition on floats is pushed
+down only if no NaN can satisfy it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from arrowlog.scan.tree import Node
 
-_SIGNS = {
+_OPERATORS = {
     "=": operator.eq,
     "<>": operator.ne,
     "<": operator.lt,
@@ -33,160 +33,178 @@ _SIGNS = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-_VALUES_MAX = 100  # above that, a set to look values up in
-# Arrow makes chains of ANDs and ORs again, whatever they came as, and walks them by recursion: some
-# thousand conditions end the process. So many are no help in skipping row groups either.
+# Longer IN lists become a hash lookup instead of a disjunction of equalities.
+_EQUALITIES_MAX = 100
+# Arrow rebuilds chains of ANDs and ORs, however they were nested, and walks them recursively: a few
+# thousand conditions crash the process. So many do not help to skip row groups either.
 _CONDITIONS_MAX = 500
 
 
-class _Beyond(Exception):
-    """Arrow has no equal for a part."""
+class _Unrepresentable(Exception):
+    """Arrow has no expression with the same meaning for a part."""
 
 
 def to_arrow(node: Node, schema: pa.Schema) -> pc.Expression | None:
-    """The expression; None if Arrow would see it differently, or not at all."""
+    """The filter expression of a node; None if Arrow has none with the same meaning."""
     try:
-        if _length(node) > _CONDITIONS_MAX:
-            raise _Beyond
-        return _expression(node, schema, sure=True)
-    except _Beyond:
+        if _count_conditions(node) > _CONDITIONS_MAX:
+            raise _Unrepresentable
+        return _expression(node, schema, positive=True)
+    except _Unrepresentable:
         return None
 
 
 def pushed_down(node: Node, schema: pa.Schema) -> tuple[list[pc.Expression], list[Node]]:
-    """Expressions for the conjuncts that Arrow can apply, and the conjuncts that are left."""
+    """Split a predicate for pushdown.
+
+    Returns filter expressions for the conjuncts that Arrow can apply, and the remaining conjuncts.
+    """
     parts: Sequence[Node] = conjuncts(node)
     if len(parts) > 1:
         parts = gathered(Call("and", tuple(parts)))
-    found: list[pc.Expression] = []
-    rest: list[Node] = []
-    room = _CONDITIONS_MAX
+    filters: list[pc.Expression] = []
+    remaining: list[Node] = []
+    budget = _CONDITIONS_MAX
     for part in parts:
-        length = _length(part)
-        said = to_arrow(part, schema) if length <= room else None
-        if said is None:
-            rest.append(part)
+        length = _count_conditions(part)
+        expression = to_arrow(part, schema) if length <= budget else None
+        if expression is None:
+            remaining.append(part)
         else:
-            found.append(said)
-            room -= length
-    return found, rest
+            filters.append(expression)
+            budget -= length
+    return filters, remaining
 
 
-def _length(node: Node) -> int:
-    """How many conditions are left when equalities with one column are one set."""
-    todo, count = [node], 0
-    while todo and count <= _CONDITIONS_MAX:
-        found = todo.pop()
-        if isinstance(found, Call):
+def _count_conditions(node: Node) -> int:
+    """Number of conditions after equalities with one column are merged; stops at the limit."""
+    pending, count = [node], 0
+    while pending and count <= _CONDITIONS_MAX:
+        current = pending.pop()
+        if isinstance(current, Call):
             count += 1
-            todo += gathered(found) if found.op in ("and", "or") else found.args
+            pending += gathered(current) if current.op in ("and", "or") else current.args
     return count
 
 
-def _expression(node: Node, schema: pa.Schema, *, sure: bool) -> pc.Expression:  # noqa: C901
-    """`sure` is false under a NOT, where what is not true of a NaN becomes true."""
+def _expression(node: Node, schema: pa.Schema, *, positive: bool) -> pc.Expression:  # noqa: C901
+    """Translate a condition. `positive` is False under an odd number of NOT and IS FALSE.
+
+    There, a comparison that is FALSE for NaN becomes TRUE for it.
+    """
     if isinstance(node, Literal):
         if node.kind not in ("bool", "null"):
-            raise _Beyond
+            raise _Unrepresentable
         return pc.scalar(pa.scalar(node.value, pa.bool_()))
     if isinstance(node, Column):
         if node.path or not pa.types.is_boolean(schema.field(node.name).type):
-            raise _Beyond
+            raise _Unrepresentable
         return pc.field(node.name)
     if isinstance(node, Foreign):
-        raise _Beyond
+        raise _Unrepresentable
     if node.op in ("and", "or"):
-        parts = [_expression(arg, schema, sure=sure) for arg in gathered(node)]
-        return _joined(operator.and_ if node.op == "and" else operator.or_, parts)
+        parts = [_expression(arg, schema, positive=positive) for arg in gathered(node)]
+        return _combine_balanced(operator.and_ if node.op == "and" else operator.or_, parts)
     if node.op == "not":
-        return ~_expression(node.args[0], schema, sure=not sure)
+        return ~_expression(node.args[0], schema, positive=not positive)
     if node.op in ("is true", "is false"):
         true = node.op == "is true"
-        inner = _expression(node.args[0], schema, sure=sure is true)
+        inner = _expression(node.args[0], schema, positive=positive is true)
         return pc.coalesce(inner if true else ~inner, pc.scalar(False))
-    if node.op in ("between", "in") and not _one_kind(node.args[1:]):
-        raise _Beyond
+    if node.op in ("between", "in") and not _same_kind(node.args[1:]):
+        raise _Unrepresentable
     if node.op == "between":
         low, high = Call(">=", node.args[:2]), Call("<=", (node.args[0], node.args[2]))
-        return _expression(Call("and", (low, high)), schema, sure=sure)
-    return _leaf(node, schema, sure=sure)
+        return _expression(Call("and", (low, high)), schema, positive=positive)
+    return _column_condition(node, schema, positive=positive)
 
 
-def _joined(
+def _combine_balanced(
     join: Callable[[pc.Expression, pc.Expression], pc.Expression], parts: list[pc.Expression]
 ) -> pc.Expression:
-    """Pairs of pairs: a thousand parts are ten deep, where a chain could be too deep for Arrow."""
+    """Combine as a balanced tree: a linear chain could be too deep for Arrow's recursion."""
     while len(parts) > 1:
-        pairs = [join(*parts[at : at + 2]) for at in range(0, len(parts) - 1, 2)]
+        pairs = [join(*parts[index : index + 2]) for index in range(0, len(parts) - 1, 2)]
         parts = pairs if len(parts) % 2 == 0 else [*pairs, parts[-1]]
     return parts[0]
 
 
-def _one_kind(nodes: tuple[Node, ...]) -> bool:
-    """Mixed literals are brought to one type, which single comparisons would not be."""
+def _same_kind(nodes: tuple[Node, ...]) -> bool:
+    """Whether all literals that are not NULL have one kind.
+
+    Engines coerce a mixed list to a common type; separate comparisons would not be.
+    """
     kinds = {node.kind for node in nodes if isinstance(node, Literal) and node.value is not None}
     return len(kinds) < 2
 
 
-def _leaf(node: Call, schema: pa.Schema, *, sure: bool) -> pc.Expression:
+def _column_condition(node: Call, schema: pa.Schema, *, positive: bool) -> pc.Expression:
+    """Translate a condition on one column."""
     op, args = node.op, node.args
     if op in TURNED and isinstance(args[0], Literal):
         op, args = TURNED[op], (args[1], args[0])
     column = args[0] if args else None
     if not isinstance(column, Column) or column.path:
-        raise _Beyond
+        raise _Unrepresentable
     if op == "is null":
         return pc.field(column.name).is_null()
     kind = schema.field(column.name).type
-    if has_nan(kind) and not (sure and op in ("=", "<", "<=", "in", "<=>")):
-        raise _Beyond
+    if has_nan(kind) and not (positive and op in ("=", "<", "<=", "in", "<=>")):
+        raise _Unrepresentable
     if op in COMPARISONS:
-        return _compare(column.name, op, _value(args[1], kind))
+        return _compare(column.name, op, _exact_scalar(args[1], kind))
     if op == "<=>":
         if args[1] == Literal(None, "null"):
             return pc.field(column.name).is_null()
-        same = _compare(column.name, "=", _value(args[1], kind))
+        same = _compare(column.name, "=", _exact_scalar(args[1], kind))
         return pc.coalesce(same, pc.scalar(False))
     if op == "in":
-        return _among(column.name, [_value(arg, kind) for arg in args[1:]], kind, sure=sure)
+        return _is_in(
+            column.name, [_exact_scalar(arg, kind) for arg in args[1:]], kind, positive=positive
+        )
     if op in ("like", "starts_with") and len(args) == 2 and pa.types.is_string(kind):
-        return _begins(column.name, op, args[1])
-    raise _Beyond
+        return _starts_with(column.name, op, args[1])
+    raise _Unrepresentable
 
 
-def _among(name: str, values: list[pa.Scalar], kind: pa.DataType, *, sure: bool) -> pc.Expression:
-    """Whether a value is in a set. To Arrow NULL is not in it; to us that is unknown."""
-    if len(values) <= _VALUES_MAX:
-        return _joined(operator.or_, [_compare(name, "=", value) for value in values])
-    known = [value for value in values if value.is_valid]
-    if not sure and len(known) < len(values):
-        raise _Beyond
-    if pa.types.is_floating(kind) and any(value.as_py() == 0 for value in known):
-        known += [pa.scalar(0.0, kind), pa.scalar(-0.0, kind)]  # equal, and yet two to a hash
-    inside = pc.field(name).isin(pa.array(known, kind))
-    return inside if sure else pc.if_else(pc.field(name).is_valid(), inside, null(pa.bool_()))
+def _is_in(
+    name: str, values: list[pa.Scalar], kind: pa.DataType, *, positive: bool
+) -> pc.Expression:
+    """IN. Arrow's `isin` is FALSE for NULL, where SQL gives NULL: under NOT that matters."""
+    if len(values) <= _EQUALITIES_MAX:
+        return _combine_balanced(operator.or_, [_compare(name, "=", value) for value in values])
+    members = [value for value in values if value.is_valid]
+    if not positive and len(members) < len(values):
+        raise _Unrepresentable
+    if pa.types.is_floating(kind) and any(value.as_py() == 0 for value in members):
+        members += [pa.scalar(0.0, kind), pa.scalar(-0.0, kind)]  # equal, but hashed as two values
+    contained = pc.field(name).isin(pa.array(members, kind))
+    if positive:
+        return contained
+    return pc.if_else(pc.field(name).is_valid(), contained, null(pa.bool_()))
 
 
-def _begins(name: str, op: str, value: Node) -> pc.Expression:
-    text = value.value if isinstance(value, Literal) else None
-    if not isinstance(text, str):
-        raise _Beyond
+def _starts_with(name: str, op: str, value: Node) -> pc.Expression:
+    """A prefix test: starts_with, or LIKE with a pattern that ends in its only wildcard."""
+    prefix = value.value if isinstance(value, Literal) else None
+    if not isinstance(prefix, str):
+        raise _Unrepresentable
     if op == "like":
-        if not text.endswith("%") or any(letter in WILD for letter in text[:-1]):
-            raise _Beyond
-        text = text[:-1]
-    return pc.starts_with(pc.field(name), text)
+        if not prefix.endswith("%") or any(character in WILD for character in prefix[:-1]):
+            raise _Unrepresentable
+        prefix = prefix[:-1]
+    return pc.starts_with(pc.field(name), prefix)
 
 
-def _value(node: Node, kind: pa.DataType) -> pa.Scalar:
-    """A literal as exactly that value of a column's type."""
+def _exact_scalar(node: Node, kind: pa.DataType) -> pa.Scalar:
+    """A literal as a scalar of the column's type, if that represents it exactly."""
     if not isinstance(node, Literal):
-        raise _Beyond
+        raise _Unrepresentable
     if node.value is None:
         return pa.scalar(None, kind)
     pair = pair_of(node, kind)
     if pair is None or pair[0] is None or pair[0] != pair[1]:
-        raise _Beyond
+        raise _Unrepresentable
     value: Any = bool(pair[0]) if pa.types.is_boolean(kind) else pair[0]
     try:
         if pa.types.is_date(kind):
@@ -195,9 +213,9 @@ def _value(node: Node, kind: pa.DataType) -> pa.Scalar:
             return pa.scalar(value, pa.int64()).cast(kind)
         return pa.scalar(value, kind)
     except (pa.ArrowException, OverflowError):
-        raise _Beyond from None
+        raise _Unrepresentable from None
 
 
 def _compare(name: str, op: str, value: pa.Scalar) -> pc.Expression:
-    found: pc.Expression = _SIGNS[op](pc.field(name), value)
-    return found
+    comparison: pc.Expression = _OPERATORS[op](pc.field(name), value)
+    return comparison

@@ -1,6 +1,6 @@
-"""Parts of an expression that only polars or pyarrow can evaluate, by them, for rows of Arrow.
+"""Evaluate the parts of a predicate that only polars or pyarrow can evaluate.
 
-Every reader asks here, so the answer is the same whichever engine takes the rows.
+Every reader uses this module, so the result does not depend on which engine consumes the rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def not_a_condition(what: str) -> InvalidRequest:
-    """The error for something that has a value, but is neither true nor false."""
+    """The error for an expression whose value is not boolean."""
     return InvalidRequest(
         f"{what} is a value, not a condition.",
         next="Compare it with something. Use SQL text, a list of tuples, a polars expression or a"
@@ -27,18 +27,25 @@ def not_a_condition(what: str) -> InvalidRequest:
 
 
 def own_answer(node: Foreign, columns: pa.Table) -> pa.ChunkedArray:
-    """The value of a part for every row, by the engine whose expression it is."""
-    return _by_arrow(node, columns) if _is_arrow(node) else _by_polars(node, columns)
+    """Evaluate a foreign part for every row, with the engine it comes from."""
+    return (
+        _evaluate_with_arrow(node, columns)
+        if _is_arrow(node)
+        else _evaluate_with_polars(node, columns)
+    )
 
 
 def check_source(node: Foreign, schema: pa.Schema) -> None:
-    """Refuse what its own engine says is no condition. Other errors come up with the rows."""
+    """Raise InvalidRequest if the engine reports that a foreign part is not boolean.
+
+    Other errors are left to the evaluation of the rows.
+    """
     if node.source is None:
         return
     empty = schema.empty_table()
     if _is_arrow(node):
         try:
-            kind = _projected(node.source, empty).type
+            kind = _project(node.source, empty).type
         except (pa.ArrowException, TypeError):
             return
         if not (pa.types.is_boolean(kind) or pa.types.is_null(kind)):
@@ -46,10 +53,10 @@ def check_source(node: Foreign, schema: pa.Schema) -> None:
         return
     frame = pl.DataFrame(pl.from_arrow(empty)).lazy()
     try:
-        found = frame.select(node.source).collect_schema().dtypes()[0]
+        dtype = frame.select(node.source).collect_schema().dtypes()[0]
     except pl.exceptions.PolarsError:
         return
-    if found not in (pl.Boolean, pl.Null, pl.Unknown):
+    if dtype not in (pl.Boolean, pl.Null, pl.Unknown):
         raise not_a_condition(str(node.source))
 
 
@@ -57,37 +64,37 @@ def _is_arrow(node: Foreign) -> bool:
     return isinstance(node.source, pc.Expression)
 
 
-def _by_arrow(node: Foreign, columns: pa.Table) -> pa.ChunkedArray:
+def _evaluate_with_arrow(node: Foreign, columns: pa.Table) -> pa.ChunkedArray:
     try:
-        return _projected(node.source, columns)
+        return _project(node.source, columns)
     except (pa.ArrowException, TypeError) as error:
-        raise _failed(node, error) from None
+        raise _evaluation_error(node, error) from None
 
 
-def _projected(expression: pc.Expression, columns: pa.Table) -> pa.ChunkedArray:
-    """The value of an expression for every row, in the order of the rows."""
+def _project(expression: pc.Expression, columns: pa.Table) -> pa.ChunkedArray:
+    """Evaluate an Arrow expression for every row, in row order."""
     from pyarrow import acero
 
     source = acero.Declaration("table_source", acero.TableSourceNodeOptions(columns))
     project = acero.ProjectNodeOptions([expression], ["answer"])
-    steps = acero.Declaration.from_sequence([source, acero.Declaration("project", project)])
-    return steps.to_table(use_threads=False)["answer"]
+    plan = acero.Declaration.from_sequence([source, acero.Declaration("project", project)])
+    return plan.to_table(use_threads=False)["answer"]
 
 
-def _by_polars(node: Foreign, columns: pa.Table) -> pa.ChunkedArray:
+def _evaluate_with_polars(node: Foreign, columns: pa.Table) -> pa.ChunkedArray:
     frame = pl.DataFrame(pl.from_arrow(columns))
-    # A condition without a column gives one answer; beside a whole column it is repeated.
-    every = pl.repeat(None, pl.len()).is_null()
+    # A condition without a column has length 1; combined with a full column it is broadcast.
+    always_true = pl.repeat(None, pl.len()).is_null()
     try:
-        answer = frame.select(every & node.source).to_series()
+        result = frame.select(always_true & node.source).to_series()
     except pl.exceptions.PolarsError as error:
-        raise _failed(node, error) from None
-    return pa.chunked_array([answer.to_arrow()])
+        raise _evaluation_error(node, error) from None
+    return pa.chunked_array([result.to_arrow()])
 
 
-def _failed(node: Foreign, error: Any) -> InvalidRequest:
-    words = str(error).partition("\n")[0]
+def _evaluation_error(node: Foreign, error: Any) -> InvalidRequest:
+    message = str(error).partition("\n")[0]
     return InvalidRequest(
-        f"{node.text} cannot be evaluated: {words}",
-        next="Check that the functions take columns of these types.",
+        f"{node.text} cannot be evaluated: {message}",
+        next="Check that the functions accept columns of these types.",
     )

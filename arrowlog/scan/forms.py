@@ -1,4 +1,4 @@
-"""Tuples as trees, the way other readers of tables take their filters."""
+"""Parse predicates given as tuples, in the form known from pyarrow and PyIceberg filters."""
 
 from __future__ import annotations
 
@@ -15,63 +15,84 @@ if TYPE_CHECKING:
 
     from arrowlog.scan.tree import Node
 
-_TUPLE = 'A condition is ("column", "op", value); a list of them is AND, a list of lists OR.'
-_SIGNS = {"=": "=", "==": "=", "!=": "<>", "<>": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
-_SIGNS |= {"<=>": "<=>"}
-_OPS = "=, !=, <, <=, >, >=, <=>, in, not in, between, like, not like, is null, is not null"
+_TUPLE_HINT = 'A condition is ("column", "op", value); a list of them is AND, a list of lists OR.'
+_COMPARISONS = {
+    "=": "=",
+    "==": "=",
+    "!=": "<>",
+    "<>": "<>",
+    "<": "<",
+    "<=": "<=",
+    ">": ">",
+    ">=": ">=",
+}
+_COMPARISONS |= {"<=>": "<=>"}
+_OPERATOR_NAMES = (
+    "=, !=, <, <=, >, >=, <=>, in, not in, between, like, not like, is null, is not null"
+)
 
 
-def from_tuples(given: Sequence[Any], schema: pa.Schema) -> Node:
-    """A flat list of tuples is their AND, a list of lists the OR of ANDs; no tuple is no limit."""
-    if isinstance(given, tuple) and given and isinstance(given[0], str):
-        return _condition(given, schema)
-    if not given:
+def from_tuples(conditions: Sequence[Any], schema: pa.Schema) -> Node:
+    """Parse a list of tuples (their AND), or a list of lists of tuples (an OR of ANDs).
+
+    A single tuple is one condition. An empty list is true for every row. Raises InvalidRequest for
+    anything else, for an unknown column and for an unknown operator.
+    """
+    if isinstance(conditions, tuple) and conditions and isinstance(conditions[0], str):
+        return _condition(conditions, schema)
+    if not conditions:
         return TRUE
-    if all(isinstance(part, list) for part in given):
-        if not all(given):
-            raise InvalidRequest("One of the alternatives is empty.", next=_TUPLE)
-        return joined("or", [from_tuples(part, schema) for part in given])
-    return joined("and", [_condition(part, schema) for part in given])
+    if all(isinstance(part, list) for part in conditions):
+        if not all(conditions):
+            raise InvalidRequest("One of the lists of conditions is empty.", next=_TUPLE_HINT)
+        return joined("or", [from_tuples(part, schema) for part in conditions])
+    return joined("and", [_condition(part, schema) for part in conditions])
 
 
-def _condition(given: Any, schema: pa.Schema) -> Node:
-    if not isinstance(given, tuple) or len(given) not in (2, 3) or not isinstance(given[0], str):
-        raise InvalidRequest(f"{given!r} is not a condition.", next=_TUPLE)
-    column = column_of(given[0], schema)
-    op = " ".join(str(given[1]).lower().split()) if isinstance(given[1], str) else ""
+def _condition(condition: Any, schema: pa.Schema) -> Node:
+    if (
+        not isinstance(condition, tuple)
+        or len(condition) not in (2, 3)
+        or not isinstance(condition[0], str)
+    ):
+        raise InvalidRequest(f"{condition!r} is not a condition.", next=_TUPLE_HINT)
+    column = column_of(condition[0], schema)
+    op = " ".join(str(condition[1]).lower().split()) if isinstance(condition[1], str) else ""
     negated = op.startswith("not ")
     op = op.removeprefix("not ")
-    where = f"The condition on {given[0]!r}"
-    value = given[2] if len(given) == 3 else None
+    where = f"The condition on {condition[0]!r}"
+    value = condition[2] if len(condition) == 3 else None
     if op in ("is null", "is not null") or (op in ("is", "is not") and value is None):
-        found: Node = Call("is null", (column,))
+        node: Node = Call("is null", (column,))
         negated = "not" in op
-    elif len(given) == 2:
-        raise InvalidRequest(f"{given!r} has no value to compare with.", next=_TUPLE)
+    elif len(condition) == 2:
+        raise InvalidRequest(f"{condition!r} has no value to compare with.", next=_TUPLE_HINT)
     elif op in ("in", "between"):
-        found = _several(column, op, value, where)
+        node = _in_or_between(column, op, value, where)
     elif op in ("like", "ilike", "starts_with"):
-        found = Call(op, (column, literal_of(value, where)))
-    elif op in _SIGNS and not negated:
-        found = Call(_SIGNS[op], (column, literal_of(value, where)))
+        node = Call(op, (column, literal_of(value, where)))
+    elif op in _COMPARISONS and not negated:
+        node = Call(_COMPARISONS[op], (column, literal_of(value, where)))
     else:
-        raise InvalidRequest(f"{given[1]!r} is not an operator.", next=f"Use one of {_OPS}.")
-    return Call("not", (found,)) if negated else found
+        raise InvalidRequest(
+            f"{condition[1]!r} is not an operator.", next=f"Use one of {_OPERATOR_NAMES}."
+        )
+    return Call("not", (node,)) if negated else node
 
 
-def _several(column: Column, op: str, value: Any, where: str) -> Node:
+def _in_or_between(column: Column, op: str, value: Any, where: str) -> Node:
     if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
-        raise InvalidRequest(f"{where}: {op.upper()} needs a list of values.", next=_TUPLE)
+        raise InvalidRequest(f"{where}: {op.upper()} needs a list of values.", next=_TUPLE_HINT)
     values = [literal_of(item, where) for item in value]
     if op == "between":
         if len(values) != 2:
-            raise InvalidRequest(f"{where}: BETWEEN needs two values.", next=_TUPLE)
+            raise InvalidRequest(f"{where}: BETWEEN needs two values.", next=_TUPLE_HINT)
         return Call("between", (column, *values))
     return Call("in", (column, *values)) if values else Literal(False, "bool")
 
 
 def column_of(name: str, schema: pa.Schema) -> Column:
-    """A column of the table, by its exact name."""
+    """A column by its exact name. Raises InvalidRequest, listing the columns, if there is none."""
     if schema.get_field_index(name) >= 0:
         return Column(name)
     known = ", ".join(schema.names[:12]) + (", …" if len(schema.names) > 12 else "")

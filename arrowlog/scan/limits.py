@@ -1,8 +1,8 @@
-"""How long and how deep a predicate may be, so that one that is too large is refused in words.
+"""Limits on the size and depth of predicates; larger ones raise InvalidRequest.
 
-Trees are walked by recursive functions here, and by the engines they are given to. The depth is
-therefore limited well below what Python's stack holds. Long chains of AND and OR are no deep trees:
-they are kept as one node with many parts.
+Predicate trees are traversed recursively, here and in the engines that they are passed to. So the
+depth is limited well below what Python's stack holds. Long chains of AND and OR do not count as
+deep: they are one node with many operands.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ if TYPE_CHECKING:
 
     from arrowlog.scan.tree import Node
 
-DEPTH_MAX = 150
-CONDITIONS_MAX = 100_000  # calls in a tree; values in a list are none
-_SHORTER = "Write a list of values as IN (…), and long chains as one AND or OR without parentheses."
-_STACK_BYTES = 1 << 28  # engines take up to 300 bytes a level to write an expression down
-_Answer = TypeVar("_Answer")
+DEPTH_MAX = 150  # levels
+CONDITIONS_MAX = 100_000  # calls in a tree; the values of an IN list do not count
+_HINT = "Write a list of values as IN (…), and long chains as one AND or OR without parentheses."
+# Engines need up to 300 bytes of stack per level to serialize an expression.
+_STACK_BYTES = 1 << 28
+_Result = TypeVar("_Result")
 
 
 def check_size(tree: Node) -> None:
-    """Refuse a tree that is too deep or has too many parts."""
+    """Raise InvalidRequest for a tree that is too deep or has too many calls."""
     level: list[Node] = [tree]
     depth = conditions = 0
     while level:
@@ -41,43 +42,44 @@ def check_size(tree: Node) -> None:
 
 
 def too_deep() -> InvalidRequest:
-    """The error for a predicate that is nested too deeply."""
+    """The error for a predicate with too many levels."""
     return InvalidRequest(
-        f"The predicate is nested too deeply: more than {DEPTH_MAX} levels.", next=_SHORTER
+        f"The predicate is nested too deeply: more than {DEPTH_MAX} levels.", next=_HINT
     )
 
 
 def too_long() -> InvalidRequest:
-    """The error for a predicate that has too many conditions."""
+    """The error for a predicate with too many conditions."""
     return InvalidRequest(
-        f"The predicate is too long: more than {CONDITIONS_MAX:,} conditions.", next=_SHORTER
+        f"The predicate is too long: more than {CONDITIONS_MAX:,} conditions.", next=_HINT
     )
 
 
-def on_deep_stack(call: Callable[[], _Answer]) -> _Answer:
-    """Make a call that an engine answers by recursion, one level for each of an expression's.
+def on_deep_stack(call: Callable[[], _Result]) -> _Result:
+    """Run a call in a thread with a large stack and return its result.
 
-    On a usual stack some ten thousand levels end the process, and engines do not tell the depth of
-    an expression beforehand.
+    For engine functions that recurse once per level of an expression. With the default stack, some
+    ten thousand levels crash the process, and engines cannot report the depth in advance. Falls
+    back to the caller's stack if the thread cannot be started.
     """
-    answers: list[_Answer] = []
+    results: list[_Result] = []
     errors: list[BaseException] = []
 
     def run() -> None:
         try:
-            answers.append(call())
-        except BaseException as error:  # noqa: BLE001 -- raised again where it belongs
+            results.append(call())
+        except BaseException as error:  # noqa: BLE001 -- raised again in the caller
             errors.append(error)
 
     thread = threading.Thread(target=run, name="arrowlog-predicate")
     before = threading.stack_size(_STACK_BYTES)
     try:
         thread.start()
-    except RuntimeError:  # not so much memory to be had: the usual stack has to do
+    except RuntimeError:  # not enough memory for the stack
         return call()
     finally:
         threading.stack_size(before)
     thread.join()
     if errors:
         raise errors[0]
-    return answers[0]
+    return results[0]

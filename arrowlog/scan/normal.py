@@ -1,8 +1,9 @@
-"""A tree as tests that statistics can answer. Pure.
+"""Rewrite predicate trees into tests that file statistics can answer. Pure.
 
-Each test stands for rows: those for which a part of the predicate is TRUE (or FALSE, under a NOT;
-or NULL as well, where that counts). NOT disappears on the way, by the rules of three-valued logic:
-`rows(node, want, null)` are the rows for which `node` is `want`, or is NULL and `null` is set.
+A test denotes a set of rows: those for which a part of the predicate is TRUE, or FALSE under a NOT,
+optionally including those for which it is NULL. `Normal.rows(node, want, null)` returns the rows
+for which `node` evaluates to `want`, or to NULL if `null` is set. NOT is eliminated in the process
+by the rules of three-valued logic.
 """
 
 from __future__ import annotations
@@ -24,29 +25,37 @@ if TYPE_CHECKING:
 
     from arrowlog.scan.tree import Node
 
-_OPPOSITE = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
-_FEW = 8  # so many comparisons are as fast one by one
-_MIXED = frozenset({"int", "decimal", "double", "date", "timestamp", "timestamptz"})
-WILD = "%_\\"  # Spark's patterns have the backslash as an escape, DuckDB's have none
+_NEGATED = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+# Up to this many equalities on one column, single comparisons are as fast as one IN.
+_MERGE_ABOVE = 8
+# Literal kinds that engines bring to a common type when a list mixes them.
+_COERCIBLE_KINDS = frozenset({"int", "decimal", "double", "date", "timestamp", "timestamptz"})
+# Characters that end the literal prefix of a LIKE pattern. The backslash is the default escape
+# character in Spark; DuckDB has no default.
+WILD = "%_\\"
 
 
 @dataclass(frozen=True, slots=True)
 class Every:
-    """Rows in all of the parts."""
+    """Rows that satisfy all parts."""
 
     parts: tuple[Test, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Some:
-    """Rows in any of the parts."""
+    """Rows that satisfy at least one part."""
 
     parts: tuple[Test, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """Rows whose value compares with a literal, which lies from `down` to `up`."""
+    """Rows whose value compares with a literal.
+
+    `down` and `up` enclose the literal in the column's type (see `bounds.pair_of`); they are equal
+    if the type represents it exactly.
+    """
 
     name: str
     op: str
@@ -55,13 +64,13 @@ class Compare:
 
     @property
     def exact(self) -> bool:
-        """Whether the column can have just this value."""
+        """Whether the column's type represents the literal exactly."""
         return self.down is not None and bool(self.down == self.up)
 
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """Rows whose value is one of several, all exact; or is another one."""
+    """Rows whose value is in a sorted list of exact values; if `negated`, is not in it."""
 
     name: str
     values: tuple[Any, ...]
@@ -70,7 +79,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Begins:
-    """Rows whose text begins like this, or does not."""
+    """Rows whose text starts with `prefix`; if `negated`, rows with a text that does not."""
 
     name: str
     prefix: str
@@ -79,7 +88,7 @@ class Begins:
 
 @dataclass(frozen=True, slots=True)
 class Null:
-    """Rows without a value, or with one."""
+    """Rows in which the column is NULL; if `negated`, rows in which it is not."""
 
     name: str
     negated: bool = False
@@ -87,7 +96,10 @@ class Null:
 
 @dataclass(frozen=True, slots=True)
 class Exactly:
-    """Rows for which a condition on partition columns alone is this; anybody can work it out."""
+    """Rows for which a condition on partition columns alone is `want`, or NULL if `null` is set.
+
+    It is evaluated on the partition values of each file.
+    """
 
     node: Node
     want: bool
@@ -96,7 +108,7 @@ class Exactly:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """Rows that statistics say nothing about."""
+    """Rows of a condition that statistics cannot decide; `why` is the reason `explain` shows."""
 
     node: Node
     why: str
@@ -104,7 +116,7 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """All rows, or none."""
+    """All rows (True) or no rows (False)."""
 
     value: bool
 
@@ -116,27 +128,27 @@ NOT_COMPARABLE = "type not comparable"
 
 
 class Normal:
-    """Turns trees over one table into tests."""
+    """Rewrites the predicate trees of one table into tests."""
 
     def __init__(self, schema: pa.Schema, partition_columns: Iterable[str]) -> None:
-        """The schema says what a column is; partition columns are known exactly."""
+        """`schema` gives the column types; values of `partition_columns` are known exactly."""
         self._schema = schema
         self._partition = frozenset(partition_columns)
 
     def rows(self, node: Node, *, want: bool = True, null: bool = False) -> Test:
-        """The rows for which a node is `want`, or NULL if that counts too."""
+        """The rows for which a node evaluates to `want`, or to NULL if `null` is set."""
         if isinstance(node, Literal):
             if node.kind not in ("bool", "null"):
                 return Unknown(node, NOT_COMPARABLE)
             return ALL if (null if node.value is None else node.value is want) else NONE
         if isinstance(node, Column):
-            return self._flag(node, want=want, null=null)
+            return self._boolean_column(node, want=want, null=null)
         if isinstance(node, Foreign):
             return Unknown(node, NOT_PRUNABLE)
         node = uncast(node, self._schema)
         if node.op in ("and", "or"):
             parts = tuple(self.rows(arg, want=want, null=null) for arg in gathered(node))
-            return _every(parts) if (node.op == "and") is want else _some(parts)
+            return _and(parts) if (node.op == "and") is want else _or(parts)
         if node.op == "not":
             return self.rows(node.args[0], want=not want, null=null)
         if node.op in ("is true", "is false"):
@@ -146,65 +158,74 @@ class Normal:
             return self._between(node, want=want, null=null)
         return self._call(node, want=want, null=null)
 
-    def _flag(self, node: Column, *, want: bool, null: bool) -> Test:
-        """A column as a condition; 5 is true, and yet not equal to TRUE."""
+    def _boolean_column(self, node: Column, *, want: bool, null: bool) -> Test:
+        """A column used as a condition.
+
+        A number is cast to BOOLEAN instead of compared with TRUE: 5 is true but not equal to TRUE.
+        """
         if node.path:
-            return self._column(node, want=want, null=null)
+            return self._opaque(node, want=want, null=null)
         if not pa.types.is_boolean(self._schema.field(node.name).type):
-            return self._column(Call("cast", (node,), "BOOLEAN"), want=want, null=null)
-        return self._leaf(Call("=", (node, Literal(want, "bool"))), null)
+            return self._opaque(Call("cast", (node,), "BOOLEAN"), want=want, null=null)
+        return self._literal_comparison(Call("=", (node, Literal(want, "bool"))), null)
 
     def _between(self, node: Call, *, want: bool, null: bool) -> Test:
-        """Two comparisons, if both ends are converted to the column's type like one would be."""
+        """BETWEEN as two comparisons, if splitting it does not change how literals are coerced."""
         column, *ends = node.args
         if isinstance(column, Column) and not column.path:
             kind = self._schema.field(column.name).type
-            found = alike([end for end in ends if isinstance(end, Literal)], kind)
-            if found is None:
-                return self._column(node, want=want, null=null)
-            ends = [*found] if len(found) == len(ends) else ends
+            coerced = alike([end for end in ends if isinstance(end, Literal)], kind)
+            if coerced is None:
+                return self._opaque(node, want=want, null=null)
+            ends = [*coerced] if len(coerced) == len(ends) else ends
         low, high = Call(">=", (column, ends[0])), Call("<=", (column, ends[1]))
         return self.rows(Call("and", (low, high)), want=want, null=null)
 
     def _call(self, node: Call, *, want: bool, null: bool) -> Test:
+        """A call other than AND, OR, NOT, IS TRUE, IS FALSE and BETWEEN."""
         op, args = node.op, node.args
         first = args[0] if args else None
         if not isinstance(first, Column) or first.path:
             if len(args) == 2 and op in TURNED and isinstance(args[1], Column):
                 turned = Call(TURNED[op], (args[1], args[0]))
                 return self._call(turned, want=want, null=null)
-            return self._column(node, want=want, null=null)
+            return self._opaque(node, want=want, null=null)
         if op == "is null":
             return Null(first.name, negated=not want)
         if not all(isinstance(arg, Literal) for arg in args[1:]):
-            return self._column(node, want=want, null=null)
+            return self._opaque(node, want=want, null=null)
         if op == "<=>":
-            return self._same(first, args[1], want=want)
+            return self._null_safe_equal(first, args[1], want=want)
         if op in COMPARISONS:
-            return self._leaf(Call(op if want else _OPPOSITE[op], args), null)
+            return self._literal_comparison(Call(op if want else _NEGATED[op], args), null)
         if op == "in":
             return self._in(node, want=want, null=null)
         if op in ("like", "starts_with", "prefix") and first.name not in self._partition:
-            return self._pattern(node, want=want, null=null)
-        return self._column(node, want=want, null=null)
+            return self._prefix_pattern(node, want=want, null=null)
+        return self._opaque(node, want=want, null=null)
 
-    def _column(self, node: Node, *, want: bool, null: bool) -> Test:
-        """A condition that statistics cannot answer; exact if it is on partition columns alone."""
+    def _opaque(self, node: Node, *, want: bool, null: bool) -> Test:
+        """A condition without a statistics test.
+
+        On partition columns alone it is evaluated exactly; otherwise it cannot skip files.
+        """
         mentioned = columns_of(node)
         if mentioned and mentioned <= self._partition and known(node):
             return Exactly(node, want, null)
         return Unknown(node, NOT_PRUNABLE)
 
-    def _or_null(self, test: Test, name: str, null: bool) -> Test:  # noqa: FBT001 -- as in rows
-        return _some((test, Null(name))) if null else test
+    def _or_null(self, test: Test, name: str, null: bool) -> Test:  # noqa: FBT001 -- named `null`
+        """Add the rows in which the column is NULL, if `null` is set."""
+        return _or((test, Null(name))) if null else test
 
-    def _same(self, column: Column, value: Node, *, want: bool) -> Test:
-        """`<=>` is never NULL."""
+    def _null_safe_equal(self, column: Column, value: Node, *, want: bool) -> Test:
+        """`<=>`, which is never NULL."""
         if isinstance(value, Literal) and value.value is None:
             return Null(column.name, negated=not want)
-        return self._leaf(Call("=" if want else "<>", (column, value)), not want)
+        return self._literal_comparison(Call("=" if want else "<>", (column, value)), not want)
 
-    def _leaf(self, node: Call, null: bool) -> Test:  # noqa: FBT001 -- as in rows
+    def _literal_comparison(self, node: Call, null: bool) -> Test:  # noqa: FBT001 -- named `null`
+        """A comparison of a column with a literal; with NULL it is NULL for every row."""
         column, literal = node.args
         assert isinstance(column, Column)
         assert isinstance(literal, Literal)
@@ -213,70 +234,76 @@ class Normal:
         return self._or_null(self._compare(node, column, literal), column.name, null)
 
     def _compare(self, node: Call, column: Column, literal: Literal) -> Test:
+        """A comparison with a literal that is not NULL, for the rows that are not NULL."""
         kind = self._schema.field(column.name).type
-        exactly = column.name in self._partition
+        is_partition = column.name in self._partition
         pair = None if comparable(kind) is None else pair_of(literal, kind)
-        near = None if exactly else beside(node.op, literal, kind)
-        if near is not None:
-            return Compare(column.name, *near)
-        if pair is not None and (not exactly or pair[0] == pair[1]):
+        snapped = None if is_partition else beside(node.op, literal, kind)
+        if snapped is not None:
+            return Compare(column.name, *snapped)
+        if pair is not None and (not is_partition or pair[0] == pair[1]):
             return Compare(column.name, node.op, *pair)
-        if exactly and not isinstance(literal.value, str):
+        if is_partition and not isinstance(literal.value, str):
             return Exactly(node, want=True, null=False)
-        if exactly and (pair is not None or pa.types.is_string(kind)):
+        if is_partition and (pair is not None or pa.types.is_string(kind)):
             return Exactly(node, want=True, null=False)
         return Unknown(node, NOT_COMPARABLE)
 
     def _in(self, node: Call, *, want: bool, null: bool) -> Test:
+        """IN and NOT IN with literals, some of which may be NULL."""
         column, *values = node.args
         assert isinstance(column, Column)
         literals = [value for value in values if isinstance(value, Literal)]
-        known_values = [value for value in literals if value.value is not None]
-        found = alike(known_values, self._schema.field(column.name).type)
-        if found is None:
-            return self._column(node, want=want, null=null)
-        known_values = found
-        # With a NULL in the list no value is surely outside it: IN is TRUE or NULL, never FALSE.
-        if len(known_values) < len(literals) and want == null:
+        non_null = [value for value in literals if value.value is not None]
+        coerced = alike(non_null, self._schema.field(column.name).type)
+        if coerced is None:
+            return self._opaque(node, want=want, null=null)
+        non_null = coerced
+        # With a NULL in the list IN is TRUE or NULL, never FALSE.
+        if len(non_null) < len(literals) and want == null:
             return ALL if want else NONE
         op = "=" if want else "<>"
-        tests = [self._compare(Call(op, (column, v)), column, v) for v in known_values]
+        tests = [self._compare(Call(op, (column, v)), column, v) for v in non_null]
         if not want:
-            return self._or_null(_every(_none_of(column.name, tests)), column.name, null)
-        return self._or_null(self._one_of(column.name, tests), column.name, null)
+            return self._or_null(_and(_not_in_list(column.name, tests)), column.name, null)
+        return self._or_null(self._in_list(column.name, tests), column.name, null)
 
-    def _one_of(self, name: str, tests: list[Test]) -> Test:
-        """Many values as one test, if they are all of the column's type."""
-        pairs = [test for test in tests if isinstance(test, Compare) and test.exact]
-        if len(pairs) < len(tests) or len(tests) < 2:
-            return _some(tuple(tests))
-        return OneOf(name, tuple(sorted({test.down for test in pairs})))
+    def _in_list(self, name: str, tests: list[Test]) -> Test:
+        """Merge equalities with one column into a single `OneOf`, if all are exact."""
+        exact = [test for test in tests if isinstance(test, Compare) and test.exact]
+        if len(exact) < len(tests) or len(tests) < 2:
+            return _or(tuple(tests))
+        return OneOf(name, tuple(sorted({test.down for test in exact})))
 
-    def _pattern(self, node: Call, *, want: bool, null: bool) -> Test:
-        """LIKE by its prefix; exact only if nothing but a prefix is asked for."""
+    def _prefix_pattern(self, node: Call, *, want: bool, null: bool) -> Test:
+        """LIKE, starts_with and prefix as a prefix test.
+
+        A pattern with more than a prefix is weakened to its prefix. That is safe for rows that
+        match, not under NOT, where it is Unknown.
+        """
         column, literal, *escape = node.args
         assert isinstance(column, Column)
         assert isinstance(literal, Literal)
         kind = self._schema.field(column.name).type
         if not pa.types.is_string(kind) or not isinstance(literal.value, str):
             return Unknown(node, NOT_COMPARABLE)
-        text, whole = literal.value, node.op != "like"
-        wild = WILD + "".join(str(e.value) for e in escape if isinstance(e, Literal))
-        prefix = text if whole else _until(text, wild)
+        text, is_prefix_function = literal.value, node.op != "like"
+        wildcards = WILD + "".join(str(e.value) for e in escape if isinstance(e, Literal))
+        prefix = text if is_prefix_function else _take_until(text, wildcards)
         if pair_of(Literal(prefix, "text"), kind) is None:
             return Unknown(node, NOT_COMPARABLE)
-        if not whole and prefix == text:
-            same = Call("=" if want else "<>", (column, literal))
-            return self._leaf(same, null)
-        if not want and not whole and text != prefix + "%":
+        if not is_prefix_function and prefix == text:
+            equality = Call("=" if want else "<>", (column, literal))
+            return self._literal_comparison(equality, null)
+        if not want and not is_prefix_function and text != prefix + "%":
             return Unknown(node, NOT_PRUNABLE)
         if want and not prefix:
             return Unknown(node, NOT_PRUNABLE)
         return self._or_null(Begins(column.name, prefix, negated=not want), column.name, null)
 
 
-def _none_of(name: str, tests: list[Test]) -> tuple[Test, ...]:
-    """What must all hold where no value is one of several: the exact ones go together."""
+def _not_in_list(name: str, tests: list[Test]) -> tuple[Test, ...]:
+    """The conjuncts of a NOT IN, with the exact values merged into one `OneOf`."""
     exact = [test for test in tests if isinstance(test, Compare) and test.exact]
     if len(exact) < 2:
         return tuple(tests)
@@ -286,58 +313,64 @@ def _none_of(name: str, tests: list[Test]) -> tuple[Test, ...]:
 
 
 def gathered(node: Call) -> tuple[Node, ...]:
-    """The parts of an OR or AND; equalities with one column become one IN, as they mean that."""
-    sign = "=" if node.op == "or" else "<>"
-    found: dict[tuple[str, str], list[Node]] = {}
+    """The parts of an AND or OR, with many (in)equalities on one column merged into one [NOT] IN.
+
+    Literals of different kinds are not merged: a mixed list would be coerced to a common type.
+    """
+    op = "=" if node.op == "or" else "<>"
+    values_by_column: dict[tuple[str, str], list[Node]] = {}
     rest: list[Node] = []
     for part in node.args:
-        column, value = part.args if isinstance(part, Call) and part.op == sign else (part, NULL)
+        column, value = part.args if isinstance(part, Call) and part.op == op else (part, NULL)
         if isinstance(column, Literal):
             column, value = value, column
         known_value = isinstance(value, Literal) and value.value is not None
         if isinstance(column, Column) and not column.path and known_value:
             assert isinstance(value, Literal)
-            found.setdefault((column.name, value.kind), []).append(value)
+            values_by_column.setdefault((column.name, value.kind), []).append(value)
         else:
             rest.append(part)
-    if all(len(values) <= _FEW for values in found.values()):
+    if all(len(values) <= _MERGE_ABOVE for values in values_by_column.values()):
         return node.args
-    for (name, _), values in found.items():
-        inside = Call("in", (Column(name), *values))
-        rest.append(inside if sign == "=" else Call("not", (inside,)))
+    for (name, _), values in values_by_column.items():
+        in_list = Call("in", (Column(name), *values))
+        rest.append(in_list if op == "=" else Call("not", (in_list,)))
     return tuple(rest)
 
 
 def alike(literals: list[Literal], kind: pa.DataType) -> list[Literal] | None:
-    """Literals that an engine brings to one type with the column, as it would; None if unsure.
+    """Coerce literals to the type in which an engine compares a mixed list; None if uncertain.
 
-    In `n IN (9007199254740993, 1e0)` all are compared as doubles, the large number rounded; in
-    `name IN ('10', 10)` all as integers, so that '010' is in the list.
+    In `n IN (9007199254740993, 1e0)` all values are compared as doubles, the large integer rounded.
+    In `name IN ('10', 10)` all are compared as integers, so '010' is in the list.
     """
     kinds = {literal.kind for literal in literals if literal.value is not None}
     if len(kinds) < 2:
         return literals
-    if pa.types.is_string(kind) or not kinds <= _MIXED:
+    if pa.types.is_string(kind) or not kinds <= _COERCIBLE_KINDS:
         return None
     numeric = pa.types.is_integer(kind) or pa.types.is_decimal(kind)
     return [double_of(literal) for literal in literals] if numeric else literals
 
 
-def _until(text: str, stops: str) -> str:
-    for at, letter in enumerate(text):
-        if letter in stops:
-            return text[:at]
+def _take_until(text: str, stops: str) -> str:
+    """The part of `text` before the first character of `stops`."""
+    for position, character in enumerate(text):
+        if character in stops:
+            return text[:position]
     return text
 
 
-def _every(parts: tuple[Test, ...]) -> Test:
+def _and(parts: tuple[Test, ...]) -> Test:
+    """Conjunction, with constants folded."""
     if NONE in parts:
         return NONE
     kept = tuple(part for part in parts if part != ALL)
     return ALL if not kept else kept[0] if len(kept) == 1 else Every(kept)
 
 
-def _some(parts: tuple[Test, ...]) -> Test:
+def _or(parts: tuple[Test, ...]) -> Test:
+    """Disjunction, with constants folded."""
     if ALL in parts:
         return ALL
     kept = tuple(part for part in parts if part != NONE)
@@ -345,12 +378,12 @@ def _some(parts: tuple[Test, ...]) -> Test:
 
 
 def without_nan(test: Test, schema: pa.Schema) -> frozenset[str]:
-    """Columns that are surely not NaN in the rows of a test."""
+    """Floating-point columns that cannot be NaN in the rows of a test."""
     if isinstance(test, Every):
         return frozenset().union(*(without_nan(part, schema) for part in test.parts))
     if isinstance(test, Some):
-        found = [without_nan(part, schema) for part in test.parts]
-        return frozenset.intersection(*found)
+        per_part = [without_nan(part, schema) for part in test.parts]
+        return frozenset.intersection(*per_part)
     if isinstance(test, Compare) and test.op in ("=", "<", "<="):
         return frozenset({test.name}) if has_nan(schema.field(test.name).type) else frozenset()
     if isinstance(test, OneOf) and not test.negated and has_nan(schema.field(test.name).type):

@@ -1,4 +1,4 @@
-"""A plan: the files of one version that may hold rows of a predicate."""
+"""Scan plans: the files of one table version that may contain rows matching a predicate."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from arrowlog.scan.normal import Test
     from arrowlog.state.snapshot import Snapshot
 
-_SHOWN = 10
+_HTML_MAX_PATHS = 10
 
 
 def scan(
@@ -42,40 +42,52 @@ def scan(
     *,
     now_micros: int | None = None,
 ) -> ScanPlan:
-    """Plan a scan. `root` and `options` say where the table is, for whoever reads rows."""
-    whole = snapshot.columns
-    predicate = parse(where, whole.schema, now_micros=now_micros)
-    test = Normal(whole.schema, snapshot.partition_columns).rows(predicate.tree)
-    among = _near(snapshot, predicate)
-    columns = among.columns
-    columns.prepare(columns_needed(test))  # from here on it is settled which rows there are
-    mask = kept(dropped(test, columns), among.num_files)
-    return ScanPlan(snapshot, predicate, test, mask, root, options or {}, among=among)
+    """Plan a scan of `snapshot`: parse `where` and skip files by their statistics.
+
+    `where` is any predicate form that `parse` accepts; `now_micros` is the value of
+    `current_timestamp`. `root` and `options` (the table's URI and storage options) are used only
+    when rows are read. Raises InvalidRequest for an invalid predicate.
+    """
+    stats = snapshot.columns
+    predicate = parse(where, stats.schema, now_micros=now_micros)
+    stats_predicate = Normal(stats.schema, snapshot.partition_columns).rows(predicate.tree)
+    candidates = _skip_row_groups(snapshot, predicate)
+    candidate_stats = candidates.columns
+    # Reads a deferred checkpoint, and falls back to log replay if it is damaged: the set of
+    # candidate files is fixed only after this call.
+    candidate_stats.prepare(columns_needed(stats_predicate))
+    mask = kept(dropped(stats_predicate, candidate_stats), candidates.num_files)
+    return ScanPlan(
+        snapshot, predicate, stats_predicate, mask, root, options or {}, among=candidates
+    )
 
 
-def _near(snapshot: Snapshot, predicate: Predicate) -> Snapshot:
-    """The snapshot without files that are stored where no row can match, if that saves reading.
+def _skip_row_groups(snapshot: Snapshot, predicate: Predicate) -> Snapshot:
+    """Restrict a snapshot to the checkpoint row groups that may contain matching files.
 
-    In a checkpoint files stand in groups, and what holds for a group is known. There partition
-    columns are like others: a group has a range of their values.
+    A Parquet checkpoint stores its files in row groups whose value ranges are known. At this level
+    a partition column is an ordinary column: a group covers a range of its values. Returns the
+    snapshot unchanged if it is in memory already or if more than half of the groups remain.
     """
     source = snapshot.state.deferred
     if source is None:
         return snapshot
     groups = source.groups
-    test = Normal(groups.schema, ()).rows(predicate.tree)
-    groups.prepare(columns_needed(test))
-    stay = kept(dropped(test, groups), groups.num_rows)
-    if stay.true_count * 2 > groups.num_rows:
+    stats_predicate = Normal(groups.schema, ()).rows(predicate.tree)
+    groups.prepare(columns_needed(stats_predicate))
+    keep_mask = kept(dropped(stats_predicate, groups), groups.num_rows)
+    if keep_mask.true_count * 2 > groups.num_rows:
         return snapshot
-    return snapshot.only(pc.indices_nonzero(stay).to_pylist())
+    return snapshot.only(pc.indices_nonzero(keep_mask).to_pylist())
 
 
 @dataclass(frozen=True)
 class ScanPlan:
-    """Files that may hold matching rows: never one too few. The rest is worked out on demand.
+    """The files of one version that may contain matching rows; never one too few.
 
-    `mask` is over the files of `among`, outside of which there are none.
+    `mask` selects from the files of `among`, the snapshot restricted to the checkpoint row groups
+    that may match: no file outside `among` can match. Sizes, paths and explanations are computed on
+    demand.
     """
 
     snapshot: Snapshot = field(repr=False)
@@ -87,107 +99,115 @@ class ScanPlan:
     among: Snapshot = field(repr=False, compare=False, kw_only=True)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickled without the options of the store: they may be secret."""
+        """Leave the storage options out of the pickle: they may hold credentials."""
         return {**self.__dict__, "_options": {}}
 
     @property
     def version(self) -> int:
-        """The version of the table this plan is for."""
+        """The table version this plan reads."""
         return self.snapshot.version
 
     @property
     def total_files(self) -> int:
-        """How many files the table has."""
+        """Number of live files in the table at this version."""
         return self.snapshot.num_files
 
     @cached_property
     def num_files(self) -> int:
-        """How many files are left to read."""
+        """Number of files to read."""
         return int(self.mask.true_count)
 
     @cached_property
     def size_bytes(self) -> int:
-        """Bytes in the files left to read."""
-        return int(pc.sum(self._chosen("size")).as_py() or 0) if self.num_files else 0
+        """Total size in bytes of the files to read."""
+        return int(pc.sum(self._selected("size")).as_py() or 0) if self.num_files else 0
 
     @cached_property
     def num_records(self) -> int | None:
-        """Rows in the files left to read, matching or not; None if a file does not say."""
+        """Rows in the files to read, matching or not; None if a file does not record its count."""
         rows = self.among.columns.num_records().filter(self.mask)
         return None if rows.null_count else int(pc.sum(rows).as_py() or 0)
 
     @cached_property
     def paths(self) -> list[str]:
-        """The files left to read, as they are called in the log."""
-        found: list[str] = self._chosen("path").to_pylist() if self.num_files else []
-        return found
+        """Paths of the files to read, as recorded in the log."""
+        paths: list[str] = self._selected("path").to_pylist() if self.num_files else []
+        return paths
 
     @cached_property
     def files(self) -> pa.Table:
-        """The files left to read with all that the log says of them, as in `Snapshot.files`."""
+        """The files to read with every column of `Snapshot.files`."""
         schema, partition_columns = self.snapshot.schema, self.snapshot.partition_columns
         deferred = self.among.state.deferred
         if deferred is not None:
             return deferred.files(schema, partition_columns, self.mask)
         return files_table(self.among.state.adds.filter(self.mask), schema, partition_columns)
 
-    def _chosen(self, name: str) -> pa.ChunkedArray:
+    def _selected(self, name: str) -> pa.ChunkedArray:
         return self.among.state.column(name).filter(self.mask)
 
     def count(self) -> int | None:
-        """How many rows match, if the log alone can say so exactly; else None."""
+        """Number of matching rows if statistics determine it exactly, else None."""
         return count(self.among, self.predicate, self.mask)
 
     def min(self, column: str) -> Any:
-        """The least value of a column in the matching rows, if the log can say; else None."""
+        """Minimum of a column over the matching rows if statistics give it exactly, else None."""
         return extreme(self.among, self.predicate, self.mask, column, upper=False)
 
     def max(self, column: str) -> Any:
-        """The greatest value of a column in the matching rows, if the log can say; else None."""
+        """Maximum of a column over the matching rows if statistics give it exactly, else None."""
         return extreme(self.among, self.predicate, self.mask, column, upper=True)
 
     def explain(self) -> Explanation:
-        """Which clause dropped what, and why the rest was kept."""
+        """Report per clause how many files it skipped, and why the other files were kept."""
         if self.among is self.snapshot:
             return explain(self.snapshot, self.predicate, self.mask)
-        self.snapshot.columns.prepare(columns_needed(self.test))  # here every file counts
+        # The report covers every file, including those in row groups that planning skipped.
+        self.snapshot.columns.prepare(columns_needed(self.test))
         mask = kept(dropped(self.test, self.snapshot.columns), self.total_files)
         return explain(self.snapshot, self.predicate, mask)
 
     def splits(self, target_size: int | str = "128MB") -> list[Split]:
-        """The work in pieces of about `target_size` bytes; small to pickle, pinned to a version."""
-        target = _bytes(target_size)
+        """Divide the files into splits of about `target_size` bytes each.
+
+        A split holds whole, consecutive files, pickles small and is pinned to this version. Raises
+        InvalidRequest if `target_size` is not a size.
+        """
+        target = _parse_target_size(target_size)
         if not self.num_files:
             return []
-        sizes = self._chosen("size")
-        even = max(1, -(-self.size_bytes // max(1, -(-self.size_bytes // target))))
-        ends = pc.subtract(pc.cumulative_sum(sizes), number(1))
-        places = pc.divide(pc.max_element_wise(ends, number(0)), number(even))
-        stops = pc.run_end_encode(places.combine_chunks()).run_ends.to_pylist()
+        sizes = self._selected("size")
+        # The same number of splits as with `target`, but of even size.
+        split_size = max(1, -(-self.size_bytes // max(1, -(-self.size_bytes // target))))
+        # A file belongs to the split that contains its last byte.
+        last_bytes = pc.subtract(pc.cumulative_sum(sizes), number(1))
+        split_numbers = pc.divide(pc.max_element_wise(last_bytes, number(0)), number(split_size))
+        split_ends = pc.run_end_encode(split_numbers.combine_chunks()).run_ends.to_pylist()
         files = self._rows.files.append_column("size", sizes)
         return [
-            Split(self.version, self._part(files.slice(a, b - a))) for a, b in pairwise([0, *stops])
+            Split(self.version, self._rows_of(files.slice(start, end - start)))
+            for start, end in pairwise([0, *split_ends])
         ]
 
-    def _part(self, files: pa.Table) -> Rows:
+    def _rows_of(self, files: pa.Table) -> Rows:
         return replace(self._rows, files=files)
 
     @cached_property
     def _rows(self) -> Rows:
         snapshot = self.among
-        names = snapshot.partition_columns
-        snapshot.columns.prepare(names)
-        columns = {"key": self._chosen("key") if self.num_files else pa.nulls(0, pa.string())}
-        odd = flags(False, len(self.mask))
-        for name in names:
+        partition_columns = snapshot.partition_columns
+        snapshot.columns.prepare(partition_columns)
+        columns = {"key": self._selected("key") if self.num_files else pa.nulls(0, pa.string())}
+        unreadable = flags(False, len(self.mask))
+        for name in partition_columns:
             columns[f"partition.{name}"] = snapshot.columns.partition(name).filter(self.mask)
-            odd = pc.or_(odd, snapshot.columns.unreadable(name))
-        columns["unreadable"] = odd.filter(self.mask)
+            unreadable = pc.or_(unreadable, snapshot.columns.unreadable(name))
+        columns["unreadable"] = unreadable.filter(self.mask)
         files = pa.table(columns)
         return Rows(
             self.root,
             snapshot.columns.schema,
-            names,
+            partition_columns,
             self.predicate,
             files,
             self.version,
@@ -195,95 +215,103 @@ class ScanPlan:
         )
 
     def scanned(self) -> pa.Table:
-        """The files left to read, for engines of their own: key, size, time, partition values."""
+        """The files to read, for external engines: key, partition values, size, modification time.
+
+        Raises LogCorrupt if a partition value is unreadable, InvalidRequest if a file lies outside
+        the table.
+        """
         self._rows.check_files()
         files = self._rows.files
         empty = pa.nulls(0, pa.int64())
         for name in ("size", "modificationTime"):
-            files = files.append_column(name, self._chosen(name) if self.num_files else empty)
+            files = files.append_column(name, self._selected(name) if self.num_files else empty)
         return files
 
     def to_arrow_dataset(self) -> ds.Dataset:
-        """The matching rows as an Arrow dataset."""
+        """The matching rows as a `pyarrow.dataset.Dataset`."""
         return self._rows.dataset()
 
     def to_polars(self) -> pl.LazyFrame:
-        """The matching rows as a lazy polars frame."""
+        """The matching rows as a polars LazyFrame."""
         return self._rows.to_polars()
 
     def to_duckdb(self, connection: Any) -> Any:
-        """The matching rows as a relation on a DuckDB connection."""
+        """The matching rows as a relation on the given DuckDB connection."""
         return self._rows.to_duckdb(connection)
 
     def to_spark(self, spark: Any, *, native: bool | None = None) -> Any:
-        """The matching rows as a DataFrame of a Spark session, read by Spark when asked.
+        """The matching rows as a DataFrame of a Spark session, read when Spark executes it.
 
-        Spark's own Parquet reader is taken where it can be, and Python workers elsewhere; `native`
-        asks for the one or the other.
+        Uses Spark's own Parquet reader where possible and Python workers elsewhere. `native=True`
+        or `native=False` forces one of them.
         """
         from arrowlog.spark.frame import frame
 
         return frame(self, self._rows, spark, native=native)
 
     def __repr__(self) -> str:
-        """Short, and useful at a prompt."""
+        """Predicate, version, files and bytes on one line."""
         return (
             f"ScanPlan({str(self.predicate)!r}, version={self.version},"
             f" files={self.num_files:,} of {self.total_files:,}, bytes={self.size_bytes:,})"
         )
 
     def _repr_html_(self) -> str:
-        """What is to be read, and the first of the files."""
+        """Summary card for notebooks: version, files, bytes, rows and the first paths."""
         facts = [
             ("version", str(self.version)),
             ("files", f"{self.num_files:,} of {self.total_files:,}"),
             ("bytes", f"{size_text(self.size_bytes)} of {size_text(self.snapshot.size_bytes)}"),
             ("rows in them", count_text(self.num_records)),
         ]
-        some = [[path] for path in self._chosen("path").slice(0, _SHOWN).to_pylist()]
-        more = self.num_files - len(some)
-        files = html_table([f"path{f' (and {more:,} more)' if more else ''}"], some)
-        return html_card(f"scan {self.predicate}", facts, files if some else "")
+        shown = [[path] for path in self._selected("path").slice(0, _HTML_MAX_PATHS).to_pylist()]
+        hidden = self.num_files - len(shown)
+        files = html_table([f"path{f' (and {hidden:,} more)' if hidden else ''}"], shown)
+        return html_card(f"scan {self.predicate}", facts, files if shown else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A part of a plan for one worker. It has all that reading needs, and no credentials."""
+    """A part of a plan for one worker.
+
+    Contains everything that reading its rows needs except storage options: pickling drops them, so
+    pass them again on the worker.
+    """
 
     version: int
     rows: Rows = field(repr=False)
 
     @property
     def paths(self) -> list[str]:
-        """The files of this part, relative to the table."""
-        found: list[str] = self.rows.files["key"].to_pylist()
-        return found
+        """Paths of the files in this split, relative to the table root."""
+        paths: list[str] = self.rows.files["key"].to_pylist()
+        return paths
 
     @property
     def size_bytes(self) -> int:
-        """Bytes in the files of this part."""
+        """Total size in bytes of the files in this split."""
         return int(pc.sum(self.rows.files["size"]).as_py())
 
     def to_arrow_dataset(self, storage_options: Mapping[str, Any] | None = None) -> ds.Dataset:
-        """The matching rows; options for the store are given anew where they are needed."""
-        return self._with(storage_options).dataset()
+        """The matching rows as an Arrow dataset; `storage_options` replace the plan's."""
+        return self._with_options(storage_options).dataset()
 
     def batches(self, storage_options: Mapping[str, Any] | None = None) -> Iterator[pa.RecordBatch]:
-        """The matching rows a batch at a time, never all of them in memory."""
-        return self._with(storage_options).batches()
+        """Iterate over the matching rows in record batches, without holding all of them."""
+        return self._with_options(storage_options).batches()
 
     def to_polars(self, storage_options: Mapping[str, Any] | None = None) -> pl.LazyFrame:
-        """The matching rows as a lazy polars frame."""
-        return self._with(storage_options).to_polars()
+        """The matching rows as a polars LazyFrame; `storage_options` replace the plan's."""
+        return self._with_options(storage_options).to_polars()
 
-    def _with(self, options: Mapping[str, Any] | None) -> Rows:
+    def _with_options(self, options: Mapping[str, Any] | None) -> Rows:
         return self.rows if options is None else replace(self.rows, options=options)
 
 
-def _bytes(given: int | str) -> int:
+def _parse_target_size(size: int | str) -> int:
     try:
-        return parse_bytes(given)
+        return parse_bytes(size)
     except ValueError:
         raise InvalidRequest(
-            f"{given!r} is not a size to split by.", next='Give bytes, or text such as "128MB".'
+            f"{size!r} is not a size in bytes.", next='Give bytes, or text such as "128MB".'
         ) from None

@@ -1,10 +1,11 @@
-"""polars expressions as trees, by way of their JSON form.
+"""Parse polars expressions to the predicate AST, by way of their JSON serialization.
 
-What has no equal here is a foreign part, which polars evaluates itself, a batch of rows at a time.
-So it must look at one row at a time; what does not is no condition on a row, and refused.
+A part that the AST cannot represent becomes a `Foreign` node, which polars evaluates one batch of
+rows at a time. Such a part must therefore be elementwise; an expression that looks at more than one
+row is refused.
 
-JSON has no NaN and no infinity: polars writes null for them. Where that stands, and for foreign
-parts, the part of the expression itself is looked up.
+JSON has no NaN and no infinity: polars writes null for them. Where null stands for a float, and for
+foreign parts, the sub-expression itself is retrieved.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from arrowlog.scan.tree import Node
 
-_SIGNS = {
+_BINARY_OPS = {
     "Eq": "=",
     "NotEq": "<>",
     "Lt": "<",
@@ -44,227 +45,240 @@ _SIGNS = {
     "Minus": "-",
     "Multiply": "*",
 }
-_CLOSED = {"Both": (">=", "<="), "Left": (">=", "<"), "Right": (">", "<="), "None": (">", "<")}
-_NOT_FINITE = re.compile(r'"Float(?:32|64)?":null')
-_PARTS_MAX = 4 * CONDITIONS_MAX  # a condition is a comparison, a column, a value and what joins it
-_FLAT = 1000  # levels that any stack holds
-_LEFT = '{"BinaryExpr":{"left":'
-_BY_ROW = re.compile(r"\[\(.*\)\]|.*\.(python_udf|not|is_null|is_not_null)\(\)", re.DOTALL)
+_BETWEEN_OPS = {"Both": (">=", "<="), "Left": (">=", "<"), "Right": (">", "<="), "None": (">", "<")}
+_NON_FINITE_FLOAT = re.compile(r'"Float(?:32|64)?":null')
+# A condition has four nodes: the comparison, its column, its value, and the AND or OR above it.
+_NODES_MAX = 4 * CONDITIONS_MAX
+# Levels that the default stack of any thread can hold.
+_SHALLOW_DEPTH = 1000
+_JSON_LEFT_OPERAND = '{"BinaryExpr":{"left":'
+# Elementwise expressions of which polars cannot tell that they are: they call Python functions.
+_ELEMENTWISE = re.compile(r"\[\(.*\)\]|.*\.(python_udf|not|is_null|is_not_null)\(\)", re.DOTALL)
 
 
-class _Beyond(Exception):
-    """A part of an expression that has no equal here."""
+class _Unrepresentable(Exception):
+    """The AST has no equivalent for a part of an expression."""
 
 
 def from_polars(expression: pl.Expr, schema: pa.Schema) -> Node:
-    """The tree of a polars expression; what has no equal here is a foreign part of it."""
+    """Parse a polars expression; parts that the AST cannot represent become `Foreign` nodes.
+
+    Raises InvalidRequest if the expression references an unknown column, has several outputs, is
+    too large or too deep, or contains a foreign part that is not elementwise.
+    """
     roots = expression.meta.root_names()
     for name in roots:
         column_of(name, schema)
     if expression.meta.has_multiple_outputs():
         raise InvalidRequest(
-            f"{expression} gives more than one column.", next="Give one condition."
+            f"{expression} has more than one output column.",
+            next="Combine the conditions with & or |.",
         )
     depth = _check_size(expression)
     try:
-        found = (
-            _serialized(expression)
-            if depth <= _FLAT
-            else on_deep_stack(lambda: _serialized(expression))
+        serialized = (
+            _serialize(expression)
+            if depth <= _SHALLOW_DEPTH
+            else on_deep_stack(lambda: _serialize(expression))
         )
     except RecursionError:
         raise too_deep() from None
-    except Exception as error:  # noqa: BLE001 -- whatever polars cannot put into words
+    except Exception as error:  # noqa: BLE001 -- whatever polars cannot serialize
         del error
-        if depth > _FLAT:
+        if depth > _SHALLOW_DEPTH:
             raise too_deep() from None
-        _check_rows(expression)
+        _check_elementwise(expression)
         return Foreign(str(expression), frozenset(roots), expression)
-    return _Reader(schema).condition(_Part(found, expression))
+    return _Converter(schema).condition(_ExprNode(serialized, expression))
 
 
-def _serialized(expression: pl.Expr) -> Any:
-    """An expression as maps and lists.
+def _serialize(expression: pl.Expr) -> Any:
+    """An expression as nested dicts and lists.
 
-    JSON has no NaN and no infinity: they are null there. The binary form has them, but is decoded
-    by recursion, and has bytes where JSON has large numbers.
+    JSON is preferred: the binary form is decoded recursively and has bytes where JSON has large
+    integers. But it can hold NaN and infinity, which JSON cannot.
     """
     text = expression.meta.serialize(format="json")
-    if _NOT_FINITE.search(text) is None:
-        return _loads(text)
+    if _NON_FINITE_FLOAT.search(text) is None:
+        return _parse_json(text)
     return msgspec.msgpack.decode(expression.meta.serialize(format="binary"))
 
 
 def _check_size(expression: pl.Expr) -> int:
-    """How deep an expression is. One with too many parts is refused before polars writes it down.
+    """Return the depth of an expression; raise InvalidRequest if it has too many nodes.
 
-    A level at a time: polars' own functions that look into an expression are recursive.
+    Runs before polars serializes it, and level by level: polars' own traversals are recursive.
     """
     level, depth, count = [expression], 0, 0
     while level:
         depth += 1
         count += len(level)
-        if count > _PARTS_MAX:
+        if count > _NODES_MAX:
             raise too_long()
         level = [part for node in level for part in node.meta.pop()]
     return depth
 
 
-def _loads(text: str) -> Any:
-    """The JSON of an expression. A chain of a thousand ORs is a thousand deep on its left side."""
+def _parse_json(text: str) -> Any:
+    """Parse the JSON of an expression.
+
+    A chain of a thousand ORs is nested a thousand levels deep on its left side. These levels are
+    unwrapped in a loop, since the JSON decoder is recursive.
+    """
     depth = 0
-    while text.startswith(_LEFT, depth * len(_LEFT)):
+    while text.startswith(_JSON_LEFT_OPERAND, depth * len(_JSON_LEFT_OPERAND)):
         depth += 1
     decode = json.JSONDecoder().raw_decode
-    found, at = decode(text, depth * len(_LEFT))
+    node, position = decode(text, depth * len(_JSON_LEFT_OPERAND))
     for _ in range(depth):
-        op, at = decode(text, at + len(',"op":'))
-        right, at = decode(text, at + len(',"right":'))
-        at += len("}}")
-        found = {"BinaryExpr": {"left": found, "op": op, "right": right}}
-    if at != len(text):
-        raise ValueError(text[at : at + 40])
-    return found
+        op, position = decode(text, position + len(',"op":'))
+        right, position = decode(text, position + len(',"right":'))
+        position += len("}}")
+        node = {"BinaryExpr": {"left": node, "op": op, "right": right}}
+    if position != len(text):
+        raise ValueError(text[position : position + 40])
+    return node
 
 
-def _check_rows(expression: pl.Expr) -> None:
-    """Refuse what looks at more rows than one: polars says so of each part by itself."""
+def _check_elementwise(expression: pl.Expr) -> None:
+    """Raise InvalidRequest if a part is not elementwise; polars reports this per part."""
     parts = [expression]
     while parts:
         part = parts.pop()
         parts += part.meta.pop()
         try:
-            single = part.meta.is_row_separable()
-            # A value that no row has a say in need not be as long as the rows.
-            single &= part.meta.is_length_preserving() or not part.meta.root_names()
-        except Exception as error:  # noqa: BLE001 -- polars cannot say it of Python functions
+            elementwise = part.meta.is_row_separable()
+            # A constant has length 1, whatever the number of rows.
+            elementwise &= part.meta.is_length_preserving() or not part.meta.root_names()
+        except Exception as error:  # noqa: BLE001 -- polars cannot tell for Python functions
             del error
-            single = _BY_ROW.fullmatch(str(part)) is not None
-        if not single:
+            elementwise = _ELEMENTWISE.fullmatch(str(part)) is not None
+        if not elementwise:
             raise InvalidRequest(
-                f"{part} looks at more than one row, or is not known to look at one alone.",
-                next="Give a condition on a row; aggregate the rows that a plan finds.",
+                f"{part} looks at more than one row, or is not known to be elementwise.",
+                next="Use a row predicate, and aggregate the rows that the plan returns.",
             )
 
 
-class _Part:
-    """A part of an expression: its JSON, and the expression itself when that is asked for."""
+class _ExprNode:
+    """A node of an expression: its JSON and, on demand, the polars expression itself."""
 
-    __slots__ = ("above", "found", "known", "place")
+    __slots__ = ("cached", "index", "parent", "spec")
 
     def __init__(
         self,
-        found: Any,
+        spec: Any,
         expression: pl.Expr | None = None,
-        above: _Part | None = None,
-        place: int = 0,
+        parent: _ExprNode | None = None,
+        index: int = 0,
     ) -> None:
-        """The whole has an expression; a part has its place among the inputs of one above it."""
-        self.found = found
-        self.known = expression
-        self.above = above
-        self.place = place
+        """The root has an expression; every other node has its parent and its input index there."""
+        self.spec = spec
+        self.cached = expression
+        self.parent = parent
+        self.index = index
 
-    def input(self, found: Any, place: int) -> _Part:
-        """One of its inputs."""
-        return _Part(found, None, self, place)
+    def input(self, spec: Any, index: int) -> _ExprNode:
+        """The node of one of the inputs."""
+        return _ExprNode(spec, None, self, index)
 
-    def sides(self) -> tuple[_Part, _Part]:
-        """Both sides of an operator."""
-        inner = self.found["BinaryExpr"]
+    def sides(self) -> tuple[_ExprNode, _ExprNode]:
+        """Both operands of a binary operator."""
+        inner = self.spec["BinaryExpr"]
         return self.input(inner["left"], 0), self.input(inner["right"], 1)
 
     def expression(self) -> pl.Expr:
-        """The expression; without recursion, as a chain may be a thousand parts deep."""
-        way: list[_Part] = []
+        """The polars expression of this node. Iterative: a chain may be thousands of nodes deep."""
+        ancestors: list[_ExprNode] = []
         part = self
-        while part.known is None and part.above is not None:
-            way.append(part)
-            part = part.above
-        found = part.known
-        assert found is not None
-        for part in reversed(way):
-            found = found.meta.pop()[::-1][part.place]  # polars gives the last input first
-            part.known = found
-        return found
+        while part.cached is None and part.parent is not None:
+            ancestors.append(part)
+            part = part.parent
+        expression = part.cached
+        assert expression is not None
+        for part in reversed(ancestors):
+            expression = expression.meta.pop()[::-1][part.index]  # polars returns the last first
+            part.cached = expression
+        return expression
 
 
-def _names_in(found: Any) -> set[str]:
-    if isinstance(found, dict):
-        inner = set().union(*(_names_in(value) for value in found.values()))
-        name = found.get("Column")
+def _names_in(spec: Any) -> set[str]:
+    """The columns that serialized JSON references."""
+    if isinstance(spec, dict):
+        inner = set().union(*(_names_in(value) for value in spec.values()))
+        name = spec.get("Column")
         return inner | {name} if isinstance(name, str) else inner
-    return set().union(*map(_names_in, found)) if isinstance(found, list) else set()
+    return set().union(*map(_names_in, spec)) if isinstance(spec, list) else set()
 
 
-class _Reader:
-    """Reads the JSON of expressions over one table."""
+class _Converter:
+    """Converts serialized expressions over one table to AST nodes."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
 
-    def condition(self, part: _Part) -> Node:
-        """A tree, with foreign leaves for what is beyond us where it can stand on its own."""
-        op, parts = _chain(part)
+    def condition(self, part: _ExprNode) -> Node:
+        """Convert a condition; operands of AND, OR and NOT may become `Foreign` nodes."""
+        op, operands = _flatten(part)
         if op:
-            return joined(op, [self.condition(each) for each in parts])
-        under = _negated(part)
-        if under is not None:
-            return Call("not", (self.condition(under),))
+            return joined(op, [self.condition(operand) for operand in operands])
+        negated = _operand_of_not(part)
+        if negated is not None:
+            return Call("not", (self.condition(negated),))
         try:
             return self._node(part)
-        except _Beyond:
-            whole = part.expression()
-            _check_rows(whole)
-            return Foreign(str(whole), frozenset(_names_in(part.found)), whole)
+        except _Unrepresentable:
+            expression = part.expression()
+            _check_elementwise(expression)
+            return Foreign(str(expression), frozenset(_names_in(part.spec)), expression)
 
-    def _node(self, part: _Part) -> Node:
-        found = part.found
-        if not isinstance(found, dict) or len(found) != 1:
-            raise _Beyond
-        ((kind, inner),) = found.items()
+    def _node(self, part: _ExprNode) -> Node:
+        spec = part.spec
+        if not isinstance(spec, dict) or len(spec) != 1:
+            raise _Unrepresentable
+        ((kind, inner),) = spec.items()
         if kind == "Column":
             return Column(inner)
         if kind == "Literal":
             return _literal(inner, part)
-        if not _names_in(found):
-            return _computed(part)
+        if not _names_in(spec):
+            return _evaluate_constant(part)
         if kind == "Alias":
             return self._node(part.input(inner[0], 0))
         if kind == "BinaryExpr":
             return self._binary(part)
         if kind == "Function":
-            inputs = [part.input(given, place) for place, given in enumerate(inner["input"])]
+            inputs = [part.input(child, index) for index, child in enumerate(inner["input"])]
             return self._function(inner["function"], inputs)
-        raise _Beyond
+        raise _Unrepresentable
 
-    def _binary(self, part: _Part) -> Node:
-        joint, parts = _chain(part)
-        if joint:
-            return joined(joint, [self._node(each) for each in parts])
-        op = part.found["BinaryExpr"]["op"]
+    def _binary(self, part: _ExprNode) -> Node:
+        connective, operands = _flatten(part)
+        if connective:
+            return joined(connective, [self._node(operand) for operand in operands])
+        op = part.spec["BinaryExpr"]["op"]
         left, right = (self._node(side) for side in part.sides())
         if op == "NotEqValidity":
             return Call("not", (Call("<=>", (left, right)),))
-        if op not in _SIGNS:
-            raise _Beyond
+        if op not in _BINARY_OPS:
+            raise _Unrepresentable
         texts = [self._is_text(side) for side in (left, right)]
         if op == "Plus" and any(texts):
             if not all(texts):
-                raise _Beyond
+                raise _Unrepresentable
             return Call("||", (left, right))
-        return Call(_SIGNS[op], (left, right))
+        return Call(_BINARY_OPS[op], (left, right))
 
     def _is_text(self, node: Node) -> bool:
         if isinstance(node, Column):
             return not node.path and pa.types.is_string(self._schema.field(node.name).type)
         return getattr(node, "kind", "") == "text" or getattr(node, "op", "") == "||"
 
-    def _function(self, function: Any, given: list[_Part]) -> Node:  # noqa: C901 -- one line a case
+    def _function(self, function: Any, inputs: list[_ExprNode]) -> Node:  # noqa: C901 -- a branch each
         boolean = function.get("Boolean") if isinstance(function, dict) else None
         if isinstance(boolean, dict) and "IsIn" in boolean:
-            return self._in(boolean["IsIn"], given)
-        args = tuple(self._node(arg) for arg in given)
+            return self._in(boolean["IsIn"], inputs)
+        args = tuple(self._node(arg) for arg in inputs)
         if boolean == "IsNull":
             return Call("is null", args)
         if boolean == "IsNotNull":
@@ -278,7 +292,7 @@ class _Reader:
         if boolean in ("AllHorizontal", "AnyHorizontal"):
             return joined("and" if boolean == "AllHorizontal" else "or", list(args))
         if isinstance(boolean, dict) and "IsBetween" in boolean:
-            low, high = _CLOSED[boolean["IsBetween"]["closed"]]
+            low, high = _BETWEEN_OPS[boolean["IsBetween"]["closed"]]
             if (low, high) == (">=", "<="):
                 return Call("between", args)
             return Call("and", (Call(low, args[:2]), Call(high, (args[0], args[2]))))
@@ -288,79 +302,83 @@ class _Reader:
             name = function["StructExpr"].get("FieldByName")
             if isinstance(args[0], Column) and isinstance(name, str):
                 return Column(args[0].name, (*args[0].path, name))
-        raise _Beyond
+        raise _Unrepresentable
 
-    def _in(self, options: Any, given: list[_Part]) -> Node:
-        column, among = self._node(given[0]), given[1].found
-        inner = among.get("Literal", {}) if isinstance(among, dict) else {}
+    def _in(self, options: Any, inputs: list[_ExprNode]) -> Node:
+        column, members = self._node(inputs[0]), inputs[1].spec
+        inner = members.get("Literal", {}) if isinstance(members, dict) else {}
         data = inner.get("Series") or inner.get("Scalar", {}).get("List")
         if data is None or options.get("nulls_equal"):
-            raise _Beyond
+            raise _Unrepresentable
         with pa.ipc.open_stream(bytes(data)) as reader:
             values = [scalar_literal(value) for value in reader.read_all().column(0)]
         if any(value is None for value in values):
-            raise _Beyond
-        # In polars a NULL in the list equals nothing, and makes nothing unknown either.
+            raise _Unrepresentable
+        # In polars a NULL in the list matches nothing, and does not make the result NULL either.
         known = [value for value in values if value is not None and value is not NULL]
-        if not known:  # FALSE, and NULL for a NULL
+        if not known:  # FALSE, but NULL where the column is NULL
             return Call("and", (Call("is null", (column,)), NULL))
         return Call("in", (column, *known))
 
 
-def _negated(part: _Part) -> _Part | None:
-    """What a NOT is of; None if it is none."""
-    found = part.found.get("Function") if isinstance(part.found, dict) else None
-    if not isinstance(found, dict) or found["function"] != {"Boolean": "Not"}:
+def _operand_of_not(part: _ExprNode) -> _ExprNode | None:
+    """The operand of a NOT; None for any other node."""
+    function = part.spec.get("Function") if isinstance(part.spec, dict) else None
+    if not isinstance(function, dict) or function["function"] != {"Boolean": "Not"}:
         return None
-    return part.input(found["input"][0], 0)
+    return part.input(function["input"][0], 0)
 
 
-def _chain(part: _Part) -> tuple[str, list[_Part]]:
-    """The parts of an AND or OR, as many as follow each other on its left side."""
-    op = _joint(part.found)
-    parts: list[_Part] = []
-    while op and _joint(part.found) == op:
+def _flatten(part: _ExprNode) -> tuple[str, list[_ExprNode]]:
+    """The connective ("and", "or" or "") of a node, and its operands.
+
+    Operands of the same connective on the left side are flattened in a loop.
+    """
+    op = _connective(part.spec)
+    operands: list[_ExprNode] = []
+    while op and _connective(part.spec) == op:
         part, right = part.sides()
-        parts.append(right)
-    return op, [part, *reversed(parts)]
+        operands.append(right)
+    return op, [part, *reversed(operands)]
 
 
-def _joint(found: Any) -> str:
-    binary = found.get("BinaryExpr") if isinstance(found, dict) else None
-    op = _SIGNS.get(binary["op"], "") if isinstance(binary, dict) else ""
+def _connective(spec: Any) -> str:
+    binary = spec.get("BinaryExpr") if isinstance(spec, dict) else None
+    op = _BINARY_OPS.get(binary["op"], "") if isinstance(binary, dict) else ""
     return op if op in ("and", "or") else ""
 
 
-def _computed(part: _Part) -> Literal:
-    """What no row has a say in, such as `pl.date(2024, 1, 2)`."""
-    from arrowlog.fork_safety import pl  # refused at once in a child that polars cannot work in
+def _evaluate_constant(part: _ExprNode) -> Literal:
+    """Evaluate an expression without columns, such as `pl.date(2024, 1, 2)`."""
+    from arrowlog.fork_safety import pl  # raises ForkedProcess in a forked child
 
-    whole = part.expression()
-    _check_rows(whole)
+    expression = part.expression()
+    _check_elementwise(expression)
     try:
-        answer = pl.select(whole).to_series().to_arrow()
+        values = pl.select(expression).to_series().to_arrow()
     except pl.exceptions.PolarsError:
-        raise _Beyond from None
-    literal = scalar_literal(answer[0]) if len(answer) == 1 else None
+        raise _Unrepresentable from None
+    literal = scalar_literal(values[0]) if len(values) == 1 else None
     if literal is None:
-        raise _Beyond
+        raise _Unrepresentable
     return literal
 
 
-def _literal(found: Any, part: _Part) -> Literal:  # noqa: C901, PLR0912 -- one line a case
-    dynamic = found.get("Dyn")
+def _literal(spec: Any, part: _ExprNode) -> Literal:  # noqa: C901, PLR0912 -- one branch per type
+    """Convert a literal; NaN and infinity are null in JSON and are evaluated instead."""
+    dynamic = spec.get("Dyn")
     if isinstance(dynamic, dict):
         if dynamic.get("Float", 0) is None:
-            return _computed(part)
+            return _evaluate_constant(part)
         if "Int" in dynamic:
             return Literal(_integer(dynamic["Int"]), "int")
         if isinstance(dynamic.get("Float"), (int, float)):
             return Literal(float(dynamic["Float"]), "double")
         if "Str" in dynamic:
             return Literal(dynamic["Str"], "text")
-    scalar = found.get("Scalar")
+    scalar = spec.get("Scalar")
     if not isinstance(scalar, dict) or len(scalar) != 1:
-        raise _Beyond
+        raise _Unrepresentable
     ((kind, value),) = scalar.items()
     if kind == "Null":
         return NULL
@@ -369,7 +387,7 @@ def _literal(found: Any, part: _Part) -> Literal:  # noqa: C901, PLR0912 -- one 
     if kind == "String" and isinstance(value, str):
         return Literal(value, "text")
     if kind in ("Float32", "Float64"):
-        return _computed(part) if value is None else Literal(float(value), "double")
+        return _evaluate_constant(part) if value is None else Literal(float(value), "double")
     if kind.startswith(("Int", "UInt")) and isinstance(value, (int, bytes)):
         return Literal(_integer(value), "int")
     if kind == "Binary" and isinstance(value, (list, bytes)):
@@ -377,15 +395,15 @@ def _literal(found: Any, part: _Part) -> Literal:  # noqa: C901, PLR0912 -- one 
     if kind == "Date":
         return Literal(value, "date")
     if kind == "Decimal":
-        whole = _integer(value[0])
-        digits = tuple(int(digit) for digit in str(abs(whole)))
-        return Literal(Decimal((int(whole < 0), digits, -value[2])), "decimal")
+        unscaled = _integer(value[0])
+        digits = tuple(int(digit) for digit in str(abs(unscaled)))
+        return Literal(Decimal((int(unscaled < 0), digits, -value[2])), "decimal")
     if kind == "Datetime" and value[1] in ("Microseconds", "Milliseconds"):
         micros = value[0] * (1000 if value[1] == "Milliseconds" else 1)
         return Literal(micros, "timestamp" if value[2] is None else "timestamptz")
-    raise _Beyond
+    raise _Unrepresentable
 
 
 def _integer(value: int | bytes) -> int:
-    """A number; in the binary form, one of 128 bits is bytes."""
+    """An integer; the binary form has bytes for 128-bit ones."""
     return value if isinstance(value, int) else int.from_bytes(value, "big", signed=True)

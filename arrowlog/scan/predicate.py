@@ -1,12 +1,12 @@
-"""What a user asks for, in any of four forms, as one tree; and its exact value row by row.
+"""Parse a predicate from any of its four forms into one AST, and evaluate it on rows.
 
-SQL text, tuples, a polars expression and a pyarrow expression mean the same thing here: what
-DuckDB says. NaN is above every number and equal to itself, NULL is unknown, times without a zone
-are UTC. `docs/predicates.md` has the whole table.
+SQL text, tuples, polars expressions and pyarrow expressions have one meaning, which is DuckDB's:
+NaN is greater than every number and equal to itself, NULL is unknown, and timestamps without a zone
+are UTC. `docs/predicates.md` has the complete table.
 
-A part of an expression that DuckDB has no equal for is evaluated by the expression's own engine,
-and its values go into the rest like a column. So `~(f > 5)` is the same condition beside such a
-part as it is alone, and the one that files are pruned by.
+A part of an expression without a DuckDB equivalent is evaluated by its own engine, and its values
+enter the rest of the tree as a column. So `~(f > 5)` next to such a part means the same as it does
+alone, and the same as in data skipping.
 """
 
 from __future__ import annotations
@@ -46,16 +46,18 @@ from arrowlog.scan.tree import (
 if TYPE_CHECKING:
     from arrowlog.scan.tree import Node
 
-_COMPARED = frozenset({*COMPARISONS, "<=>", "in", "between"})
-_FORMS = "Use SQL text, a list of tuples, a polars expression or a pyarrow expression."
+# Operators that bring their arguments to a common type.
+_COERCING_OPS = frozenset({*COMPARISONS, "<=>", "in", "between"})
+_FORMS_HINT = "Use SQL text, a list of tuples, a polars expression or a pyarrow expression."
 
 
 @dataclass(frozen=True, slots=True)
 class Predicate:
     """A condition on the rows of a table.
 
-    `columns` are all it mentions. `understood` is false if a part of it is beyond us: such a part
-    prunes nothing, and the engine that the part comes from evaluates it.
+    `columns` are all columns it references. `understood` is False if it contains a `Foreign` part
+    or an unknown function: such a part skips no files, and a `Foreign` part is evaluated by the
+    engine that it comes from.
     """
 
     tree: Node
@@ -68,28 +70,30 @@ class Predicate:
         return computable(self.tree)
 
     def __str__(self) -> str:
-        """As text a person can read."""
+        """SQL-like text for people."""
         return describe(self.tree)
 
 
 def parse(where: Any, schema: pa.Schema, *, now_micros: int | None = None) -> Predicate:
-    """A predicate from any form; None is true for every row.
+    """Parse a predicate from any form. None is true for every row; a Predicate is returned as is.
 
-    `now_micros` (microseconds since 1970) is what `current_timestamp` stands for.
+    `now_micros` (microseconds since 1970) is the value of `current_timestamp`; the default is the
+    current time. Raises InvalidRequest if `where` is not a row predicate over `schema`, or is too
+    large, too deep or too expensive to evaluate.
     """
     if isinstance(where, Predicate):
         return where
     if now_micros is None:
         now_micros = time.time_ns() // 1000
     try:
-        tree = _read(where, schema, now_micros)
+        tree = _parse_form(where, schema, now_micros)
         check_size(tree)
         for part in walk(tree):
             if isinstance(part, Literal):
                 check_literal(part)
         check_cost(tree)
-        tree = _as_doubles(folded(tree), schema)
-        _check_condition(tree, schema)
+        tree = _decimals_to_doubles(folded(tree), schema)
+        _check_boolean(tree, schema)
         understood = known(tree)
         columns = columns_of(tree)
     except RecursionError:
@@ -97,8 +101,8 @@ def parse(where: Any, schema: pa.Schema, *, now_micros: int | None = None) -> Pr
     return Predicate(tree, columns, understood)
 
 
-def _read(where: Any, schema: pa.Schema, now_micros: int) -> Node:
-    """The tree of any form."""
+def _parse_form(where: Any, schema: pa.Schema, now_micros: int) -> Node:
+    """Dispatch on the form and return its AST."""
     if where is None:
         return TRUE
     if isinstance(where, str):
@@ -109,65 +113,70 @@ def _read(where: Any, schema: pa.Schema, now_micros: int) -> Node:
         return from_polars(where, schema)
     if isinstance(where, (list, tuple)):
         return from_tuples(where, schema)
-    raise InvalidRequest(f"A {type(where).__name__} is no predicate.", next=_FORMS)
+    raise InvalidRequest(
+        f"A value of type {type(where).__name__} is not a predicate.", next=_FORMS_HINT
+    )
 
 
-def _as_doubles(node: Node, schema: pa.Schema) -> Node:
-    """The tree with 0.1 as a double wherever it is compared with a float.
+def _decimals_to_doubles(node: Node, schema: pa.Schema) -> Node:
+    """Replace decimal literals by doubles where they are compared with floating-point values.
 
-    To DuckDB 0.1 in SQL is a decimal, and the same number from Python a double; beside a 32-bit
-    float only the first would be rounded to 32 bits. Here, as in Spark, neither is.
+    In DuckDB the literal 0.1 is a decimal in SQL and a double from Python, and only the decimal is
+    rounded to 32 bits in a comparison with a 32-bit float. Here, as in Spark, neither is.
     """
     if not isinstance(node, Call):
         return node
-    if node.op in _COMPARED and any(getattr(arg, "kind", "") == "decimal" for arg in node.args):
-        kinds = (_kind(arg, schema) for arg in node.args if not isinstance(arg, Literal))
+    if node.op in _COERCING_OPS and any(getattr(arg, "kind", "") == "decimal" for arg in node.args):
+        kinds = (_operand_type(arg, schema) for arg in node.args if not isinstance(arg, Literal))
         if any(kind is not None and pa.types.is_floating(kind) for kind in kinds):
             return Call(node.op, tuple(map(double_of, node.args)), node.detail)
-    args = tuple(_as_doubles(arg, schema) if isinstance(arg, Call) else arg for arg in node.args)
+    args = tuple(
+        _decimals_to_doubles(arg, schema) if isinstance(arg, Call) else arg for arg in node.args
+    )
     changed = any(new is not old for new, old in zip(args, node.args, strict=True))
     return Call(node.op, args, node.detail) if changed else node
 
 
-def _kind(node: Node, schema: pa.Schema) -> pa.DataType | None:
-    """The type of one side of a comparison; None if it cannot be told."""
+def _operand_type(node: Node, schema: pa.Schema) -> pa.DataType | None:
+    """The type of an operand of a comparison; None if unknown."""
     if isinstance(node, Column):
-        return _type_of(node, schema)
+        return _column_type(node, schema)
     return kind_of(node, schema) if known(node) else None
 
 
-def _check_condition(node: Node, schema: pa.Schema) -> None:
-    """Only what can be true or false is a condition."""
+def _check_boolean(node: Node, schema: pa.Schema) -> None:
+    """Raise InvalidRequest unless a node has a boolean value."""
     if isinstance(node, Call) and node.op in ("and", "or", "not"):
         for arg in node.args:
-            _check_condition(arg, schema)
+            _check_boolean(arg, schema)
         return
     if isinstance(node, Foreign):
         check_source(node, schema)
         return
-    wrong = isinstance(node, Call) and node.op in ARITHMETIC
-    if isinstance(node, Call) and not wrong and not _plain(node) and known(node):
-        found = kind_of(node, schema)
-        wrong = found is not None and not _truth(found)
+    not_boolean = isinstance(node, Call) and node.op in ARITHMETIC
+    if isinstance(node, Call) and not not_boolean and not _is_condition(node) and known(node):
+        result_type = kind_of(node, schema)
+        not_boolean = result_type is not None and not _is_boolean(result_type)
     if isinstance(node, Literal):
-        wrong = node.kind not in ("bool", "null")
+        not_boolean = node.kind not in ("bool", "null")
     if isinstance(node, Column):
-        kind = _type_of(node, schema)
-        wrong = kind is not None and not pa.types.is_boolean(kind)
-    if wrong:
+        column_type = _column_type(node, schema)
+        not_boolean = column_type is not None and not pa.types.is_boolean(column_type)
+    if not_boolean:
         raise not_a_condition(describe(node))
 
 
-def _truth(kind: pa.DataType) -> bool:
+def _is_boolean(kind: pa.DataType) -> bool:
     return bool(pa.types.is_boolean(kind) or pa.types.is_null(kind))
 
 
-def _plain(node: Call) -> bool:
-    """Whether it is surely true, false or NULL, whatever the columns are."""
+def _is_condition(node: Call) -> bool:
+    """Whether a call is boolean or NULL whatever the types of its arguments are."""
     return node.op in CONDITIONS
 
 
-def _type_of(node: Column, schema: pa.Schema) -> pa.DataType | None:
+def _column_type(node: Column, schema: pa.Schema) -> pa.DataType | None:
+    """The type of a column or struct field; None if the struct has no such field."""
     kind = schema.field(node.name).type
     for part in node.path:
         index = kind.get_field_index(part) if pa.types.is_struct(kind) else -1
@@ -178,34 +187,49 @@ def _type_of(node: Column, schema: pa.Schema) -> pa.DataType | None:
 
 
 def matching(predicate: Predicate, columns: pa.Table) -> pa.ChunkedArray:
-    """For every row, whether the predicate is TRUE; what is NULL is not."""
+    """Evaluate a predicate: TRUE for the rows that match, FALSE where it is FALSE or NULL.
+
+    Raises InvalidRequest if a column is missing or the evaluation fails.
+    """
     if isinstance(predicate.tree, Literal):
-        answer = flags(predicate.tree.value is True, columns.num_rows)
-        return pa.chunked_array([answer], pa.bool_())
+        constant = flags(predicate.tree.value is True, columns.num_rows)
+        return pa.chunked_array([constant], pa.bool_())
     missing = sorted(predicate.columns - set(columns.column_names))
     if missing:
-        raise InvalidRequest(f"The rows have no column {missing[0]!r}.")
-    return pc.fill_null(_answer(predicate.tree, columns), FALSE)
+        raise InvalidRequest(
+            f"The rows have no column {missing[0]!r}.",
+            next="Pass every column that the predicate references.",
+        )
+    return pc.fill_null(_evaluate(predicate.tree, columns), FALSE)
 
 
-def _answer(node: Node, columns: pa.Table) -> pa.ChunkedArray:
+def _evaluate(node: Node, columns: pa.Table) -> pa.ChunkedArray:
     """TRUE, FALSE or NULL for every row."""
     if isinstance(node, Foreign) and node.source is not None:
         return pc.cast(own_answer(node, columns), pa.bool_())
-    answers: dict[str, pa.ChunkedArray] = {}
-    tree = _answered(node, columns, answers)
-    used = columns.select(sorted(columns_of(tree) - set(answers)))
-    for name, answer in answers.items():
-        used = used.append_column(name, answer)
-    return pc.cast(evaluate(tree, used), pa.bool_())
+    foreign_values: dict[str, pa.ChunkedArray] = {}
+    tree = _bind_foreign(node, columns, foreign_values)
+    inputs = columns.select(sorted(columns_of(tree) - set(foreign_values)))
+    for name, values in foreign_values.items():
+        inputs = inputs.append_column(name, values)
+    return pc.cast(evaluate(tree, inputs), pa.bool_())
 
 
-def _answered(node: Node, columns: pa.Table, answers: dict[str, pa.ChunkedArray]) -> Node:
-    """The tree with a column of answers in place of each part that another engine evaluates."""
+def _bind_foreign(
+    node: Node, columns: pa.Table, foreign_values: dict[str, pa.ChunkedArray]
+) -> Node:
+    """Replace each foreign part by a column of its values, which its own engine computes.
+
+    The values are added to `foreign_values` under names that start with NUL.
+    """
     if isinstance(node, Foreign) and node.source is not None:
-        name = f"\0answer {len(answers)}"
-        answers[name] = own_answer(node, columns)
+        name = f"\0answer {len(foreign_values)}"
+        foreign_values[name] = own_answer(node, columns)
         return Column(name)
     if not isinstance(node, Call) or known(node):
         return node
-    return Call(node.op, tuple(_answered(arg, columns, answers) for arg in node.args), node.detail)
+    return Call(
+        node.op,
+        tuple(_bind_foreign(arg, columns, foreign_values) for arg in node.args),
+        node.detail,
+    )

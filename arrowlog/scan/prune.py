@@ -1,8 +1,8 @@
-"""Which files surely have no row of a test. Pure: columns in, one mask out.
+"""Data skipping: decide from statistics which files cannot contain a row of a test. Pure.
 
-A mask is TRUE where no row of the file can be in the test; FALSE and NULL keep the file, and so
-does no mask at all. Masks go together by Kleene logic: in `Every` one TRUE is enough, in
-`Some` all must be.
+A skip mask has one value per file. TRUE means that no row of the file can satisfy the test; FALSE
+and NULL keep the file, and so does a mask of None (nothing is known for any file). Masks combine by
+Kleene logic: for `Every` one TRUE skips the file, for `Some` all parts must be TRUE.
 """
 
 from __future__ import annotations
@@ -45,13 +45,12 @@ _KERNELS = {
     ">": pc.greater,
     ">=": pc.greater_equal,
 }
-
-
-_LAST, _NOTHING = array_of(["\ue000", ""], pa.string())  # no literal has such a letter
+# U+E000 sorts after every character that a usable literal or bound contains (see `pair_of`).
+_SENTINEL, _EMPTY = array_of(["\ue000", ""], pa.string())
 
 
 def columns_needed(test: Test) -> set[str]:
-    """The columns whose statistics a test asks for."""
+    """The columns whose statistics or partition values a test reads."""
     if isinstance(test, (Every, Some)):
         return set().union(*(columns_needed(part) for part in test.parts))
     if isinstance(test, Exactly):
@@ -59,71 +58,86 @@ def columns_needed(test: Test) -> set[str]:
     return set() if isinstance(test, (Unknown, Constant)) else {test.name}
 
 
-def dropped(test: Test, columns: Columns, sane: frozenset[str] = frozenset()) -> pa.Array | None:
-    """The files that have no row of a test. `sane` columns are not NaN in the rows that count."""
+def dropped(
+    test: Test, columns: Columns, nan_free: frozenset[str] = frozenset()
+) -> pa.Array | None:
+    """Compute the skip mask of a test: TRUE for files without a row that satisfies it.
+
+    `nan_free` names floating-point columns that are known not to be NaN in the rows concerned,
+    because another conjunct excludes NaN. Returns None if nothing can be skipped.
+    """
     if isinstance(test, Constant):
         return None if test.value else flags(True, columns.num_rows)
     if isinstance(test, Unknown):
         return None
     if isinstance(test, Every):
-        sane |= without_nan(test, columns.schema)
-        masks = [mask for part in test.parts if (mask := dropped(part, columns, sane)) is not None]
+        nan_free |= without_nan(test, columns.schema)
+        masks = [
+            mask for part in test.parts if (mask := dropped(part, columns, nan_free)) is not None
+        ]
         return reduce(pc.or_kleene, masks) if masks else None
     if isinstance(test, Some):
-        found: list[pa.Array] = []
+        part_masks: list[pa.Array] = []
         for part in test.parts:
-            mask = dropped(part, columns, sane)
+            mask = dropped(part, columns, nan_free)
             if mask is None:
                 return None
-            found.append(mask)
-        return reduce(pc.and_kleene, found)
+            part_masks.append(mask)
+        return reduce(pc.and_kleene, part_masks)
     if isinstance(test, Exactly):
-        return _exactly(test, columns)
+        return _evaluate_on_partitions(test, columns)
     if test.name in columns.partition_columns:
-        return _by_value(test, columns)
-    return _by_bounds(test, columns, sane)
+        return _skip_by_partition_value(test, columns)
+    return _skip_by_bounds(test, columns, nan_free)
 
 
 def kept(mask: pa.Array | None, count: int) -> pa.Array:
-    """The files that stay: all that are not surely without a row."""
+    """Invert a skip mask into the mask of files to read; NULL keeps the file."""
     return flags(True, count) if mask is None else pc.fill_null(pc.invert(mask), TRUE)
 
 
-def _or(first: pa.Array | None, second: pa.Array | None) -> pa.Array | None:
+def _or_masks(first: pa.Array | None, second: pa.Array | None) -> pa.Array | None:
+    """Kleene OR of two skip masks; None is neutral."""
     if first is None or second is None:
         return second if first is None else first
     return pc.or_kleene(first, second)
 
 
-def _literal(value: Any, kind: pa.DataType) -> pa.Scalar:
-    """A literal in the type that bounds of a column are compared in."""
+def _comparable_scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
+    """A literal as a scalar of the type in which bounds of a column are compared."""
     return scalar(value, comparable(kind))
 
 
-# Partition columns: the value is known, so the answer is.
+# Partition columns: the value of every row is known, so the test is evaluated exactly.
 
 
-def _by_value(test: Compare | OneOf | Begins | Null, columns: Columns) -> pa.Array | None:
-    odd = columns.unreadable(test.name)
-    mask = _outside(test, columns)
-    return pc.and_not(mask, odd) if odd.true_count else mask
+def _skip_by_partition_value(
+    test: Compare | OneOf | Begins | Null, columns: Columns
+) -> pa.Array | None:
+    """Skip files whose partition value fails the test; an unreadable value keeps the file."""
+    unreadable = columns.unreadable(test.name)
+    mask = _partition_mismatch(test, columns)
+    return pc.and_not(mask, unreadable) if unreadable.true_count else mask
 
 
-def _outside(test: Compare | OneOf | Begins | Null, columns: Columns) -> pa.Array:
-    """Where the partition value is surely not in the test; an unreadable one looks like NULL."""
-    values = _partition(columns, test.name)
+def _partition_mismatch(test: Compare | OneOf | Begins | Null, columns: Columns) -> pa.Array:
+    """TRUE where the partition value fails the test. Unreadable values appear as NULL here."""
+    values = _partition_values(columns, test.name)
     if isinstance(values, pa.DictionaryArray):
-        inside = _inside(test, values.dictionary, columns.schema.field(test.name).type)
-        inside = inside.take(values.indices)
-        if isinstance(test, Null):  # a NULL has no place in the dictionary
-            inside = pc.is_valid(values.indices) if test.negated else pc.is_null(values.indices)
+        matches = _satisfies(test, values.dictionary, columns.schema.field(test.name).type)
+        matches = matches.take(values.indices)
+        if isinstance(test, Null):  # the dictionary does not contain NULL
+            matches = pc.is_valid(values.indices) if test.negated else pc.is_null(values.indices)
     else:
-        inside = _inside(test, values, columns.schema.field(test.name).type)
-    return pc.fill_null(pc.invert(inside), TRUE)
+        matches = _satisfies(test, values, columns.schema.field(test.name).type)
+    return pc.fill_null(pc.invert(matches), TRUE)
 
 
-def _partition(columns: Columns, name: str) -> pa.Array:
-    """Partition values ready to compare: texts as a dictionary, for there are few of them."""
+def _partition_values(columns: Columns, name: str) -> pa.Array:
+    """Partition values in comparable form, cached per column.
+
+    Strings are dictionary-encoded: there are few distinct values, so tests run once per value.
+    """
     if ("partition", name) not in columns.derived:
         kind = columns.schema.field(name).type if name in columns.schema.names else pa.string()
         values = columns.partition(name)
@@ -134,184 +148,218 @@ def _partition(columns: Columns, name: str) -> pa.Array:
     return columns.derived["partition", name]
 
 
-def _inside(test: Compare | OneOf | Begins | Null, values: pa.Array, kind: pa.DataType) -> pa.Array:
+def _satisfies(
+    test: Compare | OneOf | Begins | Null, values: pa.Array, kind: pa.DataType
+) -> pa.Array:
+    """Evaluate a test on values; NULL where the value is NULL, except for IS [NOT] NULL and IN."""
     if isinstance(test, Null):
         return pc.is_valid(values) if test.negated else pc.is_null(values)
     if isinstance(test, OneOf):
-        found = pc.is_in(values, value_set=_set(test, kind))
-        return pc.and_(pc.is_valid(values), pc.invert(found)) if test.negated else found
+        matches = pc.is_in(values, value_set=_value_set(test, kind))
+        return pc.and_(pc.is_valid(values), pc.invert(matches)) if test.negated else matches
     if isinstance(test, Begins):
-        found = pc.starts_with(values, test.prefix)
-        return pc.invert(found) if test.negated else found
-    return _KERNELS[test.op](values, _literal(test.down, kind))
+        matches = pc.starts_with(values, test.prefix)
+        return pc.invert(matches) if test.negated else matches
+    return _KERNELS[test.op](values, _comparable_scalar(test.down, kind))
 
 
-def _set(test: OneOf, kind: pa.DataType) -> pa.Array:
-    wanted = list(test.values)
-    if has_nan(kind) and 0.0 in wanted:
-        wanted += [0.0, -0.0]  # equal, and yet two values to a hash
-    return array_of(wanted, comparable(kind))
+def _value_set(test: OneOf, kind: pa.DataType) -> pa.Array:
+    values = list(test.values)
+    if has_nan(kind) and 0.0 in values:
+        values += [0.0, -0.0]  # equal, but hashed as two values
+    return array_of(values, comparable(kind))
 
 
-def _exactly(test: Exactly, columns: Columns) -> pa.Array | None:
-    """Work a condition out for each combination of partition values there is."""
+def _evaluate_on_partitions(test: Exactly, columns: Columns) -> pa.Array | None:
+    """Evaluate a condition once per distinct combination of partition values."""
     names = sorted(columns_of(test.node))
-    codes, combined = _combinations(columns, names)
+    codes, combinations = _combinations(columns, names)
     try:
-        answer = pc.cast(evaluate(test.node, combined), pa.bool_()).combine_chunks()
+        result = pc.cast(evaluate(test.node, combinations), pa.bool_()).combine_chunks()
     except (InvalidRequest, pa.ArrowException):
-        return None  # an error for some value is no reason to drop it
-    inside = answer if test.want else pc.invert(answer)
-    outside = pc.invert(pc.fill_null(inside, TRUE if test.null else FALSE)).take(codes)
+        return None  # an evaluation error proves nothing about the rows
+    matches = result if test.want else pc.invert(result)
+    mismatch = pc.invert(pc.fill_null(matches, TRUE if test.null else FALSE)).take(codes)
     for name in names:
-        odd = columns.unreadable(name)
-        outside = pc.and_not(outside, odd) if odd.true_count else outside
-    return outside
+        unreadable = columns.unreadable(name)
+        mismatch = pc.and_not(mismatch, unreadable) if unreadable.true_count else mismatch
+    return mismatch
 
 
 def _combinations(columns: Columns, names: list[str]) -> tuple[pa.Array, pa.Table]:
-    """The distinct combinations of partition values, and which of them each file has."""
+    """Distinct combinations of partition values.
+
+    Returns the number of each file's combination and one row per combination. Cached.
+    """
     key = ("combinations", *names)
     if key not in columns.derived:
         table = pa.table({name: columns.partition(name) for name in names})
         codes = same(0, pa.int64(), table.num_rows)
         for name in names:
-            each = table[name].combine_chunks().dictionary_encode(null_encoding="encode")
-            wide = pc.multiply(codes, number(len(each.dictionary) + 1))
-            both = pc.add(wide, pc.cast(each.indices, pa.int64())).dictionary_encode()
-            codes = pc.cast(both.indices, pa.int64())
+            encoded = table[name].combine_chunks().dictionary_encode(null_encoding="encode")
+            shifted = pc.multiply(codes, number(len(encoded.dictionary) + 1))
+            combined = pc.add(shifted, pc.cast(encoded.indices, pa.int64())).dictionary_encode()
+            codes = pc.cast(combined.indices, pa.int64())
         rows = pc.indices_nonzero(flags(True, table.num_rows))
         numbered = pa.table({"code": codes, "row": rows})
         first = numbered.group_by("code").aggregate([("row", "min")]).sort_by("code")
         columns.derived[key] = (codes, table.take(first["row_min"]))
-    found: tuple[pa.Array, pa.Table] = columns.derived[key]
-    return found
+    codes_and_rows: tuple[pa.Array, pa.Table] = columns.derived[key]
+    return codes_and_rows
 
 
-# Data columns: bounds say where rows are not.
+# Data columns: minimum, maximum and null count bound the values of a file.
 
 
-def _by_bounds(
-    test: Compare | OneOf | Begins | Null, columns: Columns, sane: frozenset[str]
+def _skip_by_bounds(
+    test: Compare | OneOf | Begins | Null, columns: Columns, nan_free: frozenset[str]
 ) -> pa.Array | None:
+    """Skip files whose bounds or null counts exclude the test, or whose column is all NULL."""
     name = test.name
     if isinstance(test, Null):
         if test.negated:
             return all_null(columns, name)
-        nulls = columns.null_count(name)
-        return None if nulls.null_count == len(nulls) else pc.equal(nulls, number(0))
-    empty = all_null(columns, name)
+        counts = columns.null_count(name)
+        return None if counts.null_count == len(counts) else pc.equal(counts, number(0))
+    only_nulls = all_null(columns, name)
     kind = columns.schema.field(name).type
     if isinstance(test, Begins):
-        mask: pa.Array | None = _begins(test, columns)
+        mask: pa.Array | None = _skip_by_prefix(test, columns)
     elif isinstance(test, OneOf):
-        none_of = _none_of if test.negated else _one_of
-        mask = none_of(test, columns, kind, sane=not has_nan(kind) or name in sane)
+        skip = _skip_not_in if test.negated else _skip_in
+        mask = skip(test, columns, kind, nan_free=not has_nan(kind) or name in nan_free)
     elif pa.types.is_string(kind):
-        mask = _text(test, columns)
+        mask = _skip_by_text_range(test, columns)
     else:
-        mask = _number(test, columns, kind, sane=not has_nan(kind) or name in sane)
-    return _or(mask, empty)
+        mask = _skip_by_range(test, columns, kind, nan_free=not has_nan(kind) or name in nan_free)
+    return _or_masks(mask, only_nulls)
 
 
-def _number(test: Compare, columns: Columns, kind: pa.DataType, *, sane: bool) -> pa.Array | None:
-    """Values are from low to high; without `sane` some may be NaN, above every high."""
+def _skip_by_range(
+    test: Compare, columns: Columns, kind: pa.DataType, *, nan_free: bool
+) -> pa.Array | None:
+    """Compare a literal with the bounds of a column that is not a string.
+
+    Without `nan_free`, rows may be NaN: greater than every number and not covered by any maximum,
+    so `>`, `>=` and `<>` skip nothing.
+    """
     low, high = low_of(columns, test.name), high_of(columns, test.name)
-    down = None if test.down is None else _literal(test.down, kind)
-    up = None if test.up is None else _literal(test.up, kind)
+    lower = None if test.down is None else _comparable_scalar(test.down, kind)
+    upper = None if test.up is None else _comparable_scalar(test.up, kind)
     if test.op == ">":
-        return pc.less_equal(high, down) if sane and down is not None else None
+        return pc.less_equal(high, lower) if nan_free and lower is not None else None
     if test.op == ">=":
-        return pc.less(high, down) if sane and down is not None else None
+        return pc.less(high, lower) if nan_free and lower is not None else None
     if test.op == "<":
-        return None if up is None else pc.greater_equal(low, up)
+        return None if upper is None else pc.greater_equal(low, upper)
     if test.op == "<=":
-        return None if up is None else pc.greater(low, up)
+        return None if upper is None else pc.greater(low, upper)
     if test.op == "=":
-        below = None if down is None else pc.less(high, down)
-        return _or(below, None if up is None else pc.greater(low, up))
-    if not (sane and test.exact):
+        above_maximum = None if lower is None else pc.less(high, lower)
+        return _or_masks(above_maximum, None if upper is None else pc.greater(low, upper))
+    if not (nan_free and test.exact):
         return None
-    return pc.and_kleene(pc.equal(low, down), pc.equal(high, down))
+    return pc.and_kleene(pc.equal(low, lower), pc.equal(high, lower))
 
 
-def _one_of(test: OneOf, columns: Columns, kind: pa.DataType, *, sane: bool) -> pa.Array | None:
-    """No value lies in the range: as many values are below low as are up to high."""
-    del sane  # NaN is none of the values
+def _skip_in(
+    test: OneOf, columns: Columns, kind: pa.DataType, *, nan_free: bool
+) -> pa.Array | None:
+    """Skip files whose range contains none of the sorted values.
+
+    The range is empty of values if as many values are below the minimum as are up to the maximum.
+    """
+    del nan_free  # the values of an IN list are never NaN
     low, high = low_of(columns, test.name), high_of(columns, test.name)
     values = array_of(test.values, comparable(kind))
     if pa.types.is_string(kind):
-        ends = pc.or_kleene(_above(test.values[0], high), pc.greater(low, values[-1]))
-        if len(high) > high.null_count:  # what a high was cut from lies below this
-            high = pc.binary_join_element_wise(high, _LAST, _NOTHING)
+        outside = pc.or_kleene(_above_maximum(test.values[0], high), pc.greater(low, values[-1]))
+        # A maximum may be a truncated prefix; all literals starting with it sort before this.
+        if len(high) > high.null_count:
+            high = pc.binary_join_element_wise(high, _SENTINEL, _EMPTY)
     else:
-        ends = pc.or_kleene(pc.less(high, values[0]), pc.greater(low, values[-1]))
-    before, until = _places(values, low, "left"), _places(values, high, "right")
-    return pc.or_kleene(ends, pc.greater_equal(before, until))
+        outside = pc.or_kleene(pc.less(high, values[0]), pc.greater(low, values[-1]))
+    below_minimum = _search_sorted(values, low, "left")
+    up_to_maximum = _search_sorted(values, high, "right")
+    return pc.or_kleene(outside, pc.greater_equal(below_minimum, up_to_maximum))
 
 
-def _places(values: pa.Array, among: pa.Array, side: Literal["left", "right"]) -> pa.Array:
-    """Where bounds stand among sorted values; null for an unknown one."""
+def _search_sorted(values: pa.Array, bounds: pa.Array, side: Literal["left", "right"]) -> pa.Array:
+    """Insertion points of bounds in sorted values; null for an unknown bound."""
     if not pa.types.is_decimal(values.type):
-        return pc.search_sorted(values, among, side=side)
+        return pc.search_sorted(values, bounds, side=side)
     if polars_is_stranded():
-        return _search_each(values.to_pylist(), among.to_pylist(), side)
-    known = pl.Series(pl.from_arrow(values))  # Arrow has no search among decimals
-    found = known.search_sorted(pl.Series(pl.from_arrow(among)), side=side).to_arrow()
-    return pc.if_else(pc.is_valid(among), found, null(found.type))
+        return _search_each(values.to_pylist(), bounds.to_pylist(), side)
+    series = pl.Series(pl.from_arrow(values))  # Arrow's search_sorted lacks decimals
+    positions = series.search_sorted(pl.Series(pl.from_arrow(bounds)), side=side).to_arrow()
+    return pc.if_else(pc.is_valid(bounds), positions, null(positions.type))
 
 
-def _search_each(values: list[Any], among: list[Any], side: str) -> pa.Array:
+def _search_each(values: list[Any], bounds: list[Any], side: str) -> pa.Array:
+    """`_search_sorted` without polars, which hangs in a forked child."""
     search = bisect_left if side == "left" else bisect_right
-    places = [None if value is None else search(values, value) for value in among]
-    return array_of(places, pa.int64())
+    positions = [None if bound is None else search(values, bound) for bound in bounds]
+    return array_of(positions, pa.int64())
 
 
-def _none_of(test: OneOf, columns: Columns, kind: pa.DataType, *, sane: bool) -> pa.Array | None:
-    """All rows of the file have one value, and it is one of these. A text may have been cut."""
-    if not sane or pa.types.is_string(kind):
+def _skip_not_in(
+    test: OneOf, columns: Columns, kind: pa.DataType, *, nan_free: bool
+) -> pa.Array | None:
+    """Skip files in which all rows have one and the same value, and the list contains it.
+
+    Not for strings: their bounds may be truncated.
+    """
+    if not nan_free or pa.types.is_string(kind):
         return None
     low, high = low_of(columns, test.name), high_of(columns, test.name)
-    return pc.and_kleene(pc.equal(low, high), pc.is_in(low, value_set=_set(test, kind)))
+    return pc.and_kleene(pc.equal(low, high), pc.is_in(low, value_set=_value_set(test, kind)))
 
 
-def _text(test: Compare, columns: Columns) -> pa.Array | None:
+def _skip_by_text_range(test: Compare, columns: Columns) -> pa.Array | None:
+    """Compare a literal with the bounds of a string column; a maximum may be a prefix."""
     text = test.down
     value = scalar(text, pa.string())
     if test.op in (">", ">="):
-        return _above(text, high_of(columns, test.name))
+        return _above_maximum(text, high_of(columns, test.name))
     low = low_of(columns, test.name)
     if test.op == "<":
         return pc.greater_equal(low, value)
     if test.op == "<=":
         return pc.greater(low, value)
     if test.op == "=":
-        above = _above(text, high_of(columns, test.name))
-        return pc.or_kleene(above, pc.greater(low, value))
-    return None  # a high may be cut, so nobody knows that all rows are the same
+        above_maximum = _above_maximum(text, high_of(columns, test.name))
+        return pc.or_kleene(above_maximum, pc.greater(low, value))
+    return None  # <>: the maximum may be truncated, so equal bounds do not prove equal rows
 
 
-def _above(value: str, high: pa.Array) -> pa.Array:
-    """Where a text is above every row: above high, and not what high may have been cut from."""
-    below = pc.less(high, scalar(value, pa.string()))
-    return pc.and_kleene(below, pc.invert(begins_with(value, high)))
+def _above_maximum(value: str, high: pa.Array) -> pa.Array:
+    """TRUE where a text is greater than every row.
+
+    It must be greater than the maximum and not start with it: the maximum may be a truncated prefix
+    of the text itself.
+    """
+    greater = pc.less(high, scalar(value, pa.string()))
+    return pc.and_kleene(greater, pc.invert(begins_with(value, high)))
 
 
 def begins_with(value: str, texts: pa.Array) -> pa.Array:
-    """Which of the texts a value begins with; FALSE for null.
+    """TRUE for the texts that are a prefix of `value`; FALSE for null.
 
-    Only prefixes as long as one of the texts are made: all of them take memory that grows with the
-    square of the value's length.
+    Only prefixes with the length of one of the texts are built: building all of them takes memory
+    quadratic in the length of `value`.
     """
     lengths = pc.unique(pc.utf8_length(texts)).to_pylist()
     prefixes = [value[:length] for length in lengths if length is not None and length <= len(value)]
     return pc.is_in(texts, value_set=array_of(prefixes, pa.string()))
 
 
-def _begins(test: Begins, columns: Columns) -> pa.Array | None:
+def _skip_by_prefix(test: Begins, columns: Columns) -> pa.Array | None:
+    """Skip files by a prefix test: [NOT] starts_with."""
     low, high = low_of(columns, test.name), high_of(columns, test.name)
-    inside = pc.starts_with(low, test.prefix)
+    low_matches = pc.starts_with(low, test.prefix)
     if test.negated:
-        return pc.and_kleene(inside, pc.starts_with(high, test.prefix))
-    behind = pc.and_kleene(pc.greater(low, scalar(test.prefix, pa.string())), pc.invert(inside))
-    return pc.or_kleene(_above(test.prefix, high), behind)
+        return pc.and_kleene(low_matches, pc.starts_with(high, test.prefix))
+    above_prefix = pc.and_kleene(
+        pc.greater(low, scalar(test.prefix, pa.string())), pc.invert(low_matches)
+    )
+    return pc.or_kleene(_above_maximum(test.prefix, high), above_prefix)

@@ -1,8 +1,8 @@
-"""Which data file made a read fail, why, and which version added it.
+"""Attribute a failed read to a data file, a reason, and the version that added the file.
 
 Engines report a failed read in their own exceptions, often without the file: a decompression error
-names no path. The files are looked at one by one, and the log is searched for the commit that added
-the file, only after a read has failed.
+names no path. Only after a read has failed are the files checked one by one and the log searched
+for the commit that added the file.
 """
 
 from __future__ import annotations
@@ -33,54 +33,55 @@ if TYPE_CHECKING:
 
     Check = Callable[[Any], str | Exception | None]
 
-_THREADS = 16
-_COMMITS_AT_ONCE = 256
-_REASON_MAX = 300
-_OF_STORES = (PermissionError, ConnectionError, TimeoutError)  # say nothing about a file's content
+_THREADS = 16  # concurrent footer checks
+_COMMITS_PER_READ = 256
+_REASON_MAX = 300  # characters of an engine's message
+# Failures of the store, which say nothing about the content of a file.
+_STORE_ERRORS = (PermissionError, ConnectionError, TimeoutError)
 
 
 def data_file_error(store: Store, key: str, reason: str, version: int) -> DataFileError:
-    """The error for a file that `version` of the table has and that cannot be read."""
-    added, told = _added(store, key, version)
+    """The error for an unreadable file of `version`; it names the version that added the file."""
+    added_version, origin = _find_added_version(store, key, version)
     return DataFileError(
-        f"{reason.rstrip('.')} ({told}).",
+        f"{reason.rstrip('.')} ({origin}).",
         next=f"Restore the file from a backup, or give its rows up with table.remove([{key!r}]);"
         " table.doctor() checks all files.",
         file=key,
-        version=added,
+        version=added_version,
     )
 
 
-def _added(store: Store, key: str, version: int) -> tuple[int | None, str]:
-    """The newest version up to `version` that added a file, and the same in words."""
-    first = version + 1
+def _find_added_version(store: Store, key: str, version: int) -> tuple[int | None, str]:
+    """The latest version up to `version` that added a file, or None, and a phrase for it."""
+    oldest_read = version + 1
     try:
-        for lowest, actions in _commits(store, version):
+        for lowest, actions in _read_commits_backwards(store, version):
             adds, _ = keyed(actions, "add", store.root)
-            mine = adds.filter(pc.equal(adds["key"], scalar(key, pa.string())))
-            if mine.num_rows:
-                found = actions.versions[pc.max(mine["seq"]).as_py() >> LINE_BITS]
-                return found, f"added by version {found}"
-            first = lowest
+            matching = adds.filter(pc.equal(adds["key"], scalar(key, pa.string())))
+            if matching.num_rows:
+                added_version = actions.versions[pc.max(matching["seq"]).as_py() >> LINE_BITS]
+                return added_version, f"added by version {added_version}"
+            oldest_read = lowest
     except (ArrowlogError, OSError):
-        return None, "the version that added it cannot be told"
-    return None, f"added before version {first}, by a commit that is no longer in the log"
+        return None, "the version that added it is unknown"
+    return None, f"added before version {oldest_read}, by a commit that is no longer in the log"
 
 
-def _commits(store: Store, version: int) -> Iterator[tuple[int, Actions]]:
-    """Runs of commits up to a version, the newest first, each with its lowest version."""
+def _read_commits_backwards(store: Store, version: int) -> Iterator[tuple[int, Actions]]:
+    """Batches of commits up to `version`, newest first, each with its lowest version."""
     names = list_log(store).commits
-    known = sorted(found for found in names if found <= version)
+    versions = sorted(number for number in names if number <= version)
     config = resolve()
-    for stop in range(len(known), 0, -_COMMITS_AT_ONCE):
-        run = known[max(0, stop - _COMMITS_AT_ONCE) : stop]
-        yield run[0], read_commits(store, config, [(found, names[found]) for found in run])
+    for stop in range(len(versions), 0, -_COMMITS_PER_READ):
+        batch = versions[max(0, stop - _COMMITS_PER_READ) : stop]
+        yield batch[0], read_commits(store, config, [(number, names[number]) for number in batch])
 
 
 class ReadFailures:
-    """Turns what engines raise while rows are read into errors of ours.
+    """Translates errors that engines raise while reading rows into arrowlog's errors.
 
-    `version` is the version of the table that is read.
+    `version` is the table version being read.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class ReadFailures:
         schema: pa.Schema,
         partition_columns: Sequence[str],
     ) -> None:
-        """Nothing is looked at before something fails."""
+        """No file is opened before a read has failed."""
         self._root = root
         self._options = options
         self._version = version
@@ -99,141 +100,151 @@ class ReadFailures:
         self._schema = pa.schema(stored)
 
     def explained(self, error: Exception, fragments: Mapping[str, Any]) -> Exception:
-        """The error to raise instead of `error`; `fragments` are the files by key.
+        """The error to raise instead of `error`. `fragments` are the files by key.
 
-        Errors of ours stay as they are, and so does what no file explains and no store caused.
+        DataFileError if a file is at fault, StoreUnavailable if Arrow or the operating system
+        failed although every file is readable. Errors of arrowlog, MemoryError and unrelated
+        exceptions are returned unchanged.
         """
         if isinstance(error, ArrowlogError):
             return error
-        for key, reason in self._problems(error, fragments):
+        for key, reason in self._find_problems(error, fragments):
             return self.of_file(key, reason)
         if isinstance(error, MemoryError) or not isinstance(error, (pa.ArrowException, OSError)):
             return error
         return StoreUnavailable(
-            f"The rows of version {self._version} could not be read: {self._words(error)}. Each of"
-            f" the {len(fragments)} files can be read by itself.",
+            f"The rows of version {self._version} could not be read: {self._message_of(error)}."
+            f" Each of the {len(fragments)} files is readable on its own.",
             next="Try again.",
         )
 
     def of_file(self, key: str, reason: str) -> DataFileError:
-        """The error for one file, with the version that added it."""
+        """The error for one file, naming the version that added it."""
         store = open_store(self._root, self._options)
-        return data_file_error(store, key, self._masked(reason), self._version)
+        return data_file_error(store, key, self._mask_secrets(reason), self._version)
 
     def check_types(self, fragments: Mapping[str, Any]) -> None:
-        """Raise `DataFileError` for the first file of which no row can be read, by its types.
+        """Raise DataFileError for the first file with a column of an incompatible type.
 
-        Reads no more than footers; those that are known already are not read again.
+        Reads footers only, and none that has been read already.
         """
         seen: set[bytes] = set()
         for key, fragment in fragments.items():
             stored = fragment.physical_schema
-            form = stored.remove_metadata().serialize().to_pybytes()
-            if form in seen:
+            serialized = stored.remove_metadata().serialize().to_pybytes()
+            if serialized in seen:
                 continue
-            seen.add(form)
+            seen.add(serialized)
             for item in self._schema:
                 index = stored.get_field_index(item.name)
                 if index >= 0 and not castable(stored.field(index).type, item.type):
-                    kind = stored.field(index).type
+                    stored_type = stored.field(index).type
                     raise self.of_file(
-                        key, f"the column {item.name!r} is {kind} and cannot be read as {item.type}"
+                        key,
+                        f"the column {item.name!r} is {stored_type} and cannot be read as"
+                        f" {item.type}",
                     )
 
-    def _problems(
+    def _find_problems(
         self, error: Exception, fragments: Mapping[str, Any]
     ) -> Iterator[tuple[str, str]]:
-        """Files that cannot be read and why, those that the error names first."""
-        words = str(error)
-        named = {key: each for key, each in fragments.items() if each.path in words}
-        yield from self._each(_footer_problem, named)
-        yield from self._each(_footer_problem, fragments)
+        """Unreadable files and the reasons; files that the error names come first."""
+        message = str(error)
+        named = {key: each for key, each in fragments.items() if each.path in message}
+        yield from self._check_each(_footer_problem, named)
+        yield from self._check_each(_footer_problem, fragments)
         for key, fragment in {**named, **fragments}.items():
             try:
                 reason = self._content_problem(fragment)
-            except (pa.ArrowException, OSError, ValueError) as damage:  # names that are no UTF-8
-                reason = f"the data file is damaged: {self._words(damage)}"
+            # ValueError: a column name is not UTF-8.
+            except (pa.ArrowException, OSError, ValueError) as damage:
+                reason = f"the data file is damaged: {self._message_of(damage)}"
             if reason is not None:
                 yield key, reason
 
-    def _each(self, check: Check, fragments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-        """What a check finds, in the order of the files; several are looked at at a time."""
+    def _check_each(self, check: Check, fragments: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+        """Run a check on all files concurrently and yield its findings in file order."""
         if not fragments:
             return
         with ThreadPoolExecutor(min(_THREADS, len(fragments))) as pool:
-            found = pool.map(check, map(_fresh, fragments.values()))
-            for key, reason in zip(fragments, found, strict=True):
+            results = pool.map(check, map(_without_footer, fragments.values()))
+            for key, reason in zip(fragments, results, strict=True):
                 if isinstance(reason, Exception):
                     raise StoreUnavailable(
-                        f"{key} could not be looked at: {self._words(reason)}.",
+                        f"{key} could not be checked: {self._message_of(reason)}.",
                         next="Check access and try again.",
                     )
                 if reason is not None:
                     yield key, reason
 
     def _content_problem(self, fragment: Any) -> str | None:
-        """Why the rows of a file cannot be read in the table's types; the column if it is one."""
-        fragment = _fresh(fragment)
+        """Why the rows of a file cannot be read in the table's types; None if they can."""
+        fragment = _without_footer(fragment)
         stored = fragment.physical_schema
-        fine = finer(stored, self._schema)
+        nanosecond_column = finer(stored, self._schema)
         wanted = [name for name in self._schema.names if stored.get_field_index(name) >= 0]
-        doubled = [name for name in self._schema.names if stored.names.count(name) > 1]
-        if doubled:
-            return f"the file has the column {doubled[0]!r} twice"
+        duplicates = [name for name in self._schema.names if stored.names.count(name) > 1]
+        if duplicates:
+            return f"the file has the column {duplicates[0]!r} more than once"
         if self._fails(fragment, wanted) is None:
             return None
         for name in wanted:
             error = self._fails(fragment, [name])
             if error is None:
                 continue
-            if name == fine and "lose data" in str(error):
-                why = "has times between two microseconds, which the table's type does not have"
-                return f"the column {name!r} {why}"
-            kind, table = stored.field(name).type, self._schema.field(name).type
-            if kind == table:
-                return f"the column {name!r} cannot be read: {self._words(error)}"
+            if name == nanosecond_column and "lose data" in str(error):
+                problem = "has nanosecond values that the table's type cannot represent"
+                return f"the column {name!r} {problem}"
+            stored_type, table_type = stored.field(name).type, self._schema.field(name).type
+            if stored_type == table_type:
+                return f"the column {name!r} cannot be read: {self._message_of(error)}"
             return (
-                f"the column {name!r} is {kind} and cannot be read as {table}: {self._words(error)}"
+                f"the column {name!r} is {stored_type} and cannot be read as {table_type}:"
+                f" {self._message_of(error)}"
             )
         return "the file cannot be read"
 
     def _fails(self, fragment: Any, names: list[str]) -> Exception | None:
-        """What reading some columns of a file raises. Rows are dropped as they come."""
+        """The exception that reading some columns of a file raises; None if it succeeds."""
         import pyarrow.dataset as ds
 
-        whole = ds.FileSystemDataset(
+        dataset = ds.FileSystemDataset(
             [fragment], self._schema, fragment.format, filesystem=fragment.filesystem
         )
         try:
-            for _ in whole.scanner(columns=names, use_threads=False).to_batches():
+            for _ in dataset.scanner(columns=names, use_threads=False).to_batches():
                 pass
-        except Exception as error:  # noqa: BLE001 -- whatever a damaged file or a store leads to
+        except Exception as error:  # noqa: BLE001 -- depends on the damage and the store
             return error
         return None
 
-    def _words(self, error: Exception) -> str:
-        """The first line of an engine's message, without the store's secrets."""
+    def _message_of(self, error: Exception) -> str:
+        """The first line of an engine's message, without credentials."""
         reason = str(error).split("\n", 1)[0].strip().rstrip(".")[:_REASON_MAX]
-        return self._masked(reason) or type(error).__name__
+        return self._mask_secrets(reason) or type(error).__name__
 
-    def _masked(self, words: str) -> str:
+    def _mask_secrets(self, text: str) -> str:
+        """Replace the credentials in the storage options by asterisks."""
         for secret in secrets_in(self._options):
-            words = words.replace(secret, "***") if len(secret) > 3 else words
-        return words
+            text = text.replace(secret, "***") if len(secret) > 3 else text
+        return text
 
 
-def _fresh(fragment: Any) -> Any:
-    """The same file without a footer that was read before."""
+def _without_footer(fragment: Any) -> Any:
+    """The same file without its cached footer, which must be read again."""
     return fragment.format.make_fragment(fragment.path, fragment.filesystem)
 
 
 def _footer_problem(fragment: Any) -> str | Exception | None:
-    """What is wrong with a file as far as its footer tells; an exception if the store failed."""
+    """What is wrong with a file according to the store and its footer; None if nothing.
+
+    Returns the exception if the store failed, since that says nothing about the file.
+    """
     from pyarrow import fs
 
     try:
         info = fragment.filesystem.get_file_info(fragment.path)
-    except Exception as error:  # noqa: BLE001 -- whatever a store raises
+    except Exception as error:  # noqa: BLE001 -- depends on the store
         return error
     if info.type == fs.FileType.NotFound:
         return "the data file is missing"
@@ -244,10 +255,10 @@ def _footer_problem(fragment: Any) -> str | Exception | None:
     try:
         fragment.physical_schema  # noqa: B018 -- read on access
     except (pa.ArrowException, OSError) as error:
-        if isinstance(error, _OF_STORES):
+        if isinstance(error, _STORE_ERRORS):
             return error
-        words = str(error).split("\n", 1)[0].rpartition("': ")[2].strip().rstrip(".")
-        return f"the data file is damaged: {words[:_REASON_MAX]}"
-    except Exception as error:  # noqa: BLE001 -- whatever a store raises
+        message = str(error).split("\n", 1)[0].rpartition("': ")[2].strip().rstrip(".")
+        return f"the data file is damaged: {message[:_REASON_MAX]}"
+    except Exception as error:  # noqa: BLE001 -- depends on the store
         return error
     return None

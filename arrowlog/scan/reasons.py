@@ -1,4 +1,4 @@
-"""For each file, why a test could not drop it. Pure; asked only by explanations."""
+"""Classify for each file why a test could not skip it. Pure; used by explanations only."""
 
 from __future__ import annotations
 
@@ -47,58 +47,68 @@ DROPPED, IN_RANGE, NO_STATISTICS, TRUNCATED, INCOMPARABLE, UNPRUNABLE, NAN, VALU
 
 
 def code(number: int) -> pa.Scalar:
-    """A reason as it is kept in columns."""
+    """A reason code as a scalar."""
     return scalar(number, pa.int8())
 
 
 def where(mask: pa.Array, number: int, otherwise: pa.Array | int) -> pa.Array:
-    """One reason where the mask is true, another elsewhere."""
-    rest = code(otherwise) if isinstance(otherwise, int) else otherwise
-    return pc.if_else(mask, code(number), rest)
+    """One reason code where the mask is true, another (or an array of codes) elsewhere."""
+    other = code(otherwise) if isinstance(otherwise, int) else otherwise
+    return pc.if_else(mask, code(number), other)
 
 
-def reasons(test: Test, columns: Columns, mask: pa.Array | None, sane: frozenset[str]) -> pa.Array:
-    """A code for each file: dropped, or why not. `mask` is what the test dropped."""
-    found = _why(test, columns, sane)
-    return found if mask is None else where(pc.fill_null(mask, FALSE), DROPPED, found)
+def reasons(
+    test: Test, columns: Columns, mask: pa.Array | None, nan_free: frozenset[str]
+) -> pa.Array:
+    """One reason code per file: `DROPPED`, or why the test kept the file.
+
+    `mask` is the skip mask of the test, `nan_free` as in `dropped`.
+    """
+    kept_because = _reason_kept(test, columns, nan_free)
+    return kept_because if mask is None else where(pc.fill_null(mask, FALSE), DROPPED, kept_because)
 
 
-def _all(number: int, columns: Columns) -> pa.Array:
+def _repeat_code(number: int, columns: Columns) -> pa.Array:
     return pa.repeat(code(number), columns.num_rows)
 
 
-def _why(test: Test, columns: Columns, sane: frozenset[str]) -> pa.Array:
+def _reason_kept(test: Test, columns: Columns, nan_free: frozenset[str]) -> pa.Array:
+    """Reason codes for keeping a file, computed for every file."""
     if isinstance(test, Constant):
-        return _all(IN_RANGE, columns)
+        return _repeat_code(IN_RANGE, columns)
     if isinstance(test, Unknown):
-        return _all(INCOMPARABLE if test.why == NOT_COMPARABLE else UNPRUNABLE, columns)
+        return _repeat_code(INCOMPARABLE if test.why == NOT_COMPARABLE else UNPRUNABLE, columns)
     if isinstance(test, (Every, Some)):
-        return _parts(test, columns, sane)
+        return _combine_parts(test, columns, nan_free)
     names = columns_of(test.node) if isinstance(test, Exactly) else {test.name}
     if names <= set(columns.partition_columns):
-        found = _all(VALUE, columns)
+        codes = _repeat_code(VALUE, columns)
         for name in names:
-            found = where(columns.unreadable(name), UNREADABLE, found)
-        return found
+            codes = where(columns.unreadable(name), UNREADABLE, codes)
+        return codes
     assert not isinstance(test, Exactly)
-    return _bounds(test, columns, sane)
+    return _reason_bounds(test, columns, nan_free)
 
 
-def _parts(test: Every | Some, columns: Columns, sane: frozenset[str]) -> pa.Array:
-    """The reason of the first part that could not drop the file; a definite one comes last."""
+def _combine_parts(test: Every | Some, columns: Columns, nan_free: frozenset[str]) -> pa.Array:
+    """The reason of the first part that could not skip the file.
+
+    A part that lacked information takes precedence over one whose value is in range.
+    """
     if isinstance(test, Every):
-        sane |= without_nan(test, columns.schema)
-    found = _all(IN_RANGE, columns)
+        nan_free |= without_nan(test, columns.schema)
+    codes = _repeat_code(IN_RANGE, columns)
     for part in reversed(test.parts):
-        why = reasons(part, columns, dropped(part, columns, sane), sane)
-        settled = pc.or_(pc.equal(why, code(DROPPED)), pc.equal(why, code(IN_RANGE)))
-        found = pc.if_else(settled, found, why)
-    return found
+        part_codes = reasons(part, columns, dropped(part, columns, nan_free), nan_free)
+        informed = pc.or_(pc.equal(part_codes, code(DROPPED)), pc.equal(part_codes, code(IN_RANGE)))
+        codes = pc.if_else(informed, codes, part_codes)
+    return codes
 
 
-def _bounds(
-    test: Compare | OneOf | Begins | Null, columns: Columns, sane: frozenset[str]
+def _reason_bounds(
+    test: Compare | OneOf | Begins | Null, columns: Columns, nan_free: frozenset[str]
 ) -> pa.Array:
+    """Why the statistics of a data column could not skip a file."""
     name = test.name
     if isinstance(test, Null):
         unknown = pc.is_null(columns.null_count(name))
@@ -107,14 +117,15 @@ def _bounds(
     kind = columns.schema.field(name).type
     op = test.op if isinstance(test, Compare) else "="
     op = "<>" if isinstance(test, OneOf) and test.negated else op
-    rising, falling = op in (">", ">="), op in ("<", "<=")
-    missing = pc.is_null(high) if rising else pc.is_null(low)
-    if not (rising or falling):
+    needs_high, needs_low = op in (">", ">="), op in ("<", "<=")
+    missing = pc.is_null(high) if needs_high else pc.is_null(low)
+    if not (needs_high or needs_low):
         missing = pc.or_(missing, pc.is_null(high))
-    found = where(missing, NO_STATISTICS, IN_RANGE)
-    if has_nan(kind) and name not in sane and (rising or op == "<>"):
+    codes = where(missing, NO_STATISTICS, IN_RANGE)
+    # A maximum does not cover NaN, so it cannot exclude rows for these operators.
+    if has_nan(kind) and name not in nan_free and (needs_high or op == "<>"):
         return where(missing, NO_STATISTICS, NAN)
     value = test.prefix if isinstance(test, Begins) else getattr(test, "down", None)
-    if pa.types.is_string(kind) and not falling and isinstance(value, str):
-        return where(begins_with(value, high), TRUNCATED, found)
-    return found
+    if pa.types.is_string(kind) and not needs_low and isinstance(value, str):
+        return where(begins_with(value, high), TRUNCATED, codes)
+    return codes

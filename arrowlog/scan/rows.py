@@ -1,8 +1,8 @@
-"""The rows of planned files: Parquet read by Arrow, partition columns from the log.
+"""Read the rows of planned files: Parquet through Arrow, partition values from the log.
 
-Columns a file does not have are NULL, partition columns are what the log says whatever the path or
-the file does, and the predicate is applied. What Arrow can say of it goes into the reader; the
-rest is evaluated by DuckDB on what the reader gives.
+A column that a file lacks is NULL. Partition columns have the value in the log, whatever the path
+or the file contains. Arrow applies the conjuncts of the predicate that it can, so that it skips row
+groups; DuckDB evaluates the rest on the batches that Arrow returns.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 
     from arrowlog.scan.tree import Node
 
-_BATCH_ROWS = 1 << 17
-_LOCAL = ("file://", "local://")
-_S3 = ("s3://", "s3a://", "s3n://")
+_BATCH_ROWS = 1 << 17  # rows per batch read, and per evaluation of a predicate
+_LOCAL_SCHEMES = ("file://", "local://")
+_S3_SCHEMES = ("s3://", "s3a://", "s3n://")
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Files to read and what to take from them.
+    """Files to read, and the columns and predicate to apply.
 
-    `files` has the columns `key`, the file relative to the table, `partition.<column>` and
-    `unreadable`, true where a partition value cannot be told. Options for the store are kept out of
-    sight, and are not pickled.
+    `files` has the columns `key` (path relative to the table root), `partition.<column>`, and
+    `unreadable` (true if a partition value cannot be parsed). Storage options are neither shown nor
+    pickled.
     """
 
     root: str
@@ -55,47 +55,51 @@ class Rows:
     options: Mapping[str, Any] = field(repr=False, default_factory=dict)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled small: only its own files, and nothing secret."""
+        """Pickle only the selected files, compressed, and no storage options."""
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(
             sink, self.files.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")
         ) as out:
             out.write_table(self.files.combine_chunks())
-        given = (self.root, self.schema, self.partition_columns, self.predicate)
-        return _unpickled, (*given, sink.getvalue().to_pybytes(), self.version)
+        fields = (self.root, self.schema, self.partition_columns, self.predicate)
+        return _unpickle, (*fields, sink.getvalue().to_pybytes(), self.version)
 
     def dataset(self) -> ds.Dataset:
-        """An Arrow dataset of the rows; in memory, if Arrow cannot find them by itself.
+        """The rows as an Arrow dataset; in memory if Arrow alone cannot produce them.
 
-        `DataFileError` if the footer of a file cannot be read: all footers are read here.
+        Reads the footers of all files. Raises DataFileError if one cannot be read.
         """
         import pyarrow.dataset as ds
 
         from arrowlog.scan.dataset import RowDataset
 
-        found = self._found()
-        if self._arrow_can(found):
-            return RowDataset.of(found.dataset, lambda: self._explained(found.fragments))
-        return ds.dataset(pa.Table.from_batches(self._batches(found), self.schema))
+        source = self._open_source()
+        if self._is_arrow_sufficient(source):
+            return RowDataset.of(source.dataset, lambda: self._translate_errors(source.fragments))
+        return ds.dataset(pa.Table.from_batches(self._batches(source), self.schema))
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """The rows a batch at a time, never all of them in memory."""
-        yield from self._batches(self._found())
+        """Iterate over the rows in record batches, without holding all of them."""
+        yield from self._batches(self._open_source())
 
     def check(self) -> None:
-        """Refuse now what reading would refuse later, for those who read elsewhere."""
+        """Raise now what reading would raise later, for engines that read elsewhere."""
         self.check_files()
         matching(self.predicate, self.schema.empty_table())
 
     def check_files(self) -> None:
-        """Refuse files that nobody could read with the table."""
+        """Check that the files can be read with the table.
+
+        Raises LogCorrupt for an unreadable partition value, InvalidRequest for a file whose key is
+        a URI.
+        """
         self._check_readable()
         outside = self.files.filter(pc.match_substring(self.files["key"], "://"))
         if outside.num_rows:
-            _elsewhere(outside["key"][0].as_py())
+            _is_absolute(outside["key"][0].as_py())
 
     def to_polars(self) -> pl.LazyFrame:
-        """A lazy frame: nothing is read before it is collected, and then only what it needs."""
+        """A polars LazyFrame that reads on collect, and only the columns and rows it needs."""
         require_polars("Reading rows with polars")
         import polars as pl
         from polars.io.plugins import register_io_source
@@ -111,104 +115,108 @@ class Rows:
         ) -> Iterator[pl.DataFrame]:
             del batch_size
             names = list(self.schema.names) if with_columns is None else list(with_columns)
-            left = n_rows
-            for batch in self._batches(self._found(), names):
-                found = pl.DataFrame(pl.from_arrow(batch))
-                found = found if left is None else found.head(left)
-                left = None if left is None else left - found.height
-                yield found if predicate is None else found.filter(predicate)
-                if left == 0:
+            remaining = n_rows
+            for batch in self._batches(self._open_source(), names):
+                rows = pl.DataFrame(pl.from_arrow(batch))
+                rows = rows if remaining is None else rows.head(remaining)
+                remaining = None if remaining is None else remaining - rows.height
+                yield rows if predicate is None else rows.filter(predicate)
+                if remaining == 0:
                     return
 
         return register_io_source(source, schema=frame.schema)
 
     def _check_polars(self) -> None:
-        """Refuse a type that polars would end the whole process's query for."""
+        """Raise InvalidRequest for a column type on which polars fails the whole query."""
         for item in self.schema:
             if pa.types.is_interval(item.type):
                 raise InvalidRequest(
-                    f"Column {item.name!r} has type {item.type}, which polars does not have.",
+                    f"Column {item.name!r} has type {item.type}, which polars does not support.",
                     next="Use `to_arrow_dataset()` or `to_duckdb(con)`.",
                 )
 
     def to_duckdb(self, connection: Any) -> Any:
-        """A relation on the user's own connection, read when it is asked for something.
+        """A relation on the caller's connection, read when the relation is executed.
 
-        `DataFileError` if the footer of a file cannot be read. What fails later is raised by DuckDB
-        as its own exception, whose text has the words of ours.
+        Raises DataFileError if the footer of a file cannot be read. A later failure is raised by
+        DuckDB as its own exception, whose text contains our error message.
         """
         from arrowlog.scan.dataset import DuckRows
 
-        found = self._found()
-        if self._arrow_can(found):
-            rows = DuckRows.of(found.dataset, lambda: self._explained(found.fragments))
+        source = self._open_source()
+        if self._is_arrow_sufficient(source):
+            rows = DuckRows.of(source.dataset, lambda: self._translate_errors(source.fragments))
             return connection.from_arrow(rows)
-        matching(self.predicate, self.schema.empty_table())  # refuse now what cannot be evaluated
+        matching(self.predicate, self.schema.empty_table())  # raises if it cannot be evaluated
         return connection.from_arrow(_Stream(self))
 
-    def _arrow_can(self, found: _Found) -> bool:
-        """Whether a dataset of Arrow has the rows: all of the predicate, and every column."""
-        names = Spellings(self.schema, self.partition_columns)
-        with self._explained(found.fragments):
-            odd = names.any(list(found.fragments.values()))
-            self._failures().check_types(found.fragments)
-        return found.rest is None and not odd
+    def _is_arrow_sufficient(self, source: _Source) -> bool:
+        """Whether Arrow can apply the whole predicate and finds every column by its exact name."""
+        spellings = Spellings(self.schema, self.partition_columns)
+        with self._translate_errors(source.fragments):
+            misspelled = spellings.any(list(source.fragments.values()))
+            self._read_failures().check_types(source.fragments)
+        return source.rest is None and not misspelled
 
-    def _failures(self) -> ReadFailures:
+    def _read_failures(self) -> ReadFailures:
         return ReadFailures(
             self.root, self.options, self.version, self.schema, self.partition_columns
         )
 
     @contextmanager
-    def _explained(self, fragments: Mapping[str, ds.Fragment]) -> Iterator[None]:
-        """Raise errors of ours for whatever reading some files leads to."""
+    def _translate_errors(self, fragments: Mapping[str, ds.Fragment]) -> Iterator[None]:
+        """Raise errors of arrowlog in place of those that reading the given files raises."""
         try:
             yield
         except ArrowlogError:
             raise
         except Exception as error:
-            found = self._failures().explained(error, fragments)
-            if found is error:
+            translated = self._read_failures().explained(error, fragments)
+            if translated is error:
                 raise
-            raise found from None  # an engine's words may hold what no message may show
+            raise translated from None  # an engine's message may contain credentials
 
-    def _found(self) -> _Found:
-        """The files with what Arrow can filter, and what is left of the predicate."""
+    def _open_source(self) -> _Source:
+        """The files as an Arrow dataset with pushed-down filters, and the remaining predicate."""
         import pyarrow.dataset as ds
 
-        # Old files have times of a kind that Arrow would take for nanoseconds, from 1677 to 2262.
-        form = ds.ParquetFileFormat(
+        # Old files have INT96 timestamps. Arrow reads these as nanoseconds by default, which cover
+        # only the years 1677 to 2262.
+        format_ = ds.ParquetFileFormat(
             read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit="us")
         )
-        system, base = filesystem(self.root, self.options)
-        fragments = self._fragments(form, system, base)
-        whole: ds.Dataset = ds.FileSystemDataset(
-            list(fragments.values()), self.schema, form, filesystem=system
+        filesystem_, base = filesystem(self.root, self.options)
+        fragments = self._fragments(format_, filesystem_, base)
+        dataset: ds.Dataset = ds.FileSystemDataset(
+            list(fragments.values()), self.schema, format_, filesystem=filesystem_
         )
         if self.predicate.tree == TRUE:
-            return _Found(whole, None, fragments)
-        said, rest = pushed_down(self.predicate.tree, self.schema)
-        for filter_ in said:
-            whole = whole.filter(filter_)
-        return _Found(whole, _predicate(rest) if rest else None, fragments)
+            return _Source(dataset, None, fragments)
+        filters, remaining = pushed_down(self.predicate.tree, self.schema)
+        for filter_ in filters:
+            dataset = dataset.filter(filter_)
+        return _Source(dataset, _conjunction(remaining) if remaining else None, fragments)
 
-    def _fragments(self, form: ds.FileFormat, system: Any, base: str) -> dict[str, ds.Fragment]:
+    def _fragments(
+        self, format_: ds.FileFormat, filesystem_: Any, base: str
+    ) -> dict[str, ds.Fragment]:
+        """The files by key, each with its partition values as a guarantee."""
         self._check_readable()
         codes, combinations = self._combinations()
-        promises = [self._promise(values) for values in combinations]
+        guarantees = [self._guarantee(values) for values in combinations]
         return {
-            key: form.make_fragment(
-                key if _elsewhere(key) else f"{base}/{key}",
-                system,
-                partition_expression=promises[code],
+            key: format_.make_fragment(
+                key if _is_absolute(key) else f"{base}/{key}",
+                filesystem_,
+                partition_expression=guarantees[code],
             )
             for key, code in zip(self.files["key"].to_pylist(), codes, strict=True)
         }
 
     def _combinations(self) -> tuple[list[int], list[list[pa.Scalar]]]:
-        """Which combination of partition values each file has, and what they are.
+        """The number of each file's combination of partition values, and the distinct combinations.
 
-        Told apart by their bits: 0.0 and -0.0 are equal, and yet two values.
+        Values are distinguished by their bits: 0.0 and -0.0 are equal but remain two values.
         """
         count = self.files.num_rows
         columns = [
@@ -216,81 +224,85 @@ class Rows:
         ]
         codes = same(0, pa.int64(), count)
         for column in columns:
-            each = column.dictionary_encode(null_encoding="encode")
-            wide = pc.multiply(codes, number(len(each.dictionary) + 1))
-            codes = pc.add(wide, pc.cast(each.indices, pa.int64())).dictionary_encode().indices
-            codes = pc.cast(codes, pa.int64())
+            encoded = column.dictionary_encode(null_encoding="encode")
+            shifted = pc.multiply(codes, number(len(encoded.dictionary) + 1))
+            combined = pc.add(shifted, pc.cast(encoded.indices, pa.int64())).dictionary_encode()
+            codes = pc.cast(combined.indices, pa.int64())
         numbered = pa.table({"code": codes, "row": pa.array(range(count), pa.int64())})
         first = numbered.group_by("code").aggregate([("row", "min")]).sort_by("code")["row_min"]
         rows = [[column[row] for column in columns] for row in first.to_pylist()]
         return codes.to_pylist(), rows
 
-    def _promise(self, values: Sequence[pa.Scalar]) -> pc.Expression:
-        """What the log says of a file, as Arrow takes it."""
-        promise = pc.scalar(True)
+    def _guarantee(self, values: Sequence[pa.Scalar]) -> pc.Expression:
+        """The partition values of a file as an Arrow partition expression."""
+        expression = pc.scalar(True)
         for name, value in zip(self.partition_columns, values, strict=True):
             column = pc.field(name)
-            promise &= column == value if value.is_valid else column.is_null()
-        return promise
+            expression &= column == value if value.is_valid else column.is_null()
+        return expression
 
     def _check_readable(self) -> None:
         bad = self.files.filter(self.files["unreadable"])
         if bad.num_rows:
             raise LogCorrupt(
-                f"a partition value of {bad['key'][0].as_py()} is not of its column's type, so"
-                " nobody can say which rows it has.",
-                next="Plan without that file, or repair its add in the log.",
+                f"a partition value of {bad['key'][0].as_py()} cannot be parsed as its column's"
+                " type, so the rows of the file are undefined.",
+                next="Choose a predicate that excludes the file, or repair its add action.",
             )
 
-    def _batches(self, found: _Found, names: list[str] | None = None) -> Iterator[pa.RecordBatch]:
+    def _batches(self, source: _Source, names: list[str] | None = None) -> Iterator[pa.RecordBatch]:
         wanted = list(self.schema.names) if names is None else names
-        # Not around `yield`: what the caller does with a batch is no failed read.
-        batches = self._read(found, wanted)
+        # Not around `yield`: an error in the caller's code is not a failed read.
+        batches = self._read(source, wanted)
         while True:
-            with self._explained(found.fragments):
+            with self._translate_errors(source.fragments):
                 batch = next(batches, None)
             if batch is None:
                 return
             yield batch
 
-    def _read(self, found: _Found, wanted: list[str]) -> Iterator[pa.RecordBatch]:
-        rest = found.rest
+    def _read(self, source: _Source, wanted: list[str]) -> Iterator[pa.RecordBatch]:
+        rest = source.rest
         needed = wanted if rest is None else [*wanted, *sorted(rest.columns - set(wanted))]
         spellings = Spellings(self.schema, self.partition_columns)
-        scanner = found.dataset.scanner(columns=needed, batch_size=_BATCH_ROWS)
+        scanner = source.dataset.scanner(columns=needed, batch_size=_BATCH_ROWS)
         batches = (
             tagged.record_batch
             for tagged in scanner.scan_batches()
-            if not spellings.of(tagged.fragment)  # else Arrow has not found its columns
+            if not spellings.of(tagged.fragment)  # else Arrow reads its columns as NULL
         )
         if rest is None:
             yield from (batch.select(wanted) for batch in batches)
         else:
-            for table in _gathered(batches):
+            for table in _coalesce_batches(batches):
                 yield from table.filter(matching(rest, table)).select(wanted).to_batches()
-        for fragment in found.fragments.values():
+        # Files with differently spelled columns, read again with the names mapped.
+        for fragment in source.fragments.values():
             if spellings.of(fragment):
                 for table in spellings.tables(fragment):
-                    right = table.filter(matching(self.predicate, table))
-                    yield from right.select(wanted).to_batches()
+                    matched = table.filter(matching(self.predicate, table))
+                    yield from matched.select(wanted).to_batches()
 
 
-def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Batches put together: to plan a long condition costs more than to read a small batch."""
-    held: list[pa.RecordBatch] = []
+def _coalesce_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Concatenate small batches to at least `_BATCH_ROWS` rows.
+
+    Planning a long condition costs DuckDB more than evaluating it on a small batch.
+    """
+    pending: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
-        held.append(batch)
+        pending.append(batch)
         rows += batch.num_rows
         if rows >= _BATCH_ROWS:
-            yield pa.Table.from_batches(held)
-            held, rows = [], 0
-    if held:
-        yield pa.Table.from_batches(held)
+            yield pa.Table.from_batches(pending)
+            pending, rows = [], 0
+    if pending:
+        yield pa.Table.from_batches(pending)
 
 
-class _Found(NamedTuple):
-    """Files as Arrow reads them, what is left of the predicate, and the files by key."""
+class _Source(NamedTuple):
+    """An opened dataset with pushed-down filters, the remaining predicate, and the files by key."""
 
     dataset: ds.Dataset
     rest: Predicate | None
@@ -298,18 +310,18 @@ class _Found(NamedTuple):
 
 
 class _Stream:
-    """Rows as engines take them that ask anew each time, and never for all of them at once."""
+    """Rows as a re-readable Arrow stream: every export starts again, one batch at a time."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """A stream of the rows from the first one on."""
+        """Export a stream of the rows, from the first row on."""
         reader = pa.RecordBatchReader.from_batches(self._rows.schema, self._rows.batches())
         return reader.__arrow_c_stream__(requested_schema)
 
 
-def _unpickled(
+def _unpickle(
     root: str,
     schema: pa.Schema,
     partition_columns: tuple[str, ...],
@@ -321,34 +333,36 @@ def _unpickled(
         return Rows(root, schema, partition_columns, predicate, reader.read_all(), version)
 
 
-def _predicate(parts: Sequence[Node]) -> Predicate:
+def _conjunction(parts: Sequence[Node]) -> Predicate:
+    """The predicate of conjuncts that were already parsed."""
     tree = parts[0] if len(parts) == 1 else Call("and", tuple(parts))
     return Predicate(tree, columns_of(tree), understood=known(tree))
 
 
 def filesystem(root: str, options: Mapping[str, Any]) -> tuple[Any, str]:
-    """An Arrow file system for a table's address, and the path of the table in it."""
+    """The Arrow file system of a table URI, and the table's path in it."""
     from pyarrow import fs
 
-    for scheme in _LOCAL:
+    for scheme in _LOCAL_SCHEMES:
         root = root.removeprefix(scheme)
     if "://" not in root:
         return fs.LocalFileSystem(), root
     import fsspec
 
-    given = dict(options)
-    if root.startswith(_S3):
+    storage_options = dict(options)
+    if root.startswith(_S3_SCHEMES):
         from arrowlog.log.store.s3 import for_s3fs, read_options
 
-        given = for_s3fs(read_options(options))
-    system, path = fsspec.core.url_to_fs(root, **given)
-    return fs.PyFileSystem(fs.FSSpecHandler(system)), str(path).rstrip("/")
+        storage_options = for_s3fs(read_options(options))
+    fsspec_filesystem, path = fsspec.core.url_to_fs(root, **storage_options)
+    return fs.PyFileSystem(fs.FSSpecHandler(fsspec_filesystem)), str(path).rstrip("/")
 
 
-def _elsewhere(key: str) -> bool:
+def _is_absolute(key: str) -> bool:
+    """Whether a key is an absolute path. Raises InvalidRequest if it is a URI."""
     if "://" in key:
         raise InvalidRequest(
-            f"{key} lies outside the table, and cannot be read with it.",
-            next="Take `plan.paths` and read that file by itself.",
+            f"{key} lies outside the table and cannot be read with it.",
+            next="Read that file separately, using `plan.paths`.",
         )
     return key.startswith("/")

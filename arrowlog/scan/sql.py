@@ -1,7 +1,8 @@
-"""SQL text to a tree: one expression over the columns of a table, no statement, no subquery.
+"""Parse SQL text to the predicate AST: one expression, no statement and no subquery.
 
-The common ground of DuckDB and Spark, read by precedence: OR, AND, NOT, IS, comparison, range
-(IN, BETWEEN, LIKE), `||`, sum, product, sign, cast and field. Errors say at which character.
+A recursive descent parser for the common ground of DuckDB and Spark. Precedence, lowest first: OR,
+AND, NOT, IS, comparison, range (IN, BETWEEN, LIKE), `||`, sum, product, sign, cast and field.
+Errors give the character position.
 """
 
 from __future__ import annotations
@@ -19,44 +20,60 @@ if TYPE_CHECKING:
     from arrowlog.scan.tokens import Token
     from arrowlog.scan.tree import Node
 
-_COMPARE = {"=": "=", "==": "=", "<>": "<>", "!=": "<>", "<": "<", "<=": "<=", ">": ">"}
-_COMPARE |= {">=": ">=", "<=>": "<=>"}
-_TYPED = ("DATE", "TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "X")
-_WORDS = "microsecond millisecond second minute hour day week month quarter year"
-_UNITS = frozenset(_WORDS.split())
-_WORDS = """
+_COMPARISONS = {"=": "=", "==": "=", "<>": "<>", "!=": "<>", "<": "<", "<=": "<=", ">": ">"}
+_COMPARISONS |= {">=": ">=", "<=>": "<=>"}
+# Type names that may precede a text: DATE '2024-01-01', X'00ff'.
+_LITERAL_PREFIXES = ("DATE", "TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "X")
+_UNIT_NAMES = "microsecond millisecond second minute hour day week month quarter year"
+_UNITS = frozenset(_UNIT_NAMES.split())
+_RESERVED_NAMES = """
 and or not is in between like ilike rlike regexp null true false case when then else end as
 select from where union exists distinct escape having group order limit with over any all
 similar collate
 """
-_RESERVED = frozenset(_WORDS.split())
-_FUNCTIONS_TOO = frozenset({"like", "ilike", "rlike", "regexp", "exists"})
-_WORDS = """
+_RESERVED = frozenset(_RESERVED_NAMES.split())
+# Reserved words that can also be function names.
+_CALLABLE_KEYWORDS = frozenset({"like", "ilike", "rlike", "regexp", "exists"})
+# Aggregate and window functions, which are refused.
+_AGGREGATE_NAMES = """
 any_value approx_count_distinct array_agg avg bool_and bool_or collect_list collect_set corr count
 count_if every first first_value group_concat kurtosis last last_value list listagg max max_by mean
 median min min_by mode product quantile skewness some stddev stddev_pop stddev_samp string_agg sum
 var_pop var_samp variance cume_dist dense_rank lag lead nth_value ntile percent_rank rank row_number
 """
-_AGGREGATES = frozenset(_WORDS.split())
-_CASTS = ("BIGINT", "BOOLEAN", "DOUBLE", "FLOAT", "INT", "SMALLINT", "STRING", "TIMESTAMP")
-_RANGES = ("in", "between", "like", "ilike", "rlike", "regexp", "glob", "similar", "~", "!~", "^@")
-_CLOCK = {"current_date": "date", "current_timestamp": "timestamptz", "localtimestamp": "timestamp"}
+_AGGREGATES = frozenset(_AGGREGATE_NAMES.split())
+# Type names that can be called as a function: INT(x).
+_CAST_FUNCTIONS = ("BIGINT", "BOOLEAN", "DOUBLE", "FLOAT", "INT", "SMALLINT", "STRING", "TIMESTAMP")
+_RANGE_OPS = (
+    *("in", "between", "like", "ilike", "rlike", "regexp", "glob", "similar"),
+    *("~", "!~", "^@"),
+)
+_CLOCK_WORDS = {
+    "current_date": "date",
+    "current_timestamp": "timestamptz",
+    "localtimestamp": "timestamp",
+}
 _CLOCK_CALLS = {"now": "timestamptz", "today": "date", "curdate": "date", "getdate": "timestamptz"}
-# Operators of the tree whose names can be called like functions.
-_ARGUMENTS = {"like": (2, 3), "ilike": (2, 3), "glob": (2, 2), "element": (2, 2)}
-_ARGUMENTS |= {"negative": (1, 1), "interval": (1, 1)}
+# AST operators that can be written as function calls: least and greatest number of arguments.
+_ARITY = {"like": (2, 3), "ilike": (2, 3), "glob": (2, 2), "element": (2, 2)}
+_ARITY |= {"negative": (1, 1), "interval": (1, 1)}
 _DAY_MICROS = 86_400_000_000
+# Nested parentheses, lists and arguments; each takes about a dozen frames of Python's stack.
 _DEPTH_MAX = 60
-_DIGITS_MAX = 1000
+_NUMBER_LENGTH_MAX = 1000  # characters
 
 
 def read_sql(text: str, schema: pa.Schema, now_micros: int) -> Node:
-    """The tree of a condition. `now_micros` is what `current_timestamp` stands for."""
-    return _Parser(text, schema, now_micros).whole()
+    """Parse a SQL condition over the columns of `schema`.
+
+    `now_micros` is the value of `current_timestamp`, in microseconds since 1970. Raises
+    InvalidRequest with the character position of the error.
+    """
+    return _Parser(text, schema, now_micros).parse()
 
 
 class _Parser:
-    """One pass over the tokens of one text."""
+    """Recursive descent parser over the tokens of one text."""
 
     def __init__(self, text: str, schema: pa.Schema, now_micros: int) -> None:
         self._schema = schema
@@ -66,7 +83,8 @@ class _Parser:
         self._at = 0
         self._depth = 0
 
-    def whole(self) -> Node:
+    def parse(self) -> Node:
+        """Parse the whole text; a trailing semicolon is allowed."""
         if self._peek.kind == "end":
             raise InvalidRequest("The predicate is empty.", next=NEXT)
         tree = self._or()
@@ -84,27 +102,28 @@ class _Parser:
         self._at += token.kind != "end"
         return token
 
-    def _take(self, *texts: str) -> str | None:
-        """The next token if it is one of these words or signs."""
-        found = self._tokens[self._at].key
-        if found not in texts:
+    def _take(self, *keys: str) -> str | None:
+        """Consume the next token and return its key if it is one of these words or symbols."""
+        key = self._tokens[self._at].key
+        if key not in keys:
             return None
         self._at += 1
-        return found
+        return key
 
     def _need(self, text: str) -> None:
+        """Consume the given word or symbol, or raise."""
         if self._take(text) is None:
             raise self._unexpected(f"{text.upper()} is missing")
 
-    def _unexpected(self, why: str = "") -> InvalidRequest:
+    def _unexpected(self, expected: str = "") -> InvalidRequest:
         token = self._peek
-        found = "the text ends" if token.kind == "end" else f"{token.text[:40]!r} stands there"
+        actual = "the end of the text" if token.kind == "end" else repr(token.text[:40])
         if token.word in ("select", "exists", "with", "over", "union"):
-            why = "subqueries, window functions and statements are no condition on a row"
-        reason = f"{why}, {found}" if why else f"{found}, which does not belong"
+            expected = "subqueries, window functions and statements are not row predicates"
+        reason = f"{expected}, found {actual}" if expected else f"unexpected {actual}"
         return wrong(token.start, reason)
 
-    # Each level takes what stands on its left if that has been read already.
+    # One method per precedence level. `left` is an operand that has been parsed already.
 
     def _or(self, left: Node | None = None) -> Node:
         self._depth += 1
@@ -123,11 +142,11 @@ class _Parser:
         return joined("and", parts)
 
     def _not(self, left: Node | None = None) -> Node:
-        turns = 0
+        negations = 0
         while left is None and self._take("not"):
-            turns += 1
+            negations += 1
         node = self._is(left)
-        return Call("not", (node,)) if turns % 2 else node
+        return Call("not", (node,)) if negations % 2 else node
 
     def _is(self, left: Node | None) -> Node:
         node = self._comparison(left)
@@ -148,32 +167,32 @@ class _Parser:
             raise self._unexpected("NULL, TRUE, FALSE or DISTINCT FROM is missing")
         if word == "distinct":
             self._need("from")
-            found: Node = Call("<=>", (node, self._comparison()))
+            test: Node = Call("<=>", (node, self._comparison()))
             negated = not negated
         else:
-            found = Call("is null" if word in ("null", "unknown") else f"is {word}", (node,))
-        return Call("not", (found,)) if negated else found
+            test = Call("is null" if word in ("null", "unknown") else f"is {word}", (node,))
+        return Call("not", (test,)) if negated else test
 
     def _comparison(self, left: Node | None = None) -> Node:
         node = self._range(left)
-        sign = self._take(*_COMPARE)
+        sign = self._take(*_COMPARISONS)
         if sign is None:
             return node
         if self._peek.word in ("any", "all", "some"):
             raise self._unexpected("a single value is missing")
-        node = Call(_COMPARE[sign], (node, self._range()))
-        if self._peek.key in _COMPARE:
-            raise self._unexpected("a chain of comparisons means nothing; put AND between them")
+        node = Call(_COMPARISONS[sign], (node, self._range()))
+        if self._peek.key in _COMPARISONS:
+            raise self._unexpected("comparisons cannot be chained; combine them with AND")
         return node
 
     def _range(self, left: Node | None = None) -> Node:
         node = self._concat(left)
         while True:
-            mark = self._at
+            start = self._at
             negated = self._take("not") is not None
-            word = self._take(*_RANGES)
+            word = self._take(*_RANGE_OPS)
             if word is None:
-                self._at = mark
+                self._at = start
                 return node
             node = self._ranged(node, word)
             if negated ^ (word == "!~"):
@@ -191,9 +210,9 @@ class _Parser:
         args = [node, self._concat()]
         if word in ("like", "ilike") and self._take("escape"):
             args.append(self._concat())
-        # SIMILAR TO is about the whole text, the others find any part of it.
-        found = {"^@": "starts_with", "similar": "regexp_full_match"}.get(word, "regexp_matches")
-        return Call(word if word in ("like", "ilike", "glob") else found, tuple(args))
+        # SIMILAR TO matches the whole text, the regex operators any part of it.
+        function = {"^@": "starts_with", "similar": "regexp_full_match"}.get(word, "regexp_matches")
+        return Call(word if word in ("like", "ilike", "glob") else function, tuple(args))
 
     def _in(self, node: Node) -> Node:
         self._need("(")
@@ -228,7 +247,8 @@ class _Parser:
         if not negative:
             return node
         if isinstance(node, Literal) and isinstance(node.value, Decimal):
-            return Literal(node.value.copy_negate(), node.kind)  # a minus sign would round
+            # Unary minus would round to the precision of the decimal context.
+            return Literal(node.value.copy_negate(), node.kind)
         if isinstance(node, Literal) and isinstance(node.value, (int, float)):
             return Literal(-node.value, node.kind)
         return Call("negative", (node,))
@@ -251,7 +271,7 @@ class _Parser:
     def _primary(self) -> Node:
         token = self._next()
         if token.kind == "number":
-            if len(token.text) > _DIGITS_MAX:
+            if len(token.text) > _NUMBER_LENGTH_MAX:
                 raise wrong(token.start, "the number is too long")
             return number_of(token.text)
         if token.kind == "text":
@@ -259,7 +279,7 @@ class _Parser:
         if token.kind == "quoted":
             return self._column(token)
         if token.kind == "word":
-            return self._worded(token)
+            return self._word(token)
         if token.text == "(" and self._peek.word not in ("select", "with"):
             return self._parentheses()
         if token.text == "[":
@@ -268,19 +288,24 @@ class _Parser:
         raise self._unexpected("a value or a column is missing")
 
     def _parentheses(self) -> Node:
-        """Parentheses that open at one place are read in a loop: programs write thousands."""
-        more = 0
+        """Parse after an opening parenthesis.
+
+        Parentheses that open at the same position are handled in a loop instead of by recursion:
+        generated SQL may contain thousands.
+        """
+        inner = 0
         while self._peek.key == "(" and self._tokens[self._at + 1].word not in ("select", "with"):
             self._at += 1
-            more += 1
+            inner += 1
         node = self._or()
         self._need(")")
-        for _ in range(more):
+        for _ in range(inner):
             node = self._or(node)
             self._need(")")
         return node
 
-    def _worded(self, token: Token) -> Node:  # noqa: C901 -- one line a case
+    def _word(self, token: Token) -> Node:  # noqa: C901 -- one branch per keyword
+        """Parse an operand that starts with a word: keyword, literal, call or column."""
         word = token.word
         following = self._peek
         if word in ("true", "false"):
@@ -289,7 +314,7 @@ class _Parser:
             return NULL
         if word == "case":
             return self._case()
-        if following.kind == "text" and (token.text.upper() in _TYPED or word == "timestamp"):
+        if following.kind == "text" and token.text.upper() in _LITERAL_PREFIXES:
             if word == "x":
                 return self._bytes(token)
             return Call("cast", (self._primary(),), TYPES[token.text.upper()])
@@ -299,10 +324,10 @@ class _Parser:
             return Call("cast", (self._primary(),), kind)
         if word == "interval" and (following.kind in ("text", "number") or following.text == "("):
             return self._interval()
-        if following.key == "(" and (word not in _RESERVED or word in _FUNCTIONS_TOO):
+        if following.key == "(" and (word not in _RESERVED or word in _CALLABLE_KEYWORDS):
             return self._call(token)
-        if word in _CLOCK and word not in self._names:
-            return self._clock(_CLOCK[word])
+        if word in _CLOCK_WORDS and word not in self._names:
+            return self._clock(_CLOCK_WORDS[word])
         if word in _RESERVED:
             self._at -= 1
             raise self._unexpected("a value or a column is missing")
@@ -351,7 +376,7 @@ class _Parser:
         return tuple(args)
 
     def _argument(self, close: str) -> Node:
-        """A bare value without the way through all levels: a list may have thousands."""
+        """Parse an argument. A bare literal skips the precedence levels: lists may be long."""
         bare = self._peek.kind in ("number", "text")
         bare = bare and self._tokens[self._at + 1].key in (",", close)
         return self._primary() if bare else self._or()
@@ -377,15 +402,15 @@ class _Parser:
         if self._peek.word == "over":
             raise self._unexpected()
         if self._peek.key == "*" or name in _AGGREGATES:
-            why = f"{name} looks at many rows; aggregates are no condition on a row"
+            why = f"{name} is an aggregate or window function, not a row predicate"
             raise wrong(token.start, why)
-        least, most = _ARGUMENTS.get(name, (0, len(args)))
+        least, most = _ARITY.get(name, (0, len(args)))
         if not least <= len(args) <= most:
             raise wrong(token.start, f"{name} does not take {len(args)} arguments")
-        if name.upper() in _CASTS and len(args) == 1:
+        if name.upper() in _CAST_FUNCTIONS and len(args) == 1:
             return Call("cast", args, TYPES[name.upper()])
-        if not args and (name in _CLOCK_CALLS or name in _CLOCK):
-            return self._clock(_CLOCK_CALLS.get(name) or _CLOCK[name])
+        if not args and (name in _CLOCK_CALLS or name in _CLOCK_WORDS):
+            return self._clock(_CLOCK_CALLS.get(name) or _CLOCK_WORDS[name])
         return Call(name, args)
 
     def _type(self) -> str:
@@ -393,7 +418,7 @@ class _Parser:
         name = token.text.upper()
         if token.kind != "word" or name not in TYPES:
             raise wrong(token.start, f"{token.text[:40]!r} is not a type")
-        found = TYPES[name]
+        duckdb_type = TYPES[name]
         if name == "DOUBLE":
             self._take("precision")
         if name == "TIMESTAMP" and (zone := self._take("with", "without")) is not None:
@@ -401,14 +426,15 @@ class _Parser:
             self._need("zone")
             return "TIMESTAMPTZ" if zone == "with" else "TIMESTAMP"
         sizes = self._sizes() if self._take("(") else []
-        if found != "DECIMAL":
-            return found
+        if duckdb_type != "DECIMAL":
+            return duckdb_type
         precision, scale = (*sizes, 0, 0)[:2] if sizes else (18, 3)
         if not (1 <= precision <= 38 and 0 <= scale <= precision):
-            raise wrong(token.start, "a decimal has 1 to 38 digits")
+            raise wrong(token.start, "DECIMAL takes a precision from 1 to 38 and a scale up to it")
         return f"DECIMAL({precision},{scale})"
 
     def _sizes(self) -> list[int]:
+        """Parse one or two numbers and the closing parenthesis of a type."""
         sizes: list[int] = []
         for _ in range(2):
             token = self._next()
@@ -421,34 +447,35 @@ class _Parser:
         return sizes
 
     def _column(self, token: Token) -> Node:
+        """Parse a column, a struct field, or a column name that contains dots."""
         parts = [unquoted(token)]
         while self._peek.text == "." and self._peek.kind == "sign":
             self._at += 1
             part = self._next()
             if part.kind not in ("word", "quoted"):
-                raise wrong(part.start, "the name of a field is missing")
+                raise wrong(part.start, "a field name is missing")
             parts.append(unquoted(part))
         root = self._resolve(parts[0])
         if root is not None:
             return Column(root, tuple(parts[1:]))
-        whole = self._resolve(".".join(parts))
-        if whole is None:
+        dotted_column = self._resolve(".".join(parts))
+        if dotted_column is None:
             known = ", ".join(self._schema.names[:12])
             raise InvalidRequest(
                 f"The predicate, at character {token.start + 1}: there is no column"
                 f" {'.'.join(parts)!r}.",
                 next=f"The columns are {known}{', …' if len(self._names) > 12 else ''}.",
             )
-        return Column(whole)
+        return Column(dotted_column)
 
     def _resolve(self, name: str) -> str | None:
-        """A column by its name, or by its name in other letters if only one is meant."""
+        """Find a column by exact name, else by its only case-insensitive match, else None."""
         if name in self._names:
             return name
-        near = [known for known in self._schema.names if known.lower() == name.lower()]
-        if len(near) > 1:
+        matches = [known for known in self._schema.names if known.lower() == name.lower()]
+        if len(matches) > 1:
             raise InvalidRequest(
-                f"The column {name!r} may be any of {', '.join(near)}.",
-                next="Write the name in the right letters, in quotation marks.",
+                f"The column {name!r} may be any of {', '.join(matches)}.",
+                next="Write the exact name in double quotes.",
             )
-        return near[0] if near else None
+        return matches[0] if matches else None

@@ -1,4 +1,4 @@
-"""SQL text in pieces: words, signs, texts, numbers, and where each of them stands. Pure."""
+"""Split SQL text into tokens with their positions. Pure."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ _TOKEN = re.compile(
     )""",
     re.VERBOSE | re.DOTALL,
 )
+# SQL type names of DuckDB and Spark, and the DuckDB type that each stands for.
 TYPES = {
     "STRING": "VARCHAR", "TEXT": "VARCHAR", "VARCHAR": "VARCHAR", "CHAR": "VARCHAR",
     "BOOLEAN": "BOOLEAN", "BOOL": "BOOLEAN", "TINYINT": "TINYINT", "BYTE": "TINYINT",
@@ -36,7 +37,7 @@ NEXT = "Write one condition, such as day = '2024-01-01' AND id BETWEEN 5 AND 9."
 
 
 class Token(NamedTuple):
-    """A piece of the text; `key` is a word in small letters or a sign, to compare with."""
+    """A token. `key` is the lower-case word or the symbol, and empty for anything else."""
 
     kind: str
     text: str
@@ -45,30 +46,30 @@ class Token(NamedTuple):
 
     @property
     def word(self) -> str:
-        """The word in small letters; empty for anything else."""
+        """The lower-case word; empty for any other kind of token."""
         return self.key if self.kind == "word" else ""
 
 
 def tokens(text: str) -> list[Token]:
-    """The pieces of a text, the end of it being the last."""
-    found: list[Token] = []
+    """Tokenize a text; the last token is `end`. Raises InvalidRequest for invalid text."""
+    result: list[Token] = []
     start = 0
     while True:
         match = _TOKEN.match(text, start)
         if match is None or match.lastgroup is None:
             start += len(text[start:]) - len(text[start:].lstrip())
-            raise wrong(start, f"{text[start : start + 1]!r} is not understood here")
+            raise wrong(start, f"{text[start : start + 1]!r} is not valid here")
         kind = match.lastgroup
-        piece = match[kind]
-        key = piece.lower() if kind == "word" else piece if kind == "sign" else ""
-        found.append(Token(kind, piece, match.start(kind), key))
+        token_text = match[kind]
+        key = token_text.lower() if kind == "word" else token_text if kind == "sign" else ""
+        result.append(Token(kind, token_text, match.start(kind), key))
         if kind == "end":
-            return found
+            return result
         start = match.end()
 
 
 def wrong(start: int, why: str) -> InvalidRequest:
-    """What to raise if something is wrong at a place."""
+    """The error for a problem at a character position, counted from 0."""
     return InvalidRequest(f"The predicate, at character {start + 1}: {why}.", next=NEXT)
 
 
@@ -81,7 +82,10 @@ def unquoted(token: Token) -> str:
 
 
 def number_of(text: str) -> Literal:
-    """Whole numbers and decimals are exact; an exponent makes a double, as in DuckDB and Spark."""
+    """Parse a number with an optional Spark type suffix.
+
+    Integers and decimals are exact; an exponent makes a double, as in DuckDB and Spark.
+    """
     lower = text.lower()
     if lower.endswith("bd"):
         return Literal(Decimal(lower[:-2]), "decimal")

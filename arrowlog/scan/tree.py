@@ -1,4 +1,4 @@
-"""A predicate as a tree: columns, literals, calls. Every form a user writes ends up as one."""
+"""The predicate AST: columns, literals and calls. Every predicate form is parsed into it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,21 @@ if TYPE_CHECKING:
     from decimal import Decimal
 
 COMPARISONS = ("=", "<>", "<", "<=", ">", ">=")
+# Operators whose result is boolean (or NULL) whatever their arguments are.
 CONDITIONS = frozenset(
     {*COMPARISONS, "<=>", "and", "or", "not", "is null", "in", "between", "is true", "is false"}
     | {"like", "ilike", "glob", "starts_with", "isnan", "~"}
 )
+# Operators whose result is never boolean.
 ARITHMETIC = frozenset({"+", "-", "*", "/", "//", "%", "||", "negative", "interval", "list"})
-_EPOCH_DAY = 719_468  # days from 0000-03-01 to 1970-01-01, for the calendar below
+# Days from 0000-03-01 to 1970-01-01. Years that start in March put the leap day last.
+_EPOCH_DAY = 719_468
 _DAY_MICROS = 86_400_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the table, or a field inside one."""
+    """A column of the table, or with `path` a field inside a struct column."""
 
     name: str
     path: tuple[str, ...] = ()
@@ -29,10 +32,11 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A value. Dates are days and timestamps microseconds since 1970, so that no zone gets in.
+    """A constant value.
 
-    Kinds: null, bool, int, decimal, float, double, text, date, timestamp, timestamptz, blob. A
-    float has 32 bits: what is compared with it is rounded.
+    Kinds: null, bool, int, decimal, float, double, text, date, timestamp, timestamptz, blob. A date
+    is days and a timestamp microseconds since 1970 (UTC), so that no local time zone is involved.
+    `float` is a 32-bit float: values compared with it are rounded to 32 bits.
     """
 
     value: bool | int | float | str | bytes | Decimal | None
@@ -41,7 +45,7 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An operator or a function. `detail` is the type of a cast, or the unit of an interval."""
+    """An operator or function call. `detail` is the type of a cast or the unit of an interval."""
 
     op: str
     args: tuple[Node, ...]
@@ -50,10 +54,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A part of a polars or pyarrow expression that has no equal here: a condition, or a value.
+    """A part of a polars or pyarrow expression that the AST cannot represent.
 
-    It is never pruned by. `source` is the expression of that part alone, which its own engine
-    evaluates; None if no engine here can.
+    It may be a condition or a value, and never skips files. `source` is the expression of that part
+    alone, to be evaluated by its own engine; None if no engine here can evaluate it.
     """
 
     text: str
@@ -68,7 +72,7 @@ NULL = Literal(None, "null")
 
 
 def walk(node: Node) -> Iterator[Node]:
-    """A node and everything below it."""
+    """Yield a node and all its descendants, parents first."""
     yield node
     if isinstance(node, Call):
         for arg in node.args:
@@ -76,44 +80,47 @@ def walk(node: Node) -> Iterator[Node]:
 
 
 def columns_of(node: Node) -> frozenset[str]:
-    """Every column a node mentions; a field inside a column counts as the column."""
-    found: set[str] = set()
+    """The columns a node references; a struct field counts as its top-level column."""
+    names: set[str] = set()
     for part in walk(node):
         if isinstance(part, Column):
-            found.add(part.name)
+            names.add(part.name)
         elif isinstance(part, Foreign):
-            found |= part.columns
-    return frozenset(found)
+            names |= part.columns
+    return frozenset(names)
 
 
 def conjuncts(node: Node) -> list[Node]:
-    """The parts that must all be true."""
+    """Split a node at its top-level ANDs."""
     if isinstance(node, Call) and node.op == "and":
         return [part for arg in node.args for part in conjuncts(arg)]
     return [node]
 
 
 def joined(op: str, parts: Iterable[Node]) -> Node:
-    """The AND or OR of parts; one inside another of its kind is the same as one alone."""
+    """The AND or OR of nodes, with nested calls of the same operator flattened."""
     flat: list[Node] = []
     for part in parts:
         flat += part.args if isinstance(part, Call) and part.op == op else (part,)
     return flat[0] if len(flat) == 1 else Call(op, tuple(flat))
 
 
-def describe(node: Node) -> str:  # noqa: C901, PLR0912 -- one line a case
-    """A node as text a person can read; not for any engine."""
+def describe(node: Node) -> str:  # noqa: C901, PLR0912 -- one branch per operator
+    """Format a node as SQL-like text for messages and `explain`.
+
+    Long lists and texts are abbreviated, so the text is not meant to be parsed again.
+    """
     if isinstance(node, Column):
-        return ".".join(_name(part) for part in (node.name, *node.path))
+        return ".".join(_quote_name(part) for part in (node.name, *node.path))
     if isinstance(node, Literal):
-        return _literal(node)
+        return _describe_literal(node)
     if isinstance(node, Foreign):
         return node.text
-    args = [_inner(arg) for arg in node.args]
+    args = [_describe_operand(arg) for arg in node.args]
     if node.op in ("and", "or"):
         return f" {node.op.upper()} ".join(args)
     if node.op == "not":
-        return _negated(node.args[0], args[0])
+        return _describe_not(node.args[0], args[0])
     if node.op == "between":
         return f"{args[0]} BETWEEN {args[1]} AND {args[2]}"
     if node.op == "in":
@@ -135,38 +142,41 @@ def describe(node: Node) -> str:  # noqa: C901, PLR0912 -- one line a case
     return f"{node.op}({', '.join(args)})"
 
 
-def _inner(node: Node) -> str:
+def _describe_operand(node: Node) -> str:
+    """Format an operand, in parentheses if it is a condition or an operator."""
     text = describe(node)
-    bare = not isinstance(node, Call) or node.op[0].isalpha()
-    bare = bare and not (isinstance(node, Call) and node.op in CONDITIONS | {"interval"})
-    return text if bare else f"({text})"
+    unambiguous = not isinstance(node, Call) or node.op[0].isalpha()
+    unambiguous = unambiguous and not (
+        isinstance(node, Call) and node.op in CONDITIONS | {"interval"}
+    )
+    return text if unambiguous else f"({text})"
 
 
-def _negated(node: Node, text: str) -> str:
+def _describe_not(node: Node, text: str) -> str:
     if isinstance(node, Call):
-        words = {"is null": (" IS NULL", " IS NOT NULL"), "in": (" IN (", " NOT IN (")}
-        words |= {"like": (" LIKE ", " NOT LIKE "), "ilike": (" ILIKE ", " NOT ILIKE ")}
-        if node.op in words:
-            return describe(node).replace(*words[node.op], 1)
+        negations = {"is null": (" IS NULL", " IS NOT NULL"), "in": (" IN (", " NOT IN (")}
+        negations |= {"like": (" LIKE ", " NOT LIKE "), "ilike": (" ILIKE ", " NOT ILIKE ")}
+        if node.op in negations:
+            return describe(node).replace(*negations[node.op], 1)
     return f"NOT {text}"
 
 
-def _name(name: str) -> str:
+def _quote_name(name: str) -> str:
     if name.isidentifier():
         return name
     return '"' + name.replace('"', '""') + '"'
 
 
-def _literal(node: Literal) -> str:
+def _describe_literal(node: Literal) -> str:
     if node.value is None:
         return "NULL"
     if node.kind == "date":
         return f"DATE '{day_text(int(node.value))}'"
     if node.kind in ("timestamp", "timestamptz"):
         days, micros = divmod(int(node.value), _DAY_MICROS)
-        seconds, part = divmod(micros, 1_000_000)
+        seconds, fraction = divmod(micros, 1_000_000)
         clock = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
-        clock += f".{part:06d}" if part else ""
+        clock += f".{fraction:06d}" if fraction else ""
         zone = "+00" if node.kind == "timestamptz" else ""
         return f"{node.kind.upper()} '{day_text(days)} {clock}{zone}'"
     if node.kind == "text":
@@ -179,27 +189,34 @@ def _literal(node: Literal) -> str:
 
 
 def day_text(days: int) -> str:
-    """A day, counted from 1970, in ISO form. Without a calendar library: years have no limit.
+    """Format days since 1970 as an ISO date. No calendar library, so that years have no limit.
 
     >>> day_text(19723), day_text(-1), day_text(-719529)
     ('2024-01-01', '1969-12-31', '-001-12-31')
     """
     era, day = divmod(days + _EPOCH_DAY, 146_097)
     year = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
-    rest = day - (365 * year + year // 4 - year // 100)
-    month = (5 * rest + 2) // 153
-    number = rest - (153 * month + 2) // 5 + 1
+    day_of_year = day - (365 * year + year // 4 - year // 100)
+    month = (5 * day_of_year + 2) // 153
+    day_of_month = day_of_year - (153 * month + 2) // 5 + 1
     month = month + 3 if month < 10 else month - 9
-    return f"{year + era * 400 + (month <= 2):04d}-{month:02d}-{number:02d}"
+    return f"{year + era * 400 + (month <= 2):04d}-{month:02d}-{day_of_month:02d}"
 
 
 def days_of(year: int, month: int, day: int) -> int:
-    """Days since 1970 of a date; the way back from `day_text`.
+    """Days since 1970 of a date; the inverse of `day_text`.
 
     >>> days_of(2024, 1, 1), days_of(1969, 12, 31)
     (19723, -1)
     """
     year -= month <= 2
-    era, rest = divmod(year, 400)
-    spring = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
-    return era * 146_097 + rest * 365 + rest // 4 - rest // 100 + spring - _EPOCH_DAY
+    era, year_of_era = divmod(year, 400)
+    day_of_year = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
+    return (
+        era * 146_097
+        + year_of_era * 365
+        + year_of_era // 4
+        - year_of_era // 100
+        + day_of_year
+        - _EPOCH_DAY
+    )

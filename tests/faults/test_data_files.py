@@ -176,7 +176,7 @@ def test_a_log_that_cannot_be_read_hides_no_missing_file(root):
     os.remove(root / path)
     for name in os.listdir(root / "_transaction_log"):
         os.truncate(root / "_transaction_log" / name, 3)
-    with pytest.raises(DataFileError, match="cannot be told") as caught:
+    with pytest.raises(DataFileError, match="version that added it is unknown") as caught:
         plan.to_polars().collect()
     assert caught.value.path == path
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from arrowlog import fork_safety
 from arrowlog.commit.write import _rows_by_key
-from arrowlog.scan.prune import _places
+from arrowlog.scan.prune import _search_sorted
 from arrowlog.state import replay
 
 KEYS = st.sampled_from(["a", "b", "c", "d", "é", ""])  # a file always has one
@@ -92,9 +92,9 @@ def test_places_of_decimals(values, among, side):
     kind = pa.decimal128(9, 1)
     sorted_ = pa.array([Decimal(value) / 10 for value in sorted(values)], kind)
     bounds = pa.array([None if b is None else Decimal(b) / 10 for b in among], kind)
-    with_polars = _places(sorted_, bounds, side).to_pylist()
+    with_polars = _search_sorted(sorted_, bounds, side).to_pylist()
     fork_safety._Stranded.now = True
     try:
-        assert _places(sorted_, bounds, side).to_pylist() == with_polars
+        assert _search_sorted(sorted_, bounds, side).to_pylist() == with_polars
     finally:
         fork_safety._Stranded.now = False
