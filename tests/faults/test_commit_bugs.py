@@ -212,7 +212,7 @@ def test_a_handle_from_before_a_clean_up_commits_where_readers_look(made, operat
 
 def test_a_pointer_to_what_is_not_there_stops_writers(made):
     testing.write_pointer(made, {"version": 9})
-    with pytest.raises(LogCorrupt, match="pointer speaks of version 9"):
+    with pytest.raises(LogCorrupt, match="pointer names version 9"):
         arrowlog.Table(made).append([file("new")])
     testing.write_pointer(made, {"version": 5})
     assert arrowlog.Table(made).append([file("new")]).version == 6

@@ -432,7 +432,7 @@ def test_a_commit_that_cannot_win_gives_up_in_time():
         store.objects[f"{LOG}/{commit_name(version)}"] = testing.lines([testing.add(f"{version}")])
 
     store.window = [rival] * 50
-    with pytest.raises(CommitConflict, match="were faster"):
+    with pytest.raises(CommitConflict, match=r"lost \d races?"):
         table.append([file("a")])
     assert len(store.objects) < 10
     store.heal()
@@ -493,7 +493,7 @@ def test_the_machines_clock():
 
 
 def test_a_handle_remembers_only_its_last_commits(table, monkeypatch):
-    monkeypatch.setattr("arrowlog.commit.committer._OWN_MAX", 2)
+    monkeypatch.setattr("arrowlog.commit.committer._OWN_COMMITS_MAX", 2)
     for number in range(4):
         table.append([file(f"f{number}")])
     assert list(table._committer._own.values()) == [4, 5]
