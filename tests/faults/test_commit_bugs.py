@@ -126,7 +126,7 @@ def test_nobody_writes_into_a_gap(made, operation, when):
     before = sorted(os.listdir(made / LOG))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ArrowlogWarning)
-        with pytest.raises((LogCorrupt, InvalidRequest), match=r"missing|no live file"):
+        with pytest.raises((LogCorrupt, InvalidRequest), match=r"missing|not a live file"):
             OPERATIONS[operation](table)
         with pytest.raises(LogCorrupt, match="missing"):
             OPERATIONS["append"](table)

@@ -112,12 +112,12 @@ def test_remove_takes_absolute_paths_in_a_list(table):
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda t: t.remove(["nothing"]), "no live file of the table at version 1"),
+        (lambda t: t.remove(["nothing"]), "not a live file of the table at version 1"),
         (lambda t: t.remove(["a", "a"]), "removed twice"),
         (lambda t: t.remove([]), "empty"),
         (lambda t: t.remove("p = 'nobody'"), "empty"),
-        (lambda t: t.remove("id = 5"), "'id' is no partition column"),
-        (lambda t: t.remove("1 = 1"), "names no partition column"),
+        (lambda t: t.remove("id = 5"), "'id' is not a partition column"),
+        (lambda t: t.remove("1 = 1"), "uses no partition column"),
         (lambda t: t.remove(["../x"]), "outside the table"),
         (lambda t: t.drop_partitions(None), "needs a predicate"),
         (lambda t: t.append([]), "empty"),
@@ -148,7 +148,7 @@ def test_remove_takes_absolute_paths_in_a_list(table):
         (lambda t: t.restore(None), "not a version"),
         (lambda t: t.commit([file("z")], operation=" "), "operation is ' '"),
         (lambda t: t.commit([file("z")], operation=None), "operation is None"),
-        (lambda t: t.overwrite([file("z", "y")], "p = 'x'"), "does not belong to what it replaces"),
+        (lambda t: t.overwrite([file("z", "y")], "p = 'x'"), "does not belong to the partitions"),
         (lambda t: t.overwrite([file("z")], read_version=9), "no version 9"),
         (lambda t: t.overwrite([file("z")], read_version=True), "not a version"),
         (lambda t: t.set_properties({}), "no properties"),
@@ -200,7 +200,7 @@ def test_drop_partitions(table):
     assert result.operation == "DROP PARTITIONS"
     assert live(table) == ["c"]
     arrowlog.Table(table.uri).append([file("late", "z")])
-    with pytest.raises(arrowlog.ConcurrentAppend, match="'late' was added meanwhile"):
+    with pytest.raises(arrowlog.ConcurrentAppend, match="'late' was added concurrently"):
         table.drop_partitions("p = 'z'")  # nothing of it was seen, so nobody decided on it
     table.drop_partitions("p = 'z'")  # after a conflict it is looked at
     assert live(table) == ["c"]

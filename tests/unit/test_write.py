@@ -252,8 +252,8 @@ def test_modes(table):
     before = sorted(os.listdir(table.uri))
     for how, said in [
         ({"mode": "merge"}, "append or overwrite"),
-        ({"where": "p = 'a'"}, "goes with mode='overwrite' alone"),
-        ({"mode": "overwrite", "where": "id = 1"}, "'id' is no partition column"),
+        ({"where": "p = 'a'"}, "only valid with mode='overwrite'"),
+        ({"mode": "overwrite", "where": "id = 1"}, "'id' is not a partition column"),
         ({"target_size": "huge"}, "target_size is 'huge'"),
         ({"txn": "x"}, "txn is 'x'"),
     ]:
