@@ -126,7 +126,7 @@ class Config:
         "checkpoint.retention",
         30,
         _integer(0, _COUNT_MAX),
-        "minimum number of commits kept before a checkpoint",
+        "minimum number of commits kept below a checkpoint; only if set",
     )
     checkpoint_format: str = _setting(
         "checkpoint.format", "both", _one_of("both", "json", "parquet"), "format of checkpoints"
