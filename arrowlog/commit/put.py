@@ -112,7 +112,7 @@ def put_commit(writer: Putter, progress: Progress, version: int, data: bytes) ->
 
 def backoff_seconds(clock: Clock, retry: int) -> float:
     """Return how long to wait before a retry: exponential backoff with full jitter."""
-    return clock.uniform() * min(_BACKOFF_FIRST_SECONDS * 2**retry, _BACKOFF_MAX_SECONDS)
+    return clock.uniform() * min(_BACKOFF_FIRST_SECONDS * 2.0**retry, _BACKOFF_MAX_SECONDS)
 
 
 def _read_back(writer: Putter, progress: Progress, version: int) -> list[bytes]:

@@ -203,8 +203,9 @@ class _Transaction:
         Returns None if winning commits were found; the head has then advanced past them.
         """
         if self.newest is not None and self.newest.version > self.head.version:
-            winners = _read_commits_until(self.writer, self.head, self.newest, self.draft.intent)
-            return self._rebase(winners)
+            return self._rebase(
+                _read_commits_until(self.writer, self.head, self.newest, self.draft.intent)
+            )
         version, clock = self.head.version + 1, self.writer.clock
         # Commit timestamps increase strictly, whatever the writers' clocks say: time travel
         # searches them by bisection.
