@@ -391,7 +391,7 @@ class Committer:
         """Return the environment in which `transaction.run` commits."""
         store = self._follower.store
 
-        def rivals(
+        def decode_winners(
             first: int,
             commits: Sequence[bytes],
             head: Head,
@@ -400,15 +400,15 @@ class Committer:
             limit = config.max_decompressed_bytes
             return read_rivals(first, commits, head, store.root, limit, files=files)
 
-        def permit(head: Head) -> None:
+        def check_protocol(head: Head) -> None:
             check_writable(head.protocol, store.root)
 
         verify = config.commit_verify == "always" or not self.clock.counts_suspension
 
-        def unretired(first: int, last: int) -> bool:
+        def none_retired(first: int, last: int) -> bool:
             return not list_retired(store).overlaps(first, last)
 
-        def undeleted(first: int, last: int, observed: float) -> bool:
+        def none_deleted(first: int, last: int, observed: float) -> bool:
             # Clean-up leaves every commit alone until it is three times `TRUST_SECONDS` old.
             if verify or self.clock.seconds() - observed > TRUST_SECONDS:
                 return False
@@ -416,18 +416,18 @@ class Committer:
                 return True
             # Clean-up by arrowlog records what it deletes. Other programs do not; what they delete
             # is below a checkpoint, which their pointer names.
-            return unretired(first, last) and not self._follower.pointed_beyond(first - 1)
+            return none_retired(first, last) and not self._follower.pointed_beyond(first - 1)
 
         return Writer(
             store,
             config,
             self.clock,
             self._pace,
-            rivals,
-            permit,
+            decode_winners,
+            check_protocol,
             verify,
-            undeleted,
-            unretired,
+            none_deleted,
+            none_retired,
             self._reobserve,
             self._recent,
             self._own,
