@@ -1,10 +1,11 @@
-"""arrowlog: an Arrow-native engine for transaction logs of tables in the lake.
+"""arrowlog: an Arrow-native engine for the transaction logs of lake tables.
 
 import arrowlog
 table = arrowlog.Table("path/to/table")
 table.snapshot().files                      # the live files, a pyarrow.Table
-table.snapshot(version=7)                   # as it was
-table.scan("day = '2024-01-01'").paths      # what to read
+table.snapshot(version=7)                   # time travel
+table.scan("day = '2024-01-01'").paths      # the files to read for a predicate
+table.append([arrowlog.add_parquet(table, "day=2024-01-01/new.parquet")])
 """
 
 from typing import Any
@@ -82,7 +83,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """`spark` and `plots`, imported when first asked for, so that `import arrowlog` stays light."""
+    """Import the submodules `spark` and `plots` on first use: they need optional packages."""
     if name in ("plots", "spark"):
         import importlib
 

@@ -1,4 +1,4 @@
-"""Time and randomness, in one place, so that tests can inject their own."""
+"""Time and randomness in one place, so that tests can replace them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from uuid import uuid4
 
 # CLOCK_BOOTTIME advances while the machine is suspended; on Linux, CLOCK_MONOTONIC does not. A
-# writer that slept through a suspension must not mistake an old observation for a recent one. On
+# writer that was suspended must not mistake an old observation of the log for a recent one. On
 # macOS, CLOCK_MONOTONIC is the clock that counts suspension, and time.monotonic() is not.
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
 if _CLOCK is None and sys.platform == "darwin":
@@ -17,7 +17,7 @@ COUNTS_SUSPENSION = _CLOCK is not None
 
 
 def boottime() -> float:
-    """Seconds that never go back and, where `COUNTS_SUSPENSION`, count suspended time."""
+    """Return elapsed seconds, including suspended time if `COUNTS_SUSPENSION`. Never decreases."""
     return _read()
 
 
@@ -26,26 +26,26 @@ def _read() -> float:
 
 
 class SystemClock:
-    """The machine's clocks and randomness."""
+    """The clocks and the random numbers of the machine. Implements `commit.pace.Clock`."""
 
     counts_suspension = COUNTS_SUSPENSION
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970."""
+        """Return the wall-clock time in milliseconds since the epoch."""
         return time.time_ns() // 1_000_000
 
     def seconds(self) -> float:
-        """Elapsed seconds, suspended time included where the platform can tell."""
+        """Return elapsed seconds, including suspension where the platform counts it."""
         return boottime()
 
     def sleep(self, seconds: float) -> None:
-        """Wait."""
+        """Wait for some seconds."""
         time.sleep(seconds)
 
     def uniform(self) -> float:
-        """A random number from 0 to 1."""
+        """Return a random number from 0 to 1."""
         return random.random()  # noqa: S311 -- not a secret
 
     def new_id(self) -> str:
-        """A random id."""
+        """Return a random UUID."""
         return str(uuid4())

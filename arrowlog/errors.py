@@ -1,32 +1,32 @@
-"""Every error arrowlog raises, one tree, each with the next step in its words.
+"""All errors that arrowlog raises. Every message ends with the next step to take.
 
 ArrowlogError
-├── TableNotFound          there is no log where you pointed
-├── TableExists            a table is already there
-├── LogCorrupt             a file of the log says what it must not, or nothing at all
-├── DataFileError          a data file of the table is missing, damaged or of other types
-├── LogTooLarge            this process may not have the memory that it takes (also a MemoryError)
-├── UnsupportedProtocol    the table needs a newer reader or writer
-├── CommitConflict         somebody else's commit does not go together with yours
+├── TableNotFound          there is no transaction log at the given location
+├── TableExists            a table exists at the given location
+├── LogCorrupt             a log file is damaged, missing or contradicts another
+├── DataFileError          a data file is missing, damaged or has incompatible types
+├── LogTooLarge            reading the log needs more memory than allowed (also a MemoryError)
+├── UnsupportedProtocol    the table requires a newer reader or writer
+├── CommitConflict         a concurrent commit conflicts with this one; nothing was committed
 │   ├── ConcurrentRemove
 │   ├── ConcurrentAppend
 │   ├── MetadataChanged
 │   └── ProtocolChanged
-├── CommitStateUnknown     nobody can tell yet whether the commit is in the log
-├── StoreUnavailable       the store did not answer, or not in time
-├── ForkedProcess          this process was forked, and an engine's threads stayed with its parent
-└── InvalidRequest         the call asks for what cannot be (also a ValueError)
+├── CommitStateUnknown     the commit may or may not be in the log
+├── StoreUnavailable       the store failed or timed out
+├── ForkedProcess          an engine's threads were lost when this process was forked
+└── InvalidRequest         an argument is invalid (also a ValueError)
 
-`ArrowlogWarning` is the one warning category: state was read, and something about it needs eyes.
-No message shows a credential: every address passes through `redact`.
+`ArrowlogWarning` is the only warning category.
+Messages contain no credentials: all of them pass through `redact`.
 """
 
 from __future__ import annotations
 
 import re
 
-# A secret may have slashes in it, so what begins like user:secret goes up to the last @. A port is
-# no secret, and abfs://container@account no user.
+# A secret can contain slashes, so `user:secret` is removed up to the last @. A port is not a secret
+# (`hdfs://host:1/a@b`), and neither is the container in `abfs://container@account`.
 _USERINFO = re.compile(
     r"(?<=://)[^/\s:@'\"]+:(?!\d+(?:/|$))[^\s'\"]*@|(?<!abfs://)(?<!abfss://)(?<=://)[^/\s@'\"]+@"
 )
@@ -34,7 +34,7 @@ _QUERY = re.compile(r"(://[^\s'\"?]*)\?[^\s'\"]*")
 
 
 def redact(text: str) -> str:
-    """Remove what may be secret from an address or a message: user info and query strings.
+    """Remove user info and query strings, which may be secret, from the URLs in a text.
 
     >>> redact("s3://key:secret@bucket/t?token=x")
     's3://bucket/t'
@@ -45,39 +45,48 @@ def redact(text: str) -> str:
 
 
 class ArrowlogWarning(UserWarning):
-    """The answer stands, and there is something to look at."""
+    """The result is valid, but something about the table needs attention."""
 
 
 class ArrowlogError(Exception):
-    """Base of all: `what` happened, what to do `next`, and where."""
+    """Base class of all errors.
+
+    Attributes:
+        what: what happened.
+        next: what to do about it.
+        file: the file concerned, if any.
+        line: the line in that file, counted from 1.
+        version: the table version concerned, if any.
+        txn_id: the unique id of the commit concerned, if any.
+    """
 
     def __init__(
         self,
         what: str,
         *,
-        next: str = "",  # noqa: A002 -- reads as a sentence where it is raised
+        next: str = "",  # noqa: A002 -- raise sites read as a sentence
         file: str | None = None,
         line: int | None = None,
         version: int | None = None,
         txn_id: str | None = None,
     ) -> None:
-        """Put the parts together into one message; keep them as attributes."""
-        place = "" if file is None else f"{file}: " if line is None else f"{file}, line {line}: "
+        """Build the message from its parts, redacted."""
+        prefix = "" if file is None else f"{file}: " if line is None else f"{file}, line {line}: "
         self.what = redact(what)
         self.next = redact(next)
         self.file = None if file is None else redact(file)
         self.line = line
         self.version = version
         self.txn_id = txn_id
-        super().__init__(redact(f"{place}{what}") + (f" {self.next}" if self.next else ""))
+        super().__init__(redact(f"{prefix}{what}") + (f" {self.next}" if self.next else ""))
 
 
 class TableNotFound(ArrowlogError):
-    """No transaction log at the given place."""
+    """There is no transaction log at the given location."""
 
 
 class TableExists(ArrowlogError):
-    """A table is already at the given place."""
+    """A table exists at the given location."""
 
 
 class LogCorrupt(ArrowlogError):
@@ -85,57 +94,62 @@ class LogCorrupt(ArrowlogError):
 
 
 class DataFileError(ArrowlogError):
-    """A data file cannot be read as the table's rows.
+    """A data file cannot be read as rows of the table.
 
-    `path` is the file relative to the table, `version` the version that added it; either is None
-    if it is not known.
+    `path` is the file, `version` the version that added it; either is None if unknown.
     """
 
     @property
     def path(self) -> str | None:
-        """The file, relative to the table."""
+        """The path of the file relative to the table, or None if unknown."""
         return self.file
 
 
 class LogTooLarge(ArrowlogError, MemoryError):
-    """Reading on would take more memory than this process may have."""
+    """Reading the log would exceed the memory limit of this process."""
 
 
 class UnsupportedProtocol(ArrowlogError):
-    """The table asks for a protocol version or feature this arrowlog does not have."""
+    """The table requires a protocol version or feature that this release does not support."""
 
 
 class CommitConflict(ArrowlogError):
-    """A concurrent commit cannot be reconciled with this one."""
+    """A concurrent commit conflicts with this one. This commit is not in the log.
+
+    `version` is the version of the concurrent commit.
+    """
 
 
 class ConcurrentRemove(CommitConflict):
-    """A file this commit relies on was removed or replaced meanwhile."""
+    """A concurrent commit removed or replaced a file that this commit removes."""
 
 
 class ConcurrentAppend(CommitConflict):
-    """Files were added meanwhile that this commit should have seen."""
+    """A concurrent commit added files to what this commit read."""
 
 
 class MetadataChanged(CommitConflict):
-    """Schema, partitioning or properties were changed meanwhile."""
+    """A concurrent commit changed the schema, partitioning or properties."""
 
 
 class ProtocolChanged(CommitConflict):
-    """The table's protocol was changed meanwhile."""
+    """A concurrent commit changed the table's protocol."""
 
 
 class CommitStateUnknown(ArrowlogError):
-    """The store did not say whether the commit landed; nothing was deleted."""
+    """It is unknown whether the commit landed, so its data files were not deleted.
+
+    `version` and `txn_id` identify it: search the history for them before committing again.
+    """
 
 
 class StoreUnavailable(ArrowlogError):
-    """The store failed or ran out of time."""
+    """The store failed or timed out."""
 
 
 class ForkedProcess(ArrowlogError):
-    """The call needs threads of an engine that the parent process had started before the fork."""
+    """The call needs an engine whose threads the parent process had started before the fork."""
 
 
 class InvalidRequest(ArrowlogError, ValueError):
-    """The arguments of a call do not make sense for this table."""
+    """An argument is invalid, in general or for this table."""

@@ -1,20 +1,20 @@
-"""What a forked child can still use of the engines that its parent had started.
+"""Safe use of the engines and of locks in forked processes.
 
-A fork copies the memory of a process and one of its threads. Everything else stays behind:
+`fork` copies the memory of a process but only the calling thread. This breaks three things:
 
-- polars gives its work to a pool of threads. In a child of a process whose pool runs, such work is
-  never done, and the call that waits for it never returns. The pool cannot be started again. So
-  `polars_is_stranded` tells, code that has another way takes it, and every other use of polars
-  raises `ForkedProcess` before it begins: modules import `pl` from here instead of polars itself.
-- A DuckDB connection joins its threads when it is destroyed. In a child they do not exist, and
-  joining them ends in signal 11. Connections made before a fork are therefore kept alive for ever
-  in the child; the child makes its own.
-- A lock that another thread holds at the moment of the fork is held for ever in the child, and
-  what it guards may be half changed. `ForkSafeLock` is free again in the child, and has what it
-  guards forgotten.
+- polars runs its work on a thread pool. In a child of a process whose pool was running, the work is
+  never done, the call blocks forever, and the pool cannot be restarted. `polars_is_stranded` tells
+  whether this is so. Code that has an alternative uses it; every other use of polars raises
+  `ForkedProcess` instead of blocking. For this, modules import `pl` from here, not from polars.
+- A DuckDB connection joins its threads when it is destroyed. In a child they do not exist, and the
+  join crashes with SIGSEGV. Connections opened before a fork are therefore never destroyed in the
+  child, which opens its own.
+- A lock held by another thread at the time of the fork is never released in the child, and the
+  state it guards may be inconsistent. `ForkSafeLock` is free in the child and has that state
+  discarded.
 
-Arrow starts its own pools again in a child; stores look after their clients themselves. This module
-stands below all others but `config` and `errors`, since every layer uses one of the engines.
+Arrow restarts its thread pools in a child, and stores handle their clients themselves. This module
+is below all others except `config` and `errors`, because every layer uses one of the engines.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import time
 from typing import TYPE_CHECKING, Any
 from weakref import WeakMethod, ref
 
-import polars  # noqa: ICN001 -- `pl` is what others may use of it
+import polars  # noqa: ICN001 -- `pl` is the guarded module for others
 import pyarrow as pa
 
 from arrowlog.errors import ForkedProcess
@@ -48,61 +48,65 @@ __all__ = [
     "require_polars",
 ]
 
-_TASKS = "/proc/self/task"
-_POOL_THREAD = re.compile(rb"polars-[0-9]")  # polars has other threads, which do no harm
-_IMPORTING = "<frozen importlib"
-_IMPORT_SECONDS_MAX = 10.0  # a fork waits this long for imports of other threads
+_TASKS = "/proc/self/task"  # the threads of this process, on Linux
+# Names of the threads of polars' pool. polars has other threads, which are harmless.
+_POOL_THREAD = re.compile(rb"polars-[0-9]")
+_IMPORTING = "<frozen importlib"  # file name of the frames of the import system
+# A fork waits at most this long for imports of other threads to finish.
+_IMPORT_SECONDS_MAX = 10.0
 _POLARS = os.path.dirname(polars.__file__) + os.sep
 _OURS = os.path.dirname(__file__) + os.sep
-_NEXT = (
+_NEXT_STEP = (
     "Start worker processes with multiprocessing.get_context('spawn'), or fork before the parent"
     " uses arrowlog or polars."
 )
 
 
 class _Stranded:
-    """Whether the pool of polars was left behind, here and in the children to come."""
+    """Whether polars' pool is unusable in this process, and in a child forked from it."""
 
     now = False
     in_children = False
 
 
 def polars_is_stranded() -> bool:
-    """Whether this process was forked from one that had started polars' threads."""
+    """Whether this process was forked from one that had started polars' thread pool."""
     return _Stranded.now
 
 
 def require_polars(what: str) -> None:
-    """Raise `ForkedProcess` if `what`, which needs polars, cannot be done in this process."""
+    """Raise `ForkedProcess` if polars cannot be used in this process.
+
+    `what` is the operation that needs it, the subject of the message.
+    """
     if _Stranded.now:
         raise ForkedProcess(
-            f"{what} needs polars, whose threads stayed with the parent when this process was"
-            " forked.",
-            next=_NEXT,
+            f"{what} needs polars, whose threads were lost when this process was forked.",
+            next=_NEXT_STEP,
         )
 
 
-# Names that give work to nobody: types, expressions not yet evaluated, and series made of arrays.
-# The methods of a series are another matter: most of them are evaluated as expressions.
-_HARMLESS = frozenset(
+# Names of polars that use no thread: types, unevaluated expressions, and series made from arrays.
+# Most methods of a series are evaluated as expressions, on the pool, and are not safe.
+_THREADLESS = frozenset(
     {"Binary", "Boolean", "Decimal", "Float64", "Int8", "Int32", "Int64", "Null", "String", "UInt8"}
     | {"UInt64", "Unknown", "CompatLevel", "Expr", "LazyFrame", "Series", "exceptions", "int_range"}
 )
 
 
-class _Guarded:
-    """polars; in a process where it is stranded, only what needs no thread of its pool."""
+class _GuardedPolars:
+    """The polars module; where its pool is lost, only the names that do not use it."""
 
     def __getattr__(self, name: str) -> Any:
-        if _Stranded.now and name not in _HARMLESS:
+        if _Stranded.now and name not in _THREADLESS:
             if name in ("concat", "from_arrow"):
-                return functools.partial(_of_arrays, name)
+                return functools.partial(_make_series, name)
             require_polars("This call")
         return getattr(polars, name)
 
 
-def _of_arrays(name: str, given: Any, **options: Any) -> Any:
-    """Series of an array, or of other series. Tables would go to the pool, column by column."""
+def _make_series(name: str, given: Any, **options: Any) -> Any:
+    """Make a series from an array or series. Tables are converted on the pool and refused."""
     parts = given if name == "concat" else [given]
     if not all(isinstance(part, (polars.Series, pa.Array, pa.ChunkedArray)) for part in parts):
         require_polars("This call")
@@ -110,24 +114,29 @@ def _of_arrays(name: str, given: Any, **options: Any) -> Any:
 
 
 if not TYPE_CHECKING:
-    pl = _Guarded()
+    pl = _GuardedPolars()
 
 
 class ForkSafeLock:
     """A re-entrant lock that is free in a forked child, unless the forking thread itself holds it.
 
-    If another thread held it, what it guards may be half changed: `torn`, a method of the object
-    that owns the lock, is called in the child and has to put that right.
+    If another thread held it, the state it guards may be inconsistent: `torn`, a method of the
+    object that owns the lock, is called in the child to discard that state.
     """
 
     def __init__(self, torn: Callable[[], None]) -> None:
-        """`torn` runs while a child is being set up: it may only forget."""
+        """Create a lock.
+
+        Args:
+            torn: discards the guarded state. It runs inside the fork hook, so it must not take
+                locks, do I/O or use an engine.
+        """
         self._lock = threading.RLock()
         self._torn = WeakMethod(torn)
-        _note(_LOCKS, self)
+        _register(_LOCKS, self)
 
     def __enter__(self) -> None:
-        """Wait for the lock."""
+        """Acquire the lock."""
         self._lock.acquire()
 
     def __exit__(
@@ -136,11 +145,11 @@ class ForkSafeLock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Give it back."""
+        """Release the lock."""
         self._lock.release()
 
     def renew(self) -> None:
-        """Called in a child."""
+        """Replace the lock if another thread held it at the fork. Called in the child."""
         if self._lock.acquire(blocking=False):
             self._lock.release()
             return
@@ -151,53 +160,54 @@ class ForkSafeLock:
 
 
 def keep_through_forks(connection: Any) -> None:
-    """Have a DuckDB connection never destroyed in children of this process."""
-    _note(_CONNECTIONS, connection)
+    """Ensure that a DuckDB connection is never destroyed in children of this process."""
+    _register(_CONNECTIONS, connection)
 
 
-# By identity, and no WeakSet: another thread may add to one while a fork goes through it.
-_Weak = dict[int, "ref[Any]"]
-_LOCKS: _Weak = {}
-_CONNECTIONS: _Weak = {}
-_held: list[Any] = []
+# Weak references by identity. Not a WeakSet: another thread may add to it while a fork iterates.
+_WeakRefs = dict[int, "ref[Any]"]
+_LOCKS: _WeakRefs = {}
+_CONNECTIONS: _WeakRefs = {}
+_kept_alive: list[Any] = []  # connections, from before a fork until after it
 
 
-def _note(where: _Weak, item: Any) -> None:
+def _register(registry: _WeakRefs, item: Any) -> None:
     key = id(item)
-    where[key] = ref(item, lambda _: where.pop(key, None))
+    registry[key] = ref(item, lambda _: registry.pop(key, None))
 
 
-def _living(where: _Weak) -> list[Any]:
-    found = [weak() for weak in list(where.values())]
-    return [item for item in found if item is not None]
+def _living(registry: _WeakRefs) -> list[Any]:
+    items = [weak() for weak in list(registry.values())]
+    return [item for item in items if item is not None]
 
 
 def _pool_runs() -> bool:
+    """Whether polars' thread pool is running; True where this cannot be determined."""
     try:
         tasks = os.listdir(_TASKS)
-    except OSError:  # not Linux: there is no telling
+    except OSError:  # not Linux
         return True
     for task in tasks:
         try:
             with open(f"{_TASKS}/{task}/comm", "rb") as name:
                 if _POOL_THREAD.match(name.read()):
                     return True
-        except OSError:  # the thread has ended meanwhile
+        except OSError:  # the thread has ended
             continue
     return False
 
 
 def _stacks_of_others() -> Iterator[list[str]]:
-    """The files whose code each other thread is in, the innermost call first."""
+    """Iterate over the stacks of the other threads, as source files, innermost call first."""
     mine = threading.get_ident()
-    for thread, frame in sys._current_frames().items():  # noqa: SLF001 -- the documented way
+    for thread, frame in sys._current_frames().items():  # noqa: SLF001 -- documented, in spite of its name
         if thread == mine:
             continue
         files: list[str] = []
-        at: FrameType | None = frame
-        while at is not None:
-            files.append(at.f_code.co_filename)
-            at = at.f_back
+        current: FrameType | None = frame
+        while current is not None:
+            files.append(current.f_code.co_filename)
+            current = current.f_back
         yield files
 
 
@@ -206,9 +216,9 @@ def _others_in_polars() -> bool:
 
 
 def _others_import() -> bool:
-    """Whether a call of ours in another thread is importing something, an engine most likely.
+    """Whether arrowlog code in another thread is importing a module, most likely an engine.
 
-    Programs that are imported and run for ever in that import are none of our business.
+    Imports above it on the stack do not count: a program may run forever inside an import.
     """
     for files in _stacks_of_others():
         ours = [at for at, file in enumerate(files) if file.startswith(_OURS)]
@@ -218,7 +228,10 @@ def _others_import() -> bool:
 
 
 def _await_imports() -> None:
-    """A module that is half imported at a fork stays so in the child, and its lock stays held."""
+    """Wait until arrowlog imports nothing in other threads.
+
+    A module that is partially imported at the fork stays so in the child, with its lock held.
+    """
     deadline = time.monotonic() + _IMPORT_SECONDS_MAX
     while _others_import() and time.monotonic() < deadline:
         time.sleep(0.001)
@@ -226,22 +239,22 @@ def _await_imports() -> None:
 
 def _before() -> None:
     _await_imports()
-    # Threads of other callers end with the fork, and what only they refer to is destroyed in the
-    # child before any hook runs there. Hence the references are taken here.
-    _held.extend(_living(_CONNECTIONS))
-    # A thread that is inside polars may be about to start its pool.
+    # Objects that only other threads refer to are destroyed in the child before any hook runs
+    # there. Hence the references are taken here, before the fork.
+    _kept_alive.extend(_living(_CONNECTIONS))
+    # A thread that is inside polars may be about to start the pool.
     _Stranded.in_children = _Stranded.now or _pool_runs() or _others_in_polars()
 
 
 def _in_parent() -> None:
-    _held.clear()
+    _kept_alive.clear()
 
 
 def _in_child() -> None:
     _Stranded.now = _Stranded.in_children
-    for connection in _held:  # one reference more than will ever be given back
+    for connection in _kept_alive:  # an extra reference, so that it is never destroyed
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
-    _held.clear()
+    _kept_alive.clear()
     _CONNECTIONS.clear()
     for lock in _living(_LOCKS):
         lock.renew()
@@ -249,7 +262,7 @@ def _in_child() -> None:
 
 
 def _renew_property_locks() -> None:
-    """Until Python 3.12 a `cached_property` has a lock, one for all instances of its class."""
+    """Replace the locks of cached properties: before Python 3.12, each has one per class."""
     for item in _cached_properties():
         if hasattr(item, "lock"):
             item.lock = threading.RLock()

@@ -1,7 +1,7 @@
-"""How things show themselves: sizes in words, tables as text, cards in notebooks. Pure.
+"""Format sizes, counts and tables as text, and tables and cards as HTML for notebooks. Pure.
 
-HTML is plain: no styles of our own beyond alignment, so that it looks right on any background.
-Whatever comes from a log is escaped.
+The HTML has no styles except alignment, so that it fits any theme. All values are escaped: they may
+come from a log.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _RIGHT = ' style="text-align:right"'
 
 
 def size_text(count: int) -> str:
-    """Bytes for a person to read.
+    """Format a number of bytes, in decimal units.
 
     >>> size_text(999), size_text(1_500_000)
     ('999 B', '1.5 MB')
@@ -32,16 +32,16 @@ def size_text(count: int) -> str:
 
 
 def plain(text: str) -> str:
-    r"""A text without characters that would command a terminal: those are shown as what they are.
+    r"""Escape control characters, so that text from a log cannot control the terminal.
 
     >>> print(plain("a\nb\x1b[31m"))
     a\nb\x1b[31m
     """
-    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+    return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def count_text(count: int | None) -> str:
-    """A number for a person to read; unknown if it is.
+    """Format a number with thousands separators; None is unknown.
 
     >>> count_text(12345), count_text(None)
     ('12,345', 'unknown')
@@ -52,7 +52,7 @@ def count_text(count: int | None) -> str:
 def text_table(
     heads: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[int] = ()
 ) -> list[str]:
-    """Rows as lines of text under their heads; columns in `right` end at the right.
+    """Format rows as lines of text under a header line; columns in `right` are right-aligned.
 
     >>> text_table(["file", "size"], [["a", "1"], ["bb", "22"]], right=[1])
     ['file  size', 'a        1', 'bb      22']
@@ -71,7 +71,7 @@ def text_table(
 def html_table(
     heads: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[int] = ()
 ) -> str:
-    """Rows as a table for notebooks."""
+    """Format rows as an HTML table; columns in `right` are right-aligned."""
     aligned = [_RIGHT if number in right else _LEFT for number in range(len(heads))]
     head = "".join(f"<th{how}>{escape(h)}</th>" for h, how in zip(heads, aligned, strict=True))
     body = "".join(
@@ -84,7 +84,7 @@ def html_table(
 
 
 def html_card(title: str, facts: Iterable[tuple[str, str]], *more: str) -> str:
-    """A title, what is to be said under it, and HTML that is made already."""
+    """Format a title and name-value pairs as HTML, followed by `more`, which is HTML already."""
     rows = "".join(
         f"<tr><th{_LEFT}>{escape(name)}</th><td{_LEFT}>{escape(value)}</td></tr>"
         for name, value in facts

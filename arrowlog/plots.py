@@ -1,6 +1,6 @@
-"""Plots of a table and its past, as Altair charts. Needs the `[notebook]` extra.
+"""Plots of a table and its history as Altair charts. Requires the `[notebook]` extra.
 
-Everything is summed up before it is drawn: a chart gets a few hundred rows, however many files or
+Data is aggregated before it is plotted: a chart has a few hundred rows, however many files or
 commits there are.
 """
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from arrowlog.scan.plan import ScanPlan
     from arrowlog.table import Table
 
-_BARS = 60  # more nobody can tell apart
-_POINTS = 400
-_WIDTH = 560
-_SIZE_TEXT = "~s"
+_BARS_MAX = 60  # more bars cannot be told apart
+_POINTS_MAX = 400
+_WIDTH = 560  # pixels
+_SI_FORMAT = "~s"
 
 
 def file_sizes(table: Table) -> Any:
-    """How large the live files are: how many there are of each size, and how many bytes."""
-    frame = _asked(
+    """Plot a histogram of the sizes of the live files, by powers of two."""
+    frame = _query(
         table,
         """
         SELECT pow(2, floor(log2(greatest(size_bytes, 1)))) AS size, count(*) AS files,
@@ -33,21 +33,22 @@ def file_sizes(table: Table) -> Any:
         """,
     )
     alt = _altair()
-    words = frame.with_columns(
-        label=pl.col("size").map_elements(_power, return_dtype=pl.String),
+    labelled = frame.with_columns(
+        label=pl.col("size").map_elements(_binary_size, return_dtype=pl.String),
     )
-    bars = alt.Chart(words, width=_WIDTH, title="Sizes of the live files").mark_bar()
+    bars = alt.Chart(labelled, width=_WIDTH, title="Sizes of the live files").mark_bar()
     return bars.encode(
-        alt.X("label:N", sort=words["label"].to_list(), title="at least"),
+        alt.X("label:N", sort=labelled["label"].to_list(), title="at least"),
         alt.Y("files:Q", title="files"),
         tooltip=["label", alt.Tooltip("files:Q", format=","), alt.Tooltip("bytes:Q", format="~s")],
     )
 
 
 def partition_skew(table: Table, column: str | None = None) -> Any:
-    """How many bytes each partition has, largest first; by the first partition column unless told.
+    """Plot the bytes per value of a partition column, largest first.
 
-    What is beyond the largest sixty is put together.
+    `column` defaults to the first partition column. Values beyond the sixty largest are combined.
+    Raises `InvalidRequest` if the table is not partitioned by it.
     """
     names = table.snapshot().partition_columns
     if not names:
@@ -55,10 +56,10 @@ def partition_skew(table: Table, column: str | None = None) -> Any:
     name = names[0] if column is None else column
     if name not in names:
         raise InvalidRequest(
-            f"{name!r} is no partition column.", next=f"There are {', '.join(names)}."
+            f"{name!r} is not a partition column.", next=f"Partition columns: {', '.join(names)}."
         )
     value = quoted(f"partition.{name}")
-    frame = _asked(
+    frame = _query(
         table,
         f"""
         WITH parts AS (
@@ -66,7 +67,7 @@ def partition_skew(table: Table, column: str | None = None) -> Any:
                 count(*) AS files, row_number() OVER (ORDER BY bytes DESC) AS place
             FROM files GROUP BY {value}
         )
-        SELECT CASE WHEN place <= {_BARS} THEN part ELSE 'all others' END AS part,
+        SELECT CASE WHEN place <= {_BARS_MAX} THEN part ELSE 'all others' END AS part,
             sum(bytes) AS bytes, sum(files)::BIGINT AS files, min(place) AS place
         FROM parts GROUP BY ALL HAVING count(*) > 0 ORDER BY place
         """,  # noqa: S608 -- the name is quoted
@@ -75,14 +76,14 @@ def partition_skew(table: Table, column: str | None = None) -> Any:
     bars = alt.Chart(frame, width=_WIDTH, title=f"Bytes by {name}").mark_bar()
     return bars.encode(
         alt.X("part:N", sort=frame["part"].to_list(), title=name),
-        alt.Y("bytes:Q", axis=alt.Axis(format=_SIZE_TEXT)),
+        alt.Y("bytes:Q", axis=alt.Axis(format=_SI_FORMAT)),
         tooltip=["part", alt.Tooltip("files:Q", format=","), alt.Tooltip("bytes:Q", format="~s")],
     )
 
 
 def growth(table: Table) -> Any:
-    """How many files and bytes were live, version by version."""
-    frame = _asked(
+    """Plot the number and bytes of live files by version."""
+    frame = _query(
         table,
         f"""
         WITH steps AS (
@@ -93,7 +94,7 @@ def growth(table: Table) -> Any:
             SELECT version, sum(sum(files)) OVER w AS files, sum(sum(bytes)) OVER w AS bytes
             FROM steps GROUP BY version WINDOW w AS (ORDER BY version)
         ), cut AS (
-            SELECT *, ntile({_POINTS}) OVER (ORDER BY version) AS bucket FROM versions
+            SELECT *, ntile({_POINTS_MAX}) OVER (ORDER BY version) AS bucket FROM versions
         )
         SELECT max(version) AS version, arg_max(files, version)::DOUBLE AS files,
             arg_max(bytes, version)::DOUBLE AS bytes
@@ -104,14 +105,14 @@ def growth(table: Table) -> Any:
     base = alt.Chart(frame, width=_WIDTH, height=140).encode(alt.X("version:Q"))
     files = base.mark_area(interpolate="step-after", opacity=0.6).encode(alt.Y("files:Q"))
     size = base.mark_area(interpolate="step-after", opacity=0.6).encode(
-        alt.Y("bytes:Q", axis=alt.Axis(format=_SIZE_TEXT))
+        alt.Y("bytes:Q", axis=alt.Axis(format=_SI_FORMAT))
     )
     return alt.vconcat(files, size, title="Live files and bytes by version")
 
 
 def churn(table: Table) -> Any:
-    """How many bytes were added and removed, by version and operation."""
-    frame = _asked(
+    """Plot the bytes added and removed by version and operation."""
+    frame = _query(
         table,
         f"""
         WITH moves AS (
@@ -122,7 +123,7 @@ def churn(table: Table) -> Any:
             WHERE end_version IS NOT NULL
         ), told AS (
             SELECT version, coalesce(operation, 'unknown') AS operation, way, moves.bytes,
-                version // ((last_version - first_version) // {_POINTS // 4} + 1) AS bucket
+                version // ((last_version - first_version) // {_POINTS_MAX // 4} + 1) AS bucket
             FROM moves LEFT JOIN commits USING (version), coverage
         )
         SELECT min(version) AS version, operation, way, sum(bytes)::DOUBLE AS bytes,
@@ -134,15 +135,15 @@ def churn(table: Table) -> Any:
     bars = alt.Chart(frame, width=_WIDTH, title="Bytes added (up) and removed (down)").mark_bar()
     return bars.encode(
         alt.X("version:Q"),
-        alt.Y("bytes:Q", axis=alt.Axis(format=_SIZE_TEXT)),
+        alt.Y("bytes:Q", axis=alt.Axis(format=_SI_FORMAT)),
         alt.Color("operation:N"),
         tooltip=["version", "operation", "way", alt.Tooltip("bytes:Q", format="~s")],
     )
 
 
 def lifetimes(table: Table) -> Any:
-    """For how many versions files lived, and how long those that are live have."""
-    frame = _asked(
+    """Plot a histogram of the number of versions that removed and live files lived."""
+    frame = _query(
         table,
         """
         SELECT pow(2, floor(log2(coalesce(end_version, last_version + 1) - begin_version)))
@@ -162,18 +163,18 @@ def lifetimes(table: Table) -> Any:
 
 
 def statistics_coverage(table: Table) -> Any:
-    """Of how many live files the log knows bounds and nulls, column by column."""
+    """Plot the share of live files that have bounds and null counts, by column."""
     types = [name for name in table.snapshot().files.column_names if name.startswith("min.")]
-    columns = [name.removeprefix("min.") for name in types][:_BARS]
+    columns = [name.removeprefix("min.") for name in types][:_BARS_MAX]
     if not columns:
         raise InvalidRequest("No column of the table can have statistics.")
     parts = [
-        f"SELECT {_text(name)} AS col, {_text(what)} AS statistic,"  # noqa: S608 -- quoted
+        f"SELECT {_sql_literal(name)} AS col, {_sql_literal(what)} AS statistic,"  # noqa: S608 -- quoted
         f" count({quoted(f'{what}.{name}')}) / greatest(count(*), 1) AS share FROM files"
         for name in columns
         for what in ("min", "max", "null_count")
     ]
-    frame = _asked(table, " UNION ALL ".join(parts))
+    frame = _query(table, " UNION ALL ".join(parts))
     alt = _altair()
     cells = alt.Chart(frame, title="Share of files with statistics").mark_rect()
     return cells.encode(
@@ -185,22 +186,24 @@ def statistics_coverage(table: Table) -> Any:
 
 
 def pruning(plan: ScanPlan) -> Any:
-    """What each clause of a predicate prunes: alone, with others, and what is left to read."""
-    found = plan.explain()
+    """Plot how many files each clause of a plan's predicate prunes, alone and with others."""
+    explanation = plan.explain()
     rows = [
         (clause.text, part, files)
-        for clause in found.clauses
+        for clause in explanation.clauses
         for part, files in (
             ("dropped by it alone", clause.only_files),
             ("dropped by others too", clause.files_dropped - clause.only_files),
-            ("kept by it", found.files_total - clause.files_dropped),
+            ("kept by it", explanation.files_total - clause.files_dropped),
         )
     ]
-    rows.append(("the whole predicate", "kept by it", found.files_kept))
-    rows.append(("the whole predicate", "dropped", found.files_total - found.files_kept))
+    rows.append(("the whole predicate", "kept by it", explanation.files_kept))
+    rows.append(
+        ("the whole predicate", "dropped", explanation.files_total - explanation.files_kept)
+    )
     frame = pl.DataFrame(rows, schema=["clause", "what", "files"], orient="row")
     alt = _altair()
-    title = f"{found.files_kept:,} of {found.files_total:,} files to read"
+    title = f"{explanation.files_kept:,} of {explanation.files_total:,} files to read"
     bars = alt.Chart(frame, width=_WIDTH, title=title).mark_bar()
     return bars.encode(
         alt.X("files:Q", title="files"),
@@ -210,18 +213,18 @@ def pruning(plan: ScanPlan) -> Any:
     )
 
 
-def _asked(table: Table, query: str) -> pl.DataFrame:
+def _query(table: Table, query: str) -> pl.DataFrame:
     return pl.DataFrame(pl.from_arrow(table.query(query)))
 
 
-def _text(value: str) -> str:
+def _sql_literal(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-def _power(size: float) -> str:
-    """A power of two in the units people count memory in.
+def _binary_size(size: float) -> str:
+    """Format a power of two in binary units.
 
-    >>> _power(4096), _power(1)
+    >>> _binary_size(4096), _binary_size(1)
     ('4 KiB', '1 B')
     """
     units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")

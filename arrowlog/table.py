@@ -1,4 +1,7 @@
-"""The one handle a user holds. Each method is a few lines that call a room."""
+"""`Table`: the handle through which users read, change and maintain a table.
+
+Its methods delegate to the packages that implement them.
+"""
 
 from __future__ import annotations
 
@@ -40,13 +43,41 @@ if TYPE_CHECKING:
 
 
 class Table(Questions):
-    """A table in the lake: a folder of data files and its transaction log.
+    """A table on a file system or object store: data files and a transaction log.
 
-    >>> import arrowlog
-    >>> arrowlog.Table("/nowhere")
-    Traceback (most recent call last):
-    ...
-    arrowlog.errors.TableNotFound: There is no table at /nowhere: ...
+    A handle reads lazily, caches the newest snapshot and refreshes it incrementally. It can be
+    shared between threads. Every change is one atomic commit and returns a `CommitResult`.
+
+    Changes that depend on what the table contains (`remove`, `drop_partitions`, `overwrite` with
+    `where`, `commit` with removes, `restore`) are based on what this handle last showed: the last
+    `snapshot()`, `refresh()` or own commit. Commits made by others since then are checked for
+    conflicts. If one conflicts, a `CommitConflict` is raised, nothing is written, and the next
+    change is based on the newest version.
+
+    Every change can raise:
+
+    - `CommitConflict`: a concurrent commit conflicts, or the commit lost too many races.
+    - `CommitStateUnknown`: the store did not tell whether the commit landed. Search `history()`
+      for the error's `txn_id` before repeating it.
+    - `StoreUnavailable`: the store failed; nothing was committed.
+    - `UnsupportedProtocol`: the table requires a newer writer.
+    - `InvalidRequest`: an argument is invalid; nothing was written.
+
+    Examples:
+        >>> import tempfile
+        >>> import arrowlog, pyarrow as pa
+        >>> schema = pa.schema([("day", pa.string()), ("id", pa.int64())])
+        >>> table = arrowlog.Table.create(tempfile.mkdtemp(), schema, partition_columns=["day"])
+        >>> table.write(pa.table({"day": ["mon", "tue"], "id": [1, 2]})).version
+        1
+        >>> table.scan("day = 'tue'").num_files, table.snapshot().num_files
+        (1, 2)
+        >>> table.remove("day = 'mon'").operation_metrics["numRemovedFiles"]
+        1
+        >>> arrowlog.Table("/nowhere")
+        Traceback (most recent call last):
+        ...
+        arrowlog.errors.TableNotFound: There is no table at /nowhere: ...
     """
 
     def __init__(
@@ -59,12 +90,21 @@ class Table(Questions):
         allow_outside_paths: bool = False,
         allow_unsafe_commits: bool = False,
     ) -> None:
-        """Open a table; `TableNotFound` if there is no log.
+        """Open an existing table.
 
-        `storage_options` go to the store. `options` are settings such as `checkpoint.parallelism`,
-        with or without `spark.indextables.`. `strict` makes a gap in the log an error instead of a
-        warning. `allow_outside_paths` accepts logs whose data files lie outside the table's folder.
-        `allow_unsafe_commits` commits to a store nobody knows to be atomic.
+        Args:
+            uri: path or URL of the table's root folder.
+            storage_options: credentials and options for the store, as s3fs or fsspec spell them.
+            options: settings such as `{"checkpoint.interval": 20}`, with or without the prefix
+                `spark.indextables.`. They take precedence over the table's properties.
+            strict: raise `LogCorrupt` for a gap in the log instead of warning about it.
+            allow_outside_paths: accept logs that refer to data files outside the root folder.
+            allow_unsafe_commits: permit commits to a store that is not known to support
+                put-if-absent. Safe only for a single writer.
+
+        Raises:
+            TableNotFound: there is no transaction log at `uri`.
+            InvalidRequest: an option is unknown or has an invalid value.
         """
         config = resolve(options)
         self._store = open_store(
@@ -102,10 +142,28 @@ class Table(Questions):
         options: Mapping[str, object] | None = None,
         allow_unsafe_commits: bool = False,
     ) -> Table:
-        """Make a table; `TableExists` if there is one, unless `exist_ok`, which opens it.
+        """Create a table and open it.
 
-        `schema` is a `pyarrow.Schema`, a Spark `StructType` or Spark's schema JSON. Of many that
-        create the same table at the same time, one does.
+        If several processes create the same table at the same time, exactly one succeeds.
+
+        Args:
+            uri: path or URL of the table's root folder.
+            schema: a `pyarrow.Schema`, a Spark `StructType` or Spark's schema JSON.
+            partition_columns: names of the columns to partition by, in order.
+            properties: table properties. Settings among them must have valid values.
+            exist_ok: open the table if it exists, whatever its schema.
+            name: name of the table, for display.
+            description: description of the table, for display.
+            storage_options: see `Table`.
+            options: see `Table`.
+            allow_unsafe_commits: see `Table`.
+
+        Returns:
+            The open table, at version 0 if it was created.
+
+        Raises:
+            TableExists: there is a transaction log at `uri`, and `exist_ok` is false.
+            InvalidRequest: the schema, a partition column or a property is invalid.
         """
         config = resolve(options, table=properties)
         store = open_store(
@@ -126,17 +184,17 @@ class Table(Questions):
 
     @property
     def uri(self) -> str:
-        """Where the table is, without anything secret."""
+        """Path or URL of the table, without credentials."""
         return self._store.root
 
     @property
     def version(self) -> int:
-        """The newest version."""
+        """The newest version number, read from the log."""
         return self._follower.version
 
     @property
     def earliest_version(self) -> int:
-        """The lowest version from which on every version can be read."""
+        """The lowest version such that it and every later version can be read."""
         return self._follower.earliest_version
 
     def snapshot(
@@ -147,10 +205,23 @@ class Table(Questions):
         max_staleness: float | None = None,
         strict: bool | None = None,
     ) -> Snapshot:
-        """The table at its newest version, at a version, or as it was at a moment.
+        """Return the newest snapshot, or that of an earlier version or time.
 
-        With `max_staleness` in seconds, an answer not older than that may be given again without
-        asking the store.
+        Args:
+            version: the version to read.
+            timestamp: read the last version committed at or before this time: a `datetime`, an
+                ISO-8601 string (UTC if it has no zone) or milliseconds since the epoch.
+            max_staleness: return a cached snapshot without contacting the store if it is at most
+                this many seconds old.
+            strict: override the handle's `strict` for this call.
+
+        Returns:
+            An immutable snapshot: files, schema, metadata and protocol of one version.
+
+        Raises:
+            InvalidRequest: the version does not exist or was cleaned up, or both `version` and
+                `timestamp` are given.
+            LogCorrupt: the log is damaged or incomplete.
         """
         if version is not None and timestamp is not None:
             raise InvalidRequest(
@@ -170,16 +241,29 @@ class Table(Questions):
         *,
         max_staleness: float | None = None,
     ) -> ScanPlan:
-        """The files that may hold rows the predicate is true for, and how to read them.
+        """Plan which files to read for a predicate, by partition pruning and data skipping.
 
-        The predicate is SQL text, tuples (a list is AND, a list of lists OR of ANDs), a polars or a
-        pyarrow expression; without one every file is planned.
+        Args:
+            predicate: SQL text such as `"day = '2024-01-01' AND id > 5"`; tuples such as
+                `[("day", "=", "2024-01-01")]`, where a list is AND and a list of lists is OR of
+                ANDs; a polars or pyarrow expression. None plans every file.
+            version: see `snapshot`.
+            timestamp: see `snapshot`.
+            max_staleness: see `snapshot`.
+
+        Returns:
+            A plan with the files that may contain matching rows, and methods to read the rows with
+            the predicate applied: `to_polars`, `to_duckdb`, `to_arrow_dataset`, `to_spark`.
+
+        Raises:
+            InvalidRequest: the predicate cannot be parsed, is not a row predicate or names an
+                unknown column.
         """
         snapshot = self.snapshot(version, timestamp, max_staleness=max_staleness)
         return scan(snapshot, predicate, self.uri, self._storage_options)
 
     def refresh(self) -> Snapshot:
-        """Look for new commits, read only those, and give the newest snapshot."""
+        """Read the commits that are new since the last snapshot; return the newest snapshot."""
         return self._follower.newest()
 
     def append(
@@ -189,10 +273,25 @@ class Table(Questions):
         txn: tuple[str, int] | None = None,
         user_metadata: object = None,
     ) -> CommitResult:
-        """Add data files to the table: those of `add_file`, `add_parquet`, or fields of an add.
+        """Add existing data files to the table. Never conflicts with other appends or removes.
 
-        `txn=("app", n)` makes it a step of an application that is taken once: a second commit with
-        the same or a lower number is a no-op, and its result says `duplicate`.
+        Args:
+            adds: what `add_file` or `add_parquet` return, or maps of the fields of an `add` action.
+                The files must be in the table's folder.
+            txn: application id and version of an idempotent write. If the log already has this or
+                a higher version of the application, nothing is written and the result has
+                `duplicate` set.
+            user_metadata: JSON value stored in `commitInfo.userMetadata`.
+
+        Examples:
+            >>> import tempfile
+            >>> import arrowlog, pyarrow as pa
+            >>> table = arrowlog.Table.create(tempfile.mkdtemp(), pa.schema([("id", pa.int64())]))
+            >>> new = arrowlog.add_file("a.parquet", size=10, modification_time=0)
+            >>> table.append([new], txn=("loader", 7)).version
+            1
+            >>> table.append([new], txn=("loader", 7)).duplicate
+            True
         """
         return operations.append(self._committer, adds, txn=txn, user_metadata=user_metadata)
 
@@ -205,11 +304,22 @@ class Table(Questions):
         txn: tuple[str, int] | None = None,
         user_metadata: object = None,
     ) -> CommitResult:
-        """Put data files in the place of all that are live, or of the partitions `where` picks.
+        """Replace all live files, or those of some partitions, with other data files.
 
-        Without `where` it replaces whatever is there when it lands. With `where`, a predicate on
-        partition columns, it replaces what this handle has last seen: files that others added to
-        those partitions since are `ConcurrentAppend`.
+        Args:
+            adds: the new files, see `append`. With `where`, they must belong to its partitions.
+            where: a predicate on partition columns that selects the partitions to replace. None
+                replaces every file that is live when the commit lands.
+            read_version: the version the decision was based on, by default what this handle last
+                showed. If given, any later change of metadata or protocol conflicts.
+            txn: see `append`.
+            user_metadata: see `append`.
+
+        Raises:
+            ConcurrentAppend: with `where` or `read_version`, other writers added files to what is
+                replaced.
+            ConcurrentRemove: with `where` or `read_version`, other writers removed or replaced one
+                of the same files.
         """
         return operations.overwrite(
             self._committer,
@@ -227,16 +337,28 @@ class Table(Questions):
         read_version: int | None = None,
         user_metadata: object = None,
     ) -> CommitResult:
-        """Take files out of the table: a list of paths, or a predicate on partition columns.
+        """Remove files from the table, by path or by partition.
 
-        The data files stay until vacuum, so earlier versions can still be read.
+        The data files are not deleted until `vacuum`, so earlier versions remain readable.
+
+        Args:
+            paths_or_where: paths (a list, an Arrow array or a series), one path of a live file, or
+                a predicate on partition columns in any form that `scan` accepts.
+            read_version: see `overwrite`.
+            user_metadata: see `append`.
+
+        Raises:
+            ConcurrentRemove: other writers removed or replaced one of the files.
+            ConcurrentAppend: other writers added files to the partitions of the predicate.
+            InvalidRequest: a path is not a live file, or the predicate uses columns that are not
+                partition columns.
         """
         return operations.remove(
             self._committer, paths_or_where, read_version=read_version, user_metadata=user_metadata
         )
 
     def drop_partitions(self, where: object, *, read_version: int | None = None) -> CommitResult:
-        """Take every file of the partitions that a predicate picks out of the table."""
+        """Remove all files of the partitions that a predicate selects. See `remove`."""
         return operations.drop_partitions(self._committer, where, read_version=read_version)
 
     def commit(
@@ -252,12 +374,23 @@ class Table(Questions):
         user_metadata: object = None,
         parameters: Mapping[str, object] | None = None,
     ) -> CommitResult:
-        """The general form: add and remove files in one commit.
+        """Add and remove files in one commit, with an explicit read set.
 
-        `read_version` is the version the decision was made on: what others did since is checked
-        against it. `where` is a predicate on the partitions that were read for it: files that
-        others added to them since are `ConcurrentAppend`. `data_change=False` says that the rows
-        are the same as before, as in a compaction.
+        Args:
+            adds: files to add, see `append`.
+            removes: paths of live files to remove.
+            operation: name of the operation in the history, such as `"MERGE"`.
+            data_change: False if the commit only rearranges rows, as a compaction does.
+            read_version: the version the decision was based on, by default what this handle last
+                showed. If given, any later change of metadata or protocol conflicts.
+            where: a predicate on partition columns describing the partitions that were read.
+            txn: see `append`.
+            user_metadata: see `append`.
+            parameters: `operationParameters` for the history.
+
+        Raises:
+            ConcurrentRemove: other writers removed or replaced one of `removes`.
+            ConcurrentAppend: other writers added files to the partitions of `where`.
         """
         return operations.commit(
             self._committer,
@@ -282,10 +415,24 @@ class Table(Questions):
         txn: tuple[str, int] | None = None,
         user_metadata: object = None,
     ) -> CommitResult:
-        """Write rows: an Arrow table or reader, a polars or pandas frame, any Arrow stream.
+        """Write rows to new Parquet files with exact statistics, then commit them.
 
-        They become Parquet files with exact statistics, in folders by partition, then one commit.
-        `mode="overwrite"` replaces the table, or the partitions that `where` picks.
+        Files are partitioned into folders `column=value`. If the write fails, files already
+        written are in no commit; `vacuum` deletes them.
+
+        Args:
+            data: a pyarrow table, record batch or reader, a polars or pandas frame, or any object
+                with `__arrow_c_stream__`. Columns are cast to the table's types if that loses
+                nothing; missing nullable columns become null.
+            mode: `"append"`, or `"overwrite"` to replace the table's rows.
+            where: with `"overwrite"`, replace only the partitions that this predicate selects.
+            target_size: approximate size of a file, measured in memory before compression.
+            txn: see `append`.
+            user_metadata: see `append`.
+
+        Raises:
+            MetadataChanged: the schema changed while writing so that the files do not fit it.
+            ConcurrentAppend: with `where`, other writers added files to these partitions.
         """
         return operations.write(
             self._committer,
@@ -298,13 +445,22 @@ class Table(Questions):
         )
 
     def set_properties(self, properties: Mapping[str, object]) -> CommitResult:
-        """Change properties of the table; None takes one away. Settings need allowed values."""
+        """Set table properties; a value of None removes the property.
+
+        Properties that are settings must have valid values. Conflicts with any concurrent change
+        of metadata.
+        """
         return operations.set_properties(self._committer, properties)
 
     def add_columns(self, columns: object) -> CommitResult:
-        """Add columns at the end of the schema: an Arrow schema, a list of fields, or a map.
+        """Add nullable columns at the end of the schema; they are null in existing files.
 
-        They must be nullable: they are null in the files that are there.
+        Args:
+            columns: an Arrow schema or field, a list of fields, a map of names to Arrow types, a
+                Spark `StructType` or Spark's schema JSON.
+
+        Raises:
+            MetadataChanged: other writers changed the metadata concurrently.
         """
         return operations.add_columns(self._committer, columns)
 
@@ -316,28 +472,49 @@ class Table(Questions):
         reader_features: Sequence[str] = (),
         writer_features: Sequence[str] = (),
     ) -> CommitResult:
-        """Ask for newer readers and writers, or for features of them. There is no way back."""
+        """Raise the protocol versions or add table features. This cannot be undone.
+
+        Args:
+            reader: the new minimum reader version; None keeps the current one.
+            writer: the new minimum writer version; None keeps the current one.
+            reader_features: features that readers must support, in addition to the current ones.
+            writer_features: features that writers must support, in addition to the current ones.
+
+        Raises:
+            UnsupportedProtocol: this release does not support the version or feature.
+            ProtocolChanged: other writers changed the protocol concurrently.
+        """
         return operations.upgrade_protocol(
             self._committer, reader, writer, reader_features, writer_features
         )
 
     def restore(self, version: int) -> CommitResult:
-        """Make the table what it was at a version, as a new commit: files, schema, properties."""
+        """Restore files, schema and properties of an earlier version, as a new commit.
+
+        The protocol is never lowered.
+
+        Raises:
+            InvalidRequest: the version cannot be read, its data files were deleted, or it does not
+                differ from the current one.
+            CommitConflict: other writers changed the table concurrently.
+        """
         return operations.restore(self._committer, version)
 
     def checkpoint(self) -> CheckpointResult:
-        """Write the newest version down as a whole, so that opening it need not replay the log.
+        """Write a checkpoint of the newest version, so that readers replay only later commits.
 
-        By itself this happens every `checkpoint.interval` commits, behind the writer's back.
+        Writers do this automatically in a background thread every `checkpoint.interval` commits.
         """
         require_polars("A checkpoint")
         return upkeep.checkpoint(self._committer, self._keeper)
 
     def cleanup(self, *, dry_run: bool | None = None) -> CleanupResult:
-        """Delete commits and checkpoints that the retention settings let go of.
+        """Delete commits and checkpoints that are past their retention.
 
-        With `dry_run`, say exactly what would be deleted. By itself this happens after a
-        checkpoint, unless `cleanup.enabled` is false.
+        This happens automatically after a checkpoint unless `cleanup.enabled` is false.
+
+        Args:
+            dry_run: report what would be deleted and delete nothing; `cleanup.dryRun` by default.
         """
         return upkeep.clean(self._committer, dry_run=dry_run)
 
@@ -348,9 +525,14 @@ class Table(Questions):
         *,
         now: Moment | None = None,
     ) -> Retention:
-        """Ask beforehand: which files a policy lets go of, how many bytes, which versions stay.
+        """Preview a retention policy: files and bytes it would delete, versions it would keep.
 
-        Durations are text such as `30d`, or milliseconds; without them the table's settings.
+        Args:
+            log_retention: minimum age of deleted commits, such as `"30d"` or milliseconds; the
+                table's `logRetention.duration` by default.
+            checkpoint_retention: minimum age of deleted checkpoints; the table's
+                `checkpointRetention.duration` by default.
+            now: the time at which to evaluate the policy.
         """
         return upkeep.foretell(self._committer, log_retention, checkpoint_retention, now)
 
@@ -367,12 +549,21 @@ class Table(Questions):
         spark: Any = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> CompactResult:
-        """Make large Parquet files of small ones, partition by partition; rows stay as they are.
+        """Rewrite small Parquet files into larger ones, partition by partition.
 
-        Each group of files is one commit, so that others may write meanwhile. A file that cannot
-        be read is noted in `skips` for `cooldown` and left out; `include_skipped` tries those in
-        their cooldown too. `where` picks the files that may have matching rows. With `spark`, the
-        files are rewritten by its workers. The small files stay until `vacuum`.
+        Rows do not change. Every group of files is its own commit, so other writers can commit
+        in between. The small files are not deleted until `vacuum`.
+
+        Args:
+            target_size: size of the files to produce.
+            where: compact only files that may contain rows matching this predicate.
+            max_groups: stop after this many groups.
+            max_files_per_group: maximum number of files rewritten into one.
+            include_skipped: retry files that are in `skips` and still in their cooldown.
+            cooldown: files that cannot be read are recorded in `skips` and left out for this long.
+            dry_run: plan the groups and rewrite nothing.
+            spark: a SparkSession whose workers rewrite the files.
+            progress: called with the number of groups done and their total.
         """
         require_polars("Compaction")
         wanted = upkeep.wish(
@@ -393,11 +584,15 @@ class Table(Questions):
         )
 
     def truncate_history(self, *, dry_run: bool = False) -> CleanupResult:
-        """Give up time travel: make a checkpoint of the newest version, delete what came before.
+        """Write a checkpoint of the newest version and delete all earlier commits.
 
-        Version 0 stays, and commits that hold a skip in its cooldown. Readers that are at an
-        earlier version lose it; the data files stay until `vacuum`. It waits until no writer relies
-        any more on a version that goes: a second on a disk, over a network up to half a minute.
+        This gives up time travel. Version 0 is kept, and so are commits that hold a skip in its
+        cooldown. Readers at an earlier version lose it; data files are not deleted until `vacuum`.
+        Over a network, the call waits up to 30 seconds until the youngest commit to be deleted is
+        old enough that no writer still relies on it.
+
+        Args:
+            dry_run: report what would be deleted and delete nothing.
         """
         require_polars("Truncating history")
         return upkeep.truncate_history(self._committer, self._keeper, dry_run=dry_run)
@@ -410,11 +605,17 @@ class Table(Questions):
         insist: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> VacuumResult:
-        """Delete data files that no version in the log needs and that are older than `older_than`.
+        """Delete orphan data files: those that no readable version refers to.
 
-        Every version that can be read keeps its files; `cleanup` and `truncate_history` let go of
-        versions. Less than 24 hours must be insisted on: a young file may belong to a commit that
-        is on its way. `progress` is told how many files are done, and of how many.
+        Every version that can still be read keeps its files. `cleanup` and `truncate_history`
+        reduce the readable versions.
+
+        Args:
+            older_than: delete only files that are at least this old.
+            dry_run: report what would be deleted and delete nothing.
+            insist: permit less than 24 hours. A young file may belong to a commit in progress, so
+                this is safe only if no writer is active.
+            progress: called with the number of files done and their total.
         """
         require_polars("Vacuum")
         return upkeep.vacuum(
@@ -423,7 +624,7 @@ class Table(Questions):
 
     @property
     def skips(self) -> Skips:
-        """Files that merges leave alone for a while: record, active, filter, history."""
+        """Files that compaction skips for a cooldown: `record`, `active`, `filter`, `history`."""
         return Skips(self._committer)
 
     def doctor(
@@ -434,11 +635,15 @@ class Table(Questions):
         assert_stats: Sequence[str] = (),
         data_files: bool = True,
     ) -> Findings:
-        """Look at everything about the table and say what is wrong, where, and which call mends it.
+        """Check the log, its checkpoints and data files; report each problem and how to fix it.
 
-        Writes nothing. What is asked for with `max_…` and `assert_stats` (columns that every file
-        must have bounds of) is an error when it does not hold; `data_files=False` leaves data files
-        alone, which spares listing them. `arrowlog.doctor(uri)` examines a log that does not open.
+        Writes nothing. `arrowlog.doctor(uri)` also examines a log that cannot be opened.
+
+        Args:
+            max_commits_since_checkpoint: report an error if there are more commits than this.
+            max_small_files: report an error if there are more small files than this.
+            assert_stats: columns for which every file must have bounds; otherwise an error.
+            data_files: False does not check data files, which saves listing them.
         """
         limits = Limits(
             max_commits_since_checkpoint,
@@ -450,26 +655,36 @@ class Table(Questions):
         return examine(self._store, follower.config, now, limits, outside=follower.outside)
 
     def update_statistics(self, paths: Iterable[str]) -> CommitResult:
-        """Read size, rows and bounds of live Parquet files again from their footers, as a commit.
+        """Read size, row count and bounds of live Parquet files from their footers and commit them.
 
-        Everything else that the log says of them stays; no row changes.
+        Other fields of the files' adds are kept. Rows do not change.
+
+        Args:
+            paths: paths of live Parquet files.
         """
         return update_statistics(self._committer, paths)
 
     def settle(self, seconds: float | None = None) -> bool:
-        """Wait until a checkpoint that is being made after a commit is done; whether it is."""
+        """Wait for the checkpoint that is being written in the background, if any.
+
+        Args:
+            seconds: maximum time to wait; None waits without limit.
+
+        Returns:
+            Whether no checkpoint is being written any more.
+        """
         return self._keeper.wait(seconds)
 
     def cache_stats(self) -> CacheStats:
-        """How often answers came from memory: five hit rates, as the original has them."""
+        """Return the hit rates of the handle's caches, the five that IndexTables reports."""
         return self._follower.stats
 
     def invalidate_cache(self) -> None:
-        """Forget everything that was read; the next question reads it anew."""
+        """Drop all cached state; the next call reads it from the store."""
         self._follower.forget()
 
     def __repr__(self) -> str:
-        """Where it is, and its newest version if that is known."""
+        """Return the location, and the newest version if it was read."""
         latest = self._follower.latest
         known = "" if latest is None else f", version={latest.version}"
         return f"Table({self.uri!r}{known})"
@@ -483,14 +698,27 @@ def add_parquet(
     verify: bool = True,
     **fields: Any,
 ) -> Any:
-    """An add for a Parquet file in the table's folder: size, rows, bounds, nulls from its footer.
+    """Describe a Parquet file in the table's folder for `Table.append`.
 
-    Partition values that are not given are taken from folders named `column=value`. A file that
-    cannot be read as rows of the table raises `InvalidRequest` with the column and the reason: a
-    column of another kind (a list for a number, text for a time), a column that is there twice, a
-    codec no reader has. Text columns are read and checked to be UTF-8, and so are columns whose
-    values may not fit, such as unsigned integers; `verify=False` leaves that out and reads the
-    footer alone.
+    Size, row count, bounds and null counts are taken from the file's footer.
+
+    Args:
+        table: the table whose folder contains the file.
+        path: path of the file, relative to the table or absolute.
+        partition_values: partition values by column; those not given are taken from folders named
+            `column=value`.
+        verify: read the columns whose values decide whether the file fits: text, which must be
+            UTF-8, and columns such as unsigned integers whose values may exceed the table's type.
+            False reads only the footer.
+        **fields: further fields of the `add` action, such as `tags={"by": "me"}`.
+
+    Returns:
+        An `Add`.
+
+    Raises:
+        InvalidRequest: the file does not exist or cannot be read as rows of the table. The message
+            names the column and the reason: an incompatible type (a list for a number, text for a
+            timestamp), a column that appears twice, an unsupported codec.
     """
-    committer = table._committer  # noqa: SLF001 -- a method in all but name
+    committer = table._committer  # noqa: SLF001 -- effectively a method of Table
     return operations.add_parquet(committer, path, partition_values, fields, verify=verify)

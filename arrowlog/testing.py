@@ -1,7 +1,7 @@
-"""Write logs by hand: for tests of programs that read tables, for demos and benchmarks.
+"""Write log files directly, for tests of readers, demos and benchmarks.
 
-Every form a log may have can be made here, the odd ones included. Nothing here commits: files are
-put where you say, whether they are right or wrong. Writers use `Table`.
+Every form that a log may have can be produced, including unusual and invalid ones. Nothing here is
+checked or committed safely; use `Table` to write tables.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Action = dict[str, Any]
 
 
 def protocol(reader: int = 2, writer: int = 2, **features: Sequence[str]) -> Action:
-    """A `protocol` action; `readerFeatures=` and `writerFeatures=` as lists."""
+    """Return a `protocol` action; `readerFeatures=` and `writerFeatures=` are lists."""
     return {"protocol": {"minReaderVersion": reader, "minWriterVersion": writer, **features}}
 
 
@@ -35,7 +35,7 @@ def metadata(
     configuration: Mapping[str, str] | None = None,
     created: int = 1_700_000_000_000,
 ) -> Action:
-    """A `metaData` action for an Arrow schema or Spark's schema JSON."""
+    """Return a `metaData` action for an Arrow schema or Spark's schema JSON."""
     return {
         "metaData": {
             "id": id,
@@ -51,7 +51,7 @@ def metadata(
 def add(
     path: str, partition_values: Mapping[str, str | None] | None = None, **fields: Any
 ) -> Action:
-    """An `add` action; any field by its name on disk."""
+    """Return an `add` action; `fields` are further fields by their name in the log."""
     required = {"size": 1000, "modificationTime": 1_700_000_000_000, "dataChange": True}
     return {
         "add": {"path": path, "partitionValues": dict(partition_values or {}), **required, **fields}
@@ -59,7 +59,7 @@ def add(
 
 
 def remove(path: str, **fields: Any) -> Action:
-    """A `remove` action."""
+    """Return a `remove` action; `fields` are further fields by their name in the log."""
     return {
         "remove": {
             "path": path,
@@ -71,12 +71,12 @@ def remove(path: str, **fields: Any) -> Action:
 
 
 def commit_info(timestamp: int, operation: str = "WRITE", **fields: Any) -> Action:
-    """A `commitInfo` action."""
+    """Return a `commitInfo` action; `fields` are further fields by their name in the log."""
     return {"commitInfo": {"timestamp": timestamp, "operation": operation, **fields}}
 
 
 def lines(actions: Iterable[Action]) -> bytes:
-    """Actions as JSON lines, the way they stand in a commit."""
+    """Encode actions as JSON lines, as in a commit file."""
     compact = {"separators": (",", ":"), "ensure_ascii": False}
     return b"".join(json.dumps(action, **compact).encode() + b"\n" for action in actions)  # type: ignore[arg-type]
 
@@ -89,7 +89,10 @@ def write_commit(
     codec: str = "none",
     digits: int = 20,
 ) -> str:
-    """Put a commit into a table's log; returns its path."""
+    """Write a commit file, replacing one that exists, and return its path.
+
+    `codec` compresses it; `digits` is the width of the version in its name.
+    """
     plain = actions if isinstance(actions, bytes) else lines(actions)
     return write_file(table, f"{version:0{digits}d}.json", wrap(plain, codec))
 
@@ -103,7 +106,17 @@ def write_checkpoint(
     codec: str = "none",
     parts: int = 2,
 ) -> str:
-    """Put a checkpoint into a table's log: as `object`, `lines`, `actions` or `parts`."""
+    """Write a JSON checkpoint, replacing one that exists, and return its path.
+
+    Args:
+        table: the table's folder.
+        version: version of the checkpoint.
+        actions: its actions.
+        form: `object` (one JSON object with a list of adds), `lines` (JSON lines), `actions` (an
+            object with a list of actions) or `parts` (a manifest and several files).
+        codec: compression.
+        parts: number of files of the form `parts`.
+    """
     name = f"{version:020d}.checkpoint.json"
     if form == "lines":
         return write_file(table, name, wrap(lines(actions), codec))
@@ -123,18 +136,18 @@ def write_checkpoint(
 
 
 def write_pointer(table: str | os.PathLike[str], content: Mapping[str, Any] | bytes) -> str:
-    """Write `_last_checkpoint`."""
+    """Write the checkpoint pointer, `_last_checkpoint`, and return its path."""
     data = content if isinstance(content, bytes) else json.dumps(content).encode()
     return write_file(table, POINTER, data)
 
 
 def write_file(table: str | os.PathLike[str], name: str, data: bytes) -> str:
-    """Put any file into a table's log folder, at once: a reader sees all of it or none."""
+    """Write a file in the log folder atomically, replacing one that exists; return its path."""
     folder = f"{os.fspath(table)}/{LOG}"
     path = f"{folder}/{name}"
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    draft = f"{path}.{os.getpid()}.tmp"
-    with open(draft, "wb") as out:
+    temporary = f"{path}.{os.getpid()}.tmp"
+    with open(temporary, "wb") as out:
         out.write(data)
-    os.replace(draft, path)
+    os.replace(temporary, path)
     return path

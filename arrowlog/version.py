@@ -1,3 +1,3 @@
-"""The version of this package, for the package itself and for what it writes."""
+"""The version of this package, also written to `commitInfo.engineInfo`."""
 
 __version__ = "0.1.0"

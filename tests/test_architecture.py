@@ -114,7 +114,7 @@ def test_public_names_are_sorted_and_there():
 @pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_functions_and_modules_stay_small(module):
     text = module.read_text()
-    assert text.count("\n") <= 500
+    assert text.count("\n") <= 800
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef):
             assert node.end_lineno - node.lineno < 70, node.name

@@ -1,5 +1,6 @@
-"""What changes a table: a commit lands in the log exactly once or not at all, and says which.
+"""Transactions: every change of a table is one commit, made exactly once or not at all.
 
-Promises: it is checked before anything is written; what does not go together with it is told.
+Requests are validated before anything is written. Concurrent commits that conflict raise a
+`CommitConflict`; a commit whose outcome cannot be determined raises `CommitStateUnknown`.
 May import `scan`, `state`, `log`, `config`, `errors`.
 """

@@ -1,7 +1,7 @@
-"""Data files to be added, as users give them, and checked before anything is written.
+"""Data files to be added: constructors for users, and validation before a commit.
 
-Values of partitions and statistics may be given as Python values or as the text that stands in the
-log; the table's schema says what they are.
+Partition values and statistics may be Python values or text as it is stored in the log; the table's
+schema determines how they are interpreted.
 """
 
 from __future__ import annotations
@@ -27,18 +27,30 @@ if TYPE_CHECKING:
 
     from arrowlog.log.actions import Metadata
 
-_SPELLED = {spelled: name for name in ADD for spelled in (name, snake(name))}
+# Fields of an add by their name in the log and by that name in snake case.
+_FIELD_NAMES = {spelled: name for name in ADD for spelled in (name, snake(name))}
+# Absolute paths, URLs, and paths with a ".." component.
 _OUTSIDE = re.compile(r"/|[A-Za-z][A-Za-z0-9+.-]*:/|(?:.*/)?\.\.(?:/|$)", re.DOTALL)
-_MILLIS_MAX = 253_402_300_799_999  # the end of the year 9999
-_SIZE_MAX = (1 << 63) - 1
+_MILLIS_MAX = 253_402_300_799_999  # end of the year 9999, the last that Python represents
+_INT64_MAX = (1 << 63) - 1
+_USE_ADD_FILE = "Use arrowlog.add_file(path, …) or arrowlog.add_parquet(table, path)."
 _MAPS = ("partitionValues", "minValues", "maxValues")
 
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """One file to be added; make it with `add_file` or `add_parquet`.
+    """A data file to be added. Create it with `add_file` or `add_parquet`.
 
-    `fields` has everything else by its name in the log.
+    Attributes:
+        path: path of the file relative to the table.
+        partition_values: value of each partition column.
+        size: size in bytes; None lets the commit ask the store.
+        modification_time: milliseconds since the epoch; None lets the commit ask the store.
+        num_records: number of rows, if known.
+        min_values: lower bounds by column.
+        max_values: upper bounds by column.
+        null_count: number of nulls by column.
+        fields: all other fields of the `add` action by their name in the log.
     """
 
     path: str
@@ -64,14 +76,30 @@ def add_file(
     null_count: Mapping[str, int] | None = None,
     **fields: Any,
 ) -> Add:
-    """A data file to be added to a table, by its path in the table's folder.
+    """Describe a data file for `Table.append`, `overwrite` or `commit`.
 
-    Leave out `size` (bytes) and `modification_time` (milliseconds since 1970) and the commit asks
-    the store for them. Further fields of an add by name: `tags={"by": "me"}`,
-    `footerStartOffset=…` or `footer_start_offset=…`.
+    The file is not read: what is given here is what the log will say, and data skipping relies on
+    it. `add_parquet` takes it from the footer of a Parquet file instead.
 
-    >>> add_file("day=1/a.parquet", {"day": 1}, size=10, num_records=2).path
-    'day=1/a.parquet'
+    Args:
+        path: path of the file, relative to the table or absolute.
+        partition_values: value of each partition column, None for null.
+        size: size in bytes. If omitted, the commit asks the store.
+        modification_time: milliseconds since the epoch. If omitted, the commit asks the store.
+        num_records: number of rows.
+        min_values: lower bounds by column; no value of the column may be less.
+        max_values: upper bounds by column; no value of the column may be greater.
+        null_count: number of nulls by column.
+        **fields: further fields of the `add` action, by their name in the log or in snake case:
+            `tags={"by": "me"}`, `footerStartOffset=…` or `footer_start_offset=…`.
+
+    Raises:
+        InvalidRequest: a field is unknown, given twice, or not a map where one is required. Values
+            are checked against the table's schema when they are committed.
+
+    Examples:
+        >>> add_file("day=1/a.parquet", {"day": 1}, size=10, num_records=2).path
+        'day=1/a.parquet'
     """
     known: dict[str, Any] = {
         "partitionValues": partition_values,
@@ -82,24 +110,28 @@ def add_file(
         "maxValues": max_values,
     }
     for spelled, value in fields.items():
-        name = _SPELLED.get(spelled)
+        name = _FIELD_NAMES.get(spelled)
         if name is None:
             raise InvalidRequest(
-                f"add_file has no field {spelled!r}.", next=f"Fields are: {', '.join(sorted(ADD))}."
+                f"add_file has no field {spelled!r}.",
+                next=f"Valid fields: {', '.join(sorted(ADD))}.",
             )
         if known.get(name) is not None:
-            raise InvalidRequest(f"add_file has {name} twice.", next="Give it once.")
+            raise InvalidRequest(f"add_file got {name} twice.", next="Pass it once.")
         known[name] = value
-    return _made(path, known, null_count, "add_file")
+    return _build_add(path, known, null_count, "add_file")
 
 
-def _made(path: Any, known: dict[str, Any], null_count: Any, place: str) -> Add:
-    """An add from its fields by their names in the log: those that are checked have a place."""
+def _build_add(path: Any, known: dict[str, Any], null_count: Any, place: str) -> Add:
+    """Build an add from fields by their name in the log.
+
+    Fields with an attribute of their own are taken out of `known`; the rest becomes `fields`.
+    """
     maps = {name: known.pop(name, None) or {} for name in (*_MAPS, "nullCount")}
     maps["nullCount"] = null_count or maps["nullCount"]
     for name, value in maps.items():
         if not hasattr(value, "items"):
-            raise InvalidRequest(f"{place}.{snake(name)} is {value!r}.", next="Give a map.")
+            raise InvalidRequest(f"{place}.{snake(name)} is {value!r}.", next="Pass a map.")
     return Add(
         path,
         dict(maps["partitionValues"]),
@@ -114,38 +146,51 @@ def _made(path: Any, known: dict[str, Any], null_count: Any, place: str) -> Add:
 
 
 def to_add(given: object, place: str) -> Add:
-    """An add from what a user gave: an `Add`, or the fields as they stand in the log."""
+    """Convert an element of `adds`: an `Add`, or a map of the fields of an `add` action.
+
+    `place` names the element in error messages.
+    """
     if isinstance(given, Add):
         return given
     if isinstance(given, str):
         raise InvalidRequest(
-            f"{place} is a text, {given[:80]!r}.",
-            next="Make adds with arrowlog.add_file(path, …) or arrowlog.add_parquet(table, path).",
+            f"{place} is a string, {given[:80]!r}.",
+            next=_USE_ADD_FILE,
         )
     try:
         raw = dict(given)  # type: ignore[call-overload]
     except (TypeError, ValueError):
         raise InvalidRequest(
-            f"{place} is a {type(given).__name__}, not an add.",
-            next="Make adds with arrowlog.add_file(path, …) or arrowlog.add_parquet(table, path).",
+            f"{place} is of type {type(given).__name__}, not an add.",
+            next=_USE_ADD_FILE,
         ) from None
     if set(raw) == {"add"}:
         return to_add(raw["add"], place)
     if "path" not in raw:
-        raise InvalidRequest(f"{place} has no path.", next="Every add needs one.")
+        raise InvalidRequest(f"{place} has no path.", next="Every add needs a path.")
     named: dict[str, Any] = {
-        _SPELLED.get(str(name), str(name)): value
+        _FIELD_NAMES.get(str(name), str(name)): value
         for name, value in raw.items()
         if value is not None
     }
     null_count = named.pop("null_count", None)
-    return _made(named.pop("path"), named, null_count, place)
+    return _build_add(named.pop("path"), named, null_count, place)
 
 
 def relative(path: object, root: str, spellings: Sequence[str], place: str) -> str:
-    """The path of a file in the table's folder; one outside it is refused."""
+    """Return the path of a data file relative to the table.
+
+    Args:
+        path: a relative path, or an absolute one that begins with one of `spellings`.
+        root: the table's root, for messages.
+        spellings: all ways to spell the root.
+        place: names the argument in error messages.
+
+    Raises:
+        InvalidRequest: the path is outside the table, in its log, or not normalized.
+    """
     if not isinstance(path, str) or not path.strip():
-        raise InvalidRequest(f"{place}.path is {path!r}.", next="Give the path of a data file.")
+        raise InvalidRequest(f"{place}.path is {path!r}.", next="Pass the path of a data file.")
     for spelled in spellings:
         if path.startswith(f"{spelled}/"):
             path = path[len(spelled) + 1 :]
@@ -153,25 +198,28 @@ def relative(path: object, root: str, spellings: Sequence[str], place: str) -> s
     if _OUTSIDE.match(path):
         raise InvalidRequest(
             f"{place}.path is {path!r}, outside the table {root}.",
-            next="Data files lie in the table's folder; give their path in it.",
+            next="Data files must be in the table's folder; pass their path in it.",
         )
     parts = path.split("/")
     if parts[0] == LOG or "\0" in path or any(part in ("", ".") for part in parts):
-        raise InvalidRequest(f"{place}.path is {path!r}, no data file.", next="Give a data file.")
+        raise InvalidRequest(
+            f"{place}.path is {path!r}, not a data file.", next="Pass the path of a data file."
+        )
     return path
 
 
 def check_adds(adds: Sequence[Add], metadata: Metadata, schema: pa.Schema) -> list[dict[str, Any]]:
-    """The adds as they will stand in the log, or `InvalidRequest` naming field and add.
+    """Validate adds against a table and return their fields as written to the log.
 
-    Paths are relative already, sizes and times filled in.
+    Paths must be relative, sizes and times present. Raises `InvalidRequest` naming the add and the
+    field.
     """
     seen: set[str] = set()
     for number, add in enumerate(adds):
         place = f"adds[{number}] ({add.path})"
         if add.path in seen:
             raise InvalidRequest(
-                f"{place} is there twice.", next="A file can be added once in a commit."
+                f"{place} is a duplicate.", next="A file can be added only once per commit."
             )
         seen.add(add.path)
         _check_numbers(add, place)
@@ -181,16 +229,16 @@ def check_adds(adds: Sequence[Add], metadata: Metadata, schema: pa.Schema) -> li
     high = _bound_texts(adds, schema, "maxValues")
     _check_order(adds, schema, low, high)
     return [
-        _fields(add, *(_pick(texts, number) for texts in (partitions, low, high)))
+        _log_fields(add, *(_row(texts, number) for texts in (partitions, low, high)))
         for number, add in enumerate(adds)
     ]
 
 
-def _pick(texts: Mapping[str, list[str | None]], number: int) -> dict[str, str | None]:
+def _row(texts: Mapping[str, list[str | None]], number: int) -> dict[str, str | None]:
     return {name: column[number] for name, column in texts.items()}
 
 
-def _fields(
+def _log_fields(
     add: Add,
     partitions: Mapping[str, str | None],
     low: Mapping[str, str | None],
@@ -206,8 +254,8 @@ def _fields(
     }
     if add.null_count and "stats" not in fields:
         counts: dict[str, Any] = {"numRecords": add.num_records, "nullCount": dict(add.null_count)}
-        said = {name: value for name, value in counts.items() if value is not None}
-        fields["stats"] = msgspec.json.encode(said).decode()
+        known = {name: value for name, value in counts.items() if value is not None}
+        fields["stats"] = msgspec.json.encode(known).decode()
     if add.num_records is not None:
         fields["numRecords"] = add.num_records
     for name, texts in (("minValues", low), ("maxValues", high)):
@@ -218,47 +266,47 @@ def _fields(
 
 
 def _check_numbers(add: Add, place: str) -> None:
-    _check_integer(add.size, f"{place}.size", 1, _SIZE_MAX, "bytes, at least 1")
+    _check_integer(add.size, f"{place}.size", 1, _INT64_MAX, "bytes, at least 1")
     _check_integer(
         add.modification_time,
         f"{place}.modification_time",
         0,
         _MILLIS_MAX,
-        "milliseconds since 1970, before the year 10000",
+        "milliseconds since the epoch, before the year 10000",
     )
     if add.num_records is not None:
-        _check_integer(add.num_records, f"{place}.num_records", 0, _SIZE_MAX, "a number of rows")
+        _check_integer(add.num_records, f"{place}.num_records", 0, _INT64_MAX, "a number of rows")
     for column, count in add.null_count.items():
-        _check_integer(count, f"{place}.null_count[{column!r}]", 0, _SIZE_MAX, "a number of rows")
+        _check_integer(count, f"{place}.null_count[{column!r}]", 0, _INT64_MAX, "a number of rows")
     for name, value in add.fields.items():
         kind = ADD.get(name)
-        if value is None:  # the same as left out
+        if value is None:  # the same as an omitted field
             continue
         if kind is Kind.INT:
-            _check_integer(value, f"{place}.{name}", -_SIZE_MAX - 1, _SIZE_MAX, "an integer")
+            _check_integer(value, f"{place}.{name}", -_INT64_MAX - 1, _INT64_MAX, "an integer")
         elif kind is Kind.BOOL and not isinstance(value, bool):
-            raise InvalidRequest(f"{place}.{name} is {value!r}.", next="It is true or false.")
+            raise InvalidRequest(f"{place}.{name} is {value!r}.", next="Must be true or false.")
         elif kind in (Kind.TEXT, Kind.WORD, Kind.STATS) and not isinstance(value, str):
-            raise InvalidRequest(f"{place}.{name} is {value!r}.", next="It is a text.")
-        elif name == "tags" and not _is_map(value):
-            raise InvalidRequest(f"{place}.{name} is {value!r}.", next="It is a map of text.")
-        elif kind is Kind.JSON and name != "tags" and not _is_list(value):
-            raise InvalidRequest(f"{place}.{name} is {value!r}.", next="It is a list of text.")
+            raise InvalidRequest(f"{place}.{name} is {value!r}.", next="Must be text.")
+        elif name == "tags" and not _is_text_map(value):
+            raise InvalidRequest(f"{place}.{name} is {value!r}.", next="Must be a map of text.")
+        elif kind is Kind.JSON and name != "tags" and not _is_text_list(value):
+            raise InvalidRequest(f"{place}.{name} is {value!r}.", next="Must be a list of text.")
 
 
-def _is_map(value: object) -> bool:
+def _is_text_map(value: object) -> bool:
     return isinstance(value, dict) and all(
         isinstance(key, str) and isinstance(text, str | None) for key, text in value.items()
     )
 
 
-def _is_list(value: object) -> bool:
+def _is_text_list(value: object) -> bool:
     return isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
 
 
 def _check_integer(value: object, name: str, low: int, high: int, what: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InvalidRequest(f"{name} is {value!r}.", next=f"It is {what}.")
+        raise InvalidRequest(f"{name} is {value!r}.", next=f"Must be {what}.")
 
 
 def _check_names(add: Add, metadata: Metadata, schema: pa.Schema, place: str) -> None:
@@ -267,33 +315,36 @@ def _check_names(add: Add, metadata: Metadata, schema: pa.Schema, place: str) ->
     if missing:
         raise InvalidRequest(
             f"{place}.partition_values has no {missing[0]!r}.",
-            next=f"The table is partitioned by {', '.join(wanted)}; give a value, or None, for"
+            next=f"The table is partitioned by {', '.join(wanted)}; pass a value, or None, for"
             " each.",
         )
     unknown = [name for name in add.partition_values if name not in wanted]
     if unknown:
-        has = f"It has {', '.join(wanted)}." if wanted else "The table is not partitioned."
         raise InvalidRequest(
-            f"{place}.partition_values has {unknown[0]!r}, which is no partition column.", next=has
+            f"{place}.partition_values has {unknown[0]!r}, which is not a partition column.",
+            next=f"Partition columns: {', '.join(wanted)}."
+            if wanted
+            else "The table is not partitioned.",
         )
     for field_name in ("min_values", "max_values", "null_count"):
         for column in getattr(add, field_name):
             if schema.get_field_index(column) < 0:
                 raise InvalidRequest(
-                    f"{place}.{field_name} has {column!r}, which is no column of the table.",
-                    next=f"Its columns are {', '.join(schema.names)}.",
+                    f"{place}.{field_name} has {column!r}, which is not a column of the table.",
+                    next=f"Columns: {', '.join(schema.names)}.",
                 )
 
 
 def _partition_texts(
     adds: Sequence[Add], metadata: Metadata, schema: pa.Schema
 ) -> dict[str, list[str | None]]:
-    found: dict[str, list[str | None]] = {}
+    """Return the partition values as log text, by column; values that mean null become None."""
+    texts_by_column: dict[str, list[str | None]] = {}
     for column in metadata.partition_columns:
         index = schema.get_field_index(column)
         kind = pa.string() if index < 0 else schema.field(index).type
         texts = [
-            _text(
+            _log_text(
                 add.partition_values[column],
                 kind,
                 f"adds[{n}] ({add.path}).partition_values",
@@ -306,34 +357,37 @@ def _partition_texts(
             number = pc.index(unknown, True).as_py()
             raise InvalidRequest(
                 f"adds[{number}] ({adds[number].path}).partition_values[{column!r}] is"
-                f" {texts[number]!r}, which is no {kind}.",
-                next="Give a value of the column's type, or None.",
+                f" {texts[number]!r}, which is not a valid {kind}.",
+                next="Pass a value of the column's type, or None.",
             )
         null = pc.is_null(values).to_pylist()
-        found[column] = [None if gone else text for text, gone in zip(texts, null, strict=True)]
-    return found
+        texts_by_column[column] = [
+            None if is_null else text for text, is_null in zip(texts, null, strict=True)
+        ]
+    return texts_by_column
 
 
-def _text(value: object, kind: pa.DataType, place: str, column: str) -> str | None:
+def _log_text(value: object, kind: pa.DataType, place: str, column: str) -> str | None:
     try:
         return text_of(value, kind)
     except ValueError as error:
         raise InvalidRequest(
             f"{place}[{column!r}] is {value!r}: {error}.",
-            next="Give a value of the column's type, or None.",
+            next="Pass a value of the column's type, or None.",
         ) from None
 
 
 def _bound_texts(
     adds: Sequence[Add], schema: pa.Schema, field_name: str
 ) -> dict[str, list[str | None]]:
+    """Return lower or upper bounds as log text, by column."""
     attribute = snake(field_name)
     columns = sorted({column for add in adds for column in getattr(add, attribute)})
-    found: dict[str, list[str | None]] = {}
+    texts_by_column: dict[str, list[str | None]] = {}
     for column in columns:
         kind = schema.field(column).type
         texts = [
-            _text(
+            _log_text(
                 getattr(add, attribute).get(column),
                 kind,
                 f"adds[{n}] ({add.path}).{attribute}",
@@ -341,19 +395,20 @@ def _bound_texts(
             )
             for n, add in enumerate(adds)
         ]
-        found[column] = texts
+        texts_by_column[column] = texts
         if not has_bounds(kind):
             continue
         array = pa.chunked_array([array_of(texts, pa.string())])
-        bad = pc.and_(pc.is_valid(array), pc.is_null(cast_text(array, kind)))
-        if not pa.types.is_floating(kind) and pc.any(bad).as_py():
-            number = pc.index(bad, True).as_py()
+        invalid = pc.and_(pc.is_valid(array), pc.is_null(cast_text(array, kind)))
+        # Bounds of floating point columns may be NaN or infinite, which `cast_text` rejects.
+        if not pa.types.is_floating(kind) and pc.any(invalid).as_py():
+            number = pc.index(invalid, True).as_py()
             raise InvalidRequest(
                 f"adds[{number}] ({adds[number].path}).{attribute}[{column!r}] is"
-                f" {texts[number]!r}, which is no {kind}.",
-                next="Give a value of the column's type, or leave it out.",
+                f" {texts[number]!r}, which is not a valid {kind}.",
+                next="Pass a value of the column's type, or leave it out.",
             )
-    return found
+    return texts_by_column
 
 
 def _check_order(
@@ -362,7 +417,7 @@ def _check_order(
     low: Mapping[str, list[str | None]],
     high: Mapping[str, list[str | None]],
 ) -> None:
-    """Bounds that are swapped would hide rows."""
+    """Raise `InvalidRequest` for a minimum above its maximum: data skipping would lose rows."""
     for column in low.keys() & high.keys():
         kind = schema.field(column).type
         if not has_bounds(kind):

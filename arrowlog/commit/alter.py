@@ -1,4 +1,4 @@
-"""Changes to what a table is: its schema, properties and protocol. Pure."""
+"""Changes of a table's schema, properties and protocol. Pure."""
 
 from __future__ import annotations
 
@@ -18,53 +18,67 @@ from arrowlog.state.typed import has_bounds
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-# Where checkpoints are Parquet alone, older readers could not follow once commits are cleaned up.
+# Required where checkpoints are Parquet only: readers without support for them could not read the
+# table once its commits are cleaned up.
 PARQUET = Protocol(3, 3, ("parquetCheckpoint",), ("parquetCheckpoint",))
-_SCHEMA = "Give a pyarrow.Schema, a Spark StructType, or Spark's schema JSON."
+_SCHEMA_FORMS = "Pass a pyarrow.Schema, a Spark StructType, or Spark's schema JSON."
 
 
 def schema_text(schema: object) -> str:
-    """Spark's schema JSON, from whatever a user has."""
+    """Convert a schema to Spark's schema JSON.
+
+    Accepts a `pyarrow.Schema`, a Spark `StructType`, schema JSON as text or dict, and any object
+    with `__arrow_c_schema__`. Text is not validated; see `check_schema`.
+    """
     if isinstance(schema, pa.Schema):
         try:
             return to_spark(schema)
         except ValueError as error:
-            raise InvalidRequest(f"The schema cannot be used: {error}.", next=_SCHEMA) from None
+            raise _invalid_schema(error) from None
     if isinstance(schema, str):
         return schema
-    if hasattr(schema, "json") and hasattr(schema, "fields"):  # a StructType of pyspark
+    if hasattr(schema, "json") and hasattr(schema, "fields"):  # a pyspark StructType
         return str(schema.json())
     if isinstance(schema, dict):
         return json.dumps(schema)
     if hasattr(schema, "__arrow_c_schema__"):
         return schema_text(pa.schema(schema))
-    raise InvalidRequest(f"A {type(schema).__name__} is no schema.", next=_SCHEMA)
+    raise InvalidRequest(f"A {type(schema).__name__} is not a schema.", next=_SCHEMA_FORMS)
 
 
 def check_schema(text: str) -> pa.Schema:
-    """The schema as Arrow; what a table cannot have is refused."""
+    """Convert Spark's schema JSON to Arrow.
+
+    Raises `InvalidRequest` if a table cannot have it: no columns, unsupported types, or names that
+    differ only in case.
+    """
     try:
         schema = from_spark(text)
     except ValueError as error:
-        raise InvalidRequest(f"The schema cannot be used: {error}.", next=_SCHEMA) from None
+        raise _invalid_schema(error) from None
     if len(schema) == 0:
-        raise InvalidRequest("The schema has no columns.", next=_SCHEMA)
+        raise InvalidRequest("The schema has no columns.", next=_SCHEMA_FORMS)
     lower: dict[str, str] = {}
     for name in schema.names:
         other = lower.setdefault(name.lower(), name)
         if other != name or not name:
             raise InvalidRequest(
-                f"The schema has the columns {other!r} and {name!r}, which are one to Spark.",
+                f"The schema has the columns {other!r} and {name!r}, which Spark does not"
+                " distinguish.",
                 next="Rename one.",
             )
     return schema
 
 
+def _invalid_schema(error: ValueError) -> InvalidRequest:
+    return InvalidRequest(f"The schema cannot be used: {error}.", next=_SCHEMA_FORMS)
+
+
 def check_partitions(columns: Sequence[str], schema: pa.Schema) -> tuple[str, ...]:
-    """Partition columns: in the schema, once each, of a type that has a text."""
+    """Validate partition columns: in the schema, unique, of a type with a text form."""
     if isinstance(columns, str):
         raise InvalidRequest(
-            f"partition_columns is the text {columns!r}.", next=f"Give a list: [{columns!r}]."
+            f"partition_columns is the string {columns!r}.", next=f"Pass a list: [{columns!r}]."
         )
     names = tuple(columns)
     for name in names:
@@ -72,60 +86,69 @@ def check_partitions(columns: Sequence[str], schema: pa.Schema) -> tuple[str, ..
         if index < 0:
             raise InvalidRequest(
                 f"Partition column {name!r} is not in the schema.",
-                next=f"Its columns are {', '.join(schema.names)}.",
+                next=f"Columns: {', '.join(schema.names)}.",
             )
         if names.count(name) > 1:
-            raise InvalidRequest(f"Partition column {name!r} is there twice.", next="Name it once.")
+            raise InvalidRequest(f"Partition column {name!r} is given twice.", next="Name it once.")
         if not has_bounds(schema.field(index).type):
             raise InvalidRequest(
-                f"{name!r} cannot be a partition column: it is {schema.field(index).type}.",
-                next="Use a column of text, numbers, dates or moments.",
+                f"{name!r} cannot be a partition column: it has type {schema.field(index).type}.",
+                next="Use a column of text, numbers, dates or timestamps.",
             )
     if names and len(names) == len(schema):
         raise InvalidRequest(
-            "Every column is a partition column, so files would have none.", next="Leave one out."
+            "Every column is a partition column, so files would have no columns.",
+            next="Leave one out.",
         )
     return names
 
 
 def check_properties(properties: Mapping[str, object]) -> dict[str, str]:
-    """Properties as text; those that are settings must have a value that is allowed."""
-    found: dict[str, str] = {}
+    """Convert properties to text, leaving out those that are None.
+
+    Raises `InvalidRequest` for invalid names, and for settings with invalid values.
+    """
+    texts: dict[str, str] = {}
     for key, value in properties.items():
         if not isinstance(key, str) or not key:
-            raise InvalidRequest(f"{key!r} is no name of a property.", next="Names are text.")
+            raise InvalidRequest(
+                f"{key!r} is not a valid property name.", next="Use a string that is not empty."
+            )
         if value is None:
             continue
         text = str(value).lower() if isinstance(value, bool) else str(value)
         if any("\ud800" <= letter <= "\udfff" for letter in key + text):
-            raise InvalidRequest(f"The property {key!r} has half a character in it.")
-        resolve(table={key: text})  # one that is no setting is the user's own
-        found[key] = text
-    return found
+            raise InvalidRequest(
+                f"The property {key!r} contains an unpaired surrogate.", next="Use valid Unicode."
+            )
+        resolve(table={key: text})  # raises for invalid settings; ignores properties of users
+        texts[key] = text
+    return texts
 
 
 def with_properties(metadata: Metadata, properties: Mapping[str, object]) -> Metadata:
-    """Metadata with some properties changed; None takes one away."""
+    """Return the metadata with some properties changed; None removes a property."""
     if not hasattr(properties, "items"):
         raise InvalidRequest(
-            f"Properties are a {type(properties).__name__}.", next='Give a map: {"owner": "me"}.'
+            f"Properties must be a map, not a {type(properties).__name__}.",
+            next='Pass a map such as {"owner": "me"}.',
         )
-    gone = {key for key, value in properties.items() if value is None}
-    new = check_properties({k: v for k, v in properties.items() if k not in gone})
-    kept = {key: value for key, value in metadata.configuration.items() if key not in gone}
+    removed = {key for key, value in properties.items() if value is None}
+    new = check_properties({k: v for k, v in properties.items() if k not in removed})
+    kept = {key: value for key, value in metadata.configuration.items() if key not in removed}
     return replace(metadata, configuration={**kept, **new})
 
 
 def with_columns(metadata: Metadata, columns: object) -> Metadata:
-    """Metadata with further columns at the end, null in the files that are there."""
-    added = _columns(columns)
+    """Return the metadata with nullable columns added at the end of the schema."""
+    added = _spark_fields(columns)
     if not added:
-        raise InvalidRequest("There are no columns to add.", next=_SCHEMA)
+        raise InvalidRequest("There are no columns to add.", next=_SCHEMA_FORMS)
     schema = json.loads(metadata.schema_string)
     for item in added:
         if not item.get("nullable", True):
             raise InvalidRequest(
-                f"Column {item.get('name')!r} may not be null, but is in no file that is there.",
+                f"Column {item.get('name')!r} is not nullable, but existing files do not have it.",
                 next="Make it nullable.",
             )
     schema["fields"] = [*schema["fields"], *added]
@@ -134,7 +157,7 @@ def with_columns(metadata: Metadata, columns: object) -> Metadata:
     return replace(metadata, schema_string=text)
 
 
-def _columns(columns: object) -> list[dict[str, Any]]:
+def _spark_fields(columns: object) -> list[dict[str, Any]]:
     if isinstance(columns, pa.Field):
         columns = pa.schema([columns])
     try:
@@ -142,16 +165,16 @@ def _columns(columns: object) -> list[dict[str, Any]]:
             columns = pa.schema(list(columns.items()))
         elif isinstance(columns, (list, tuple)):
             columns = pa.schema(columns)
-        found: list[dict[str, Any]] = json.loads(schema_text(columns))["fields"]
+        fields: list[dict[str, Any]] = json.loads(schema_text(columns))["fields"]
     except (TypeError, ValueError, KeyError, pa.ArrowException) as error:
         if isinstance(error, InvalidRequest):
             raise
-        raise InvalidRequest(f"These are no columns: {error}.", next=_SCHEMA) from None
-    return found
+        raise InvalidRequest(f"The columns are invalid: {error}.", next=_SCHEMA_FORMS) from None
+    return fields
 
 
 def followed(protocol: Protocol, metadata: Metadata) -> Protocol:
-    """The protocol that readers need to follow a table with these settings."""
+    """Return the protocol that a table with these settings requires; never a lower one."""
     if resolve(table=metadata.configuration).checkpoint_format != "parquet":
         return protocol
     if PARQUET.reader_features[0] in protocol.reader_features:
@@ -171,39 +194,47 @@ def raised(
     reader_features: Sequence[str],
     writer_features: Sequence[str],
 ) -> Protocol:
-    """A protocol that asks for more; never for less."""
+    """Return the protocol with higher versions or further features.
+
+    Raises `InvalidRequest` if that lowers a version or changes nothing, and `UnsupportedProtocol`
+    if this release does not support the result.
+    """
     for version in (reader, writer):
         if version is not None and (isinstance(version, bool) or not isinstance(version, int)):
-            raise InvalidRequest(f"{version!r} is no version of a protocol.", next="Give a number.")
+            raise InvalidRequest(f"{version!r} is not a protocol version.", next="Pass an integer.")
     for features in (reader_features, writer_features):
         if isinstance(features, str) or not all(isinstance(name, str) for name in features):
-            raise InvalidRequest(f"{features!r} are no features.", next="Give a list of names.")
+            raise InvalidRequest(
+                f"{features!r} is not a list of features.", next="Pass a list of names."
+            )
     new = Protocol(
         protocol.min_reader_version if reader is None else reader,
         protocol.min_writer_version if writer is None else writer,
         tuple(sorted({*protocol.reader_features, *reader_features})),
         tuple(sorted({*protocol.writer_features, *writer_features})),
     )
-    for name, old, now, most in (
+    for name, old, now, supported in (
         ("reader", protocol.min_reader_version, new.min_reader_version, READER_VERSION),
         ("writer", protocol.min_writer_version, new.min_writer_version, WRITER_VERSION),
     ):
         if now < old:
             raise InvalidRequest(
                 f"The table's {name} version is {old} and cannot become {now}.",
-                next="Protocols are only ever raised.",
+                next="Protocol versions can only be raised.",
             )
-        if now > most:
+        if now > supported:
             raise UnsupportedProtocol(
-                f"This arrowlog knows {name} versions up to {most}, not {now}.",
+                f"This release supports {name} versions up to {supported}, not {now}.",
                 next="Choose a lower one, or upgrade arrowlog.",
             )
     unknown = sorted({*new.reader_features, *new.writer_features} - FEATURES)
     if unknown:
         raise UnsupportedProtocol(
-            f"This arrowlog does not know the feature {unknown[0]!r}.",
-            next=f"It knows {', '.join(sorted(FEATURES))}.",
+            f"This release does not support the feature {unknown[0]!r}.",
+            next=f"It supports {', '.join(sorted(FEATURES))}.",
         )
     if new == protocol:
-        raise InvalidRequest("The table has that protocol already.", next="Nothing to upgrade.")
+        raise InvalidRequest(
+            "The table already has that protocol.", next="There is nothing to upgrade."
+        )
     return new

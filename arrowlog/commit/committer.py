@@ -1,8 +1,9 @@
-"""The hand of one `Table` that writes: what it has seen, what it has done, and the next commit.
+"""The write session of one `Table` handle: what it has shown, what it has committed.
 
-A commit builds on what the handle has last shown: what others did since is checked against it. An
-append needs no more than the head of the log, so a handle that appends again and again asks the
-store for nothing but to take the commit.
+Conditional changes (remove, overwrite with a predicate, restore) are based on what the handle last
+showed its user; commits made by others since are checked for conflicts. An append depends only on
+the head of the log, which the session remembers after each commit: repeated appends send one
+request each, the put.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from arrowlog.clock import SystemClock
-from arrowlog.commit.conflict import Head
+from arrowlog.commit.conflict import READ_AGAIN, Head
 from arrowlog.commit.pace import Pace
 from arrowlog.commit.rivals import read_rivals
 from arrowlog.commit.transaction import CommitResult, Writer, run
@@ -44,13 +45,22 @@ if TYPE_CHECKING:
     from arrowlog.state.follow import Follower
     from arrowlog.state.snapshot import Snapshot, State
 
-_OWN_MAX = 100_000
-_AHEAD = 8  # slots after the next one in which a writer that counted ahead may have left a commit
-_UNSEEN_SECONDS = 3.0
+# Ids of own commits that a session remembers, the oldest forgotten first; bounds memory.
+_OWN_COMMITS_MAX = 100_000
+# Versions after the next one that are probed for a commit left by a writer that skipped a version.
+_GAP_PROBES = 8
+# How long a head is used without looking at the log, where looking costs a request. A table that
+# was dropped is noticed no earlier than this.
+_REMOTE_HEAD_SECONDS = 3.0
 
 
 class Committer:
-    """Commits for one handle."""
+    """Commits the changes of one handle.
+
+    The session distinguishes what the handle *showed* (a snapshot, a refresh, its own last commit)
+    from what it *read* for its own needs. Only the former is the basis of conditional changes.
+    After a conflict, the next change is based on the newest version.
+    """
 
     def __init__(
         self,
@@ -59,76 +69,82 @@ class Committer:
         clock: Clock | None = None,
         landed: Callable[[int, Snapshot | None, Config], None] | None = None,
     ) -> None:
-        """`options` are those of the call; the table's own come on top of the defaults.
+        """Create a session for a follower's table.
 
-        `landed` is told of every commit, with what the handle has last read and the settings.
+        Args:
+            follower: reads the table's snapshots.
+            options: settings of the handle; they take precedence over the table's own.
+            clock: time and randomness; the machine's by default.
+            landed: called after every commit with its version, the snapshot last read and the
+                settings in force.
         """
         self._landed = landed
         self.clock: Clock = clock or SystemClock()
         self._follower = follower
         self._options = options
         self._pace = Pace()
-        self._own: dict[str | None, int] = {}  # what this handle has committed, and as what version
-        self._head: Head | None = None
-        self._mark: Mark | None = None
-        self._ready = False
-        self._refused_at = -1  # the look after which a conflict showed that the handle is behind
-        self._moved: tuple[Snapshot, int] | None = None  # what was shown; our look beyond it
+        self._own: dict[str | None, int] = {}  # id to version of the commits of this session
+        self._head: Head | None = None  # the newest head known
+        self._mark: Mark | None = None  # tells cheaply whether the head is still the newest
+        self._ready = False  # whether the store and the log were checked before the first write
+        self._refused_at = -1  # value of `follower.looks` when a conflict was last raised
+        # The snapshot last shown, and the value of `follower.looks` after this session read beyond.
+        self._moved: tuple[Snapshot, int] | None = None
         self._lock = ForkSafeLock(self._after_torn_fork)
 
     def _after_torn_fork(self) -> None:
         self._head = self._mark = self._moved = None
-        self._contact, self._ready = float("-inf"), False
+        self._ready = False
 
     @property
     def store(self) -> Store:
-        """Where the table is."""
+        """The table's store."""
         return self._follower.store
 
     def at(self, version: int) -> Snapshot:
-        """The table at a version."""
+        """Return the snapshot of a version."""
         return self._follower.at(version)
 
     def look(self) -> Snapshot:
-        """The newest version, looked at now."""
+        """Refresh and return the newest snapshot, without counting it as shown."""
         with self._lock:
             self._refresh()
             assert self._follower.latest is not None
             return self._follower.latest
 
     def refused(self, conflict: CommitConflict) -> CommitConflict:
-        """A conflict, after which the next decision is made on what is there."""
+        """Return a conflict to be raised; the next change starts from the newest version."""
         self._refused_at = self._follower.looks
         return conflict
 
     def last_seen(self) -> State | None:
-        """What the handle has shown before, if anything."""
+        """Return the state last shown, or None if nothing was shown yet."""
         shown = self._shown
         return None if shown is None else shown.state
 
     @property
     def _shown(self) -> Snapshot | None:
-        """What somebody has seen. The follower may have gone on since, for our own needs."""
+        """The snapshot last shown. The follower may since have read further for this session."""
         if self._moved is not None and self._moved[1] == self._follower.looks:
             return self._moved[0]
         return self._follower.latest
 
-    def _go_on(self) -> Snapshot:
-        """The newest snapshot, which nobody has been shown. Our own commits count as seen."""
+    def _read_on(self) -> Snapshot:
+        """Read the newest snapshot without counting it as shown. Own commits count as shown."""
         shown = self._shown
-        if shown is not None and self._ahead(shown):
-            shown = self._with_own(shown)
+        if shown is not None and self._has_own_commits_after(shown):
+            shown = self._with_own_commits(shown)
         newest = self._follower.newest()
         self._moved = None if shown is None else (shown, self._follower.looks)
         return newest
 
     def _reobserve(self) -> tuple[Head, RecentCommits]:
-        """The newest head by a new look at the log, and whose commits the last versions are."""
+        """List the log again; return the newest head and the ids of the recent commits."""
         with self._lock:
             self._refresh()
             latest = self._follower.latest
             assert latest is not None
-            self._check_whole(latest)
+            self._check_no_gap(latest)
             return head_of(latest.state, self._follower.asked), latest.state.recent
 
     def _recent(self) -> RecentCommits:
@@ -136,11 +152,14 @@ class Committer:
         return RecentCommits() if latest is None else latest.state.recent
 
     def head_of(self, snapshot: Snapshot) -> Head:
-        """What a writer has to know of a snapshot."""
+        """Return the head of a snapshot."""
         return head_of(snapshot.state)
 
     def head(self) -> Head:
-        """What the table is now, looked at for a write that takes long: not what was shown."""
+        """Refresh and return the newest head, as the target of a write that takes long.
+
+        This does not count as shown. Raises `UnsupportedProtocol` if the table cannot be written.
+        """
         with self._lock:
             self._refresh()
             head = self._newest_head()
@@ -148,36 +167,43 @@ class Committer:
         return head
 
     def step_of(self, txn: tuple[str, int] | None) -> CommitResult | None:
-        """The result of an application's step, if this handle knows that it was taken."""
+        """Return the earlier commit of an application transaction, if this session knows one.
+
+        Raises `UnsupportedProtocol` if the table cannot be written.
+        """
         with self._lock:
             head = self._newest_head()
         check_writable(head.protocol, self.store.root)
-        known = None if txn is None else head.txns.get(txn[0])
-        if txn is None or known is None or known[0] < txn[1]:
+        committed = None if txn is None else head.txns.get(txn[0])
+        if txn is None or committed is None or committed[0] < txn[1]:
             return None
-        return CommitResult(known[1], 0, {}, duplicate=True)
+        return CommitResult(committed[1], 0, {}, duplicate=True)
 
     def config(self, head: Head) -> Config:
-        """The settings in force for this table."""
+        """Return the settings in force: the handle's options, then the table's, then defaults."""
         return resolve(self._options, table=head.metadata.configuration)
 
     def seen(self) -> Snapshot:
-        """What the handle has last shown, brought to its own last commit; the newest at first."""
+        """Return the snapshot that conditional changes are based on.
+
+        It is the one last shown, advanced to the session's own last commit. The newest snapshot is
+        read if none was shown yet, or if a conflict was raised since.
+        """
         with self._lock:
-            if self._follower.latest is None or self._behind:
+            if self._follower.latest is None or self._conflicted:
                 self._refresh()
                 self._moved = None
             shown = self._shown
             assert shown is not None
-            return self._with_own(shown) if self._ahead(shown) else shown
+            return self._with_own_commits(shown) if self._has_own_commits_after(shown) else shown
 
-    def _ahead(self, shown: Snapshot) -> bool:
-        """Whether the handle has committed since, on top of what it has read."""
+    def _has_own_commits_after(self, shown: Snapshot) -> bool:
+        """Whether the session has committed on top of a snapshot, which is the last one read."""
         ahead = self._head is not None and self._head.version > shown.version
         return ahead and shown is self._follower.latest
 
-    def _with_own(self, latest: Snapshot) -> Snapshot:
-        """The snapshot after the handle's own commits, if nothing but those came after it."""
+    def _with_own_commits(self, latest: Snapshot) -> Snapshot:
+        """Advance a snapshot past the session's own commits, if no other commit is among them."""
         assert self._head is not None
         between = self._head.version - latest.version
         versions = list(self._own.values())[-between:]
@@ -186,18 +212,18 @@ class Committer:
         own = {version: txn_id for txn_id, version in list(self._own.items())[-between:]}
         self._moved = None
         try:
-            found = self._follower.advance(self._head.version)
-            if all(found.state.recent.txn_id(version) == own[version] for version in versions):
-                return found
-        except FileNotFoundError:  # they were cleaned up, or the table was dropped
+            advanced = self._follower.advance(self._head.version)
+            if all(advanced.state.recent.txn_id(version) == own[version] for version in versions):
+                return advanced
+        except FileNotFoundError:  # the commits were cleaned up, or the table was dropped
             pass
-        version, found = self._head.version, self._follower.newest()
+        version, newest = self._head.version, self._follower.newest()
         self._head = self._mark = None
-        same = found.version == version and found.metadata.id == latest.metadata.id
-        return found if same else latest
+        same = newest.version == version and newest.metadata.id == latest.metadata.id
+        return newest if same else latest
 
     def append(self, prepare: Prepare) -> CommitResult:
-        """Commit what only needs to know the head of the log."""
+        """Commit a change that depends on the head of the log only. See `transaction.run`."""
         with self._lock:
             head = self._newest_head()
         return self._run(head, prepare)
@@ -205,132 +231,155 @@ class Committer:
     def change(
         self, prepare: Prepare, base: Snapshot | None = None, *, mends: bool = False
     ) -> CommitResult:
-        """Commit what was decided by looking at the table, as `base` shows it.
+        """Commit a change that was decided by reading the table. See `transaction.run`.
 
-        What `mends` the table's settings is not kept from it by a wrong one.
+        Args:
+            prepare: makes the commit for a head.
+            base: the snapshot the decision was based on; `seen()` by default.
+            mends: the change may repair the table's properties. Invalid values among the current
+                ones must not prevent it, so the table's settings are not resolved.
+
+        Raises:
+            MetadataChanged: `base` belongs to a table that was dropped or replaced.
         """
         with self._lock:
             snapshot = self.seen() if base is None else base
             follower = self._follower
-            gone = snapshot is self._shown and follower.dropped()
+            dropped = snapshot is self._shown and follower.dropped()
             newest = self._newest_head()
-            if gone or not self._leads_to(snapshot, newest):
+            if dropped or not self._is_ancestor(snapshot, newest):
                 self._refused_at = follower.looks
                 raise MetadataChanged(
                     f"{self.store.root} is no longer the table whose version {snapshot.version}"
-                    " this commit builds on: it was dropped, and another is in its place.",
-                    next="Look at the table again and decide anew.",
+                    " this commit is based on: that table was dropped and another one created.",
+                    next=READ_AGAIN,
                     version=snapshot.version,
                 )
         return self._run(head_of(snapshot.state), prepare, newest, mends=mends)
 
-    def _leads_to(self, snapshot: Snapshot, head: Head) -> bool:
-        """Whether a snapshot is of the log that ends with this head."""
+    def _is_ancestor(self, snapshot: Snapshot, head: Head) -> bool:
+        """Whether a snapshot belongs to the log that ends with a head."""
         if snapshot.metadata.id != head.metadata.id:
             return False
         if snapshot.version <= head.version:
             return True
-        key = f"{LOG}/{commit_name(snapshot.version)}"  # a listing may lag behind
+        # The head may come from a listing that lags behind.
+        key = f"{LOG}/{commit_name(snapshot.version)}"
         return self.store.find_many([key])[0] is not None
 
     def state(self, head: Head) -> State:
-        """The state at a head."""
+        """Return the state at a head, reading it if necessary without counting it as shown."""
         latest = self._follower.latest
         if latest is None or latest.version < head.version:
             with self._lock:
-                latest = self._go_on()
+                latest = self._read_on()
         if latest.version != head.version:
             latest = self._follower.at(head.version)
         return latest.state
 
     def _newest_head(self) -> Head:
-        """The newest head that is known, known again if it has been long or looks changed."""
+        """Return the newest head known, refreshed if it is too old or the log looks changed.
+
+        Raises `LogCorrupt` if the log has a gap, or ends before the checkpoint pointer says.
+        """
         follower = self._follower
         seen = follower.asked if self._head is None else max(self._head.observed, follower.asked)
         age = self.clock.seconds() - seen
-        old = follower.latest is None or self._behind or age > self._fresh() or follower.odd
+        old = (
+            follower.latest is None
+            or self._conflicted
+            or age > self._head_lifetime_seconds()
+            or follower.odd
+        )
         if (
             old
             or not (follower.stands(self._mark) if self._mark else follower.unchanged())
-            or self._overtaken()
+            or self._is_overtaken()
         ):
             self._refresh()
         latest = follower.latest
         assert latest is not None
-        self._check_whole(latest)
+        self._check_no_gap(latest)
         if self._head is None or latest.version >= self._head.version:
             self._head = head_of(latest.state, follower.asked)
         if not self._ready:
-            self._head = self._get_ready(self._head)
-        if self._check_next(self._head):
+            self._head = self._check_before_first_write(self._head)
+        if self._check_next_version(self._head):
             return self._head
-        self._refresh()  # commits were deleted while this handle looked
+        self._refresh()  # commits after the head were deleted since it was observed
         latest = follower.latest
         assert latest is not None
-        self._check_whole(latest)
+        self._check_no_gap(latest)
         self._head = head_of(latest.state, follower.asked)
         return self._head
 
-    def _overtaken(self) -> bool:
-        """Whether somebody may have cleared away what follows the newest head that is known."""
+    def _is_overtaken(self) -> bool:
+        """Whether commits after the newest head known may have been made and deleted."""
         latest = self._follower.latest
         assert latest is not None
         known = latest.version if self._head is None else max(self._head.version, latest.version)
         return self._follower.overtaken(known)
 
-    def _fresh(self) -> float:
+    def _head_lifetime_seconds(self) -> float:
         """How long a head may be built on without looking at the log again.
 
         A put that takes longer than what is left of `TRUST_SECONDS` has to be verified.
         """
-        # Where looking costs a request, a table that was dropped is noticed no earlier than this.
-        return TRUST_SECONDS / 2 if self.store.cheap_stat else _UNSEEN_SECONDS
+        return TRUST_SECONDS / 2 if self.store.cheap_stat else _REMOTE_HEAD_SECONDS
 
     def _refresh(self) -> None:
-        self._go_on()
+        self._read_on()
         self._head = self._mark = None
 
     @property
-    def _behind(self) -> bool:
-        """Whether nobody has looked at the table since a conflict."""
+    def _conflicted(self) -> bool:
+        """Whether the table was not read again since the last conflict."""
         return self._follower.looks == self._refused_at
 
-    def _check_whole(self, latest: Snapshot) -> None:
+    def _check_no_gap(self, latest: Snapshot) -> None:
         if latest.report.gap is not None:
-            raise _gap(self._follower.store.root, latest.report.gap)
+            raise _gap_error(self._follower.store.root, latest.report.gap)
 
-    def _check_next(self, head: Head) -> bool:
-        """Refuse a gap where the next commit would go: a writer that counts ahead leaves one.
+    def _check_next_version(self, head: Head) -> bool:
+        """Raise `LogCorrupt` if the next commit would fill a gap.
 
-        False if the next commit is not missing but was deleted by clean-up.
+        A writer that counts versions instead of observing them leaves such a gap. Returns False if
+        the next version is not missing but was deleted by clean-up: the head is outdated. Checked
+        only where it costs no request.
         """
         store, version = self._follower.store, head.version
         if not store.cheap_stat:
             return True
-        for later in range(version + 2, version + 2 + _AHEAD):
+        for later in range(version + 2, version + 2 + _GAP_PROBES):
             if store.stat(f"{LOG}/{commit_name(later)}") is None:
                 continue
-            if store.stat(f"{LOG}/{commit_name(version + 1)}") is None:  # asked after the other
+            # The order matters: commits appear in ascending order, so if the later one was there
+            # first, a missing earlier one is a gap and not a race.
+            if store.stat(f"{LOG}/{commit_name(version + 1)}") is None:
                 if version + 1 in list_retired(store):
                     return False
-                raise _gap(store.root, Gap(version + 1, later))
+                raise _gap_error(store.root, Gap(version + 1, later))
             return True
         return True
 
-    def _get_ready(self, head: Head) -> Head:
-        """Once for a handle: can this store be trusted, and is this all there is of the log."""
+    def _check_before_first_write(self, head: Head) -> Head:
+        """Check that the store supports put-if-absent and that the log is complete.
+
+        Done once per session. Returns the head, refreshed if the checkpoint pointer names a later
+        version. Raises `LogCorrupt` if the log still ends before that version.
+        """
         store = self._follower.store
         store.check_writable()
-        found = store.find_many([f"{LOG}/{POINTER}"])[0]
-        pointed = -1 if found is None else _pointed(found)
-        if pointed > head.version:  # others may have gone on since this handle has looked
-            latest = self._go_on()
-            self._check_whole(latest)
+        pointer = store.find_many([f"{LOG}/{POINTER}"])[0]
+        pointed = -1 if pointer is None else _pointed_version(pointer)
+        if pointed > head.version:  # others may have committed since this handle last looked
+            latest = self._read_on()
+            self._check_no_gap(latest)
             head = head_of(latest.state, self._follower.asked)
         if pointed > head.version:
             raise LogCorrupt(
-                f"the pointer speaks of version {pointed}, and the log ends with {head.version}:"
-                " commits or a checkpoint are missing.",
+                f"the checkpoint pointer names version {pointed}, but the log ends at version"
+                f" {head.version}: commits or a checkpoint are missing.",
                 next="Restore them from a backup, or delete the pointer if it is wrong.",
                 file=f"{LOG}/{POINTER}",
                 version=head.version,
@@ -339,10 +388,10 @@ class Committer:
         return head
 
     def writer(self, config: Config) -> Writer:
-        """What a transaction needs of the world."""
+        """Return the environment in which `transaction.run` commits."""
         store = self._follower.store
 
-        def rivals(
+        def decode_winners(
             first: int,
             commits: Sequence[bytes],
             head: Head,
@@ -351,33 +400,34 @@ class Committer:
             limit = config.max_decompressed_bytes
             return read_rivals(first, commits, head, store.root, limit, files=files)
 
-        def permit(head: Head) -> None:
+        def check_protocol(head: Head) -> None:
             check_writable(head.protocol, store.root)
 
         verify = config.commit_verify == "always" or not self.clock.counts_suspension
 
-        def unretired(first: int, last: int) -> bool:
+        def none_retired(first: int, last: int) -> bool:
             return not list_retired(store).overlaps(first, last)
 
-        def undeleted(first: int, last: int, observed: float) -> bool:
+        def none_deleted(first: int, last: int, observed: float) -> bool:
+            # Clean-up leaves every commit alone until it is three times `TRUST_SECONDS` old.
             if verify or self.clock.seconds() - observed > TRUST_SECONDS:
                 return False
             if not store.cheap_stat:
                 return True
-            # Clean-up by arrowlog leaves a record of whatever it deletes. Other programs do not:
-            # what they delete is below a checkpoint, which their pointer names.
-            return unretired(first, last) and not self._follower.pointed_beyond(first - 1)
+            # Clean-up by arrowlog records what it deletes. Other programs do not; what they delete
+            # is below a checkpoint, which their pointer names.
+            return none_retired(first, last) and not self._follower.pointed_beyond(first - 1)
 
         return Writer(
             store,
             config,
             self.clock,
             self._pace,
-            rivals,
-            permit,
+            decode_winners,
+            check_protocol,
             verify,
-            undeleted,
-            unretired,
+            none_deleted,
+            none_retired,
             self._reobserve,
             self._recent,
             self._own,
@@ -395,40 +445,41 @@ class Committer:
         except CommitConflict as conflict:
             raise self.refused(conflict) from None
         if not result.duplicate:
-            self._note(result, after)
+            self._record(result, after)
             if self._landed is not None:
-                with suppress(
-                    InvalidRequest
-                ):  # a rival's wrong property is no fault of this commit
+                # The commit is in the log: an invalid property set by a winning commit must not
+                # turn it into an error.
+                with suppress(InvalidRequest):
                     config = config if after.metadata is head.metadata else self.config(after)
                 self._landed(result.version, self._follower.latest, config)
         return result
 
-    def _note(self, result: CommitResult, head: Head) -> None:
+    def _record(self, result: CommitResult, head: Head) -> None:
+        """Remember a commit and the head after it."""
         with self._lock:
             self._own[result.txn_id] = result.version
-            if len(self._own) > _OWN_MAX:
+            if len(self._own) > _OWN_COMMITS_MAX:
                 del self._own[next(iter(self._own))]
             self._follower.outdated = True
             if self._head is None or head.version > self._head.version:
                 self._head = head
                 try:
                     self._mark = self._follower.mark_of(head.version, commit_name(head.version))
-                except StoreUnavailable:  # the commit stands; only the next one has to look again
+                except StoreUnavailable:  # the commit stands; the next one reads the head again
                     self._head = self._mark = None
 
 
-def _gap(root: str, gap: Gap) -> LogCorrupt:
+def _gap_error(root: str, gap: Gap) -> LogCorrupt:
     return LogCorrupt(
-        f"{root} cannot be written: {gap}. A commit in the gap would bring version {gap.next} back"
-        " to life.",
+        f"{root} cannot be written: {gap}. A commit that fills the gap would make version"
+        f" {gap.next} part of the table again.",
         next="Restore the missing file from a backup, or move the later ones away.",
         version=gap.missing,
     )
 
 
 def head_of(state: State, observed: float = float("-inf")) -> Head:
-    """What a writer has to know of a state; `observed` is when the log went no further."""
+    """Return the head of a state; `observed` is a time at which the log ended with it."""
     return Head(
         state.version,
         state.protocol,
@@ -440,8 +491,8 @@ def head_of(state: State, observed: float = float("-inf")) -> Head:
     )
 
 
-def _pointed(data: bytes) -> int:
-    """The version a pointer speaks of; -1 if nobody can tell."""
+def _pointed_version(data: bytes) -> int:
+    """Return the version that a checkpoint pointer names, or -1 if it is not readable."""
     try:
         version = json.loads(data)["version"]
     except (ValueError, KeyError, TypeError, RecursionError):

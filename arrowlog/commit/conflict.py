@@ -1,9 +1,10 @@
-"""Whether a commit still means the same after somebody else's came before it. Pure.
+"""The conflict checker: whether a commit remains valid after a winning commit. Pure.
 
-Appends go together. A file can be removed once: if a rival removed it or put another in its place,
-that is `ConcurrentRemove`. What a commit has read must be all there was: a rival's append into it
-is `ConcurrentAppend`. A change of metadata or protocol goes together with nothing that was made for
-the old one. Everything else is rebased: it means the same one version later.
+Appends never conflict with each other. Every file can be removed once: if a winning commit removed
+or replaced a file that this commit removes, that is `ConcurrentRemove`. A commit must have seen
+every file of what it read: a winning append into its read set is `ConcurrentAppend`. A commit that
+depends on the table's metadata or protocol conflicts with any change of them (`MetadataChanged`,
+`ProtocolChanged`). Everything else is rebased: it has the same effect one version later.
 """
 
 from __future__ import annotations
@@ -27,14 +28,22 @@ if TYPE_CHECKING:
 
     from arrowlog.log.actions import Metadata, Protocol
 
-_AGAIN = "Look at the table again and decide anew."
+# The next step that every conflict suggests.
+READ_AGAIN = "Read the table again and repeat the operation if it still applies."
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a writer has to know of the version it builds on.
+    """The part of a table version that a writer needs in order to commit after it.
 
-    `observed` is a moment, by the writer's clock, at which the log did not go beyond this version.
+    Attributes:
+        version: the version.
+        protocol: the table's protocol.
+        metadata: the table's metadata.
+        schema: the table's schema as Arrow.
+        timestamp: the greatest commit time so far, in milliseconds since the epoch.
+        txns: for each application, its last transaction version and the commit that holds it.
+        observed: a time by the writer's clock at which the log ended with this version.
     """
 
     version: int
@@ -48,12 +57,17 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """What a commit relies on.
+    """The read set of a commit: what must not have changed for it to remain valid.
 
-    `removes` are the files it takes away. `reads` tells which of a rival's added files (a table of
-    them, as in `Snapshot.files`) it should have seen: None for none. `metadata`, `protocol`: it
-    changes them itself. `exact`: it was made for one version of the metadata, any change counts;
-    otherwise only one that its adds do not fit.
+    Attributes:
+        removes: keys of the files that it removes.
+        reads: selects, from a table of files added by a winning commit (see
+            `rivals.partitions_of`), those that the commit should have seen. None if it read
+            nothing.
+        metadata: the commit changes the metadata.
+        protocol: the commit changes the protocol.
+        exact: the commit was made for one version of the metadata and protocol, so any change
+            conflicts; otherwise only one that its added files do not fit.
     """
 
     removes: pa.Array = field(default_factory=lambda: pa.nulls(0, pa.string()))
@@ -64,16 +78,26 @@ class Intent:
 
     @property
     def looks_at_files(self) -> bool:
-        """Whether it matters which files a rival added or removed."""
+        """Whether the files added or removed by a winning commit can conflict."""
         return len(self.removes) > 0 or self.reads is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Rival:
-    """What somebody else's commit did.
+    """A winning commit: one that a concurrent writer made at the version this writer tried.
 
-    `added` has the files, as `commit.rivals` types them, `removed` the keys; they may be left out
-    for an intent that does not look at them (`looks_at_files`).
+    Attributes:
+        version: its version.
+        who: its operation, for messages.
+        txn_id: its unique id; None if another program wrote it without one.
+        timestamp: its commit time.
+        txn: application id and version, if it is an idempotent write.
+        protocol: the protocol it sets, if any.
+        metadata: the metadata it sets, if any.
+        schema: the schema of that metadata.
+        added: its added files, see `rivals.partitions_of`. This and `removed` may be None if the
+            read set does not depend on files (`Intent.looks_at_files`).
+        removed: keys of its removed files.
     """
 
     version: int
@@ -88,88 +112,89 @@ class Rival:
     removed: pa.Array | None = None
 
 
-def after(head: Head, rival: Rival) -> Head:
-    """The head one version later."""
-    times = [time for time in (head.timestamp, rival.timestamp) if time is not None]
+def after(head: Head, winner: Rival) -> Head:
+    """Return the head after a winning commit. Its timestamp never decreases."""
+    times = [time for time in (head.timestamp, winner.timestamp) if time is not None]
     txns = dict(head.txns)
-    if rival.txn is not None:
-        app, step = rival.txn
-        if app not in txns or txns[app][0] < step:
-            txns[app] = (step, rival.version)
+    if winner.txn is not None:
+        app_id, txn_version = winner.txn
+        if app_id not in txns or txns[app_id][0] < txn_version:
+            txns[app_id] = (txn_version, winner.version)
     return Head(
-        rival.version,
-        rival.protocol or head.protocol,
-        rival.metadata or head.metadata,
-        head.schema if rival.schema is None else rival.schema,
+        winner.version,
+        winner.protocol or head.protocol,
+        winner.metadata or head.metadata,
+        head.schema if winner.schema is None else winner.schema,
         max(times, default=None),
         txns,
         head.observed,
     )
 
 
-def check(intent: Intent, head: Head, rival: Rival) -> CommitConflict | None:
-    """What stands between the intent and the rival's commit, which came right after the head."""
+def check(intent: Intent, head: Head, winner: Rival) -> CommitConflict | None:
+    """Return the conflict between a read set and the winning commit after a head, or None."""
     return (
-        _protocol(intent, head, rival)
-        or _metadata(intent, head, rival)
-        or _removes(intent, rival)
-        or _reads(intent, rival)
+        _check_protocol(intent, head, winner)
+        or _check_metadata(intent, head, winner)
+        or _check_removes(intent, winner)
+        or _check_reads(intent, winner)
     )
 
 
-def _protocol(intent: Intent, head: Head, rival: Rival) -> CommitConflict | None:
-    if rival.protocol is None or rival.protocol == head.protocol:
+def _check_protocol(intent: Intent, head: Head, winner: Rival) -> CommitConflict | None:
+    if winner.protocol is None or winner.protocol == head.protocol:
         return None
     if not (intent.exact or intent.metadata or intent.protocol):
-        return None  # whether we may still write is checked against the new one anyway
+        return None  # the transaction checks separately that the new protocol can be written
     return ProtocolChanged(
-        f"Version {rival.version} ({rival.who}) changed the table's protocol.",
-        next=_AGAIN,
-        version=rival.version,
+        f"Version {winner.version} ({winner.who}) changed the table's protocol.",
+        next=READ_AGAIN,
+        version=winner.version,
     )
 
 
-def _metadata(intent: Intent, head: Head, rival: Rival) -> CommitConflict | None:
-    new, old = rival.metadata, head.metadata
+def _check_metadata(intent: Intent, head: Head, winner: Rival) -> CommitConflict | None:
+    new, old = winner.metadata, head.metadata
     if new is None or new == old:
         return None
     if new.id != old.id:
-        what = "put another table in its place"
+        what = "replaced the table with another one"
     elif intent.exact or intent.metadata:
-        what = _difference(old, new)
+        what = _describe_change(old, new)
     elif new.partition_columns != old.partition_columns:
         what = "changed the partition columns"
-    elif not _still_fits(head.schema, rival.schema):
+    elif not _accepts_files_of(winner.schema, head.schema):
         what = "changed the schema"
     else:
         return None
     return MetadataChanged(
-        f"Version {rival.version} ({rival.who}) {what}.", next=_AGAIN, version=rival.version
+        f"Version {winner.version} ({winner.who}) {what}.", next=READ_AGAIN, version=winner.version
     )
 
 
 def check_jump(intent: Intent, head: Head, newest: Head) -> CommitConflict | None:
-    """What stands between the intent and all that led from one head to another.
+    """Return the conflict between a read set and everything from one head to a later one, or None.
 
-    For intents that do not look at files: the commits in between need not be there any more.
+    For read sets that do not depend on files. The commits in between are not needed, so they may
+    have been deleted.
     """
-    rival = Rival(
+    winner = Rival(
         newest.version,
         "another writer",
         protocol=newest.protocol,
         metadata=newest.metadata,
         schema=newest.schema,
     )
-    return check(intent, head, rival)
+    return check(intent, head, winner)
 
 
 def outgrown(then: Head, now: Head) -> CommitConflict | None:
-    """Why files that were made for one head no longer fit a later one; None if they do."""
-    rival = Rival(now.version, "another writer", metadata=now.metadata, schema=now.schema)
-    return _metadata(Intent(), then, rival)
+    """Return why files written for one head do not fit a later one, or None if they do."""
+    winner = Rival(now.version, "another writer", metadata=now.metadata, schema=now.schema)
+    return _check_metadata(Intent(), then, winner)
 
 
-def _difference(old: Metadata, new: Metadata) -> str:
+def _describe_change(old: Metadata, new: Metadata) -> str:
     if new.schema_string != old.schema_string:
         return "changed the schema"
     if new.partition_columns != old.partition_columns:
@@ -178,8 +203,11 @@ def _difference(old: Metadata, new: Metadata) -> str:
     return "changed the table's properties" if same else "changed the table's metadata"
 
 
-def _still_fits(old: pa.Schema, new: pa.Schema | None) -> bool:
-    """Whether files made for the old schema are right for the new one: columns may be added."""
+def _accepts_files_of(new: pa.Schema | None, old: pa.Schema) -> bool:
+    """Whether files written for the old schema fit the new one.
+
+    All old columns must keep their types; added columns must be nullable.
+    """
     if new is None:
         return True
     types = {item.name: item.type for item in new}
@@ -188,36 +216,36 @@ def _still_fits(old: pa.Schema, new: pa.Schema | None) -> bool:
     return kept and all(item.nullable for item in added)
 
 
-def _removes(intent: Intent, rival: Rival) -> CommitConflict | None:
+def _check_removes(intent: Intent, winner: Rival) -> CommitConflict | None:
     if len(intent.removes) == 0:
         return None
-    assert rival.added is not None
-    assert rival.removed is not None
-    for keys, what in ((rival.removed, "removed"), (rival.added["path"], "replaced")):
-        touched = pc.filter(keys, pc.is_in(keys, value_set=intent.removes))
-        if len(touched):
-            more = "" if len(touched) == 1 else f" and {len(touched) - 1} more"
+    assert winner.added is not None
+    assert winner.removed is not None
+    for keys, what in ((winner.removed, "removed"), (winner.added["path"], "replaced")):
+        common = pc.filter(keys, pc.is_in(keys, value_set=intent.removes))
+        if len(common):
+            more = "" if len(common) == 1 else f" and {len(common) - 1} more"
             return ConcurrentRemove(
-                f"Version {rival.version} ({rival.who}) {what} {touched[0].as_py()!r}{more}, which"
+                f"Version {winner.version} ({winner.who}) {what} {common[0].as_py()!r}{more}, which"
                 " this commit removes.",
-                next=_AGAIN,
-                version=rival.version,
+                next=READ_AGAIN,
+                version=winner.version,
             )
     return None
 
 
-def _reads(intent: Intent, rival: Rival) -> CommitConflict | None:
+def _check_reads(intent: Intent, winner: Rival) -> CommitConflict | None:
     if intent.reads is None:
         return None
-    assert rival.added is not None
-    changes = rival.added.filter(rival.added["data_change"])  # the others hold no new rows
-    seen = changes.filter(intent.reads(changes)) if changes.num_rows else changes
-    if seen.num_rows == 0:
+    assert winner.added is not None
+    changes = winner.added.filter(winner.added["data_change"])  # other adds hold no new rows
+    unseen = changes.filter(intent.reads(changes)) if changes.num_rows else changes
+    if unseen.num_rows == 0:
         return None
-    more = "" if seen.num_rows == 1 else f" and {seen.num_rows - 1} more"
+    more = "" if unseen.num_rows == 1 else f" and {unseen.num_rows - 1} more"
     return ConcurrentAppend(
-        f"Version {rival.version} ({rival.who}) added {seen['path'][0].as_py()!r}{more}, which this"
-        " commit should have seen.",
-        next=_AGAIN,
-        version=rival.version,
+        f"Version {winner.version} ({winner.who}) added {unseen['path'][0].as_py()!r}{more}, which"
+        " this commit should have seen.",
+        next=READ_AGAIN,
+        version=winner.version,
     )

@@ -1,4 +1,4 @@
-"""Make a table: version 0, which holds its protocol and its metadata, put by one of its makers."""
+"""Create a table: version 0, a commit of one protocol and one metadata action."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from arrowlog.config import Config
     from arrowlog.log.store import Store
 
+# The protocol of new tables, unless their settings require a higher one.
 NEW = Protocol(2, 2)
 
 
@@ -39,10 +40,13 @@ def new_metadata(
     name: str | None,
     description: str | None,
 ) -> Metadata:
-    """Metadata for a new table, checked."""
+    """Return validated metadata for a new table, with a random id.
+
+    Raises `InvalidRequest` naming the argument. See `Table.create`.
+    """
     for what, given in (("name", name), ("description", description)):
-        if given is not None and (not isinstance(given, str) or not _is_text(given)):
-            raise InvalidRequest(f"{what} is {given!r}.", next="Give text.")
+        if given is not None and (not isinstance(given, str) or not _is_valid_unicode(given)):
+            raise InvalidRequest(f"{what} is {given!r}.", next="Pass text.")
     text = schema_text(schema)
     columns = check_partitions(partition_columns, check_schema(text))
     return Metadata(
@@ -56,25 +60,31 @@ def new_metadata(
     )
 
 
-def _is_text(given: str) -> bool:
-    return not any("\ud800" <= letter <= "\udfff" for letter in given)
+def _is_valid_unicode(text: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def create(store: Store, config: Config, metadata: Metadata, *, exist_ok: bool) -> None:
-    """Put version 0, unless there is a log of any kind."""
+    """Commit version 0, unless the log folder contains any commit or checkpoint.
+
+    Of several concurrent callers, exactly one creates the table.
+
+    Raises:
+        TableExists: there is a table, and `exist_ok` is false.
+    """
     names = store.list_from(LOG)
     inner = store.list_from(f"{LOG}/{CHECKPOINTS}") if CHECKPOINTS in names else []
-    made = read_listing(names, inner).empty
-    if made:
+    created = read_listing(names, inner).empty
+    if created:
         store.check_writable()
         codec = config.compression_codec if config.compression_enabled else "none"
         protocol = PARQUET if config.checkpoint_format == "parquet" else NEW
         data = wrap(first_commit(protocol, metadata), codec, config.compression_gzip_level)
         limit = config.max_decompressed_bytes
         writer = Putter(store, config, SystemClock(), Pace())
-        made = put_first(writer, data, metadata.id, lambda found: table_id(found, limit))
-    if not made and not exist_ok:
+        created = put_first(writer, data, metadata.id, lambda file: table_id(file, limit))
+    if not created and not exist_ok:
         raise TableExists(
-            f"There is a table at {store.root} already.",
-            next="Open it with arrowlog.Table, or create it with exist_ok=True.",
+            f"There is already a table at {store.root}.",
+            next="Open it with arrowlog.Table, or pass exist_ok=True.",
         )

@@ -1,4 +1,8 @@
-"""The operations that change a table: each checks what was asked for, drafts it, commits it."""
+"""The operations that change a table: validate the request, prepare the commit, run it.
+
+Every operation takes the table's write session. The errors that every commit can raise are listed
+in `Table`.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +15,14 @@ import pyarrow.compute as pc
 
 from arrowlog.clock import SystemClock
 from arrowlog.commit import drafts
-from arrowlog.commit.adds import Add, relative, to_add
+from arrowlog.commit.adds import Add, add_file, relative, to_add
 from arrowlog.commit.alter import (
     followed,
     raised,
     with_columns,
     with_properties,
 )
+from arrowlog.commit.conflict import READ_AGAIN
 from arrowlog.commit.drafts import Manner, World
 from arrowlog.commit.parquet import add_of
 from arrowlog.commit.write import Target, write_rows
@@ -28,7 +33,7 @@ from arrowlog.state.apply import spellings
 from arrowlog.state.truncation import Truncation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from arrowlog.commit.committer import Committer
     from arrowlog.commit.conflict import Head
@@ -39,11 +44,16 @@ if TYPE_CHECKING:
     from arrowlog.state.snapshot import Snapshot, State
 
 _MODES = ("append", "overwrite")
-_STATS_AT_ONCE = 16
-_STEP_MAX = 1 << 63
+# Concurrent requests for the sizes and times of data files.
+_STAT_THREADS = 16
+# Transaction versions of applications are 64-bit integers in the log.
+_TXN_VERSION_MAX = 1 << 63
+# Rows held in memory while writing, in multiples of the target file size, and at least.
+_HELD_FILES = 4
+_HELD_BYTES_MIN = 1 << 20
 
 
-def _world(committer: Committer, base: Snapshot | None) -> World:
+def _context(committer: Committer, base: Snapshot | None) -> World:
     def state(head: Any) -> State:
         if base is not None and base.version == head.version:
             return base.state
@@ -53,44 +63,50 @@ def _world(committer: Committer, base: Snapshot | None) -> World:
 
 
 def _base(committer: Committer, read_version: int | None) -> Snapshot:
+    """Return the snapshot that a change is based on."""
     if read_version is None:
         return committer.seen()
     return committer.at(read_version)
 
 
 def _adds(committer: Committer, given: Iterable[object]) -> list[Add]:
-    """Adds as given, with paths relative to the table, sizes and times filled in."""
+    """Normalize adds: paths relative to the table, missing sizes and times from the store."""
     if isinstance(given, (str, Add)) or hasattr(given, "keys"):
         given = [given]
     if not hasattr(given, "__iter__"):
         raise InvalidRequest(
-            f"adds is {given!r}.", next="Give a list of what add_file or add_parquet return."
+            f"adds is {given!r}.", next="Pass a list of what add_file or add_parquet return."
         )
     store = committer.store
     roots = spellings(store.root)
-    found = []
+    adds = []
     for number, item in enumerate(given):
         add = to_add(item, f"adds[{number}]")
         path = relative(add.path, store.root, roots, f"adds[{number}]")
-        found.append(add if path == add.path else replace(add, path=path))
-    return _filled(found, store)
+        adds.append(add if path == add.path else replace(add, path=path))
+    return _with_stats_from_store(adds, store)
 
 
-def _filled(adds: list[Add], store: Store) -> list[Add]:
-    """Sizes and times that were not given, from the store."""
-    bare = [n for n, add in enumerate(adds) if add.size is None or add.modification_time is None]
-    if not bare:
+def _with_stats_from_store(adds: list[Add], store: Store) -> list[Add]:
+    """Fill in sizes and modification times that were not given.
+
+    Raises `InvalidRequest` if a file without a size does not exist.
+    """
+    incomplete = [
+        n for n, add in enumerate(adds) if add.size is None or add.modification_time is None
+    ]
+    if not incomplete:
         return adds
-    with ThreadPoolExecutor(_STATS_AT_ONCE) as pool:
-        stats = list(pool.map(lambda n: store.stat(adds[n].path), bare))
+    with ThreadPoolExecutor(_STAT_THREADS) as pool:
+        stats = list(pool.map(lambda n: store.stat(adds[n].path), incomplete))
     now = SystemClock().now_ms()
-    for number, stat in zip(bare, stats, strict=True):
+    for number, stat in zip(incomplete, stats, strict=True):
         add = adds[number]
         if stat is None and add.size is None:
             raise InvalidRequest(
                 f"adds[{number}] ({add.path}).size is not given, and there is no such file in"
                 f" {store.root}.",
-                next="Put the file there first, or give its size in bytes.",
+                next="Write the file first, or pass its size in bytes.",
             )
         adds[number] = replace(
             add,
@@ -102,7 +118,7 @@ def _filled(adds: list[Add], store: Store) -> list[Add]:
     return adds
 
 
-def _txn(txn: object) -> tuple[str, int] | None:
+def _parse_txn(txn: object) -> tuple[str, int] | None:
     if txn is None:
         return None
     if (
@@ -112,19 +128,23 @@ def _txn(txn: object) -> tuple[str, int] | None:
         and txn[0]
         and isinstance(txn[1], int)
         and not isinstance(txn[1], bool)
-        and abs(txn[1]) < _STEP_MAX
+        and abs(txn[1]) < _TXN_VERSION_MAX
     ):
         return txn[0], txn[1]
-    raise InvalidRequest(f"txn is {txn!r}.", next='Give an application and a number: ("app", 3).')
+    raise InvalidRequest(
+        f"txn is {txn!r}.", next='Pass an application id and a version: ("app", 3).'
+    )
 
 
 def append(
     committer: Committer, adds: Iterable[object], *, txn: object, user_metadata: object
 ) -> CommitResult:
-    """Add files."""
-    how = Manner("WRITE", txn=_txn(txn), user_metadata=user_metadata, parameters={"mode": "Append"})
+    """Add files. See `Table.append`."""
+    options = Manner(
+        "WRITE", txn=_parse_txn(txn), user_metadata=user_metadata, parameters={"mode": "Append"}
+    )
     files = _adds(committer, adds)
-    return committer.append(drafts.change_files(files, None, how, _world(committer, None)))
+    return committer.append(drafts.change_files(files, None, options, _context(committer, None)))
 
 
 def overwrite(
@@ -137,67 +157,75 @@ def overwrite(
     user_metadata: object,
     new: tuple[list[Add], Head] | None = None,
 ) -> CommitResult:
-    """Put files in the place of others. `new`: files of rows, and the head they were made for."""
-    done = committer.step_of(_txn(txn)) if txn is not None else None
-    if done is not None:
-        return done
+    """Replace files. See `Table.overwrite`.
+
+    `new` takes the place of `adds` for files that `write` produced: the adds, and the head they
+    were written for.
+    """
+    duplicate = committer.step_of(_parse_txn(txn)) if txn is not None else None
+    if duplicate is not None:
+        return duplicate
     files = _adds(committer, adds) if new is None else new[0]
-    shown = {"mode": "Overwrite"} | ({} if where is None else {"predicate": str(where)})
-    how = Manner(
+    parameters = {"mode": "Overwrite"} | ({} if where is None else {"predicate": str(where)})
+    options = Manner(
         "OVERWRITE",
-        txn=_txn(txn),
+        txn=_parse_txn(txn),
         user_metadata=user_metadata,
-        parameters=shown,
+        parameters=parameters,
         exact=read_version is not None,
     )
     base = _base(committer, read_version)
-    world = _world(committer, base)
+    context = _context(committer, base)
     if where is not None or read_version is None:
         prepare = (
-            drafts.replace_all(files, how, world)
+            drafts.replace_all(files, options, context)
             if where is None
-            else drafts.replace_where(files, where, how, world)
+            else drafts.replace_where(files, where, options, context)
         )
         prepare = prepare if new is None else drafts.made_for(new[1], prepare)
         return committer.change(prepare, base)
-    prepare = drafts.change_files(files, _all_but(files), how, world)
+    # With an explicit version, what is replaced is what that version had: no file may be added
+    # since.
+    prepare = drafts.change_files(
+        files, lambda state: drafts.without_paths(state.adds, files), options, context
+    )
     return committer.change(drafts.reading(prepare, drafts.sees_all), base)
-
-
-def _all_but(adds: Sequence[Add]) -> Callable[[State], pa.Table]:
-    kept = array_of([add.path for add in adds], pa.string())
-    return lambda state: state.adds.filter(pc.invert(pc.is_in(state.adds["key"], value_set=kept)))
 
 
 def remove(
     committer: Committer, what: object, *, read_version: int | None, user_metadata: object
 ) -> CommitResult:
-    """Remove files by path or by partition."""
+    """Remove files by path or by partition. See `Table.remove`."""
     before = committer.last_seen()
     base = _base(committer, read_version)
     paths = _paths(what, base.state, spellings(committer.store.root))
     if paths is None:
         return _remove_where(committer, what, "DELETE", base, user_metadata, read_version)
-    how = Manner("DELETE", user_metadata=user_metadata, exact=read_version is not None)
+    options = Manner("DELETE", user_metadata=user_metadata, exact=read_version is not None)
     keys = _relative_all(committer, paths)
     if read_version is None:
         base = _with_files(committer, base, keys)
-    pick = drafts.files_named(keys, before)
-    return committer.change(drafts.change_files([], pick, how, _world(committer, base)), base)
+    select = drafts.files_named(keys, before)
+    return committer.change(
+        drafts.change_files([], select, options, _context(committer, base)), base
+    )
 
 
 def _with_files(committer: Committer, base: Snapshot, keys: Sequence[str]) -> Snapshot:
-    """The base, or the newest version if a file that is named was not seen: it may be there now."""
+    """Return `base`, or the newest snapshot if `base` lacks a named file: it may exist by now."""
     live = base.state.adds["key"].combine_chunks()
-    seen = pc.is_in(array_of(keys, pa.string()), value_set=live)
-    return base if pc.all(seen).as_py() is not False else committer.look()
+    present = pc.is_in(array_of(keys, pa.string()), value_set=live)
+    return base if pc.all(present).as_py() is not False else committer.look()
 
 
 def _paths(what: object, state: State, roots: Sequence[str]) -> list[str] | None:
-    """Paths, if that is what was given; a text is one if there is such a file."""
+    """Return the argument of `remove` as paths, or None if it is a predicate.
+
+    A string is a path if it begins with the table's root or is the path of a live file.
+    """
     if isinstance(what, str):
-        own = any(what.startswith(f"{root}/") for root in roots)
-        return [what] if own or pc.any(pc.equal(state.adds["key"], what)).as_py() else None
+        absolute = any(what.startswith(f"{root}/") for root in roots)
+        return [what] if absolute or pc.any(pc.equal(state.adds["key"], what)).as_py() else None
     if isinstance(what, (pa.Array, pa.ChunkedArray)):
         return [str(item) for item in what.to_pylist()]
     if isinstance(what, (list, tuple, set, frozenset)) and all(
@@ -223,7 +251,7 @@ def _remove_where(
     user_metadata: object,
     read_version: int | None,
 ) -> CommitResult:
-    how = Manner(
+    options = Manner(
         operation,
         user_metadata=user_metadata,
         parameters={"predicate": str(where)},
@@ -232,18 +260,24 @@ def _remove_where(
     predicate = drafts.on_partitions(where, committer.head_of(base))
     if read_version is None and not drafts.files_where(base.state, predicate).num_rows:
         _check_unseen(committer, predicate)
-    return committer.change(drafts.replace_where([], where, how, _world(committer, base)), base)
+    return committer.change(
+        drafts.replace_where([], where, options, _context(committer, base)), base
+    )
 
 
 def _check_unseen(committer: Committer, predicate: Predicate) -> None:
-    """Nothing was seen that is meant. What is there by now, nobody has decided to remove."""
+    """Raise `ConcurrentAppend` if a predicate selects files only in the newest version.
+
+    Called when the base has no matching file: the caller has not seen those that exist by now.
+    """
     newest = committer.look()
-    found = drafts.files_where(newest.state, predicate)
-    if found.num_rows:
+    unseen = drafts.files_where(newest.state, predicate)
+    if unseen.num_rows:
         raise committer.refused(
             ConcurrentAppend(
-                f"{found['key'][0].as_py()!r} was added meanwhile: this handle has not seen it.",
-                next="Look at the table again and decide anew.",
+                f"{unseen['key'][0].as_py()!r} was added concurrently: this handle has not seen"
+                " it.",
+                next=READ_AGAIN,
                 version=newest.version,
             )
         )
@@ -252,10 +286,10 @@ def _check_unseen(committer: Committer, predicate: Predicate) -> None:
 def drop_partitions(
     committer: Committer, where: object, *, read_version: int | None
 ) -> CommitResult:
-    """Remove whole partitions."""
+    """Remove whole partitions. See `Table.drop_partitions`."""
     if where is None:
         raise InvalidRequest(
-            "drop_partitions needs a predicate.", next="Give one, such as \"day < '2024-01-01'\"."
+            "drop_partitions needs a predicate.", next="Pass one, such as \"day < '2024-01-01'\"."
         )
     base = _base(committer, read_version)
     return _remove_where(committer, where, "DROP PARTITIONS", base, None, read_version)
@@ -274,34 +308,36 @@ def commit(
     user_metadata: object,
     parameters: Mapping[str, object] | None,
 ) -> CommitResult:
-    """The general form."""
+    """Add and remove files in one commit. See `Table.commit`."""
     if not isinstance(operation, str) or not operation.strip():
-        raise InvalidRequest(f"operation is {operation!r}.", next="Give it a name, such as MERGE.")
+        raise InvalidRequest(f"operation is {operation!r}.", next="Pass a name, such as MERGE.")
     files = _adds(committer, adds)
     keys = _relative_all(committer, [removes] if isinstance(removes, str) else list(removes))
-    how = Manner(
+    options = Manner(
         operation,
         data_change=bool(data_change),
-        txn=_txn(txn),
+        txn=_parse_txn(txn),
         user_metadata=user_metadata,
         parameters=dict(parameters or {}),
         exact=read_version is not None,
     )
     if not keys and where is None and read_version is None:
-        return committer.append(drafts.change_files(files, None, how, _world(committer, None)))
-    done = None if how.txn is None else committer.step_of(how.txn)
-    if done is not None:
-        return done
+        return committer.append(
+            drafts.change_files(files, None, options, _context(committer, None))
+        )
+    duplicate = None if options.txn is None else committer.step_of(options.txn)
+    if duplicate is not None:
+        return duplicate
     before = committer.last_seen()
     base = _base(committer, read_version)
-    reads = where is not None or (operation.upper() == "OVERWRITE" and data_change)
-    if read_version is None and not reads:
+    reads_files = where is not None or (operation.upper() == "OVERWRITE" and data_change)
+    if read_version is None and not reads_files:
         base = _with_files(committer, base, keys)
-    pick = drafts.files_named(keys, before) if keys else None
-    prepare: Prepare = drafts.change_files(files, pick, how, _world(committer, base))
+    select = drafts.files_named(keys, before) if keys else None
+    prepare: Prepare = drafts.change_files(files, select, options, _context(committer, base))
     if where is not None:
         prepare = drafts.reading_where(prepare, where)
-    elif reads:
+    elif reads_files:
         prepare = drafts.reading(prepare, drafts.sees_all)
     return committer.change(prepare, base)
 
@@ -316,20 +352,20 @@ def write(
     txn: object,
     user_metadata: object,
 ) -> CommitResult:
-    """Rows to files to a commit."""
+    """Write rows to new files and commit them. See `Table.write`."""
     if mode not in _MODES:
         raise InvalidRequest(f"mode is {mode!r}.", next=f"Use {' or '.join(_MODES)}.")
     if where is not None and mode != "overwrite":
         raise InvalidRequest(
-            "where goes with mode='overwrite' alone.", next="Leave it out to append."
+            "where is only valid with mode='overwrite'.", next="Leave it out to append."
         )
-    step = _txn(txn)
+    app_txn = _parse_txn(txn)
     head = committer.head()
-    done = committer.step_of(step)
-    if done is not None:
-        return done
+    duplicate = committer.step_of(app_txn)
+    if duplicate is not None:
+        return duplicate
     if where is not None:
-        drafts.on_partitions(where, head)
+        drafts.on_partitions(where, head)  # fail before any file is written
     adds = _write_files(committer, head, data, target_size)
     if mode == "overwrite":
         return overwrite(
@@ -342,9 +378,11 @@ def write(
             new=(adds, head),
         )
     if not adds:
-        raise InvalidRequest("There are no rows to write.", next="Give at least one.")
-    how = Manner("WRITE", txn=step, user_metadata=user_metadata, parameters={"mode": "Append"})
-    prepare = drafts.change_files(adds, None, how, _world(committer, None))
+        raise InvalidRequest("There are no rows to write.", next="Pass at least one row.")
+    options = Manner(
+        "WRITE", txn=app_txn, user_metadata=user_metadata, parameters={"mode": "Append"}
+    )
+    prepare = drafts.change_files(adds, None, options, _context(committer, None))
     return committer.append(drafts.made_for(head, prepare))
 
 
@@ -365,25 +403,25 @@ def _write_files(
         Truncation.of(config),
         committer.clock,
         file_bytes=size,
-        held_bytes=max(4 * size, 1 << 20),
+        held_bytes=max(_HELD_FILES * size, _HELD_BYTES_MIN),
     )
     return write_rows(data, target)
 
 
 def set_properties(committer: Committer, properties: Mapping[str, object]) -> CommitResult:
-    """Change properties."""
+    """Set or remove table properties. See `Table.set_properties`."""
     if not properties:
-        raise InvalidRequest("There are no properties to set.", next="Give a map of them.")
+        raise InvalidRequest("There are no properties to set.", next="Pass a map of them.")
     names = sorted(map(str, properties))
-    how = Manner("SET PROPERTIES", parameters={"properties": names})
-    change = drafts.change_metadata(lambda old: with_properties(old, properties), how)
+    options = Manner("SET PROPERTIES", parameters={"properties": names})
+    change = drafts.change_metadata(lambda old: with_properties(old, properties), options)
     return committer.change(drafts.telling(change, followed), mends=True)
 
 
 def add_columns(committer: Committer, columns: object) -> CommitResult:
-    """Add columns."""
-    how = Manner("ADD COLUMNS")
-    return committer.change(drafts.change_metadata(lambda old: with_columns(old, columns), how))
+    """Add columns to the schema. See `Table.add_columns`."""
+    options = Manner("ADD COLUMNS")
+    return committer.change(drafts.change_metadata(lambda old: with_columns(old, columns), options))
 
 
 def upgrade_protocol(
@@ -393,38 +431,43 @@ def upgrade_protocol(
     reader_features: Sequence[str],
     writer_features: Sequence[str],
 ) -> CommitResult:
-    """Raise the protocol."""
-    how = Manner("UPGRADE PROTOCOL", parameters={"reader": reader, "writer": writer})
+    """Raise the protocol. See `Table.upgrade_protocol`."""
+    options = Manner("UPGRADE PROTOCOL", parameters={"reader": reader, "writer": writer})
     return committer.change(
         drafts.change_protocol(
-            lambda old: raised(old, reader, writer, reader_features, writer_features), how
+            lambda old: raised(old, reader, writer, reader_features, writer_features), options
         )
     )
 
 
 def restore(committer: Committer, version: int) -> CommitResult:
-    """Make the table what it was."""
+    """Restore an earlier version as a new commit. See `Table.restore`."""
     target = committer.at(version)
     base = committer.seen()
     if base.version <= version:
-        base = committer.look()  # as far as was seen there is nothing to restore; perhaps by now
-    _check_there(committer.store, base.state, target.state)
-    how = Manner("RESTORE", parameters={"version": version})
-    return committer.change(drafts.restore(target.state, how, _world(committer, base)), base)
+        # What was last shown is not later than the target: other writers may have moved on.
+        base = committer.look()
+    _check_files_exist(committer.store, base.state, target.state)
+    options = Manner("RESTORE", parameters={"version": version})
+    return committer.change(drafts.restore(target.state, options, _context(committer, base)), base)
 
 
-def _check_there(store: Store, now: State, then: State) -> None:
-    """Files that come back must still be there."""
+def _check_files_exist(store: Store, now: State, then: State) -> None:
+    """Raise `InvalidRequest` if a data file that a restore would add back was deleted.
+
+    A few live files are probed, too: if none of all files exists, the log is kept apart from its
+    data files, and nothing can be concluded.
+    """
     live = pc.is_in(then.adds["key"], value_set=now.adds["key"].combine_chunks())
     keys = then.adds["key"].filter(pc.invert(live)).to_pylist()
-    known = now.adds["key"].slice(0, _STATS_AT_ONCE).to_pylist()
-    with ThreadPoolExecutor(_STATS_AT_ONCE) as pool:
-        stats = list(pool.map(store.stat, [*keys, *known]))
-    gone = [key for key, stat in zip(keys, stats, strict=False) if stat is None]
-    if gone and any(stats):  # where no data file is there at all, the log stands by itself
-        more = "" if len(gone) == 1 else f" and {len(gone) - 1} more"
+    probes = now.adds["key"].slice(0, _STAT_THREADS).to_pylist()
+    with ThreadPoolExecutor(_STAT_THREADS) as pool:
+        stats = list(pool.map(store.stat, [*keys, *probes]))
+    missing = [key for key, stat in zip(keys, stats, strict=False) if stat is None]
+    if missing and any(stats):
+        more = "" if len(missing) == 1 else f" and {len(missing) - 1} more"
         raise InvalidRequest(
-            f"Version {then.version} cannot be restored: {gone[0]!r}{more} is no longer in"
+            f"Version {then.version} cannot be restored: {missing[0]!r}{more} is no longer in"
             f" {store.root}.",
             next="Choose a later version, or restore the files from a backup.",
             version=then.version,
@@ -439,25 +482,23 @@ def add_parquet(
     *,
     verify: bool,
 ) -> Add:
-    """The add of a Parquet file in the table's folder."""
-    from arrowlog.commit.adds import add_file
-
-    seen = committer.seen()
+    """Describe a Parquet file in the table's folder. See `arrowlog.add_parquet`."""
+    snapshot = committer.seen()
     store = committer.store
     key = relative(str(path), store.root, spellings(store.root), "add_parquet")
-    found = add_of(
+    add = add_of(
         store,
         key,
-        seen.schema,
-        seen.partition_columns,
-        Truncation.of(committer.config(committer.head_of(seen))),
+        snapshot.schema,
+        snapshot.partition_columns,
+        Truncation.of(committer.config(committer.head_of(snapshot))),
         partition_values,
         verify=verify,
     )
     extra = add_file(key, **fields)
     if extra != Add(key, fields=extra.fields):
         raise InvalidRequest(
-            "add_parquet takes size, time, rows and bounds from the file.",
-            next="Leave them out, or say them yourself with add_file.",
+            "add_parquet takes size, time, row count and bounds from the file.",
+            next="Leave them out, or describe the file with add_file.",
         )
-    return replace(found, fields=extra.fields) if fields else found
+    return replace(add, fields=extra.fields) if fields else add

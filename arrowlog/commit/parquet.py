@@ -1,4 +1,4 @@
-"""A Parquet file that is there already, as an add: size, rows and bounds from its footer."""
+"""Describe an existing Parquet file as an add, from its footer."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from arrowlog.log.store import Store
     from arrowlog.state.truncation import Truncation
 
-_ROWS_AT_ONCE = 1 << 16
+_BATCH_ROWS = 1 << 16
 _BUFFER_BYTES = 1 << 16
+# Codecs and encodings that all supported readers decode.
 _CODECS = frozenset({"UNCOMPRESSED", "SNAPPY", "GZIP", "BROTLI", "ZSTD", "LZ4", "LZ4_RAW"})
 _ENCODINGS = frozenset(
     {"PLAIN", "PLAIN_DICTIONARY", "RLE", "BIT_PACKED", "RLE_DICTIONARY", "BYTE_STREAM_SPLIT"}
@@ -44,31 +45,41 @@ def add_of(
     *,
     verify: bool = False,
 ) -> Add:
-    """The add for a file in the table's folder.
+    """Return the add for a Parquet file in the table's folder.
 
-    Partition values that are not given are taken from folders named `column=value`. A file that
-    cannot be read as the table's rows is refused by its footer. With `verify`, columns for which
-    the values decide are read too: text, which may not be UTF-8, and what may not fit into the
-    table's type. `InvalidRequest` names the column and the reason.
+    Args:
+        store: the table's store.
+        path: path of the file, relative to the table.
+        schema: the table's schema.
+        partition_columns: names of the partition columns.
+        cut: truncation of text statistics.
+        partition_values: partition values by column; those not given are taken from folders named
+            `column=value`.
+        fields: further fields of the `add` action.
+        verify: also read the columns whose compatibility depends on their values: text, which may
+            not be UTF-8, and values that may exceed the table's type.
+
+    Raises:
+        InvalidRequest: the file does not exist, is damaged, or cannot be read as rows of the
+            table. The message names the column and the reason.
     """
-    found = stat_object(store, path)
-    if found is None:
+    stat = stat_object(store, path)
+    if stat is None:
         raise InvalidRequest(
-            f"There is no file {path} in {store.root}.", next="Put it there before adding it."
+            f"There is no file {path} in {store.root}.", next="Write it before adding it."
         )
-    rest = pa.schema([item for item in schema if item.name not in partition_columns])
-    with _opened(store, path, found.size) as file:
-        footer = file.metadata
-        open_questions = _check_columns(file, rest, path)
-        if verify and open_questions:
-            _check_values(file, rest, open_questions, path)
-        stats = of_footer(footer, rest, cut)
-    given = {**_from_path(path, partition_columns), **(partition_values or {})}
+    file_schema = pa.schema([item for item in schema if item.name not in partition_columns])
+    with _open_parquet(store, path, stat.size) as file:
+        undecided = _check_columns(file, file_schema, path)
+        if verify and undecided:
+            _check_values(file, file_schema, undecided, path)
+        stats = of_footer(file.metadata, file_schema, cut)
+    given = {**_values_from_path(path, partition_columns), **(partition_values or {})}
     return Add(
         path,
         given,
-        found.size,
-        max(found.mtime_ms, 0),
+        stat.size,
+        max(stat.mtime_ms, 0),
         stats.num_records,
         stats.low,
         stats.high,
@@ -78,14 +89,14 @@ def add_of(
 
 
 @contextmanager
-def _opened(store: Store, path: str, size: int) -> Iterator[Any]:
-    """A Parquet file whose footer and schema can be read; what is damaged is `InvalidRequest`."""
+def _open_parquet(store: Store, path: str, size: int) -> Iterator[Any]:
+    """Open a Parquet file by range requests. Raises `InvalidRequest` if it is damaged."""
     import pyarrow.parquet as pq
 
     try:
         source = pa.PythonFile(RangeFile(store, path, size), "r")
         file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us", buffer_size=_BUFFER_BYTES)
-        file.schema_arrow.names  # noqa: B018 -- some schemas cannot be converted
+        file.schema_arrow.names  # noqa: B018 -- raises for schemas that Arrow cannot convert
         _check_footer(file)
         with file:
             yield file
@@ -93,24 +104,25 @@ def _opened(store: Store, path: str, size: int) -> Iterator[Any]:
         raise
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
         raise InvalidRequest(
-            f"{path} is no Parquet file that can be read: {_reason(error)}.", next="Is it whole?"
+            f"{path} is not a readable Parquet file: {_reason(error)}.",
+            next="Check that it is complete, or write it again.",
         ) from None
 
 
 def _check_footer(file: Any) -> None:
-    """Raise for damage that would end the process when statistics are asked for.
+    """Raise for damage in the footer that would abort the process when statistics are read.
 
-    pyarrow (26.0.1) lets exceptions of C++ through where it looks into a column's part of the
-    footer. Reading a row raises a Python error for the same damage; a type that is not that of the
-    schema has to be looked for.
+    pyarrow 26.0.1 does not catch C++ exceptions where it reads the column metadata of a footer.
+    Reading a row raises a Python error for the same damage. A physical type that contradicts the
+    schema is not detected that way and is compared here.
     """
     footer = file.metadata
-    kinds = [footer.schema.column(at).physical_type for at in range(footer.num_columns)]
+    types = [footer.schema.column(at).physical_type for at in range(footer.num_columns)]
     for group in range(file.num_row_groups):
         next(file.iter_batches(1, row_groups=[group]), None)
         parts = footer.row_group(group)
-        if [parts.column(at).physical_type for at in range(parts.num_columns)] != kinds:
-            raise ValueError("its footer contradicts itself")
+        if [parts.column(at).physical_type for at in range(parts.num_columns)] != types:
+            raise ValueError("its footer is inconsistent")
 
 
 def _reason(error: Exception) -> str:
@@ -118,40 +130,42 @@ def _reason(error: Exception) -> str:
 
 
 def _check_columns(file: Any, schema: pa.Schema, path: str) -> list[str]:
-    """Refuse columns that readers would not find, or not be able to read.
+    """Raise `InvalidRequest` for columns that some reader would not find or could not read.
 
-    Returns the columns of which only the values tell whether they can be read.
+    Returns the columns whose compatibility depends on their values.
     """
-    there, footer = file.schema_arrow, file.metadata
-    for name, other in spelled(there.names, schema.names, path).items():
+    stored_schema, footer = file.schema_arrow, file.metadata
+    for name, other in spelled(stored_schema.names, schema.names, path).items():
         raise InvalidRequest(
-            f"{path} spells the column {name!r} as {other!r}; most readers would find no values"
-            " there.",
-            next="Write the file anew with the names of the table's schema.",
+            f"{path} spells the column {name!r} as {other!r}; most readers would return nulls for"
+            " it.",
+            next="Rewrite the file with the column names of the table's schema.",
         )
-    fine = finer(there, schema)
-    if fine is not None and _has_nanos(footer, fine):
+    nanosecond_column = finer(stored_schema, schema)
+    if nanosecond_column is not None and _has_nanoseconds(footer, nanosecond_column):
         raise InvalidRequest(
-            f"{path}: {fine} has times between two microseconds, which the table's type does not"
-            " have.",
-            next="Write the file anew with microseconds.",
+            f"{path}: {nanosecond_column} has timestamps with nanoseconds, but the table's type has"
+            " microseconds.",
+            next="Rewrite the file with microseconds.",
         )
     undecided = []
     for item in schema:
-        near = [name for name in there.names if name.lower() == item.name.lower()]
-        # Spark takes names that differ by case for one column, unless they are two of the table's.
-        if len(near) > 1 and (near.count(item.name) > 1 or not set(near) <= set(schema.names)):
-            what = " and ".join(repr(name) for name in near)
-            raise _unreadable(path, f"it has the column {item.name!r} twice, as {what}")
-        if item.name not in near:
+        similar = [name for name in stored_schema.names if name.lower() == item.name.lower()]
+        # Spark does not distinguish names by case, unless the table has both columns.
+        if len(similar) > 1 and (
+            similar.count(item.name) > 1 or not set(similar) <= set(schema.names)
+        ):
+            names = " and ".join(repr(name) for name in similar)
+            raise _unreadable(path, f"it has the column {item.name!r} twice, as {names}")
+        if item.name not in similar:
             continue
-        stored = there.field(item.name).type
+        stored = stored_schema.field(item.name).type
         if not accepted(stored, item.type):
             raise _unreadable(
-                path, f"its column {item.name!r} is {stored}, and the table's is {item.type}"
+                path, f"its column {item.name!r} has type {stored}, the table's {item.type}"
             )
         _check_encoding(footer, item.name, path)
-        if not surely(stored, item.type) and not _in_range(footer, item, stored, path):
+        if not surely(stored, item.type) and not _fits_integers(footer, item, stored, path):
             undecided.append(item.name)
     return undecided
 
@@ -159,12 +173,12 @@ def _check_columns(file: Any, schema: pa.Schema, path: str) -> list[str]:
 def _unreadable(path: str, what: str) -> InvalidRequest:
     return InvalidRequest(
         f"{path} cannot be read as rows of the table: {what}.",
-        next="Write the file anew with the types of the table's schema.",
+        next="Rewrite the file with the types of the table's schema.",
     )
 
 
-def _chunks(footer: Any, name: str) -> Iterator[Any]:
-    """The chunks of a column, those of its fields included."""
+def _column_chunks(footer: Any, name: str) -> Iterator[Any]:
+    """Iterate over the column chunks of a column, including those of its nested fields."""
     for group in range(footer.num_row_groups):
         parts = footer.row_group(group)
         for part in (parts.column(index) for index in range(parts.num_columns)):
@@ -173,53 +187,56 @@ def _chunks(footer: Any, name: str) -> Iterator[Any]:
 
 
 def _check_encoding(footer: Any, name: str, path: str) -> None:
-    """Refuse what no reader here can decode; footers say how each chunk was written."""
-    for part in _chunks(footer, name):
-        odd = sorted(set(part.encodings) - _ENCODINGS)
-        if part.compression not in _CODECS or odd:
-            how = odd[0] if odd else part.compression
-            raise _unreadable(path, f"its column {name!r} is stored as {how}, which is not known")
+    """Raise `InvalidRequest` for codecs and encodings that some reader does not support."""
+    for chunk in _column_chunks(footer, name):
+        unknown = sorted(set(chunk.encodings) - _ENCODINGS)
+        if chunk.compression not in _CODECS or unknown:
+            scheme = unknown[0] if unknown else chunk.compression
+            raise _unreadable(
+                path, f"its column {name!r} is stored as {scheme}, which is not supported"
+            )
 
 
-def _in_range(footer: Any, item: pa.Field, stored: pa.DataType, path: str) -> bool:
-    """Whether the footer shows that all integers of a column fit into the table's type.
+def _fits_integers(footer: Any, item: pa.Field, stored: pa.DataType, path: str) -> bool:
+    """Whether the footer proves that all integers of a column fit into the table's type.
 
-    If it shows that one does not, the file is refused.
+    Raises `InvalidRequest` if it proves that one does not.
     """
     if not (pa.types.is_integer(stored) and pa.types.is_integer(item.type)):
         return False
     low, high = int_range(item.type)
-    for part in _chunks(footer, item.name):
-        stats = part.statistics
+    for chunk in _column_chunks(footer, item.name):
+        stats = chunk.statistics
         if stats is None or not stats.has_min_max:
-            if part.num_values and not (
-                stats is not None and stats.has_null_count and stats.null_count == part.num_values
+            if chunk.num_values and not (
+                stats is not None and stats.has_null_count and stats.null_count == chunk.num_values
             ):
                 return False
             continue
         if not low <= stats.min <= stats.max <= high:
-            what = f"its column {item.name!r} has {stats.min} to {stats.max}"
-            raise _unreadable(path, f"{what}, and the table's is {item.type}")
+            values = f"its column {item.name!r} has values from {stats.min} to {stats.max}"
+            raise _unreadable(path, f"{values}, but the table's type is {item.type}")
     return True
 
 
 def _check_values(file: Any, schema: pa.Schema, names: list[str], path: str) -> None:
-    """Read some columns the way every reader does, some thousand rows at a time."""
-    nested = any("." in name for name in names)  # which Arrow would take for a field of a struct
+    """Read columns as readers do. Raises `InvalidRequest` for values that do not fit the schema."""
+    # Arrow takes a dot in a column name for a struct field: read all columns then.
+    dotted = any("." in name for name in names)
     name = names[0]
     try:
-        for batch in file.iter_batches(_ROWS_AT_ONCE, columns=None if nested else names):
+        for batch in file.iter_batches(_BATCH_ROWS, columns=None if dotted else names):
             for name in names:
                 column = pc.cast(batch[name], schema.field(name).type)
                 column.validate(full=True)
     except (pa.ArrowException, OSError, ValueError) as error:
         kind = file.schema_arrow.field(name).type
-        what = f"its column {name!r} ({kind}) has values that are no {schema.field(name).type}"
-        raise _unreadable(path, f"{what}: {_reason(error)}") from None
+        values = f"its column {name!r} ({kind}) has values that do not fit"
+        raise _unreadable(path, f"{values} {schema.field(name).type}: {_reason(error)}") from None
 
 
-def _has_nanos(footer: Any, name: str) -> bool:
-    """Whether a bound of a column shows that there are times between two microseconds."""
+def _has_nanoseconds(footer: Any, name: str) -> bool:
+    """Whether a bound of a column is not a whole number of microseconds."""
     for group in range(footer.num_row_groups):
         parts = footer.row_group(group)
         for part in (parts.column(index) for index in range(parts.num_columns)):
@@ -231,10 +248,11 @@ def _has_nanos(footer: Any, name: str) -> bool:
     return False
 
 
-def _from_path(path: str, columns: Sequence[str]) -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
+def _values_from_path(path: str, columns: Sequence[str]) -> dict[str, str | None]:
+    """Return the partition values in folders named `column=value`."""
+    values: dict[str, str | None] = {}
     for part in path.split("/")[:-1]:
         name, equals, value = part.partition("=")
         if equals and unquote(name) in columns:
-            found[unquote(name)] = None if value == HIVE_NULL else unquote(value)
-    return found
+            values[unquote(name)] = None if value == HIVE_NULL else unquote(value)
+    return values

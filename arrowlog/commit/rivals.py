@@ -1,4 +1,4 @@
-"""Commits of others, as far as a writer has to know them."""
+"""Decode winning commits, as far as the conflict checker needs them."""
 
 from __future__ import annotations
 
@@ -28,31 +28,43 @@ if TYPE_CHECKING:
     from arrowlog.log.actions import Metadata
     from arrowlog.log.decode import Actions
 
-UNKNOWN = "unknown"  # a column: a partition value of this file cannot be read
+# The column of `partitions_of` that marks files with an unreadable partition value.
+UNKNOWN = "unknown"
 
 
 def read_rivals(
     first: int, commits: Sequence[bytes], head: Head, root: str, limit: int, *, files: bool
 ) -> Iterator[Rival]:
-    """The commits from version `first` on, which follow the head.
+    """Decode the commits from version `first` on, which follow `head`.
 
-    Without `files`, what they added and removed may be left out: in a crowd, every writer reads
-    every commit, and an append goes together with whatever files there are.
+    Without `files`, the added and removed files of a commit may be left out. Under contention every
+    writer reads every commit, and no file can conflict with an append.
+
+    Args:
+        first: version of the first commit.
+        commits: the commit files in order of version.
+        head: the head before them.
+        root: the table's root, to which paths are made relative.
+        limit: the maximum decompressed size of a commit in bytes.
+        files: whether `added` and `removed` are needed.
+
+    Raises:
+        LogCorrupt: a commit is damaged.
     """
     metadata, schema = head.metadata, head.schema
     for version, data in enumerate(commits, first):
         file = f"{LOG}/{commit_name(version)}"
         plain = unwrap(data, file, limit)
-        brief = None if files else _brief(version, plain)
-        if brief is not None:
-            yield brief
+        summary = None if files else _decode_info_only(version, plain)
+        if summary is not None:
+            yield summary
             continue
         window = Window(limit)
         window.append(file, version, plain)
         actions = decode(window)
         infos = check_whole(actions)
         info = infos[-1][1] if infos else Info()
-        changed = _metadata(actions)
+        changed = _last_metadata(actions)
         if changed is not None:
             metadata, schema = changed
         yield Rival(
@@ -64,16 +76,21 @@ def read_rivals(
             protocol=actions.protocols[-1][1] if actions.protocols else None,
             metadata=None if changed is None else metadata,
             schema=None if changed is None else schema,
-            added=_added(actions, schema, metadata, root),
+            added=_added_files(actions, schema, metadata, root),
             removed=keyed(actions, "remove", root)[0]["key"].combine_chunks(),
         )
 
 
-def _brief(version: int, plain: bytes) -> Rival | None:
-    """A commit of ours that is whole and changes only files; None if it takes a closer look."""
-    first, _, body = plain.partition(b"\n")
-    raw = info_of(first) if first.startswith(b'{"commitInfo":') else None
+def _decode_info_only(version: int, plain: bytes) -> Rival | None:
+    """Decode only the `commitInfo` line, if the commit changes nothing but files.
+
+    Returns None if the commit has to be decoded in full: it may change metadata or protocol, or it
+    has no valid checksum, so that other programs wrote it or it is damaged.
+    """
+    first_line, _, body = plain.partition(b"\n")
+    raw = info_of(first_line) if first_line.startswith(b'{"commitInfo":') else None
     info = Info() if raw is None else read_info(raw)
+    # A substring test is enough: a false positive costs only time.
     if info.checksum != checksum(body) or b'"metaData"' in body or b'"protocol"' in body:
         return None
     return Rival(
@@ -85,7 +102,7 @@ def _brief(version: int, plain: bytes) -> Rival | None:
     )
 
 
-def _metadata(actions: Actions) -> tuple[Metadata, pa.Schema] | None:
+def _last_metadata(actions: Actions) -> tuple[Metadata, pa.Schema] | None:
     if not actions.metadata:
         return None
     seq, metadata = actions.metadata[-1]
@@ -96,43 +113,45 @@ def _metadata(actions: Actions) -> tuple[Metadata, pa.Schema] | None:
         raise LogCorrupt(f"metaData.schemaString: {error}.", file=file, line=line) from None
 
 
-def _added(actions: Actions, schema: pa.Schema, metadata: Metadata, root: str) -> pa.Table:
+def _added_files(actions: Actions, schema: pa.Schema, metadata: Metadata, root: str) -> pa.Table:
     adds, _ = keyed(actions, "add", root)
     return partitions_of(adds, schema, metadata.partition_columns)
 
 
 def partitions_of(adds: pa.Table, schema: pa.Schema, columns: Sequence[str]) -> pa.Table:
-    """Files with their typed partition values: `path`, `data_change`, `unknown`, then the columns.
+    """Return the path, the `data_change` flag and the typed partition values of added files.
 
-    In `unknown` files a partition value cannot be read: they may belong to any partition.
+    The columns are `path`, `data_change`, `unknown` and one `partition.<name>` for each partition
+    column. `unknown` is true if a partition value of the file is not of its column's type: the
+    file may then belong to any partition.
     """
     flat = flatten(adds, columns)
     rows = flat.num_rows
-    unknown = pa.chunked_array([flags(False, rows)])
+    unreadable = pa.chunked_array([flags(False, rows)])
     values: dict[str, pa.ChunkedArray] = {}
     for name in columns:
         index = schema.get_field_index(name)
         kind = pa.string() if index < 0 else schema.field(index).type
         source = f"partitionValues.{name}"
         if source in flat.column_names:
-            values[name], odd = partition_values(flat[source], kind)
-            unknown = pc.or_(unknown, pc.fill_null(odd, False))
+            values[name], invalid = partition_values(flat[source], kind)
+            unreadable = pc.or_(unreadable, pc.fill_null(invalid, False))
         else:
             values[name] = pa.chunked_array([pa.nulls(rows, kind)])
-    change = pa.chunked_array([flags(True, rows)])
+    data_change = pa.chunked_array([flags(True, rows)])
     if "dataChange" in flat.column_names:
-        change = pc.fill_null(flat["dataChange"], True)
+        data_change = pc.fill_null(flat["dataChange"], True)
     return pa.table(
-        {"path": flat["key"], "data_change": change, UNKNOWN: unknown}
+        {"path": flat["key"], "data_change": data_change, UNKNOWN: unreadable}
         | {f"partition.{name}": column for name, column in values.items()}
     )
 
 
 def table_id(data: bytes, limit: int) -> str | None:
-    """The id of the table whose version 0 this is; None if it has none."""
+    """Return the table id in a version 0 commit file, or None if it has no `metaData`."""
     file = f"{LOG}/{commit_name(0)}"
     for number, text in enumerate(unwrap(data, file, limit).split(b"\n"), 1):
-        found = decode_line(text, file, number)
-        if found is not None and found[0] == "metaData":
-            return to_metadata(found[1]).id
+        action = decode_line(text, file, number)
+        if action is not None and action[0] == "metaData":
+            return to_metadata(action[1]).id
     return None

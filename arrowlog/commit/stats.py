@@ -1,8 +1,9 @@
-"""What a log says of the rows in a file: exact bounds and counts, or nothing.
+"""Column statistics of a data file: row count, bounds and null counts. Pure.
 
-A bound is left out where it would not hold for every reader: a maximum where there are NaNs, which
-sort above all numbers and are in no maximum; a text with characters that UTF-16 sorts elsewhere;
-moments beyond the year 9999; texts too long for the log. Pure.
+Statistics are exact or omitted. A bound is omitted where it would not be valid for every reader: a
+maximum if there are NaNs, which sort above all numbers but are in no maximum; text with characters
+that sort differently in UTF-16 (Java) and by code point; timestamps after the year 9999; text that
+exceeds the limit for statistics.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
 
     from arrowlog.state.truncation import Truncation
 
-_LAST = 0xD7FF  # above it, UTF-16 and code points sort differently
+# Beyond this code point, UTF-16 code units and code points sort differently.
+_MAX_CODE_POINT = 0xD7FF
 
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """Of one file: rows, and by column the least and greatest value, and how many are null."""
+    """Statistics of one file: row count, and by column the bounds as log text and null counts."""
 
     num_records: int
     low: dict[str, str] = field(default_factory=dict)
@@ -36,7 +38,7 @@ class Stats:
 
 
 def of_table(table: pa.Table, names: Iterable[str], cut: Truncation) -> Stats:
-    """Statistics of rows that are at hand."""
+    """Compute the statistics of rows in memory."""
     low: dict[str, str] = {}
     high: dict[str, str] = {}
     nulls: dict[str, int] = {}
@@ -47,26 +49,27 @@ def of_table(table: pa.Table, names: Iterable[str], cut: Truncation) -> Stats:
             continue
         nulls[name] = column.null_count
         if column.null_count < len(column):
-            _note(name, kind, *_extremes(column), cut, low, high)
+            _add_bounds(name, kind, *_extremes(column), cut, low, high)
     return Stats(table.num_rows, low, high, nulls)
 
 
 def _extremes(column: pa.ChunkedArray) -> tuple[Any, Any]:
-    found = pc.min_max(column)
-    least, most = _value(found["min"]), _value(found["max"])
+    """Return minimum and maximum; None for one that is not valid."""
+    extremes = pc.min_max(column)
+    least, most = _python_value(extremes["min"]), _python_value(extremes["max"])
     if pa.types.is_floating(column.type) and pc.any(pc.is_nan(column)).as_py():
         return (None if least is None or math.isnan(least) else least), None
     return least, most
 
 
-def _value(found: pa.Scalar) -> Any:
+def _python_value(scalar: pa.Scalar) -> Any:
     try:
-        return found.as_py()
-    except (OverflowError, ValueError):  # a moment that Python has no value for
+        return scalar.as_py()
+    except (OverflowError, ValueError):  # a timestamp outside Python's range
         return None
 
 
-def _note(
+def _add_bounds(
     name: str,
     kind: pa.DataType,
     least: Any,
@@ -75,8 +78,8 @@ def _note(
     low: dict[str, str],
     high: dict[str, str],
 ) -> None:
-    """Write down bounds of a column, as far as they hold for everybody."""
-    first, last = _bound(least, kind), _bound(most, kind)
+    """Add the bounds of a column to `low` and `high`, if they are valid for every reader."""
+    first, last = _bound_text(least, kind), _bound_text(most, kind)
     if pa.types.is_string(kind):
         first, last = cut.shorten(first, last)
     if first is not None:
@@ -85,26 +88,31 @@ def _note(
         high[name] = last
 
 
-def _bound(value: Any, kind: pa.DataType) -> str | None:
+def _bound_text(value: Any, kind: pa.DataType) -> str | None:
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return None
     text = text_of(value, kind)
-    if text is not None and pa.types.is_string(kind) and any(ord(c) > _LAST for c in text):
+    if (
+        text is not None
+        and pa.types.is_string(kind)
+        and any(ord(c) > _MAX_CODE_POINT for c in text)
+    ):
         return None
     return text
 
 
 def of_footer(footer: Any, schema: pa.Schema, cut: Truncation) -> Stats:
-    """Statistics from the footer of a Parquet file, of the columns that the table has.
+    """Read the statistics of the table's columns from a Parquet footer.
 
-    A column counts if the file has it in the table's own type. Maxima of floating point columns are
-    left out unless Java wrote the file: other footers do not say whether there are NaNs, and there
-    a NaN is the maximum, which is then none.
+    Bounds are taken only from columns that the file stores in the table's own type. Maxima of
+    floating point columns are omitted unless parquet-mr (Java) wrote the file: it writes NaN as the
+    maximum if there is one, which is then omitted because it is not finite. Footers of other
+    writers do not tell whether there are NaNs.
     """
     with_nan = str(footer.created_by).startswith("parquet-mr ")
     stored = footer.schema.to_arrow_schema()
     paths: dict[str, int | None] = {}
-    for number in range(footer.num_columns):  # a path that is there twice is of two columns
+    for number in range(footer.num_columns):  # None marks an ambiguous path
         path = footer.schema.column(number).path
         paths[path] = None if path in paths else number
     low: dict[str, str] = {}
@@ -116,29 +124,30 @@ def of_footer(footer: Any, schema: pa.Schema, cut: Truncation) -> Stats:
             continue
         groups = [footer.row_group(g) for g in range(footer.num_row_groups)]
         groups = [group for group in groups if group.num_rows]
-        found = [group.column(index).statistics for group in groups]
-        if any(stats is None for stats in found) or not found:
+        chunks = [group.column(index).statistics for group in groups]
+        if any(stats is None for stats in chunks) or not chunks:
             continue
-        if all(stats.has_null_count for stats in found):
-            nulls[item.name] = sum(stats.null_count for stats in found)
-        if _same(stored.field(item.name).type, item.type):
-            least, most = _footer_bounds(found, groups, item.type, with_nan=with_nan)
-            _note(item.name, item.type, least, most, cut, low, high)
+        if all(stats.has_null_count for stats in chunks):
+            nulls[item.name] = sum(stats.null_count for stats in chunks)
+        if _is_same_type(stored.field(item.name).type, item.type):
+            least, most = _footer_bounds(chunks, groups, item.type, with_nan=with_nan)
+            _add_bounds(item.name, item.type, least, most, cut, low, high)
     return Stats(footer.num_rows, low, high, nulls)
 
 
 def _footer_bounds(
-    found: list[Any], groups: list[Any], kind: pa.DataType, *, with_nan: bool
+    chunks: list[Any], groups: list[Any], kind: pa.DataType, *, with_nan: bool
 ) -> tuple[Any, Any]:
+    """Return the bounds over all row groups; None for those that are not known."""
     pairs = []
-    for stats, group in zip(found, groups, strict=True):
+    for stats, group in zip(chunks, groups, strict=True):
         if stats.has_min_max:
             try:
                 pairs.append((stats.min, stats.max))
-            except (OverflowError, ValueError):  # a moment that Python has no value for
+            except (OverflowError, ValueError):  # a timestamp outside Python's range
                 return None, None
         elif not (stats.has_null_count and stats.null_count == group.num_rows):
-            return None, None  # rows about which nothing is known
+            return None, None  # this row group has values but no bounds
     if not pairs:
         return None, None
     least, most = min(pair[0] for pair in pairs), max(pair[1] for pair in pairs)
@@ -147,8 +156,8 @@ def _footer_bounds(
     return least, most
 
 
-def _same(stored: pa.DataType, kind: pa.DataType) -> bool:
-    """Whether values of the file are values of the table as they are."""
+def _is_same_type(stored: pa.DataType, kind: pa.DataType) -> bool:
+    """Whether values of the stored type are values of the table's type without conversion."""
     texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
     if pa.types.is_string(kind):
         return any(test(stored) for test in texts)

@@ -1,14 +1,17 @@
-"""One commit: written as the next version of the log, exactly once.
+"""The commit loop: optimistic concurrency with exactly-once semantics.
 
-A version is one file, `_transaction_log/<version>.json`, which the store creates for one writer
-only. The store's answer may be lost, or may be the answer to a retry of the same request, so it is
-not the last word: the commit's `txnId`, read back, is. Own id: done. Nothing there: the same
-version again. Another's: check for conflicts, then the next version.
+A version is one file, `_transaction_log/<version>.json`, created with put-if-absent: of all writers
+that try, exactly one succeeds. The store's response can be lost, or can be the response to a retry
+of the same request, so the response alone does not decide. The commit's `txnId`, read back from the
+log, does: the writer's own id means the commit landed, a missing file means the same version is
+tried again, and another id means a concurrent writer won the version. In that case the winning
+commits are checked for conflicts and the commit is rebased onto them.
 
-A version that was deleted by clean-up is empty again, and a put there succeeds without ever being
-read. So a writer acknowledges a put only if the version cannot have been deleted since it saw the
-end of the log; otherwise it asks the log whose commit that version is (decision 17). What cannot be
-settled raises `CommitStateUnknown`.
+Log clean-up deletes commit files and thereby makes their versions available to put-if-absent again.
+A put at such a version succeeds, but no reader ever sees it. A put is therefore acknowledged only
+if its version cannot have been deleted since the writer last observed the end of the log; otherwise
+the writer reads the log to find out which commit owns that version (decision 17). If the log can no
+longer tell, `CommitStateUnknown` is raised.
 """
 
 from __future__ import annotations
@@ -17,8 +20,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from arrowlog.commit.conflict import Head, Intent, Rival, after, check, check_jump
-from arrowlog.commit.put import PUTS_MAX, Progress, Putter, put_commit, unsettled
+from arrowlog.commit.conflict import READ_AGAIN, Head, Intent, Rival, after, check, check_jump
+from arrowlog.commit.put import (
+    PUTS_MAX,
+    Progress,
+    Putter,
+    backoff_seconds,
+    put_commit,
+    unsettled,
+)
 from arrowlog.errors import (
     ArrowlogError,
     CommitConflict,
@@ -36,19 +46,34 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from arrowlog.commit.pace import Clock
     from arrowlog.config import Config
     from arrowlog.log.actions import Metadata
     from arrowlog.log.recent import RecentCommits
 
-_SECOND_WIND_SECONDS = 10.0
-_KNOWN_MAX = 256  # commits that are read at a time
+# Time granted for one more attempt to a process whose deadline passed while it was suspended.
+_RESUME_GRACE_SECONDS = 10.0
+# Winning commits fetched per request batch when a writer catches up; bounds memory.
+_WINNERS_PER_READ = 256
 ENGINE = "arrowlog"
 
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """What a commit does. `lines` are its actions as they will stand in the log."""
+    """A commit's content and read set, prepared for a particular head.
+
+    Attributes:
+        operation: name of the operation, written to `commitInfo`.
+        lines: the actions as encoded JSON lines.
+        intent: the read set, checked against winning commits.
+        parameters: `operationParameters` of `commitInfo`.
+        metrics: `operationMetrics` of `commitInfo`.
+        txn: application id and version of an idempotent write.
+        user_metadata: `userMetadata` of `commitInfo`.
+        protocol: the new protocol if the commit changes it, else None.
+        metadata: the new metadata and schema if the commit changes them, else None.
+        rebuild: the content depends on the table state and must be prepared again after
+            every lost race, even without a conflict.
+    """
 
     operation: str
     lines: Sequence[bytes]
@@ -57,16 +82,24 @@ class Draft:
     metrics: Mapping[str, int] = field(default_factory=dict)
     txn: tuple[str, int] | None = None
     user_metadata: Any = None
-    protocol: Any = None  # what they become, if they change
+    protocol: Any = None
     metadata: tuple[Metadata, pa.Schema] | None = None
-    rebuild: bool = False  # its content follows from the state: make it anew after every race
+    rebuild: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """What became of a commit.
+    """The outcome of a commit that is in the log.
 
-    `duplicate`: the application's step was in the log already, at `version`; nothing was written.
+    Attributes:
+        version: the version of the commit.
+        attempts: number of puts sent to the store.
+        operation_metrics: files, bytes and rows added and removed.
+        operation: name of the operation.
+        timestamp: commit time in milliseconds since the epoch.
+        txn_id: the unique id of the commit.
+        duplicate: the application transaction given as `txn` was committed before, at `version`.
+            Nothing was written; `timestamp` and `txn_id` are None.
     """
 
     version: int
@@ -80,112 +113,163 @@ class CommitResult:
 
 @dataclass(frozen=True, slots=True)
 class Writer(Putter):
-    """What a transaction needs of the world."""
+    """The environment of a transaction: store, clock, settings and queries on the log.
 
-    rivals: Callable[[int, Sequence[bytes], Head, bool], Iterable[Rival]]  # with their files?
-    permit: Callable[[Head], None]  # refuse a protocol we may not write
-    verify: bool  # ask the log about every put, because the clock may miss suspended time
-    undeleted: Callable[[int, int, float], bool]  # surely no version of a range, since a moment
-    unretired: Callable[[int, int], bool]  # whether no record speaks of a version of a range
-    reobserve: Callable[[], tuple[Head, RecentCommits]]  # the newest version, by a new listing
-    recent: Callable[[], RecentCommits]  # whose commits the last versions are that were read
-    own: Container[str | None] = ()  # ids of commits made by the same hand before
+    Attributes:
+        rivals: decodes winning commits. Called with the first version, the commit files, the
+            head before them, and whether their added and removed files are needed.
+        permit: raises `UnsupportedProtocol` if the protocol of a head cannot be written.
+        verify: read the log after every put, because the clock may not count suspended time.
+        undeleted: called with the first and last version of a range and the time at which the
+            log was observed to end before it. True only if no version of the range can have been
+            deleted since.
+        unretired: whether no version of a range is recorded as deleted.
+        reobserve: lists the log again; returns the newest head and the recent commits.
+        recent: the ids of the most recent commits as of the last read.
+        own: ids of the commits made earlier by the same session.
+    """
+
+    rivals: Callable[[int, Sequence[bytes], Head, bool], Iterable[Rival]]
+    permit: Callable[[Head], None]
+    verify: bool
+    undeleted: Callable[[int, int, float], bool]
+    unretired: Callable[[int, int], bool]
+    reobserve: Callable[[], tuple[Head, RecentCommits]]
+    recent: Callable[[], RecentCommits]
+    own: Container[str | None] = ()
 
 
 def run(
     writer: Writer, head: Head, prepare: Callable[[Head], Draft], newest: Head | None = None
 ) -> tuple[CommitResult, Head]:
-    """Commit what `prepare` makes of a head; the result, and the head that it has become.
+    """Commit what `prepare` produces for a head, rebasing onto winning commits.
 
-    Versions up to `newest` are known to be there: they are read, not raced.
+    Args:
+        writer: store, clock, settings and queries on the log.
+        head: the head that the commit's decisions were based on.
+        prepare: makes the commit for a head. Called again when a rebase invalidates its result.
+        newest: a later head that was already observed. Versions up to it exist, so they are read
+            and checked for conflicts without attempting to put them.
+
+    Returns:
+        The result and the head after the commit.
+
+    Raises:
+        CommitConflict: a winning commit conflicts with this one, or every attempt permitted by
+            `commit.maxAttempts` and `commit.timeoutSeconds` lost its race. Not committed.
+        CommitStateUnknown: it cannot be determined whether the commit is in the log.
+        StoreUnavailable: the store failed. Not committed.
     """
     clock, config = writer.clock, writer.config
-    work = Progress(clock.new_id(), clock.seconds() + config.commit_timeout_seconds)
+    progress = Progress(clock.new_id(), clock.seconds() + config.commit_timeout_seconds)
     writer.permit(head)
-    transaction = _Transaction(writer, work, prepare, head, prepare(head), newest)
-    _pause(clock, writer.pace.wait(clock))
+    transaction = _Transaction(writer, progress, prepare, head, prepare(head), newest)
+    wait_seconds = writer.pace.wait(clock)
+    if wait_seconds > 0:
+        clock.sleep(wait_seconds)
     for _ in range(config.commit_max_attempts):
-        result = _duplicate(transaction.draft, transaction.head, work) or transaction.attempt()
+        duplicate = _find_duplicate(transaction.draft, transaction.head, progress)
+        result = duplicate or transaction.attempt()
         if result is not None:
             return result, transaction.head
-        if clock.seconds() >= work.deadline:
+        if clock.seconds() >= progress.deadline:
             break
+    races = "1 race" if progress.losses == 1 else f"{progress.losses} races"
     raise CommitConflict(
-        f"Other writers were faster {work.losses} times; the commit is not in the log.",
+        f"The commit lost {races} against concurrent writers and is not in the log.",
         next="Try again, or raise commit.timeoutSeconds.",
         version=transaction.head.version,
-        txn_id=work.txn_id,
+        txn_id=progress.txn_id,
     )
 
 
 @dataclass(slots=True)
 class _Transaction:
-    """A commit on its way: the head it builds on, and what it writes there.
+    """A commit in progress: the head it builds on and the content to be put after it.
 
-    `newest` is a later head that was seen; the commits up to it are read before anything is put.
+    `newest` is a later head that was observed; commits up to it are read before anything is put.
     """
 
     writer: Writer
-    work: Progress
+    progress: Progress
     prepare: Callable[[Head], Draft]
     head: Head
     draft: Draft
     newest: Head | None
 
     def attempt(self) -> CommitResult | None:
-        """Try the next version; None if others have it, and the head has moved behind theirs."""
-        if self.newest is not None and self.newest.version > self.head.version:
-            return self._rebase(_read_known(self.writer, self.head, self.newest, self.draft.intent))
-        version, clock = self.head.version + 1, self.writer.clock
-        stamp = max(clock.now_ms(), (self.head.timestamp or 0) + 1)
-        self.work.stamps[version] = stamp
-        data = _pack(_plain(self.draft, self.head, self.work, stamp), self.writer.config)
-        try:
-            taken = put_commit(self.writer, self.work, version, data)
-        except CommitStateUnknown as unknown:
-            return self._found_after_all(unknown)
-        if not taken and _counts(self.writer, self.work, self.head, data):
-            return self._landed(version)
-        self.work.losses += 1
-        rivals = _read_taken(self.writer, self.head, taken, self.draft.intent)
-        return self._start_over() if rivals is None else self._rebase(rivals)
+        """Try to commit the version after the head.
 
-    def _landed(self, version: int, stamp: int | None = None) -> CommitResult:
-        """The commit is in the log; `stamp` is the time it has there, if it was read."""
-        self.writer.pace.raced(self.work.losses, self.writer.clock.seconds())
-        stamp = self.work.stamps[version] if stamp is None else stamp
-        result, after_it = _done(self.draft, self.head, self.work, version, stamp)
+        Returns None if winning commits were found; the head has then advanced past them.
+        """
+        if self.newest is not None and self.newest.version > self.head.version:
+            return self._rebase(
+                _read_commits_until(self.writer, self.head, self.newest, self.draft.intent)
+            )
+        version, clock = self.head.version + 1, self.writer.clock
+        # Commit timestamps increase strictly, whatever the writers' clocks say: time travel
+        # searches them by bisection.
+        timestamp = max(clock.now_ms(), (self.head.timestamp or 0) + 1)
+        self.progress.stamps[version] = timestamp
+        plain = _encode(self.draft, self.head, self.progress, timestamp)
+        data = _compress(plain, self.writer.config)
+        try:
+            commit_files = put_commit(self.writer, self.progress, version, data)
+        except CommitStateUnknown as unknown:
+            return self._find_landed(unknown)
+        if not commit_files and _is_effective(self.writer, self.progress, self.head, data):
+            return self._record_landed(version)
+        self.progress.losses += 1
+        winners = _read_winners(self.writer, self.head, commit_files, self.draft.intent)
+        return self._start_over() if winners is None else self._rebase(winners)
+
+    def _record_landed(self, version: int, timestamp: int | None = None) -> CommitResult:
+        """Return the result of a commit that is in the log, and advance the head to it.
+
+        `timestamp` is the commit time read from the log; by default the one last sent for the
+        version.
+        """
+        self.writer.pace.raced(self.progress.losses, self.writer.clock.seconds())
+        timestamp = self.progress.stamps[version] if timestamp is None else timestamp
+        result = _result_of(self.draft, self.progress, version, timestamp)
         if version > self.head.version:
-            self.head = after_it
+            self.head = _head_after(self.draft, self.head, self.progress, version, timestamp)
         return result
 
-    def _found_after_all(self, unknown: CommitStateUnknown) -> CommitResult:
-        """The commit, if the log has it: a suspended writer may have missed it come and go."""
+    def _find_landed(self, unknown: CommitStateUnknown) -> CommitResult:
+        """Return the result if the log contains the commit, else raise `unknown`.
+
+        While this writer was suspended, its commit may have landed and its file been deleted
+        below a checkpoint; the recent commit ids still list it.
+        """
         try:
             newest, recent = self.writer.reobserve()
         except (ArrowlogError, FileNotFoundError):
             raise unknown from None
-        landed = recent.version_of(self.work.txn_id)
-        if landed is None:
+        version = recent.version_of(self.progress.txn_id)
+        if version is None:
             raise unknown
-        result = self._landed(landed)
+        result = self._record_landed(version)
         self.head = newest
         return result
 
-    def _rebase(self, rivals: Sequence[Rival]) -> CommitResult | None:
-        """Move behind the winning commits, or raise the conflict with one of them."""
+    def _rebase(self, winners: Sequence[Rival]) -> CommitResult | None:
+        """Advance the head past the winning commits, or raise the first conflict.
+
+        Returns a result if one of them is this commit, or the same application transaction.
+        """
         stale = self.draft.rebuild
-        for rival in rivals:
-            if rival.txn_id == self.work.txn_id:  # the answer was lost, the commit was not
-                return self._landed(rival.version, rival.timestamp)
-            later = after(self.head, rival)
-            duplicate = _duplicate(self.draft, later, self.work)
-            if duplicate is not None:  # the same application transaction, committed before
-                self.head = later
+        for winner in winners:
+            if winner.txn_id == self.progress.txn_id:  # the put landed, only its response was lost
+                return self._record_landed(winner.version, winner.timestamp)
+            head = after(self.head, winner)
+            duplicate = _find_duplicate(self.draft, head, self.progress)
+            if duplicate is not None:
+                self.head = head
                 return duplicate
-            stale |= _touches(self.draft.intent, self.head, rival, self.writer.own)
-            self.head = later
-        self.work.pending = None  # every version that it was put at is known to be another's
+            stale |= _requires_rebuild(self.draft.intent, self.head, winner, self.writer.own)
+            self.head = head
+        self.progress.pending = None  # every version put so far is known to belong to a winner
         newest = self.newest
         if newest is not None and newest.version == self.head.version:
             self.head = replace(self.head, observed=max(self.head.observed, newest.observed))
@@ -195,26 +279,26 @@ class _Transaction:
         return None
 
     def _start_over(self) -> CommitResult | None:
-        """Build on the newest version: what followed the head may have been deleted.
+        """Build on the newest version, because commits after the head may have been deleted.
 
-        Raises what stands against it; `CommitStateUnknown` if this commit may be in the log.
+        Raises the conflict with what changed since the head, or `CommitStateUnknown` if this
+        commit may be in the log.
         """
-        newest, recent = _look_again(self.writer, self.work, self.head)
-        # A process that was suspended has not used its time: it gets some for another attempt.
-        soon = self.writer.clock.seconds() + _SECOND_WIND_SECONDS
-        self.work.deadline = max(self.work.deadline, soon)
-        landed = recent.version_of(self.work.txn_id)
+        newest, recent = _reobserve(self.writer, self.progress, self.head)
+        # A process that was suspended has not used its time, so it gets some for another attempt.
+        grace = self.writer.clock.seconds() + _RESUME_GRACE_SECONDS
+        self.progress.deadline = max(self.progress.deadline, grace)
+        landed = recent.version_of(self.progress.txn_id)
         if landed is not None:
-            result = self._landed(landed)
+            result = self._record_landed(landed)
             self.head = newest
             return result
-        pending = self.work.pending
+        pending = self.progress.pending
         if pending is not None and pending < recent.first:
-            why = f"the log is at version {newest.version}, and no longer says whose it is"
-            raise unsettled(self.work, pending, why)
+            raise unsettled(self.progress, pending, _ids_forgotten(newest))
         self.newest = newest
         if self.draft.intent.looks_at_files:
-            return None  # the commits in between are read, if they are still there
+            return None  # the next attempt reads the commits up to `newest`, if they still exist
         conflict = check_jump(self.draft.intent, self.head, newest)
         if conflict is not None:
             raise conflict
@@ -224,137 +308,154 @@ class _Transaction:
         return None
 
 
-def _read_taken(
-    writer: Writer, head: Head, taken: Sequence[bytes], intent: Intent
+def _read_winners(
+    writer: Writer, head: Head, commit_files: Sequence[bytes], intent: Intent
 ) -> list[Rival] | None:
-    """The winning commits behind a head; None if they may be files that do not count.
+    """Decode the winning commits that follow a head.
 
-    An empty `taken` is a put of our own that does not count.
+    Returns None if they cannot be trusted: their versions may have been deleted since the head was
+    observed, and the files put there afterwards by stalled writers. An empty `commit_files` means
+    that this writer's own put was such a file.
     """
-    if not taken:
+    if not commit_files:
         return None
     first = head.version + 1
-    rivals = list(writer.rivals(first, taken, head, intent.looks_at_files))
-    sound = writer.undeleted(first, first + len(taken) - 1, head.observed)
-    return rivals if sound else None
+    winners = list(writer.rivals(first, commit_files, head, intent.looks_at_files))
+    # A dead file read in place of a conflicting commit would hide the conflict; one with the same
+    # application transaction would pass for a duplicate.
+    trusted = writer.undeleted(first, first + len(commit_files) - 1, head.observed)
+    return winners if trusted else None
 
 
-def _counts(writer: Writer, work: Progress, head: Head, data: bytes) -> bool:
-    """Whether a put that succeeded is the commit that readers see at its version.
+def _is_effective(writer: Writer, progress: Progress, head: Head, data: bytes) -> bool:
+    """Whether a successful put is the commit that readers see at its version.
 
-    If the version was deleted before the put arrived, it is not, and the file is withdrawn: it will
-    never be read, and nobody who finds it should have to wonder.
+    Returns False if the version had been committed by another writer and deleted before the put
+    arrived. The file is then deleted; readers ignore it in any case. Raises `CommitStateUnknown`
+    if the log cannot tell.
     """
     version, clock = head.version + 1, writer.clock
-    if work.pending is None:
-        work.pending = version
-    with suppress(StoreUnavailable):  # the commit may stand: the log is asked next
+    if progress.pending is None:
+        progress.pending = version
+    with suppress(StoreUnavailable):  # the commit may be in the log: read the log instead
         if not writer.verify and writer.undeleted(version, version, head.observed):
             return True
-    for number in range(PUTS_MAX):
+    for retry in range(PUTS_MAX):
         try:
             newest, recent = writer.reobserve()
         except (ArrowlogError, FileNotFoundError) as error:
-            raise unsettled(work, version, str(error)) from None
+            raise unsettled(progress, version, str(error)) from None
         if recent.knows(version):
-            if recent.txn_id(version) == work.txn_id:
+            if recent.txn_id(version) == progress.txn_id:
                 return True
             _withdraw(writer, version, data)
-            work.pending = None  # settled: it does not count
+            progress.pending = None
             return False
         if newest.version >= version:
-            why = f"the log is at version {newest.version}, and no longer says whose it is"
-            raise unsettled(work, version, why)
-        if clock.seconds() >= work.deadline:
+            raise unsettled(progress, version, _ids_forgotten(newest))
+        if clock.seconds() >= progress.deadline:
             break
-        clock.sleep(clock.uniform() * min(0.05 * 2**number, 2.0))  # the listing is behind
-    raise unsettled(work, version, "the store's listings do not show it")
+        clock.sleep(backoff_seconds(clock, retry))  # listings of the store lag behind the put
+    raise unsettled(progress, version, "the store's listings do not show it")
+
+
+def _ids_forgotten(newest: Head) -> str:
+    return (
+        f"the log is at version {newest.version} and no longer records which writer committed that"
+        " version"
+    )
 
 
 def _withdraw(writer: Writer, version: int, data: bytes) -> None:
-    """Delete our file at a version that is another's; failing that, readers ignore it."""
+    """Delete this writer's file at a version owned by another commit; best effort."""
     key = f"{LOG}/{commit_name(version)}"
-    with suppress(StoreUnavailable):
+    with suppress(StoreUnavailable):  # readers ignore the file, clean-up deletes it
         if writer.store.find_many([key])[0] == data:
             writer.store.delete([key])
 
 
-def _look_again(writer: Writer, work: Progress, head: Head) -> tuple[Head, RecentCommits]:
-    """The newest head by a new look at the log, not older than one that was read before."""
+def _reobserve(writer: Writer, progress: Progress, head: Head) -> tuple[Head, RecentCommits]:
+    """List the log again until it shows at least the version of `head`, which was read before."""
     clock = writer.clock
-    for number in range(PUTS_MAX):
+    for retry in range(PUTS_MAX):
         try:
             newest, recent = writer.reobserve()
         except (ArrowlogError, FileNotFoundError) as error:
-            if work.pending is None:
+            if progress.pending is None:
                 raise
-            raise unsettled(work, work.pending, str(error)) from None
+            raise unsettled(progress, progress.pending, str(error)) from None
         if newest.version >= head.version:
             return newest, recent
-        if clock.seconds() >= work.deadline:
+        if clock.seconds() >= progress.deadline:
             break
-        clock.sleep(clock.uniform() * min(0.05 * 2**number, 2.0))
-    why = f"version {head.version} was read, and the store's listings do not show it"
-    if work.pending is not None:
-        raise unsettled(work, work.pending, why)
-    raise StoreUnavailable(f"The commit was not made: {why}.", next="Try again.")
+        clock.sleep(backoff_seconds(clock, retry))
+    reason = f"version {head.version} was read before, but the store's listings do not show it"
+    if progress.pending is not None:
+        raise unsettled(progress, progress.pending, reason)
+    raise StoreUnavailable(f"The commit was not made: {reason}.", next="Try again.")
 
 
-def _touches(intent: Intent, head: Head, rival: Rival, own: Container[str | None]) -> bool:
-    """Whether the commit must be made anew after this one; what does not go with it is raised."""
-    conflict = check(intent, head, rival)
+def _requires_rebuild(
+    intent: Intent, head: Head, winner: Rival, own: Container[str | None]
+) -> bool:
+    """Whether the commit must be prepared again after a winning commit.
+
+    Raises the conflict unless the same session made the winning commit: the session knows its own
+    changes, so they are taken into account instead. An `exact` read set conflicts with those, too.
+    """
+    conflict = check(intent, head, winner)
     if conflict is None:
         return False
-    if intent.exact or rival.txn_id not in own:
+    if intent.exact or winner.txn_id not in own:
         raise conflict
-    return True  # the same hand did it, and knows
+    return True  # own commit
 
 
-def _pause(clock: Clock, seconds: float) -> None:
-    if seconds > 0:
-        clock.sleep(seconds)
+def _find_duplicate(draft: Draft, head: Head, progress: Progress) -> CommitResult | None:
+    """Return the earlier commit of the same application transaction, if there is one.
 
-
-def _duplicate(draft: Draft, head: Head, work: Progress) -> CommitResult | None:
-    """The step's earlier commit, if the application has taken it before."""
-    known = None if draft.txn is None else head.txns.get(draft.txn[0])
-    if draft.txn is None or known is None or known[0] < draft.txn[1]:
+    An application's transaction versions increase, so a lower or equal one was committed before.
+    """
+    committed = None if draft.txn is None else head.txns.get(draft.txn[0])
+    if draft.txn is None or committed is None or committed[0] < draft.txn[1]:
         return None
     return CommitResult(
-        version=known[1],
-        attempts=work.attempts,
+        version=committed[1],
+        attempts=progress.attempts,
         operation_metrics={},
         operation=draft.operation,
         duplicate=True,
     )
 
 
-def _done(
-    draft: Draft, head: Head, work: Progress, version: int, stamp: int
-) -> tuple[CommitResult, Head]:
-    result = CommitResult(
+def _result_of(draft: Draft, progress: Progress, version: int, timestamp: int) -> CommitResult:
+    return CommitResult(
         version=version,
-        attempts=work.attempts,
+        attempts=progress.attempts,
         operation_metrics=dict(draft.metrics),
         operation=draft.operation,
-        timestamp=stamp,
-        txn_id=work.txn_id,
+        timestamp=timestamp,
+        txn_id=progress.txn_id,
     )
+
+
+def _head_after(draft: Draft, head: Head, progress: Progress, version: int, timestamp: int) -> Head:
+    """Return the head after this commit landed at a version."""
     txns = head.txns
     if draft.txn is not None:
         txns = {**txns, draft.txn[0]: (draft.txn[1], version)}
     metadata, schema = draft.metadata or (head.metadata, head.schema)
     protocol = draft.protocol or head.protocol
-    # The next version was empty when this one was applied, which is after the put was begun.
-    observed = max(head.observed, work.put_at)
-    return result, Head(version, protocol, metadata, schema, stamp, txns, observed)
+    # Versions are contiguous: when the put of this version began, the next one did not exist.
+    observed = max(head.observed, progress.put_at)
+    return Head(version, protocol, metadata, schema, timestamp, txns, observed)
 
 
-def _info(draft: Draft, head: Head, work: Progress, stamp: int) -> dict[str, Any]:
+def _commit_info(draft: Draft, head: Head, progress: Progress, timestamp: int) -> dict[str, Any]:
     txn = None if draft.txn is None else {"appId": draft.txn[0], "version": draft.txn[1]}
     return {
-        "txnId": work.txn_id,
-        "timestamp": stamp,
+        "txnId": progress.txn_id,
+        "timestamp": timestamp,
         "operation": draft.operation,
         "operationParameters": dict(draft.parameters),
         "operationMetrics": dict(draft.metrics),
@@ -365,48 +466,59 @@ def _info(draft: Draft, head: Head, work: Progress, stamp: int) -> dict[str, Any
     }
 
 
-def _plain(draft: Draft, head: Head, work: Progress, stamp: int) -> bytes:
+def _encode(draft: Draft, head: Head, progress: Progress, timestamp: int) -> bytes:
+    """Encode the commit file.
+
+    Raises `InvalidRequest` if `parameters` or `user_metadata` hold values that JSON cannot.
+    """
     try:
-        return commit(_info(draft, head, work, stamp), draft.lines)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:  # of what a user says
+        return commit(_commit_info(draft, head, progress, timestamp), draft.lines)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidRequest(
             f"The commit cannot be written as JSON: {error}.",
             next="Use text, numbers, maps and lists in operation, parameters and user_metadata.",
         ) from None
 
 
-def _pack(plain: bytes, config: Config) -> bytes:
+def _compress(plain: bytes, config: Config) -> bytes:
     codec = config.compression_codec if config.compression_enabled else "none"
     return wrap(plain, codec, config.compression_gzip_level)
 
 
-def _read_known(writer: Writer, head: Head, newest: Head, intent: Intent) -> list[Rival]:
-    """The winning commits between a head and a newer one, some at a time."""
-    first, last = head.version + 1, min(newest.version, head.version + _KNOWN_MAX)
+def _read_commits_until(writer: Writer, head: Head, newest: Head, intent: Intent) -> list[Rival]:
+    """Read the winning commits after a head, up to a newer head or `_WINNERS_PER_READ` of them.
+
+    Raises `CommitConflict` if one of them was deleted: whether it conflicts is then unknown.
+    """
+    first, last = head.version + 1, min(newest.version, head.version + _WINNERS_PER_READ)
     keys = [f"{LOG}/{commit_name(version)}" for version in range(first, last + 1)]
-    found = [data for data in writer.store.find_many(keys) if data is not None]
-    if len(found) < len(keys):
-        names = read_listing(writer.store.list_from(LOG)).commits  # other programs' widths
+    commit_files = [data for data in writer.store.find_many(keys) if data is not None]
+    if len(commit_files) < len(keys):
+        # Other programs may pad version numbers to another width: take the names from a listing.
+        names = read_listing(writer.store.list_from(LOG)).commits
         keys = [f"{LOG}/{names[version]}" for version in range(first, last + 1) if version in names]
-        found = [data for data in writer.store.find_many(keys) if data is not None]
-    if len(found) == last + 1 - first:
-        rivals = list(writer.rivals(first, found, head, intent.looks_at_files))
-        if _genuine(writer, rivals):
-            return rivals
+        commit_files = [data for data in writer.store.find_many(keys) if data is not None]
+    if len(commit_files) == last + 1 - first:
+        winners = list(writer.rivals(first, commit_files, head, intent.looks_at_files))
+        if _are_authentic(writer, winners):
+            return winners
     raise CommitConflict(
-        f"The table has come to version {newest.version}, and commits after version {first - 1},"
-        " which this one builds on, were cleaned up: it cannot be told whether they go together.",
-        next="Call refresh(), look at the table again and decide anew.",
+        f"The table is at version {newest.version}, and commits after version {first - 1}, which"
+        " this commit is based on, were cleaned up: conflicts with them cannot be checked.",
+        next=READ_AGAIN,
         version=first - 1,
     )
 
 
-def _genuine(writer: Writer, rivals: Sequence[Rival]) -> bool:
-    """Whether commit files are the commits that count at their versions."""
+def _are_authentic(writer: Writer, winners: Sequence[Rival]) -> bool:
+    """Whether commit files that were read are the commits that readers see at their versions.
+
+    A file put at a deleted version by a stalled writer is not.
+    """
     recent = writer.recent()
-    known = [rival for rival in rivals if recent.knows(rival.version)]
-    if any(recent.txn_id(rival.version) != rival.txn_id for rival in known):
+    known = [winner for winner in winners if recent.knows(winner.version)]
+    if any(recent.txn_id(winner.version) != winner.txn_id for winner in known):
         return False
-    if len(known) == len(rivals) and all(rival.txn_id is not None for rival in known):
+    if len(known) == len(winners) and all(winner.txn_id is not None for winner in known):
         return True
-    return writer.unretired(rivals[0].version, rivals[-1].version)
+    return writer.unretired(winners[0].version, winners[-1].version)

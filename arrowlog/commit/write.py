@@ -1,8 +1,8 @@
-"""Rows to data files: partitioned Parquet with exact statistics, one add each.
+"""Write rows to partitioned Parquet files with exact statistics, one add per file.
 
-Rows come as a stream and are held per partition until a file's worth is there; when all of them
-together are too many, the largest partition is written out. Files that a failed write leaves behind
-are in no commit: vacuum finds them.
+Rows arrive as a stream and are buffered per partition until they fill a file. When all buffers
+together exceed a limit, the largest one is flushed. A failed write leaves orphan files: they are in
+no commit, and vacuum deletes them.
 """
 
 from __future__ import annotations
@@ -30,17 +30,31 @@ if TYPE_CHECKING:
     from arrowlog.log.store import Store
     from arrowlog.state.truncation import Truncation
 
-FILE_BYTES = 128 << 20  # of rows in memory; about half of it on disk
+# Arrow bytes per file, measured in memory; a file has about half of it on disk.
+FILE_BYTES = 128 << 20
+# Arrow bytes buffered for all partitions together.
 HELD_BYTES = 512 << 20
-_GROUP_ROWS = 1 << 20
-_NAME_MAX = 120
-_SAFE = " !$&'()+,;@[]^`{}~"  # with letters, digits and _.-: what a folder's name may have
-_SIMPLE = (pa.types.is_nested, pa.types.is_null, pa.types.is_binary)
+_ROW_GROUP_ROWS = 1 << 20
+# Longer folder names are cut and completed with a hash. File systems allow 255 bytes.
+_FOLDER_NAME_MAX = 120
+# Characters that partition folders keep unescaped, besides letters, digits and "_.-~".
+_SAFE = " !$&'()+,;@[]^`{}~"
+_UNSUPPORTED_PARTITION_TYPES = (pa.types.is_nested, pa.types.is_null, pa.types.is_binary)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where rows go, and what they have to be."""
+    """Where rows are written, and the schema they must have.
+
+    Attributes:
+        store: the table's store.
+        schema: the table's schema.
+        partition_columns: names of the partition columns.
+        cut: truncation of text statistics.
+        clock: source of file names and modification times.
+        file_bytes: size of a file, in Arrow bytes.
+        held_bytes: maximum size of all buffers together, in Arrow bytes.
+    """
 
     store: Store
     schema: pa.Schema
@@ -52,8 +66,8 @@ class Target:
 
 
 @dataclass(slots=True)
-class _Held:
-    """Rows of one partition that are not in a file yet."""
+class _PartitionBuffer:
+    """Rows of one partition that are not yet in a file."""
 
     values: tuple[Any, ...]
     tables: list[pa.Table] = field(default_factory=list)
@@ -61,29 +75,32 @@ class _Held:
 
 
 def write_rows(data: object, target: Target) -> list[Add]:
-    """Write rows into new data files; returns the adds for them."""
+    """Write rows into new data files and return their adds.
+
+    Raises `InvalidRequest` if the rows do not fit the table's schema.
+    """
     adds: list[Add] = []
-    held: dict[tuple[Any, ...], _Held] = {}
+    buffers: dict[tuple[Any, ...], _PartitionBuffer] = {}
     total = 0
-    for batch in _pieces(read_rows(data, target.schema), target.file_bytes):
-        for values, rows in _split(batch, target.partition_columns):
-            place = held.setdefault(values, _Held(values))
-            place.tables.append(rows)
-            place.size += rows.nbytes
+    for batch in _slices(read_rows(data, target.schema), target.file_bytes):
+        for values, rows in _split_by_partition(batch, target.partition_columns):
+            buffer = buffers.setdefault(values, _PartitionBuffer(values))
+            buffer.tables.append(rows)
+            buffer.size += rows.nbytes
             total += rows.nbytes
-            if place.size >= target.file_bytes:
-                total -= place.size
-                adds.append(_flush(held.pop(values), target))
+            if buffer.size >= target.file_bytes:
+                total -= buffer.size
+                adds.append(_flush(buffers.pop(values), target))
         while total > target.held_bytes:
-            largest = max(held.values(), key=lambda place: place.size)
+            largest = max(buffers.values(), key=lambda buffer: buffer.size)
             total -= largest.size
-            adds.append(_flush(held.pop(largest.values), target))
-    adds.extend(_flush(place, target) for place in held.values())
+            adds.append(_flush(buffers.pop(largest.values), target))
+    adds.extend(_flush(buffer, target) for buffer in buffers.values())
     return adds
 
 
-def _pieces(tables: Iterator[pa.Table], size: int) -> Iterator[pa.Table]:
-    """The same rows, no table of which is much larger than a file should be."""
+def _slices(tables: Iterator[pa.Table], size: int) -> Iterator[pa.Table]:
+    """Slice tables so that none is much larger than `size` bytes."""
     for table in tables:
         step = max(1, table.num_rows * size // max(table.nbytes, 1))
         for start in range(0, table.num_rows, step):
@@ -91,15 +108,19 @@ def _pieces(tables: Iterator[pa.Table], size: int) -> Iterator[pa.Table]:
 
 
 def read_rows(data: object, schema: pa.Schema) -> Iterator[pa.Table]:
-    """Rows in the table's own columns and types, some at a time."""
-    reader = _reader(data)
+    """Iterate over rows as tables with exactly the columns and types of `schema`.
+
+    Accepts what `Table.write` accepts. Raises `InvalidRequest` for unknown or duplicate columns,
+    and for values that cannot be cast without loss.
+    """
+    reader = _open_reader(data)
     _check_columns(reader.schema, schema)
     for batch in reader:
         if batch.num_rows:
             yield _conform(pa.Table.from_batches([batch]), schema)
 
 
-def _reader(data: object) -> Any:
+def _open_reader(data: object) -> Any:
     if isinstance(data, (pa.Table, pa.RecordBatch)):
         table = data if isinstance(data, pa.Table) else pa.Table.from_batches([data])
         return table.to_reader()
@@ -107,14 +128,15 @@ def _reader(data: object) -> Any:
         require_polars("Collecting a lazy frame")
         data = data.collect()
     if type(data).__module__.partition(".")[0] == "pandas" and hasattr(data, "columns"):
-        return _from_pandas(data).to_reader()  # a stream would have the index too
+        # Its Arrow stream would include the index as a column.
+        return _from_pandas(data).to_reader()
     if hasattr(data, "__arrow_c_stream__"):
         return pa.RecordBatchReader.from_stream(data)
     if hasattr(data, "__arrow_c_array__"):
         return pa.Table.from_batches([pa.record_batch(data)]).to_reader()
     raise InvalidRequest(
-        f"A {type(data).__name__} cannot be written.",
-        next="Give a pyarrow table or reader, a polars or pandas frame, or anything with"
+        f"Data of type {type(data).__name__} cannot be written.",
+        next="Pass a pyarrow table or reader, a polars or pandas frame, or anything with"
         " __arrow_c_stream__.",
     )
 
@@ -125,30 +147,31 @@ def _from_pandas(data: Any) -> pa.Table:
     except (pa.ArrowException, TypeError, ValueError) as error:
         reason = str(error).split("\n", 1)[0]
         raise InvalidRequest(
-            f"The frame cannot be written: {reason}.", next="Give each column one type and name."
+            f"The frame cannot be written: {reason}.",
+            next="Give each column a single type and a unique name.",
         ) from None
 
 
 def _check_columns(given: pa.Schema, schema: pa.Schema) -> None:
-    twice = sorted({name for name in given.names if given.names.count(name) > 1})
-    if twice:
-        raise InvalidRequest(f"The rows have the column {twice[0]!r} twice.", next="Rename one.")
+    repeated = sorted({name for name in given.names if given.names.count(name) > 1})
+    if repeated:
+        raise InvalidRequest(f"The rows have the column {repeated[0]!r} twice.", next="Rename one.")
     unknown = [name for name in given.names if schema.get_field_index(name) < 0]
     if unknown:
         raise InvalidRequest(
-            f"The rows have a column {unknown[0]!r}, and the table has not.",
-            next=f"Its columns are {', '.join(schema.names)}; add_columns makes new ones.",
+            f"The rows have a column {unknown[0]!r} that the table does not have.",
+            next=f"Columns of the table: {', '.join(schema.names)}; add_columns adds others.",
         )
     for item in schema:
         if given.get_field_index(item.name) < 0 and not item.nullable:
             raise InvalidRequest(
-                f"The rows have no column {item.name!r}, which may not be null.",
+                f"The rows have no column {item.name!r}, which is not nullable.",
                 next="Add it to the rows.",
             )
 
 
 def _conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Columns in the table's order and types; what does not fit without loss is refused."""
+    """Order and cast columns as in the schema. Raises `InvalidRequest` if a cast loses values."""
     columns = []
     for item in schema:
         if rows.schema.get_field_index(item.name) < 0:
@@ -157,54 +180,57 @@ def _conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:
         column = rows[item.name]
         try:
             if pa.types.is_dictionary(column.type):
-                column = _words(column)
+                column = _decode_dictionary(column)
             column = column if column.type == item.type else pc.cast(column, item.type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             reason = str(error).split("\n", 1)[0]
             raise InvalidRequest(
-                f"Column {item.name!r} of the rows is {column.type}, and cannot be {item.type}:"
-                f" {reason}.",
+                f"Column {item.name!r} of the rows has type {column.type} and cannot be cast to"
+                f" {item.type}: {reason}.",
                 next="Cast it before writing.",
             ) from None
         if column.null_count and not item.nullable:
             raise InvalidRequest(
-                f"Column {item.name!r} of the rows has nulls, and may not have any.",
+                f"Column {item.name!r} of the rows has nulls, but is not nullable.",
                 next="Fill them before writing.",
             )
         columns.append(column)
     return pa.table(columns, schema=schema)
 
 
-def _words(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Categories as what they stand for; Arrow takes nothing from a dictionary of views."""
+def _decode_dictionary(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Decode a dictionary column. Arrow's own cast does not support dictionaries of views."""
     kind = column.type.value_type
     kind = pa.string() if kind == pa.string_view() else kind
     chunks = [chunk.dictionary.cast(kind).take(chunk.indices) for chunk in column.chunks]
     return pa.chunked_array(chunks, kind)
 
 
-def _split(rows: pa.Table, columns: tuple[str, ...]) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
-    """Rows by partition, in the order they came; the partition columns are gone from them."""
+def _split_by_partition(
+    rows: pa.Table, columns: tuple[str, ...]
+) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
+    """Iterate over partitions: their values, and their rows in order without those columns."""
     if not columns:
         yield (), rows
         return
     keys = rows.select(list(columns))
     _check_partitions(keys)
     groups = _rows_by_key(keys)
-    values = _python_values(keys.take(pa.array([at[0].as_py() for at in groups], pa.int64())))
+    first_rows = pa.array([indices[0].as_py() for indices in groups], pa.int64())
+    values = _python_values(keys.take(first_rows))
     rest = rows.drop_columns(list(columns))
-    for value, at in zip(values, groups, strict=True):
-        picked = rest if len(at) == rows.num_rows else rest.take(at)
-        yield tuple(value[name] for name in columns), picked
+    for value, indices in zip(values, groups, strict=True):
+        partition = rest if len(indices) == rows.num_rows else rest.take(indices)
+        yield tuple(value[name] for name in columns), partition
 
 
 def _rows_by_key(keys: pa.Table) -> list[pa.Array]:
-    """The rows of each combination of values there is, in the order in which they first appear."""
+    """Return the row numbers of each distinct key, in order of first appearance."""
     if polars_is_stranded():
-        found: dict[tuple[Any, ...], list[int]] = {}
+        rows_by_key: dict[tuple[Any, ...], list[int]] = {}
         for row, value in enumerate(_python_values(keys)):
-            found.setdefault(tuple(value.values()), []).append(row)
-        return [array_of(rows, pa.int64()) for rows in found.values()]
+            rows_by_key.setdefault(tuple(value.values()), []).append(row)
+        return [array_of(rows, pa.int64()) for rows in rows_by_key.values()]
     frame = pl.DataFrame(pl.from_arrow(keys)).with_row_index("\0row")
     groups = frame.group_by(keys.column_names, maintain_order=True).agg(pl.col("\0row"))
     return [rows.to_arrow() for rows in groups["\0row"]]
@@ -215,17 +241,19 @@ def _python_values(keys: pa.Table) -> list[dict[str, Any]]:
         return list(keys.to_pylist())
     except (OverflowError, ValueError) as error:
         raise InvalidRequest(
-            f"A partition has a date or a moment that cannot be written down: {error}.",
+            f"A partition has a date or timestamp that cannot be represented: {error}.",
             next="Use years from 1 to 9999, or null.",
         ) from None
 
 
 def _check_partitions(keys: pa.Table) -> None:
-    """Values that a log could not give back."""
+    """Raise `InvalidRequest` for partition values that do not survive a round trip in the log."""
     for name in keys.column_names:
         column = keys[name]
-        if any(test(column.type) for test in _SIMPLE):
-            raise InvalidRequest(f"{name!r} cannot be a partition column: it is {column.type}.")
+        if any(test(column.type) for test in _UNSUPPORTED_PARTITION_TYPES):
+            raise InvalidRequest(
+                f"{name!r} cannot be a partition column: it has type {column.type}."
+            )
         if pa.types.is_floating(column.type) and pc.any(pc.invert(pc.is_finite(column))).as_py():
             raise InvalidRequest(
                 f"Partition column {name!r} has a value that is not finite.", next="Use null."
@@ -237,16 +265,16 @@ def _check_partitions(keys: pa.Table) -> None:
             )
 
 
-def _flush(place: _Held, target: Target) -> Add:
-    """One file, whole on the store before anybody hears of it."""
+def _flush(buffer: _PartitionBuffer, target: Target) -> Add:
+    """Write a buffer to one Parquet file and return its add. The file is complete on return."""
     import pyarrow.parquet as pq
 
-    rows = pa.concat_tables(place.tables)
+    rows = pa.concat_tables(buffer.tables)
     sink = pa.BufferOutputStream()
-    pq.write_table(rows, sink, compression="zstd", row_group_size=_GROUP_ROWS)
+    pq.write_table(rows, sink, compression="zstd", row_group_size=_ROW_GROUP_ROWS)
     data = sink.getvalue()
-    partition = dict(zip(target.partition_columns, place.values, strict=True))
-    folder = "".join(f"{_folder(name, value, target)}/" for name, value in partition.items())
+    partition = dict(zip(target.partition_columns, buffer.values, strict=True))
+    folder = "".join(f"{_folder_name(name, value, target)}/" for name, value in partition.items())
     path = f"{folder}part-{target.clock.new_id()}.zstd.parquet"
     target.store.replace(path, data.to_pybytes())
     stats = of_table(rows, rows.column_names, target.cut)
@@ -262,11 +290,12 @@ def _flush(place: _Held, target: Target) -> Add:
     )
 
 
-def _folder(name: str, value: Any, target: Target) -> str:
-    """`column=value`, for people: readers take the value from the log."""
+def _folder_name(name: str, value: Any, target: Target) -> str:
+    """Return `column=value`, for human readers only: arrowlog takes the value from the log."""
     kind = target.schema.field(name).type
     text = HIVE_NULL if value is None else text_of(value, kind) or HIVE_NULL
-    whole = f"{quote(name, safe=_SAFE)}={quote(text, safe=_SAFE)}"
-    if len(whole) <= _NAME_MAX:
-        return whole
-    return f"{whole[:_NAME_MAX]}~{hashlib.sha256(whole.encode()).hexdigest()[:8]}"
+    folder = f"{quote(name, safe=_SAFE)}={quote(text, safe=_SAFE)}"
+    if len(folder) <= _FOLDER_NAME_MAX:
+        return folder
+    digest = hashlib.sha256(folder.encode()).hexdigest()[:8]
+    return f"{folder[:_FOLDER_NAME_MAX]}~{digest}"

@@ -97,7 +97,7 @@ class Hand:
 
     def looks(self):
         """A handle that has shown nothing, or was told of a conflict, looks before it acts."""
-        if self.table._follower.latest is None or self.committer._behind:
+        if self.table._follower.latest is None or self.committer._conflicted:
             self.known |= set(self.machine.log.live) | self.machine.on_their_way()
 
 
@@ -470,20 +470,20 @@ def broken(module, old, new):
 
 
 TRANSACTION_GUARDS = {
-    "the own id": ("if rival.txn_id == self.work.txn_id:", "if False:"),
+    "the own id": ("if winner.txn_id == self.progress.txn_id:", "if False:"),
     "rising times": ("max(clock.now_ms(), (self.head.timestamp or 0) + 1)", "clock.now_ms()"),
     "steps taken before": ("head.txns.get(draft.txn[0])", "None"),
-    "own commits": ("return True  # the same hand", "return False  # the same hand"),
+    "own commits": ("return True  # own commit", "return False  # own commit"),
     "the whole made anew": ("stale = self.draft.rebuild", "stale = False"),
 }
 PUT_GUARDS = {
-    "lost answers": ("work.unknown |= outcome is not Outcome.NOT_APPLIED", "pass"),
+    "lost answers": ("progress.unknown |= outcome is not Outcome.NOT_APPLIED", "pass"),
     "an unknown put before a refusal": (
-        "if work.unknown:\n                raise",
+        "if progress.unknown:\n                raise",
         "if False:\n                raise",
     ),
 }
-CONFLICT_GUARDS = ["_metadata", "_removes", "_reads"]
+CONFLICT_GUARDS = ["_check_metadata", "_check_removes", "_check_reads"]
 
 
 def finds_a_violation(examples=300):
@@ -537,6 +537,6 @@ def test_what_was_shown_is_told_apart_from_what_was_read(tmp_path, monkeypatch):
     """Too rare for the machine to find; without the guard the unseen file is removed."""
     with pytest.raises(CommitConflict, match="'unseen'"):
         overwritten_after_going_on(tmp_path / "guarded")
-    monkeypatch.setattr(committer.Committer, "_go_on", lambda self: self._follower.newest())
+    monkeypatch.setattr(committer.Committer, "_read_on", lambda self: self._follower.newest())
     bare = overwritten_after_going_on(tmp_path / "bare")
     assert bare.operation_metrics["numRemovedFiles"] == 1

@@ -71,8 +71,8 @@ def believe_rivals(writer, head, taken, intent):
 
 
 GUARDS = {
-    "a put is acknowledged unseen": [(transaction, "_counts", lambda *_: True)],
-    "winning commits are believed": [(transaction, "_read_taken", believe_rivals)],
+    "a put is acknowledged unseen": [(transaction, "_is_effective", lambda *_: True)],
+    "winning commits are believed": [(transaction, "_read_winners", believe_rivals)],
     "commits that were read are believed": [
         (reading, "check_current", lambda *_: None),
         (follow, "check_current", lambda *_: None),
@@ -230,7 +230,7 @@ def test_a_conflict_that_was_deleted_is_not_hidden_by_a_dead_file(world):
 
 
 def test_without_its_guard_the_conflict_is_hidden(world, monkeypatch):
-    monkeypatch.setattr(transaction, "_genuine", lambda *_: True)
+    monkeypatch.setattr(transaction, "_are_authentic", lambda *_: True)
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
         test_a_conflict_that_was_deleted_is_not_hidden_by_a_dead_file(world)
 

@@ -151,7 +151,7 @@ def test_every_pair_of_operations(ours, theirs, exact):
     if found is not None:
         assert found.version == 6
         assert "RIVAL" in str(found)
-        assert "decide anew" in found.next
+        assert "repeat the operation" in found.next
 
 
 PATHS = st.sampled_from(["f", "g", "h", "i", "é", "日"])
@@ -228,4 +228,4 @@ def test_messages_say_what_was_changed(ours, theirs):
     assert "partition columns" in str(
         check(replace(OURS[ours], exact=True), HEAD, rival("partitions"))
     )
-    assert "another table" in str(check(OURS[ours], HEAD, rival("another table")))
+    assert "replaced the table" in str(check(OURS[ours], HEAD, rival("another table")))

@@ -30,24 +30,24 @@ SCHEMA = pa.schema(
 OFFSETS, OCTETS = pa.py_buffer(b"\0\0\0\0\x02\0\0\0"), pa.py_buffer(b"\xff\xfe")
 NOT_UTF8 = pa.Array.from_buffers(pa.string(), 1, [None, OFFSETS, OCTETS])
 REFUSED = {
-    "a list for a number": ({"id": [[1]]}, "'id' is list<.*> *, and the table's is int64"),
-    "a struct for text": ({"s": [{"a": 1}]}, "'s' is struct<a: int64>"),
-    "text for a number": ({"id": ["1"]}, "'id' is string"),
-    "a fraction for an integer": ({"id": [1.5]}, "'id' is double"),
-    "a double for a float": ({"g": [0.1]}, "'g' is double"),
-    "a date for a time": ({"t": pa.array([1], pa.date32())}, "'t' is date32"),
-    "a time for a date": ({"d": pa.array([1], pa.timestamp("us"))}, "'d' is timestamp"),
-    "a list of text for a list of numbers": ({"l": [["a"]]}, "'l' is list"),
-    "a struct of text for one of numbers": ({"st": [{"a": "x", "b": "y"}]}, "'st' is struct"),
+    "a list for a number": ({"id": [[1]]}, "'id' has type list<.*> *, the table's int64"),
+    "a struct for text": ({"s": [{"a": 1}]}, "'s' has type struct<a: int64>"),
+    "text for a number": ({"id": ["1"]}, "'id' has type string"),
+    "a fraction for an integer": ({"id": [1.5]}, "'id' has type double"),
+    "a double for a float": ({"g": [0.1]}, "'g' has type double"),
+    "a date for a time": ({"t": pa.array([1], pa.date32())}, "'t' has type date32"),
+    "a time for a date": ({"d": pa.array([1], pa.timestamp("us"))}, "'d' has type timestamp"),
+    "a list of text for a list of numbers": ({"l": [["a"]]}, "'l' has type list"),
+    "a struct of text for one of numbers": ({"st": [{"a": "x", "b": "y"}]}, "'st' has type struct"),
     "a map by numbers for one by text": (
         {"m": pa.array([[(1, 1)]], pa.map_(pa.int64(), pa.int64()))},
-        "'m' is map",
+        "'m' has type map",
     ),
     "an unsigned integer above 2^63": (
         {"id": pa.array([1 << 63], pa.uint64())},
-        "'id' has 9223372036854775808 to",
+        "'id' has values from 9223372036854775808 to",
     ),
-    "an integer above 2^31": ({"i": [1 << 40]}, "'i' has 1099511627776 to"),
+    "an integer above 2^31": ({"i": [1 << 40]}, "'i' has values from 1099511627776 to"),
 }
 BY_VALUES = {
     "text that is not UTF-8": ({"s": NOT_UTF8}, "'s'.*UTF"),
@@ -56,7 +56,7 @@ BY_VALUES = {
         {"st": pa.StructArray.from_arrays([pa.array([1]), NOT_UTF8], ["a", "b"])},
         "'st'.*UTF",
     ),
-    "an integer that no double has": ({"f": [(1 << 60) + 1]}, "'f'.*no double"),
+    "an integer that no double has": ({"f": [(1 << 60) + 1]}, "'f'.*fit double"),
     "too many digits": ({"n": pa.array([Decimal("1.234")], pa.decimal128(9, 3))}, "'n'.*data loss"),
     "a time too far away": ({"t": pa.array([1 << 60], pa.timestamp("ms"))}, "'t'.*out of bounds"),
 }
@@ -113,7 +113,9 @@ def test_what_only_the_values_tell_is_refused_by_them(table, case):
 
 def test_integers_without_statistics_are_read(table):
     put(table, {"id": pa.array([1 << 63], pa.uint64())}, write_statistics=False)
-    with pytest.raises(arrowlog.InvalidRequest, match=r"'id' \(uint64\) has values that are no"):
+    with pytest.raises(
+        arrowlog.InvalidRequest, match=r"'id' \(uint64\) has values that do not fit"
+    ):
         arrowlog.add_parquet(table, "f.parquet")
 
 

@@ -95,11 +95,11 @@ def test_names_in_the_log_are_checked_like_our_own():
     [
         (lambda: add_file("a", colour=1), "no field 'colour'"),
         (lambda: add_file("a", {"day": None}, partitionValues={}), "twice"),
-        (lambda: add_file("a", ["day"]), "Give a map"),
-        (lambda: to_add("a", "adds[0]"), r"adds\[0\] is a text"),
-        (lambda: to_add(5, "adds[0]"), "is a int, not an add"),
+        (lambda: add_file("a", ["day"]), "Pass a map"),
+        (lambda: to_add("a", "adds[0]"), r"adds\[0\] is a string"),
+        (lambda: to_add(5, "adds[0]"), "of type int, not an add"),
         (lambda: to_add({}, "adds[0]"), "has no path"),
-        (lambda: to_add({"path": "a", "minValues": 5}, "adds[0]"), "Give a map"),
+        (lambda: to_add({"path": "a", "minValues": 5}, "adds[0]"), "Pass a map"),
     ],
 )
 def test_what_is_no_add(make, said):
@@ -118,25 +118,25 @@ def test_what_is_no_add(make, said):
         (good(num_records=-1), "num_records is -1"),
         (good(num_records=1.0), "num_records is 1.0"),
         (good(null_count={"id": -1}), r"null_count\['id'\] is -1"),
-        (good(null_count={"no": 1}), "null_count has 'no', which is no column"),
-        (good(min_values={"no": 1}), "min_values has 'no', which is no column"),
-        (good(max_values={"no": 1}), "max_values has 'no', which is no column"),
+        (good(null_count={"no": 1}), "null_count has 'no', which is not a column"),
+        (good(min_values={"no": 1}), "min_values has 'no', which is not a column"),
+        (good(max_values={"no": 1}), "max_values has 'no', which is not a column"),
         (good(footerStartOffset="5"), "footerStartOffset is '5'"),
         (good(hasFooterOffsets=1), "true or false"),
-        (good(docMappingJson={}), "It is a text"),
-        (good(min_values={"id": "x"}), "which is no int64"),
-        (good(min_values={"id": 2**63}), "which is no int64"),
-        (good(min_values={"id": True}), "which is no int64"),
+        (good(docMappingJson={}), "Must be text"),
+        (good(min_values={"id": "x"}), "not a valid int64"),
+        (good(min_values={"id": 2**63}), "not a valid int64"),
+        (good(min_values={"id": True}), "not a valid int64"),
         (good(min_values={"id": 5}, max_values={"id": 4}), "Are they swapped"),
         (good(min_values={"name": "b"}, max_values={"name": "a"}), "Are they swapped"),
-        (good(min_values={"at": "b"}), "which is no timestamp"),
+        (good(min_values={"at": "b"}), "not a valid timestamp"),
         (good(min_values={"day": NAIVE}), "the column holds dates"),
-        (good(min_values={"name": "\ud800"}), "half a character"),
-        (good(min_values={"name": [1]}), "a list has no text in a log"),
+        (good(min_values={"name": "\ud800"}), "unpaired surrogate"),
+        (good(min_values={"name": [1]}), "type list cannot be stored"),
         (add_file("a", **GOOD), "partition_values has no 'day'"),
-        (add_file("a", {"day": None, "id": 1}, **GOOD), "'id', which is no partition column"),
-        (add_file("a", {"day": "Monday"}, **GOOD), "is 'Monday', which is no date32"),
-        (add_file("a", {"day": object()}, **GOOD), "a object has no text"),
+        (add_file("a", {"day": None, "id": 1}, **GOOD), "'id', which is not a partition column"),
+        (add_file("a", {"day": "Monday"}, **GOOD), "is 'Monday', which is not a valid date32"),
+        (add_file("a", {"day": object()}, **GOOD), "type object cannot be stored"),
     ],
 )
 def test_what_an_add_may_not_say(add, said):
@@ -145,7 +145,7 @@ def test_what_an_add_may_not_say(add, said):
 
 
 def test_a_file_is_added_once_in_a_commit():
-    with pytest.raises(InvalidRequest, match=r"adds\[1\] \(a\) is there twice"):
+    with pytest.raises(InvalidRequest, match=r"adds\[1\] \(a\) is a duplicate"):
         check(good(), good())
 
 

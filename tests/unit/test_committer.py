@@ -11,7 +11,7 @@ from faulty import FakeClock, FaultyStore, Log, table_on
 import arrowlog
 from arrowlog import add_file, testing
 from arrowlog.commit import committer, creation
-from arrowlog.commit.committer import _AHEAD
+from arrowlog.commit.committer import _GAP_PROBES
 from arrowlog.commit.conflict import Head, Intent, Rival, check
 from arrowlog.commit.stats import of_footer
 from arrowlog.config import Config
@@ -108,7 +108,7 @@ def test_a_commit_that_landed_is_told_though_the_store_fails_right_after(later):
     table.append([file("first")])
     # Before the put: the mark, the records, the pointer, what may lie ahead. After it: the records
     # of retired versions, the pointer, then the new mark.
-    store.reads = [*[False] * (3 + _AHEAD + later), True]
+    store.reads = [*[False] * (3 + _GAP_PROBES + later), True]
     assert table.append([file("second")]).version == 5
     assert not store.reads
     assert table.append([file("third")]).version == 6
@@ -121,7 +121,7 @@ def test_without_its_guard_a_commit_that_landed_would_be_denied(monkeypatch):
     assert source.count(guard) == 1
     names = dict(vars(committer))
     exec(source.replace(guard, "except ZeroDivisionError:  #"), names)
-    monkeypatch.setattr(committer.Committer, "_note", names["Committer"]._note)
+    monkeypatch.setattr(committer.Committer, "_record", names["Committer"]._record)
     with pytest.raises(StoreUnavailable):
         test_a_commit_that_landed_is_told_though_the_store_fails_right_after(2)
 
@@ -143,7 +143,7 @@ def test_races_may_be_limited():
     table = table_on(store, FakeClock("a"), {"commit.maxAttempts": 1})
     table.snapshot()
     store.window = [lambda: write(store, 4, [testing.add("theirs", {"p": "x"})])]
-    with pytest.raises(CommitConflict, match="faster 1 times"):
+    with pytest.raises(CommitConflict, match="lost 1 race "):
         table.append([file("new")])
     assert table.append([file("new")]).version == 5
 

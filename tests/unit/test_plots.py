@@ -80,5 +80,5 @@ def test_without_altair_one_sentence(table, monkeypatch):
 
 
 def test_a_column_that_is_no_partition_is_refused(table):
-    with pytest.raises(arrowlog.InvalidRequest, match="'id' is no partition column"):
+    with pytest.raises(arrowlog.InvalidRequest, match="'id' is not a partition column"):
         plots.partition_skew(table, "id")
