@@ -229,7 +229,7 @@ def test_a_sealed_checkpoint_counts_against_commits_that_lost_lines_unseen(root)
     damage.put(root, ["f0", "f1", "f2"])
     row, notes = repair(root)
     assert row["valid_splits"] == 3
-    assert "vouches for itself" in notes[0]
+    assert "it has a checksum" in notes[0]
 
 
 def test_a_checkpoint_of_another_table_is_told(events):
@@ -244,7 +244,7 @@ def test_a_pointer_that_is_ahead_of_the_log_is_told(events):
     testing.write_pointer(events, {"version": 9})
     row, notes = repair(events)
     assert row["source_version"] == 6
-    assert "speaks of version 9" in notes[0]
+    assert "names version 9" in notes[0]
     assert "versions 7 to 9 are not in it" in notes[1]
 
 
