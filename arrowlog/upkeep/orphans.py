@@ -115,7 +115,6 @@ def _with_visible_partitions(key: pl.Expr, columns: Iterable[str]) -> pl.Expr:
 
 
 def _escape_regex(text: str) -> str:
-    """Escape text for polars' regexes, which reject some escapes that `re.escape` makes."""
     import re
 
     return re.sub(_REGEX_SPECIAL, r"\\\1", text)
