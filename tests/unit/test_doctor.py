@@ -321,7 +321,7 @@ def test_statistics_that_are_missing(root):
     assert_mended(root, "stats-missing", "error", assert_stats=["id"])
     assert table.refresh().files["max.id"].to_pylist() == [2]
     assert table.snapshot().files["tags"].to_pylist() == [[("k", "v")]]
-    with pytest.raises(arrowlog.InvalidRequest, match="no live files"):
+    with pytest.raises(arrowlog.InvalidRequest, match="not live files"):
         table.update_statistics(["nobodys.parquet"])
     with pytest.raises(arrowlog.InvalidRequest, match="The columns are: day, id"):
         table.doctor(assert_stats=["no"])

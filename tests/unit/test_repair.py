@@ -395,7 +395,7 @@ def test_the_unfinished_repair_of_another_state_is_refused(events):
         os.unlink(events / "repaired" / name)
     os.unlink(commit(events, 6))
     before = damage.fingerprint(events / "repaired")
-    assert_error(arrowlog.repair(events / LOG, events / "repaired"), "of another repair")
+    assert_error(arrowlog.repair(events / LOG, events / "repaired"), "from another repair")
     assert damage.fingerprint(events / "repaired") == before
 
 
@@ -436,7 +436,7 @@ def test_thousands_of_questions_become_one_walk(monkeypatch):
 
     place = places.Memory()
     monkeypatch.setattr(type(place.store), "cheap_stat", False)
-    monkeypatch.setattr(presence, "_QUESTIONS_MAX", 3)
+    monkeypatch.setattr(presence, "_MAX_REQUESTS", 3)
     monkeypatch.setattr(type(place.store), "stat", None)
     keys = [f"day={n}/f" for n in range(10)]
     for key in keys[:4]:
