@@ -131,7 +131,7 @@ def vacuum(
 
 def compact(
     committer: Committer,
-    wanted: Wish,
+    request: Wish,
     *,
     dry_run: bool,
     spark: Any = None,
@@ -147,7 +147,7 @@ def compact(
         from arrowlog.spark.compact import runner_on
 
         runner = runner_on(spark, committer, options or {})
-    return compact_files(committer, wanted, dry_run=dry_run, runner=runner, progress=progress)
+    return compact_files(committer, request, dry_run=dry_run, runner=runner, progress=progress)
 
 
 def _wait_for_commit_age(committer: Committer, retention: Retention) -> None:

@@ -82,19 +82,19 @@ def plan_groups(
     state: State,
     *,
     chosen: pa.Array | None,
-    leave: pa.Array,
+    excluded: pa.Array,
     target: int,
     max_files: int,
 ) -> list[Group]:
     """Plan groups of at least two files each.
 
-    `chosen` restricts the plan to these paths (None: all files), `leave` are keys to leave out.
+    `chosen` restricts the plan to these paths (None: all files), `excluded` are keys to leave out.
     `target` is the size in bytes of a merged file. Files are not merged if they are large enough
     already, not Parquet by their name, or if their partition values cannot be parsed.
     """
     if not state.num_files:
         return []
-    adds = _candidates(state, chosen, leave, target)
+    adds = _candidates(state, chosen, excluded, target)
     columns = state.metadata.partition_columns
     names = [f"partitionValues.{name}" for name in columns]
     frame = pl.DataFrame(pl.from_arrow(adds))
@@ -115,14 +115,14 @@ def _sources(files: pl.DataFrame) -> Iterator[Source]:
         yield Source(key, size, time, records, merges or 0, tags)
 
 
-def _candidates(state: State, chosen: pa.Array | None, leave: pa.Array, target: int) -> pa.Table:
+def _candidates(state: State, chosen: pa.Array | None, excluded: pa.Array, target: int) -> pa.Table:
     """Return the small Parquet files: key, fields of `Source`, and raw partition values."""
     adds: pa.Table = state.adds
     keep = pc.and_(
         pc.match_substring_regex(adds["key"], _PARQUET_NAME),
         pc.less(adds["size"], number(max(int(target * ENOUGH), 1))),
     )
-    keep = pc.and_not(keep, pc.is_in(adds["key"], value_set=leave))
+    keep = pc.and_not(keep, pc.is_in(adds["key"], value_set=excluded))
     if chosen is not None:
         keep = pc.and_(keep, pc.is_in(adds["path"], value_set=chosen))
     columns = state.metadata.partition_columns

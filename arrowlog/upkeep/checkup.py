@@ -61,21 +61,20 @@ def examine_files(
     snapshot: Snapshot,
     limits: Limits,
     now_ms: int,
-    mend: str,
+    repair_call: str,
     *,
     writable: bool,
 ) -> list[Finding]:
     """Check the live files of a snapshot, and look for orphan files in the table's folder.
 
-    `mend` is the call that repairs the log. It is the fix where nothing else helps, and for missing
-    files if the log is not `writable`. Raises InvalidRequest if a column in `limits.stats` does not
-    exist.
+    `repair_call` is the fix for missing files if there are many of them or if the log is not
+    `writable`. Raises InvalidRequest if a column in `limits.stats` does not exist.
     """
     _check_columns(snapshot, limits)
     findings: list[Finding] = []
     if limits.data_files:
         walked = store.walk()
-        findings += _check_existence(snapshot, walked, mend, writable=writable)
+        findings += _check_existence(snapshot, walked, repair_call, writable=writable)
         findings += _find_orphans(store, config, walked, limits, now_ms)
     if snapshot.num_files:
         findings += _check_small_files(snapshot, limits)
@@ -118,7 +117,7 @@ def _keys_where(snapshot: Snapshot, mask: Any) -> pl.Series:
 
 
 def _check_existence(
-    snapshot: Snapshot, walked: pa.Table, mend: str, *, writable: bool
+    snapshot: Snapshot, walked: pa.Table, repair_call: str, *, writable: bool
 ) -> list[Finding]:
     """Report live files that do not exist or whose size differs from the log.
 
@@ -144,7 +143,7 @@ def _check_existence(
             f"table.remove({missing.to_list()!r})"
             "  # Gives up their rows; restore the files from a backup instead if there is one."
             if by_name
-            else mend
+            else repair_call
         )
         subject = _live_files(missing, "does not exist", "do not exist")
         what = f"{subject}: {_first_and_count(missing)}. Scans that need such a file fail."

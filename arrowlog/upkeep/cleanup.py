@@ -43,7 +43,9 @@ _DELETE_BATCH_KEYS = 1000  # the limit of one S3 DeleteObjects request
 # A concurrent cleanup can retire versions between our listings of the log folder and of
 # `_checkpoints`. The listing is repeated until it is consistent with the retirement records.
 _MAX_LISTINGS = 5
-_MAX_CONSECUTIVE_FAILURES = 3  # beyond this, the store is failing rather than a single file
+# With this many failures (in a row within a batch, or in total over batches), the store is failing
+# rather than single files, and the run stops.
+_MAX_FAILURES = 3
 # Far below any age that a wrong clock can produce (ages may be negative), without overflowing.
 _NO_MINIMUM_AGE = -(1 << 62)
 AT_ONCE = Policy(_NO_MINIMUM_AGE, _NO_MINIMUM_AGE)  # retain nothing because of its age
@@ -257,7 +259,7 @@ def carry_out(store: Store, config: Config, retention: Retention) -> CleanupResu
             if config.cleanup_failure_policy == "fail":
                 raise
             failures += delete_each(store, batch)
-            if len(failures) >= _MAX_CONSECUTIVE_FAILURES:
+            if len(failures) >= _MAX_FAILURES:
                 break
     with suppress(StoreUnavailable):  # harmless leftovers: newer records cover the same versions
         store.delete(obsolete)
@@ -282,7 +284,7 @@ def _retire(store: Store, versions: Sequence[int]) -> list[str]:
 def delete_each(store: Store, keys: Sequence[str]) -> list[str]:
     """Delete files one by one, so that one failure does not keep the others; return the errors.
 
-    Stops after `_MAX_CONSECUTIVE_FAILURES` failures in a row.
+    Stops after `_MAX_FAILURES` failures in a row.
     """
     failures: list[str] = []
     consecutive = 0
@@ -293,7 +295,7 @@ def delete_each(store: Store, keys: Sequence[str]) -> list[str]:
         except StoreUnavailable as error:
             failures.append(str(error))
             consecutive += 1
-        if consecutive == _MAX_CONSECUTIVE_FAILURES:
+        if consecutive == _MAX_FAILURES:
             break
     return failures
 

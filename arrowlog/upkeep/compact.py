@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 OPERATION = "COMPACT"
 _MAX_FILES_PER_GROUP = 1000  # bounds memory: the footers of a group are held together
-_MAX_CONSECUTIVE_FAILURES = 3  # failures of the store, after which the run stops
+_MAX_CONSECUTIVE_FAILURES = 3  # rewrites that the store fails, after which the run stops
 _MIN_GROUP_FILES = 2  # merging a single file gains nothing
 _GROUPS_SCHEMA = pa.schema(
     [
@@ -218,7 +218,7 @@ def _check_count(given: object, name: str, minimum: int) -> None:
 
 def compact(
     committer: Committer,
-    wanted: Wish,
+    request: Wish,
     *,
     dry_run: bool,
     runner: Runner | None = None,
@@ -228,13 +228,13 @@ def compact(
 
     `runner` rewrites tasks elsewhere, such as on Spark; without it they run in this process.
     `progress(done, total)` counts groups. Conflicts, unreadable files and store failures are in the
-    result; after three store failures in a row, the remaining groups are left alone.
+    result; after three failed rewrites in a row, the remaining groups are left alone.
 
     Raises UnsupportedProtocol if the table needs a newer writer.
     """
     base = committer.look()
     check_writable(base.protocol, committer.store.root)
-    groups = _plan(committer, base, wanted)
+    groups = _plan(committer, base, request)
     if dry_run:
         return CompactResult(tuple(Done(group, "planned") for group in groups), (), dry_run=True)
     run = runner or (lambda tasks: _run_locally(committer, tasks))
@@ -244,9 +244,9 @@ def compact(
     failures = 0
     while queue and failures < _MAX_CONSECUTIVE_FAILURES:
         retries: list[Task] = []
-        for attempt in run(queue):
-            result = _finish(committer, attempt, wanted, skipped)
-            failures = failures + 1 if attempt.failed else 0
+        for rewritten in run(queue):
+            result = _finish(committer, rewritten, request, skipped)
+            failures = failures + 1 if rewritten.failed else 0
             if isinstance(result, Task):
                 retries.append(result)
                 continue
@@ -260,21 +260,21 @@ def compact(
     return CompactResult(tuple(outcomes), tuple(skipped), dry_run=False)
 
 
-def _plan(committer: Committer, base: Snapshot, wanted: Wish) -> list[Group]:
+def _plan(committer: Committer, base: Snapshot, request: Wish) -> list[Group]:
     cooling_down = pa.nulls(0, pa.string())
-    if not wanted.include_skipped:
+    if not request.include_skipped:
         cooling_down = Skips(committer).active()["path"].combine_chunks()
     chosen = None
-    if wanted.where is not None:
-        chosen = array_of(scan(base, wanted.where, committer.store.root, {}).paths, pa.string())
+    if request.where is not None:
+        chosen = array_of(scan(base, request.where, committer.store.root, {}).paths, pa.string())
     groups = plan_groups(
         base.state,
         chosen=chosen,
-        leave=cooling_down,
-        target=wanted.target,
-        max_files=wanted.max_files,
+        excluded=cooling_down,
+        target=request.target,
+        max_files=request.max_files,
     )
-    return groups[: wanted.max_groups]
+    return groups[: request.max_groups]
 
 
 def _task(committer: Committer, base: Snapshot, group: Group) -> Task:
@@ -328,33 +328,33 @@ def unchanged(state: State, group: Group) -> str | None:
 
 
 def _finish(
-    committer: Committer, attempt: Attempt, wanted: Wish, skipped: list[tuple[str, str]]
+    committer: Committer, rewritten: Attempt, request: Wish, skipped: list[tuple[str, str]]
 ) -> Done | Task:
     """Commit a rewritten group, or return why not, or a task for the rest of the group.
 
     An unreadable file is recorded as a skip and appended to `skipped`.
     """
-    task, group = attempt.task, attempt.task.group
+    task, group = rewritten.task, rewritten.task.group
     # A file may be unreadable because it was removed since `base`: then it is a conflict, no skip.
-    base = committer.look() if attempt.base is None or attempt.unreadable else attempt.base
+    base = committer.look() if rewritten.base is None or rewritten.unreadable else rewritten.base
     changed = unchanged(base.state, group)
     if changed is not None:
         reason = f"{changed} was removed or replaced by another commit"
-        return Done(group, "conflict", attempt.made, reason=reason)
-    if attempt.failed is not None:
-        return Done(group, "failed", reason=attempt.failed)
-    if attempt.unreadable is not None:
-        key, reason = attempt.unreadable
+        return Done(group, "conflict", rewritten.made, reason=reason)
+    if rewritten.failed is not None:
+        return Done(group, "failed", reason=rewritten.failed)
+    if rewritten.unreadable is not None:
+        key, reason = rewritten.unreadable
         # The skip is only a hint for later runs: failing to record it must not stop this one.
         with suppress(StoreUnavailable, CommitStateUnknown, CommitConflict):
-            Skips(committer).record(key, reason, "merge", wanted.cooldown)
+            Skips(committer).record(key, reason, "merge", request.cooldown)
         skipped.append((key, reason))
         rest = group.without(key)
         if len(rest.sources) < _MIN_GROUP_FILES:
             return Done(group, "too few", reason=f"{key}: {reason}")
         return replace(task, group=rest, new_id=committer.clock.new_id())
-    assert attempt.made is not None
-    return _commit(committer, base, group, attempt.made)
+    assert rewritten.made is not None
+    return _commit(committer, base, group, rewritten.made)
 
 
 def _commit(committer: Committer, base: Snapshot, group: Group, made: Rewritten) -> Done:

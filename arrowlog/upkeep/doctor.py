@@ -391,8 +391,8 @@ def _check_table_id(exam: _Examination, snapshot: Snapshot) -> None:
     """
     commits = exam.listing.commits
     name = commits.get(0)
-    readable = name is not None and 0 not in exam.broken_commits
-    if not readable or all(v in commits for v in range(snapshot.version + 1)):
+    has_first = name is not None and 0 not in exam.broken_commits
+    if not has_first or all(v in commits for v in range(snapshot.version + 1)):
         return
     first = load(exam.store, Listing({0: commits[0]}, {}, {}), exam.config, outside=True)
     mismatch = strangers(first, snapshot)

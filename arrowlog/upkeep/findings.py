@@ -46,11 +46,11 @@ class Finding:
 class Findings:
     """All findings of one examination, most severe first."""
 
-    def __init__(self, uri: str, version: int | None, found: list[Finding]) -> None:
+    def __init__(self, uri: str, version: int | None, findings: list[Finding]) -> None:
         """`version` is the latest version that could be read; None if none could."""
         self.uri = uri
         self.version = version
-        self._findings = sorted(found, key=lambda each: -SEVERITIES.index(each.severity))
+        self._findings = sorted(findings, key=lambda each: -SEVERITIES.index(each.severity))
 
     def __len__(self) -> int:
         """Number of findings."""

@@ -36,20 +36,20 @@ _REGEX_SPECIAL = r"([\\.+*?()|\[\]{}^$#&~-])"
 
 
 def sort_out(
-    found: pa.Table,
+    walked: pa.Table,
     live: pa.ChunkedArray,
-    spoken_of: pa.ChunkedArray,
+    history: pa.ChunkedArray,
     partition_columns: Sequence[str],
     horizon_ms: int,
 ) -> pl.DataFrame:
     """Return the files of `Store.walk` with a column `fate`, one of `FATES`.
 
-    `live` are the keys of the latest version, `spoken_of` all other keys that the log references.
+    `live` are the keys of the latest version, `history` all other keys that the log references.
     Files written after `horizon_ms` are young, as are files whose time is unknown. An extension
     that any referenced file has counts as one of a data file.
     """
-    files = pl.DataFrame(pl.from_arrow(found))
-    live_keys, history_keys = spelled(live), spelled(spoken_of)
+    files = pl.DataFrame(pl.from_arrow(walked))
+    live_keys, history_keys = spelled(live), spelled(history)
     referenced = pl.concat([live_keys, history_keys])
     extensions = referenced.str.extract(_EXTENSION).fill_null("").unique().to_list()
     key = pl.col("key")

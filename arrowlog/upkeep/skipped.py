@@ -89,8 +89,8 @@ def held_commits(
     try:
         skips = read_skips(store, config, names)
     except LogCorrupt:
-        readable = _read_skips_one_by_one(store, config, names)
-        skips = pa.concat_tables([SCHEMA.empty_table(), *readable])
+        undamaged = _read_skips_one_by_one(store, config, names)
+        skips = pa.concat_tables([SCHEMA.empty_table(), *undamaged])
     return frozenset(cooling(skips, now_ms)["version"].to_pylist())
 
 
