@@ -84,8 +84,8 @@ class _Examination:
         log = f"{self.store.root}/{LOG}"
         return (
             f"arrowlog.repair({log!r}, {f'{log}_repaired'!r})"
-            "  # Then stop all writers, move the old log away and rename the repaired one to"
-            f" {LOG}."
+            "  # Stop all writers first. Afterwards move the old log away, but keep it, and rename"
+            f" the repaired one to {LOG}."
         )
 
 
@@ -293,7 +293,11 @@ def _load_snapshot(exam: _Examination, *, outside: bool) -> Snapshot | None:
     gap = snapshot.report.gap
     if gap is not None:
         where = f"{LOG}/{gap.missing:020d}.json"
-        what = f"{gap}. Readers do not see later versions, and writers refuse to commit."
+        what = (
+            f"{gap}. Readers do not see later versions, and writers refuse to commit. If a backup"
+            " has the missing file, restore it instead of the repair, which gives up all later"
+            " versions."
+        )
         exam.report("gap", "error", what, where, exam.repair_call)
     return snapshot
 
