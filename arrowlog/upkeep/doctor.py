@@ -53,12 +53,8 @@ _MAX_ATTEMPTS = 3  # a concurrent cleanup can delete files between the listing a
 _NORMAL_INTERVALS = 2
 _UPGRADE = "pip install --upgrade arrowlog  # The installed version is too old."
 _CHECKPOINT = "table.checkpoint()  # Writes a checkpoint of the latest version and the pointer."
-_TRUNCATE = (
-    "table.truncate_history()  # Checkpoints the latest version and deletes all earlier versions."
-)
-_CLEAN = (
-    "table.cleanup()  # Deletes the checkpoint once it is older than checkpointRetention.duration."
-)
+_TRUNCATE = "table.truncate_history()  # Checkpoints the latest version, deletes all earlier ones."
+_CLEAN = "table.cleanup()  # Deletes it once it is older than checkpointRetention.duration."
 _CLEAN_DEAD = "table.cleanup()  # Deletes these files, whatever their age."
 
 
@@ -320,11 +316,8 @@ def _load_salvaged(exam: _Examination, error: Exception) -> Snapshot | None:
 
 def _report_broken_commits(exam: _Examination, snapshot: Snapshot | None) -> None:
     """Report commits that cannot be read: warnings below a valid checkpoint, errors above it."""
-    base = (
-        -1
-        if snapshot is None or snapshot.report.checkpoint is None
-        else exam.valid_checkpoint or -1
-    )
+    uses_checkpoint = snapshot is not None and snapshot.report.checkpoint is not None
+    base = (exam.valid_checkpoint or -1) if uses_checkpoint else -1
     newest = max(exam.listing.commits, default=-1)
     for version, problem in sorted(exam.broken_commits.items()):
         where = f"{LOG}/{exam.listing.commits[version]}"
@@ -411,12 +404,11 @@ def _check_checkpoint_age(exam: _Examination, snapshot: Snapshot) -> None:
     base = -1 if exam.valid_checkpoint is None else exam.valid_checkpoint
     num_commits = snapshot.version - max(base, 0)
     if num_commits > limit:
-        last = (
-            "there is no valid checkpoint"
-            if base < 0
-            else f"the newest valid checkpoint is of version {base}"
+        last = "none" if base < 0 else f"version {base}"
+        what = (
+            f"readers replay {num_commits:,} commits, more than the limit of {limit:,}."
+            f" Newest valid checkpoint: {last}."
         )
-        what = f"readers replay {num_commits:,} commits, more than the limit of {limit:,}: {last}."
         severity = "warning" if asked is None else "error"
         exam.report("checkpoint-behind", severity, what, f"{LOG}/", _CHECKPOINT)
 
@@ -471,12 +463,7 @@ def _redundant_actions(
     """
     events = [
         pl.DataFrame(
-            schema={
-                "key": pl.String,
-                "position": pl.Int64,
-                "version": pl.Int64,
-                "is_add": pl.Boolean,
-            }
+            schema={"key": pl.String, "at": pl.Int64, "version": pl.Int64, "is_add": pl.Boolean}
         )
     ]
     for start in range(0, len(commits), _COMMITS_PER_BATCH):
@@ -492,14 +479,14 @@ def _redundant_actions(
             events.append(
                 batch.select(
                     "key",
-                    position=pl.col("seq") + (start << LINE_BITS),
+                    at=pl.col("seq") + (start << LINE_BITS),
                     version=versions.gather(commit_number),
                     is_add=pl.lit(kind == "add"),
                 )
             )
     ordered = (
         pl.concat(events)
-        .sort("position")
+        .sort("at")
         .with_columns(
             previous=pl.col("is_add").shift(1).over("key"),
             initially_live=pl.col("key").is_in(live_before.implode()),

@@ -49,10 +49,17 @@ if TYPE_CHECKING:
 
 _CHECKSUM_MARKER = b'"checksum":"crc32:'  # in every commit and JSON checkpoint that has a checksum
 _MAX_ATTEMPTS = 3  # a concurrent cleanup can delete files between the listing and the read
-# These match messages of `state.load`, `state.parquet`, `state.parts`, `state.manifest` and
-# `state.apply`, which do not raise distinct error types for the cases. Keep them in step.
-_INCOMPLETE_MESSAGES = ("is gone", "it is missing", "not all of one checkpoint", "not whole")
-_DIVERGES_MESSAGE = "the commits it stands for leave"
+# The code of a checkpoint problem is derived from messages of `state.load`, `state.parquet`,
+# `state.parts`, `state.manifest` and `state.apply`, which raise plain LogCorrupt. Keep in step.
+_DIVERGES_MESSAGES = ("the commits it stands for leave", "differs from a replay of the commits")
+_INCOMPLETE_MESSAGES = (
+    "is gone",
+    "it is missing",
+    "not all of one checkpoint",
+    "not a complete checkpoint",
+    "not whole",
+    "is incomplete",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,7 +308,7 @@ def _verify_parquet(store: Store, listing: Listing, version: int, config: Config
 def _checkpoint_trouble(where: str, what: str, version: int) -> Trouble:
     """Derive the code of a checkpoint problem from its message."""
     code = "checkpoint-broken"
-    if _DIVERGES_MESSAGE in what:
+    if any(text in what for text in _DIVERGES_MESSAGES):
         code = "checkpoint-diverges"
     elif any(text in what for text in _INCOMPLETE_MESSAGES) or "no such" in what.lower():
         code = "checkpoint-partial"
