@@ -1,6 +1,9 @@
-"""What keeps a table well: checkpoints, clean-up, compaction, vacuum, skips.
+"""Maintenance and recovery of tables.
 
-Promises: nothing that a promised version needs is deleted; a dry run says exactly what a real run
-does; upkeep that fails never fails the commit that caused it; compaction changes no row.
-May import `commit`, `scan`, `state`, `log`, `config`, `errors`.
+Maintenance: checkpoints, cleanup, compaction, vacuum, merge skips, statistics. Recovery: doctor,
+salvage, repair.
+
+Promises: no file that a readable version needs is deleted; a dry run reports exactly what the real
+run does; maintenance that fails never fails the commit that triggered it; compaction changes no
+row. May import `commit`, `scan`, `state`, `log`, `config`, `errors`.
 """

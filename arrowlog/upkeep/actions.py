@@ -1,4 +1,4 @@
-"""Upkeep as a user asks for it, one function each."""
+"""Entry points of `Table` for maintenance: resolve settings, run, warn of failures."""
 
 from __future__ import annotations
 
@@ -38,18 +38,22 @@ if TYPE_CHECKING:
     from arrowlog.upkeep.compact import CompactResult, Wish
     from arrowlog.upkeep.vacuum import Progress, VacuumResult
 
-_READER = 3
+_PARQUET_CHECKPOINT_PROTOCOL = 3  # the lowest reader and writer version with features
 _LOG = logging.getLogger("arrowlog")
 __all__ = ["checkpoint", "clean", "compact", "foretell", "truncate_history", "vacuum", "wish"]
 
 
 def checkpoint(committer: Committer, keeper: Keeper) -> CheckpointResult:
-    """Make the checkpoint of the newest version."""
+    """Write a checkpoint of the latest version.
+
+    With `checkpoint.format` set to `parquet`, the protocol is upgraded first if necessary: readers
+    that do not know the feature could not open the table once its commits are cleaned up.
+    """
     snapshot = committer.look()
     config = committer.config(committer.head_of(snapshot))
     if config.checkpoint_format == "parquet" and FEATURE not in snapshot.protocol.reader_features:
-        # Older readers could not follow once the commits are cleaned up, so they must be told.
-        upgrade_protocol(committer, _READER, _READER, [FEATURE], [FEATURE])
+        version = _PARQUET_CHECKPOINT_PROTOCOL
+        upgrade_protocol(committer, version, version, [FEATURE], [FEATURE])
         snapshot = committer.look()
     listing = list_log(committer.store)
     result = make_checkpoint(committer.store, listing, snapshot.state, config, committer.clock)
@@ -58,7 +62,10 @@ def checkpoint(committer: Committer, keeper: Keeper) -> CheckpointResult:
 
 
 def clean(committer: Committer, *, dry_run: bool | None) -> CleanupResult:
-    """Delete what may go."""
+    """Delete commits and checkpoints that the table's retention settings release.
+
+    `dry_run` None means the setting `cleanup.dryRun`. Warns of deletions that failed.
+    """
     config = committer.config(committer.head_of(committer.seen()))
     dry = config.cleanup_dry_run if dry_run is None else dry_run
     now = committer.clock.now_ms()
@@ -71,21 +78,26 @@ def clean(committer: Committer, *, dry_run: bool | None) -> CleanupResult:
 def foretell(
     committer: Committer, log: str | int | None, checkpoints: str | int | None, now: Moment | None
 ) -> Retention:
-    """What a policy would do."""
+    """Plan a cleanup with the given retention durations, and at the given time.
+
+    Arguments that are None default to the table's settings and to the present. Raises
+    InvalidRequest for an invalid duration.
+    """
     config = committer.config(committer.head_of(committer.seen()))
-    usual = policy_of(config)
+    configured = policy_of(config)
     policy = Policy(
-        usual.log_ms if log is None else _millis(log, "log_retention"),
-        usual.checkpoint_ms
+        configured.log_ms if log is None else _parse_duration(log, "log_retention"),
+        configured.checkpoint_ms
         if checkpoints is None
-        else _millis(checkpoints, "checkpoint_retention"),
-        usual.commits,
+        else _parse_duration(checkpoints, "checkpoint_retention"),
+        configured.commits,
     )
     moment = committer.clock.now_ms() if now is None else to_millis(now)
     return foresee(committer.store, config, policy, moment)
 
 
-def _millis(given: str | int, name: str) -> int:
+def _parse_duration(given: str | int, name: str) -> int:
+    """Return a duration in milliseconds. Raises InvalidRequest naming the argument."""
     try:
         return parse_duration_ms(given)
     except ValueError as error:
@@ -100,12 +112,12 @@ def vacuum(
     insist: bool,
     progress: Progress | None,
 ) -> VacuumResult:
-    """Delete data files that nobody needs."""
+    """Delete orphan files older than `older_than`. Warns of deletions that failed."""
     config = committer.config(committer.head_of(committer.seen()))
     result = vacuum_files(
         committer.store,
         config,
-        _millis(older_than, "older_than"),
+        _parse_duration(older_than, "older_than"),
         committer.clock.now_ms(),
         dry_run=dry_run,
         insist=insist,
@@ -119,44 +131,53 @@ def vacuum(
 
 def compact(
     committer: Committer,
-    wanted: Wish,
+    request: Wish,
     *,
     dry_run: bool,
     spark: Any = None,
     options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> CompactResult:
-    """Make large files of small ones: in this process, or as tasks of Spark."""
+    """Merge small files, in this process or with `spark` on its workers.
+
+    Tables in memory are always compacted in this process, since workers cannot see them.
+    """
     runner = None
     if spark is not None and not committer.store.root.startswith("memory:"):
         from arrowlog.spark.compact import runner_on
 
         runner = runner_on(spark, committer, options or {})
-    return compact_files(committer, wanted, dry_run=dry_run, runner=runner, progress=progress)
+    return compact_files(committer, request, dry_run=dry_run, runner=runner, progress=progress)
 
 
-def _let_commits_age(committer: Committer, found: Retention) -> None:
-    """Over a network, wait until the commits that go are old enough for writers to rely on.
+def _wait_for_commit_age(committer: Committer, retention: Retention) -> None:
+    """Over a network, wait until the commits to delete are `MIN_COMMIT_AGE_SECONDS` old.
 
-    Ages are by the store's clock alone: the newest file of the log tells what time it is there.
+    See `cleanup` for the reason. Ages are measured by the store's clock alone: the time of the
+    newest file in the log stands for the present.
     """
-    times = [file.stat.mtime_ms for file in found.doomed if file.kind == "commit"]
+    times = [file.stat.mtime_ms for file in retention.doomed if file.kind == "commit"]
     if committer.store.cheap_stat or not times:
         return
-    youngest = found.store_time_ms if min(times) < 0 else max(times)  # below 0: not known
-    left = MIN_COMMIT_AGE_SECONDS - (found.store_time_ms - youngest) / 1000
-    if left > 0:
+    # A negative time is unknown: assume that the commit is brand new.
+    youngest = retention.store_time_ms if min(times) < 0 else max(times)
+    seconds_left = MIN_COMMIT_AGE_SECONDS - (retention.store_time_ms - youngest) / 1000
+    if seconds_left > 0:
         _LOG.info(
-            "%s: truncation waits %.0f s, until the commits that go are %.0f s old",
+            "%s: truncation waits %.0f s, until the commits to delete are %.0f s old",
             committer.store.root,
-            left,
+            seconds_left,
             MIN_COMMIT_AGE_SECONDS,
         )
-        committer.clock.sleep(left)
+        committer.clock.sleep(seconds_left)
 
 
 def truncate_history(committer: Committer, keeper: Keeper, *, dry_run: bool) -> CleanupResult:
-    """Make a checkpoint of the newest version and delete the commits and checkpoints before it."""
+    """Checkpoint the latest version and delete the commits and checkpoints before it.
+
+    Version 0 and commits with a skip in its cooldown stay. The plan is made before the wait for the
+    minimum commit age, so commits that land during the wait are not deleted.
+    """
     snapshot = committer.look()
     config = committer.config(committer.head_of(snapshot))
     check_writable(snapshot.protocol, committer.store.root)
@@ -164,9 +185,9 @@ def truncate_history(committer: Committer, keeper: Keeper, *, dry_run: bool) -> 
     if dry_run:
         return CleanupResult(foresee_truncation(committer.store, config, now), dry_run=True)
     checkpoint(committer, keeper)
-    found = foresee(committer.store, config, AT_ONCE, now, spare_young=False)
-    _let_commits_age(committer, found)
-    result = carry_out(committer.store, config, found)  # and nothing that came meanwhile
+    retention = foresee(committer.store, config, AT_ONCE, now, spare_young=False)
+    _wait_for_commit_age(committer, retention)
+    result = carry_out(committer.store, config, retention)
     if result.failures:
         warnings.warn(f"{committer.store.root}: {failed(result)}", ArrowlogWarning, stacklevel=3)
     return result

@@ -1,4 +1,4 @@
-"""Which small files become one: files of a partition, side by side, up to a size. Pure."""
+"""Bin packing for compaction: adjacent small files of a partition, up to a target size. Pure."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ if TYPE_CHECKING:
 
     from arrowlog.state.snapshot import State
 
-ENOUGH = 0.75  # of the target: a file as large as that is left alone
-_PARQUET = r"(?i)\.(?:parquet|parq|pq)$"
-_FACTS = ("size", "modificationTime", "numRecords", "numMergeOps", "tags")
+# A file of at least this fraction of the target size is left alone: rewriting it gains little.
+ENOUGH = 0.75
+_PARQUET_NAME = r"(?i)\.(?:parquet|parq|pq)$"
+_SOURCE_FIELDS = ("size", "modificationTime", "numRecords", "numMergeOps", "tags")
 _TAGS = msgspec.json.Decoder(dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A file that is to be part of a larger one, as the log has it."""
+    """A file to be merged, with the fields of its add."""
 
     key: str
     size: int
@@ -39,7 +40,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Files that become one: all of one partition, in the order of the table."""
+    """Files of one partition that are merged into one, in the order of the table's live files."""
 
     number: int
     partition: Mapping[str, str | None]
@@ -47,29 +48,30 @@ class Group:
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes the files have."""
+        """Total size of the files."""
         return sum(source.size for source in self.sources)
 
     @property
     def keys(self) -> list[str]:
-        """Their paths."""
+        """The paths of the files, relative to the table."""
         return [source.key for source in self.sources]
 
     def without(self, key: str) -> Group:
-        """The group less a file."""
+        """Return the group without one of its files."""
         return replace(self, sources=tuple(s for s in self.sources if s.key != key))
 
     def tags(self) -> dict[str, str]:
-        """What all files are tagged with alike: that holds for the new one too."""
+        """Return the tags that all files share; they hold for the merged file too."""
         common: dict[str, str] | None = None
         for text in {source.tags for source in self.sources}:
-            found = _tags(text)
-            kept = found if common is None else common
-            common = {name: value for name, value in kept.items() if found.get(name) == value}
+            tags = _decode_tags(text)
+            kept = tags if common is None else common
+            common = {name: value for name, value in kept.items() if tags.get(name) == value}
         return common or {}
 
 
-def _tags(text: str | None) -> dict[str, str]:
+def _decode_tags(text: str | None) -> dict[str, str]:
+    """Decode the JSON of tags; empty if absent or not a map of strings."""
     try:
         return {} if text is None else _TAGS.decode(text)
     except msgspec.DecodeError:
@@ -80,66 +82,67 @@ def plan_groups(
     state: State,
     *,
     chosen: pa.Array | None,
-    leave: pa.Array,
+    excluded: pa.Array,
     target: int,
     max_files: int,
 ) -> list[Group]:
-    """Groups of at least two files; `chosen` are paths to look at, `leave` keys to leave out.
+    """Plan groups of at least two files each.
 
-    Files that are large enough stay, as do those that are not Parquet by their name, and those
-    whose partition cannot be read.
+    `chosen` restricts the plan to these paths (None: all files), `excluded` are keys to leave out.
+    `target` is the size in bytes of a merged file. Files are not merged if they are large enough
+    already, not Parquet by their name, or if their partition values cannot be parsed.
     """
     if not state.num_files:
         return []
-    adds = _candidates(state, chosen, leave, target)
+    adds = _candidates(state, chosen, excluded, target)
     columns = state.metadata.partition_columns
     names = [f"partitionValues.{name}" for name in columns]
-    facts = pl.DataFrame(pl.from_arrow(adds))
-    parts = [facts] if not names else facts.partition_by(names, maintain_order=True)
+    frame = pl.DataFrame(pl.from_arrow(adds))
+    partitions = [frame] if not names else frame.partition_by(names, maintain_order=True)
     groups: list[Group] = []
-    for part in parts:
-        sizes = part["size"].to_list()
-        for bin_ in pack(sizes, target, max_files):
-            rows = part[bin_]
-            values = rows.select(names).row(0) if names else ()
+    for files in partitions:
+        sizes = files["size"].to_list()
+        for rows in pack(sizes, target, max_files):
+            packed = files[rows]
+            values = packed.select(names).row(0) if names else ()
             partition = dict(zip(columns, values, strict=True))
-            groups.append(Group(len(groups), partition, tuple(_sources(rows))))
+            groups.append(Group(len(groups), partition, tuple(_sources(packed))))
     return groups
 
 
-def _sources(rows: pl.DataFrame) -> Iterator[Source]:
-    for key, size, time, records, merges, tags in rows.select("key", *_FACTS).iter_rows():
+def _sources(files: pl.DataFrame) -> Iterator[Source]:
+    for key, size, time, records, merges, tags in files.select("key", *_SOURCE_FIELDS).iter_rows():
         yield Source(key, size, time, records, merges or 0, tags)
 
 
-def _candidates(state: State, chosen: pa.Array | None, leave: pa.Array, target: int) -> pa.Table:
-    """The small Parquet files: key, facts, and the texts of their partitions."""
+def _candidates(state: State, chosen: pa.Array | None, excluded: pa.Array, target: int) -> pa.Table:
+    """Return the small Parquet files: key, fields of `Source`, and raw partition values."""
     adds: pa.Table = state.adds
     keep = pc.and_(
-        pc.match_substring_regex(adds["key"], _PARQUET),
+        pc.match_substring_regex(adds["key"], _PARQUET_NAME),
         pc.less(adds["size"], number(max(int(target * ENOUGH), 1))),
     )
-    keep = pc.and_not(keep, pc.is_in(adds["key"], value_set=leave))
+    keep = pc.and_not(keep, pc.is_in(adds["key"], value_set=excluded))
     if chosen is not None:
         keep = pc.and_(keep, pc.is_in(adds["path"], value_set=chosen))
     columns = state.metadata.partition_columns
     small = flatten(adds.filter(keep), columns)
     if small.num_rows and columns:
-        known = pc.invert(partitions_of(small, state.schema, columns)[UNKNOWN])
-        small = small.filter(known)
-    found = {"key": small["key"]} if small.num_rows else {"key": pa.nulls(0, pa.string())}
-    kinds: dict[str, Any] = {"tags": pa.string()}
-    for name in (*_FACTS, *(f"partitionValues.{name}" for name in columns)):
-        kind = kinds.get(name, pa.string() if "." in name else pa.int64())
+        parsed = pc.invert(partitions_of(small, state.schema, columns)[UNKNOWN])
+        small = small.filter(parsed)
+    selected = {"key": small["key"]} if small.num_rows else {"key": pa.nulls(0, pa.string())}
+    types: dict[str, Any] = {"tags": pa.string()}
+    for name in (*_SOURCE_FIELDS, *(f"partitionValues.{name}" for name in columns)):
+        type_ = types.get(name, pa.string() if "." in name else pa.int64())
         present = name in small.column_names
-        found[name] = pc.cast(small[name], kind) if present else pa.nulls(small.num_rows, kind)
-    return pa.table(found)
+        selected[name] = pc.cast(small[name], type_) if present else pa.nulls(small.num_rows, type_)
+    return pa.table(selected)
 
 
 def pack(sizes: Sequence[int], target: int, max_files: int) -> Iterable[list[int]]:
-    """Runs of neighbours that fit into the target; a file by itself is none.
+    """Yield runs of at least two adjacent positions whose sizes fit into the target together.
 
-    Neighbours, and not whatever fits best: rows stay in the order of the table.
+    Next-fit on adjacent files rather than a best fit, so that rows keep the order of the table.
 
     >>> list(pack([4, 5, 3, 3, 9, 1], 10, 100))
     [[0, 1], [2, 3], [4, 5]]

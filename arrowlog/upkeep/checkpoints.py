@@ -1,7 +1,7 @@
-"""Make checkpoints: when asked, and by themselves after commits, behind the writer's back.
+"""Write checkpoints: on request, and in the background after commits.
 
-A checkpoint that fails is told to the log of the program and to nobody else: the commit that caused
-it is in the table's log whatever happens here.
+A background checkpoint that fails is only logged. The commit that triggered it has already landed
+and is never affected.
 """
 
 from __future__ import annotations
@@ -37,53 +37,66 @@ if TYPE_CHECKING:
     from arrowlog.state.snapshot import Snapshot, State
 
 _LOG = logging.getLogger("arrowlog")
-FEATURE = "parquetCheckpoint"
+FEATURE = "parquetCheckpoint"  # reader feature of tables that have Parquet checkpoints only
 
 
 def make_checkpoint(
     store: Store, listing: Listing, state: State, config: Config, clock: Clock
 ) -> CheckpointResult:
-    """Write the checkpoint of a state in the forms that the settings ask for, then the pointer."""
+    """Write the checkpoint of a state in the configured forms, then the `_last_checkpoint` pointer.
+
+    A form that exists and verifies is not written again; one that exists and is damaged is
+    replaced. The pointer is written last and never moves backwards. The result's `names` are the
+    files that this call wrote.
+    """
     form = config.checkpoint_format
     if form == "parquet" and FEATURE not in state.protocol.reader_features:
-        form = "both"  # readers that were not told could no longer follow after a clean-up
-    state = _short(state, config)
+        # Readers that do not know the feature could not open the table after a cleanup.
+        form = "both"
+    state = _with_truncated_stats(state, config)
     now, new_id = clock.now_ms(), clock.new_id()
-    done: list[Written] = []
-    if form in ("both", "json") and not _is_there(store, listing, state, config, "json"):
+    written: list[Written] = []
+    if form in ("both", "json") and not _is_valid(store, listing, state, config, "json"):
         broken = state.version in listing.json_checkpoints
-        done.append(write_json(store, state, config, now, new_id, broken=broken))
-    if form in ("both", "parquet") and not _is_there(store, listing, state, config, "parquet"):
+        written.append(write_json(store, state, config, now, new_id, broken=broken))
+    if form in ("both", "parquet") and not _is_valid(store, listing, state, config, "parquet"):
         broken = state.version in listing.parquet_checkpoints
-        done.append(_write_parquet(store, state, config, now, new_id, broken=broken))
-    names = tuple(name for written in done for name in written.names)
-    total = Written(names, sum(w.size_bytes for w in done), done[-1].checksum if done else "")
-    if done:
-        parts = len(names) - len(done) if len(names) > len(done) else None
+        written.append(_write_parquet(store, state, config, now, new_id, broken=broken))
+    names = tuple(name for each in written for name in each.names)
+    total = Written(
+        names, sum(each.size_bytes for each in written), written[-1].checksum if written else ""
+    )
+    if written:
+        parts = len(names) - len(written) if len(names) > len(written) else None
         write_pointer(store, state, total, form, parts, now)
-    elif read_pointer(store) < state.version:  # whoever made it did not come to that
-        with suppress(FileNotFoundError):  # truncated meanwhile: a newer one has the pointer
-            write_pointer(store, state, _found(store, listing, state.version), form, None, now)
+    elif read_pointer(store) < state.version:
+        # The writer of this checkpoint stopped before it wrote the pointer.
+        with suppress(FileNotFoundError):  # truncated meanwhile: the pointer names a newer one
+            existing = _describe_existing(store, listing, state.version)
+            write_pointer(store, state, existing, form, None, now)
     return CheckpointResult(state.version, state.adds.num_rows, total.size_bytes, form, names)
 
 
-def _short(state: State, config: Config) -> State:
-    """The state without statistics that are too long for the log, whoever wrote them."""
+def _with_truncated_stats(state: State, config: Config) -> State:
+    """Apply the limit on the length of statistics, also to those of other writers."""
     columns = state.metadata.partition_columns
     adds = truncate_adds(state.adds, columns, config, state.schema)
     return state if adds is state.adds else replace(state, source=adds)
 
 
-def _is_there(store: Store, listing: Listing, state: State, config: Config, form: str) -> bool:
-    """Whether a form of the checkpoint is there and whole."""
+def _is_valid(store: Store, listing: Listing, state: State, config: Config, form: str) -> bool:
+    """Whether a form of the state's checkpoint exists and verifies."""
     known = listing.json_checkpoints if form == "json" else listing.parquet_checkpoints
     if state.version not in known:
         return False
     return not verify_checkpoint(store, listing, state.version, config, form)
 
 
-def _found(store: Store, listing: Listing, version: int) -> Written:
-    """What a pointer says of a checkpoint that was there already."""
+def _describe_existing(store: Store, listing: Listing, version: int) -> Written:
+    """Return what the pointer has to say about a checkpoint that exists already.
+
+    Raises FileNotFoundError if the checkpoint was deleted meanwhile.
+    """
     inner = [f"{CHECKPOINTS}/{name}" for name in listing.parquet_checkpoints.get(version, ())]
     names = [*listing.json_checkpoints.get(version, "").split(), *inner]
     stats = [store.stat(f"{LOG}/{name}") for name in names]
@@ -101,78 +114,91 @@ def _write_parquet(
 
 
 class Keeper:
-    """Makes checkpoints after commits, one at a time, in a thread that a program waits for."""
+    """Writes checkpoints in a background thread after commits, and cleans up after each.
+
+    At most one checkpoint per handle is in progress. Failures are logged and never raised. The
+    interpreter waits for the thread before it exits.
+    """
 
     def __init__(self, store: Store, clock: Clock, *, outside: bool) -> None:
-        """`outside` admits data files that lie outside the table's folder."""
+        """`outside` allows data files outside the table's folder."""
         self._store = store
         self._clock = clock
         self._outside = outside
         self._lock = ForkSafeLock(self._after_torn_fork)
-        self._work: threading.Thread | None = None
-        self._table: str | None = None  # the id of the table that the next two speak of
-        self._last: int | None = None  # the newest checkpoint we know of
-        self._tried = 0  # the version of the last one that failed
-        self._told = False
-        _KEEPERS.add(self)
+        self._thread: threading.Thread | None = None
+        self._table_id: str | None = None  # the table that the next two attributes refer to
+        self._last_checkpoint: int | None = None  # newest known version with a checkpoint
+        self._last_failure = 0  # version of the last attempt that failed
+        self._warned_of_fork = False
+        _INSTANCES.add(self)
 
     def committed(self, version: int, latest: Snapshot | None, config: Config) -> None:
-        """A commit landed: begin a checkpoint if it is time."""
+        """Start a checkpoint of `version` if one is due; called after each commit that landed.
+
+        `latest` is the newest snapshot the handle has; without one, nothing happens. Does no
+        I/O itself.
+        """
         if not config.checkpoint_enabled or latest is None:
             return
         if polars_is_stranded():
-            self._tell_once("no checkpoints are made in a process that was forked from a busy one")
+            self._warn_of_fork_once()
             return
         with self._lock:
-            if self._table != latest.metadata.id:
-                self._table, self._last, self._tried = latest.metadata.id, None, 0
-            first = self._last is None
-            if self._last is None:
-                self._last = latest.report.checkpoint or 0
+            if self._table_id != latest.metadata.id:  # the table was replaced by another
+                self._table_id = latest.metadata.id
+                self._last_checkpoint, self._last_failure = None, 0
+            first = self._last_checkpoint is None
+            if self._last_checkpoint is None:
+                self._last_checkpoint = latest.report.checkpoint or 0
             interval = config.checkpoint_interval
-            if not is_due(version, self._last, self._tried, interval, first=first):
+            if not is_due(
+                version, self._last_checkpoint, self._last_failure, interval, first=first
+            ):
                 return
-            if self._work is not None and self._work.is_alive():
+            if self._thread is not None and self._thread.is_alive():
                 return
-            work = threading.Thread(
-                target=self._make, args=(version, latest, config), name="arrowlog-checkpoint"
+            thread = threading.Thread(
+                target=self._run, args=(version, latest, config), name="arrowlog-checkpoint"
             )
             try:
-                work.start()
-            except RuntimeError as error:  # no thread to be had, or the program is at its end
-                self._tried = version
-                self._warn("the checkpoint of version %s was not begun: %s", version, error)
+                thread.start()
+            except RuntimeError as error:  # thread limit reached, or interpreter shutdown
+                self._last_failure = version
+                self._warn("the checkpoint of version %s was not started: %s", version, error)
                 return
-            self._work = work
+            self._thread = thread
 
     def _after_torn_fork(self) -> None:
-        self._work = None
+        # The lock was held during the fork, so a thread may have been about to be recorded. Threads
+        # do not survive a fork in any case.
+        self._thread = None
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Until the checkpoint that is being made is done; whether it is."""
-        work = self._work
-        if work is None:
+        """Wait for the checkpoint in progress; return whether none is in progress any more."""
+        thread = self._thread
+        if thread is None:
             return True
-        work.join(seconds)
-        return not work.is_alive()
+        thread.join(seconds)
+        return not thread.is_alive()
 
     def made(self, version: int) -> None:
-        """A checkpoint is known to be there."""
+        """Take note that `version` has a checkpoint."""
         with self._lock:
-            self._last = max(self._last or 0, version)
+            self._last_checkpoint = max(self._last_checkpoint or 0, version)
 
-    def _make(self, version: int, latest: Snapshot, config: Config) -> None:
+    def _run(self, version: int, latest: Snapshot, config: Config) -> None:
         try:
             listing = list_log(self._store)
             newest = max((*listing.json_checkpoints, *listing.parquet_checkpoints, 0))
             self.made(newest)
             if version - newest < config.checkpoint_interval:
-                return  # somebody else was faster
-            state = self._state(version, latest, listing, config)
+                return  # another writer made it meanwhile
+            state = self._state_at(version, latest, listing, config)
             make_checkpoint(self._store, listing, state, config, self._clock)
             self.made(version)
-        except Exception as error:  # noqa: BLE001 -- nothing here may fail a commit
-            self._tried = version
+        except Exception as error:  # noqa: BLE001 -- a checkpoint must never fail a commit
+            self._last_failure = version
             self._warn("the checkpoint of version %s failed: %s", version, error)
             return
         if config.cleanup_enabled:
@@ -180,25 +206,28 @@ class Keeper:
 
     def _clean(self, config: Config) -> None:
         try:
-            dry = config.cleanup_dry_run
+            dry_run = config.cleanup_dry_run
             now = self._clock.now_ms()
-            result = cleanup(self._store, config, policy_of(config), now, dry_run=dry)
-        except Exception as error:  # noqa: BLE001 -- the same
-            self._warn("the clean-up failed: %s", error)
+            result = cleanup(self._store, config, policy_of(config), now, dry_run=dry_run)
+        except Exception as error:  # noqa: BLE001 -- a cleanup must never fail a commit
+            self._warn("the cleanup failed: %s", error)
             return
         if result.failures:
             self._warn("%s", failed(result))
 
-    def _tell_once(self, text: str) -> None:
-        if not self._told:
-            self._told = True
-            self._warn("%s", text)
+    def _warn_of_fork_once(self) -> None:
+        if not self._warned_of_fork:
+            self._warned_of_fork = True
+            self._warn(
+                "no checkpoints are made in this process: it was forked after polars had started"
+                " its threads"
+            )
 
     def _warn(self, text: str, *parts: object) -> None:
         _LOG.warning("%s: " + text, self._store.root, *parts)
 
-    def _state(self, version: int, latest: Snapshot, listing: Listing, config: Config) -> State:
-        """The state at a version, on top of what the handle has read already."""
+    def _state_at(self, version: int, latest: Snapshot, listing: Listing, config: Config) -> State:
+        """Return the state at a version, built on the handle's latest snapshot where possible."""
         if latest.version == version:
             return latest.state
         commits = [(v, commit_name(v)) for v in range(latest.version + 1, version + 1)]
@@ -208,27 +237,32 @@ class Keeper:
 
 
 def is_due(version: int, last: int, tried: int, interval: int, *, first: bool = False) -> bool:
-    """Whether the writer of a version makes a checkpoint: an interval after the last one.
+    """Whether the writer that committed `version` should make a checkpoint.
 
-    In a crowd, many come after that before it is made. So the writer of the version right then
-    makes it, then the next, then every second, fourth, eighth after that, and whoever comes new
-    (`first`): it is made soon, whoever dies, and not by everybody. After one that failed, an
-    interval passes.
+    `last` is the newest known checkpoint, `tried` the version of the last failed attempt. A
+    checkpoint is due `interval` commits after the later of the two.
+
+    With many concurrent writers, many commits follow before the checkpoint is there. To have it
+    soon, even if a writer dies, without every writer making one, only these writers make it: of the
+    version at which it becomes due, of those 1, 2, 4, 8, … versions later, of every version once
+    it is a whole interval late, and a handle's first commit (`first`).
     """
-    late = version - max(last, tried) - interval
-    return late >= 0 and (first or late >= interval or late & (late - 1) == 0)
+    overdue = version - max(last, tried) - interval
+    is_power_of_two_or_zero = overdue & (overdue - 1) == 0
+    return overdue >= 0 and (first or overdue >= interval or is_power_of_two_or_zero)
 
 
-_KEEPERS: WeakSet[Keeper] = WeakSet()
+_INSTANCES: WeakSet[Keeper] = WeakSet()
 
 
-def _finish() -> None:
-    for keeper in list(_KEEPERS):
+def _wait_for_all() -> None:
+    for keeper in list(_INSTANCES):
         keeper.wait()
 
 
-# A program that ends waits for its threads anyway, but no pool of threads takes work by then, and a
-# large checkpoint needs one. This is called before the pools close: last registered, first called.
-_at_end = getattr(threading, "_register_atexit", None)
-if _at_end is not None:
-    _at_end(_finish)
+# The interpreter joins non-daemon threads at exit, but only after thread pools stopped accepting
+# work, and a large checkpoint needs a pool. Functions registered here run before the pools close:
+# last registered, first called. The hook is private to CPython, so its absence is tolerated.
+_register_atexit = getattr(threading, "_register_atexit", None)
+if _register_atexit is not None:
+    _register_atexit(_wait_for_all)

@@ -1,10 +1,11 @@
-"""Small data files become large ones: plan, rewrite, commit; one commit for each group.
+"""Compaction: merge small data files into larger ones, one commit per group.
 
-A group is planned from a version, rewritten, and committed with the removal of its files, so
-that readers see the same rows before and after. What others did since the files were read is
-checked like for any commit: appends do no harm, a file that was removed or replaced gives up its
-group, and nothing but its group. A file that cannot be read is noted as a skip, and its group goes
-on without it. New files that were not committed are left to vacuum.
+Groups are planned from one version. Each is rewritten and committed together with the removal of
+its files, so readers see the same rows before and after. The commit goes through the usual conflict
+check against everything since the files were read: concurrent appends do not conflict, and if a
+file of the group was removed or replaced, only that group is abandoned. A file that cannot be read
+is recorded as a merge skip, and its group continues without it. New files that were not committed
+are left to vacuum.
 """
 
 from __future__ import annotations
@@ -42,9 +43,10 @@ if TYPE_CHECKING:
     Runner = Callable[[Sequence[Task]], Iterator["Attempt"]]
 
 OPERATION = "COMPACT"
-_FILES_MAX = 1000  # of a group: their footers are in memory together
-_FAILURES_MAX = 3  # of the store, in a row
-_GROUPS = pa.schema(
+_MAX_FILES_PER_GROUP = 1000  # bounds memory: the footers of a group are held together
+_MAX_CONSECUTIVE_FAILURES = 3  # rewrites that the store fails, after which the run stops
+_MIN_GROUP_FILES = 2  # merging a single file gains nothing
+_GROUPS_SCHEMA = pa.schema(
     [
         ("group", pa.int64()),
         ("status", pa.string()),
@@ -62,7 +64,13 @@ _GROUPS = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """What became of a task: a new file, or the file or the reason that stood in its way."""
+    """The outcome of rewriting one group.
+
+    At most one of the last three is set: the new file in `made`, the path and the reason of a file
+    that is `unreadable`, or the message of a store error in `failed`. None is set if the group had
+    changed and was not rewritten. `base` is the snapshot taken before the files were read; None if
+    the rewrite ran where there is none.
+    """
 
     task: Task
     base: Snapshot | None
@@ -73,11 +81,11 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What became of a group.
+    """The final outcome of one group.
 
-    `status`: `compacted`; `planned` in a dry run; `conflict` if somebody else changed one of its
-    files; `too few` if less than two could be read; `failed` if the store did not answer; `unknown`
-    if nobody can tell whether the commit landed.
+    `status` is `compacted`; `planned` in a dry run; `conflict` if another commit removed or
+    replaced one of its files; `too few` if fewer than two files could be read; `failed` if the
+    store failed; or `unknown` if it is not known whether the commit landed.
     """
 
     group: Group
@@ -89,86 +97,93 @@ class Done:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CompactResult:
-    """What compaction did, or with `dry_run` would do: groups, and files that were skipped."""
+    """The outcome of every group, and the files that were skipped with the reason for each."""
 
     groups: tuple[Done, ...] = field(repr=False)
-    skipped: tuple[tuple[str, str], ...]  # paths, and why
+    skipped: tuple[tuple[str, str], ...]  # (path, reason)
     dry_run: bool
 
     def __repr__(self) -> str:
-        """The counts."""
+        """The number of files before and after, of groups by other outcomes, and of skips."""
         verb = "would become" if self.dry_run else "became"
         text = f"CompactResult({self.files_removed} files {verb} {self.files_added}"
-        others = {done.status for done in self.groups} - {"compacted", "planned"}
-        text += "".join(f", {len(self._of(name))} groups {name}" for name in sorted(others))
+        others = {outcome.status for outcome in self.groups} - {"compacted", "planned"}
+        text += "".join(
+            f", {len(self._with_status(name))} groups {name}" for name in sorted(others)
+        )
         return f"{text}, {len(self.skipped)} skipped)"
 
-    def _of(self, *status: str) -> list[Done]:
-        return [done for done in self.groups if done.status in status]
+    def _with_status(self, *status: str) -> list[Done]:
+        return [outcome for outcome in self.groups if outcome.status in status]
 
     @property
     def num_groups(self) -> int:
-        """How many groups were compacted, or would be."""
-        return len(self._of("compacted", "planned"))
+        """Number of groups that were compacted or, in a dry run, would be."""
+        return len(self._with_status("compacted", "planned"))
 
     @property
     def num_conflicts(self) -> int:
-        """How many groups were given up because somebody else changed a file."""
-        return len(self._of("conflict"))
+        """Number of groups abandoned because another commit changed one of their files."""
+        return len(self._with_status("conflict"))
 
     @property
     def files_removed(self) -> int:
-        """How many small files became part of a larger one."""
-        return sum(len(done.group.sources) for done in self._of("compacted", "planned"))
+        """Number of small files that were replaced."""
+        outcomes = self._with_status("compacted", "planned")
+        return sum(len(outcome.group.sources) for outcome in outcomes)
 
     @property
     def files_added(self) -> int:
-        """How many files took their place."""
+        """Number of files that replaced them."""
         return self.num_groups
 
     @property
     def bytes_removed(self) -> int:
-        """The bytes of the small files."""
-        return sum(done.group.size_bytes for done in self._of("compacted", "planned"))
+        """Total size of the small files."""
+        return sum(
+            outcome.group.size_bytes for outcome in self._with_status("compacted", "planned")
+        )
 
     @property
     def bytes_added(self) -> int:
-        """The bytes of the new files; 0 in a dry run."""
-        return sum(done.made.size_bytes for done in self.groups if done.made and done.version)
+        """Total size of the new files; 0 in a dry run."""
+        return sum(
+            outcome.made.size_bytes for outcome in self.groups if outcome.made and outcome.version
+        )
 
     @property
     def num_records(self) -> int:
-        """The rows in them."""
-        return sum(done.made.rows for done in self.groups if done.made and done.version)
+        """Number of rows in the new files; 0 in a dry run."""
+        return sum(outcome.made.rows for outcome in self.groups if outcome.made and outcome.version)
 
     def to_arrow(self) -> pa.Table:
-        """A row for each group."""
+        """Return one row per group."""
         rows = [
             {
-                "group": done.group.number,
-                "status": done.status,
-                "partition": list(done.group.partition.items()),
-                "files": len(done.group.sources),
-                "size_bytes": done.group.size_bytes,
-                "path": done.made.add.path if done.made else None,
-                "new_size_bytes": done.made.size_bytes if done.made else None,
-                "num_records": done.made.rows if done.made else None,
-                "version": done.version,
-                "reason": done.reason,
+                "group": outcome.group.number,
+                "status": outcome.status,
+                "partition": list(outcome.group.partition.items()),
+                "files": len(outcome.group.sources),
+                "size_bytes": outcome.group.size_bytes,
+                "path": outcome.made.add.path if outcome.made else None,
+                "new_size_bytes": outcome.made.size_bytes if outcome.made else None,
+                "num_records": outcome.made.rows if outcome.made else None,
+                "version": outcome.version,
+                "reason": outcome.reason,
             }
-            for done in self.groups
+            for outcome in self.groups
         ]
-        return pa.Table.from_pylist(rows, schema=_GROUPS)
+        return pa.Table.from_pylist(rows, schema=_GROUPS_SCHEMA)
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What is to be compacted, and how."""
+    """The validated arguments of a compaction. `target` is the target file size in bytes."""
 
     target: int
     where: Any = None
     max_groups: int | None = None
-    max_files: int = _FILES_MAX
+    max_files: int = _MAX_FILES_PER_GROUP
     include_skipped: bool = False
     cooldown: str | int = "24h"
 
@@ -182,7 +197,7 @@ def wish(
     include_skipped: bool,
     cooldown: str | int,
 ) -> Wish:
-    """A wish, checked."""
+    """Validate the arguments of a compaction. Raises InvalidRequest naming the wrong one."""
     try:
         target = parse_bytes(target_size)
     except ValueError as error:
@@ -190,79 +205,90 @@ def wish(
             f"target_size is {target_size!r}.", next=f"Allowed: {error}."
         ) from None
     _check_count(max_groups, "max_groups", 1)
-    _check_count(max_files_per_group, "max_files_per_group", 2)
-    most = _FILES_MAX if max_files_per_group is None else max_files_per_group
-    return Wish(target, where, max_groups, most, include_skipped, cooldown)
+    _check_count(max_files_per_group, "max_files_per_group", _MIN_GROUP_FILES)
+    max_files = _MAX_FILES_PER_GROUP if max_files_per_group is None else max_files_per_group
+    return Wish(target, where, max_groups, max_files, include_skipped, cooldown)
 
 
-def _check_count(given: object, name: str, least: int) -> None:
-    whole = isinstance(given, int) and not isinstance(given, bool)
-    if given is not None and (not whole or given < least):  # type: ignore[operator]
-        raise InvalidRequest(f"{name} is {given!r}.", next=f"It is a number from {least} on.")
+def _check_count(given: object, name: str, minimum: int) -> None:
+    is_integer = isinstance(given, int) and not isinstance(given, bool)
+    if given is not None and (not is_integer or given < minimum):  # type: ignore[operator]
+        raise InvalidRequest(f"{name} is {given!r}.", next=f"Use an integer of at least {minimum}.")
 
 
 def compact(
     committer: Committer,
-    wanted: Wish,
+    request: Wish,
     *,
     dry_run: bool,
     runner: Runner | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> CompactResult:
-    """Make large files of small ones."""
+    """Plan groups of small files, rewrite each and commit it.
+
+    `runner` rewrites tasks elsewhere, such as on Spark; without it they run in this process.
+    `progress(done, total)` counts groups. Conflicts, unreadable files and store failures are in the
+    result; after three failed rewrites in a row, the remaining groups are left alone.
+
+    Raises UnsupportedProtocol if the table needs a newer writer.
+    """
     base = committer.look()
     check_writable(base.protocol, committer.store.root)
-    groups = _plan(committer, base, wanted)
+    groups = _plan(committer, base, request)
     if dry_run:
         return CompactResult(tuple(Done(group, "planned") for group in groups), (), dry_run=True)
-    run = runner or (lambda tasks: _run_here(committer, tasks))
-    done: list[Done] = []
+    run = runner or (lambda tasks: _run_locally(committer, tasks))
+    outcomes: list[Done] = []
     skipped: list[tuple[str, str]] = []
     queue = [_task(committer, base, group) for group in groups]
-    misses = 0
-    while queue and misses < _FAILURES_MAX:
-        again: list[Task] = []
-        for attempt in run(queue):
-            found = _settle(committer, attempt, wanted, skipped)
-            misses = misses + 1 if attempt.failed else 0
-            if isinstance(found, Task):
-                again.append(found)
+    failures = 0
+    while queue and failures < _MAX_CONSECUTIVE_FAILURES:
+        retries: list[Task] = []
+        for rewritten in run(queue):
+            result = _finish(committer, rewritten, request, skipped)
+            failures = failures + 1 if rewritten.failed else 0
+            if isinstance(result, Task):
+                retries.append(result)
                 continue
-            done.append(found)
+            outcomes.append(result)
             if progress is not None:
-                progress(len(done), len(groups))
-            if misses >= _FAILURES_MAX:
+                progress(len(outcomes), len(groups))
+            if failures >= _MAX_CONSECUTIVE_FAILURES:
                 break
-        queue = again  # each has a file less than before
-    return CompactResult(
-        tuple(sorted(done, key=lambda found: found.group.number)), tuple(skipped), dry_run=False
-    )
+        queue = retries  # terminates: each retry has one file less
+    outcomes.sort(key=lambda outcome: outcome.group.number)
+    return CompactResult(tuple(outcomes), tuple(skipped), dry_run=False)
 
 
-def _plan(committer: Committer, base: Snapshot, wanted: Wish) -> list[Group]:
-    leave = pa.nulls(0, pa.string())
-    if not wanted.include_skipped:
-        leave = Skips(committer).active()["path"].combine_chunks()
+def _plan(committer: Committer, base: Snapshot, request: Wish) -> list[Group]:
+    cooling_down = pa.nulls(0, pa.string())
+    if not request.include_skipped:
+        cooling_down = Skips(committer).active()["path"].combine_chunks()
     chosen = None
-    if wanted.where is not None:
-        chosen = array_of(scan(base, wanted.where, committer.store.root, {}).paths, pa.string())
+    if request.where is not None:
+        chosen = array_of(scan(base, request.where, committer.store.root, {}).paths, pa.string())
     groups = plan_groups(
-        base.state, chosen=chosen, leave=leave, target=wanted.target, max_files=wanted.max_files
+        base.state,
+        chosen=chosen,
+        excluded=cooling_down,
+        target=request.target,
+        max_files=request.max_files,
     )
-    return groups[: wanted.max_groups]
+    return groups[: request.max_groups]
 
 
 def _task(committer: Committer, base: Snapshot, group: Group) -> Task:
-    columns = base.partition_columns
-    rest = pa.schema([item for item in base.schema if item.name not in columns])
-    cut = Truncation.of(committer.config(committer.head_of(base)))
-    return Task(group, rest, cut, committer.clock.new_id(), committer.clock.now_ms())
+    partition_columns = base.partition_columns
+    file_schema = pa.schema([item for item in base.schema if item.name not in partition_columns])
+    truncation = Truncation.of(committer.config(committer.head_of(base)))
+    return Task(group, file_schema, truncation, committer.clock.new_id(), committer.clock.now_ms())
 
 
-def _run_here(committer: Committer, tasks: Sequence[Task]) -> Iterator[Attempt]:
-    """One after the other, in this process."""
+def _run_locally(committer: Committer, tasks: Sequence[Task]) -> Iterator[Attempt]:
+    """Rewrite groups one after the other in this process."""
     for task in tasks:
-        base = committer.look()  # before the files are read: what happens later is checked
+        # Taken before the files are read, so that the commit is checked against all that follows.
+        base = committer.look()
         if unchanged(base.state, task.group) is None:
             yield attempt(committer.store, task, base)
         else:
@@ -270,59 +296,70 @@ def _run_here(committer: Committer, tasks: Sequence[Task]) -> Iterator[Attempt]:
 
 
 def attempt(store: Store, task: Task, base: Snapshot | None = None) -> Attempt:
-    """Rewrite a group; what stands in the way comes as a value."""
+    """Rewrite a group. Unreadable files and store failures are returned, not raised."""
     try:
         return Attempt(task, base, rewrite(store, task))
     except Unreadable as error:
         return Attempt(task, base, unreadable=(error.key, error.reason))
     except StoreUnavailable as error:
         return Attempt(task, base, failed=str(error))
-    except OSError as error:  # of the draft: what is wrong with a source is known by now
-        return Attempt(task, base, failed=f"the new file could not be drafted: {error}")
+    except OSError as error:
+        # Of the temporary file: errors of source files were turned into `Unreadable`.
+        return Attempt(task, base, failed=f"the temporary file could not be written: {error}")
 
 
 def unchanged(state: State, group: Group) -> str | None:
-    """None if the files of a group are live as they were planned; else one that is not."""
+    """Return the first file of a group that is not live as planned; None if all are.
+
+    A file counts as replaced if its size or modification time in the log differs.
+    """
     if not state.num_files:
         return group.keys[0]
     keys = array_of(group.keys, pa.string())
     live = state.adds.filter(pc.is_in(state.adds["key"], value_set=keys))
-    found = {
+    current = {
         row["key"]: (row["size"], row["modificationTime"])
         for row in live.select(["key", "size", "modificationTime"]).to_pylist()
     }
     for source in group.sources:
-        if found.get(source.key) != (source.size, source.modification_time):
+        if current.get(source.key) != (source.size, source.modification_time):
             return source.key
     return None
 
 
-def _settle(
-    committer: Committer, attempt: Attempt, wanted: Wish, skipped: list[tuple[str, str]]
+def _finish(
+    committer: Committer, rewritten: Attempt, request: Wish, skipped: list[tuple[str, str]]
 ) -> Done | Task:
-    """Commit what was made; or say what became of the group, or what is left to try of it."""
-    task, group = attempt.task, attempt.task.group
-    base = committer.look() if attempt.base is None or attempt.unreadable else attempt.base
+    """Commit a rewritten group, or return why not, or a task for the rest of the group.
+
+    An unreadable file is recorded as a skip and appended to `skipped`.
+    """
+    task, group = rewritten.task, rewritten.task.group
+    # A file may be unreadable because it was removed since `base`: then it is a conflict, no skip.
+    base = committer.look() if rewritten.base is None or rewritten.unreadable else rewritten.base
     changed = unchanged(base.state, group)
     if changed is not None:
-        reason = f"{changed} was removed or replaced meanwhile"
-        return Done(group, "conflict", attempt.made, reason=reason)
-    if attempt.failed is not None:
-        return Done(group, "failed", reason=attempt.failed)
-    if attempt.unreadable is not None:
-        key, reason = attempt.unreadable
-        with suppress(StoreUnavailable, CommitStateUnknown, CommitConflict):  # a note, no more
-            Skips(committer).record(key, reason, "merge", wanted.cooldown)
+        reason = f"{changed} was removed or replaced by another commit"
+        return Done(group, "conflict", rewritten.made, reason=reason)
+    if rewritten.failed is not None:
+        return Done(group, "failed", reason=rewritten.failed)
+    if rewritten.unreadable is not None:
+        key, reason = rewritten.unreadable
+        # The skip is only a hint for later runs: failing to record it must not stop this one.
+        with suppress(StoreUnavailable, CommitStateUnknown, CommitConflict):
+            Skips(committer).record(key, reason, "merge", request.cooldown)
         skipped.append((key, reason))
         rest = group.without(key)
-        if len(rest.sources) < 2:
+        if len(rest.sources) < _MIN_GROUP_FILES:
             return Done(group, "too few", reason=f"{key}: {reason}")
         return replace(task, group=rest, new_id=committer.clock.new_id())
-    assert attempt.made is not None
-    return _commit(committer, base, group, attempt.made)
+    assert rewritten.made is not None
+    return _commit(committer, base, group, rewritten.made)
 
 
 def _commit(committer: Committer, base: Snapshot, group: Group, made: Rewritten) -> Done:
+    """Commit the new file of a group and the removal of its old ones."""
+
     def state(head: Any) -> State:
         return base.state if head.version == base.version else committer.state(head)
 

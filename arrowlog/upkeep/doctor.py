@@ -1,8 +1,8 @@
-"""The doctor: looks at everything about a table, writes nothing, and says how to mend it.
+"""Doctor: examine a table, write nothing, and report problems with the call that fixes each.
 
-Here is what concerns the log: names, commits, checkpoints, the pointer, the protocol. What concerns
-the files of the newest version is in `checkup`. Codes are stable; each finding's `fix` is the call
-that mends it. A log that cannot be opened can be examined all the same.
+This module examines the log: file names, commits, checkpoints, the pointer and the protocol.
+`checkup` examines the files of the latest version. Codes of findings are stable, and each `fix` can
+be executed as it stands. A log that cannot be opened can still be examined.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from arrowlog.upkeep.findings import Finding, Findings
 from arrowlog.upkeep.salvage import (
     Trouble,
     commit_of,
+    describe_pointer_ahead,
     differ,
     gone,
     salvage,
@@ -46,36 +47,41 @@ if TYPE_CHECKING:
     from arrowlog.log.store import Store
     from arrowlog.state.snapshot import Snapshot
 
-_AT_ONCE = 512  # commits that are read together
-_LOOKS_MAX = 3
-_BEHIND = 2  # intervals without a checkpoint that are still normal
-_UPGRADE = "pip install --upgrade arrowlog"
-_CLEAN = "table.cleanup()  # takes it away once it is older than checkpointRetention.duration"
+_COMMITS_PER_BATCH = 512  # commits that are read and decoded together
+_MAX_ATTEMPTS = 3  # a concurrent cleanup can delete files between the listing and the read
+# Without a limit from the caller, a checkpoint is reported as late after this many intervals.
+_NORMAL_INTERVALS = 2
+_UPGRADE = "pip install --upgrade arrowlog  # The installed version is too old."
+_CHECKPOINT = "table.checkpoint()  # Writes a checkpoint of the latest version and the pointer."
+_TRUNCATE = "table.truncate_history()  # Checkpoints the latest version, deletes all earlier ones."
+_CLEAN = "table.cleanup()  # Deletes it once it is older than checkpointRetention.duration."
+_CLEAN_DEAD = "table.cleanup()  # Deletes these files, whatever their age."
 
 
 @dataclass(slots=True)
-class _Case:
-    """An examination on its way."""
+class _Examination:
+    """An examination in progress."""
 
     store: Store
     config: Config
     limits: Limits
     now_ms: int
-    found: list[Finding] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
     listing: Listing = field(default_factory=Listing)
-    broken: dict[int, str] = field(default_factory=dict)  # commits, and what is wrong with them
-    whole: int | None = None  # the newest checkpoint that is whole
+    broken_commits: dict[int, str] = field(default_factory=dict)  # version -> what is wrong
+    valid_checkpoint: int | None = None  # the newest one
 
-    def tell(self, code: str, severity: str, what: str, where: str, fix: str) -> None:
-        self.found.append(Finding(code, severity, what, where, fix))
+    def report(self, code: str, severity: str, what: str, where: str, fix: str) -> None:
+        self.findings.append(Finding(code, severity, what, where, fix))
 
     @property
-    def mend(self) -> str:
-        """The call that makes a clean log of a damaged one."""
+    def repair_call(self) -> str:
+        """The call that writes a clean log next to the damaged one."""
         log = f"{self.store.root}/{LOG}"
         return (
             f"arrowlog.repair({log!r}, {f'{log}_repaired'!r})"
-            "  # then put it in the place of the old log"
+            "  # Stop all writers first. Afterwards move the old log away, but keep it, and rename"
+            f" the repaired one to {LOG}."
         )
 
 
@@ -89,7 +95,7 @@ def doctor(
     assert_stats: Sequence[str] = (),
     data_files: bool = True,
 ) -> Findings:
-    """Examine a table, also one that cannot be opened; see `Table.doctor`."""
+    """Examine a table, even one that cannot be opened. The options are those of `Table.doctor`."""
     config = resolve(options)
     store = open_store(
         uri,
@@ -112,198 +118,221 @@ def examine(
     *,
     outside: bool = False,
 ) -> Findings:
-    """Everything there is to say about a table. Writes nothing, and raises for the store alone."""
+    """Run every check on a table. Writes nothing.
+
+    Damage of the log is reported as findings. Raises StoreUnavailable if the store fails,
+    InvalidRequest for an unknown column in `limits.stats`, and LogCorrupt if files of the log keep
+    vanishing while they are read. `outside` allows data files outside the table's folder.
+    """
     require_polars("The doctor")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ArrowlogWarning)  # what it would say is a finding here
-        for attempt in range(_LOOKS_MAX):
-            case = _Case(store, config, limits or Limits(), now_ms)
+        warnings.simplefilter("ignore", ArrowlogWarning)  # reported as findings instead
+        for attempt in range(_MAX_ATTEMPTS):
+            exam = _Examination(store, config, limits or Limits(), now_ms)
             try:
-                return _examine(case, outside=outside)
+                return _examine(exam, outside=outside)
             except UnsupportedProtocol as error:
                 where = f"{store.root}/{LOG}"
-                case.tell("protocol-unknown", "error", error.what, where, _UPGRADE)
-                return Findings(store.root, None, case.found)
-            except FileNotFoundError as error:  # a clean-up may be at work: look again
-                if attempt == _LOOKS_MAX - 1:
+                exam.report("protocol-unknown", "error", error.what, where, _UPGRADE)
+                return Findings(store.root, None, exam.findings)
+            except FileNotFoundError as error:  # a concurrent cleanup: start again
+                if attempt == _MAX_ATTEMPTS - 1:
                     raise gone(error) from None
-    raise AssertionError  # the loop either returns or raises
+    raise AssertionError  # the last attempt returns or raises
 
 
-def _examine(case: _Case, *, outside: bool) -> Findings:
-    store, config = case.store, case.config
-    case.listing, troubles = sorted_names(store, config)
+def _examine(exam: _Examination, *, outside: bool) -> Findings:
+    store, config = exam.store, exam.config
+    exam.listing, troubles = sorted_names(store, config)
     for trouble in troubles:
-        case.tell(trouble.code, "error", trouble.what, trouble.where, case.mend)
-    if case.listing.empty:
-        case.tell(
+        exam.report(trouble.code, "error", trouble.what, trouble.where, exam.repair_call)
+    if exam.listing.empty:
+        exam.report(
             "unreadable",
             "error",
-            "there is no log: the folder has no commits in it.",
+            "there is no log: the folder contains no commits.",
             f"{store.root}/{LOG}",
-            "arrowlog.Table.create(uri, schema)  # or check the address",
+            "arrowlog.Table.create(uri, schema)"
+            "  # Only for a new table; otherwise correct the address.",
         )
-        return Findings(store.root, None, case.found)
-    _check_commits(case)
-    _check_dead(case)
-    _check_checkpoints(case)
-    snapshot = _open(case, outside=outside)
-    _check_pointer(case)
+        return Findings(store.root, None, exam.findings)
+    _check_commits(exam)
+    _check_dead_commits(exam)
+    _check_checkpoints(exam)
+    snapshot = _load_snapshot(exam, outside=outside)
+    _check_pointer(exam)
     if snapshot is None:
-        return Findings(store.root, None, case.found)
-    _check_protocol(case, snapshot)
-    _check_identity(case, snapshot)
-    _check_history(case, snapshot)
-    _check_behind(case, snapshot)
-    _check_actions(case, snapshot)
-    case.found += examine_skips(store, config, case.listing, snapshot)
-    writable = not any(each.severity == "error" for each in case.found)
-    case.found += examine_files(
-        store, config, snapshot, case.limits, case.now_ms, case.mend, writable=writable
+        return Findings(store.root, None, exam.findings)
+    _check_protocol(exam, snapshot)
+    _check_table_id(exam, snapshot)
+    _check_history(exam, snapshot)
+    _check_checkpoint_age(exam, snapshot)
+    _check_actions(exam, snapshot)
+    exam.findings += examine_skips(store, config, exam.listing, snapshot)
+    writable = not any(finding.severity == "error" for finding in exam.findings)
+    exam.findings += examine_files(
+        store, config, snapshot, exam.limits, exam.now_ms, exam.repair_call, writable=writable
     )
-    return Findings(store.root, snapshot.version, case.found)
+    return Findings(store.root, snapshot.version, exam.findings)
 
 
-def _check_commits(case: _Case) -> None:
-    """Decode every commit; those that cannot be read are found one by one."""
-    commits = sorted(case.listing.commits.items())
-    for start in range(0, len(commits), _AT_ONCE):
-        some = commits[start : start + _AT_ONCE]
-        for _ in range(len(some)):
+def _check_commits(exam: _Examination) -> None:
+    """Decode every commit and record each one that cannot be read.
+
+    Batches are decoded as a whole. When one fails, the commit that the error names is left out and
+    the rest of the batch is decoded again.
+    """
+    commits = sorted(exam.listing.commits.items())
+    for start in range(0, len(commits), _COMMITS_PER_BATCH):
+        batch = commits[start : start + _COMMITS_PER_BATCH]
+        for _ in range(len(batch)):
             try:
-                read_commits(case.store, case.config, some)
+                read_commits(exam.store, exam.config, batch)
                 break
             except LogCorrupt as error:
-                bad = commit_of(error)
-                if bad is None:
+                broken = commit_of(error)
+                if broken is None:
                     raise
-                case.broken[bad] = f"{error.what}" if error.line is None else _line(error)
-                some = [each for each in some if each[0] != bad]
+                line = "" if error.line is None else f"line {error.line}: "
+                exam.broken_commits[broken] = f"{line}{error.what}"
+                batch = [commit for commit in batch if commit[0] != broken]
 
 
-def _check_dead(case: _Case) -> None:
-    """Commit files at versions that clean-up has deleted: they do not count."""
-    dead = case.listing.dead
+def _check_dead_commits(exam: _Examination) -> None:
+    """Report commit files at retired versions, which do not count."""
+    dead = exam.listing.dead
     if dead:
         name = dead[min(dead)]
-        some = f"{len(dead)} commit files" if len(dead) > 1 else "a commit file"
+        subject = f"{len(dead)} commit files have" if len(dead) > 1 else "a commit file has"
         what = (
-            f"{some} at versions that were cleaned up: left by a clean-up or a writer that died, or"
-            " restored from a backup. Readers ignore them."
+            f"{subject} a version that was cleaned up: left by a writer or a cleanup that died, or"
+            " restored from a backup. Readers ignore such files."
         )
-        case.tell("commit-dead", "info", what, f"{LOG}/{name}", "table.cleanup()")
+        exam.report("commit-dead", "info", what, f"{LOG}/{name}", _CLEAN_DEAD)
 
 
-def _line(error: ArrowlogError) -> str:
-    return f"line {error.line}: {error.what}"
-
-
-def _check_checkpoints(case: _Case) -> None:
-    """Verify every checkpoint; compare the newest whole one with the commits it stands for."""
-    listing = case.listing
+def _check_checkpoints(exam: _Examination) -> None:
+    """Verify every checkpoint; compare the newest valid one with the commits it replaces."""
+    listing = exam.listing
     troubles: list[Trouble] = []
     for version in checkpoint_versions(listing):
-        before = len(troubles)
-        forms = whole_forms(case.store, listing, version, case.config, troubles)
-        if any(forms) and case.whole is None:
-            case.whole = version
-            if len(troubles) == before:
-                _compare(case, version, *forms)
+        troubles_before = len(troubles)
+        forms = whole_forms(exam.store, listing, version, exam.config, troubles)
+        if any(forms) and exam.valid_checkpoint is None:
+            exam.valid_checkpoint = version
+            if len(troubles) == troubles_before:
+                _compare_with_commits(exam, version, *forms)
     for trouble in troubles:
-        _tell_checkpoint(case, trouble)
+        _report_checkpoint(exam, trouble)
 
 
-def _tell_checkpoint(case: _Case, trouble: Trouble) -> None:
+def _report_checkpoint(exam: _Examination, trouble: Trouble) -> None:
     assert trouble.version is not None
     if trouble.code == "checkpoint-diverges":
-        case.tell(trouble.code, "error", trouble.what, trouble.where, case.mend)
-    elif case.whole is None or trouble.version >= case.whole:
-        case.tell(trouble.code, "warning", trouble.what, trouble.where, "table.checkpoint()")
+        exam.report(trouble.code, "error", trouble.what, trouble.where, exam.repair_call)
+    elif exam.valid_checkpoint is None or trouble.version >= exam.valid_checkpoint:
+        exam.report(trouble.code, "warning", trouble.what, trouble.where, _CHECKPOINT)
     else:
-        what = f"{trouble.what} A newer one is whole."
-        case.tell(trouble.code, "info", what, trouble.where, _CLEAN)
+        what = f"{trouble.what} The newer checkpoint of version {exam.valid_checkpoint} is valid."
+        exam.report(trouble.code, "info", what, trouble.where, _CLEAN)
 
 
-def _compare(
-    case: _Case, version: int, json_forms: dict[int, str], parquet: dict[int, tuple[str, ...]]
+def _compare_with_commits(
+    exam: _Examination,
+    version: int,
+    json_form: dict[int, str],
+    parquet_form: dict[int, tuple[str, ...]],
 ) -> None:
-    """A checkpoint must be what its commits lead to, as far as they are there."""
-    commits = {v: name for v, name in case.listing.commits.items() if v <= version}
-    if len(commits) != version + 1 or any(v in case.broken for v in commits):
+    """Report each form of a checkpoint that differs from the replay of its commits.
+
+    Nothing is compared unless all commits from version 0 on are there and readable.
+    """
+    commits = {v: name for v, name in exam.listing.commits.items() if v <= version}
+    if len(commits) != version + 1 or any(v in exam.broken_commits for v in commits):
         return
-    for form in ({"json": json_forms}, {"parquet": parquet}):
-        name, known = next(iter(form.items()))
-        if not known:
+    for form, listing in (
+        ("json", Listing({}, json_form, {})),
+        ("parquet", Listing({}, {}, parquet_form)),
+    ):
+        if listing.empty:
             continue
-        only = Listing({}, known, {}) if name == "json" else Listing({}, {}, known)  # type: ignore[arg-type]
         try:
-            theirs = load(case.store, only, case.config, outside=True).state
-            ours = load(case.store, Listing(commits, {}, {}), case.config, outside=True).state
+            stored = load(exam.store, listing, exam.config, outside=True).state
+            replayed = load(exam.store, Listing(commits, {}, {}), exam.config, outside=True).state
         except ArrowlogError:
             return
-        what = differ(theirs, ours)
-        if what is not None:
-            folder = LOG if name == "json" else f"{LOG}/{CHECKPOINTS}"
-            where = f"{folder}/{version:020d}.checkpoint.{name}"
-            case.tell("checkpoint-diverges", "error", what, where, case.mend)
+        divergence = differ(stored, replayed)
+        if divergence is not None:
+            folder = LOG if form == "json" else f"{LOG}/{CHECKPOINTS}"
+            where = f"{folder}/{version:020d}.checkpoint.{form}"
+            exam.report("checkpoint-diverges", "error", divergence, where, exam.repair_call)
 
 
-def _open(case: _Case, *, outside: bool) -> Snapshot | None:
-    """The newest version as any reader sees it; else as far as it can be salvaged."""
-    store, config, listing = case.store, case.config, case.listing
+def _load_snapshot(exam: _Examination, *, outside: bool) -> Snapshot | None:
+    """Load the latest version as a reader does, or else what can be salvaged; None if nothing."""
+    store, config, listing = exam.store, exam.config, exam.listing
     try:
         snapshot = load(store, listing, config, outside=outside)
-        snapshot.state.column("key")  # where it is read later, it is read now
+        snapshot.state.column("key")  # deferred reads happen here, so that they can fail here
     except (LogCorrupt, FileNotFoundError) as error:
-        _tell_broken(case, None)
+        _report_broken_commits(exam, None)
+        # Matches a message of `state.apply`, which raises plain LogCorrupt for such paths.
         if "outside the table" in str(error):
-            fix = f"arrowlog.Table({store.root!r}, allow_outside_paths=True)"
-            case.tell("paths-outside", "error", str(error), f"{store.root}/{LOG}", fix)
+            fix = (
+                f"arrowlog.Table({store.root!r}, allow_outside_paths=True)"
+                "  # Only if these files are meant to lie outside the folder."
+            )
+            exam.report("paths-outside", "error", str(error), f"{store.root}/{LOG}", fix)
             return load(store, listing, config, outside=True)
-        return _salvaged(case, error)
-    _tell_broken(case, snapshot)
+        return _load_salvaged(exam, error)
+    _report_broken_commits(exam, snapshot)
     gap = snapshot.report.gap
     if gap is not None:
         where = f"{LOG}/{gap.missing:020d}.json"
-        what = f"{gap}. Readers do not see what came later, and nobody can write."
-        case.tell("gap", "error", what, where, case.mend)
+        what = (
+            f"{gap}. Readers do not see later versions, and writers refuse to commit. If a backup"
+            " has the missing file, restore it instead of the repair, which gives up all later"
+            " versions."
+        )
+        exam.report("gap", "error", what, where, exam.repair_call)
     return snapshot
 
 
-def _salvaged(case: _Case, error: Exception) -> Snapshot | None:
-    """What a repair would keep of a log that cannot be read."""
+def _load_salvaged(exam: _Examination, error: Exception) -> Snapshot | None:
+    """Return the snapshot that a repair would keep of a log that cannot be read."""
     text = str(error)
+    where = f"{exam.store.root}/{LOG}"
     try:
-        found = salvage(case.store, case.config)
+        salvaged = salvage(exam.store, exam.config)
     except (ArrowlogError, FileNotFoundError):
-        where = f"{case.store.root}/{LOG}"
-        fix = "Restore the files of the log from a backup."
-        case.tell("unreadable", "error", text, where, fix)
+        fix = "Restore the files of the log from a backup: no version of it can be salvaged."
+        exam.report("unreadable", "error", text, where, fix)
         return None
-    kept = found.snapshot.version
-    what = f"{text} Version {kept} can be salvaged; what follows is about that version."
-    case.tell("unreadable", "error", what, f"{case.store.root}/{LOG}", case.mend)
-    return found.snapshot
+    version = salvaged.snapshot.version
+    what = f"{text} Repair can salvage version {version}; the checks below refer to that version."
+    exam.report("unreadable", "error", what, where, exam.repair_call)
+    return salvaged.snapshot
 
 
-def _tell_broken(case: _Case, snapshot: Snapshot | None) -> None:
-    """Commits that cannot be read: an error, unless a whole checkpoint stands in for them."""
-    base = -1 if snapshot is None or snapshot.report.checkpoint is None else case.whole or -1
-    newest = max(case.listing.commits, default=-1)
-    for version, what in sorted(case.broken.items()):
-        where = f"{LOG}/{case.listing.commits[version]}"
+def _report_broken_commits(exam: _Examination, snapshot: Snapshot | None) -> None:
+    """Report commits that cannot be read: warnings below a valid checkpoint, errors above it."""
+    uses_checkpoint = snapshot is not None and snapshot.report.checkpoint is not None
+    base = (exam.valid_checkpoint or -1) if uses_checkpoint else -1
+    newest = max(exam.listing.commits, default=-1)
+    for version, problem in sorted(exam.broken_commits.items()):
+        where = f"{LOG}/{exam.listing.commits[version]}"
         if version <= base:
-            text = f"{what} Only versions up to {base - 1} need it."
-            case.tell("commit-broken", "warning", text, where, "table.truncate_history()")
+            what = f"{problem} Only versions up to {base - 1} need this commit."
+            exam.report("commit-broken", "warning", what, where, _TRUNCATE)
         else:
             code = "commit-torn" if version == newest else "commit-broken"
-            case.tell(code, "error", what, where, case.mend)
+            exam.report(code, "error", problem, where, exam.repair_call)
 
 
-def _check_pointer(case: _Case) -> None:
-    """The pointer is a hint, and others may rely on it."""
-    where, fix = f"{LOG}/{POINTER}", "table.checkpoint()"
-    data = case.store.find_many([where])[0]
+def _check_pointer(exam: _Examination) -> None:
+    """Check `_last_checkpoint`. It is only a hint for arrowlog; other programs may rely on it."""
+    where = f"{LOG}/{POINTER}"
+    data = exam.store.find_many([where])[0]
     version: object = None
     if data is not None:
         try:
@@ -311,140 +340,157 @@ def _check_pointer(case: _Case) -> None:
         except (ValueError, KeyError, TypeError, RecursionError):
             version = None
         if isinstance(version, bool) or not isinstance(version, int):
-            case.tell("pointer-broken", "warning", "it cannot be read.", where, fix)
+            what = "the pointer cannot be read: it is not JSON with an integer version."
+            exam.report("pointer-broken", "warning", what, where, _CHECKPOINT)
             return
-    newest = case.listing.newest
+    newest = exam.listing.newest
+    checkpoint = exam.valid_checkpoint
     if isinstance(version, int) and version > newest:
-        what = f"it speaks of version {version}, and the log ends at version {newest}."
-        case.tell("pointer-ahead", "error", what, where, case.mend)
-    elif case.whole is not None and (not isinstance(version, int) or version < case.whole):
-        said = "it is missing" if version is None else f"it speaks of version {version}"
-        what = f"{said}, and there is a checkpoint of version {case.whole}."
-        case.tell("pointer-stale", "warning", what, where, fix)
+        what = describe_pointer_ahead(version, newest)
+        exam.report("pointer-ahead", "error", what, where, exam.repair_call)
+    elif checkpoint is not None and (not isinstance(version, int) or version < checkpoint):
+        state = "is missing" if version is None else f"names version {version}"
+        what = f"the pointer {state}, but there is a valid checkpoint of version {checkpoint}."
+        exam.report("pointer-stale", "warning", what, where, _CHECKPOINT)
 
 
-def _check_protocol(case: _Case, snapshot: Snapshot) -> None:
+def _check_protocol(exam: _Examination, snapshot: Snapshot) -> None:
+    """Report a table that this arrowlog can read but not write."""
     try:
-        check_writable(snapshot.protocol, case.store.root)
+        check_writable(snapshot.protocol, exam.store.root)
     except UnsupportedProtocol as error:
-        code = (
-            "feature-unknown" if "features" in error.what.partition(";")[0] else "protocol-unknown"
-        )
-        what = f"{error.what} It can be read, and not written to."
-        case.tell(code, "warning", what, f"{case.store.root}/{LOG}", _UPGRADE)
+        # Matches a message of `state.apply`: what the table needs comes before the semicolon.
+        needs_feature = "features" in error.what.partition(";")[0]
+        code = "feature-unknown" if needs_feature else "protocol-unknown"
+        what = f"{error.what} The table can be read, but not written."
+        exam.report(code, "warning", what, f"{exam.store.root}/{LOG}", _UPGRADE)
 
 
-def _check_history(case: _Case, snapshot: Snapshot) -> None:
-    """A commit may be missing below a checkpoint, where no reader of the newest version looks."""
-    known = sorted(v for v in case.listing.commits if 0 < v <= snapshot.version)
-    for before, after in pairwise(known):
+def _check_history(exam: _Examination, snapshot: Snapshot) -> None:
+    """Report a missing commit below a checkpoint, which readers of the latest version skip."""
+    versions = sorted(v for v in exam.listing.commits if 0 < v <= snapshot.version)
+    for before, after in pairwise(versions):
         if after > before + 1 and snapshot.report.gap is None:
-            first = earliest(case.listing, snapshot.version)
+            first = earliest(exam.listing, snapshot.version)
             what = (
-                f"commits after version {before} and before {after} are missing. The newest version"
-                f" does not need them; of those before {first}, some cannot be read."
+                f"the commits between versions {before} and {after} are missing. The latest version"
+                f" does not need them, but some versions before {first} cannot be read."
             )
             where = f"{LOG}/{commit_name(before + 1)}"
-            case.tell("history-gap", "info", what, where, "table.truncate_history()")
+            exam.report("history-gap", "info", what, where, _TRUNCATE)
             return
 
 
-def _check_identity(case: _Case, snapshot: Snapshot) -> None:
-    """A checkpoint may be left over from a table that was here before, and hide the one that is."""
-    name, commits = case.listing.commits.get(0), case.listing.commits
-    alone = name is not None and 0 not in case.broken
-    if not alone or all(v in commits for v in range(snapshot.version + 1)):
-        return
-    first = load(case.store, Listing({0: commits[0]}, {}, {}), case.config, outside=True)
-    what = strangers(first, snapshot)
-    if what is not None:
-        case.tell("two-tables", "warning", what, f"{LOG}/{name}", case.mend)
+def _check_table_id(exam: _Examination, snapshot: Snapshot) -> None:
+    """Report a checkpoint left over from a previous table, which hides the present one.
 
-
-def _check_behind(case: _Case, snapshot: Snapshot) -> None:
-    """How much a reader replays that a checkpoint would spare it."""
-    asked = case.limits.commits_since_checkpoint
-    most = _BEHIND * case.config.checkpoint_interval if asked is None else asked
-    base = -1 if case.whole is None else case.whole
-    behind = snapshot.version - max(base, 0)
-    if behind > most:
-        last = "there is no checkpoint" if base < 0 else f"the last checkpoint is of version {base}"
-        what = f"{behind:,} commits are to be replayed, more than {most:,}: {last}."
-        severity = "warning" if asked is None else "error"
-        case.tell("checkpoint-behind", severity, what, f"{LOG}/", "table.checkpoint()")
-
-
-def _check_actions(case: _Case, snapshot: Snapshot) -> None:
-    """Files that were added while they were live, or removed while they were not.
-
-    Looked for in the commits that a reader of the newest version replays.
+    Only possible where commits between version 0 and the checkpoint are missing.
     """
-    listing, base = case.listing, snapshot.report.checkpoint
+    commits = exam.listing.commits
+    name = commits.get(0)
+    has_first = name is not None and 0 not in exam.broken_commits
+    if not has_first or all(v in commits for v in range(snapshot.version + 1)):
+        return
+    first = load(exam.store, Listing({0: commits[0]}, {}, {}), exam.config, outside=True)
+    mismatch = strangers(first, snapshot)
+    if mismatch is not None:
+        exam.report("two-tables", "warning", mismatch, f"{LOG}/{name}", exam.repair_call)
+
+
+def _check_checkpoint_age(exam: _Examination, snapshot: Snapshot) -> None:
+    """Report too many commits after the newest valid checkpoint, which every reader replays."""
+    asked = exam.limits.commits_since_checkpoint
+    limit = _NORMAL_INTERVALS * exam.config.checkpoint_interval if asked is None else asked
+    base = -1 if exam.valid_checkpoint is None else exam.valid_checkpoint
+    num_commits = snapshot.version - max(base, 0)
+    if num_commits > limit:
+        last = "none" if base < 0 else f"version {base}"
+        what = (
+            f"readers replay {num_commits:,} commits, more than the limit of {limit:,}."
+            f" Newest valid checkpoint: {last}."
+        )
+        severity = "warning" if asked is None else "error"
+        exam.report("checkpoint-behind", severity, what, f"{LOG}/", _CHECKPOINT)
+
+
+def _check_actions(exam: _Examination, snapshot: Snapshot) -> None:
+    """Report files that were added while live or removed while not live.
+
+    Covers the commits that a reader of the latest version replays.
+    """
+    listing, base = exam.listing, snapshot.report.checkpoint
     first = 0 if base is None else base + 1
     commits = [(v, listing.commits[v]) for v in range(first, snapshot.version + 1)]
-    before = pl.Series([], dtype=pl.String)
+    live_before = pl.Series([], dtype=pl.String)
     if base is not None:
-        forms = whole_forms(case.store, listing, base, case.config, [])
+        forms = whole_forms(exam.store, listing, base, exam.config, [])
         if not any(forms):
             return
-        state = load(case.store, Listing({}, *forms), case.config, outside=True).state
-        before = pl.Series(pl.from_arrow(state.column("key")), dtype=pl.String)
-    odd = _odd_actions(case, commits, before)
-    for add, code, verb in (
-        (True, "duplicate-adds", "added again while they were live"),
-        (False, "removes-without-adds", "removed although they were not live"),
+        state = load(exam.store, Listing({}, *forms), exam.config, outside=True).state
+        live_before = pl.Series(pl.from_arrow(state.column("key")), dtype=pl.String)
+    redundant = _redundant_actions(exam, commits, live_before)
+    for is_add, code, severity, verb in (
+        (True, "duplicate-adds", "warning", "added again while they were live"),
+        (False, "removes-without-adds", "info", "removed although they were not live"),
     ):
-        some = odd.filter(pl.col("add") == add)
-        if some.height:
-            version, key = some["version"][0], some["key"][0]
-            what = f"{some.height:,} files were {verb}, the first {key!r} in version {version}."
-            files = pa.chunked_array([some["key"].to_arrow(compat_level=pl.CompatLevel.oldest())])
-            case.found.append(
+        actions = redundant.filter(pl.col("is_add") == is_add)
+        if actions.height:
+            version, key = actions["version"][0], actions["key"][0]
+            what = (
+                f"{actions.height:,} files were {verb}, the first {key!r} in version {version}."
+                " Readers use the last action."
+            )
+            keys = actions["key"].to_arrow(compat_level=pl.CompatLevel.oldest())
+            exam.findings.append(
                 Finding(
                     code,
-                    "warning" if add else "info",
+                    severity,
                     what,
                     f"{LOG}/{listing.commits[version]}",
-                    "table.checkpoint()",
-                    some.height,
-                    files.combine_chunks().cast(pa.string()),
+                    _CHECKPOINT,
+                    actions.height,
+                    pa.chunked_array([keys]).combine_chunks().cast(pa.string()),
                 )
             )
 
 
-def _odd_actions(
-    case: _Case, commits: Sequence[tuple[int, str]], before: pl.Series
+def _redundant_actions(
+    exam: _Examination, commits: Sequence[tuple[int, str]], live_before: pl.Series
 ) -> pl.DataFrame:
-    """Adds and removes that do not go with what came before them, in order."""
+    """Return adds of live files and removes of files that are not live, in log order.
+
+    `live_before` are the keys of the files that are live before the first commit.
+    """
     events = [
         pl.DataFrame(
-            schema={"key": pl.String, "at": pl.Int64, "version": pl.Int64, "add": pl.Boolean}
+            schema={"key": pl.String, "at": pl.Int64, "version": pl.Int64, "is_add": pl.Boolean}
         )
     ]
-    for start in range(0, len(commits), _AT_ONCE):
-        some = commits[start : start + _AT_ONCE]
-        actions = read_commits(case.store, case.config, some)
+    for start in range(0, len(commits), _COMMITS_PER_BATCH):
+        actions = read_commits(exam.store, exam.config, commits[start : start + _COMMITS_PER_BATCH])
         versions = pl.Series(actions.versions, dtype=pl.Int64)
         for kind in ("add", "remove"):
-            table, _ = keyed(actions, kind, case.store.root)
+            table, _ = keyed(actions, kind, exam.store.root)
             if table.num_rows == 0:
                 continue
-            slim = pl.DataFrame(pl.from_arrow(table.select(["key", "seq"])))
-            number = slim["seq"] // (1 << LINE_BITS)
+            batch = pl.DataFrame(pl.from_arrow(table.select(["key", "seq"])))
+            # `seq` is the number of the commit in its batch, then LINE_BITS for the line.
+            commit_number = batch["seq"] // (1 << LINE_BITS)
             events.append(
-                slim.select(
+                batch.select(
                     "key",
-                    at=pl.col("seq") + ((start) << LINE_BITS),
-                    version=versions.gather(number),
-                    add=pl.lit(kind == "add"),
+                    at=pl.col("seq") + (start << LINE_BITS),
+                    version=versions.gather(commit_number),
+                    is_add=pl.lit(kind == "add"),
                 )
             )
     ordered = (
         pl.concat(events)
         .sort("at")
         .with_columns(
-            last=pl.col("add").shift(1).over("key"), known=pl.col("key").is_in(before.implode())
+            previous=pl.col("is_add").shift(1).over("key"),
+            initially_live=pl.col("key").is_in(live_before.implode()),
         )
     )
-    live = pl.coalesce("last", "known")
-    return ordered.filter(live == pl.col("add"))
+    was_live = pl.coalesce("previous", "initially_live")
+    return ordered.filter(was_live == pl.col("is_add"))

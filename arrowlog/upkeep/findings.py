@@ -1,4 +1,4 @@
-"""What a doctor found: for programs, for prompts, for notebooks. Pure."""
+"""Findings of the doctor, for programs, terminals and notebooks. Pure."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from arrowlog.log.arrays import array_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SEVERITIES = ("info", "warning", "error")
-_COLUMNS = ("code", "severity", "what", "where", "fix")
+SEVERITIES = ("info", "warning", "error")  # ascending
+_TEXT_COLUMNS = ("code", "severity", "what", "where", "fix")
 _COLOURS = {"error": "#b00020", "warning": "#9a6700", "info": "#57606a"}
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing about a table that somebody should know.
+    """One problem of a table and the call that fixes it.
 
-    `code` is stable, `severity` is `error`, `warning` or `info`, `what` says it in words, `where`
-    is a file, a folder or a column, `fix` the call or command that mends it, and `count` how many
-    files or versions are concerned.
+    `code` is stable. `severity` is `error`, `warning` or `info`. `what` describes the problem in a
+    sentence, `where` names the file, folder or column, `fix` is the call or command that fixes it,
+    `count` is the number of files or versions concerned, and `files` holds the data files among
+    them, if any.
     """
 
     code: str
@@ -36,46 +37,46 @@ class Finding:
     files: pa.Array | None = field(default=None, repr=False, compare=False)
 
     def __str__(self) -> str:
-        """A paragraph."""
+        """Severity, code and description on one line, then the place and the fix."""
         return (
             f"{self.severity}: {self.code}: {self.what}\n  where: {self.where}\n  fix:   {self.fix}"
         )
 
 
 class Findings:
-    """All findings of one examination, the worst first."""
+    """All findings of one examination, most severe first."""
 
-    def __init__(self, uri: str, version: int | None, found: list[Finding]) -> None:
-        """`version` is the newest that could be read; None if none could."""
+    def __init__(self, uri: str, version: int | None, findings: list[Finding]) -> None:
+        """`version` is the latest version that could be read; None if none could."""
         self.uri = uri
         self.version = version
-        self._found = sorted(found, key=lambda each: -SEVERITIES.index(each.severity))
+        self._findings = sorted(findings, key=lambda each: -SEVERITIES.index(each.severity))
 
     def __len__(self) -> int:
-        """How many there are."""
-        return len(self._found)
+        """Number of findings."""
+        return len(self._findings)
 
     def __iter__(self) -> Iterator[Finding]:
-        """One after the other, the worst first."""
-        return iter(self._found)
+        """Iterate over the findings, most severe first."""
+        return iter(self._findings)
 
     def __getitem__(self, number: int) -> Finding:
-        """One of them."""
-        return self._found[number]
+        """Return a finding by its position."""
+        return self._findings[number]
 
     def __contains__(self, code: object) -> bool:
-        """Whether there is a finding with a code."""
-        return any(each.code == code for each in self._found)
+        """Whether there is a finding with the code."""
+        return any(each.code == code for each in self._findings)
 
     @property
     def codes(self) -> list[str]:
-        """The codes, each once, the worst first."""
-        return list(dict.fromkeys(each.code for each in self._found))
+        """The distinct codes, most severe first."""
+        return list(dict.fromkeys(each.code for each in self._findings))
 
     @property
     def worst(self) -> str | None:
-        """`error`, `warning` or `info`; None if there is nothing to say."""
-        return self._found[0].severity if self._found else None
+        """The highest severity: `error`, `warning` or `info`; None without findings."""
+        return self._findings[0].severity if self._findings else None
 
     @property
     def healthy(self) -> bool:
@@ -83,26 +84,26 @@ class Findings:
         return self.worst in (None, "info")
 
     def at_least(self, severity: str) -> list[Finding]:
-        """The findings that are as bad as that, or worse."""
+        """Return the findings of this severity or a higher one."""
         lowest = SEVERITIES.index(severity)
-        return [each for each in self._found if SEVERITIES.index(each.severity) >= lowest]
+        return [each for each in self._findings if SEVERITIES.index(each.severity) >= lowest]
 
     def paths(self, code: str) -> list[str]:
-        """The data files that the findings with a code are about."""
-        found = [each.files for each in self._found if each.code == code]
-        return [path for files in found if files is not None for path in files.to_pylist()]
+        """Return the data files that the findings with a code concern."""
+        arrays = [each.files for each in self._findings if each.code == code]
+        return [path for files in arrays if files is not None for path in files.to_pylist()]
 
     def to_arrow(self) -> pa.Table:
-        """One row a finding: code, severity, what, where, fix, count."""
+        """One row per finding: code, severity, what, where, fix, count."""
         columns = {
-            name: array_of([getattr(each, name) for each in self._found], pa.string())
-            for name in _COLUMNS
+            name: array_of([getattr(each, name) for each in self._findings], pa.string())
+            for name in _TEXT_COLUMNS
         }
-        counts = array_of([each.count for each in self._found], pa.int64())
+        counts = array_of([each.count for each in self._findings], pa.int64())
         return pa.table({**columns, "count": counts})
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """What `to_arrow` gives, for polars, DuckDB and pandas to take as it is."""
+        """Export `to_arrow` through the Arrow C stream interface (polars, DuckDB, pandas)."""
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
     def _summary(self) -> str:
@@ -110,13 +111,13 @@ class Findings:
         counts = [
             f"{n} {name}{'s' if n > 1 and name != 'info' else ''}"
             for name in reversed(SEVERITIES)
-            if (n := sum(each.severity == name for each in self._found))
+            if (n := sum(each.severity == name for each in self._findings))
         ]
-        return f"{self.uri}, {state}: {', '.join(counts) or 'nothing to mend'}"
+        return f"{self.uri}, {state}: {', '.join(counts) or 'no problems found'}"
 
     def __str__(self) -> str:
-        """A line for the table, a paragraph for each finding."""
-        return "\n".join([self._summary(), *map(str, self._found)])
+        """A summary line, then a paragraph per finding."""
+        return "\n".join([self._summary(), *map(str, self._findings)])
 
     __repr__ = __str__
 
@@ -127,7 +128,7 @@ class Findings:
             f"<td {left}><code>{escape(each.code)}</code><br>{escape(each.what)}"
             f"<br>where: <code>{escape(each.where)}</code>"
             f"<br>fix: <code>{escape(each.fix)}</code></td></tr>"
-            for each in self._found
+            for each in self._findings
         )
         table = f"<table><tbody>{rows}</tbody></table>" if rows else ""
         return f"<p><strong>{escape(self._summary())}</strong></p>{table}"

@@ -1,14 +1,15 @@
-"""Which files in a table's folder nobody needs. Pure: a listing and the needed keys in, fates out.
+"""Classify the files in a table's folder. Pure: a listing and the needed keys in, fates out.
 
-Fates, the first that fits:
+The fate of a file is the first of these that applies:
 
-- `log`: a file of this table's log, of another table in a folder below, or of a log put there;
-- `hidden`: in its path a name begins with `_` or `.`, and it is no folder of a partition;
-- `live`: it is in the newest version;
-- `history`: the log speaks of it, an earlier version may need it;
-- `young`: written so lately that a commit may still be on its way;
-- `other`: its name does not end like a data file's;
-- `orphan`: none of these. Drafts that a writer on a disk left behind are orphans too.
+- `log`: it belongs to this table's log, or to a folder that is a log or contains one (another
+  table, a copy of a log);
+- `hidden`: a name in its path begins with `_` or `.`, and is not that of a partition folder;
+- `live`: it is in the latest version;
+- `history`: the log references it, so an earlier version may need it;
+- `young`: it is so recent that its commit may still be in progress;
+- `other`: its extension is not one of a data file;
+- `orphan`: none of these. Temporary files that a writer left on a local disk are orphans too.
 """
 
 from __future__ import annotations
@@ -25,48 +26,49 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FATES = ("live", "history", "young", "orphan", "other", "hidden", "log")
-_ENDINGS = (".parquet", ".split")
-_ENDING = r"(\.[^./]+)$"
-_DRAFT = r"(^|/)\.[^/]+\.[0-9a-f]{32}\.tmp$"
-_HAS_A_LOG = rf"^((?:[^/]+/)*?)(?:{LOG}|{CHECKPOINTS})/"
-_IS_A_LOG = rf"^(.*/)(?:[0-9]{{18,}}\.json|{POINTER})$"
-_ODD = r"%[0-9A-Fa-f]{2}|//|(?:^|/)\./"
-_ESCAPED = r"([\\.+*?()|\[\]{}^$#&~-])"
+_DATA_EXTENSIONS = (".parquet", ".split")
+_EXTENSION = r"(\.[^./]+)$"
+_TEMPORARY = r"(^|/)\.[^/]+\.[0-9a-f]{32}\.tmp$"  # as `LocalStore` names files in progress
+_TABLE_FOLDER = rf"^((?:[^/]+/)*?)(?:{LOG}|{CHECKPOINTS})/"  # captures a folder that has a log
+_LOG_FOLDER = rf"^(.*/)(?:[0-9]{{18,}}\.json|{POINTER})$"  # captures a folder that is a log
+_AMBIGUOUS = r"%[0-9A-Fa-f]{2}|//|(?:^|/)\./"  # percent-encoding, or redundant path segments
+_REGEX_SPECIAL = r"([\\.+*?()|\[\]{}^$#&~-])"
 
 
 def sort_out(
-    found: pa.Table,
+    walked: pa.Table,
     live: pa.ChunkedArray,
-    spoken_of: pa.ChunkedArray,
+    history: pa.ChunkedArray,
     partition_columns: Sequence[str],
     horizon_ms: int,
 ) -> pl.DataFrame:
-    """The files of `Store.walk` with their `fate`.
+    """Return the files of `Store.walk` with a column `fate`, one of `FATES`.
 
-    `live` has the keys of the newest version, `spoken_of` all others that the log speaks of; files
-    written after `horizon_ms` are young, and so are those whose time nobody knows.
+    `live` are the keys of the latest version, `history` all other keys that the log references.
+    Files written after `horizon_ms` are young, as are files whose time is unknown. An extension
+    that any referenced file has counts as one of a data file.
     """
-    files = pl.DataFrame(pl.from_arrow(found))
-    now, then = spelled(live), spelled(spoken_of)
-    keys = pl.concat([now, then])
-    endings = keys.str.extract(_ENDING).fill_null("").unique().to_list()
+    files = pl.DataFrame(pl.from_arrow(walked))
+    live_keys, history_keys = spelled(live), spelled(history)
+    referenced = pl.concat([live_keys, history_keys])
+    extensions = referenced.str.extract(_EXTENSION).fill_null("").unique().to_list()
     key = pl.col("key")
-    plain = _without_partitions(key, partition_columns)
-    draft = plain.str.contains(_DRAFT)
-    name_hidden = plain.str.contains(r"(?:^|/)[_.][^/]*$")
-    ending = key.str.extract(_ENDING).fill_null("")
+    visible = _with_visible_partitions(key, partition_columns)
+    is_temporary = visible.str.contains(_TEMPORARY)
+    has_hidden_name = visible.str.contains(r"(?:^|/)[_.][^/]*$")
+    extension = key.str.extract(_EXTENSION).fill_null("")
     return files.with_columns(
-        pl.when(_in_log(files["key"]))
+        pl.when(_is_in_log(files["key"]))
         .then(pl.lit("log"))
-        .when(plain.str.contains(r"(?:^|/)[_.][^/]*/") | (name_hidden & ~draft))
+        .when(visible.str.contains(r"(?:^|/)[_.][^/]*/") | (has_hidden_name & ~is_temporary))
         .then(pl.lit("hidden"))
-        .when(key.is_in(now.implode()))
+        .when(key.is_in(live_keys.implode()))
         .then(pl.lit("live"))
-        .when(key.is_in(then.implode()))
+        .when(key.is_in(history_keys.implode()))
         .then(pl.lit("history"))
         .when((pl.col("mtime_ms") > horizon_ms) | (pl.col("mtime_ms") < 0))
         .then(pl.lit("young"))
-        .when(~draft & ~ending.is_in([*_ENDINGS, *endings]))
+        .when(~is_temporary & ~extension.is_in([*_DATA_EXTENSIONS, *extensions]))
         .then(pl.lit("other"))
         .otherwise(pl.lit("orphan"))
         .alias("fate")
@@ -74,26 +76,27 @@ def sort_out(
 
 
 def spelled(keys: pa.ChunkedArray) -> pl.Series:
-    """The keys, and every other name that a file of theirs may have.
+    """Return the keys and every other name under which their files may be stored.
 
-    Paths in a log are names as they stand. Yet some program may have written them percent-encoded,
-    or with slashes to spare; what they may mean is kept as well.
+    Paths in a log are taken literally. Other programs may nevertheless have written them
+    percent-encoded or with redundant slashes, so files of the decoded and the normalized name are
+    protected as well.
     """
-    found = pl.Series("key", pl.from_arrow(keys), dtype=pl.String).unique()
-    odd = found.filter(found.str.contains(_ODD)).to_list()
-    more = {unquote(text) for text in odd} | {_tidy(text) for text in odd}
-    more |= {_tidy(unquote(text)) for text in odd}
-    return pl.concat([found, pl.Series("key", sorted(more), dtype=pl.String)])
+    unique = pl.Series("key", pl.from_arrow(keys), dtype=pl.String).unique()
+    ambiguous = unique.filter(unique.str.contains(_AMBIGUOUS)).to_list()
+    variants = {unquote(text) for text in ambiguous} | {_normalized(text) for text in ambiguous}
+    variants |= {_normalized(unquote(text)) for text in ambiguous}
+    return pl.concat([unique, pl.Series("key", sorted(variants), dtype=pl.String)])
 
 
-def _tidy(text: str) -> str:
-    return "/".join(part for part in text.split("/") if part not in ("", "."))
+def _normalized(path: str) -> str:
+    return "/".join(part for part in path.split("/") if part not in ("", "."))
 
 
-def _in_log(keys: pl.Series) -> pl.Series:
-    """Files of this log, and everything in a folder that is a log, or has one, of its own."""
-    found = pl.concat([keys.str.extract(_HAS_A_LOG), keys.str.extract(_IS_A_LOG)])
-    folders = found.drop_nulls().unique().to_list()
+def _is_in_log(keys: pl.Series) -> pl.Series:
+    """Return a mask of files in this log, or in a folder that is a log or has one of its own."""
+    matches = pl.concat([keys.str.extract(_TABLE_FOLDER), keys.str.extract(_LOG_FOLDER)])
+    folders = matches.drop_nulls().unique().to_list()
     inside = keys.str.starts_with(f"{LOG}/")
     for folder in folders:
         if folder:
@@ -101,17 +104,17 @@ def _in_log(keys: pl.Series) -> pl.Series:
     return inside
 
 
-def _without_partitions(key: pl.Expr, columns: Iterable[str]) -> pl.Expr:
-    """Keys in which no folder of a partition looks hidden."""
+def _with_visible_partitions(key: pl.Expr, columns: Iterable[str]) -> pl.Expr:
+    """Rename partition folders whose column begins with `_` or `.`, so they do not look hidden."""
     for column in columns:
         if column.startswith(("_", ".")):
             names = {column, quote(column, safe=" !$&'()+,;@[]^`{}~")}
-            either = "|".join(_escaped(name) for name in sorted(names))
+            either = "|".join(_escape_regex(name) for name in sorted(names))
             key = key.str.replace_all(rf"(^|/)(?:{either})=", "${1}p=")
     return key
 
 
-def _escaped(text: str) -> str:
+def _escape_regex(text: str) -> str:
     import re
 
-    return re.sub(_ESCAPED, r"\\\1", text)
+    return re.sub(_REGEX_SPECIAL, r"\\\1", text)

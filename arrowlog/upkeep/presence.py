@@ -1,8 +1,8 @@
-"""Which data files of a table are there: folders are listed, lonely files are asked for.
+"""Check which data files of a table exist, with as few requests as possible.
 
-A listing tells of a thousand files for the price of one question, so every folder with more than a
-few wanted files is listed, several folders at a time; on Spark, the workers do it. Where even that
-would be thousands of questions, everything the table's folder has is listed at once.
+One listing request covers about a thousand files, so a folder with more than a few wanted files is
+listed, and other files are checked one by one. Folders are processed in parallel; with Spark, by
+its workers. If even that takes thousands of requests, the whole table is listed recursively.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ if TYPE_CHECKING:
 
     Progress = Callable[[int, int], object]
 
-_FEW = 8  # wanted files of one folder that are asked for one by one
-_TASKS_MAX = 200
-_QUESTIONS_MAX = 2000
+_MAX_STATS_PER_FOLDER = 8  # up to this many wanted files of a folder are checked one by one
+_MAX_SPARK_TASKS = 200
+_MAX_REQUESTS = 2000  # beyond this, one recursive listing is cheaper
+_MIN_SECRET_CHARACTERS = 4  # masking shorter values would mangle ordinary words
 
 
 def folders_of(keys: pa.ChunkedArray) -> pl.DataFrame:
-    """The folders that files lie in, `""` for the root, and the `names` in each, as lists."""
+    """Group files by folder: columns `folder` (`""` for the root) and `names`, a list."""
     key = pl.col("key")
     return (
         pl.DataFrame({"key": pl.Series(pl.from_arrow(keys), dtype=pl.String)})
@@ -51,23 +52,26 @@ def present(
     parallelism: int = 4,
     progress: Progress | None = None,
 ) -> pa.ChunkedArray:
-    """For each key of a data file whether the file is there; `progress(done, total)` is told."""
+    """Return for each key of a data file whether the file exists.
+
+    `progress(done, total)` is called after each folder.
+    """
     folders = folders_of(keys)
     total, done = len(keys), 0
-    if not store.cheap_stat and _questions(folders) > _QUESTIONS_MAX:
+    if not store.cheap_stat and _count_requests(folders) > _MAX_REQUESTS:
         mask = _mask(keys, [pl.Series(pl.from_arrow(store.walk()["key"]), dtype=pl.String)])
         if progress is not None:
             progress(total, total)
         return mask
-    found: list[pl.Series] = []
+    existing: list[pl.Series] = []
     with ThreadPoolExecutor(parallelism) as pool:
-        some = pool.map(lambda row: _in_folder(store, *row), folders.iter_rows())
-        for there, names in zip(some, folders["names"], strict=True):
-            found.append(there)
+        results = pool.map(lambda row: _existing_in_folder(store, *row), folders.iter_rows())
+        for in_folder, names in zip(results, folders["names"], strict=True):
+            existing.append(in_folder)
             done += len(names)
             if progress is not None:
                 progress(done, total)
-    return _mask(keys, found)
+    return _mask(keys, existing)
 
 
 def present_by_spark(
@@ -78,7 +82,7 @@ def present_by_spark(
     *,
     parallelism: int,
 ) -> pa.ChunkedArray:
-    """The same by the workers of a Spark session, which reach the store themselves."""
+    """Like `present`, by the workers of a Spark session, which access the store themselves."""
     folders = folders_of(keys)
     names = folders["names"].to_list()
     rows = pa.table(
@@ -87,17 +91,21 @@ def present_by_spark(
             "names": pa.array(names, pa.list_(pa.string())),
         }
     )
-    tasks = max(1, min(rows.num_rows, _TASKS_MAX))
+    tasks = max(1, min(rows.num_rows, _MAX_SPARK_TASKS))
     frame = spark.createDataFrame(rows, "folder string, names array<string>").repartition(tasks)
-    look = _look(root, dict(storage_options), parallelism)
-    there = frame.mapInArrow(look, "key string").toArrow()
-    return _mask(keys, [pl.Series(pl.from_arrow(there["key"]), dtype=pl.String)])
+    work = _worker(root, dict(storage_options), parallelism)
+    existing = frame.mapInArrow(work, "key string").toArrow()
+    return _mask(keys, [pl.Series(pl.from_arrow(existing["key"]), dtype=pl.String)])
 
 
-def _look(
+def _worker(
     root: str, options: dict[str, Any], parallelism: int
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What a worker does. It is pickled whole; Spark shows its failures as they stand."""
+    """Return the function that Spark's workers run on batches of folders.
+
+    It is pickled with everything it refers to. Spark shows its errors unchanged, so credentials are
+    masked in them.
+    """
 
     def arrowlog_present(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         store = open_store(root, options, parallelism=parallelism)
@@ -105,38 +113,41 @@ def _look(
             columns = [column.to_pylist() for column in batch.columns]
             try:
                 with ThreadPoolExecutor(parallelism) as pool:
-                    found = list(pool.map(lambda row: _in_folder(store, *row), zip(*columns)))  # noqa: B905
-            except Exception as error:  # noqa: BLE001 -- whatever a store leads to
-                raise RuntimeError(_clean(str(error), options)) from None
-            keys = pl.concat([pl.Series([], dtype=pl.String), *found]).to_list()
+                    rows = zip(*columns)  # noqa: B905 -- columns of one batch have equal length
+                    existing = list(pool.map(lambda row: _existing_in_folder(store, *row), rows))
+            except Exception as error:  # noqa: BLE001 -- any error may contain a credential
+                raise RuntimeError(_mask_secrets(str(error), options)) from None
+            keys = pl.concat([pl.Series([], dtype=pl.String), *existing]).to_list()
             yield pa.record_batch([array_of(keys, pa.string())], ["key"])
 
     return arrowlog_present
 
 
-def _clean(text: str, options: Mapping[str, Any]) -> str:
+def _mask_secrets(text: str, options: Mapping[str, Any]) -> str:
     for secret in secrets_in(options):
-        text = text.replace(secret, "***") if len(secret) > 3 else text
+        text = text.replace(secret, "***") if len(secret) >= _MIN_SECRET_CHARACTERS else text
     return text
 
 
-def _questions(folders: pl.DataFrame) -> int:
-    """How often a store would be asked."""
+def _count_requests(folders: pl.DataFrame) -> int:
+    """Return the number of requests without a recursive listing, at one per listed folder."""
     wanted = folders["names"].list.len()
-    return int(pl.select(pl.when(wanted <= _FEW).then(wanted).otherwise(1).sum()).item() or 0)
+    requests = pl.when(wanted <= _MAX_STATS_PER_FOLDER).then(wanted).otherwise(1)
+    return int(pl.select(requests.sum()).item() or 0)
 
 
-def _in_folder(store: Store, folder: str, names: Sequence[str]) -> pl.Series:
-    """The keys of the wanted files of one folder that are there."""
-    before = f"{folder}/" if folder else ""
-    if len(names) <= _FEW:
-        there = [name for name in names if stat_object(store, before + name) is not None]
-        return pl.Series([before + name for name in there], dtype=pl.String)
+def _existing_in_folder(store: Store, folder: str, names: Sequence[str]) -> pl.Series:
+    """Return the keys of those files of one folder that exist."""
+    prefix = f"{folder}/" if folder else ""
+    if len(names) <= _MAX_STATS_PER_FOLDER:
+        existing = [name for name in names if stat_object(store, prefix + name) is not None]
+        return pl.Series([prefix + name for name in existing], dtype=pl.String)
     wanted, listed = pl.Series(names), pl.Series(store.list_from(folder), dtype=pl.String)
-    return before + wanted.filter(wanted.is_in(listed.implode()))
+    return prefix + wanted.filter(wanted.is_in(listed.implode()))
 
 
-def _mask(keys: pa.ChunkedArray, found: Sequence[pl.Series]) -> pa.ChunkedArray:
+def _mask(keys: pa.ChunkedArray, existing: Sequence[pl.Series]) -> pa.ChunkedArray:
+    """Return for each key whether it is among the existing ones."""
     wanted = pl.Series(pl.from_arrow(keys), dtype=pl.String)
-    there = pl.concat([pl.Series([], dtype=pl.String), *found])
-    return pa.chunked_array([wanted.is_in(there.implode()).to_arrow()], pa.bool_())
+    known = pl.concat([pl.Series([], dtype=pl.String), *existing])
+    return pa.chunked_array([wanted.is_in(known.implode()).to_arrow()], pa.bool_())

@@ -1,12 +1,12 @@
-"""Repair: a clean log of what can be read of a damaged one, at another place.
+"""Repair: write a clean log, at another place, from what can be salvaged of a damaged one.
 
-The source is read as far as `salvage` goes, and never written to. The new log has protocol and
-metadata as version 0, the adds whose data files are there as version 1, and a checkpoint.
+The source is never written to. The new log has the protocol and metadata as version 0, the adds
+whose data files exist as version 1, and a checkpoint of version 1.
 
-Version 1 is written first, then version 0, then the checkpoint, and the pointer last. So the new
-log cannot be opened before it is complete, and one without a pointer is not finished: the same
-repair, run again, finds what it would write and goes on. Nothing is ever deleted or overwritten,
-and a target that holds anything else is refused.
+Version 1 is written first, then version 0, then the checkpoint, then the pointer. The new log can
+therefore not be opened before it is complete, and one without a pointer is unfinished: running the
+same repair again recognizes what it wrote and continues. Nothing is ever deleted or overwritten,
+and a target with any other content is refused.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ if TYPE_CHECKING:
     from arrowlog.upkeep.presence import Progress
 
 _LOG = logging.getLogger("arrowlog")
-_ROWS = 1 << 15  # adds that are turned into text at a time
-_NAMED_MAX = 10  # missing files that are named in the program's log
-_STATS = ("stats", "minValues", "maxValues")
-NOTES = b"arrowlog.notes"
+_ADDS_PER_BATCH = 1 << 15  # adds that are encoded as JSON at a time, to bound memory
+_MAX_NAMED_FILES = 10  # missing files that a note lists by name
+_STATS_FIELDS = ("stats", "minValues", "maxValues")
+NOTES = b"arrowlog.notes"  # key of the notes in the metadata of the result's schema
 SCHEMA = pa.schema(
     [
         ("source_path", pa.string()),
@@ -76,22 +76,22 @@ SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A repair: where from, where to, how."""
+    """The arguments of a repair."""
 
     source: str
     target: str
     storage_options: Mapping[str, Any]
     options: Mapping[str, object]
-    session: Mapping[str, object]
+    session: Mapping[str, object]  # settings of the Spark session
     spark: Any
     progress: Progress | None
 
 
 @dataclass(frozen=True, slots=True)
-class _Counts:
-    version: int
-    total: int
-    valid: int
+class _Outcome:
+    version: int  # of the source
+    total: int  # live files in the source
+    valid: int  # files in the new log
     notes: tuple[str, ...]
 
 
@@ -104,45 +104,49 @@ def repair(
     spark: Any = None,
     progress: Progress | None = None,
 ) -> pa.Table:
-    """Write a clean log at `target_log` of what can be read of the one at `source_log`.
+    """Write a clean log to `target_log` from what can be read of the log at `source_log`.
 
-    Both are folders of logs; data files are looked for beside the source. The target must be empty,
-    or hold an unfinished run of the same repair, which is then finished. The source is only read.
+    Both are log folders; data files are looked up next to the source. The target must be empty or
+    hold an unfinished run of the same repair, which is then completed. The source is only read.
 
-    One row comes back: `source_path`, `target_path`, `source_version`, `total_splits`,
-    `valid_splits`, `missing_splits` and `status`, which is `SUCCESS`, or `ERROR: …` with a version
-    of -1 and zeros. What was left out, and why, goes to Python's `logging` as warnings, into the
-    `operationParameters` of the new version 1, and is at hand with `repair_notes(result)`.
+    Returns one row: `source_path`, `target_path`, `source_version`, `total_splits`, `valid_splits`,
+    `missing_splits` and `status`. The status is `SUCCESS`, or `ERROR: …` with version -1 and zeros.
+    What was left out, and why, is logged as warnings, stored in the `operationParameters` of the
+    new version 1, and returned by `repair_notes(result)`.
 
-    `options` may have `repair.validateSplits`, `repair.preserveStats`, `repair.parallelism`,
-    `repair.failOnMissing` and `stats.truncation.*`. With `spark`, workers look for the data files.
-    `progress(done, total)` is called as data files are looked up.
+    `options` may contain `repair.validateSplits`, `repair.preserveStats`, `repair.parallelism`,
+    `repair.failOnMissing` and `stats.truncation.*`. With `spark`, the session's workers look up the
+    data files. `progress(done, total)` is called as data files are looked up.
+
+    Raises InvalidRequest for a wrong option; every other failure is in `status`.
     """
     require_polars("Repair")
-    resolve(options)  # a wrong option is the caller's mistake, and no outcome of a repair
-    session = {} if spark is None else _session(spark)
+    resolve(options)  # a wrong option is a mistake of the caller, so it raises
+    session = {} if spark is None else _session_settings(spark)
     source, target = os.fspath(source_log), os.fspath(target_log)
     shown = redact(source), redact(target)
     job = _Job(source, target, storage_options or {}, options or {}, session, spark, progress)
     try:
-        done = _repair(job)
-    except Exception as error:  # noqa: BLE001 -- every failure is a status, as the protocol has it
+        outcome = _repair(job)
+    except Exception as error:  # noqa: BLE001 -- the protocol reports every failure as a status
         reason = redact(str(error)).split("\n", 1)[0] or type(error).__name__
         _LOG.error("repair of %s failed: %s", shown[0], reason)
-        return _row(*shown, -1, 0, 0, f"ERROR: {reason}", ())
-    for note in done.notes:
+        return _result_row(*shown, -1, 0, 0, f"ERROR: {reason}", ())
+    for note in outcome.notes:
         _LOG.warning("repair of %s: %s", shown[0], note)
-    return _row(*shown, done.version, done.total, done.valid, "SUCCESS", done.notes)
+    return _result_row(
+        *shown, outcome.version, outcome.total, outcome.valid, "SUCCESS", outcome.notes
+    )
 
 
 def repair_notes(result: pa.Table) -> list[str]:
-    """What a repair left out, and why, in sentences; nothing if the log was as it should be."""
+    """Return what a repair left out and why, one sentence each; empty for an undamaged log."""
     text = (result.schema.metadata or {}).get(NOTES, b"[]")
     return [str(note) for note in json.loads(text)]
 
 
 def open_log(uri: str, storage_options: Mapping[str, Any], config: Config) -> Store:
-    """The store of the table whose log is in a folder of any name."""
+    """Open the store of a table by its log folder, which may have any name."""
     parent, name = split_log(uri)
     store = open_store(
         parent,
@@ -155,7 +159,9 @@ def open_log(uri: str, storage_options: Mapping[str, Any], config: Config) -> St
 
 
 def split_log(uri: str) -> tuple[str, str]:
-    """The address of a table, and the name of its log's folder.
+    """Split the address of a log into that of its table and the name of the log folder.
+
+    Raises InvalidRequest if the address has no parent folder.
 
     >>> split_log("s3://bucket/events/_transaction_log/")
     ('s3://bucket/events', '_transaction_log')
@@ -172,14 +178,14 @@ def split_log(uri: str) -> tuple[str, str]:
     return parent or "/", name
 
 
-def _session(spark: Any) -> dict[str, object]:
-    """The settings of a Spark session that are ours."""
-    found = spark.conf.getAll
-    known = found() if callable(found) else found
-    return {key: value for key, value in known.items() if key.startswith("spark.indextables.")}
+def _session_settings(spark: Any) -> dict[str, object]:
+    """Return the `spark.indextables.*` settings of a Spark session."""
+    get_all = spark.conf.getAll  # a method or a property, depending on the version
+    settings = get_all() if callable(get_all) else get_all
+    return {key: value for key, value in settings.items() if key.startswith("spark.indextables.")}
 
 
-def _row(
+def _result_row(
     source: str,
     target: str,
     version: int,
@@ -194,56 +200,60 @@ def _row(
     return pa.table(columns, schema=schema)
 
 
-def _repair(job: _Job) -> _Counts:
+def _repair(job: _Job) -> _Outcome:
     config = resolve(job.options, job.session)
-    _check_apart(job)
+    _check_separate(job)
     source = open_log(job.source, job.storage_options, config)
     target = open_log(job.target, job.storage_options, config)
-    _check_empty(target, job.target)
-    found = _salvage(source, job.source, config)
-    state = found.snapshot.state
+    _check_target(target, job.target)
+    salvaged = _salvage(source, job.source, config)
+    state = salvaged.snapshot.state
     check_writable(state.protocol, redact(job.source))
-    config = _settings(job, state)
-    valid, missing = _valid(job, source, state, config)
-    notes = _notes(found, missing)
-    adds = _clean(valid, state, config)
-    size = _write(target, state, adds, config, _facts(job, found, adds, missing, notes))
+    config = _config_for_target(job, state)
+    valid, missing = _split_by_existence(job, source, state, config)
+    notes = _notes(salvaged, missing)
+    adds = _normalize_adds(valid, state, config)
+    size = _write(target, state, adds, config, _commit_info(job, salvaged, adds, missing, notes))
     if size > Config().max_decompressed_bytes:
-        more = "raise transaction.maxDecompressedBytes if the checkpoint is ever lost"
-        notes += (f"version 1 has {size:,} bytes, more than readers usually unpack: {more}",)
-    return _Counts(state.version, state.num_files, int(adds.num_rows), notes)
+        note = (
+            f"version 1 has {size:,} bytes, more than readers decompress by default: raise"
+            " transaction.maxDecompressedBytes if the checkpoint is ever lost"
+        )
+        notes += (note,)
+    return _Outcome(state.version, state.num_files, int(adds.num_rows), notes)
 
 
 def _salvage(store: Store, source: str, config: Config) -> Salvage:
+    """Salvage the source, with an error in the protocol's words if there is no log."""
     try:
         return salvage(store, config)
     except TableNotFound:
-        inside = LOG in store.list_from(LOG)
+        is_table_folder = LOG in store.list_from(LOG)
         raise TableNotFound(
             f"Source transaction log not found: {redact(source)} has no commits in it.",
             next=f"Did you mean {redact(source).rstrip('/')}/{LOG}?"
-            if inside
-            else "Check the address: it is the folder of the log that is asked for.",
+            if is_table_folder
+            else "Check the address: it must be the folder of the log.",
         ) from None
 
 
-def _check_apart(job: _Job) -> None:
-    """The source is never written to, so the target must not lie in it."""
+def _check_separate(job: _Job) -> None:
+    """Refuse a target inside the source, which must never be written to."""
     source, target = (f"{'/'.join(split_log(uri))}/" for uri in (job.source, job.target))
     if target.startswith(source):
         raise InvalidRequest(
-            f"Target location already exists and is not empty: {job.target} is in the source."
+            f"Target location already exists and is not empty: {job.target} is the source."
             if target == source
             else f"The target {job.target} lies in the source, which is never written to.",
-            next="Choose a folder beside the source.",
+            next="Choose a folder next to the source.",
         )
 
 
-def _settings(job: _Job, state: State) -> Config:
-    """The settings, those of the table included. A repaired log is always compressed."""
+def _config_for_target(job: _Job, state: State) -> Config:
+    """Return the settings for the new log, including the table's own, with compression on."""
     try:
         config = resolve(job.options, job.session, state.metadata.configuration)
-    except InvalidRequest:  # a wrong property of a damaged table must not keep it damaged
+    except InvalidRequest:  # an invalid table property must not prevent the repair
         config = resolve(job.options, job.session)
     codec = "gzip" if config.compression_codec == "none" else config.compression_codec
     return replace(
@@ -254,8 +264,14 @@ def _settings(job: _Job, state: State) -> Config:
     )
 
 
-def _valid(job: _Job, store: Store, state: State, config: Config) -> tuple[pa.Table, pa.Table]:
-    """The live adds whose data files are there, and those whose files are not."""
+def _split_by_existence(
+    job: _Job, store: Store, state: State, config: Config
+) -> tuple[pa.Table, pa.Table]:
+    """Split the live adds into those whose data files exist and those whose files do not.
+
+    Raises LogCorrupt if a path lies outside the table (a damaged or hostile log must not direct
+    requests elsewhere), or if files are missing and `repair.failOnMissing` is set.
+    """
     adds = state.adds
     if not config.repair_validate_splits or adds.num_rows == 0:
         return adds, adds.slice(0, 0)
@@ -263,53 +279,54 @@ def _valid(job: _Job, store: Store, state: State, config: Config) -> tuple[pa.Ta
     if outside is not None:
         first = adds.filter(outside)["key"][0].as_py()
         raise LogCorrupt(
-            f"{first!r} lies outside the table, so it is not looked for.",
+            f"{first!r} lies outside the table, so its existence is not checked.",
             next="Keep such files unchecked with repair.validateSplits=false.",
         )
-    there = _present(job, store, adds["key"], config)
-    missing = adds.filter(pc.invert(there))
+    exists = _look_up(job, store, adds["key"], config)
+    missing = adds.filter(pc.invert(exists))
     if missing.num_rows and config.repair_fail_on_missing:
         raise LogCorrupt(
             f"{missing.num_rows:,} of {adds.num_rows:,} data files are missing, the first:"
             f" {missing['key'][0].as_py()}.",
             next="Restore them, or leave them out with repair.failOnMissing=false.",
         )
-    return adds.filter(there), missing
+    return adds.filter(exists), missing
 
 
-def _present(job: _Job, store: Store, keys: pa.ChunkedArray, config: Config) -> pa.ChunkedArray:
-    width = config.repair_parallelism
+def _look_up(job: _Job, store: Store, keys: pa.ChunkedArray, config: Config) -> pa.ChunkedArray:
+    """Return a mask of the data files that exist."""
+    parallelism = config.repair_parallelism
     root = split_log(job.source)[0]
-    if job.spark is None or root.startswith("memory:"):  # no worker sees the memory of a process
-        return present(store, keys, parallelism=width, progress=job.progress)
-    found = present_by_spark(job.spark, root, job.storage_options, keys, parallelism=width)
+    if job.spark is None or root.startswith("memory:"):  # workers cannot see this process's memory
+        return present(store, keys, parallelism=parallelism, progress=job.progress)
+    exists = present_by_spark(job.spark, root, job.storage_options, keys, parallelism=parallelism)
     if job.progress is not None:
         job.progress(len(keys), len(keys))
-    return found
+    return exists
 
 
-def _notes(found: Salvage, missing: pa.Table) -> tuple[str, ...]:
-    """What is not in the new log, and what was not as it should be."""
-    notes = [str(trouble) for trouble in found.troubles]
-    reached, newest = found.snapshot.version, found.newest
+def _notes(salvaged: Salvage, missing: pa.Table) -> tuple[str, ...]:
+    """Describe what the new log does not contain, and the problems of the source."""
+    notes = [str(trouble) for trouble in salvaged.troubles]
+    reached, newest = salvaged.snapshot.version, salvaged.newest
     if newest > reached:
-        rest = f"version {newest} is"
+        lost = f"version {newest} is"
         if newest > reached + 1:
-            rest = f"versions {reached + 1} to {newest} are"
-        notes.append(f"the new log is version {reached} of the old one; {rest} not in it")
+            lost = f"versions {reached + 1} to {newest} are"
+        notes.append(f"the new log contains version {reached} of the source; {lost} not in it")
     if missing.num_rows:
-        names = missing["key"].slice(0, _NAMED_MAX).to_pylist()
+        names = missing["key"].slice(0, _MAX_NAMED_FILES).to_pylist()
         more = missing.num_rows - len(names)
         tail = f" and {more:,} more" if more else ""
-        notes.append(f"data files are missing and left out: {', '.join(names)}{tail}")
+        notes.append(f"missing data files are left out: {', '.join(names)}{tail}")
     return tuple(notes)
 
 
-def _clean(adds: pa.Table, state: State, config: Config) -> pa.Table:
-    """The adds as the new log has them: relative paths, and statistics as the settings say."""
+def _normalize_adds(adds: pa.Table, state: State, config: Config) -> pa.Table:
+    """Return the adds for the new log: relative paths, dataChange true, configured statistics."""
     if not config.repair_preserve_stats:
-        gone = [n for n in adds.column_names if n.partition(".")[0] in _STATS]
-        adds = adds.drop_columns(gone)
+        stats = [n for n in adds.column_names if n.partition(".")[0] in _STATS_FIELDS]
+        adds = adds.drop_columns(stats)
     elif adds.num_rows:
         adds = truncate_adds(adds, state.metadata.partition_columns, config, state.schema)
     if adds.num_rows == 0:
@@ -320,16 +337,16 @@ def _clean(adds: pa.Table, state: State, config: Config) -> pa.Table:
     return adds
 
 
-def _facts(
-    job: _Job, found: Salvage, adds: pa.Table, missing: pa.Table, notes: tuple[str, ...]
+def _commit_info(
+    job: _Job, salvaged: Salvage, adds: pa.Table, missing: pa.Table, notes: tuple[str, ...]
 ) -> dict[str, Any]:
-    """What the commitInfo of version 1 says of the repair."""
+    """Return the commitInfo of version 1, without id, time and checksum."""
     size = int(pc.sum(adds["size"]).as_py() or 0) if adds.num_rows else 0
     return {
         "operation": "REPAIR",
         "operationParameters": {
             "source": redact(job.source),
-            "sourceVersion": found.snapshot.version,
+            "sourceVersion": salvaged.snapshot.version,
             "notes": list(notes),
         },
         "operationMetrics": {
@@ -342,91 +359,96 @@ def _facts(
     }
 
 
-def _names(store: Store) -> tuple[list[str], list[str]]:
-    """What is in the folder of a log, and in its folder of checkpoints; no temporary files."""
+def _list_target(store: Store) -> tuple[list[str], list[str]]:
+    """List a log folder and its checkpoint folder, without temporary files."""
     names = [name for name in store.list_from(LOG) if not name.startswith(".")]
     inner = store.list_from(f"{LOG}/{CHECKPOINTS}") if CHECKPOINTS in names else []
     return names, [name for name in inner if not name.startswith(".")]
 
 
-def _check_empty(store: Store, target: str) -> None:
-    """Refuse a target that holds anything but what a repair leaves when it is cut short."""
-    names, inner = _names(store)
+def _check_target(store: Store, target: str) -> None:
+    """Refuse a target that contains anything but the files of an interrupted repair."""
+    names, inner = _list_target(store)
     if not names:
         return
-    ours = {commit_name(0), commit_name(1), json_name(1), CHECKPOINTS}
-    other = [name for name in names if name not in ours and not is_part(name, 1)]
-    other += [n for n in inner if n != manifest_name(1) and not is_parquet_part(n, 1)]
-    if other or commit_name(1) not in names:
+    own = {commit_name(0), commit_name(1), json_name(1), CHECKPOINTS}
+    foreign = [name for name in names if name not in own and not is_part(name, 1)]
+    foreign += [n for n in inner if n != manifest_name(1) and not is_parquet_part(n, 1)]
+    if foreign or commit_name(1) not in names:
         raise InvalidRequest(
             f"Target location already exists and is not empty: {redact(target)}.",
-            next="Choose another, or delete what is there.",
+            next="Choose another target, or delete its content.",
         )
 
 
-def _write(
-    store: Store, state: State, adds: pa.Table, config: Config, facts: dict[str, Any]
-) -> int:
-    """The new log. The order of the writes is what an interruption leaves behind.
+def _write(store: Store, state: State, adds: pa.Table, config: Config, info: dict[str, Any]) -> int:
+    """Write the new log; return the size of version 1 in bytes, uncompressed.
 
-    Returns the bytes of version 1, as they are before they are packed.
+    The order of the writes matters: see the module's docstring. Raises InvalidRequest if the target
+    holds a version 0 or 1 of another repair.
     """
     clock = SystemClock()
     store.check_writable()
-    total = size = 0
-    for text in _texts(adds):
-        total, size = crc32(text, total), size + len(text)
-    stamp = max(clock.now_ms(), (state.timestamp or 0) + 1)
-    seal = {"numActions": int(adds.num_rows), "checksum": f"{CHECKSUM}{total:08x}"}
-    info = {"txnId": clock.new_id(), "timestamp": stamp, **facts, **seal}
-    stamp = _put_adds(store, info, adds, config)
+    crc = size = 0
+    for text in _encoded_batches(adds):
+        crc, size = crc32(text, crc), size + len(text)
+    timestamp = max(clock.now_ms(), (state.timestamp or 0) + 1)  # later than the source's
+    integrity = {"numActions": int(adds.num_rows), "checksum": f"{CHECKSUM}{crc:08x}"}
+    info = {"txnId": clock.new_id(), "timestamp": timestamp, **info, **integrity}
+    timestamp = _put_adds(store, info, adds, config)
     first = first_commit(state.protocol, state.metadata)
     data = wrap(first, config.compression_codec, config.compression_gzip_level)
     if (
         not put_same(store, f"{LOG}/{commit_name(0)}", data)
-        and _plain(store, commit_name(0), config) != first
+        and _read_plain(store, commit_name(0), config) != first
     ):
         raise _other_repair(commit_name(0))
-    steps = {app: (step, 1) for app, (step, _) in state.txns.items()}
-    recent = unknown_before(1)  # the ids are those of another log
-    new = replace(state, version=1, source=adds, timestamp=stamp, txns=steps, recent=recent)
-    listing = read_listing(*_names(store))
-    make_checkpoint(store, listing, new, config, clock)
+    txns = {app: (step, 1) for app, (step, _) in state.txns.items()}
+    recent = unknown_before(1)  # transaction ids of the source's versions do not apply here
+    new_state = replace(
+        state, version=1, source=adds, timestamp=timestamp, txns=txns, recent=recent
+    )
+    listing = read_listing(*_list_target(store))
+    make_checkpoint(store, listing, new_state, config, clock)
     return size
 
 
 def _put_adds(store: Store, info: dict[str, Any], adds: pa.Table, config: Config) -> int:
-    """Write version 1, or find that it is there already; returns the time it has."""
+    """Write version 1, or accept an existing one with the same adds; return its timestamp.
+
+    Raises InvalidRequest if the existing one is not of a repair, or has other adds.
+    """
     packing = Packing(config.compression_codec, config.compression_gzip_level)
     packing.write(line("commitInfo", info))
-    for text in _texts(adds):
+    for text in _encoded_batches(adds):
         packing.write(text)
     if put_same(store, f"{LOG}/{commit_name(1)}", packing.finish()):
         return int(info["timestamp"])
-    head, _, body = _plain(store, commit_name(1), config).partition(b"\n")
+    head, _, body = _read_plain(store, commit_name(1), config).partition(b"\n")
     raw = info_of(head)
-    known = None if raw is None else read_info(raw)
-    if known is None or known.operation != "REPAIR" or known.timestamp is None:
+    existing = None if raw is None else read_info(raw)
+    if existing is None or existing.operation != "REPAIR" or existing.timestamp is None:
         raise _other_repair(commit_name(1))
-    if known.checksum != info["checksum"] or f"{CHECKSUM}{crc32(body):08x}" != known.checksum:
+    # The body is checked as well: the file may be torn behind an intact commitInfo.
+    if existing.checksum != info["checksum"] or f"{CHECKSUM}{crc32(body):08x}" != existing.checksum:
         raise _other_repair(commit_name(1))
-    return known.timestamp
+    return existing.timestamp
 
 
-def _texts(adds: pa.Table) -> Iterator[bytes]:
-    """The lines of version 1, some thousand at a time."""
-    for start in range(0, adds.num_rows, _ROWS):
-        yield b"".join(add_lines(adds.slice(start, _ROWS)))
+def _encoded_batches(adds: pa.Table) -> Iterator[bytes]:
+    """Yield the lines of version 1 in batches."""
+    for start in range(0, adds.num_rows, _ADDS_PER_BATCH):
+        yield b"".join(add_lines(adds.slice(start, _ADDS_PER_BATCH)))
 
 
-def _plain(store: Store, name: str, config: Config) -> bytes:
+def _read_plain(store: Store, name: str, config: Config) -> bytes:
     key = f"{LOG}/{name}"
     return unwrap(store.get(key), key, config.max_decompressed_bytes)
 
 
 def _other_repair(name: str) -> InvalidRequest:
     return InvalidRequest(
-        f"Target location already exists and is not empty: its {name} is of another repair, or of"
-        " another state of the source.",
-        next="Choose another, or delete what is there.",
+        f"Target location already exists and is not empty: its {name} comes from another repair, or"
+        " from another state of the source.",
+        next="Choose another target, or delete its content.",
     )

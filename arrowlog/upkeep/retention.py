@@ -1,9 +1,9 @@
-"""Which files of a log may go, by the rules of the protocol. Pure: names and times in, a plan out.
+"""Retention: which files of a log may be deleted. Pure: names and times in, a plan out.
 
-A commit may go if it is older than `logRetention.duration`, below a verified checkpoint, below the
-current version, and not version 0. A checkpoint may go if it is older than
-`checkpointRetention.duration` and a newer one is verified. The checkpoint on which the commits rest
-that stay goes last: without it nobody could read what the commits were kept for.
+A commit may be deleted if it is older than `logRetention.duration`, below a verified checkpoint,
+below the latest version, and not version 0. A checkpoint may be deleted if it is older than
+`checkpointRetention.duration` and a newer one is verified. The checkpoint that the retained commits
+build on is kept as long as they are: without it, no version between could be read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from arrowlog.log.store.base import Stat
 
-_FILES = pa.schema(
+_FILES_SCHEMA = pa.schema(
     [
         ("path", pa.string()),
         ("kind", pa.string()),
@@ -31,12 +31,13 @@ _FILES = pa.schema(
     ]
 )
 
-_UNKNOWN = 1 << 62  # later than any moment: what has no time never gets old
+# Milliseconds, later than any real time: a file whose time is unknown never reaches any age.
+_UNKNOWN_TIME_MS = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How long files are kept, in milliseconds; `commits` is how many behind a checkpoint stay."""
+    """Minimum ages in milliseconds, and how many commits below a checkpoint to keep (`commits`)."""
 
     log_ms: int
     checkpoint_ms: int
@@ -45,7 +46,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of a log."""
+    """A file of a log. `kind` is `commit` or `checkpoint`."""
 
     key: str
     kind: str
@@ -55,35 +56,39 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What clean-up does: the files that go, and the versions that can be read afterwards."""
+    """A cleanup plan: the files to delete, and the versions that stay readable.
+
+    `version` is the latest version, `checkpoint` the newest verified checkpoint. Every version from
+    `earliest_version` on is readable afterwards; `versions` lists all readable ones.
+    """
 
     doomed: tuple[File, ...] = field(repr=False)
     version: int
     checkpoint: int | None
     earliest_version: int
     versions: tuple[int, ...] = field(repr=False)
-    starts: tuple[int, ...] = field(repr=False, default=())  # checkpoints they cannot do without
+    starts: tuple[int, ...] = field(repr=False, default=())  # checkpoints that `versions` depend on
     store_time_ms: int = field(repr=False, default=0)  # of the newest file, by the store's clock
-    num_too_young: int = field(repr=False, default=0)  # commits that stay for some seconds more
+    num_too_young: int = field(repr=False, default=0)  # commits kept by the minimum commit age only
 
     @property
     def num_files(self) -> int:
-        """How many files go."""
+        """Number of files to delete."""
         return len(self.doomed)
 
     @property
     def num_commits(self) -> int:
-        """How many of them are commits."""
+        """Number of commits among them."""
         return sum(file.kind == "commit" for file in self.doomed)
 
     @property
     def bytes_freed(self) -> int:
-        """How many bytes they have."""
+        """Total size of the files to delete."""
         return sum(file.stat.size for file in self.doomed)
 
     @property
     def files(self) -> pa.Table:
-        """The files that go: path, kind, version, size_bytes, modification_time."""
+        """The files to delete: path, kind, version, size_bytes, modification_time."""
         columns = {
             "path": [file.key for file in self.doomed],
             "kind": [file.kind for file in self.doomed],
@@ -91,18 +96,21 @@ class Retention:
             "size_bytes": [file.stat.size for file in self.doomed],
             "modification_time": [file.stat.mtime_ms for file in self.doomed],
         }
-        return pa.table(columns, schema=_FILES)
+        return pa.table(columns, schema=_FILES_SCHEMA)
 
 
 def sort_files(log: Mapping[str, Stat], inner: Mapping[str, Stat]) -> list[File]:
-    """The files of a log by what they are; what is none of a log's names is left out."""
-    found = []
+    """Classify the files of the log folder and of `_checkpoints` (`inner`), ordered by version.
+
+    Files whose names do not follow the protocol are left out, so they are never deleted.
+    """
+    files = []
     for folder, entries in ((LOG, log), (f"{LOG}/{CHECKPOINTS}", inner)):
         for name, stat in entries.items():
             part = part_of(name)
             if part is not None and (part[0] == "checkpoint" or folder == LOG):
-                found.append(File(f"{folder}/{name}", part[0], part[1], stat))
-    return sorted(found, key=lambda file: (file.version, file.key))
+                files.append(File(f"{folder}/{name}", part[0], part[1], stat))
+    return sorted(files, key=lambda file: (file.version, file.key))
 
 
 def decide(
@@ -115,12 +123,14 @@ def decide(
     held: Collection[int] = (),
     dead: Collection[int] = (),
 ) -> Retention:
-    """What may go at a moment, given the current version and the newest verified checkpoint.
+    """Plan which files to delete at `now_ms`.
 
-    Nothing is promised on checkpoints that are known to be `bad`. Commits that are `held` stay.
-    Commit files at retired versions are `dead`: they go whatever their age, and promise nothing.
+    `version` is the latest version and `verified` the newest verified checkpoint; without one,
+    nothing is deleted. `bad` are checkpoints that failed verification: no version counts as
+    readable because of them. `held` are versions whose commits must stay. `dead` are retired
+    versions that have a commit file: these files are deleted at any age and make nothing readable.
     """
-    written = _written(files)
+    written_ms = _write_times(files)
     doomed = tuple(
         file
         for file in files
@@ -129,81 +139,96 @@ def decide(
             (file.kind == "commit" and file.version in dead)
             or (
                 not (file.kind == "commit" and file.version in held)
-                and _may_go(
-                    file, now_ms - written[file.kind, file.version], version, verified, policy
+                and _is_expired(
+                    file, now_ms - written_ms[file.kind, file.version], version, verified, policy
                 )
             )
         )
     )
-    aged = [file for file in files if file.kind != "commit" or file.version not in held]
-    pillar = _pillar(aged, {file.key for file in doomed}, version, bad)
-    doomed = tuple(file for file in doomed if (file.kind, file.version) != ("checkpoint", pillar))
-    gone = {file.key for file in doomed}
-    left = [
+    # A held commit is kept for its content, not for time travel: it needs no base checkpoint.
+    by_age = [file for file in files if file.kind != "commit" or file.version not in held]
+    base = _base_checkpoint(by_age, {file.key for file in doomed}, version, bad)
+    doomed = tuple(file for file in doomed if (file.kind, file.version) != ("checkpoint", base))
+    doomed_keys = {file.key for file in doomed}
+    usable_keys = [
         file.key
         for file in files
-        if file.key not in gone and file.version not in (dead if file.kind == "commit" else bad)
+        if file.key not in doomed_keys
+        and file.version not in (dead if file.kind == "commit" else bad)
     ]
-    listing = _listing(left)
+    listing = _listing_of(usable_keys)
     versions = readable(listing, version)
     starts = starts_of(listing, versions)
-    first = version if listing.empty else earliest(listing, version)
-    latest = max((file.stat.mtime_ms for file in files), default=0)
-    return Retention(doomed, version, verified, first, versions, starts, latest)
+    earliest_version = version if listing.empty else earliest(listing, version)
+    store_time_ms = max((file.stat.mtime_ms for file in files), default=0)
+    return Retention(doomed, version, verified, earliest_version, versions, starts, store_time_ms)
 
 
-def _pillar(
-    files: Sequence[File], gone: Collection[str], version: int, bad: Collection[int]
+def _base_checkpoint(
+    files: Sequence[File], doomed_keys: Collection[str], version: int, bad: Collection[int]
 ) -> int | None:
-    """The lowest checkpoint from which on the commits that stay lead to the current version."""
-    commits = {file.version for file in files if file.kind == "commit" and file.key not in gone}
-    low = version
-    while low - 1 in commits:
-        low -= 1
-    if low == 0:
-        return None  # they rest on themselves
-    known = {file.version for file in files if file.kind == "checkpoint"} - set(bad)
-    base = low if low in known else low - 1  # the first commit is worth as much by itself
-    return min((c for c in known if base <= c <= version), default=None)
+    """Return the lowest checkpoint from which the retained commits lead to the latest version.
+
+    None if they reach down to version 0 and need no checkpoint, or if there is none.
+    """
+    commits = {
+        file.version for file in files if file.kind == "commit" and file.key not in doomed_keys
+    }
+    lowest = version
+    while lowest - 1 in commits:
+        lowest -= 1
+    if lowest == 0:
+        return None
+    checkpoints = {file.version for file in files if file.kind == "checkpoint"} - set(bad)
+    # A checkpoint at the lowest retained commit makes that commit redundant, so it serves as base;
+    # otherwise it is the one right below, or failing that the next one above.
+    first = lowest if lowest in checkpoints else lowest - 1
+    return min((c for c in checkpoints if first <= c <= version), default=None)
 
 
-def _written(files: Sequence[File]) -> dict[tuple[str, int], int]:
-    """When each commit and checkpoint was written. One in parts goes as a whole, or not at all."""
-    written: dict[tuple[str, int], int] = {}
+def _write_times(files: Sequence[File]) -> dict[tuple[str, int], int]:
+    """Map (kind, version) to the time in ms of its newest file.
+
+    The parts of a multi-part checkpoint share one time, so they expire together or not at all.
+    """
+    written_ms: dict[tuple[str, int], int] = {}
     for file in files:
-        name, when = (file.kind, file.version), file.stat.mtime_ms
-        when = _UNKNOWN if when < 0 else when
-        written[name] = max(when, written.get(name, when))
-    return written
+        name, time_ms = (file.kind, file.version), file.stat.mtime_ms
+        time_ms = _UNKNOWN_TIME_MS if time_ms < 0 else time_ms
+        written_ms[name] = max(time_ms, written_ms.get(name, time_ms))
+    return written_ms
 
 
-def _may_go(file: File, age: int, version: int, verified: int, policy: Policy) -> bool:
+def _is_expired(file: File, age_ms: int, version: int, verified: int, policy: Policy) -> bool:
     if file.kind == "checkpoint":
-        return file.version < verified and age > policy.checkpoint_ms
-    below = verified - policy.commits
-    return file.version < below and 0 < file.version < version and age > policy.log_ms
+        return file.version < verified and age_ms > policy.checkpoint_ms
+    limit = verified - policy.commits
+    return file.version < limit and 0 < file.version < version and age_ms > policy.log_ms
 
 
-def _listing(keys: Sequence[str]) -> Listing:
+def _listing_of(keys: Sequence[str]) -> Listing:
     inner = f"{LOG}/{CHECKPOINTS}/"
     names = [key[len(LOG) + 1 :] for key in keys if not key.startswith(inner)]
     return read_listing(names, [key[len(inner) :] for key in keys if key.startswith(inner)])
 
 
 def starts_of(listing: Listing, versions: Sequence[int]) -> tuple[int, ...]:
-    """Of versions that can be rebuilt, those for which nothing but a checkpoint does it."""
-    known = set(versions)
-    follow = known & listing.commits.keys()
-    return tuple(v for v in versions if v and (v not in follow or v - 1 not in known))
+    """Return the readable versions that can be rebuilt only from their own checkpoint.
+
+    `versions` are the readable versions, ascending; all others follow from these by replay.
+    """
+    readable_set = set(versions)
+    with_commit = readable_set & listing.commits.keys()
+    return tuple(v for v in versions if v and (v not in with_commit or v - 1 not in readable_set))
 
 
 def readable(listing: Listing, newest: int) -> tuple[int, ...]:
-    """Every version that can be rebuilt from what a listing has."""
-    bases = {*listing.json_checkpoints, *listing.parquet_checkpoints}
-    known = sorted(v for v in {*listing.commits, *bases} if v <= newest)
-    found: list[int] = []
-    for v in known:
-        follows = v in listing.commits and (v == 0 or (bool(found) and found[-1] == v - 1))
-        if v in bases or follows:
-            found.append(v)
-    return tuple(found)
+    """Return every version up to `newest` that can be rebuilt from the listed files, ascending."""
+    checkpoints = {*listing.json_checkpoints, *listing.parquet_checkpoints}
+    candidates = sorted(v for v in {*listing.commits, *checkpoints} if v <= newest)
+    versions: list[int] = []
+    for v in candidates:
+        follows = v in listing.commits and (v == 0 or (bool(versions) and versions[-1] == v - 1))
+        if v in checkpoints or follows:
+            versions.append(v)
+    return tuple(versions)

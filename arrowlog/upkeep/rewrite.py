@@ -1,9 +1,10 @@
-"""Rows of several Parquet files into one: in their order, a piece at a time, with exact statistics.
+"""Merge the rows of several Parquet files into one, streaming, with exact statistics.
 
-Columns are those of the table; where a file has none, they are null. What a file has beside them is
-kept too, for who may ask for it one day. Nothing is trusted: page checksums, the rows that the log
-speaks of, and the rows that were written are all compared. A file that is not what it should be is
-`Unreadable`; a store that does not answer is not the file's fault.
+Rows keep their order. The columns are those of the table, null where a file lacks one; columns of a
+file that the table does not know are kept. Page checksums are verified, and the row counts of
+the log, of the footers and of the new file are compared. A file that fails a check raises
+`Unreadable`; a store that does not answer raises StoreUnavailable, which says nothing about the
+file.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ if TYPE_CHECKING:
     from arrowlog.state.truncation import Truncation
     from arrowlog.upkeep.bins import Group, Source
 
-_BATCH_BYTES = 8 << 20
-_BATCH_ROWS = 1 << 16
-_WHOLE_BYTES = 16 << 20  # a file as small as that is read at once
-_HELD_BYTES = 32 << 20  # a row group has about so many, before it is encoded
-_HELD_ROWS = 1 << 20
-_FOOTERS_AT_ONCE = 8
+_MAX_BATCH_BYTES = 8 << 20  # 8 MiB, uncompressed, decoded at a time
+_MAX_BATCH_ROWS = 1 << 16
+_SINGLE_READ_BYTES = 16 << 20  # a file of up to 16 MiB is read with one request
+_ROW_GROUP_BYTES = 32 << 20  # a row group is written once it has 32 MiB in memory,
+_ROW_GROUP_ROWS = 1 << 20  # or this many rows
+_FOOTER_THREADS = 8
 
 
 class Unreadable(Exception):
-    """A file that cannot be merged, and why."""
+    """A file that cannot be merged, with the reason."""
 
     def __init__(self, key: str, reason: str) -> None:
-        """`reason` in words."""
+        """`key` is the file's path in the table, `reason` a phrase such as `it is not there`."""
         super().__init__(key, reason)
         self.key = key
         self.reason = reason
@@ -49,10 +50,10 @@ class Unreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What has to be known to rewrite a group, wherever that is done."""
+    """Everything needed to rewrite a group, in this process or on a Spark worker (picklable)."""
 
     group: Group
-    schema: pa.Schema  # of the rows in files: without partition columns
+    schema: pa.Schema  # of the data files: without partition columns
     cut: Truncation
     new_id: str
     now_ms: int
@@ -60,86 +61,94 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """A file that holds the rows of a group."""
+    """The add of a file that holds the rows of a group, and their number."""
 
     add: Add
     rows: int
 
     @property
     def size_bytes(self) -> int:
-        """How large it is."""
+        """Size of the file."""
         return self.add.size or 0
 
 
 @dataclass(slots=True)
-class _Tally:
-    """What is known of the rows so far: as few values of each column as tell its statistics."""
+class _StatsAccumulator:
+    """Statistics of rows seen so far.
+
+    Instead of the rows it keeps the few values per column and batch that determine the statistics.
+    """
 
     names: list[str]
     rows: int = 0
     nulls: dict[str, int] = field(default_factory=dict)
-    told: dict[str, list[pa.Array]] = field(default_factory=dict)
+    extremes: dict[str, list[pa.Array]] = field(default_factory=dict)
 
-    def count(self, rows: pa.Table) -> None:
-        """Take some rows into account."""
+    def add(self, rows: pa.Table) -> None:
+        """Take rows into account."""
         self.rows += rows.num_rows
         for name in self.names:
             column = rows[name]
             self.nulls[name] = self.nulls.get(name, 0) + column.null_count
-            ends = pc.min_max(column)
-            told = self.told.setdefault(name, [])
-            told += [pa.repeat(ends[side], 1) for side in ("min", "max")]
-            if pa.types.is_floating(column.type):  # NaN is in no maximum, and must be known of
-                told.append(column.filter(pc.is_nan(column)).slice(0, 1).combine_chunks())
+            min_max = pc.min_max(column)
+            extremes = self.extremes.setdefault(name, [])
+            extremes += [pa.repeat(min_max[side], 1) for side in ("min", "max")]
+            if pa.types.is_floating(column.type):
+                # `min_max` ignores NaN, but its presence decides whether a maximum may be written.
+                extremes.append(column.filter(pc.is_nan(column)).slice(0, 1).combine_chunks())
 
-    def stats(self, cut: Truncation) -> Stats:
-        """The statistics of all rows, by the rules of every other writer."""
-        found: dict[str, Any] = {}
-        for name, told in self.told.items():
-            few = of_table(pa.table({name: pa.chunked_array(told)}), [name], cut)
-            found[name] = few
+    def stats(self, truncation: Truncation) -> Stats:
+        """Return the statistics of all rows, by the same rules as for any written file."""
+        by_column: dict[str, Any] = {
+            name: of_table(pa.table({name: pa.chunked_array(extremes)}), [name], truncation)
+            for name, extremes in self.extremes.items()
+        }
         return Stats(
             self.rows,
-            {name: few.low[name] for name, few in found.items() if name in few.low},
-            {name: few.high[name] for name, few in found.items() if name in few.high},
+            {name: stats.low[name] for name, stats in by_column.items() if name in stats.low},
+            {name: stats.high[name] for name, stats in by_column.items() if name in stats.high},
             self.nulls,
         )
 
 
 def rewrite(store: Store, task: Task) -> Rewritten:
-    """Put the rows of a group into a new file, which is in no commit yet."""
+    """Write the rows of a group to a new file, which no commit references yet.
+
+    The file is written to a local temporary file first, then stored. Raises Unreadable naming a
+    file that cannot be merged, StoreUnavailable, and OSError if the temporary file fails.
+    """
     import tempfile
 
     import pyarrow.parquet as pq
 
     group = task.group
-    with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
         files = list(pool.map(lambda source: _open(store, source), group.sources))
-    schema = _schema(task.schema, group.keys, [file.schema_arrow for file in files])
+    schema = _merged_schema(task.schema, group.keys, [file.schema_arrow for file in files])
     expected = sum(file.metadata.num_rows for file in files)
-    tally = _Tally([item.name for item in task.schema if has_bounds(item.type)])
+    accumulator = _StatsAccumulator([item.name for item in task.schema if has_bounds(item.type)])
     with tempfile.TemporaryFile() as draft:
         with pq.ParquetWriter(draft, schema, compression="zstd") as writer:
             for rows in _pieces(group.sources, files, schema):
-                tally.count(rows)
+                accumulator.add(rows)
                 writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
         size = draft.seek(0, os.SEEK_END)
-        _check(draft, tally.rows, expected)
+        _check_row_counts(draft, accumulator.rows, expected)
         folder = group.keys[0].rpartition("/")[0]
         path = f"{folder}/" * bool(folder) + f"part-{task.new_id}.zstd.parquet"
         store.replace_from(path, draft)
-    return Rewritten(_add(task, path, size, tally.stats(task.cut)), tally.rows)
+    return Rewritten(_make_add(task, path, size, accumulator.stats(task.cut)), accumulator.rows)
 
 
-def _check(draft: BinaryIO, written: int, expected: int) -> None:
+def _check_row_counts(draft: BinaryIO, written: int, expected: int) -> None:
     import pyarrow.parquet as pq
 
-    found = pq.read_metadata(draft).num_rows
-    if not found == written == expected:
-        raise AssertionError(f"{expected} rows were read, {found} written")
+    stored = pq.read_metadata(draft).num_rows
+    if not stored == written == expected:
+        raise AssertionError(f"{expected} rows were read, {stored} written")
 
 
-def _add(task: Task, path: str, size: int, stats: Stats) -> Add:
+def _make_add(task: Task, path: str, size: int, stats: Stats) -> Add:
     group = task.group
     fields: dict[str, Any] = {"numMergeOps": max(s.merges for s in group.sources) + 1}
     tags = group.tags()
@@ -159,57 +168,64 @@ def _add(task: Task, path: str, size: int, stats: Stats) -> Add:
 
 
 def _open(store: Store, source: Source) -> Any:
-    """A file whose footer is read."""
+    """Open a Parquet file and check its footer. Raises Unreadable."""
     import pyarrow.parquet as pq
 
-    found = stat_object(store, source.key)
-    if found is None:
+    stat = stat_object(store, source.key)
+    if stat is None:
         raise Unreadable(source.key, "it is not there")
     try:
-        whole = pa.PythonFile(RangeFile(store, source.key, found.size), "r")
-        file = pq.ParquetFile(whole, page_checksum_verification=True, pre_buffer=True)
+        ranges = pa.PythonFile(RangeFile(store, source.key, stat.size), "r")
+        file = pq.ParquetFile(ranges, page_checksum_verification=True, pre_buffer=True)
         names = file.schema_arrow.names
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise Unreadable(source.key, _reason(error)) from None
-    said = source.num_records
-    if said is not None and said != file.metadata.num_rows:
-        what = f"it has {file.metadata.num_rows} rows, and the log says {said}"
-        raise Unreadable(source.key, what)
+        raise Unreadable(source.key, _first_line(error)) from None
+    logged = source.num_records
+    if logged is not None and logged != file.metadata.num_rows:
+        reason = f"it has {file.metadata.num_rows} rows, but the log says {logged}"
+        raise Unreadable(source.key, reason)
     if len(set(names)) < len(names):
-        raise Unreadable(source.key, "it has two columns of one name")
+        raise Unreadable(source.key, "it has two columns of the same name")
     return file
 
 
-def _reason(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     return str(error).split("\n", 1)[0].strip().rstrip(".") or type(error).__name__
 
 
-def _schema(table: pa.Schema, keys: Sequence[str], stored: Sequence[pa.Schema]) -> pa.Schema:
-    """The columns of the table, then what else the files have."""
+def _merged_schema(table: pa.Schema, keys: Sequence[str], stored: Sequence[pa.Schema]) -> pa.Schema:
+    """Return the table's columns, then further columns of the files.
+
+    A column is nullable if a file lacks it or has it nullable. Raises Unreadable if files disagree
+    about the type of a column that the table does not know.
+    """
     fields = {item.name: item.with_metadata(None) for item in table}
-    for key, found in zip(keys, stored, strict=True):
-        for item in found:
+    for key, schema in zip(keys, stored, strict=True):
+        for item in schema:
             known = fields.setdefault(item.name, item.with_metadata(None))
             if item.name not in table.names and known.type != item.type:
-                what = f"its column {item.name!r} is {item.type}, in other files {known.type}"
-                raise Unreadable(key, what)
+                reason = f"its column {item.name!r} is {item.type}, in other files {known.type}"
+                raise Unreadable(key, reason)
     for name, item in fields.items():
-        may = any(s.get_field_index(name) < 0 or s.field(name).nullable for s in stored)
-        fields[name] = item.with_nullable(may)
+        nullable = any(s.get_field_index(name) < 0 or s.field(name).nullable for s in stored)
+        fields[name] = item.with_nullable(nullable)
     return pa.schema(list(fields.values()))
 
 
 def _pieces(sources: Sequence[Source], files: list[Any], schema: pa.Schema) -> Iterator[pa.Table]:
-    """The rows of all files in order, some megabytes at a time."""
+    """Yield the rows of all files in order, one row group of the new file at a time.
+
+    Empties `files`, so that the buffers of each reader are freed when it is exhausted.
+    """
     held: list[pa.Table] = []
     size = rows = 0
     for number, source in enumerate(sources):
-        file, files[number] = files[number], None  # what a reader holds is let go with it
+        file, files[number] = files[number], None
         for batch in _batches(source, file):
             held.append(_conform(source.key, batch, schema))
             size += held[-1].nbytes
             rows += held[-1].num_rows
-            if size >= _HELD_BYTES or rows >= _HELD_ROWS:
+            if size >= _ROW_GROUP_BYTES or rows >= _ROW_GROUP_ROWS:
                 yield pa.concat_tables(held)
                 held, size, rows = [], 0, 0
     if held:
@@ -217,21 +233,24 @@ def _pieces(sources: Sequence[Source], files: list[Any], schema: pa.Schema) -> I
 
 
 def _batches(source: Source, file: Any) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file in batches of bounded size. Raises Unreadable."""
     metadata = file.metadata
-    groups = range(metadata.num_row_groups)
-    plain = sum(metadata.row_group(number).total_byte_size for number in groups)
-    each = max(plain // max(metadata.num_rows, 1), 1)
-    at_once = max(1, min(_BATCH_ROWS, _BATCH_BYTES // each))
-    # What is asked for together is read with one request, and held until it is decoded.
-    runs = [None] if source.size <= _WHOLE_BYTES else [[number] for number in groups]
+    row_groups = range(metadata.num_row_groups)
+    uncompressed = sum(metadata.row_group(number).total_byte_size for number in row_groups)
+    bytes_per_row = max(uncompressed // max(metadata.num_rows, 1), 1)
+    batch_rows = max(1, min(_MAX_BATCH_ROWS, _MAX_BATCH_BYTES // bytes_per_row))
+    # Row groups that are requested together are read with one request, but also held in memory
+    # together until they are decoded. None requests all of them.
+    runs = [None] if source.size <= _SINGLE_READ_BYTES else [[number] for number in row_groups]
     try:
         for run in runs:
-            yield from file.iter_batches(batch_size=at_once, row_groups=run)
+            yield from file.iter_batches(batch_size=batch_rows, row_groups=run)
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise Unreadable(source.key, _reason(error)) from None
+        raise Unreadable(source.key, _first_line(error)) from None
 
 
 def _conform(key: str, batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
+    """Cast a batch to the schema, with nulls for missing columns. Raises Unreadable."""
     columns = []
     for item in schema:
         if batch.schema.get_field_index(item.name) < 0:
@@ -243,6 +262,6 @@ def _conform(key: str, batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
                 column = pc.cast(column, column.type.value_type)
             columns.append(column if column.type == item.type else pc.cast(column, item.type))
         except (pa.ArrowException, ValueError) as error:
-            what = f"its column {item.name!r} is {column.type}, and cannot be {item.type}"
-            raise Unreadable(key, f"{what}: {_reason(error)}") from None
+            reason = f"its column {item.name!r} is {column.type} and cannot be cast to {item.type}"
+            raise Unreadable(key, f"{reason}: {_first_line(error)}") from None
     return pa.Table.from_arrays(columns, schema=schema)

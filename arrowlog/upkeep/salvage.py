@@ -1,15 +1,16 @@
-"""How far a damaged log can be read: as far as what is there proves itself, and no further.
+"""Salvage: read a damaged log as far as its content can be proven.
 
-1. Commits are the log. They are replayed from version 0 on, up to the first that is missing, torn,
-   changed or there twice. Nothing of such a commit is taken, and nothing behind it, for nobody can
-   tell what it did.
-2. A checkpoint that is whole leads on from there if it is newer: it holds all that came before.
-   Checkpoints with checksums are verified; others count if all of them can be read, and are named.
-3. Where commits and a checkpoint speak of the same version and disagree, the commits count, for a
-   checkpoint is made from them; only if commits do not vouch for themselves and the checkpoint
-   does, the checkpoint counts.
+1. Commits are replayed from version 0 up to the first one that is missing, torn, changed, or
+   present twice with different content. Nothing of such a commit is applied, nor anything after it,
+   because what it did is unknown.
+2. A newer valid checkpoint takes over from there, since it contains everything before it.
+   Checkpoints with checksums are verified. Those without are accepted if they can be read
+   completely.
+3. Where commits and a checkpoint disagree about a version, the commits win, since checkpoints are
+   derived from them. The exception: the checkpoint wins if it carries a checksum and not every
+   commit does.
 
-Whatever is passed over is a `Trouble`. Nothing is written, and nothing is guessed.
+Whatever is passed over is reported as a `Trouble`. Nothing is written and nothing is guessed.
 """
 
 from __future__ import annotations
@@ -46,14 +47,24 @@ if TYPE_CHECKING:
     from arrowlog.log.store import Store
     from arrowlog.state.snapshot import Snapshot, State
 
-_SEALED = b'"checksum":"crc32:'
-_LOOKS_MAX = 3
-_PARTIAL = ("is gone", "it is missing", "not all of one checkpoint", "not whole")
+_CHECKSUM_MARKER = b'"checksum":"crc32:'  # in every commit and JSON checkpoint that has a checksum
+_MAX_ATTEMPTS = 3  # a concurrent cleanup can delete files between the listing and the read
+# The code of a checkpoint problem is derived from messages of `state.load`, `state.parquet`,
+# `state.parts`, `state.manifest` and `state.apply`, which raise plain LogCorrupt. Keep in step.
+_DIVERGES_MESSAGES = ("the commits it stands for leave", "differs from a replay of the commits")
+_INCOMPLETE_MESSAGES = (
+    "is gone",
+    "it is missing",
+    "not all of one checkpoint",
+    "not a complete checkpoint",
+    "not whole",
+    "is incomplete",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Something in a log that is not as it should be: a stable code, where, and what."""
+    """A problem in a log: a stable code, the file concerned, and a description."""
 
     code: str
     where: str
@@ -61,22 +72,24 @@ class Trouble:
     version: int | None = None
 
     def __str__(self) -> str:
-        """A sentence."""
+        """The file and the description."""
         return f"{self.where}: {self.what}"
 
 
 @dataclass(frozen=True, slots=True)
 class Salvage:
-    """What could be read of a log, and what could not."""
+    """The newest snapshot that could be read, and the problems that were found."""
 
     snapshot: Snapshot
     listing: Listing
-    newest: int  # the highest version that anything in the log speaks of
+    newest: int  # the highest version that a commit, a checkpoint or the pointer names
     troubles: tuple[Trouble, ...] = ()
 
 
 @dataclass(slots=True)
-class _Search:
+class _Salvaging:
+    """One run: the listing that it works on, and the problems so far."""
+
     store: Store
     config: Config
     listing: Listing
@@ -87,25 +100,25 @@ class _Search:
 
 
 def salvage(store: Store, config: Config) -> Salvage:
-    """Read a log as far as truth allows.
+    """Read a damaged log as far as its content can be proven.
 
-    `TableNotFound` if there is no log, `LogCorrupt` if no version of it can be read,
-    `UnsupportedProtocol` if it needs a newer reader: what is not understood is not repaired.
+    Raises TableNotFound if there is no log, LogCorrupt if no version can be read, and
+    UnsupportedProtocol if the log needs a newer reader.
     """
-    for attempt in range(_LOOKS_MAX):
+    for attempt in range(_MAX_ATTEMPTS):
         try:
             return _salvage(store, config)
-        except FileNotFoundError as error:  # a clean-up may be at work: look again
-            if attempt == _LOOKS_MAX - 1:
+        except FileNotFoundError as error:  # a concurrent cleanup: list again
+            if attempt == _MAX_ATTEMPTS - 1:
                 raise gone(error) from None
-    raise AssertionError  # the loop either returns or raises
+    raise AssertionError  # the last attempt returns or raises
 
 
 def gone(error: FileNotFoundError) -> LogCorrupt:
-    """What is wrong with a log of which files are listed, and are not there, again and again."""
+    """Return the error for a log whose listed files vanish on every attempt to read them."""
     return LogCorrupt(
-        f"{error} was listed, and is gone.",
-        next="Something deletes files of the log; try again when it is done.",
+        f"{error} was listed, but was deleted before it could be read.",
+        next="Another process is deleting files of the log; try again when it has finished.",
     )
 
 
@@ -116,253 +129,289 @@ def _salvage(store: Store, config: Config) -> Salvage:
             f"There is no log at {store.root}: the folder has no commits in it.",
             next="Check the address; it must be that of the log's folder.",
         )
-    search = _Search(store, config, listing, troubles)
-    found = _by_commits(search)
-    reached = -1 if found is None else found.version
-    later = _by_checkpoint(search, reached)
-    if found is not None and later is not None:
-        what = strangers(found, later)
-        if what is not None:
-            search.note("two-tables", f"{LOG}/{commit_name(0)}", what, reached)
-    found = later or found
-    if found is None:
+    run = _Salvaging(store, config, listing, troubles)
+    by_commits = _replay_commits(run)
+    reached = -1 if by_commits is None else by_commits.version
+    by_checkpoint = _load_newer_checkpoint(run, reached)
+    if by_commits is not None and by_checkpoint is not None:
+        mismatch = strangers(by_commits, by_checkpoint)
+        if mismatch is not None:
+            run.note("two-tables", f"{LOG}/{commit_name(0)}", mismatch, reached)
+    snapshot = by_checkpoint or by_commits
+    if snapshot is None:
         raise LogCorrupt(
             "no version can be read"
-            + "".join(f"; {trouble}" for trouble in search.troubles[:3]).rstrip(".")
+            + "".join(f"; {trouble}" for trouble in run.troubles[:3]).rstrip(".")
             + ".",
             next="Restore version 0 or a checkpoint from a backup.",
         )
-    found = _disagreement(search, found)
+    snapshot = _resolve_divergence(run, snapshot)
     newest = max(listing.newest, read_pointer(store))
-    _note_lost(search, found.version, newest)
-    return Salvage(found, listing, newest, tuple(search.troubles))
+    _note_unreachable(run, snapshot.version, newest)
+    return Salvage(snapshot, listing, newest, tuple(run.troubles))
 
 
 def sorted_names(store: Store, config: Config) -> tuple[Listing, list[Trouble]]:
-    """The log's files by version, and what is wrong with their names."""
+    """List the log, tolerating names that a reader rejects, and report these.
+
+    Files of the same version with equal content count once. If their content differs, none of them
+    counts, since there is no way to tell which one is right.
+    """
     names = store.list_from(LOG)
     inner = store.list_from(f"{LOG}/{CHECKPOINTS}") if CHECKPOINTS in names else []
     troubles: list[Trouble] = []
-    known: dict[tuple[str, int], list[str]] = {}
-    kept: list[str] = []
+    by_version: dict[tuple[str, int], list[str]] = {}
+    accepted: list[str] = []
     for name in names:
         part = part_of(name) if name.endswith(".json") else None
         if part is None or part[1] > VERSION_MAX:
             if part is not None:
-                what = "the version number is larger than a log can have."
+                what = f"the version number in the file name is larger than {VERSION_MAX}."
                 troubles.append(Trouble("odd-name", f"{LOG}/{name[:60]}", what))
             continue
         if part[0] == "commit" or name.endswith(".checkpoint.json"):
-            known.setdefault(part, []).append(name)
+            by_version.setdefault(part, []).append(name)
         else:
-            kept.append(name)
-    for (kind, version), twins in known.items():
-        if len(twins) == 1 or _alike(store, twins, config):
-            kept.append(twins[0])
+            accepted.append(name)
+    for (kind, version), duplicates in by_version.items():
+        if len(duplicates) == 1 or _have_same_content(store, duplicates, config):
+            accepted.append(duplicates[0])
             continue
-        what = f"{' and '.join(twins)} are both version {version}, and say different things."
-        troubles.append(Trouble(f"{kind}-twice", f"{LOG}/{twins[0]}", what, version))
-    sound = [name for name in inner if (part_of(name) or ("", 0))[1] <= VERSION_MAX]
-    return without_retired(store, read_listing(sorted(kept), sound), names), troubles
+        what = f"{' and '.join(duplicates)} are both version {version}, but their content differs."
+        troubles.append(Trouble(f"{kind}-twice", f"{LOG}/{duplicates[0]}", what, version))
+    inner = [name for name in inner if (part_of(name) or ("", 0))[1] <= VERSION_MAX]
+    return without_retired(store, read_listing(sorted(accepted), inner), names), troubles
 
 
-def _alike(store: Store, names: Iterable[str], config: Config) -> bool:
-    """Whether files say the same."""
+def _have_same_content(store: Store, names: Iterable[str], config: Config) -> bool:
+    """Whether files are equal after decompression; False if one cannot be read."""
     try:
         keys = [f"{LOG}/{name}" for name in names]
         limit = config.max_decompressed_bytes
-        found = {
+        contents = {
             unwrap(data, key, limit) for key, data in zip(keys, store.get_many(keys), strict=True)
         }
     except (LogCorrupt, FileNotFoundError):
         return False
-    return len(found) == 1
+    return len(contents) == 1
 
 
-def _following(listing: Listing, base: int) -> dict[int, str]:
-    """The commits right after a version, up to the first that is missing."""
-    found = {}
+def _contiguous_commits(listing: Listing, base: int) -> dict[int, str]:
+    """Return the commits right after version `base`, up to the first that is missing."""
+    commits = {}
     while base + 1 in listing.commits:
         base += 1
-        found[base] = listing.commits[base]
-    return found
+        commits[base] = listing.commits[base]
+    return commits
 
 
-def _by_commits(search: _Search) -> Snapshot | None:
-    return _as_far(search, _following(search.listing, -1), {}, {})
+def _replay_commits(run: _Salvaging) -> Snapshot | None:
+    return _load_readable_prefix(run, _contiguous_commits(run.listing, -1), {}, {})
 
 
-def _as_far(
-    search: _Search,
+def _load_readable_prefix(
+    run: _Salvaging,
     commits: dict[int, str],
     json: Mapping[int, str],
     parquet: Mapping[int, tuple[str, ...]],
 ) -> Snapshot | None:
-    """The state after a checkpoint, or nothing, and as many of the commits as are good."""
+    """Load a checkpoint, if one is given, and the commits up to the first that is broken.
+
+    Returns None if nothing is left to load.
+    """
     for _ in range(len(commits) + 1):
         if not commits and not json and not parquet:
             return None
-        some = Listing(commits, dict(json), dict(parquet))
+        listing = Listing(commits, dict(json), dict(parquet))
         try:
-            return load(search.store, some, search.config, outside=True)
+            return load(run.store, listing, run.config, outside=True)
         except LogCorrupt as error:
-            bad = commit_of(error)
-            if bad is None or bad not in commits:
+            broken = commit_of(error)
+            if broken is None or broken not in commits:
                 raise
-            search.note("commit-broken", f"{LOG}/{commits[bad]}", _said(error), bad)
-            commits = {version: name for version, name in commits.items() if version < bad}
-    raise AssertionError  # every round leaves out a commit
+            run.note("commit-broken", f"{LOG}/{commits[broken]}", _describe(error), broken)
+            commits = {version: name for version, name in commits.items() if version < broken}
+    raise AssertionError  # each round drops at least one commit
 
 
 def commit_of(error: ArrowlogError) -> int | None:
-    """The version of the commit that an error is about; None if it is not about one."""
+    """Return the version of the commit file that an error names; None if it names no commit."""
     part = None if error.file is None else part_of(error.file.rpartition("/")[2])
     return None if part is None or part[0] != "commit" else part[1]
 
 
-def _said(error: ArrowlogError) -> str:
+def _describe(error: ArrowlogError) -> str:
     line = "" if error.line is None else f"line {error.line}: "
     return f"{line}{error.what}"
 
 
-def _by_checkpoint(search: _Search, reached: int) -> Snapshot | None:
-    """The state from the newest whole checkpoint beyond what commits alone lead to."""
-    listing = search.listing
+def _load_newer_checkpoint(run: _Salvaging, reached: int) -> Snapshot | None:
+    """Load the newest valid checkpoint above version `reached`, and the commits after it."""
+    listing = run.listing
     for version in checkpoint_versions(listing):
         if version <= reached:
             return None
-        json, parquet = whole_forms(search.store, listing, version, search.config, search.troubles)
+        json, parquet = whole_forms(run.store, listing, version, run.config, run.troubles)
         if json or parquet:
-            return _as_far(search, _following(listing, version), json, parquet)
+            commits = _contiguous_commits(listing, version)
+            return _load_readable_prefix(run, commits, json, parquet)
     return None
 
 
 def whole_forms(
     store: Store, listing: Listing, version: int, config: Config, troubles: list[Trouble]
 ) -> tuple[dict[int, str], dict[int, tuple[str, ...]]]:
-    """The forms of a checkpoint that can be believed; what is wrong with the others is noted."""
+    """Return the JSON and Parquet form of a checkpoint, each only if it is valid.
+
+    The result fits `Listing`. Problems of the other form are appended to `troubles`.
+    """
     json: dict[int, str] = {}
     parquet: dict[int, tuple[str, ...]] = {}
     if version in listing.json_checkpoints:
         name = listing.json_checkpoints[version]
-        found = verify_checkpoint(store, listing, version, config, "json")
-        if found:
-            gone = found[0].endswith(".json")  # the name of a part, and nothing else
-            what = f"{found[0]} is gone." if gone else found[0]
-            troubles.append(_broken(f"{LOG}/{name}", what, version))
+        problems = verify_checkpoint(store, listing, version, config, "json")
+        if problems:
+            # A missing part is reported by its bare name, the text of the FileNotFoundError.
+            is_part_name = problems[0].endswith(".json")
+            what = f"{problems[0]} is gone." if is_part_name else problems[0]
+            troubles.append(_checkpoint_trouble(f"{LOG}/{name}", what, version))
         else:
             json[version] = name
     if version in listing.parquet_checkpoints:
-        wrong = _wrong_parquet(store, listing, version, config)
-        if wrong is None:
+        trouble = _verify_parquet(store, listing, version, config)
+        if trouble is None:
             parquet[version] = listing.parquet_checkpoints[version]
         else:
-            troubles.append(wrong)
+            troubles.append(trouble)
     return json, parquet
 
 
-def _wrong_parquet(store: Store, listing: Listing, version: int, config: Config) -> Trouble | None:
+def _verify_parquet(store: Store, listing: Listing, version: int, config: Config) -> Trouble | None:
+    """Return what is wrong with a Parquet checkpoint, None if it is valid."""
     names = listing.parquet_checkpoints[version]
     where = f"{LOG}/{CHECKPOINTS}/{names[0]}"
     try:
         opened = open_checkpoint(store, version, names, lambda _: None)
         if opened is None:
-            what = "its parts are there without the manifest: it was never finished."
+            what = "the checkpoint has no manifest: its writer stopped before it was complete."
             return Trouble("checkpoint-partial", where, what, version)
         if isinstance(opened, Parts):
-            found = verify_checkpoint(store, listing, version, config, "parquet")
-            return _broken(where, found[0], version) if found else None
+            problems = verify_checkpoint(store, listing, version, config, "parquet")
+            return _checkpoint_trouble(where, problems[0], version) if problems else None
+        # A checkpoint of another program has no checksums: it is valid if it loads.
         load(store, Listing({}, {}, {version: names}), config, outside=True)
     except (LogCorrupt, FileNotFoundError) as error:
-        return _broken(where, str(error), version)
+        return _checkpoint_trouble(where, str(error), version)
     return None
 
 
-def _broken(where: str, what: str, version: int) -> Trouble:
+def _checkpoint_trouble(where: str, what: str, version: int) -> Trouble:
+    """Derive the code of a checkpoint problem from its message."""
     code = "checkpoint-broken"
-    if "the commits it stands for leave" in what:
+    if any(text in what for text in _DIVERGES_MESSAGES):
         code = "checkpoint-diverges"
-    elif any(sign in what for sign in _PARTIAL) or "no such" in what.lower():
+    elif any(text in what for text in _INCOMPLETE_MESSAGES) or "no such" in what.lower():
         code = "checkpoint-partial"
     return Trouble(code, where, what, version)
 
 
-def _disagreement(search: _Search, found: Snapshot) -> Snapshot:
-    """What counts if the newest whole checkpoint is not what the commits lead to."""
-    listing = search.listing
-    version = next((v for v in checkpoint_versions(listing) if v <= found.version), None)
-    if version is None or found.report.checkpoint is not None:
-        return found
-    json, parquet = whole_forms(search.store, listing, version, search.config, search.troubles)
+def _resolve_divergence(run: _Salvaging, snapshot: Snapshot) -> Snapshot:
+    """Compare replayed commits with the newest checkpoint they cover; return what to believe.
+
+    The commits win, unless the checkpoint carries a checksum and not every commit does.
+    """
+    listing = run.listing
+    version = next((v for v in checkpoint_versions(listing) if v <= snapshot.version), None)
+    if version is None or snapshot.report.checkpoint is not None:
+        return snapshot
+    json, parquet = whole_forms(run.store, listing, version, run.config, run.troubles)
     if not json and not parquet:
-        return found
-    commits = {v: name for v, name in _following(listing, -1).items() if v <= version}
-    other = load(search.store, Listing({}, json, parquet), search.config, outside=True)
-    ours = load(search.store, Listing(commits, {}, {}), search.config, outside=True)
-    what = differ(other.state, ours.state)
-    if what is None:
-        return found
-    sealed = bool(parquet) or _is_sealed(search, [json[version]])
-    trusted = sealed and not _is_sealed(search, [commits[v] for v in commits if v])
-    which = "the checkpoint, which vouches for itself" if trusted else "the commits"
+        return snapshot
+    commits = {v: name for v, name in _contiguous_commits(listing, -1).items() if v <= version}
+    checkpoint = load(run.store, Listing({}, json, parquet), run.config, outside=True)
+    replayed = load(run.store, Listing(commits, {}, {}), run.config, outside=True)
+    divergence = differ(checkpoint.state, replayed.state)
+    if divergence is None:
+        return snapshot
+    # Version 0 never carries a checksum: it consists of protocol and metaData only.
+    checkpoint_has_checksum = bool(parquet) or _have_checksums(run, [json[version]])
+    trust_checkpoint = checkpoint_has_checksum and not _have_checksums(
+        run, [commits[v] for v in commits if v]
+    )
+    used = (
+        "the checkpoint, because it has a checksum and not every commit does"
+        if trust_checkpoint
+        else "the commits"
+    )
     where = f"{LOG}/{(json or listing.json_checkpoints).get(version, CHECKPOINTS)}"
-    search.note("checkpoint-diverges", where, f"{what} Believed: {which}.", version)
-    if not trusted:
-        return found
-    return _as_far(search, _following(listing, version), json, parquet) or found
+    run.note("checkpoint-diverges", where, f"{divergence} Repair uses {used}.", version)
+    if not trust_checkpoint:
+        return snapshot
+    commits = _contiguous_commits(listing, version)
+    return _load_readable_prefix(run, commits, json, parquet) or snapshot
 
 
 def strangers(before: Snapshot, after: Snapshot) -> str | None:
-    """Whether what lies on both sides of a gap calls itself by different ids."""
+    """Describe how the table ids of commits and of a later checkpoint differ; None if equal."""
     if before.metadata.id == after.metadata.id:
         return None
     return (
-        f"commits up to version {before.version} are of the table {before.metadata.id}, the"
-        f" checkpoint of version {after.report.checkpoint} is of {after.metadata.id}: one of them"
-        " may be left over from a table that was here before. Believed: the checkpoint, as readers"
-        " do."
+        f"the commits up to version {before.version} belong to table {before.metadata.id}, but the"
+        f" checkpoint of version {after.report.checkpoint} belongs to table {after.metadata.id}:"
+        " one of them may be left over from a table that was here before. Readers and repair use"
+        " the checkpoint."
     )
 
 
 def differ(checkpoint: State, replayed: State) -> str | None:
-    """How a checkpoint is not what its commits lead to; None if it is."""
-    theirs, ours = checkpoint.column("key"), replayed.column("key")
-    extra, lacking = _without(theirs, ours), _without(ours, theirs)
+    """Describe how a checkpoint differs from the replay of its commits; None if it does not.
+
+    Compares the keys of live files, the metadata and the protocol.
+    """
+    checkpoint_keys, replayed_keys = checkpoint.column("key"), replayed.column("key")
+    extra = _count_missing_from(checkpoint_keys, replayed_keys)
+    lacking = _count_missing_from(replayed_keys, checkpoint_keys)
     if extra or lacking:
         return (
-            f"the checkpoint has {len(theirs):,} files and the commits lead to {len(ours):,}:"
-            f" {extra:,} only in the checkpoint, {lacking:,} only in the commits."
+            f"the checkpoint has {len(checkpoint_keys):,} files, but its commits lead to"
+            f" {len(replayed_keys):,}: {extra:,} are only in the checkpoint, {lacking:,} only in"
+            " the commits."
         )
     if checkpoint.metadata != replayed.metadata:
-        return "its metaData is not that of the commits."
+        return "the metaData of the checkpoint differs from that of its commits."
     if checkpoint.protocol != replayed.protocol:
-        return "its protocol is not that of the commits."
+        return "the protocol of the checkpoint differs from that of its commits."
     return None
 
 
-def _without(some: pa.ChunkedArray, others: pa.ChunkedArray) -> int:
-    """How many of some are not among the others."""
-    wanted = pl.Series(pl.from_arrow(some), dtype=pl.String)
-    there = pl.Series(pl.from_arrow(others), dtype=pl.String)
-    return int((~wanted.is_in(there.implode())).sum())
+def _count_missing_from(keys: pa.ChunkedArray, others: pa.ChunkedArray) -> int:
+    """Count the keys that are not among the others."""
+    wanted = pl.Series(pl.from_arrow(keys), dtype=pl.String)
+    present = pl.Series(pl.from_arrow(others), dtype=pl.String)
+    return int((~wanted.is_in(present.implode())).sum())
 
 
-def _is_sealed(search: _Search, names: Iterable[str]) -> bool:
-    """Whether all these files of the log vouch for themselves with a checksum."""
+def _have_checksums(run: _Salvaging, names: Iterable[str]) -> bool:
+    """Whether every one of these log files carries a checksum."""
     keys = [f"{LOG}/{name}" for name in names]
-    limit = search.config.max_decompressed_bytes
-    found = zip(keys, search.store.get_many(keys), strict=True)
-    return all(_SEALED in unwrap(data, key, limit) for key, data in found)
+    limit = run.config.max_decompressed_bytes
+    contents = zip(keys, run.store.get_many(keys), strict=True)
+    return all(_CHECKSUM_MARKER in unwrap(data, key, limit) for key, data in contents)
 
 
-def _note_lost(search: _Search, reached: int, newest: int) -> None:
-    """Say what lies behind the last version that can be read."""
-    listing = search.listing
+def _note_unreachable(run: _Salvaging, reached: int, newest: int) -> None:
+    """Report what lies after the last version that can be read: a gap, a pointer too far ahead."""
+    listing = run.listing
     later = sorted(v for v in listing.commits if v > reached)
-    known = {trouble.version for trouble in search.troubles if trouble.code.startswith("commit")}
-    if later and later[0] > reached + 1 and reached + 1 not in known:
+    reported = {trouble.version for trouble in run.troubles if trouble.code.startswith("commit")}
+    if later and later[0] > reached + 1 and reached + 1 not in reported:
         what = f"version {reached + 1} is missing although version {later[0]} is there."
-        search.note("gap", f"{LOG}/{commit_name(reached + 1)}", what, reached + 1)
+        run.note("gap", f"{LOG}/{commit_name(reached + 1)}", what, reached + 1)
     if newest > max(reached, listing.newest):
-        what = f"it speaks of version {newest}, and the log ends at version {listing.newest}."
-        search.note("pointer-ahead", f"{LOG}/{POINTER}", what, newest)
+        what = describe_pointer_ahead(newest, listing.newest)
+        run.note("pointer-ahead", f"{LOG}/{POINTER}", what, newest)
+
+
+def describe_pointer_ahead(pointer: int, newest: int) -> str:
+    """Describe a pointer that names a version beyond the end of the log."""
+    return f"the pointer names version {pointer}, but the log ends at version {newest}."

@@ -1,9 +1,9 @@
-"""Skips as they stand in a log: found in every commit that is still there, behind checkpoints too.
+"""Read merge skips from the commits of a log, including those below a checkpoint.
 
-A checkpoint has no skips, so commits are looked through, whether a checkpoint covers them or not.
-Most have none in them, which one look at their bytes tells; only the others are decoded. How long
-a cooldown lasts is said by each skip, and how often a file was skipped by the oldest ones too, so
-no age makes a commit uninteresting. Commits never change: each is looked at once for a handle.
+Checkpoints do not contain skips, so every commit is searched, whether a checkpoint covers it or
+not. Most commits have none, which a search of their bytes proves; only the others are decoded. No
+commit is too old to matter: each skip has its own cooldown, and the oldest ones contribute to the
+skip count. Commits are immutable, so each handle searches every commit only once.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from arrowlog.log.names import Listing
     from arrowlog.log.store import Store
 
-_AT_ONCE = 512
-_MARK = b'skip"'  # "mergeskip" and "skip" both end so
+_COMMITS_PER_BATCH = 512  # commits that are read and decoded together
+_SKIP_MARKER = b'skip"'  # matches both spellings of the action, "mergeskip" and "skip"
 _COLUMNS = pa.schema([("version", pa.int64()), ("key", pa.string())]).with_metadata(None)
 SCHEMA = pa.schema(
     [*_COLUMNS, *((name, kind.type) for name, kind in SKIP.items() if name != "path")]
@@ -39,29 +39,33 @@ SCHEMA = pa.schema(
 
 
 def read_skips(store: Store, config: Config, commits: Sequence[tuple[int, str]]) -> pa.Table:
-    """The skips in some commits, in their order: `version`, `key`, then the fields of a skip."""
-    found = [SCHEMA.empty_table()]
-    for start in range(0, len(commits), _AT_ONCE):
-        some = commits[start : start + _AT_ONCE]
-        keys = [f"{LOG}/{name}" for _, name in some]
+    """Return the skips of some commits in log order, in the columns of `SCHEMA`.
+
+    Commits that were deleted meanwhile are left out. Raises LogCorrupt naming a damaged commit.
+    """
+    tables = [SCHEMA.empty_table()]
+    for start in range(0, len(commits), _COMMITS_PER_BATCH):
+        batch = commits[start : start + _COMMITS_PER_BATCH]
+        keys = [f"{LOG}/{name}" for _, name in batch]
         window = Window(config.max_decompressed_bytes)
-        for (version, _), key, data in zip(some, keys, store.find_many(keys), strict=True):
+        for (version, _), key, data in zip(batch, keys, store.find_many(keys), strict=True):
             if data is None:
-                continue  # cleaned up meanwhile
+                continue  # deleted by a concurrent cleanup
             plain = unwrap(data, key, config.max_decompressed_bytes)
-            if _MARK in plain:
+            if _SKIP_MARKER in plain:
                 window.append(key, version, plain)
         if window.names:
-            found.append(_table(decode(window), store.root))
-    return pa.concat_tables(found)
+            tables.append(_decode_skips(decode(window), store.root))
+    return pa.concat_tables(tables)
 
 
-def _table(actions: Actions, root: str) -> pa.Table:
+def _decode_skips(actions: Actions, root: str) -> pa.Table:
     skips, _ = keyed(actions, "mergeskip", root)
     skips = skips.sort_by("seq")
     versions = pa.array(actions.versions, pa.int64())
-    numbers = pc.shift_right(skips["seq"], number(LINE_BITS))
-    columns = {"version": versions.take(numbers.combine_chunks()), "key": skips["key"]}
+    # `seq` is the number of the commit in its batch, then LINE_BITS for the line.
+    commit_numbers = pc.shift_right(skips["seq"], number(LINE_BITS))
+    columns = {"version": versions.take(commit_numbers.combine_chunks()), "key": skips["key"]}
     for name in SCHEMA.names[2:]:
         absent = pa.nulls(skips.num_rows, SCHEMA.field(name).type)
         columns[name] = skips[name] if name in skips.column_names else absent
@@ -69,38 +73,43 @@ def _table(actions: Actions, root: str) -> pa.Table:
 
 
 def cooling(skips: pa.Table, now_ms: int) -> pa.Table:
-    """The skips whose cooldown is not over."""
+    """Return the skips whose cooldown is not over. A skip without a retry time has none."""
     return skips.filter(pc.fill_null(pc.greater(skips["retryAfter"], number(now_ms)), False))
 
 
 def held_commits(
     store: Store, config: Config, commits: Sequence[tuple[int, str]], now_ms: int
 ) -> frozenset[int]:
-    """Commits that hold a skip in its cooldown: clean-up leaves them until it is over.
+    """Return the versions of commits that hold a skip in its cooldown, which cleanup must keep.
 
-    A commit that cannot be read holds nothing that anybody could find.
+    `commits` are pairs of version and key. A commit that cannot be read holds nothing: its skips
+    are lost already.
     """
     names = [(version, key.removeprefix(f"{LOG}/")) for version, key in commits]
     try:
-        found = read_skips(store, config, names)
+        skips = read_skips(store, config, names)
     except LogCorrupt:
-        found = pa.concat_tables([SCHEMA.empty_table(), *_each(store, config, names)])
-    return frozenset(cooling(found, now_ms)["version"].to_pylist())
+        undamaged = _read_skips_one_by_one(store, config, names)
+        skips = pa.concat_tables([SCHEMA.empty_table(), *undamaged])
+    return frozenset(cooling(skips, now_ms)["version"].to_pylist())
 
 
-def _each(store: Store, config: Config, commits: Sequence[tuple[int, str]]) -> list[pa.Table]:
-    found = []
+def _read_skips_one_by_one(
+    store: Store, config: Config, commits: Sequence[tuple[int, str]]
+) -> list[pa.Table]:
+    """Read the skips of each commit, leaving out commits that are damaged."""
+    tables = []
     for commit in commits:
         try:
-            found.append(read_skips(store, config, [commit]))
+            tables.append(read_skips(store, config, [commit]))
         except LogCorrupt:
             continue
-    return found
+    return tables
 
 
 @dataclass(slots=True)
 class Seen:
-    """What one handle knows of the skips in a log."""
+    """Cache of the skips in a log: the commits that were searched, and the skips they hold."""
 
     table_id: str | None = None
     versions: set[int] = field(default_factory=set)
@@ -109,14 +118,14 @@ class Seen:
     def catch_up(
         self, store: Store, config: Config, table_id: str, listing: Listing, newest: int
     ) -> pa.Table:
-        """All skips up to a version; only commits that were not seen yet are read."""
-        if table_id != self.table_id:  # another table is in the place of the one that was seen
+        """Return all skips up to version `newest`, reading only commits not searched before."""
+        if table_id != self.table_id:  # the table was replaced by another
             self.table_id, self.versions, self.skips = table_id, set(), SCHEMA.empty_table()
         commits = sorted(
             (v, n) for v, n in listing.commits.items() if v <= newest and v not in self.versions
         )
         if commits:
-            found = read_skips(store, config, commits)
-            self.skips = pa.concat_tables([self.skips, found]).sort_by("version")
+            new_skips = read_skips(store, config, commits)
+            self.skips = pa.concat_tables([self.skips, new_skips]).sort_by("version")
             self.versions.update(version for version, _ in commits)
         return self.skips.filter(pc.less_equal(self.skips["version"], number(newest)))

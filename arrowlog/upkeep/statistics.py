@@ -1,4 +1,4 @@
-"""Statistics read again from data files, everything else of their adds kept."""
+"""Refresh the statistics of live files from the files themselves."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from arrowlog.commit.transaction import CommitResult
     from arrowlog.log.store import Store
 
-_AT_ONCE = 16
-_NEW = {
+_FILE_THREADS = 16
+_REFRESHED_FIELDS = {  # all other fields of an add are kept
     "path",
     "partitionValues",
     "size",
@@ -44,45 +44,55 @@ _NEW = {
 
 
 def update_statistics(committer: Committer, paths: Iterable[str]) -> CommitResult:
-    """Read size, rows and bounds of live Parquet files again, and commit what they say."""
+    """Read size, row count and bounds of live Parquet files again, and commit them.
+
+    The commit replaces the adds with `dataChange` false; all their other fields are kept.
+
+    Raises InvalidRequest if a path is not that of a live file, DataFileError if a file is missing
+    or cannot be read, and CommitConflict if another commit changed one of the files.
+    """
     snapshot = committer.look()
     state = snapshot.state
     wanted = array_of(sorted(set(paths)), pa.string())
     live = state.adds.filter(pc.is_in(state.adds["key"], value_set=wanted))
     if live.num_rows < len(wanted):
         raise InvalidRequest(
-            f"{len(wanted) - live.num_rows} of the paths are no live files.",
-            next="snapshot().files has the live files.",
+            f"{len(wanted) - live.num_rows} of the paths are not live files.",
+            next="Use paths of snapshot().files.",
         )
-    cut = Truncation.of(committer.config(committer.head_of(snapshot)))
+    truncation = Truncation.of(committer.config(committer.head_of(snapshot)))
 
-    def damaged(path: str, reason: str) -> DataFileError:
+    def file_error(path: str, reason: str) -> DataFileError:
         return data_file_error(committer.store, path, reason, snapshot.version)
 
-    def anew(line: bytes) -> Add:
+    def refresh(line: bytes) -> Add:
         add: dict[str, Any] = json.loads(line)["add"]
         values = add.get("partitionValues") or {}
-        rest = {name: value for name, value in add.items() if name not in _NEW}
+        kept = {name: value for name, value in add.items() if name not in _REFRESHED_FIELDS}
         columns = snapshot.partition_columns
         try:
-            found = add_of(committer.store, add["path"], state.schema, columns, cut, values, rest)
+            refreshed = add_of(
+                committer.store, add["path"], state.schema, columns, truncation, values, kept
+            )
         except InvalidRequest as error:
-            words = error.what.replace(f"{add['path']}: ", "").replace(add["path"], "the file")
-            gone = stat_object(committer.store, add["path"]) is None
-            raise damaged(add["path"], "the data file is missing" if gone else words) from None
+            reason = error.what.replace(f"{add['path']}: ", "").replace(add["path"], "the file")
+            is_missing = stat_object(committer.store, add["path"]) is None
+            raise file_error(
+                add["path"], "the data file is missing" if is_missing else reason
+            ) from None
         floats = [
             item.name
             for item in state.schema
             if pa.types.is_floating(item.type) and item.name not in columns
         ]
         try:
-            return _with_floats(committer.store, found, state.schema, floats, cut)
+            return _with_exact_floats(committer.store, refreshed, state.schema, floats, truncation)
         except (pa.ArrowException, OSError, ValueError) as error:
-            words = str(error).split("\n", 1)[0]
-            raise damaged(add["path"], f"its rows cannot be read: {words}") from None
+            reason = str(error).split("\n", 1)[0]
+            raise file_error(add["path"], f"its rows cannot be read: {reason}") from None
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        adds = list(pool.map(anew, add_lines(live)))
+    with ThreadPoolExecutor(_FILE_THREADS) as pool:
+        adds = list(pool.map(refresh, add_lines(live)))
     return operations.commit(
         committer,
         adds,
@@ -97,10 +107,14 @@ def update_statistics(committer: Committer, paths: Iterable[str]) -> CommitResul
     )
 
 
-def _with_floats(
-    store: Store, add: Add, schema: pa.Schema, names: list[str], cut: Truncation
+def _with_exact_floats(
+    store: Store, add: Add, schema: pa.Schema, names: list[str], truncation: Truncation
 ) -> Add:
-    """Bounds of floating point columns from their values: no footer tells of NaNs."""
+    """Compute the bounds of floating-point columns from their values.
+
+    Parquet footers do not say whether a column contains NaN, so their bounds are not used. Columns
+    that the file lacks, has twice, or has with another type keep what they have.
+    """
     import pyarrow.parquet as pq
 
     if not names or add.size is None:
@@ -112,7 +126,7 @@ def _with_floats(
             for name in names
             if stored.names.count(name) == 1 and stored.field(name).type == schema.field(name).type
         ]
-        exact = of_table(file.read(columns=known), known, cut)
+        exact = of_table(file.read(columns=known), known, truncation)
     return replace(
         add,
         min_values={**(add.min_values or {}), **exact.low},

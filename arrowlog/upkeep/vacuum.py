@@ -1,12 +1,12 @@
-"""Delete data files that no version in the log needs any more, or say which.
+"""Vacuum: delete data files that no readable version references.
 
-First the folder is walked, then the log is read: a file that is committed meanwhile is in the log
-by then. Everything that any commit or checkpoint in the log speaks of is needed, so every version
-that can be read keeps its rows; a file that was removed lately is kept for who may still read it.
-What nobody needs goes when it is old enough. Before each batch the log is looked at once more.
+The folder is listed before the log is read, so a file committed in between is found in the log.
+Every file that a commit or checkpoint in the log references is kept, so every readable version
+keeps its rows. Recently removed files are kept for running readers. Any other file is deleted once
+it is old enough. Before each batch of deletions, new commits are read again.
 
-What a writer must do: commit a file before it is as old as the retention. That is why less than a
-day has to be insisted on.
+Writers must commit a file before it reaches the retention age. That is why a retention below one
+day requires an explicit override.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     Progress = Callable[[int, int], None]
 
 DAY_MS = 86_400_000
-_COMMITS_AT_ONCE = 512
-_DELETE_AT_ONCE = 1000
-_LOOKS_MAX = 3  # a clean-up may take away what was just listed
-_FAILURES_MAX = 3
-_LIST = msgspec.json.Decoder(list[str])
-_FILES = pa.schema(
+_COMMITS_PER_BATCH = 512  # commits that are read and decoded together
+_DELETE_BATCH_KEYS = 1000  # the limit of one S3 DeleteObjects request
+_MAX_ATTEMPTS = 3  # a concurrent cleanup can delete log files between the listing and the read
+_MAX_FAILURES = 3  # failed deletions, after which the run stops
+_STRING_LIST = msgspec.json.Decoder(list[str])
+_FILES_SCHEMA = pa.schema(
     [
         ("path", pa.string()),
         ("size_bytes", pa.int64()),
@@ -58,11 +58,12 @@ _FILES = pa.schema(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class VacuumResult:
-    """What vacuum did, or with `dry_run` would have done.
+    """The files that vacuum deleted or, with `dry_run`, would have deleted.
 
-    `files` are those that went: path, size_bytes, modification_time. `counts` and `sizes` say of
-    all files in the folder how many there are, and how many bytes: `live` in the newest version,
-    needed by `history`, `young`, `orphan` (those that were to go), `other`, `hidden` and `log`.
+    `files` has one row per file: path, size_bytes, modification_time. `counts` and `sizes` classify
+    all files in the folder, in files and bytes: `live` in the latest version, needed by `history`,
+    `young`, `orphan` (to be deleted), `other`, `hidden` and `log`. `failures` holds an error
+    message per failed deletion.
     """
 
     files: pa.Table = field(repr=False)
@@ -74,32 +75,32 @@ class VacuumResult:
     failures: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """The counts."""
-        verb = "would go" if self.dry_run else "went"
+        """The number of files by fate."""
+        verb = "would be deleted" if self.dry_run else "deleted"
         kept = ", ".join(f"{n} {fate}" for fate, n in self.counts.items() if fate != "orphan" and n)
         return f"VacuumResult({self.num_files} files {verb}, {self.bytes_freed} bytes; {kept})"
 
     @property
     def num_files(self) -> int:
-        """How many files went."""
+        """Number of deleted files."""
         return int(self.files.num_rows)
 
     @property
     def bytes_freed(self) -> int:
-        """How many bytes they had."""
+        """Total size of the deleted files."""
         return int(pc.sum(self.files["size_bytes"]).as_py() or 0)
 
     def to_arrow(self) -> pa.Table:
-        """The files that went."""
+        """Return the deleted files, as `files`."""
         return self.files
 
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """What a log speaks of: the keys of data files, and which versions can be read."""
+    """The data files that a log references, by key, and the versions that can be read."""
 
     live: pa.ChunkedArray = field(repr=False)
-    history: pa.ChunkedArray = field(repr=False)  # and what is live among it
+    history: pa.ChunkedArray = field(repr=False)  # may include live files
     version: int
     earliest_version: int
     partition_columns: tuple[str, ...]
@@ -115,26 +116,34 @@ def vacuum(
     insist: bool,
     progress: Progress | None = None,
 ) -> VacuumResult:
-    """Delete what nobody needs and is older than `older_ms`."""
+    """Delete orphan files older than `older_ms` milliseconds.
+
+    `progress(done, total)` is called after each batch. Failed deletions are in the result.
+
+    Raises InvalidRequest if `older_ms` is less than a day and `insist` is not set, LogCorrupt if
+    the log has a gap or cannot be read, and UnsupportedProtocol if the table needs a newer writer.
+    """
     if older_ms < DAY_MS and not insist:
         raise InvalidRequest(
-            f"Files younger than a day may belong to a commit that is on its way, and"
-            f" {older_ms / DAY_MS * 24:g} h is less.",
-            next="Use at least 24h, or insist=True if nobody writes to the table.",
+            f"A retention of {older_ms / DAY_MS * 24:g} h is too short: files younger than a day"
+            " may belong to a commit in progress.",
+            next="Use at least 24h, or insist=True if no writer is active on the table.",
         )
-    horizon = now_ms - older_ms
-    walked = store.walk()
-    needed = needed_files(store, config, horizon)
-    sorted_out = sort_out(walked, needed.live, needed.history, needed.partition_columns, horizon)
-    doomed = sorted_out.filter(pl.col("fate") == "orphan").sort("key")
-    counts, sizes = _account(sorted_out)
-    gone = doomed["key"]
+    horizon_ms = now_ms - older_ms
+    walked = store.walk()  # before the log is read: see the module's docstring
+    needed = needed_files(store, config, horizon_ms)
+    classified = sort_out(walked, needed.live, needed.history, needed.partition_columns, horizon_ms)
+    orphans = classified.filter(pl.col("fate") == "orphan").sort("key")
+    counts, sizes = _count_by_fate(classified)
+    deleted = orphans["key"]
     failures: list[str] = []
     if not dry_run:
-        gone, failures = _delete(store, config, doomed["key"], needed.version, horizon, progress)
-    files = doomed.filter(pl.col("key").is_in(gone.implode()))
+        deleted, failures = _delete(
+            store, config, orphans["key"], needed.version, horizon_ms, progress
+        )
+    files = orphans.filter(pl.col("key").is_in(deleted.implode()))
     return VacuumResult(
-        _table(files),
+        _to_arrow(files),
         counts,
         sizes,
         needed.version,
@@ -144,95 +153,108 @@ def vacuum(
     )
 
 
-def _table(files: pl.DataFrame) -> pa.Table:
+def _to_arrow(files: pl.DataFrame) -> pa.Table:
     columns = files.select("key", "size", pl.col("mtime_ms").cast(pl.Datetime("ms", "UTC")))
     return (
         columns.to_arrow(compat_level=pl.CompatLevel.oldest())
-        .rename_columns(_FILES.names)
-        .cast(_FILES)
+        .rename_columns(_FILES_SCHEMA.names)
+        .cast(_FILES_SCHEMA)
     )
 
 
-def _account(sorted_out: pl.DataFrame) -> tuple[dict[str, int], dict[str, int]]:
-    found = sorted_out.group_by("fate").agg(pl.len().alias("count"), pl.col("size").sum())
-    rows = {fate: (count, size) for fate, count, size in found.iter_rows()}
+def _count_by_fate(classified: pl.DataFrame) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the number of files and their bytes for every fate."""
+    totals = classified.group_by("fate").agg(pl.len().alias("count"), pl.col("size").sum())
+    rows = {fate: (count, size) for fate, count, size in totals.iter_rows()}
     counts = {fate: rows.get(fate, (0, 0))[0] for fate in FATES}
     return counts, {fate: rows.get(fate, (0, 0))[1] for fate in FATES}
 
 
 def needed_files(store: Store, config: Config, horizon_ms: int) -> Needed:
-    """Everything that a commit or a checkpoint in the log speaks of."""
-    for attempt in range(_LOOKS_MAX):
+    """Return every data file that a commit or checkpoint in the log references.
+
+    Files removed before `horizon_ms` count only if another action references them.
+
+    Raises LogCorrupt if the log has a gap or cannot be read, and UnsupportedProtocol if the table
+    needs a newer writer.
+    """
+    for attempt in range(_MAX_ATTEMPTS):
         try:
-            return _needed(store, config, horizon_ms)
-        except FileNotFoundError as error:
-            if attempt == _LOOKS_MAX - 1:
+            return _needed_files(store, config, horizon_ms)
+        except FileNotFoundError as error:  # a concurrent cleanup: list again
+            if attempt == _MAX_ATTEMPTS - 1:
                 raise LogCorrupt(
-                    "it was listed, and is gone.",
-                    next="Something deletes files of the log; try again when it is done.",
+                    "it was listed, but was deleted before it could be read.",
+                    next="Another process is deleting files of the log; try again when it has"
+                    " finished.",
                     file=str(error),
                 ) from None
     raise AssertionError  # the last attempt returns or raises
 
 
-def _needed(store: Store, config: Config, horizon_ms: int) -> Needed:
+def _needed_files(store: Store, config: Config, horizon_ms: int) -> Needed:
     listing = list_log(store)
     segment = plan(listing, None)
     if segment.gap is not None:
         raise LogCorrupt(
             f"{store.root} cannot be vacuumed: {segment.gap}.",
-            next="Repair the log first: what lies behind the gap may still be needed.",
+            next="Repair the log first: files that later versions added may still be needed.",
             version=segment.gap.missing,
         )
-    newest = load(store, listing, config, outside=True).state
-    check_writable(newest.protocol, store.root)
+    latest = load(store, listing, config, outside=True).state
+    check_writable(latest.protocol, store.root)
     keys: list[pa.ChunkedArray] = []
     commits = sorted(listing.commits.items())
-    for start in range(0, len(commits), _COMMITS_AT_ONCE):
-        actions = read_commits(store, config, commits[start : start + _COMMITS_AT_ONCE])
-        keys += _spoken_of(actions, store.root, horizon_ms)
-    for version in _starts(listing, segment.version):
-        if version != newest.version:
+    for start in range(0, len(commits), _COMMITS_PER_BATCH):
+        actions = read_commits(store, config, commits[start : start + _COMMITS_PER_BATCH])
+        keys += _referenced_keys(actions, store.root, horizon_ms)
+    for version in _required_checkpoints(listing, segment.version):
+        if version != latest.version:
             keys.append(load(store, listing, config, version, outside=True).state.column("key"))
     chunks = [chunk for column in keys for chunk in column.chunks]
     return Needed(
-        newest.column("key"),
+        latest.column("key"),
         pa.chunked_array(chunks, pa.string()),
         segment.version,
         earliest(listing, segment.version),
-        newest.metadata.partition_columns,
+        latest.metadata.partition_columns,
     )
 
 
-def _starts(listing: Listing, newest: int) -> tuple[int, ...]:
-    """Checkpoints whose content follows from nothing else that is in the log."""
+def _required_checkpoints(listing: Listing, newest: int) -> tuple[int, ...]:
+    """Return the checkpoints whose content cannot be rebuilt from other files of the log."""
     return starts_of(listing, readable(listing, newest))
 
 
-def _spoken_of(actions: Actions, root: str, horizon_ms: int) -> list[pa.ChunkedArray]:
-    """The files that commits added, and those they removed so lately that somebody may read on."""
+def _referenced_keys(actions: Actions, root: str, horizon_ms: int) -> list[pa.ChunkedArray]:
+    """Return the files that commits added, and those they removed after `horizon_ms`.
+
+    A recently removed file may still be read by a scan that started before. A remove without a
+    time counts as recent. Source files of companion indexes are referenced as well.
+    """
     adds, _ = keyed(actions, "add", root)
     removes, _ = keyed(actions, "remove", root)
-    found = [adds["key"]]
+    keys = [adds["key"]]
     if "deletionTimestamp" in removes.column_names:
-        late = pc.greater(removes["deletionTimestamp"], horizon_ms)
-        found.append(removes["key"].filter(pc.fill_null(late, True)))
+        recent = pc.greater(removes["deletionTimestamp"], horizon_ms)
+        keys.append(removes["key"].filter(pc.fill_null(recent, True)))
     elif removes.num_rows:
-        found.append(removes["key"])
+        keys.append(removes["key"])
     if "companionSourceFiles" in adds.column_names:
         texts = adds["companionSourceFiles"].drop_null().unique().to_pylist()
-        found.append(pa.chunked_array([_companions(texts, root)], pa.string()))
-    return found
+        keys.append(pa.chunked_array([_companion_keys(texts, root)], pa.string()))
+    return keys
 
 
-def _companions(texts: Sequence[str], root: str) -> pa.Array:
+def _companion_keys(texts: Sequence[str], root: str) -> pa.Array:
+    """Decode lists of companion source files to keys relative to the table."""
     paths: set[str] = set()
     for text in texts:
-        with suppress(ValueError):  # another program's, and no list
-            paths.update(str(path) for path in _LIST.decode(text))
+        with suppress(ValueError):  # written by another program, and not a JSON list of strings
+            paths.update(str(path) for path in _STRING_LIST.decode(text))
     roots = [f"{name}/" for name in spellings(root)]
-    cut = [next((p[len(r) :] for r in roots if p.startswith(r)), p) for p in sorted(paths)]
-    return pa.array(cut, pa.string())
+    keys = [next((p[len(r) :] for r in roots if p.startswith(r)), p) for p in sorted(paths)]
+    return pa.array(keys, pa.string())
 
 
 def _delete(
@@ -243,33 +265,42 @@ def _delete(
     horizon_ms: int,
     progress: Progress | None,
 ) -> tuple[pl.Series, list[str]]:
-    """Delete files some thousand at a time, several requests at once; what went, what failed."""
-    done: list[str] = []
+    """Delete files in parallel batches; return the deleted keys and the errors.
+
+    Before each round, files added by commits after `version` are taken off the list.
+    """
+    deleted: list[str] = []
     failures: list[str] = []
     workers = max(config.checkpoint_parallelism, 1)
-    step = workers * _DELETE_AT_ONCE
+    round_size = workers * _DELETE_BATCH_KEYS
     with ThreadPoolExecutor(workers) as pool:
-        for start in range(0, len(keys), step):
-            version, news = _news(store, config, version)
-            some = keys.slice(start, step)
-            some = some.filter(~some.is_in(news.implode())) if len(news) else some
-            parts = [
-                some.slice(at, _DELETE_AT_ONCE).to_list()
-                for at in range(0, len(some), _DELETE_AT_ONCE)
+        for start in range(0, len(keys), round_size):
+            version, added = _newly_added_keys(store, config, version)
+            candidates = keys.slice(start, round_size)
+            if len(added):
+                candidates = candidates.filter(~candidates.is_in(added.implode()))
+            batches = [
+                candidates.slice(at, _DELETE_BATCH_KEYS).to_list()
+                for at in range(0, len(candidates), _DELETE_BATCH_KEYS)
             ]
-            for gone, failed in pool.map(lambda part: _delete_some(store, part, horizon_ms), parts):
-                done += gone
-                failures += failed
+            for done, errors in pool.map(
+                lambda batch: _delete_batch(store, batch, horizon_ms), batches
+            ):
+                deleted += done
+                failures += errors
             if progress is not None:
-                progress(min(start + step, len(keys)), len(keys))
-            if len(failures) >= _FAILURES_MAX:
+                progress(min(start + round_size, len(keys)), len(keys))
+            if len(failures) >= _MAX_FAILURES:
                 break
-    return pl.Series("key", done, dtype=pl.String), failures
+    return pl.Series("key", deleted, dtype=pl.String), failures
 
 
-def _delete_some(store: Store, keys: Sequence[str], horizon_ms: int) -> tuple[list[str], list[str]]:
-    """What of these files was deleted, and what went wrong."""
-    if store.cheap_stat:  # somebody may have put a new file in the place of an old one
+def _delete_batch(
+    store: Store, keys: Sequence[str], horizon_ms: int
+) -> tuple[list[str], list[str]]:
+    """Delete files; return those that are gone and the errors."""
+    if store.cheap_stat:
+        # A writer may have replaced an old file by a new one of the same name since the listing.
         stats = {key: store.stat(key) for key in keys}
         keys = [key for key, stat in stats.items() if stat and 0 <= stat.mtime_ms <= horizon_ms]
     try:
@@ -281,8 +312,8 @@ def _delete_some(store: Store, keys: Sequence[str], horizon_ms: int) -> tuple[li
     return list(keys), []
 
 
-def _news(store: Store, config: Config, version: int) -> tuple[int, pl.Series]:
-    """What was committed since: the newest version, and the files that it brought."""
+def _newly_added_keys(store: Store, config: Config, version: int) -> tuple[int, pl.Series]:
+    """Return the latest version and the files that commits after `version` added."""
     names = store.list_from(LOG, commit_name(version + 1))
     commits = sorted(item for item in read_listing(names).commits.items() if item[0] > version)
     if not commits:

@@ -196,7 +196,7 @@ def test_without_a_thread_to_be_had_the_commit_stands(root, monkeypatch, caplog)
     monkeypatch.setattr(threading.Thread, "start", start)
     with caplog.at_level(logging.WARNING, "arrowlog"):
         assert append(table, "a").version == 1
-    assert "was not begun: can't start new thread" in caplog.text
+    assert "was not started: can't start new thread" in caplog.text
 
 
 def run_python(code, *arguments, **how):

@@ -363,7 +363,7 @@ def test_a_cleanup_that_fails_in_the_background_is_logged(root, monkeypatch, cap
     monkeypatch.setattr(store_module, "LocalStore", Stubborn)
     for policy, said in (
         ("continue", "1 deletions failed"),
-        ("fail", "the clean-up failed: It is"),
+        ("fail", "the cleanup failed: It is"),
     ):
         table = arrowlog.Table(
             root, options={"checkpoint.interval": 1, "cleanup.failurePolicy": policy}

@@ -229,7 +229,7 @@ def test_a_sealed_checkpoint_counts_against_commits_that_lost_lines_unseen(root)
     damage.put(root, ["f0", "f1", "f2"])
     row, notes = repair(root)
     assert row["valid_splits"] == 3
-    assert "vouches for itself" in notes[0]
+    assert "it has a checksum" in notes[0]
 
 
 def test_a_checkpoint_of_another_table_is_told(events):
@@ -244,7 +244,7 @@ def test_a_pointer_that_is_ahead_of_the_log_is_told(events):
     testing.write_pointer(events, {"version": 9})
     row, notes = repair(events)
     assert row["source_version"] == 6
-    assert "speaks of version 9" in notes[0]
+    assert "names version 9" in notes[0]
     assert "versions 7 to 9 are not in it" in notes[1]
 
 
@@ -395,7 +395,7 @@ def test_the_unfinished_repair_of_another_state_is_refused(events):
         os.unlink(events / "repaired" / name)
     os.unlink(commit(events, 6))
     before = damage.fingerprint(events / "repaired")
-    assert_error(arrowlog.repair(events / LOG, events / "repaired"), "of another repair")
+    assert_error(arrowlog.repair(events / LOG, events / "repaired"), "from another repair")
     assert damage.fingerprint(events / "repaired") == before
 
 
@@ -436,7 +436,7 @@ def test_thousands_of_questions_become_one_walk(monkeypatch):
 
     place = places.Memory()
     monkeypatch.setattr(type(place.store), "cheap_stat", False)
-    monkeypatch.setattr(presence, "_QUESTIONS_MAX", 3)
+    monkeypatch.setattr(presence, "_MAX_REQUESTS", 3)
     monkeypatch.setattr(type(place.store), "stat", None)
     keys = [f"day={n}/f" for n in range(10)]
     for key in keys[:4]:
