@@ -323,7 +323,7 @@ def test_diff_tells_files_schema_and_properties(tmp_path):
     assert "~ changed" in str(there)
     assert repr(there) == "Diff(1 → 4, added=0, removed=1, changed=1, changes=3)"
     assert table.diff(3, 3).empty
-    assert str(table.diff(3, 3)) == "version 3 → 3: nothing is different"
+    assert str(table.diff(3, 3)) == "version 3 → 3: no differences"
 
 
 def test_what_a_checkpoint_says_is_no_change(tmp_path):
