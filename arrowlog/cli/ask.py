@@ -106,8 +106,9 @@ def history(table: arrowlog.Table, output: str, limit: int | None) -> None:
 def diff(table: arrowlog.Table, a: int, b: int | None, output: str, limit: int | None) -> None:
     r"""Compare two versions of TABLE: files, schema, properties.
 
-    Shows what turns version A into version B; without B, into the newest version. A may be the
-    newer one. json, csv and arrow output have one row per file that was added, removed or changed.
+    Use it to see what one or more commits changed. Shows what turns version A into version B;
+    without B, into the newest version. A may be the newer one. json, csv and arrow output have one
+    row per file that was added, removed or changed.
 
     \b
     Examples:
@@ -133,14 +134,14 @@ def diff(table: arrowlog.Table, a: int, b: int | None, output: str, limit: int |
 def sql(table: arrowlog.Table, query: str | None, output: str, limit: int | None) -> None:
     r"""Query the history of TABLE with SQL (DuckDB).
 
-    The views are commits, actions, adds, removes, skips, metadata, protocols, checkpoints, files,
+    Use it for questions that history and diff do not answer. The views are commits, actions, adds, removes, skips, metadata, protocols, checkpoints, files,
     file_lifetimes and coverage; files_at(N) has the live files of version N. Without QUERY, reads
     the query from standard input, or starts a prompt on a terminal. A query can read and write
     your files, as DuckDB can; with --restricted it sees only the views.
 
     \b
     Examples:
-      arrowlog sql /data/events "SELECT operation, count(*) FROM commits GROUP BY 1"
+      arrowlog sql /data/events "SELECT version, operation, bytes FROM commits"
       arrowlog sql /data/events "FROM files_at(3)" --output csv
       arrowlog sql /data/events
       echo "FROM commits" | arrowlog sql /data/events

@@ -20,9 +20,10 @@ __all__ = ["ask", "files", "keep", "mend", "plan", "run"]
 def demo(folder: str | None) -> None:
     r"""Build a small table and show what arrowlog does with it.
 
-    Creates a table, writes to it, resolves a conflict between two writers, plans a scan, reads old
-    versions, restores one, writes a checkpoint and queries the log. Every Python line is executed
-    as shown, followed by its result. Nothing outside the folder changes.
+    Use it as an introduction to the Python API. Creates a table, writes to it, plans a scan, lets
+    two writers conflict, reads and restores old versions, writes a checkpoint and queries the log.
+    Every Python line is executed as shown, followed by its result. Only the folder of the table is
+    written to.
 
     \b
     Examples:

@@ -45,7 +45,7 @@ class House(click.Group):
     cls=House,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=(
-        "Start with `arrowlog demo`, which builds a small table and shows every feature on it, and"
+        "Start with `arrowlog demo`, which shows the main features on a small table, or with"
         " `arrowlog info TABLE`. Exit codes: 0 success, 1 a check or an operation failed, 2 wrong"
         " usage."
     ),
