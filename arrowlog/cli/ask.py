@@ -134,10 +134,11 @@ def diff(table: arrowlog.Table, a: int, b: int | None, output: str, limit: int |
 def sql(table: arrowlog.Table, query: str | None, output: str, limit: int | None) -> None:
     r"""Query the history of TABLE with SQL (DuckDB).
 
-    Use it for questions that history and diff do not answer. The views are commits, actions, adds, removes, skips, metadata, protocols, checkpoints, files,
-    file_lifetimes and coverage; files_at(N) has the live files of version N. Without QUERY, reads
-    the query from standard input, or starts a prompt on a terminal. A query can read and write
-    your files, as DuckDB can; with --restricted it sees only the views.
+    Use it for questions that history and diff do not answer. The views are commits, actions, adds,
+    removes, skips, metadata, protocols, checkpoints, files, file_lifetimes and coverage;
+    files_at(N) has the live files of version N. Without QUERY, reads the query from standard input,
+    or starts a prompt on a terminal. A query can read and write your files, as DuckDB can; with
+    --restricted it sees only the views.
 
     \b
     Examples:

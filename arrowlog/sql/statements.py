@@ -121,14 +121,14 @@ def is_statement(text: str) -> bool:
 def parse(text: str) -> Statement:
     """Parse one statement. Raises `InvalidRequest` that marks the word that does not fit."""
     tokens = _TokenStream(text, _tokens(text))
-    if not tokens.left:
+    if not tokens.has_more:
         tokens.fail("The statement is empty.")
     parse_statement = _PARSERS.get(tokens.peek().upper)
     if parse_statement is None:
         first = tokens.peek().text
         tokens.fail(f"No statement begins with {first}.", f"Statements begin with {_FIRST_WORDS}.")
     statement = parse_statement(tokens)
-    if tokens.left:
+    if tokens.has_more:
         tokens.fail(f"Expected the end of the statement, found {tokens.peek().text}.")
     return statement
 
@@ -142,7 +142,7 @@ class _TokenStream:
         self.at = 0
 
     @property
-    def left(self) -> bool:
+    def has_more(self) -> bool:
         return self.at < len(self.tokens)
 
     def peek(self, ahead: int = 0) -> _Token:
@@ -233,7 +233,7 @@ class _TokenStream:
         """
         first = self.peek()
         depth, last = 0, first
-        while self.left:
+        while self.has_more:
             token = self.peek()
             depth += {"(": 1, ")": -1}.get(token.text, 0)
             ahead = [self.peek(n).upper for n in range(3)]
