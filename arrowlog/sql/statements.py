@@ -123,11 +123,11 @@ def parse(text: str) -> Statement:
     tokens = _TokenStream(text, _tokens(text))
     if not tokens.has_more:
         tokens.fail("The statement is empty.")
-    parse_statement = _PARSERS.get(tokens.peek().upper)
-    if parse_statement is None:
+    parser = _PARSERS.get(tokens.peek().upper)
+    if parser is None:
         first = tokens.peek().text
         tokens.fail(f"No statement begins with {first}.", f"Statements begin with {_FIRST_WORDS}.")
-    statement = parse_statement(tokens)
+    statement = parser(tokens)
     if tokens.has_more:
         tokens.fail(f"Expected the end of the statement, found {tokens.peek().text}.")
     return statement
@@ -205,9 +205,8 @@ class _TokenStream:
         token = self.peek()
         if not token.text.isascii() or not token.text.isdigit():
             self.fail("Expected a whole number.")
-        number = int(
-            token.text[:20]
-        )  # int() raises on thousands of digits; 20 are enough to refuse
+        # int() raises on thousands of digits; 20 are enough to see that a number is too large.
+        number = int(token.text[:20])
         if not minimum <= number <= _MAX_COUNT:
             self.fail(f"Expected a number from {minimum} to {_MAX_COUNT}.")
         self.at += 1
