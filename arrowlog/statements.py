@@ -1,4 +1,8 @@
-"""Statements in SQL, done: each becomes a call of a table, and comes back in its own columns."""
+"""Execution of the IndexTables SQL statements.
+
+Each statement becomes one or two calls of `Table`. The result has the columns that IndexTables
+returns for it.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +27,8 @@ if TYPE_CHECKING:
 _TEXT, _LONG, _INT, _FLAG = pa.string(), pa.int64(), pa.int32(), pa.bool_()
 _DOUBLE = pa.float64()
 _HOUR_MS = 3_600_000
-_PURGE_MS = 7 * 24 * _HOUR_MS
-_STATE = pa.schema(
+_DEFAULT_PURGE_AGE_MS = 7 * 24 * _HOUR_MS  # as `Table.vacuum`
+_STATE_COLUMNS = pa.schema(
     [
         ("table_path", _TEXT),
         ("format", _TEXT),
@@ -38,7 +42,7 @@ _STATE = pa.schema(
         ("status", _TEXT),
     ]
 )
-_CHECKPOINT = pa.schema(
+_CHECKPOINT_COLUMNS = pa.schema(
     [
         ("table_path", _TEXT),
         ("status", _TEXT),
@@ -49,7 +53,7 @@ _CHECKPOINT = pa.schema(
         ("is_multi_part", _FLAG),
     ]
 )
-_TRUNCATE = pa.schema(
+_TRUNCATE_COLUMNS = pa.schema(
     [
         ("table_path", _TEXT),
         ("status", _TEXT),
@@ -60,7 +64,7 @@ _TRUNCATE = pa.schema(
         ("message", _TEXT),
     ]
 )
-_DROP = pa.schema(
+_DROP_COLUMNS = pa.schema(
     [
         ("table_path", _TEXT),
         ("status", _TEXT),
@@ -70,7 +74,7 @@ _DROP = pa.schema(
         ("message", _TEXT),
     ]
 )
-_PURGED = pa.struct(
+_PURGE_METRICS = pa.struct(
     [
         ("status", _TEXT),
         ("orphaned_files_found", _LONG),
@@ -85,8 +89,8 @@ _PURGED = pa.struct(
         ("message", _TEXT),
     ]
 )
-_PURGE = pa.schema([("table_path", _TEXT), ("metrics", _PURGED)])
-_MERGED = pa.struct(
+_PURGE_COLUMNS = pa.schema([("table_path", _TEXT), ("metrics", _PURGE_METRICS)])
+_MERGE_METRICS = pa.struct(
     [
         ("status", _TEXT),
         ("merged_files", _LONG),
@@ -96,15 +100,15 @@ _MERGED = pa.struct(
         ("message", _TEXT),
     ]
 )
-_MERGE = pa.schema(
+_MERGE_COLUMNS = pa.schema(
     [
         ("table_path", _TEXT),
-        ("metrics", _MERGED),
+        ("metrics", _MERGE_METRICS),
         ("temp_directory_path", _TEXT),
         ("heap_size_bytes", _LONG),
     ]
 )
-_INVALIDATE = pa.schema(
+_INVALIDATE_COLUMNS = pa.schema(
     [
         ("table_path", _TEXT),
         ("result", _TEXT),
@@ -122,26 +126,28 @@ def sql_statement(
     options: Mapping[str, object] | None = None,
     spark: Any = None,
 ) -> pa.Table:
-    """Do what a statement says: REPAIR …, DESCRIBE …, CHECKPOINT …, PURGE … and the rest.
+    """Execute an IndexTables statement: REPAIR, DESCRIBE, CHECKPOINT, TRUNCATE, DROP, PURGE, ….
 
-    The README has them all, with their columns. What is no such statement is `InvalidRequest`, with
-    a caret under the word that does not fit. With `spark`, its workers do what is much work.
+    The README lists the statements. Returns a table in the columns of the statement. Raises
+    `InvalidRequest` with a caret under the offending word if the text is not a valid statement, and
+    the errors of the `Table` method that the statement calls. With `spark`, REPAIR and MERGE SPLITS
+    use its workers.
     """
-    asked = parse(text)
-    if asked.kind == "invalidate":
-        return _invalidate(asked)
-    assert asked.path is not None
-    if asked.kind == "repair":
-        assert asked.target is not None
+    statement = parse(text)
+    if statement.kind == "invalidate":
+        return _invalidate(statement)
+    assert statement.path is not None
+    if statement.kind == "repair":
+        assert statement.target is not None
         how = {"storage_options": storage_options, "options": options, "spark": spark}
-        return repair(asked.path, asked.target, **how)
+        return repair(statement.path, statement.target, **how)
     settings = dict(options or {})
-    if asked.log_retention_ms is not None:
-        settings["logRetention.duration"] = asked.log_retention_ms
-    table = Table(asked.path, storage_options, options=settings)
-    if asked.kind == "merge":
-        return _merge(table, asked, spark)
-    return _DOING[asked.kind](table, asked)
+    if statement.log_retention_ms is not None:
+        settings["logRetention.duration"] = statement.log_retention_ms
+    table = Table(statement.path, storage_options, options=settings)
+    if statement.kind == "merge":
+        return _merge(table, statement, spark)
+    return _EXECUTORS[statement.kind](table, statement)
 
 
 def _row(schema: pa.Schema, *values: object) -> pa.Table:
@@ -149,172 +155,177 @@ def _row(schema: pa.Schema, *values: object) -> pa.Table:
     return pa.table(columns, schema=schema)
 
 
-def _describe_log(table: Table, asked: Statement) -> pa.Table:
+def _describe_log(table: Table, statement: Statement) -> pa.Table:
     follower = table._follower  # noqa: SLF001 -- the handle's own store and settings
-    return describe_log(follower.store, follower.config, include_all=asked.include_all)
+    return describe_log(follower.store, follower.config, include_all=statement.include_all)
 
 
 def _describe_state(table: Table, _: Statement) -> pa.Table:
     snapshot = table.snapshot()
-    base = snapshot.report.checkpoint
+    checkpoint = snapshot.report.checkpoint
     store, config = table._follower.store, table._follower.config  # noqa: SLF001 -- the same
-    gone = 0
-    if base is not None and base < snapshot.version:
-        later = describe_log(store, config, include_all=False)
-        gone = later["action_type"].to_pylist().count("remove")
-    data = store.find_many([f"{LOG}/{POINTER}"])[0]
-    said = _pointer(data)
-    parts = said.get("parts")
-    form = "none" if base is None else str(said.get("format", "json"))
+    tombstones = 0  # removes since the checkpoint
+    if checkpoint is not None and checkpoint < snapshot.version:
+        actions = describe_log(store, config, include_all=False)
+        tombstones = actions["action_type"].to_pylist().count("remove")
+    pointer = _decode_pointer(store.find_many([f"{LOG}/{POINTER}"])[0])
+    parts = pointer.get("parts")
+    form = "none" if checkpoint is None else str(pointer.get("format", "json"))
     return _row(
-        _STATE,
+        _STATE_COLUMNS,
         table.uri,
         form,
         snapshot.version,
         snapshot.num_files,
-        0 if base is None else parts if isinstance(parts, int) else 1,
-        gone,
-        gone / (snapshot.num_files + gone) if gone else 0.0,
+        0 if checkpoint is None else parts if isinstance(parts, int) else 1,
+        tombstones,
+        tombstones / (snapshot.num_files + tombstones) if tombstones else 0.0,
         snapshot.size_bytes,
-        snapshot.version - (base or 0) >= config.checkpoint_interval,
-        "No checkpoint found" if base is None else "OK",
+        snapshot.version - (checkpoint or 0) >= config.checkpoint_interval,
+        "No checkpoint found" if checkpoint is None else "OK",
     )
 
 
-def _pointer(data: bytes | None) -> dict[str, Any]:
+def _decode_pointer(data: bytes | None) -> dict[str, Any]:
+    """Return the fields of the checkpoint pointer; {} if it is missing or not a JSON object."""
     try:
-        found = json.loads(data or b"{}")
+        pointer = json.loads(data or b"{}")
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return pointer if isinstance(pointer, dict) else {}
 
 
 def _checkpoint(table: Table, _: Statement) -> pa.Table:
     done = table.checkpoint()
     protocol = table.snapshot().protocol
     return _row(
-        _CHECKPOINT,
+        _CHECKPOINT_COLUMNS,
         table.uri,
         "SUCCESS",
         done.version,
-        done.num_files + 2,
+        done.num_files + 2,  # the adds, one protocol, one metaData
         done.num_files,
         protocol.min_reader_version,
         len(done.names) > 3,  # one JSON file, one Parquet file and its manifest
     )
 
 
-def _truncate(table: Table, asked: Statement) -> pa.Table:
-    done = table.truncate_history(dry_run=asked.dry_run)
+def _truncate(table: Table, statement: Statement) -> pa.Table:
+    done = table.truncate_history(dry_run=statement.dry_run)
     kinds = done.files["kind"].to_pylist()
     commits, checkpoints = kinds.count("commit"), kinds.count("checkpoint")
     snapshot = table.snapshot()
-    verb = "Would delete" if asked.dry_run else "Deleted"
+    verb = "Would delete" if statement.dry_run else "Deleted"
     return _row(
-        _TRUNCATE,
+        _TRUNCATE_COLUMNS,
         table.uri,
-        "DRY_RUN" if asked.dry_run else "SUCCESS",
+        "DRY_RUN" if statement.dry_run else "SUCCESS",
         snapshot.version,
         commits,
         checkpoints,
         snapshot.num_files,
-        f"{verb} {commits} commits and {checkpoints} files of checkpoints;"
-        f" versions can be read from {done.earliest_version} on.",
+        f"{verb} {commits} commits and {checkpoints} checkpoint files;"
+        f" the earliest readable version is {done.earliest_version}.",
     )
 
 
-def _drop(table: Table, asked: Statement) -> pa.Table:
+def _drop(table: Table, statement: Statement) -> pa.Table:
     snapshot = table.snapshot()
     if not snapshot.partition_columns:
         raise InvalidRequest(
-            f"{table.uri} has no partitions to be dropped.",
-            next="Take files out with table.remove(paths).",
+            f"{table.uri} is not partitioned.",
+            next="Remove files with table.remove(paths).",
         )
-    on_partitions(asked.where, table._committer.head_of(snapshot))  # noqa: SLF001 -- its own
-    files = table.scan(asked.where, version=snapshot.version).files
+    # Refuses a predicate on other columns even if no file matches it.
+    on_partitions(statement.where, table._committer.head_of(snapshot))  # noqa: SLF001 -- its own
+    files = table.scan(statement.where, version=snapshot.version).files
     if files.num_rows == 0:
-        what = f"No partition matches: {asked.where}"
-        return _row(_DROP, table.uri, "no_action", 0, 0, 0, what)
-    done = table.drop_partitions(asked.where, read_version=snapshot.version)
+        message = f"No partition matches: {statement.where}"
+        return _row(_DROP_COLUMNS, table.uri, "no_action", 0, 0, 0, message)
+    done = table.drop_partitions(statement.where, read_version=snapshot.version)
     columns = [f"partition.{name}" for name in snapshot.partition_columns]
     partitions = files.group_by(columns).aggregate([]).num_rows
     metrics = done.operation_metrics
     removed = int(metrics["numRemovedFiles"])
-    what = (
-        f"Dropped {partitions} partitions of {removed} files in version {done.version}; the files"
-        " go with PURGE INDEXTABLE."
+    message = (
+        f"Dropped {partitions} partitions with {removed} files in version {done.version};"
+        " PURGE INDEXTABLE deletes the files."
     )
     size = int(metrics["numRemovedBytes"])
-    return _row(_DROP, table.uri, "success", partitions, removed, size, what)
+    return _row(_DROP_COLUMNS, table.uri, "success", partitions, removed, size, message)
 
 
-def _purge(table: Table, asked: Statement) -> pa.Table:
+def _purge(table: Table, statement: Statement) -> pa.Table:
     started = time.monotonic()
-    older = _PURGE_MS if asked.older_than_ms is None else asked.older_than_ms
-    cleaned = table.cleanup(dry_run=asked.dry_run)
-    found = table.vacuum(older_than=older, dry_run=asked.dry_run)
-    status = "DRY_RUN" if asked.dry_run else "PARTIAL_SUCCESS" if found.failures else "SUCCESS"
+    older_than = (
+        _DEFAULT_PURGE_AGE_MS if statement.older_than_ms is None else statement.older_than_ms
+    )
+    cleaned = table.cleanup(dry_run=statement.dry_run)
+    vacuumed = table.vacuum(older_than=older_than, dry_run=statement.dry_run)
+    status = (
+        "DRY_RUN" if statement.dry_run else "PARTIAL_SUCCESS" if vacuumed.failures else "SUCCESS"
+    )
     states = {file.version for file in cleaned.retention.doomed if file.kind == "checkpoint"}
     commits = cleaned.num_files - sum(
         file.kind == "checkpoint" for file in cleaned.retention.doomed
     )
-    gone = 0 if asked.dry_run else found.num_files
-    verb = "would go" if asked.dry_run else "went"
+    deleted = 0 if statement.dry_run else vacuumed.num_files
+    verb = "would be deleted" if statement.dry_run else "were deleted"
     metrics = {
         "status": status,
-        "orphaned_files_found": found.counts["orphan"],
-        "orphaned_files_deleted": gone,
-        "size_mb_deleted": 0.0 if asked.dry_run else found.bytes_freed / (1 << 20),
-        "retention_hours": older // _HOUR_MS,
-        "tx_log_files_deleted": 0 if asked.dry_run else commits,
+        "orphaned_files_found": vacuumed.counts["orphan"],
+        "orphaned_files_deleted": deleted,
+        "size_mb_deleted": 0.0 if statement.dry_run else vacuumed.bytes_freed / (1 << 20),
+        "retention_hours": older_than // _HOUR_MS,
+        "tx_log_files_deleted": 0 if statement.dry_run else commits,
         "expired_states_found": len(states),
-        "expired_states_deleted": 0 if asked.dry_run else len(states),
-        "dry_run": asked.dry_run,
+        "expired_states_deleted": 0 if statement.dry_run else len(states),
+        "dry_run": statement.dry_run,
         "duration_ms": int((time.monotonic() - started) * 1000),
-        "message": f"{found.num_files} data files and {cleaned.num_files} files of the log {verb}.",
+        "message": f"{vacuumed.num_files} data files and {cleaned.num_files} log files {verb}.",
     }
-    return _row(_PURGE, table.uri, metrics)
+    return _row(_PURGE_COLUMNS, table.uri, metrics)
 
 
-def _merge(table: Table, asked: Statement, spark: Any) -> pa.Table:
-    given = {
-        "target_size": asked.target_size,
-        "where": asked.where,
-        "max_groups": asked.max_groups,
-        "max_files_per_group": asked.max_files_per_group,
+def _merge(table: Table, statement: Statement, spark: Any) -> pa.Table:
+    options = {
+        "target_size": statement.target_size,
+        "where": statement.where,
+        "max_groups": statement.max_groups,
+        "max_files_per_group": statement.max_files_per_group,
         "spark": spark,
     }
-    done = table.compact(**{name: value for name, value in given.items() if value is not None})
-    what = f"{done.files_removed} files became {done.files_added}"
+    done = table.compact(**{name: value for name, value in options.items() if value is not None})
+    message = f"{done.files_removed} files were merged into {done.files_added}"
     if done.num_conflicts:
-        what += f"; {done.num_conflicts} groups were changed by others meanwhile"
+        message += f"; {done.num_conflicts} groups conflicted with a concurrent commit"
     if done.skipped:
-        what += f"; {len(done.skipped)} files could not be read and were skipped"
+        message += f"; {len(done.skipped)} files could not be read and were skipped"
     metrics = {
         "status": "success" if done.num_groups else "no_action",
         "merged_files": done.files_removed,
         "merge_groups": done.num_groups,
         "original_size_bytes": done.bytes_removed,
         "merged_size_bytes": done.bytes_added,
-        "message": f"{what}.",
+        "message": f"{message}.",
     }
-    return _row(_MERGE, table.uri, metrics, None, None)
+    return _row(_MERGE_COLUMNS, table.uri, metrics, None, None)
 
 
-def _invalidate(asked: Statement) -> pa.Table:
-    """Forget what the tables open in this process have read: one of them, or all."""
-    root = None if asked.path is None else Table(asked.path).uri
-    known = [each for each in open_followers() if root is None or each.store.root == root]
-    asks = sum(tally.asked for each in known for tally in each.tallies)
-    hits = sum(tally.found for each in known for tally in each.tallies)
-    for each in known:
+def _invalidate(statement: Statement) -> pa.Table:
+    """Invalidate the caches of the tables open in this process: of one path, or of all."""
+    root = None if statement.path is None else Table(statement.path).uri
+    followers = [each for each in open_followers() if root is None or each.store.root == root]
+    lookups = sum(tally.asked for each in followers for tally in each.tallies)
+    hits = sum(tally.found for each in followers for tally in each.tallies)
+    for each in followers:
         each.forget()
-    rate = f"{100 * hits / asks:.1f}%" if asks else "N/A"
-    what = f"Transaction log cache invalidated in {len(known)} open tables"
-    return _row(_INVALIDATE, root or "GLOBAL", what, hits, asks - hits, rate)
+    rate = f"{100 * hits / lookups:.1f}%" if lookups else "N/A"
+    message = f"Transaction log cache invalidated in {len(followers)} open tables"
+    return _row(_INVALIDATE_COLUMNS, root or "GLOBAL", message, hits, lookups - hits, rate)
 
 
-_DOING: dict[str, Callable[[Table, Statement], pa.Table]] = {
+_EXECUTORS: dict[str, Callable[[Table, Statement], pa.Table]] = {
     "describe-log": _describe_log,
     "describe-state": _describe_state,
     "checkpoint": _checkpoint,

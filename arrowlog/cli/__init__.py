@@ -1,4 +1,4 @@
-"""The command line: `arrowlog COMMAND`. No logic of its own; it calls the library and prints.
+"""The command line `arrowlog COMMAND`: it calls the library and prints, without logic of its own.
 
 Needs the `[cli]` extra. May import everything.
 """
@@ -14,36 +14,36 @@ from typing import NoReturn
 
 
 def program() -> NoReturn:
-    """Run the command line and end the process; the entry point of the `arrowlog` command."""
+    """Run the command line and end the process. The entry point of the `arrowlog` command."""
     try:
         code = main()
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else int(error.code is not None)
-    except BaseException:  # noqa: BLE001 -- told as Python would tell it
+    except BaseException:  # noqa: BLE001 -- printed as Python would print it
         sys.excepthook(*sys.exc_info())
         code = 1
     end(code)
 
 
 def end(code: int) -> NoReturn:
-    """End the process as Python does, but leave the interpreter as it is.
+    """End the process in order, but without finalizing the interpreter.
 
-    Threads of Arrow and DuckDB may still be about to give something of Python's back. An
-    interpreter that is being taken down stops them in the middle of that, which aborts the process:
-    `terminate called without an active exception`, exit code 134 after correct output. So
-    everything that waits for the end is done (threads that make checkpoints, exit hooks, buffered
-    output), and then the process ends at once.
+    Threads of Arrow and DuckDB may still be releasing Python objects. Interpreter finalization
+    stops them while they wait for the GIL, which aborts the process: `terminate called without an
+    active exception`, exit code 134 after correct output. So this function joins non-daemon threads
+    (such as the one that writes checkpoints), runs exit hooks, flushes the output and then calls
+    `os._exit`.
     """
     threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001 -- as multiprocessing does
     atexit._run_exitfuncs()  # noqa: SLF001 -- the same
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):  # closed, or its reader has seen enough
+        with suppress(OSError, ValueError):  # closed, or a broken pipe
             stream.flush()
     os._exit(code)
 
 
 def main() -> int:
-    """Run a command and say with which exit code to end."""
+    """Run a command and return the exit code; 2 if the `[cli]` extra is not installed."""
     try:
         from arrowlog.cli.commands import run
     except ModuleNotFoundError as error:

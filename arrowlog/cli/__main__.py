@@ -1,4 +1,4 @@
-"""`python -m arrowlog.cli` does what the `arrowlog` command does."""
+"""Run the `arrowlog` command with `python -m arrowlog.cli`."""
 
 from arrowlog.cli import program
 

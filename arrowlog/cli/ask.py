@@ -1,4 +1,4 @@
-"""Commands that ask: info, files, history, diff, sql."""
+"""Commands that read state and history: info, files, history, diff, sql."""
 
 from __future__ import annotations
 
@@ -15,42 +15,45 @@ if TYPE_CHECKING:
     import arrowlog
 
 _COLOURS = {"warning:": "yellow", "healthy:": "green"}
-_COMMIT = ("version", "timestamp", "operation", "adds", "removes", "bytes", "rows")
+_COMMIT_COLUMNS = ("version", "timestamp", "operation", "adds", "removes", "bytes", "rows")
 
 
 @commands.command()
 @on_table
 @output_options
 def info(table: arrowlog.Table, output: str, limit: int | None) -> None:
-    r"""Say whether TABLE is healthy and what is in it, on one screen.
+    r"""Summarize TABLE: size, schema, last commits and warnings.
 
-    `--limit` is how many of the last commits are shown.
+    Start here with a table you do not know. Warnings name what needs attention, such as missing
+    commits, an old checkpoint or many small files; `arrowlog doctor` looks deeper. --limit sets
+    how many of the last commits are shown, 5 without it.
 
     \b
     Examples:
       arrowlog info /data/events
       arrowlog info s3://bucket/events --output json
     """
-    found = table.overview(5 if limit is None else limit)
+    overview = table.overview(5 if limit is None else limit)
     if output != "text":
-        show(found.to_arrow(), output)
+        show(overview.to_arrow(), output)
         return
-    for line in str(found).splitlines():
+    for line in str(overview).splitlines():
         first = line.partition(" ")[0]
-        click.secho(line, fg=_COLOURS.get(first), bold=first in ("version", found.uri) or None)
+        click.secho(line, fg=_COLOURS.get(first), bold=first in ("version", overview.uri) or None)
 
 
 @commands.command()
 @on_table
-@click.option("--where", help="Only files that may hold rows this predicate is true for.")
+@click.option("--where", help="List only files that may have rows matching this predicate.")
 @version_option
 @output_options
 def files(
     table: arrowlog.Table, where: str | None, version: int | None, output: str, limit: int | None
 ) -> None:
-    r"""List the live files of TABLE.
+    r"""List the live data files of TABLE.
 
-    As text the columns that matter most; as json, csv or arrow all of them, statistics included.
+    Use it to see the size, row count and partition of each file, now or at an earlier version.
+    Text output has the main columns; json, csv and arrow have all of them, including statistics.
 
     \b
     Examples:
@@ -59,39 +62,40 @@ def files(
       arrowlog files /data/events --where "day = '2024-01-01'"
     """
     plan = table.scan(where, version)
-    found = plan.files
+    live = plan.files
     if output == "text":
         names = [f"partition.{name}" for name in plan.snapshot.partition_columns]
         names = ["path", *names, "size_bytes", "num_records"]
-        show(found.select(names), output, limit)
+        show(live.select(names), output, limit)
         print(f"{plan.num_files:,} files, {size_text(plan.size_bytes)}, version {plan.version}")
     else:
-        show(found, output, limit)
+        show(live, output, limit)
 
 
 @commands.command()
 @on_table
 @output_options
 def history(table: arrowlog.Table, output: str, limit: int | None) -> None:
-    r"""List the commits of TABLE, newest first: when, what, how much.
+    r"""List the commits of TABLE, newest first.
 
-    With `--limit` only so many commits are read. As text the columns that matter most; as json, csv
-    or arrow all of them.
+    Use it to see who changed what, when: time, operation, files added and removed, bytes, rows.
+    With --limit, only that many commits are read. Text output has the main columns; json, csv and
+    arrow have all of them.
 
     \b
     Examples:
       arrowlog history /data/events --limit 10
       arrowlog history /data/events --output json
     """
-    with progress("reading commits") as told:
-        found = table.history(limit, progress=told)
+    with progress("reading commits") as report:
+        commits = table.history(limit, progress=report)
     if output != "text":
-        show(found, output)
+        show(commits, output)
         return
-    show(found.select(list(_COMMIT)), output)
-    oldest = found["version"][-1].as_py() if found.num_rows else 0
+    show(commits.select(list(_COMMIT_COLUMNS)), output)
+    oldest = commits["version"][-1].as_py() if commits.num_rows else 0
     if oldest == table.earliest_version > 0:
-        print(f"History begins with version {oldest}: what came before was cleaned up.")
+        print(f"History begins with version {oldest}: earlier versions were cleaned up.")
 
 
 @commands.command()
@@ -100,37 +104,45 @@ def history(table: arrowlog.Table, output: str, limit: int | None) -> None:
 @click.argument("b", type=int, required=False)
 @output_options
 def diff(table: arrowlog.Table, a: int, b: int | None, output: str, limit: int | None) -> None:
-    r"""Say what is different at version B of TABLE from version A. Without B: at the newest.
+    r"""Compare two versions of TABLE: files, schema, properties.
 
-    As json, csv or arrow one row for each file that was added, removed or changed.
+    Use it to see what one or more commits changed. Shows what turns version A into version B;
+    without B, into the newest version. A may be the newer one. json, csv and arrow output have one
+    row per file that was added, removed or changed.
 
     \b
     Examples:
       arrowlog diff /data/events 3 9
       arrowlog diff /data/events 9 3 --output json
     """
-    found = table.diff(a, table.version if b is None else b)
+    difference = table.diff(a, table.version if b is None else b)
     if output == "text" and limit is None:
-        print(found)
+        print(difference)
     else:
-        show(found.to_arrow(), output, limit)
+        show(difference.to_arrow(), output, limit)
 
 
 @commands.command()
 @on_table
 @click.argument("query", required=False)
-@click.option("--restricted", is_flag=True, help="No files, network, extensions or settings.")
+@click.option(
+    "--restricted",
+    is_flag=True,
+    help="Deny queries access to files, network, extensions and settings.",
+)
 @output_options
 def sql(table: arrowlog.Table, query: str | None, output: str, limit: int | None) -> None:
-    r"""Ask the log of TABLE in SQL. Without QUERY: a prompt, or what is piped in.
+    r"""Query the history of TABLE with SQL (DuckDB).
 
-    Views: commits, actions, adds, removes, skips, metadata, protocols, checkpoints, files,
-    file_lifetimes, coverage; and files_at(version). A query can read and write your files, as
-    DuckDB can; with `--restricted` it sees the views alone.
+    Use it for questions that history and diff do not answer. The views are commits, actions, adds,
+    removes, skips, metadata, protocols, checkpoints, files, file_lifetimes and coverage;
+    files_at(N) has the live files of version N. Without QUERY, reads the query from standard input,
+    or starts a prompt on a terminal. A query can read and write your files, as DuckDB can; with
+    --restricted it sees only the views.
 
     \b
     Examples:
-      arrowlog sql /data/events "SELECT operation, sum(bytes) FROM commits GROUP BY ALL"
+      arrowlog sql /data/events "SELECT version, operation, bytes FROM commits"
       arrowlog sql /data/events "FROM files_at(3)" --output csv
       arrowlog sql /data/events
       echo "FROM commits" | arrowlog sql /data/events
@@ -140,6 +152,6 @@ def sql(table: arrowlog.Table, query: str | None, output: str, limit: int | None
 
         converse(table, output, limit)
         return
-    with progress("reading commits") as told:
-        found = table.query(sys.stdin.read() if query is None else query, progress=told)
-    show(found, output, limit)
+    with progress("reading commits") as report:
+        result = table.query(sys.stdin.read() if query is None else query, progress=report)
+    show(result, output, limit)

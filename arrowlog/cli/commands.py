@@ -1,4 +1,4 @@
-"""All commands, by the modules that have them. Importing this makes the command line whole."""
+"""The complete command line: importing this module registers all commands."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ __all__ = ["ask", "files", "keep", "mend", "plan", "run"]
 @click.option(
     "--folder",
     type=click.Path(file_okay=False),
-    help="Build the table here and keep it. Must be empty. [default: a temporary folder]",
+    help="Build the table in this empty folder and keep it.  [default: a temporary folder]",
 )
 def demo(folder: str | None) -> None:
-    r"""Make a small table, write to it, race for it, plan a scan, travel in time, restore.
+    r"""Build a small table and show what arrowlog does with it.
 
-    The Python lines that are shown are the ones that are run, and what is below them is what they
-    give; nothing else is installed or changed.
+    Use it as an introduction to the Python API. Creates a table, writes to it, plans a scan, lets
+    two writers conflict, reads and restores old versions, writes a checkpoint and queries the log.
+    Every Python line is executed as shown, followed by its result. Only the folder of the table is
+    written to.
 
     \b
     Examples:

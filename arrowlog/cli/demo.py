@@ -1,4 +1,7 @@
-"""A table made on the spot, changed, raced for and looked at. What is shown is what is run."""
+"""The tour of `arrowlog demo`.
+
+The Python lines it prints are the lines it executes, so the tour cannot go stale.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +30,12 @@ SCHEMA = pa.schema([("day", pa.date32()), ("id", pa.int64()), ("city", pa.string
 CITIES = ("Basel", "Kyoto", "Lagos", "Quito")
 ROWS = 1000
 INDENT = 3
-PIPE_WIDTH = 1000  # a pipe has no width: nothing is cut
+PIPE_WIDTH = 1000  # wide enough that rich wraps nothing when the output is piped
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What is shown: a title, lines of Python, and whether the last of them is refused."""
+    """A title, lines of Python, and the error that the last line must raise, if any."""
 
     title: str
     lines: tuple[str, ...]
@@ -41,7 +44,7 @@ class Step:
 
 STEPS = (
     Step(
-        "Create a table and write rows to it, a commit a day",
+        "Create a table and write rows to it, one commit per day",
         (
             "root",
             'table = arrowlog.Table.create(root, schema, partition_columns=["day"])',
@@ -51,7 +54,7 @@ STEPS = (
         ),
     ),
     Step(
-        "Add a file that is there already: its footer has size, rows and bounds",
+        "Add an existing Parquet file: its footer has size, row count and bounds",
         (
             'path = put_parquet("day=2024-01-04/by-hand.parquet")',
             "added = table.append([arrowlog.add_parquet(table, path)])",
@@ -59,11 +62,11 @@ STEPS = (
         ),
     ),
     Step(
-        "Which files may hold these rows, and why",
+        "Plan a scan, and explain which files it reads",
         ("""table.scan("day > '2024-01-01' AND id < 1100").explain()""",),
     ),
     Step(
-        "Two writers have seen the same version: their appends go together",
+        "Two writers start from the same version: both appends succeed",
         (
             "one, two = arrowlog.Table(root), arrowlog.Table(root)",
             "one.snapshot().version, two.snapshot().version",
@@ -71,7 +74,7 @@ STEPS = (
         ),
     ),
     Step(
-        "Both remove the same day: one does, the other is told so",
+        "Both remove the same day: the first wins, the second gets a conflict",
         (
             """two.remove("day = '2024-01-01'").version""",
             """one.remove("day = '2024-01-01'")""",
@@ -79,7 +82,7 @@ STEPS = (
         arrowlog.ConcurrentRemove,
     ),
     Step(
-        "Nothing is gone: go back by version or by time, or bring a version back",
+        "Read an old version, by number or by time, and restore it",
         (
             "table.snapshot(version=3)",
             "table.snapshot(timestamp=added.timestamp)",
@@ -87,14 +90,14 @@ STEPS = (
         ),
     ),
     Step(
-        "Write the newest version down as a whole: who opens the table replays nothing",
+        "Write a checkpoint: opening the table then replays no commits",
         (
             "table.checkpoint().names",
             "arrowlog.Table(root).snapshot().report",
         ),
     ),
     Step(
-        "Ask the log: every commit and every file it ever had, in SQL",
+        "Query the log with SQL: every commit, and the lifetime of every file",
         (
             'query = "SELECT operation, sum(adds) AS files, sum(bytes) AS bytes FROM commits"',
             'table.query(query + " WHERE operation IS NOT NULL GROUP BY ALL ORDER BY ALL")',
@@ -104,7 +107,7 @@ STEPS = (
         ),
     ),
     Step(
-        "A damaged commit is never passed over in silence",
+        "A damaged commit is an error that names the file; it is never skipped",
         ("damage(version=9)", "table.snapshot()"),
         arrowlog.LogCorrupt,
     ),
@@ -112,21 +115,24 @@ STEPS = (
 
 
 def run_demo(folder: str | None) -> None:
-    """Show the main job, step by step."""
+    """Run all steps in `folder`, which is kept, or in a temporary folder.
+
+    Raises `InvalidRequest` if the folder is not empty.
+    """
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = PIPE_WIDTH
-    with _folder(folder) as root:
+    with _empty_folder(folder) as root:
         stage = Stage(console, root)
         for number, step in enumerate(STEPS, 1):
             stage.play(number, step)
         os.remove(stage.damaged)
     if folder is not None:
-        console.print(f"\nThe table stays in {folder}.", soft_wrap=True)
+        console.print(f"\nThe table is kept in {folder}.", soft_wrap=True)
 
 
 @contextmanager
-def _folder(given: str | None) -> Iterator[str]:
+def _empty_folder(given: str | None) -> Iterator[str]:
     if given is None:
         with tempfile.TemporaryDirectory(prefix="arrowlog-demo-") as made:
             yield f"{made}/events"
@@ -137,10 +143,10 @@ def _folder(given: str | None) -> Iterator[str]:
 
 
 class Stage:
-    """Runs lines as a prompt does, and shows them with what they give."""
+    """Executes lines as the Python prompt does and prints them with their results."""
 
     def __init__(self, console: Console, root: str) -> None:
-        """`root` is where the table will be; the lines may use it, and a few more names."""
+        """`root` is the folder of the table; the lines can use it by this name."""
         self.console = console
         self.root = root
         self.damaged = ""
@@ -154,7 +160,7 @@ class Stage:
         }
 
     def play(self, number: int, step: Step) -> None:
-        """Show one step."""
+        """Print the title of a step and run its lines."""
         gap = "" if number == 1 else "\n"
         self.console.print(f"{gap}[bold]{number}. {step.title}[/]")
         for line in step.lines:
@@ -176,7 +182,7 @@ class Stage:
             sys.displayhook = before
 
     def show(self, value: object) -> None:
-        """What a line gives: a table as one, everything else as it prints."""
+        """Print the result of a line: Arrow tables as a grid, other values by `repr`."""
         if isinstance(value, pa.Table):
             grid = Grid(*value.column_names, box=None, padding=(0, 3, 0, 0), header_style="bold")
             for row in zip(*(column.to_pylist() for column in value.columns), strict=True):
@@ -190,19 +196,19 @@ class Stage:
         self.console.print(Padding(what, (0, 0, 0, INDENT), expand=False))
 
     def put_parquet(self, path: str) -> str:
-        """A file that another program has put into the table's folder."""
+        """Write a data file into the table's folder as another program would."""
         os.makedirs(os.path.dirname(f"{self.root}/{path}"), exist_ok=True)
         pq.write_table(rows(4).drop_columns(["day"]), f"{self.root}/{path}")
         return path
 
     def damage(self, version: int) -> None:
-        """A commit that somebody has cut off."""
+        """Write a truncated commit."""
         data = b'{"add":{"path":"x.parquet","size":1\n'
         self.damaged = testing.write_commit(self.root, version, data)
 
 
 def rows(day: int) -> pa.Table:
-    """A day of events."""
+    """Return the events of one day."""
     first = (day - 1) * ROWS
     return pa.table(
         {

@@ -1,4 +1,4 @@
-"""Commands that keep the data files well: compact, vacuum, skips."""
+"""Commands that maintain the data files: compact, vacuum, skips."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import pyarrow as pa
 
 from arrowlog.cli.frame import commands, on_table, output_options
 from arrowlog.cli.show import show
-from arrowlog.scan.explain import size_text
+from arrowlog.look import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import arrowlog
 
-_DRY_RUN = click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+_DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done, change nothing.")
 
 
 @contextmanager
 def shown_progress(label: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on a terminal, nothing elsewhere."""
+    """Yield a callback that draws a progress bar, or None if standard error is no terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -37,11 +37,15 @@ def shown_progress(label: str) -> Iterator[Callable[[int, int], None] | None]:
 
 @commands.command()
 @on_table
-@click.option("--target-size", default="128MB", show_default=True, help="How large files become.")
-@click.option("--where", help="Only files that may have matching rows.")
-@click.option("--max-groups", type=int, help="Make at most so many new files.")
-@click.option("--max-files-per-group", type=int, help="Put at most so many files into one.")
-@click.option("--include-skipped", is_flag=True, help="Try files in their cooldown too.")
+@click.option("--target-size", default="128MB", show_default=True, help="Size of the new files.")
+@click.option("--where", help="Compact only files that may have rows matching this predicate.")
+@click.option("--max-groups", type=int, metavar="N", help="Write at most N new files.")
+@click.option(
+    "--max-files-per-group", type=int, metavar="N", help="Merge at most N files into one."
+)
+@click.option(
+    "--include-skipped", is_flag=True, help="Also try files in cooldown (see `arrowlog skips`)."
+)
 @_DRY_RUN
 @output_options
 def compact(
@@ -55,15 +59,17 @@ def compact(
     output: str,
     limit: int | None,
 ) -> None:
-    r"""Make large Parquet files of the small ones of TABLE; its rows stay as they are.
+    r"""Merge small Parquet files of TABLE into larger ones.
 
-    Each group of files is a commit of its own, so that others may write meanwhile. A file that
-    cannot be read is noted as a skip, and the rest goes on. The small files stay until vacuum.
+    Use it when many small files make queries slow. Rows do not change. Each group of files is
+    one commit, so other writers can go on. A file that cannot be read is recorded as a skip and
+    left out. The small files stay on disk until `arrowlog vacuum`.
 
     \b
     Examples:
       arrowlog compact /data/events --dry-run
-      arrowlog compact /data/events --where "day >= '2024-01-01'" --target-size 256MB
+      arrowlog compact /data/events --where "day >= '2024-01-01'"
+      arrowlog compact s3://bucket/events --target-size 256MB --max-groups 10
     """
     with shown_progress("compacting") as progress:
         done = table.compact(
@@ -97,8 +103,10 @@ def compact(
 
 @commands.command()
 @on_table
-@click.option("--older-than", default="7d", show_default=True, help="Leave what is younger.")
-@click.option("--insist", is_flag=True, help="Allow less than 24h: nobody writes to the table.")
+@click.option("--older-than", default="7d", show_default=True, help="Keep files younger than this.")
+@click.option(
+    "--insist", is_flag=True, help="Allow --older-than below 24h. Safe only without active writers."
+)
 @_DRY_RUN
 @output_options
 def vacuum(
@@ -109,10 +117,11 @@ def vacuum(
     output: str,
     limit: int | None,
 ) -> None:
-    r"""Delete the data files of TABLE that no version in its log needs any more.
+    r"""Delete data files that no readable version of TABLE needs.
 
-    Every version that can be read keeps its files. What is younger than `--older-than` stays: it
-    may belong to a commit that is on its way.
+    Use it to free space after compact, remove or failed writes; run it with --dry-run first. Every
+    version that can be read keeps its files; `arrowlog cleanup` expires versions. Files younger
+    than --older-than stay, because they may belong to a commit in progress.
 
     \b
     Examples:
@@ -124,13 +133,13 @@ def vacuum(
     if output != "text" or done.num_files:
         show(done.files, output, limit)
     if output == "text":
-        verb = "would go" if dry_run else "deleted"
+        verb = "would be deleted" if dry_run else "deleted"
         print(f"{done.num_files:,} files {verb}, {size_text(done.bytes_freed)}.")
-        live, past, young = (done.counts[fate] for fate in ("live", "history", "young"))
-        held = size_text(done.sizes["history"])
+        live, history, young = (done.counts[fate] for fate in ("live", "history", "young"))
+        history_size = size_text(done.sizes["history"])
         print(
-            f"{live:,} files are live, {past:,} ({held}) are needed by versions from"
-            f" {done.earliest_version} on, {young:,} are young."
+            f"Kept: {live:,} live files, {history:,} ({history_size}) that older versions need"
+            f" (from version {done.earliest_version} on), {young:,} too young."
         )
     if done.failures:
         raise SystemExit(1)
@@ -138,9 +147,11 @@ def vacuum(
 
 @commands.command()
 @on_table
-@click.option("--history", is_flag=True, help="All skips in the log, not only those in cooldown.")
-@click.option("--record", metavar="PATH", help="Note that a file cannot be merged.")
-@click.option("--reason", help="Why, with --record.")
+@click.option(
+    "--history", is_flag=True, help="List all skips in the log, also after their cooldown."
+)
+@click.option("--record", metavar="PATH", help="Record a skip of this file; needs --reason.")
+@click.option("--reason", help="Why the file is skipped, with --record.")
 @click.option("--cooldown", default="24h", show_default=True, help="How long, with --record.")
 @output_options
 def skips(
@@ -152,23 +163,25 @@ def skips(
     output: str,
     limit: int | None,
 ) -> None:
-    r"""List the files of TABLE that merges leave alone for a while, and why.
+    r"""List files of TABLE that compaction skips, and why.
 
-    Readers see those files as before. After the cooldown they are tried again.
+    Use it if files stay small although `arrowlog compact` runs. A file that cannot be merged is
+    skipped until its cooldown ends, then tried again. Readers are not affected. With --record,
+    adds a skip first.
 
     \b
     Examples:
       arrowlog skips /data/events
       arrowlog skips /data/events --history --output json
-      arrowlog skips /data/events --record day=1/a.parquet --reason "cannot be read"
+      arrowlog skips /data/events --record day=1/a.parquet --reason "unreadable"
     """
     if record is not None:
         if not reason:
             raise click.UsageError("--record needs a --reason.")
         table.skips.record(record, reason, cooldown=cooldown)
-    found = table.skips.history() if history else table.skips.active()
-    if output != "text" or found.num_rows:
-        show(found, output, limit)
+    listed = table.skips.history() if history else table.skips.active()
+    if output != "text" or listed.num_rows:
+        show(listed, output, limit)
     if output == "text":
-        what = "skips in the log" if history else "files in their cooldown"
-        print(f"{found.num_rows:,} {what}.")
+        what = "skips in the log" if history else "files in cooldown"
+        print(f"{listed.num_rows:,} {what}.")

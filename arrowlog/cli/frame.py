@@ -1,4 +1,4 @@
-"""What all commands share: the group, a table on the command line, output, exit codes."""
+"""What all commands share: the command group, common options, progress, exit codes."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 
 
 class Taught(click.Command):
-    """A command whose help keeps the lines of its examples, and names the store's options last."""
+    """A command whose help keeps the line breaks of its examples and lists common options last."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        r"""Docstrings have `\b` as two characters; click knows it as one."""
+        r"""Replace the two characters `\b` of a raw docstring by the one that click expects."""
         super().__init__(*args, **kwargs)
         self.help = self.help and self.help.replace("\\b\n", "\b\n")
         self.params.sort(key=lambda param: param.name in ("settings", "storage_options"))
 
     def get_short_help_str(self, limit: int = 45) -> str:
-        """The whole first sentence: half of one says nothing."""
+        """Return the whole first sentence; click would cut it at 45 characters."""
         return super().get_short_help_str(max(limit, 120))
 
 
 class House(click.Group):
-    """All commands."""
+    """The group of all commands."""
 
     command_class = Taught
 
@@ -44,23 +44,32 @@ class House(click.Group):
 @click.group(
     cls=House,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-    epilog="Start with `arrowlog demo`: it builds a small table and shows what can be asked of it.",
+    epilog=(
+        "Start with `arrowlog demo`, which shows the main features on a small table, or with"
+        " `arrowlog info TABLE`. Exit codes: 0 success, 1 a check or an operation failed, 2 wrong"
+        " usage."
+    ),
 )
 @click.version_option(arrowlog.__version__, prog_name="arrowlog")
 def commands() -> None:
-    """Look into the transaction log of a table in the lake."""
+    """Inspect, query and maintain tables through their transaction log.
+
+    TABLE is the folder of a table: a local path, or a URL such as s3://bucket/events.
+    """
 
 
 def output_options(command: Command) -> Command:
-    """What every command that tells something takes: `output` and `limit`."""
+    """Add the options of every command that prints rows: `output` and `limit`."""
     for option in (
-        click.option("--limit", type=click.IntRange(min=0), help="Show at most so many rows."),
+        click.option(
+            "--limit", type=click.IntRange(min=0), metavar="N", help="Print at most N rows."
+        ),
         click.option(
             "--output",
             type=click.Choice(FORMS),
             default="text",
             show_default=True,
-            help="For eyes, or for the next program.",
+            help="Print a text table, JSON lines, CSV or an Arrow IPC stream.",
         ),
     ):
         command = option(command)
@@ -68,13 +77,15 @@ def output_options(command: Command) -> Command:
 
 
 def version_option(command: Command) -> Command:
-    """What a command takes that looks at one version of a table: `version`."""
-    option = click.option("--version", type=int, help="The version. [default: newest]")
+    """Add the option of a command that reads one version of a table: `version`."""
+    option = click.option(
+        "--version", type=int, metavar="N", help="Read version N.  [default: newest]"
+    )
     return option(command)
 
 
 def settings_options(command: Command) -> Command:
-    """What every command takes that reaches for a store: `settings` and `storage_options`."""
+    """Add the options of every command that opens a store: `settings` and `storage_options`."""
     for option in (
         click.option(
             "--set",
@@ -82,7 +93,7 @@ def settings_options(command: Command) -> Command:
             multiple=True,
             metavar="KEY=VALUE",
             callback=_pairs,
-            help="A setting such as checkpoint.parallelism=8. May be given again.",
+            help="Set an option of arrowlog, such as checkpoint.parallelism=8. Repeatable.",
         ),
         click.option(
             "--storage-option",
@@ -90,7 +101,7 @@ def settings_options(command: Command) -> Command:
             multiple=True,
             metavar="KEY=VALUE",
             callback=_pairs,
-            help="An option of the store such as endpoint_url=http://… May be given again.",
+            help="Set an option of the store, such as endpoint_url=http://… Repeatable.",
         ),
     ):
         command = option(command)
@@ -98,9 +109,10 @@ def settings_options(command: Command) -> Command:
 
 
 def on_table(command: Command) -> Command:
-    """Open the TABLE of the command line and hand it over as `table`.
+    """Open the TABLE argument and pass it to the command as `table`.
 
-    A command's own flag `restricted` is a setting of the table, and not handed on.
+    The flag `restricted` of `sql` sets `history.sandbox` before the table is opened; it is not
+    passed on.
     """
 
     @functools.wraps(command)
@@ -115,18 +127,21 @@ def on_table(command: Command) -> Command:
 
 
 def _pairs(_: click.Context, option: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    found = {}
+    pairs = {}
     for value in values:
         key, equals, text = value.partition("=")
         if not equals or not key:
             raise click.BadParameter(f"{value!r} is not KEY=VALUE.", param=option)
-        found[key] = text
-    return found
+        pairs[key] = text
+    return pairs
 
 
 @contextmanager
 def progress(what: str) -> Iterator[Callable[[int, int], None] | None]:
-    """A bar on a terminal for work that takes long; None where nobody looks."""
+    """Yield a callback that draws a progress bar, or None if standard error is no terminal.
+
+    The bar appears with the first call that reports unfinished work.
+    """
     from rich.console import Console
     from rich.progress import Progress
 
@@ -135,26 +150,30 @@ def progress(what: str) -> Iterator[Callable[[int, int], None] | None]:
         yield None
         return
     with ExitStack() as stack:
-        shown: dict[str, Any] = {}
+        display: dict[str, Any] = {}
 
-        def told(done: int, total: int) -> None:
-            if "bar" not in shown and done < total:  # what is done at once needs no bar
-                shown["bar"] = stack.enter_context(Progress(console=console, transient=True))
-                shown["task"] = shown["bar"].add_task(what, total=total)
-            if "bar" in shown:
-                shown["bar"].update(shown["task"], completed=done)
+        def report(done: int, total: int) -> None:
+            if "bar" not in display and done < total:
+                display["bar"] = stack.enter_context(Progress(console=console, transient=True))
+                display["task"] = display["bar"].add_task(what, total=total)
+            if "bar" in display:
+                display["bar"].update(display["task"], completed=done)
 
-        yield told
+        yield report
 
 
-def _told(message: Warning | str, *_: object, **__: object) -> None:
-    """A warning of ours is a sentence, as an error is."""
+def _print_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """Print a warning as one line, without Python's file name and source line."""
     print(f"Warning: {message}", file=sys.stderr)
 
 
 def run() -> int:
-    """Run a command; an error of ours is one sentence and exit code 1, wrong usage is 2."""
-    warnings.showwarning = _told
+    """Run the command and return the exit code.
+
+    0 is success, 1 an `ArrowlogError` (printed as one message, without a traceback), an interrupt
+    or a closed pipe, 2 wrong usage. Other exceptions are bugs and propagate.
+    """
+    warnings.showwarning = _print_warning
     try:
         commands.main(prog_name="arrowlog", standalone_mode=False)
         sys.stdout.flush()
@@ -169,7 +188,8 @@ def run() -> int:
     except OSError as error:
         if error.errno != errno.EPIPE:
             raise
-        # Whoever read our output has seen enough; what is still buffered goes nowhere.
+        # The reader of the pipe has closed it (`| head`). Discard the rest of the buffer, or
+        # flushing it at exit would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return 0

@@ -1,4 +1,4 @@
-"""Commands that keep the log short: checkpoint, cleanup."""
+"""Commands that maintain the log: checkpoint, cleanup."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from arrowlog.cli.frame import commands, on_table, output_options
 from arrowlog.cli.show import show
-from arrowlog.scan.explain import size_text
+from arrowlog.look import size_text
 from arrowlog.upkeep.cleanup import MIN_COMMIT_AGE_SECONDS
 
 if TYPE_CHECKING:
@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 @on_table
 @output_options
 def checkpoint(table: arrowlog.Table, output: str, limit: int | None) -> None:
-    r"""Write the newest version of TABLE down as a whole, so that opening it replays nothing.
+    r"""Write a checkpoint of the newest version of TABLE.
 
-    Writers do this by themselves every `checkpoint.interval` commits.
+    A checkpoint holds the complete state, so that opening the table replays only later commits.
+    Writers make one every `checkpoint.interval` commits; use this command if a table opens slowly
+    or its writers make none.
 
     \b
     Examples:
@@ -38,7 +40,7 @@ def checkpoint(table: arrowlog.Table, output: str, limit: int | None) -> None:
         size = size_text(done.size_bytes)
         print(f"Version {done.version}: {done.num_files:,} files in a checkpoint of {size}.")
     else:
-        print(f"Version {done.version} has its checkpoint already.")
+        print(f"Version {done.version} already has a checkpoint.")
 
 
 @commands.command()
@@ -46,14 +48,15 @@ def checkpoint(table: arrowlog.Table, output: str, limit: int | None) -> None:
 @click.option(
     "--dry-run/--no-dry-run",
     default=None,
-    help="Say what would go, delete nothing. [default: what `cleanup.dryRun` of the table says]",
+    help="List the files, delete nothing.  [default: the table's `cleanup.dryRun`]",
 )
 @output_options
 def cleanup(table: arrowlog.Table, dry_run: bool | None, output: str, limit: int | None) -> None:  # noqa: FBT001 -- click gives it by name
-    r"""Delete the commits and checkpoints of TABLE that its retention settings let go of.
+    r"""Delete commits and checkpoints of TABLE that have expired.
 
-    Only what is old enough goes, and only below a checkpoint that was read and found whole. Every
-    file is listed.
+    Use it to shorten a long log; run it with --dry-run first. Files go when they are older than
+    the retention settings and a newer checkpoint, verified beforehand, covers them. Their versions
+    can no longer be read. Every deleted file is listed. Data files stay until `arrowlog vacuum`.
 
     \b
     Examples:
@@ -64,20 +67,20 @@ def cleanup(table: arrowlog.Table, dry_run: bool | None, output: str, limit: int
     if output != "text" or done.num_files:
         show(done.files, output, limit)
     if output == "text":
-        verb = "would go" if done.dry_run else "deleted"
+        verb = "would be deleted" if done.dry_run else "deleted"
         print(
             f"{done.num_files:,} files {verb}, {size_text(done.bytes_freed)};"
-            f" versions can be read from {done.earliest_version} on."
+            f" the earliest readable version is {done.earliest_version}."
         )
         if done.num_too_young:
             print(
-                f"{done.num_too_young:,} commits stay: over a network, none is deleted before it is"
-                f" {MIN_COMMIT_AGE_SECONDS:.0f} seconds old."
+                f"{done.num_too_young:,} expired commits were kept: on a remote store, commits are"
+                f" deleted only when they are {MIN_COMMIT_AGE_SECONDS:.0f} seconds old."
             )
 
 
 def _row(result: CheckpointResult) -> pa.Table:
-    """A checkpoint as a table of one row."""
+    """Return a checkpoint as a table of one row."""
     names = [field.name for field in fields(result)]
     values = {name: [getattr(result, name)] for name in names if name != "names"}
     return pa.table({**values, "names": pa.array([list(result.names)], pa.list_(pa.string()))})

@@ -1,4 +1,4 @@
-"""Commands for a log that is broken, or may be: doctor, repair."""
+"""Commands for damaged logs: doctor, repair."""
 
 from __future__ import annotations
 
@@ -31,26 +31,32 @@ def _columns(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> 
     type=click.Choice(["error", "warning", "info"]),
     default="error",
     show_default=True,
-    help="Exit with 1 if there is a finding as bad as this, or worse.",
+    help="Exit with 1 if a finding is at least this severe.",
 )
 @click.option(
     "--max-commits-since-checkpoint",
     type=click.IntRange(min=0),
-    help="More commits to replay than this are an error.",
+    metavar="N",
+    help="Report an error if more than N commits follow the checkpoint.",
 )
 @click.option(
     "--max-small-files",
     type=click.IntRange(min=0),
-    help="More small files that could be larger ones are an error.",
+    metavar="N",
+    help="Report an error if more than N small files could be merged.",
 )
 @click.option(
     "--assert-stats",
     multiple=True,
     metavar="COLUMN[,COLUMN]",
     callback=_columns,
-    help="Columns that every file must have bounds of.",
+    help="Report an error if a file has no bounds for these columns.",
 )
-@click.option("--data-files/--no-data-files", default=True, help="Whether to look for data files.")
+@click.option(
+    "--data-files/--no-data-files",
+    default=True,
+    help="Check whether data files exist.  [default: yes]",
+)
 @settings_options
 @output_options
 def doctor(
@@ -62,17 +68,18 @@ def doctor(
     limit: int | None,
     **asked: Any,
 ) -> None:
-    r"""Say what is wrong with TABLE, where, and which call mends it. Writes nothing.
+    r"""Check TABLE for damage; show where it is and how to fix it.
 
-    Looks at every commit and checkpoint, compares them, and looks for every data file. Also for a
-    table that does not open. Exits with 1 on errors: a gate for tests and for pipelines.
+    Use it if a table does not open or returns wrong results, or as a gate in a pipeline: it exits
+    with 1 if it finds an error (see --fail-on). Reads and compares every commit and checkpoint
+    and checks that every data file exists. Works on tables that do not open. Writes nothing.
 
     \b
     Examples:
       arrowlog doctor /data/events
       arrowlog doctor s3://bucket/events --fail-on warning --output json
       arrowlog doctor /data/events --max-small-files 1000 --assert-stats id,day
-      arrowlog doctor /data/events --max-commits-since-checkpoint 20 --no-data-files
+      arrowlog doctor /data/events --max-commits-since-checkpoint 20
     """
     findings = arrowlog.doctor(table, storage_options, options=settings, **asked)
     if output == "text":
@@ -99,33 +106,36 @@ def repair(
     output: str,
     limit: int | None,
 ) -> None:
-    r"""Write a clean log to TARGET of what can be read of the log SOURCE, which is only read.
+    r"""Write a clean log to TARGET from what is readable in SOURCE.
 
-    Both are folders of logs. Files that are not there are left out, and so is what lies behind a
-    commit that is missing or damaged. A run that was cut short is finished by the same command.
+    Use it if `arrowlog doctor` recommends it. SOURCE and TARGET are log folders; SOURCE is only
+    read. The new log ends before the first commit that is missing or damaged, unless a complete
+    checkpoint lies beyond it. Data files that do not exist are left out. If the command is
+    interrupted, run it again to finish.
 
     \b
     Examples:
-      arrowlog repair /data/events/_transaction_log /data/events/_transaction_log_repaired
-      arrowlog repair s3://b/t/_transaction_log s3://b/t/_repaired --set repair.failOnMissing=true
+      arrowlog repair /data/t/_transaction_log /data/t/_transaction_log_repaired
+      arrowlog repair s3://b/t/_transaction_log s3://b/t/_repaired \
+        --set repair.failOnMissing=true
     \b
     Then keep the old log and put the new one in its place:
-      mv /data/events/_transaction_log /data/events/_transaction_log_old
-      mv /data/events/_transaction_log_repaired /data/events/_transaction_log
+      mv /data/t/_transaction_log /data/t/_transaction_log_old
+      mv /data/t/_transaction_log_repaired /data/t/_transaction_log
     """
     how = {"storage_options": storage_options, "options": settings}
-    with _quiet(), shown_progress("looking for data files") as progress:
+    with _logging_disabled(), shown_progress("checking data files") as progress:
         result = arrowlog.repair(source, target, progress=progress, **how)
     row = result.to_pylist()[0]
     if output == "text":
-        _print(row, result)
+        _print_result(row, result)
     else:
         show(result, output, limit)
     if row["status"] != "SUCCESS":
         sys.exit(1)
 
 
-def _print(row: dict[str, Any], result: pa.Table) -> None:
+def _print_result(row: dict[str, Any], result: pa.Table) -> None:
     if row["status"] != "SUCCESS":
         print(row["status"], file=sys.stderr)
         return
@@ -139,11 +149,11 @@ def _print(row: dict[str, Any], result: pa.Table) -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """The notes of a repair are printed by us, so the program's log need not repeat them."""
-    log = logging.getLogger("arrowlog")
-    before, log.disabled = log.disabled, True
+def _logging_disabled() -> Iterator[None]:
+    """Silence arrowlog's logger: the notes of a repair are printed here, not logged as well."""
+    logger = logging.getLogger("arrowlog")
+    before, logger.disabled = logger.disabled, True
     try:
         yield
     finally:
-        log.disabled = before
+        logger.disabled = before

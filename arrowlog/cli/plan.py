@@ -1,4 +1,4 @@
-"""Commands that plan: scan, explain."""
+"""Commands that plan a scan: scan, explain."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import click
 import arrowlog
 from arrowlog.cli.frame import commands, on_table, output_options, version_option
 from arrowlog.cli.show import show
-from arrowlog.scan.explain import size_text
+from arrowlog.look import size_text
 
 
 @commands.command()
@@ -18,7 +18,10 @@ from arrowlog.scan.explain import size_text
 def scan(
     table: arrowlog.Table, predicate: str, version: int | None, output: str, limit: int | None
 ) -> None:
-    r"""List the files of TABLE that may hold rows PREDICATE is true for.
+    r"""List the files of TABLE that a query with PREDICATE has to read.
+
+    Use it to see how well partitions and statistics prune. PREDICATE is a SQL condition on the
+    columns of the table. Files are listed unless the log proves that no row matches.
 
     \b
     Examples:
@@ -39,7 +42,8 @@ def scan(
 @click.option(
     "--min-pruning",
     type=click.FloatRange(0, 1),
-    help="Exit with 1 if a smaller share of the files is pruned: a gate for tests of pipelines.",
+    metavar="SHARE",
+    help="Exit with 1 if less than this share of the files is pruned, for use in tests.",
 )
 @version_option
 @output_options
@@ -51,22 +55,24 @@ def explain(
     output: str,
     limit: int | None,
 ) -> None:
-    r"""Say why a scan of TABLE reads the files it reads: what each clause of PREDICATE drops.
+    r"""Explain how many files each clause of PREDICATE prunes, and why.
 
-    As text a line a clause; as json, csv or arrow a row for each file and clause.
+    Use it when a query reads more of TABLE than expected. Text output has one line per clause: the
+    files it drops, and why it keeps the others (no statistics, truncated bounds, not prunable).
+    json, csv and arrow output have one row per file and clause.
 
     \b
     Examples:
       arrowlog explain /data/events "day = '2024-01-01' AND id > 900"
       arrowlog explain /data/events "id = 7" --min-pruning 0.9
     """
-    found = table.scan(predicate, version).explain()
+    explanation = table.scan(predicate, version).explain()
     if output == "text":
-        print(found)
+        print(explanation)
     else:
-        show(found.to_arrow(), output, limit)
-    if min_pruning is not None and found.pruned < min_pruning:
+        show(explanation.to_arrow(), output, limit)
+    if min_pruning is not None and explanation.pruned < min_pruning:
         raise arrowlog.ArrowlogError(
-            f"{found.pruned:.1%} of the files are pruned, {min_pruning:.1%} are asked for.",
-            next="See which clause prunes nothing, and why.",
+            f"{explanation.pruned:.1%} of the files are pruned, {min_pruning:.1%} are required.",
+            next="The explanation shows which clause prunes nothing, and why.",
         )

@@ -1,6 +1,6 @@
-"""The prompt of `arrowlog sql`: lines with history, completion of names, one answer after another.
+"""The interactive prompt of `arrowlog sql`, with line history and completion.
 
-Python's own readline does it: no further package, and the keys of every other shell.
+Uses Python's readline module: no extra dependency, and the key bindings of other shells.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ WORDS = (
     "BETWEEN", "IN", "IS", "WITH",
 )
 # fmt: on
-_NAME = re.compile(r"[\w.]+$")
-_HISTORY_MAX = 1000
-_LEAVE = ("exit", "quit", ".exit", ".quit")
+_LAST_WORD = re.compile(r"[\w.]+$")
+_MAX_HISTORY_LINES = 1000
+_EXIT_COMMANDS = ("exit", "quit", ".exit", ".quit")
 
 
 def converse(table: arrowlog.Table, output: str, limit: int | None) -> None:
-    """Ask and answer until the end of the input."""
-    names = _names(table)
-    _line_editing(names)
+    """Read queries and print their results until end of input or an exit command."""
+    names = _completions(table)
+    _enable_line_editing(names)
     print(f"{table.uri}, version {table.version}. A query ends with ; or an empty line.")
     print("Views: " + ", ".join(name for name in names[:12] if "." not in name))
-    print("Tab completes, arrow up brings back, Ctrl-D leaves.")
-    query = _ask()
+    print("Tab completes, arrow up recalls earlier lines, Ctrl-D exits.")
+    query = _read_query()
     while query is not None:
         if query:
             try:
-                with progress("reading commits") as told:
-                    found = table.query(query, progress=told)
-                show(found, output, limit)
+                with progress("reading commits") as report:
+                    result = table.query(query, progress=report)
+                show(result, output, limit)
             except arrowlog.ArrowlogError as error:
                 print(f"Error: {error}")
-        query = _ask()
+        query = _read_query()
 
 
-def _ask() -> str | None:
-    """The next query, over as many lines as it takes; None at the end."""
+def _read_query() -> str | None:
+    """Return the next query, which may span lines; "" after Ctrl-C, None at the end of input."""
     lines: list[str] = []
     try:
         while True:
             line = input("arrowlog> " if not lines else "     ...> ")
-            if not lines and line.strip().lower().rstrip(";") in _LEAVE:
+            if not lines and line.strip().lower().rstrip(";") in _EXIT_COMMANDS:
                 return None
             lines.append(line)
             if not line.strip() or line.rstrip().endswith(";"):
@@ -66,34 +66,34 @@ def _ask() -> str | None:
         return "\n".join(lines).strip() or None
 
 
-def _names(table: arrowlog.Table) -> list[str]:
-    """What can be completed: views first, then columns."""
-    found = table.query(
+def _completions(table: arrowlog.Table) -> list[str]:
+    """Return the names to complete: views first, then columns."""
+    catalog = table.query(
         "SELECT table_name AS name, column_name AS col FROM information_schema.columns"
         " WHERE table_name NOT LIKE '\\_%' ESCAPE '\\' ORDER BY ALL"
     )
-    views = dict.fromkeys(found["name"].to_pylist())
-    columns = dict.fromkeys(found["col"].to_pylist())
+    views = dict.fromkeys(catalog["name"].to_pylist())
+    columns = dict.fromkeys(catalog["col"].to_pylist())
     return [*views, "files_at(", *columns]
 
 
 def matches(names: Sequence[str], line: str) -> list[str]:
-    """What the last word of a line may become.
+    """Return the completions of the last word of a line.
 
     >>> matches(["commits", "coverage", "min.id"], "SELECT * FROM co")
     ['commits', 'coverage', 'COUNT']
     >>> matches(["min.id"], 'SELECT m')
     ['"min.id"', 'MIN', 'MAX']
     """
-    found = _NAME.search(line)
-    start = found[0].lower() if found else ""
+    last_word = _LAST_WORD.search(line)
+    prefix = last_word[0].lower() if last_word else ""
     quoted = [f'"{name}"' if "." in name or " " in name else name for name in names]
-    known = [name for name in quoted if name.lower().lstrip('"').startswith(start)]
-    return known + [word for word in WORDS if word.lower().startswith(start)]
+    matching = [name for name in quoted if name.lower().lstrip('"').startswith(prefix)]
+    return matching + [word for word in WORDS if word.lower().startswith(prefix)]
 
 
-def _line_editing(names: Sequence[str]) -> None:
-    """History in a file and completion, where this Python has readline."""
+def _enable_line_editing(names: Sequence[str]) -> None:
+    """Set up completion and a history file, if this Python has readline."""
     try:
         import readline
     except ImportError:
@@ -101,8 +101,8 @@ def _line_editing(names: Sequence[str]) -> None:
     import atexit
 
     def complete(_: str, number: int) -> str | None:
-        found = matches(names, readline.get_line_buffer()[: readline.get_endidx()])
-        return found[number] if number < len(found) else None
+        candidates = matches(names, readline.get_line_buffer()[: readline.get_endidx()])
+        return candidates[number] if number < len(candidates) else None
 
     readline.set_completer(complete)
     readline.set_completer_delims(" \t\n,;()=<>\"'")
@@ -114,7 +114,7 @@ def _line_editing(names: Sequence[str]) -> None:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         if os.path.exists(path):
             readline.read_history_file(path)
-        readline.set_history_length(_HISTORY_MAX)
+        readline.set_history_length(_MAX_HISTORY_LINES)
         atexit.register(readline.write_history_file, path)
-    except OSError:  # a home that cannot be written to has no history
+    except OSError:  # the history is optional: the home folder may be read-only
         return

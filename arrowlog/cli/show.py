@@ -1,4 +1,4 @@
-"""Arrow tables on standard output: for eyes, or for the next program."""
+"""Print Arrow tables to standard output: as text, JSON lines, CSV or an Arrow IPC stream."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FORMS = ("text", "json", "csv", "arrow")
-_GAP = 2
-_TEXT_MIN = 24  # to what a column of text may be cut before columns are left out
-_JSON_ROWS = 1 << 13
+_COLUMN_GAP = 2  # spaces
+_MIN_TEXT_WIDTH = 24  # text columns are cut to this width before whole columns are left out
+_JSON_BATCH_ROWS = 1 << 13  # bounds the Python objects alive at a time
 
 
 def show(table: pa.Table, form: str, limit: int | None = None) -> None:
-    """Print a table: `json` is one object a line, `arrow` an IPC stream."""
+    """Print a table in one of `FORMS`: `json` is one object per line, `arrow` an IPC stream."""
     table = table if limit is None else table.slice(0, limit)
     if form == "text":
-        _text(table)
+        _print_text(table)
     elif form == "json":
-        for batch in table.to_batches(max_chunksize=_JSON_ROWS):
+        for batch in table.to_batches(max_chunksize=_JSON_BATCH_ROWS):
             for row in python_times(pa.Table.from_batches([batch])).to_pylist():
                 print(json.dumps(row, default=str, ensure_ascii=False))
     elif form == "csv":
         sys.stdout.flush()
-        pv.write_csv(_flat(table), sys.stdout.buffer)
+        pv.write_csv(_without_nested(table), sys.stdout.buffer)
     else:
         sys.stdout.flush()
-        with pa.ipc.new_stream(sys.stdout.buffer, table.schema) as out:
-            out.write_table(table)
+        with pa.ipc.new_stream(sys.stdout.buffer, table.schema) as writer:
+            writer.write_table(table)
 
 
-def _flat(table: pa.Table) -> pa.Table:
-    """CSV has no lists, maps or dictionaries: those become text."""
+def _without_nested(table: pa.Table) -> pa.Table:
+    """Turn lists, structs and maps into JSON text and decode dictionaries, for CSV."""
     columns = [
         pa.array(
             [None if v is None else json.dumps(v, default=str) for v in column.to_pylist()],
@@ -56,8 +56,8 @@ def _flat(table: pa.Table) -> pa.Table:
     return pa.table(dict(zip(table.column_names, columns, strict=True)))
 
 
-def _text(table: pa.Table) -> None:
-    """As wide as the terminal is; a pipe has no width, there nothing is cut."""
+def _print_text(table: pa.Table) -> None:
+    """Print aligned columns, cut to the width of the terminal; a pipe gets everything."""
     from rich.console import Console
     from rich.text import Text
 
@@ -66,7 +66,7 @@ def _text(table: pa.Table) -> None:
     table = python_times(table)
     heads = [plain(name) for name in table.column_names]
     cells = [[_cell(value) for value in column.to_pylist()] for column in table.columns]
-    right = [_counts(column.type) for column in table.columns]
+    right = [_is_right_aligned(column.type) for column in table.columns]
     widths = [
         max([len(head), *map(len, column)]) for head, column in zip(heads, cells, strict=True)
     ]
@@ -76,33 +76,39 @@ def _text(table: pa.Table) -> None:
     for row in zip(*cells[:shown], strict=True):
         console.print(Text(_line(row, widths, right)))
     if shown < len(heads):
-        left = ", ".join(heads[shown : shown + 4]) + (", …" if len(heads) > shown + 4 else "")
-        more = f"{len(heads) - shown} columns do not fit: {left}; --output json has them"
-        console.print(Text(more, style="dim"))
+        omitted = ", ".join(heads[shown : shown + 4]) + (", …" if len(heads) > shown + 4 else "")
+        note = f"{len(heads) - shown} columns do not fit: {omitted}; --output json has them"
+        console.print(Text(note, style="dim"))
 
 
 def fitted(widths: Sequence[int], right: Sequence[bool], room: int) -> list[int]:
-    """Widths that fit: text is cut first, the widest most; then columns at the end are left out.
+    """Return column widths that fit into `room` characters.
+
+    Drops columns from the end until the others fit with their text cut to a minimum, then cuts the
+    widest text columns. Right-aligned columns are never cut.
 
     >>> fitted([50, 5, 30], [False, True, False], 60)
     [25, 5, 26]
     >>> fitted([50, 5, 30], [False, True, False], 40)
     [33, 5]
     """
-    found = list(widths)
-    while found:
-        floor = sum(w if r else min(w, _TEXT_MIN) for w, r in zip(found, right, strict=False))
-        if floor + _GAP * (len(found) - 1) <= room or len(found) == 1:
+    fitting = list(widths)
+    while fitting:
+        minimum = sum(
+            width if at_right else min(width, _MIN_TEXT_WIDTH)
+            for width, at_right in zip(fitting, right, strict=False)
+        )
+        if minimum + _COLUMN_GAP * (len(fitting) - 1) <= room or len(fitting) == 1:
             break
-        found.pop()
-    over = sum(found) + _GAP * (len(found) - 1) - room
-    while over > 0:
-        text = [n for n, width in enumerate(found) if not right[n] and width > _TEXT_MIN]
+        fitting.pop()
+    excess = sum(fitting) + _COLUMN_GAP * (len(fitting) - 1) - room
+    while excess > 0:
+        text = [n for n, width in enumerate(fitting) if not right[n] and width > _MIN_TEXT_WIDTH]
         if not text:
             break
-        found[max(text, key=lambda n: found[n])] -= 1
-        over -= 1
-    return found
+        fitting[max(text, key=lambda n: fitting[n])] -= 1
+        excess -= 1
+    return fitting
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
@@ -110,11 +116,11 @@ def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) ->
         cell.rjust(width) if at_right else _cut(cell, width).ljust(width)
         for cell, width, at_right in zip(cells, widths, right, strict=False)
     ]
-    return (" " * _GAP).join(parts).rstrip()
+    return (" " * _COLUMN_GAP).join(parts).rstrip()
 
 
 def _cut(text: str, width: int) -> str:
-    """A text in the room there is; of a path the end tells more than the middle."""
+    """Shorten a text in the middle: beginning and end of a path tell most."""
     if len(text) <= width:
         return text
     tail = (width - 1) // 2
@@ -129,8 +135,8 @@ def _cell(value: object) -> str:
     return plain(str(value))
 
 
-def _counts(kind: pa.DataType) -> bool:
-    """Numbers and times are never cut."""
+def _is_right_aligned(kind: pa.DataType) -> bool:
+    """Return whether a column holds numbers or times."""
     return bool(
         pa.types.is_integer(kind)
         or pa.types.is_floating(kind)

@@ -1,7 +1,11 @@
-"""What you may ask of a log: its whole past as tables in DuckDB, its history, what changed.
+"""The history of a table: commits as DuckDB views, `history`, `diff` and `overview`.
 
-Promises: what a view says of a version is what replay says of it; history that is gone is not made
-up, the views begin with the earliest version that can be read; nothing is decoded or typed that
-no question needs; a past larger than memory goes to a temporary file.
+Promises:
+
+- What a view says about a version is what log replay says about it.
+- Missing history is never invented: the views begin with the earliest readable version.
+- Only the commits and columns that a query needs are decoded and typed.
+- Decoded history beyond `history.maxMemory` is spilled to temporary files.
+
 May import `commit`, `scan`, `state`, `log`, `config`, `errors`.
 """

@@ -1,4 +1,4 @@
-"""What a handle keeps of the past it was asked about."""
+"""The history that a `Table` handle keeps between queries."""
 
 from __future__ import annotations
 
@@ -28,75 +28,87 @@ if TYPE_CHECKING:
 
 
 class Asking:
-    """The past of one table, read once as long as nothing new is in the log."""
+    """Answers queries about the history of one table.
+
+    Decoded commits are reused until the newest commit changes. Thread-safe: threads share the
+    decoded commits, and each has its own DuckDB connection.
+    """
 
     def __init__(self, follower: Follower) -> None:
-        """Nothing is read yet."""
+        """Read nothing yet."""
         self.follower = follower
-        self._start()
+        self._reset()
 
-    def _start(self) -> None:
-        """Know nothing yet. A child begins anew: connections and locks are its parent's."""
+    def _reset(self) -> None:
+        """Start empty. A forked child does so too: locks and connections belong to its parent."""
         self._process = os.getpid()
         self._lock = RLock()
-        self._known: tuple[object, Sources] | None = None
-        self._mine = local()
+        # The sources, and the version and stat of the newest commit for which they are valid.
+        self._cached: tuple[object, Sources] | None = None
+        self._thread = local()
 
     def _newest(self) -> tuple[int, Listing | None]:
-        """The newest version; the log is listed where no snapshot is at hand to follow."""
+        """Return the newest version and, if the log had to be listed, the listing.
+
+        The log is listed if no snapshot is loaded and there is no checkpoint to start from:
+        loading a snapshot would then decode every commit, which the query decodes anyway.
+        """
         if self.follower.latest is not None:
             return self.follower.newest().version, None
         listing = list_log(self.follower.store)
         segment = plan(listing, None)
         if segment.checkpoint is not None or segment.gap is not None:
-            return self.follower.newest().version, None  # which is cheap, or has a warning to give
+            # Cheap with a checkpoint; with a gap, loading the snapshot gives the warning.
+            return self.follower.newest().version, None
         return segment.version, listing
 
     def past(self, version: int, listing: Listing | None) -> Past:
-        """The past up to a version, as it is in the log now."""
+        """Return the history up to a version; lists the log if no listing is given."""
         follower = self.follower
-        found = list_log(follower.store) if listing is None else listing
-        return Past(follower.store, found, follower.config, earliest(found, version), version)
+        listing = list_log(follower.store) if listing is None else listing
+        first = earliest(listing, version)
+        return Past(follower.store, listing, follower.config, first, version)
 
     def sources(self) -> Sources:
-        """What the views are made of; the same as before if there is nothing new."""
+        """Return the datasets of the views; the cached ones if the newest commit is unchanged."""
         from arrowlog.sql.views import Sources
 
         require_polars("The history of a table")
         if self._process != os.getpid():
-            self._start()
+            self._reset()
         follower = self.follower
         with self._lock:
             version, listing = self._newest()
-            known = listing or (self._known and self._known[1].past.listing)
-            name = known.commits.get(version) if known else None
+            last_listing = listing or (self._cached and self._cached[1].past.listing)
+            name = last_listing.commits.get(version) if last_listing else None
             name = name or commit_name(version)
-            mark = version, follower.store.stat(f"{LOG}/{name}")
-            if self._known is None or self._known[0] != mark:
+            newest_commit = version, follower.store.stat(f"{LOG}/{name}")
+            if self._cached is None or self._cached[0] != newest_commit:
                 past = self.past(version, listing)
+                # The new listing may spell the file's name in another way; stat that name.
                 name = past.listing.commits.get(version, name)
-                mark = version, follower.store.stat(f"{LOG}/{name}")
+                newest_commit = version, follower.store.stat(f"{LOG}/{name}")
                 loaded = follower.latest is not None
-                self._known = mark, Sources(past, follower.at, loaded=loaded)
-            return self._known[1]
+                self._cached = newest_commit, Sources(past, follower.at, loaded=loaded)
+            return self._cached[1]
 
     def asked(self) -> Asked:
-        """The connection that `sql` asks: one for each thread, since DuckDB refuses to share."""
+        """Return this thread's connection; DuckDB connections cannot be shared by threads."""
         from arrowlog.sql.views import Asked
 
         sources = self.sources()
-        mine: Asked | None = getattr(self._mine, "asked", None)
-        if mine is None or mine.sources is not sources:
-            mine = self._mine.asked = Asked(sources)
-        return mine
+        views: Asked | None = getattr(self._thread, "views", None)
+        if views is None or views.sources is not sources:
+            views = self._thread.views = Asked(sources)
+        return views
 
     def sql(self, query: str) -> Any:
-        """The answer to a query, as a relation."""
+        """Return the result of a query as a lazy DuckDB relation."""
         return self.asked().sql(query)
 
     def query(self, query: str, progress: Progress | None = None) -> pa.Table:
-        """The answer to a query, worked out now."""
-        return self._whatever_goes(lambda: self._query(query, progress))
+        """Return the result of a query as a table; errors are those of arrowlog, not DuckDB's."""
+        return self._retry_after_cleanup(lambda: self._query(query, progress))
 
     def _query(self, query: str, progress: Progress | None) -> pa.Table:
         import duckdb
@@ -107,42 +119,48 @@ class Asking:
         past = asked.sources.past
         past.watch = progress
         try:
-            found = asked.sql(query)
-            return pa.table({}) if found is None else found.to_arrow_table()
+            relation = asked.sql(query)
+            return pa.table({}) if relation is None else relation.to_arrow_table()
         except duckdb.Error as error:
-            told = explained(error, asked.sources)
-            raise told from told.__cause__
+            translated = explained(error, asked.sources)
+            raise translated from translated.__cause__
         finally:
             past.watch = None
 
-    def _whatever_goes(self, ask: Callable[[], pa.Table]) -> pa.Table:
-        """Ask; if a clean-up takes away what was listed meanwhile, look anew and ask once more."""
+    def _retry_after_cleanup(self, run: Callable[[], pa.Table]) -> pa.Table:
+        """Run; if a concurrent clean-up deleted a listed commit, list the log again and rerun once.
+
+        A second failure is raised.
+        """
         try:
-            return ask()
+            return run()
         except LogCorrupt as error:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
         with self._lock:
-            self._known = None
-        return ask()
+            self._cached = None
+        return run()
 
     def connect(self) -> Any:
-        """A connection with the views that nobody else has."""
+        """Return a new connection with all views, owned by the caller."""
         from arrowlog.sql.views import Asked
 
         return Asked(self.sources()).whole().connection
 
     def note(self) -> str:
-        """What is not known of the past, in a sentence; empty if all is."""
+        """Describe in one sentence which part of the history is missing; "" if it is complete."""
         return self.past(*self._newest()).note()
 
     def history(self, limit: int | None, progress: Progress | None = None) -> pa.Table:
-        """One row a commit, newest first."""
+        """Return one row per commit, newest first; with `limit`, reads only that many commits.
+
+        Raises `InvalidRequest` if `limit` is not a non-negative integer.
+        """
         if limit is not None and (
             isinstance(limit, bool) or not isinstance(limit, int) or limit < 0
         ):
             raise InvalidRequest(f"{limit!r} is not a number of commits.", next="Give 0, 1, 2, …")
-        return self._whatever_goes(lambda: self._history(limit, progress))
+        return self._retry_after_cleanup(lambda: self._history(limit, progress))
 
     def _history(self, limit: int | None, progress: Progress | None) -> pa.Table:
         require_polars("The history of a table")
@@ -153,5 +171,5 @@ class Asking:
             tables = [sheets.commits(piece, COMMITS.names, past.written) for piece in pieces]
         finally:
             past.watch = None
-        whole = pa.concat_tables([COMMITS.empty_table(), *tables])
-        return whole.sort_by([("version", "descending")])
+        commits = pa.concat_tables([COMMITS.empty_table(), *tables])
+        return commits.sort_by([("version", "descending")])

@@ -1,4 +1,4 @@
-"""The actions of a log as rows, in the columns that DESCRIBE … TRANSACTION LOG has."""
+"""The actions of a log as rows: the result of DESCRIBE INDEXTABLES TRANSACTION LOG."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from arrowlog.log.store import Store
     from arrowlog.state.snapshot import State
 
-_AT_ONCE = 512
+_COMMITS_PER_BATCH = 512  # bounds the decoded actions that are held beside the result
 _TEXT, _LONG, _INT, _FLAG = pa.string(), pa.int64(), pa.int32(), pa.bool_()
 _TIME = pa.timestamp("us", "UTC")
-_MILLIS = pa.field("time", MILLIS)
+_MILLIS_FIELD = pa.field("time", MILLIS)
 SCHEMA = pa.schema(
     [
         ("version", _LONG),
@@ -80,50 +80,58 @@ SCHEMA = pa.schema(
         ("is_checkpoint", _FLAG),
     ]
 )
-_SKIP = {
+# The fields of an add: path … uncompressed_size_bytes.
+_ADD_COLUMNS = SCHEMA.names[3:26]
+_SKIP_FIELDS = {
     "skip_timestamp": "skipTimestamp",
     "skip_reason": "reason",
     "skip_operation": "operation",
     "skip_retry_after": "retryAfter",
     "skip_count": "skipCount",
 }
-_KINDS = {"add": "add", "remove": "remove", "mergeskip": "skip"}
-_MAPS = ("partitionValues", "minValues", "maxValues", "tags", "splitTags")
+_ACTION_TYPES = {"add": "add", "remove": "remove", "mergeskip": "skip"}
+_MAP_FIELDS = ("partitionValues", "minValues", "maxValues", "tags", "splitTags")
 
 
 def describe_log(store: Store, config: Config, *, include_all: bool) -> pa.Table:
-    """All actions from the newest checkpoint on, or with `include_all` of every commit there is."""
+    """Return one row per action, with the columns of `SCHEMA`, in log order.
+
+    The rows begin with the state of the newest readable checkpoint. With `include_all` they are
+    the actions of every commit in the log, and checkpoints are ignored. Raises `LogCorrupt` if a
+    commit is damaged or was deleted since it was listed.
+    """
     with gone_is_corrupt(store):
-        return _described(store, config, include_all=include_all)
+        return _describe(store, config, include_all=include_all)
 
 
-def _described(store: Store, config: Config, *, include_all: bool) -> pa.Table:
+def _describe(store: Store, config: Config, *, include_all: bool) -> pa.Table:
     listing = list_log(store)
     commits = sorted(listing.commits.items())
-    found: list[pa.Table] = [SCHEMA.empty_table()]
-    base = None
+    tables: list[pa.Table] = [SCHEMA.empty_table()]
+    checkpoint = None
     if not include_all:
-        base = load(store, listing, config, outside=True).report.checkpoint
-    if base is not None:
-        state = load(store, listing, config, base, outside=True).state
-        found += _checkpoint(state, f"{store.root}/{LOG}/{json_name(base)}")
-        commits = [(version, name) for version, name in commits if version > base]
-    for start in range(0, len(commits), _AT_ONCE):
-        actions = read_commits(store, config, commits[start : start + _AT_ONCE])
-        found.append(_commits(actions, store.root))
-    return pa.concat_tables(found)
+        # The checkpoint that loading used, which may be older than a newer one that is damaged.
+        checkpoint = load(store, listing, config, outside=True).report.checkpoint
+    if checkpoint is not None:
+        state = load(store, listing, config, checkpoint, outside=True).state
+        tables += _checkpoint_rows(state, f"{store.root}/{LOG}/{json_name(checkpoint)}")
+        commits = [(version, name) for version, name in commits if version > checkpoint]
+    for start in range(0, len(commits), _COMMITS_PER_BATCH):
+        actions = read_commits(store, config, commits[start : start + _COMMITS_PER_BATCH])
+        tables.append(_commit_rows(actions, store.root))
+    return pa.concat_tables(tables)
 
 
-def _checkpoint(state: State, file: str) -> list[pa.Table]:
+def _checkpoint_rows(state: State, file: str) -> list[pa.Table]:
     count = state.num_files
     tables = [
-        _single("protocol", _protocol(state.protocol)),
-        _single("metadata", _metadata(state.metadata)),
+        _single_row("protocol", _protocol_columns(state.protocol)),
+        _single_row("metadata", _metadata_columns(state.metadata)),
     ]
     if count:
-        tables.append(_rows("add", _adds(state.adds), count))
+        tables.append(_rows("add", _add_columns(state.adds), count))
     return [
-        _placed(
+        _with_positions(
             table,
             same(state.version, _LONG, table.num_rows),
             same(file, _TEXT, table.num_rows),
@@ -133,32 +141,36 @@ def _checkpoint(state: State, file: str) -> list[pa.Table]:
     ]
 
 
-def _commits(actions: Actions, root: str) -> pa.Table:
-    """The actions of some commits, in the order in which they stand there."""
+def _commit_rows(actions: Actions, root: str) -> pa.Table:
+    """Return the actions of some commits in log order."""
     parts: list[tuple[pa.Array, pa.Table]] = []
-    for kind, shown in _KINDS.items():
-        table = actions.table(kind)
+    for action, action_type in _ACTION_TYPES.items():
+        table = actions.table(action)
         if table.num_rows:
-            columns = _adds(table) if kind == "add" else _others(table, kind)
+            columns = _add_columns(table) if action == "add" else _other_columns(table, action)
             seq = table["seq"].combine_chunks()
-            parts.append((seq, _rows(shown, columns, table.num_rows)))
+            parts.append((seq, _rows(action_type, columns, table.num_rows)))
     for seq, protocol in actions.protocols:
-        parts.append((array_of([seq], _LONG), _single("protocol", _protocol(protocol))))
+        row = _single_row("protocol", _protocol_columns(protocol))
+        parts.append((array_of([seq], _LONG), row))
     for seq, metadata in actions.metadata:
-        parts.append((array_of([seq], _LONG), _single("metadata", _metadata(metadata))))
+        row = _single_row("metadata", _metadata_columns(metadata))
+        parts.append((array_of([seq], _LONG), row))
     if not parts:
         return SCHEMA.empty_table()
     seqs = pa.concat_arrays([seq for seq, _ in parts])
     order = pc.sort_indices(seqs)
-    numbers = pc.shift_right(seqs.take(order), number(LINE_BITS))
-    versions = array_of(actions.versions, _LONG).take(numbers)
-    files = array_of([f"{root}/{name}" for name in actions.names], _TEXT).take(numbers)
+    file_numbers = pc.shift_right(seqs.take(order), number(LINE_BITS))
+    versions = array_of(actions.versions, _LONG).take(file_numbers)
+    files = array_of([f"{root}/{name}" for name in actions.names], _TEXT).take(file_numbers)
     table = pa.concat_tables([part for _, part in parts]).take(order)
-    return _placed(table, versions, files, checkpoint=False)
+    return _with_positions(table, versions, files, checkpoint=False)
 
 
-def _placed(table: pa.Table, versions: pa.Array, files: pa.Array, *, checkpoint: bool) -> pa.Table:
-    """Rows with where they were found."""
+def _with_positions(
+    table: pa.Table, versions: pa.Array, files: pa.Array, *, checkpoint: bool
+) -> pa.Table:
+    """Fill the columns that say where an action comes from."""
     for name, column in (
         ("version", versions),
         ("log_file_path", files),
@@ -168,82 +180,83 @@ def _placed(table: pa.Table, versions: pa.Array, files: pa.Array, *, checkpoint:
     return table
 
 
-def _rows(action: str, columns: dict[str, Any], count: int) -> pa.Table:
-    """A table in all columns, nulls where an action has none."""
-    columns["action_type"] = same(action, _TEXT, count)
-    made = [
+def _rows(action_type: str, columns: dict[str, Any], count: int) -> pa.Table:
+    """Return a table with all columns of `SCHEMA`; columns that are missing are null."""
+    columns["action_type"] = same(action_type, _TEXT, count)
+    arrays = [
         _cast(columns[item.name], item.type) if item.name in columns else pa.nulls(count, item.type)
         for item in SCHEMA
     ]
-    return pa.table(made, schema=SCHEMA)
+    return pa.table(arrays, schema=SCHEMA)
 
 
 def _cast(column: Any, kind: pa.DataType) -> Any:
     if pa.types.is_timestamp(kind):
-        return pc.cast(sane(column, _MILLIS), kind)
+        return pc.cast(sane(column, _MILLIS_FIELD), kind)
     return pc.cast(column, kind)
 
 
-def _adds(adds: pa.Table) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name in SCHEMA.names[3:26]:
-        field = _camel(name)
-        if field in _MAPS:
-            found[name] = json_column(adds, field)
+def _add_columns(adds: pa.Table) -> dict[str, Any]:
+    columns: dict[str, Any] = {}
+    for name in _ADD_COLUMNS:
+        field = _camel_case(name)
+        if field in _MAP_FIELDS:
+            columns[name] = json_column(adds, field)
         elif field in adds.column_names:
-            found[name] = adds[field]
-    absent = flags(True, adds.num_rows)
-    found["data_change"] = pc.fill_null(found.get("data_change", absent), absent[0])
-    return found
+            columns[name] = adds[field]
+    # An add without `dataChange` changes data.
+    default = flags(True, adds.num_rows)
+    columns["data_change"] = pc.fill_null(columns.get("data_change", default), default[0])
+    return columns
 
 
-def _others(table: pa.Table, kind: str) -> dict[str, Any]:
-    """Removes and skips."""
+def _other_columns(table: pa.Table, action: str) -> dict[str, Any]:
+    """Return the columns of removes or mergeskips."""
     names = {"path": "path", "partition_values": "partitionValues", "size": "size"}
-    if kind == "mergeskip":
-        names |= _SKIP
+    if action == "mergeskip":
+        names |= _SKIP_FIELDS
     else:
-        plain = ("data_change", "tags", "deletion_timestamp", "extended_file_metadata")
-        names |= {name: _camel(name) for name in plain}
+        same_name = ("data_change", "tags", "deletion_timestamp", "extended_file_metadata")
+        names |= {name: _camel_case(name) for name in same_name}
     return {name: table[field] for name, field in names.items() if field in table.column_names}
 
 
-def _camel(name: str) -> str:
+def _camel_case(name: str) -> str:
     first, *rest = name.split("_")
     return first + "".join(word.capitalize() for word in rest)
 
 
-def _single(action: str, values: dict[str, Any]) -> pa.Table:
+def _single_row(action_type: str, values: dict[str, Any]) -> pa.Table:
     columns = {
         name: pa.array([value], _LONG if SCHEMA.field(name).type == _TIME else None)
         for name, value in values.items()
         if value is not None
     }
-    return _rows(action, columns, 1)
+    return _rows(action_type, columns, 1)
 
 
-def _protocol(protocol: Protocol) -> dict[str, Any]:
+def _protocol_columns(protocol: Protocol) -> dict[str, Any]:
     return {
         "protocol_min_reader_version": protocol.min_reader_version,
         "protocol_min_writer_version": protocol.min_writer_version,
-        "protocol_reader_features": _json(list(protocol.reader_features) or None),
-        "protocol_writer_features": _json(list(protocol.writer_features) or None),
+        "protocol_reader_features": _compact_json(list(protocol.reader_features) or None),
+        "protocol_writer_features": _compact_json(list(protocol.writer_features) or None),
     }
 
 
-def _metadata(metadata: Metadata) -> dict[str, Any]:
+def _metadata_columns(metadata: Metadata) -> dict[str, Any]:
     return {
         "metadata_id": metadata.id,
         "metadata_name": metadata.name,
         "metadata_description": metadata.description,
         "metadata_format_provider": metadata.format_provider,
-        "metadata_format_options": _json(dict(metadata.format_options)),
+        "metadata_format_options": _compact_json(dict(metadata.format_options)),
         "metadata_schema_string": metadata.schema_string,
-        "metadata_partition_columns": _json(list(metadata.partition_columns)),
-        "metadata_configuration": _json(dict(metadata.configuration)),
+        "metadata_partition_columns": _compact_json(list(metadata.partition_columns)),
+        "metadata_configuration": _compact_json(dict(metadata.configuration)),
         "metadata_created_time": metadata.created_time,
     }
 
 
-def _json(value: object) -> str | None:
+def _compact_json(value: object) -> str | None:
     return None if value is None else json.dumps(value, separators=(",", ":"), ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""What is different between two versions: files, schema, properties."""
+"""The difference between two versions of a table: files, schema, properties, protocol."""
 
 from __future__ import annotations
 
@@ -20,14 +20,19 @@ if TYPE_CHECKING:
 
     from arrowlog.state.snapshot import Snapshot
 
-_SHOWN = 20
-_HEADS = ("", "files", "bytes", "rows")
-_UNCOMPARED = {"path", "data_change", "stats"}  # the same may be spelled in many ways
+_MAX_FILES_SHOWN = 20  # in text and HTML; `Diff.files` has them all
+_SUMMARY_HEADS = ("", "files", "bytes", "rows")
+# Not compared. A file can be spelled as several paths (`key` is normalized), the same statistics as
+# several JSON texts (the typed columns are compared), and `data_change` describes the commit.
+_IGNORED_COLUMNS = {"path", "data_change", "stats"}
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One thing that is not what it was: a column's type, a property. None is "not there"."""
+    """A change other than of files: a column, a property, the partitioning, the protocol.
+
+    `before` or `after` is None if the item does not exist on that side.
+    """
 
     what: str
     name: str
@@ -35,7 +40,7 @@ class Change:
     after: str | None
 
     def __str__(self) -> str:
-        """In words."""
+        """One line, such as `property owner: alice → bob`."""
         if self.before is None:
             return f"{self.what} {self.name}: {self.after} (new)"
         if self.after is None:
@@ -45,10 +50,11 @@ class Change:
 
 @dataclass(frozen=True)
 class Diff:
-    """What one has to do to version `a` to have version `b`. Either may be the newer one.
+    """What turns version `a` into version `b`; either may be the newer one.
 
-    `files` has one row for each file that is not the same: `change` is added, removed or changed
-    (another add of the same file), with sizes and rows before and after.
+    `files` has one row per file that differs. Its column `change` is `added`, `removed` or
+    `changed` (both versions have the file, with different add actions); sizes, row counts and
+    modification times have one column before and one after.
     """
 
     a: int
@@ -58,64 +64,64 @@ class Diff:
 
     @property
     def added(self) -> pa.Table:
-        """Files that `b` has and `a` has not."""
+        """Files in `b` that are not in `a`."""
         return self._only("added")
 
     @property
     def removed(self) -> pa.Table:
-        """Files that `a` has and `b` has not."""
+        """Files in `a` that are not in `b`."""
         return self._only("removed")
 
     @property
     def changed(self) -> pa.Table:
-        """Files that both have, of which the log does not say the same."""
+        """Files in both versions whose add actions differ."""
         return self._only("changed")
 
     @property
     def schema_changes(self) -> tuple[Change, ...]:
-        """Columns that came, went, or have another type; other partitioning."""
+        """Columns that were added, dropped or changed their type, and changed partitioning."""
         return tuple(c for c in self.changes if c.what in ("column", "partitioning"))
 
     @property
     def property_changes(self) -> tuple[Change, ...]:
-        """Properties of the table that are not what they were."""
+        """Table properties that were added, dropped or changed."""
         return tuple(c for c in self.changes if c.what == "property")
 
     @property
     def empty(self) -> bool:
-        """Whether both are the same."""
+        """Whether the two versions are equal."""
         return not self.files.num_rows and not self.changes
 
     @cached_property
     def bytes_added(self) -> int:
-        """Bytes in files that are new, or new in their place."""
+        """Size of the files that were added, and of changed files after the change."""
         return _sum(self.files, "size_bytes_after") or 0
 
     @cached_property
     def bytes_removed(self) -> int:
-        """Bytes in files that are gone, or were replaced."""
+        """Size of the files that were removed, and of changed files before the change."""
         return _sum(self.files, "size_bytes_before") or 0
 
     @cached_property
     def rows_added(self) -> int | None:
-        """Rows in files that are new, or new in their place; None if a file does not say."""
-        return _rows(self.files, "removed", "num_records_after")
+        """Rows in added files and in changed files after the change; None if a count is missing."""
+        return _sum_rows(self.files, "removed", "num_records_after")
 
     @cached_property
     def rows_removed(self) -> int | None:
-        """Rows in files that are gone, or were replaced; None if a file does not say."""
-        return _rows(self.files, "added", "num_records_before")
+        """Rows in removed files and in changed files before it; None if a count is missing."""
+        return _sum_rows(self.files, "added", "num_records_before")
 
     def to_arrow(self) -> pa.Table:
-        """The files, as `files` has them."""
+        """Return `files`."""
         return self.files
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """What `to_arrow` gives, for polars, DuckDB and pandas to take as it is."""
+        """Export `files` to polars, DuckDB or pandas without a copy."""
         return self.files.__arrow_c_stream__(requested_schema)
 
     def __repr__(self) -> str:
-        """Short, and useful at a prompt."""
+        """Return the versions and the number of changes."""
         counts = [
             f"{name}={self._only(name).num_rows:,}" for name in ("added", "removed", "changed")
         ]
@@ -125,7 +131,7 @@ class Diff:
         return self.files.filter(pc.equal(self.files["change"], scalar(change, pa.string())))
 
     def _summary(self) -> list[tuple[str, str, str, str]]:
-        found = []
+        rows = []
         for change, sign, side in (
             ("added", "+", "after"),
             ("removed", "-", "before"),
@@ -133,14 +139,14 @@ class Diff:
         ):
             part = self._only(change)
             size = size_text(_sum(part, f"size_bytes_{side}") or 0)
-            rows = count_text(_sum(part, f"num_records_{side}"))
-            found.append((f"{sign} {change}", f"{part.num_rows:,}", size, rows))
-        return found
+            records = count_text(_sum(part, f"num_records_{side}"))
+            rows.append((f"{sign} {change}", f"{part.num_rows:,}", size, records))
+        return rows
 
-    def _some(self) -> list[tuple[str, str, str]]:
+    def _first_files(self) -> list[tuple[str, str, str]]:
         signs = {"added": "+", "removed": "-", "changed": "~"}
         names = ["change", "path", "size_bytes_before", "size_bytes_after"]
-        rows = self.files.select(names).slice(0, _SHOWN).to_pylist()
+        rows = self.files.select(names).slice(0, _MAX_FILES_SHOWN).to_pylist()
         return [
             (
                 signs[row["change"]],
@@ -151,14 +157,17 @@ class Diff:
         ]
 
     def __str__(self) -> str:
-        """What changed in numbers, the schema and properties, and the first files."""
+        """Return the totals, the changes of schema and properties, and the first files."""
         if self.empty:
-            return f"version {self.a} → {self.b}: nothing is different"
-        lines = [f"version {self.a} → {self.b}", *text_table(_HEADS, self._summary(), (1, 2, 3))]
+            return f"version {self.a} → {self.b}: no differences"
+        lines = [
+            f"version {self.a} → {self.b}",
+            *text_table(_SUMMARY_HEADS, self._summary(), (1, 2, 3)),
+        ]
         lines += [plain(str(change)) for change in self.changes]
-        lines += [f"{sign} {plain(path)}  {size}" for sign, path, size in self._some()]
-        if self.files.num_rows > _SHOWN:
-            lines.append(f"… and {self.files.num_rows - _SHOWN:,} more")
+        lines += [f"{sign} {plain(path)}  {size}" for sign, path, size in self._first_files()]
+        if self.files.num_rows > _MAX_FILES_SHOWN:
+            lines.append(f"… and {self.files.num_rows - _MAX_FILES_SHOWN:,} more")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -166,14 +175,16 @@ class Diff:
         return html_card(
             f"version {self.a} → {self.b}",
             (),
-            html_table(_HEADS, self._summary(), (1, 2, 3)),
+            html_table(_SUMMARY_HEADS, self._summary(), (1, 2, 3)),
             changes if self.changes else "",
-            html_table(["", "path", "size"], self._some(), (2,)) if self.files.num_rows else "",
+            html_table(["", "path", "size"], self._first_files(), (2,))
+            if self.files.num_rows
+            else "",
         )
 
 
 def diff(a: Snapshot, b: Snapshot) -> Diff:
-    """Compare two versions of one table."""
+    """Compare two snapshots of one table. Statistics are compared typed, by the schema of `b`."""
     types = Types.of((b.schema, b.partition_columns), (a.schema, a.partition_columns))
     return Diff(a.version, b.version, _files(a, b, types), tuple(_changes(a, b)))
 
@@ -181,11 +192,11 @@ def diff(a: Snapshot, b: Snapshot) -> Diff:
 def _files(a: Snapshot, b: Snapshot, types: Types) -> pa.Table:
     import duckdb
 
-    before, after = _table(a, types), _table(b, types)
+    before, after = _typed_files(a, types), _typed_files(b, types)
     differs = " OR ".join(
         f"a.{quoted(name)} IS DISTINCT FROM b.{quoted(name)}"
         for name in types.files.names
-        if name not in _UNCOMPARED
+        if name not in _IGNORED_COLUMNS
     )
     partitions = [quoted(item.name) for item in types.partitions]
     columns = ["coalesce(b.path, a.path) AS path"]
@@ -206,22 +217,22 @@ def _files(a: Snapshot, b: Snapshot, types: Types) -> pa.Table:
         return connection.sql(query).to_arrow_table()
 
 
-def _table(snapshot: Snapshot, types: Types) -> pa.Table:
+def _typed_files(snapshot: Snapshot, types: Types) -> pa.Table:
     names = [*types.files.names, "key"]
     adds = snapshot.state.adds
-    found = sheets.add_columns(adds, types, names) if adds.num_rows else {}
-    return sheets.fitted(found, types.adds, names, adds.num_rows)
+    columns = sheets.add_columns(adds, types, names) if adds.num_rows else {}
+    return sheets.fitted(columns, types.adds, names, adds.num_rows)
 
 
 def _changes(a: Snapshot, b: Snapshot) -> list[Change]:
-    columns = {item.name: str(item.type) for item in a.schema}
-    later = {item.name: str(item.type) for item in b.schema}
-    found = _compared("column", columns, later)
+    columns_a = {item.name: str(item.type) for item in a.schema}
+    columns_b = {item.name: str(item.type) for item in b.schema}
+    changes = _compare("column", columns_a, columns_b)
     if a.partition_columns != b.partition_columns:
-        told = [", ".join(s.partition_columns) or None for s in (a, b)]
-        found.append(Change("partitioning", "by", *told))
-    found += _compared("property", a.metadata.configuration, b.metadata.configuration)
-    told_of = [
+        partitioning = [", ".join(s.partition_columns) or None for s in (a, b)]
+        changes.append(Change("partitioning", "by", *partitioning))
+    changes += _compare("property", a.metadata.configuration, b.metadata.configuration)
+    protocols = [
         {
             "reader version": str(s.protocol.min_reader_version),
             "writer version": str(s.protocol.min_writer_version),
@@ -230,8 +241,8 @@ def _changes(a: Snapshot, b: Snapshot) -> list[Change]:
         }
         for s in (a, b)
     ]
-    found += _compared("protocol", *told_of)
-    described: list[Mapping[str, str]] = [
+    changes += _compare("protocol", *protocols)
+    descriptions: list[Mapping[str, str]] = [
         {
             name: value
             for name, value in (("name", s.metadata.name), ("description", s.metadata.description))
@@ -239,10 +250,10 @@ def _changes(a: Snapshot, b: Snapshot) -> list[Change]:
         }
         for s in (a, b)
     ]
-    return found + _compared("table", *described)
+    return changes + _compare("table", *descriptions)
 
 
-def _compared(what: str, before: Mapping[str, str], after: Mapping[str, str]) -> list[Change]:
+def _compare(what: str, before: Mapping[str, str], after: Mapping[str, str]) -> list[Change]:
     names = [*after, *(name for name in before if name not in after)]
     return [
         Change(what, name, before.get(name), after.get(name))
@@ -252,10 +263,12 @@ def _compared(what: str, before: Mapping[str, str], after: Mapping[str, str]) ->
 
 
 def _sum(table: pa.Table, column: str) -> int | None:
-    """The sum of what is known; None if nothing is known of a row."""
+    """Return the sum of a column; for row counts None if one is missing."""
     values = table[column]
     return None if values.null_count and "records" in column else pc.sum(values).as_py() or 0
 
 
-def _rows(files: pa.Table, but: str, column: str) -> int | None:
-    return _sum(files.filter(pc.not_equal(files["change"], scalar(but, pa.string()))), column)
+def _sum_rows(files: pa.Table, excluded: str, column: str) -> int | None:
+    """Sum row counts over the files whose `change` is not `excluded`."""
+    kept = files.filter(pc.not_equal(files["change"], scalar(excluded, pa.string())))
+    return _sum(kept, column)

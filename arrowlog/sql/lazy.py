@@ -1,7 +1,7 @@
-"""A table that is made when a query asks for it: the columns it needs, the rows that may match.
+"""An Arrow dataset without files that builds its tables when a query scans it.
 
-DuckDB takes any Arrow dataset, and tells its scanner which columns a query needs and which filters
-it has pushed down. This one has no files: it calls a function that makes the columns.
+DuckDB scans any Arrow dataset and passes on the columns a query needs (projection pushdown) and the
+filters it has pushed down. `Lazy` hands both to a function that builds the tables.
 """
 
 from __future__ import annotations
@@ -20,34 +20,35 @@ from arrowlog.scan.tree import columns_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    Make = Callable[[Sequence[str], Any], Iterator[pa.Table]]
+    BuildTables = Callable[[Sequence[str], Any], Iterator[pa.Table]]
 
-_FORM = ds.IpcFileFormat()
-_NOWHERE = LocalFileSystem()
+# A fragment needs a format and a file system. Those of `Ranges` are never opened.
+_UNUSED_FORMAT = ds.IpcFileFormat()
+_UNUSED_FILESYSTEM = LocalFileSystem()
 
 
 class Lazy(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
-    """A dataset whose tables are made on demand.
+    """A dataset whose tables are built on demand.
 
-    `make` gets the names of columns and the filter, and gives tables with just those columns. It
-    may leave out rows that the filter drops; the rest of them is dropped here.
+    `build` receives column names and the filter (or None) and yields tables with exactly these
+    columns. It may leave out rows that the filter drops; the filter is applied here in any case.
     """
 
     def __init__(
         self,
         schema: pa.Schema,
-        make: Make,
-        failed: Callable[[Exception], None] = lambda _: None,
+        build: BuildTables,
+        on_error: Callable[[Exception], None] = lambda _: None,
     ) -> None:
-        """`failed` is told of an error: DuckDB hands on no more than its words."""
-        self._columns = schema
-        self._make = make
-        self._failed = failed
+        """`on_error` receives an exception before it is raised: DuckDB passes on only its text."""
+        self._schema = schema
+        self._build = build
+        self._on_error = on_error
 
     @property
     def schema(self) -> pa.Schema:
-        """All columns there are."""
-        return self._columns
+        """The columns of the dataset."""
+        return self._schema
 
     def scanner(
         self,
@@ -55,43 +56,49 @@ class Lazy(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
         filter: Any = None,  # noqa: A002 -- pyarrow's name
         **_: Any,
     ) -> Scan:
-        """A scan of some columns, without the rows a filter drops."""
-        names = list(self._columns.names if columns is None else columns)
-        schema = pa.schema([self._columns.field(name) for name in names])
+        """Return a scan of the given columns over the rows that pass the filter."""
+        names = list(self._schema.names if columns is None else columns)
+        schema = pa.schema([self._schema.field(name) for name in names])
         return Scan(schema, lambda: self._batches(names, filter))
 
     def _batches(self, names: list[str], where: Any) -> Iterator[pa.RecordBatch]:
         needed = list(names)
         if where is not None:
-            mentioned = columns_of(from_arrow(where, self._columns))
-            needed += [name for name in self._columns.names if name in mentioned - set(names)]
+            filter_only = columns_of(from_arrow(where, self._schema)) - set(names)
+            needed += [name for name in self._schema.names if name in filter_only]
         try:
-            for table in self._make(needed, where):
-                found = table if where is None else table.filter(where)
-                yield from found.select(names).to_batches()
+            for table in self._build(needed, where):
+                matching = table if where is None else table.filter(where)
+                yield from matching.select(names).to_batches()
         except Exception as error:
-            self._failed(error)
+            self._on_error(error)
             raise
 
 
 class Ranges:
-    """Which ranges of versions a filter leaves any row of, by what Arrow knows of guarantees."""
+    """Version ranges, and which of them a filter can match.
+
+    Each range is a dataset fragment that guarantees low <= version <= high. Arrow's own partition
+    pruning then evaluates the filter, so every expression that DuckDB pushes down is understood.
+    """
 
     def __init__(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Both ends are part of a range."""
+        """Take (low, high) pairs, both ends included."""
         version = pc.field("version")
         schema = pa.schema([("version", pa.int64())])
         self._count = len(ranges)
         fragments = [
-            _FORM.make_fragment(
-                str(number), _NOWHERE, partition_expression=(version >= low) & (version <= high)
+            _UNUSED_FORMAT.make_fragment(
+                str(number),
+                _UNUSED_FILESYSTEM,
+                partition_expression=(version >= low) & (version <= high),
             )
             for number, (low, high) in enumerate(ranges)
         ]
-        self._dataset = ds.FileSystemDataset(fragments, schema, _FORM, _NOWHERE)
+        self._dataset = ds.FileSystemDataset(fragments, schema, _UNUSED_FORMAT, _UNUSED_FILESYSTEM)
 
     def left(self, where: Any, schema: pa.Schema) -> list[int]:
-        """The numbers of the ranges that may have rows."""
+        """Return the indices of the ranges that may have matching rows; all without a filter."""
         if where is None:
             return list(range(self._count))
         dataset = self._dataset.replace_schema(schema)

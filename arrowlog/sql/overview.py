@@ -1,4 +1,4 @@
-"""Is a table healthy, and what is in it: one screen."""
+"""The summary of a table on one screen: size, schema, last commits, warnings."""
 
 from __future__ import annotations
 
@@ -16,19 +16,25 @@ from arrowlog.look import count_text, html_card, html_table, plain, size_text, t
 if TYPE_CHECKING:
     from arrowlog.config import Config
     from arrowlog.sql.ask import Asking
+    from arrowlog.sql.past import Past
     from arrowlog.state.snapshot import Snapshot
 
-_SMALL = 1 << 20
-_MANY_SMALL = 100
-_SCHEMA_LINES = 4
-_WIDTH = 78
-_HEADS = ("version", "time (UTC)", "operation", "adds", "removes", "bytes", "rows")
-_NUMBERS = (0, 3, 4, 5, 6)
+_SMALL_FILE_BYTES = 1 << 20
+_MIN_SMALL_FILES = 100  # fewer small files than this are not worth a warning
+_MAX_SCHEMA_LINES = 4
+_TEXT_WIDTH = 78
+_COMMIT_HEADS = ("version", "time (UTC)", "operation", "adds", "removes", "bytes", "rows")
+_RIGHT_ALIGNED = (0, 3, 4, 5, 6)  # indices into _COMMIT_HEADS
 
 
 @dataclass(frozen=True)
 class Overview:
-    """What `arrowlog info` shows. `warnings` is empty if nothing needs eyes."""
+    """The newest version of a table in numbers, as `arrowlog info` shows it.
+
+    `checkpoint` is the version of the newest checkpoint and `commits_since` counts the commits
+    after it. `commits` has the last commits, with the columns of `history`. `warnings` is empty
+    if nothing needs attention.
+    """
 
     uri: str
     version: int
@@ -48,12 +54,12 @@ class Overview:
 
     @property
     def healthy(self) -> bool:
-        """Whether there is nothing to warn of."""
+        """Whether there are no warnings."""
         return not self.warnings
 
     def to_arrow(self) -> pa.Table:
-        """One row with everything but the last commits."""
-        row: dict[str, Any] = {name: [getattr(self, name)] for name in _PLAIN}
+        """Return one row with everything but the last commits."""
+        row: dict[str, Any] = {name: [getattr(self, name)] for name in _SCALAR_FIELDS}
         row["partition_columns"] = pa.array([list(self.partition_columns)], pa.list_(pa.string()))
         names = [f"{item.name}: {item.type}" for item in self.schema]
         row["columns"] = pa.array([names], pa.list_(pa.string()))
@@ -62,8 +68,8 @@ class Overview:
         return pa.table(row)
 
     def _facts(self) -> list[tuple[str, str]]:
-        parts = count_text(self.num_partitions)
-        split = f"{parts} by {', '.join(self.partition_columns)}"
+        count = count_text(self.num_partitions)
+        partitions = f"{count} by {', '.join(self.partition_columns)}"
         checkpoint = "none"
         if self.checkpoint is not None:
             checkpoint = f"version {self.checkpoint}, {self.commits_since:,} commits since"
@@ -71,7 +77,7 @@ class Overview:
             ("version", f"{self.version}, readable from {self.earliest_version} on"),
             ("files", f"{self.num_files:,} with {size_text(self.size_bytes)}"),
             ("rows", count_text(self.num_records)),
-            ("partitions", split if self.partition_columns else "not partitioned"),
+            ("partitions", partitions if self.partition_columns else "not partitioned"),
             ("protocol", f"reader {self.reader_version}, writer {self.writer_version}"),
             ("checkpoint", checkpoint),
         ]
@@ -96,27 +102,25 @@ class Overview:
         return ", ".join(f"{item.name} {item.type}" for item in self.schema)
 
     def __str__(self) -> str:
-        """Facts, columns, the last commits, and what needs eyes: about twenty lines."""
+        """Return facts, columns, last commits and warnings in about twenty lines."""
         lines = [self.uri]
         lines += [f"{name:<11} {plain(value)}" for name, value in self._facts()]
-        wrapped = textwrap.wrap(plain(self._columns()), _WIDTH - 12) or ["none"]
-        if len(wrapped) > _SCHEMA_LINES:
-            more = len(self.schema)
-            wrapped = [*wrapped[: _SCHEMA_LINES - 1], f"… {more} columns in all"]
+        wrapped = textwrap.wrap(plain(self._columns()), _TEXT_WIDTH - 12) or ["none"]
+        if len(wrapped) > _MAX_SCHEMA_LINES:
+            total = f"… {len(self.schema)} columns in all"
+            wrapped = [*wrapped[: _MAX_SCHEMA_LINES - 1], total]
         lines += [f"{'' if n else 'columns':<11} {text}" for n, text in enumerate(wrapped)]
-        lines += ["", *text_table(_HEADS, self._rows(), _NUMBERS), ""]
-        lines += [f"warning: {plain(text)}" for text in self.warnings] or [
-            "healthy: nothing to warn of"
-        ]
+        lines += ["", *text_table(_COMMIT_HEADS, self._rows(), _RIGHT_ALIGNED), ""]
+        lines += [f"warning: {plain(text)}" for text in self.warnings] or ["healthy: no warnings"]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        told = [("warning", text) for text in self.warnings] or [("healthy", "yes")]
-        facts = [*self._facts(), ("columns", self._columns()), *told]
-        return html_card(self.uri, facts, html_table(_HEADS, self._rows(), _NUMBERS))
+        health = [("warning", text) for text in self.warnings] or [("healthy", "yes")]
+        facts = [*self._facts(), ("columns", self._columns()), *health]
+        return html_card(self.uri, facts, html_table(_COMMIT_HEADS, self._rows(), _RIGHT_ALIGNED))
 
 
-_PLAIN = (
+_SCALAR_FIELDS = (
     "uri",
     "version",
     "earliest_version",
@@ -132,12 +136,12 @@ _PLAIN = (
 
 
 def overview(asking: Asking, commits: int) -> Overview:
-    """Look at the newest snapshot, its log and the last commits."""
+    """Summarize the newest snapshot, its log and the last `commits` commits."""
     follower = asking.follower
     snapshot = follower.newest()
     past = asking.past(snapshot.version, None)
-    bases = [v for v in checkpoint_versions(past.listing) if v <= snapshot.version]
-    checkpoint = bases[0] if bases else None
+    checkpoints = [v for v in checkpoint_versions(past.listing) if v <= snapshot.version]
+    checkpoint = checkpoints[0] if checkpoints else None  # newest first
     since = snapshot.version - (-1 if checkpoint is None else checkpoint)
     return Overview(
         follower.store.root,
@@ -146,7 +150,7 @@ def overview(asking: Asking, commits: int) -> Overview:
         snapshot.num_files,
         snapshot.size_bytes,
         snapshot.num_records,
-        _partitions(snapshot),
+        _count_partitions(snapshot),
         snapshot.partition_columns,
         snapshot.schema,
         snapshot.protocol.min_reader_version,
@@ -154,11 +158,11 @@ def overview(asking: Asking, commits: int) -> Overview:
         checkpoint,
         since,
         asking.history(commits),
-        tuple(_warnings(snapshot, past.note(), since, follower.config)),
+        tuple(_warnings(snapshot, past, since, follower.config)),
     )
 
 
-def _partitions(snapshot: Snapshot) -> int | None:
+def _count_partitions(snapshot: Snapshot) -> int | None:
     names = snapshot.partition_columns
     if not names:
         return None
@@ -166,19 +170,25 @@ def _partitions(snapshot: Snapshot) -> int | None:
     return int(pa.table(columns).group_by(list(columns)).aggregate([]).num_rows)
 
 
-def _warnings(snapshot: Snapshot, note: str, since: int, config: Config) -> list[str]:
-    found = list(snapshot.report.warnings)
-    if "are gone" in note:
-        found.append(note)
+def _warnings(snapshot: Snapshot, past: Past, since: int, config: Config) -> list[str]:
+    """Return the warnings; `since` counts the commits after the newest checkpoint.
+
+    A history that begins after version 0 is normal. A commit that is missing in between is not.
+    """
+    warnings = list(snapshot.report.warnings)
+    if any(version != past.first for version in past.holes):
+        warnings.append(past.note())
     if config.checkpoint_enabled and since > 2 * config.checkpoint_interval:
-        found.append(f"{since:,} commits after the last checkpoint: make one to open it faster")
+        warnings.append(
+            f"{since:,} commits since the last checkpoint: write one to open the table faster"
+        )
     if not snapshot.num_files:
-        return found
+        return warnings
     sizes = snapshot.state.column("size")
-    small = pc.sum(pc.less(sizes, number(_SMALL))).as_py() or 0
-    if small > _MANY_SMALL and small * 2 > len(sizes):
-        found.append(f"{small:,} of {len(sizes):,} files are smaller than 1 MB")
-    silent = snapshot.columns.num_records().null_count
-    if silent:
-        found.append(f"{silent:,} of {len(sizes):,} files do not say how many rows they have")
-    return found
+    small = pc.sum(pc.less(sizes, number(_SMALL_FILE_BYTES))).as_py() or 0
+    if small > _MIN_SMALL_FILES and small * 2 > len(sizes):
+        warnings.append(f"{small:,} of {len(sizes):,} files are smaller than 1 MB")
+    without_count = snapshot.columns.num_records().null_count
+    if without_count:
+        warnings.append(f"{without_count:,} of {len(sizes):,} files have no row count")
+    return warnings

@@ -1,8 +1,9 @@
-"""The commits of a table, decoded block by block when somebody asks for them.
+"""The commits of a table, decoded in blocks on demand.
 
-A block is a run of commits. It is read when first needed and cut into pieces, a window of the log
-each. What is decoded stays in memory up to `history.maxMemory`; what comes after goes to files in a
-temporary folder, and is mapped into memory as far as it is looked at.
+A block is a run of `BLOCK_COMMITS` commits. It is read when a query first needs it, as a sequence
+of pieces, one per batch of actions that the reader yields. Decoded tables stay in memory up to
+`history.maxMemory`; beyond that they are spilled to Arrow files in a temporary folder, which are
+memory-mapped when a query reads them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import tempfile
 import weakref
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -37,185 +39,215 @@ if TYPE_CHECKING:
     from arrowlog.log.names import Listing
     from arrowlog.log.store import Store
 
+# Commits per block, the unit of lazy reading and of progress reports. A filter on `version` skips
+# whole blocks.
 BLOCK_COMMITS = 2048
-_KEYED = ("add", "remove", "mergeskip")
+_FILE_ACTIONS = ("add", "remove", "mergeskip")
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some commits, decoded: tables by action, and what each file of the log is.
+    """A batch of decoded commits: one table per kind of action.
 
-    File number i is `names[i]` of version `versions[i]`; a line's file number is in its `seq`.
+    Commit file number i is `names[i]`, of version `versions[i]`. The column `seq` of a table holds
+    the file number in its upper bits and the line number in its lower `LINE_BITS` bits.
     """
 
     names: tuple[str, ...]
     versions: pa.Array
-    tables: dict[str, pa.Table | str]  # or the file that holds it
+    tables: dict[str, pa.Table | str]  # a path if the table was spilled
     protocols: tuple[tuple[int, Protocol], ...]
     metadata: tuple[tuple[int, Metadata], ...]
 
     def table(self, action: str) -> pa.Table:
-        """All actions of one kind."""
-        found = self.tables[action]
-        if isinstance(found, str):
-            with pa.memory_map(found) as source:
+        """Return all actions of one kind; maps the file into memory if the table was spilled."""
+        table = self.tables[action]
+        if isinstance(table, str):
+            with pa.memory_map(table) as source:
                 return pa.ipc.open_stream(source).read_all()
-        return found
+        return table
 
     def version_of(self, seq: pa.ChunkedArray) -> pa.ChunkedArray:
-        """The versions that lines are of."""
+        """Return the version of each sequence number."""
         return pc.take(self.versions, pc.shift_right(seq, number(LINE_BITS)))
 
 
 def line_of(seq: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The number of a line in its file."""
+    """Return the line number, counted within its file, of each sequence number."""
     return pc.bit_wise_and(seq, number((1 << LINE_BITS) - 1))
 
 
 @contextmanager
 def gone_is_corrupt(store: Store) -> Iterator[None]:
-    """Raise `LogCorrupt` for a commit that is in the listing and cannot be found."""
+    """Turn the `FileNotFoundError` of a commit that was listed into `LogCorrupt`.
+
+    The original error is its `__cause__`, by which `Asking` recognizes a concurrent clean-up.
+    """
     try:
         yield
     except FileNotFoundError as error:
         raise LogCorrupt(
-            "it was listed, and is gone.",
-            next="A clean-up may have taken it meanwhile; ask again.",
+            "the file was listed but no longer exists.",
+            next="A concurrent clean-up may have deleted it; run the query again.",
             file=str(error).removeprefix(f"{store.root}/"),
         ) from error
 
 
 class Past:
-    """What the log of a table says from its earliest readable version on.
+    """The commits of a table from its earliest readable version on.
+
+    Invariants:
 
     1. `first` is the earliest version that can be read, `last` the newest.
-    2. Every version in between has its commit here, except those in `holes`: their commits are gone
-       and a checkpoint stands in their place.
-    3. Commits below `first` are no part of it, whether they are still there or not.
+    2. `commits` has every version from `first` to `last` except those in `holes`, whose commits are
+       gone and whose state comes from a checkpoint.
+    3. Commits below `first` are ignored, whether their files still exist or not.
+
+    Thread-safe: blocks are decoded under a lock, each at most once.
     """
 
     def __init__(
         self, store: Store, listing: Listing, config: Config, first: int, last: int
     ) -> None:
-        """Nothing is read yet."""
+        """Select the commits from `first` to `last`; reads none of them."""
         self.store = store
         self.config = config
         self.listing = listing
         self.first = first
         self.last = last
-        here = range(first, last + 1)
-        self.commits = [(v, listing.commits[v]) for v in here if v in listing.commits]
-        self.holes = [v for v in here if v not in listing.commits]
-        self.watch: Callable[[int, int], None] | None = None
-        self.failure: Exception | None = None  # what went wrong while DuckDB was asking
+        versions = range(first, last + 1)
+        self.commits = [(v, listing.commits[v]) for v in versions if v in listing.commits]
+        self.holes = [v for v in versions if v not in listing.commits]
+        self.watch: Callable[[int, int], None] | None = None  # progress: commits read, of how many
+        # The error that ended a scan. DuckDB passes on only its message, not the exception.
+        self.failure: Exception | None = None
         self._lock = ForkSafeLock(self._after_torn_fork)
         self._blocks: dict[int, list[Piece]] = {}
-        self._held = 0
-        self._folder: str | None = None
-        self._written: dict[int, int] | None = None
+        self._bytes_in_memory = 0
+        self._spill_folder: str | None = None
+        self._write_times: dict[int, int] | None = None  # milliseconds by version
 
     @property
     def whole(self) -> bool:
-        """Whether nothing was cleaned away."""
+        """Whether the commits of all versions from 0 on exist."""
         return self.first == 0 and not self.holes
 
     def note(self) -> str:
-        """What is not known of the past, in a sentence; empty if all is."""
+        """Describe in one sentence which part of the history is missing; "" if it is complete."""
         parts = []
         if self.first:
             parts.append(
-                f"history begins with version {self.first}: what came before was cleaned up"
+                f"history begins with version {self.first}: earlier versions were cleaned up"
             )
-        gone = [str(version) for version in self.holes if version != self.first]
-        if gone:
+        missing = [str(version) for version in self.holes if version != self.first]
+        if missing:
             parts.append(
-                f"the commits of versions {', '.join(gone)} are gone, and checkpoints tell what"
-                " they left"
+                f"the commits of versions {', '.join(missing)} are gone; checkpoints provide the"
+                " state at these versions"
             )
         return "; ".join(parts)
 
     def ranges(self) -> list[tuple[int, int]]:
-        """The versions each block begins and ends with."""
-        steps = range(0, len(self.commits), BLOCK_COMMITS)
-        runs = [self.commits[at : at + BLOCK_COMMITS] for at in steps]
-        return [(run[0][0], run[-1][0]) for run in runs]
+        """Return the first and the last version of each block."""
+        starts = range(0, len(self.commits), BLOCK_COMMITS)
+        blocks = [self.commits[start : start + BLOCK_COMMITS] for start in starts]
+        return [(block[0][0], block[-1][0]) for block in blocks]
 
     def pieces(self, blocks: Sequence[int] | None = None) -> Iterator[Piece]:
-        """All commits, or those of some blocks, in order; each is decoded once."""
+        """Yield the pieces of all blocks, or of the given ones, in log order.
+
+        A block is decoded on first use and kept. Raises `LogCorrupt` if a commit is damaged or was
+        deleted since it was listed.
+        """
         for block in range(len(self.ranges())) if blocks is None else blocks:
             yield from self._block(block)
 
     def recent(self, count: int) -> Iterator[Piece]:
-        """The newest commits alone, which are not kept."""
+        """Yield the pieces of the newest `count` commits; they are not kept."""
         yield from self._read(self.commits[max(0, len(self.commits) - count) :])
 
     def _read(self, commits: Sequence[tuple[int, str]]) -> Iterator[Piece]:
         with gone_is_corrupt(self.store):
             for actions in stream(self.store, self.config, commits):
-                yield _piece(actions, self.store.root)
+                yield _checked_piece(actions, self.store.root)
 
     def _after_torn_fork(self) -> None:
-        self._written = None
+        """Drop what a thread of the parent was setting under the lock when the process forked."""
+        self._write_times = None
 
     def written(self, version: int) -> int | None:
-        """When the file of a commit was written, by the store's clock; one listing for all."""
+        """Return when the file of a commit was written, in milliseconds by the store's clock.
+
+        None if the file is gone. The first call lists the log, once for all versions.
+        """
         with self._lock:
-            if self._written is None:
-                found = self.store.stats_from(LOG)
-                names = {name: version for version, name in self.commits}
-                self._written = {names[n]: s.mtime_ms for n, s in found.items() if n in names}
-        return self._written.get(version)
+            if self._write_times is None:
+                stats = self.store.stats_from(LOG)
+                versions = {name: version for version, name in self.commits}
+                self._write_times = {
+                    versions[name]: stat.mtime_ms
+                    for name, stat in stats.items()
+                    if name in versions
+                }
+        return self._write_times.get(version)
 
     def checkpoints(self) -> list[int]:
-        """Versions that have a checkpoint, oldest first."""
+        """Return the versions that have a checkpoint, oldest first."""
         return checkpoint_versions(self.listing)[::-1]
 
     def _block(self, block: int) -> list[Piece]:
         with self._lock:
-            found = self._blocks.get(block)
-            if found is None:
+            pieces = self._blocks.get(block)
+            if pieces is None:
                 start = block * BLOCK_COMMITS
-                run = self.commits[start : start + BLOCK_COMMITS]
-                found = [self._kept(piece) for piece in self._read(run)]
-                self._blocks[block] = found
+                commits = self.commits[start : start + BLOCK_COMMITS]
+                pieces = [self._keep(piece) for piece in self._read(commits)]
+                self._blocks[block] = pieces
                 if self.watch is not None:
-                    self.watch(min(start + len(run), len(self.commits)), len(self.commits))
-            return found
+                    self.watch(min(start + len(commits), len(self.commits)), len(self.commits))
+            return pieces
 
-    def _kept(self, piece: Piece) -> Piece:
-        """The piece in memory, or if there is much already, in files."""
+    def _keep(self, piece: Piece) -> Piece:
+        """Return the piece with the tables that exceed `history.maxMemory` spilled to files."""
         tables: dict[str, Any] = {}
         for action in FIELDS:
             table = piece.table(action)
-            if self._held + table.nbytes <= self.config.history_memory or not table.num_rows:
-                self._held += table.nbytes
+            if (
+                self._bytes_in_memory + table.nbytes <= self.config.history_memory
+                or not table.num_rows
+            ):
+                self._bytes_in_memory += table.nbytes
                 tables[action] = table
             else:
-                tables[action] = self._spilled(table)
+                tables[action] = self._spill(table)
         return Piece(piece.names, piece.versions, tables, piece.protocols, piece.metadata)
 
-    def _spilled(self, table: pa.Table) -> str:
-        if self._folder is None:
-            self._folder = tempfile.mkdtemp(prefix="arrowlog-history-")
-            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
-        path = os.path.join(self._folder, f"{len(os.listdir(self._folder))}.arrow")
-        with pa.OSFile(path, "wb") as sink, pa.ipc.new_stream(sink, table.schema) as out:
-            out.write_table(table)
+    def _spill(self, table: pa.Table) -> str:
+        if self._spill_folder is None:
+            self._spill_folder = tempfile.mkdtemp(prefix="arrowlog-history-")
+            weakref.finalize(self, shutil.rmtree, self._spill_folder, ignore_errors=True)
+        path = os.path.join(self._spill_folder, f"{len(os.listdir(self._spill_folder))}.arrow")
+        with pa.OSFile(path, "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
         return path
 
     @property
     def folder(self) -> str | None:
-        """Where what does not fit into memory is; None if everything does."""
-        return self._folder
+        """The folder of spilled tables; None if everything fits in memory."""
+        return self._spill_folder
 
 
-def _piece(actions: Actions, root: str) -> Piece:
-    """Decoded commits, checked to be whole as a reader of the table checks them."""
+def _checked_piece(actions: Actions, root: str) -> Piece:
+    """Check decoded commits as log replay does, and add the file key to file actions.
+
+    Raises `UnsupportedProtocol` if a commit needs a newer reader, and `LogCorrupt` if an action
+    count or checksum is wrong.
+    """
     for seq, protocol in actions.protocols:
         check_readable(protocol, actions.place(seq)[0])
     check_whole(actions)
     tables: dict[str, pa.Table | str] = {
-        action: keyed(actions, action, root)[0] for action in _KEYED
+        action: keyed(actions, action, root)[0] for action in _FILE_ACTIONS
     }
     tables["commitInfo"] = actions.table("commitInfo")
     versions = pl.Series(actions.versions, dtype=pl.Int64).to_arrow()
@@ -223,6 +255,6 @@ def _piece(actions: Actions, root: str) -> Piece:
         tuple(actions.names),
         versions,
         tables,
-        tuple(sorted(actions.protocols, key=lambda found: found[0])),
-        tuple(sorted(actions.metadata, key=lambda found: found[0])),
+        tuple(sorted(actions.protocols, key=itemgetter(0))),
+        tuple(sorted(actions.metadata, key=itemgetter(0))),
     )

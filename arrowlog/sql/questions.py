@@ -1,4 +1,4 @@
-"""What a table can be asked about its past and itself: the part of `Table` that only looks."""
+"""The read-only part of `Table`: history, diff, SQL over the log, overview."""
 
 from __future__ import annotations
 
@@ -20,59 +20,65 @@ if TYPE_CHECKING:
 
 
 class Questions:
-    """Each method is a question; `Table` inherits them."""
+    """Methods that `Table` inherits; none of them changes the table."""
 
     _asking: Asking
 
     def history(
         self, limit: int | None = None, *, progress: Callable[[int, int], None] | None = None
     ) -> pa.Table:
-        """One row a commit, newest first: when, what, by whom, how many files, bytes and rows.
+        """Return one row per commit, newest first: time, operation, files, bytes, rows, writer.
 
-        With `limit` only so many commits are read. See the README for the columns. `progress` is
-        told how many commits are read, of how many.
+        The README lists the columns. With `limit`, only that many commits are read. `progress` is
+        called with the number of commits read and the total. Raises `InvalidRequest` if `limit` is
+        not a non-negative integer, and `LogCorrupt` if a commit is damaged.
         """
         return self._asking.history(limit, progress)
 
     def diff(self, a: int, b: int) -> Diff:
-        """What is different at version `b` from version `a`, in either direction."""
+        """Return what turns version `a` into version `b`; `a` may be the newer one."""
         follower = self._asking.follower
         return diff(follower.at(a), follower.at(b))
 
     def sql(self, query: str) -> Any:
-        """Ask the log: a DuckDB relation over its past, worked out when it is looked at.
+        """Return a lazy DuckDB relation over the history of the table.
 
-        There are the views `commits`, `actions`, `adds`, `removes`, `skips`, `metadata`,
-        `protocols`, `checkpoints`, `files`, `file_lifetimes`, `coverage`, and `files_at(version)`.
+        The views are `commits`, `actions`, `adds`, `removes`, `skips`, `metadata`, `protocols`,
+        `checkpoints`, `files`, `file_lifetimes` and `coverage`; the table function
+        `files_at(version)` returns the live files of a version.
 
         A query can do what DuckDB can: read and write any file of this user (`read_csv`, `COPY`,
-        `ATTACH`), load extensions and reach the network. Open the table with
-        `options={"history.sandbox": True}` where queries come from elsewhere. What is wrong with a
-        query raises here; what is wrong with the log raises when the relation is looked at, as
-        DuckDB's exception with the words of ours. `query` raises ours.
+        `ATTACH`), load extensions and use the network. Open the table with
+        `options={"history.sandbox": True}` if queries come from an untrusted source.
+
+        Raises `InvalidRequest` for an invalid query. An error in the log is raised when the
+        relation is executed, as a DuckDB exception with the message of arrowlog's; `query` raises
+        arrowlog's own exception.
         """
         return self._asking.sql(query)
 
     def query(self, query: str, *, progress: Callable[[int, int], None] | None = None) -> pa.Table:
-        """The same, worked out now. What is wrong with the query or the log is an error of ours.
+        """Execute a query over the same views as `sql` and return the result as a table.
 
-        As `sql`, it reaches any file unless `history.sandbox` is set.
+        Raises `InvalidRequest` for an invalid query and `LogCorrupt` for a damaged log, never a
+        DuckDB exception. Like `sql`, a query can access any file unless `history.sandbox` is set.
         """
         return self._asking.query(query, progress)
 
     def connect(self) -> Any:
-        """A DuckDB connection of your own with the same views, as the log is now.
+        """Return a new DuckDB connection with the same views over the current log.
 
-        It reaches any file unless `history.sandbox` is set, and raises DuckDB's exceptions.
+        The caller owns it. It can access any file unless `history.sandbox` is set, and raises
+        DuckDB's exceptions.
         """
         return self._asking.connect()
 
     def overview(self, commits: int = 5) -> Overview:
-        """Is the table healthy, and what is in it: the newest version on one screen."""
+        """Summarize the newest version on one screen, with its last commits and warnings."""
         return overview(self._asking, commits)
 
     def _repr_html_(self) -> str:
-        """The newest version, for notebooks; a log that cannot be read says why."""
+        """Show the newest snapshot in a notebook, or the error if the log cannot be read."""
         follower = self._asking.follower
         uri = follower.store.root
         try:

@@ -1,6 +1,8 @@
-"""What each view has in its rows: columns of some decoded commits, and only those asked for.
+"""The columns of each history view, built from decoded commits.
 
-Every function takes a piece of the past and the names of columns, and gives a table that has them.
+The row functions (`adds`, `removes`, `skips`, `infos`, `commits`) take a `Piece` and the names of
+the columns a query needs, and return a table with exactly these columns. No other column is parsed
+or typed.
 """
 
 from __future__ import annotations
@@ -30,9 +32,10 @@ if TYPE_CHECKING:
 
 MILLIS = pa.timestamp("ms", "UTC")
 _INT, _TEXT, _BOOL = pa.int64(), pa.string(), pa.bool_()
-_WORDS, _PAIRS = pa.list_(_TEXT), pa.map_(_TEXT, _TEXT)
-_FAR = 8_000_000_000_000_000  # milliseconds DuckDB can still count in microseconds
-_TIMES = ("deletionTimestamp", "skipTimestamp", "retryAfter")
+_TEXT_LIST, _TEXT_MAP = pa.list_(_TEXT), pa.map_(_TEXT, _TEXT)
+# DuckDB counts timestamps in 64-bit microseconds, so milliseconds beyond about 9.2e15 overflow it.
+_MAX_TIMESTAMP_MS = 8_000_000_000_000_000
+_TIMESTAMP_FIELDS = ("deletionTimestamp", "skipTimestamp", "retryAfter")
 
 COMMITS = pa.schema(
     [
@@ -67,8 +70,8 @@ METADATA = pa.schema(
         ("name", _TEXT),
         ("description", _TEXT),
         ("schema_string", _TEXT),
-        ("partition_columns", _WORDS),
-        ("configuration", _PAIRS),
+        ("partition_columns", _TEXT_LIST),
+        ("configuration", _TEXT_MAP),
         ("format_provider", _TEXT),
         ("created_time", MILLIS),
     ]
@@ -79,11 +82,11 @@ PROTOCOLS = pa.schema(
         ("line", _INT),
         ("min_reader_version", _INT),
         ("min_writer_version", _INT),
-        ("reader_features", _WORDS),
-        ("writer_features", _WORDS),
+        ("reader_features", _TEXT_LIST),
+        ("writer_features", _TEXT_LIST),
     ]
 )
-_WORDS_OF_INFO = (
+_INFO_TEXT_FIELDS = (
     "operation",
     "txnId",
     "engineInfo",
@@ -92,112 +95,117 @@ _WORDS_OF_INFO = (
     "operationMetrics",
     "txn",
 )
-_WHERE = [("version", _INT), ("line", _INT)]
-INFOS = pa.schema(_WHERE)
+_POSITION = [("version", _INT), ("line", _INT)]
+INFOS = pa.schema(_POSITION)
 
 
 @dataclass(frozen=True)
 class Types:
-    """By which schema partition values and statistics are typed, in every version alike."""
+    """The schema that types partition values and statistics, the same for every version."""
 
     schema: pa.Schema
     partition_columns: tuple[str, ...]
 
     @cached_property
     def files(self) -> pa.Schema:
-        """The columns of a file, as `Snapshot.files` has them."""
-        names = Columns(pa.table({}), self.schema, self.partition_columns).schema
-        found = files_table(pa.table({}), names, self.partition_columns).schema
-        return pa.schema([field.with_type(_decoded(field.type)) for field in found])
+        """The columns of the view `files`: those of `Snapshot.files`, not dictionary-encoded."""
+        typed_schema = Columns(pa.table({}), self.schema, self.partition_columns).schema
+        fields = files_table(pa.table({}), typed_schema, self.partition_columns).schema
+        return pa.schema([field.with_type(_without_dictionary(field.type)) for field in fields])
 
     @cached_property
     def adds(self) -> pa.Schema:
-        """The columns of the view of adds."""
-        return pa.schema([*_WHERE, *self.files, ("key", _TEXT), ("json", _TEXT)])
+        """The columns of the view `adds`."""
+        return pa.schema([*_POSITION, *self.files, ("key", _TEXT), ("json", _TEXT)])
 
     @cached_property
     def partitions(self) -> list[pa.Field]:
-        """The columns of partition values."""
+        """The `partition.*` columns."""
         return [field for field in self.files if field.name.startswith("partition.")]
 
     @cached_property
     def removes(self) -> pa.Schema:
-        """The columns of the view of removes."""
-        return _schema(REMOVE, self.partitions)
+        """The columns of the view `removes`."""
+        return _action_schema(REMOVE, self.partitions)
 
     @cached_property
     def skips(self) -> pa.Schema:
-        """The columns of the view of skips."""
-        return _schema(SKIP, self.partitions)
+        """The columns of the view `skips`."""
+        return _action_schema(SKIP, self.partitions)
 
     @staticmethod
     def of(
         newest: tuple[pa.Schema, Sequence[str]], *older: tuple[pa.Schema, Sequence[str]]
     ) -> Types:
-        """The types of several metadata; where they differ, those of the first hold."""
+        """Merge (schema, partition columns) pairs; if a column differs, the newest type wins."""
         schema, partitions = newest[0], dict.fromkeys(newest[1])
         for other, names in older:
             missing = [field for field in other if schema.get_field_index(field.name) < 0]
             schema = pa.schema([*schema, *missing])
-            partitions |= dict.fromkeys(name for name in names)
+            partitions |= dict.fromkeys(names)
         return Types(schema, tuple(partitions))
 
 
-_UNTYPED = Types(pa.schema([]), ())  # sizes and counts are the same in every schema
+_UNTYPED = Types(pa.schema([]), ())  # enough for sizes and row counts, which need no schema
 
 
-def _schema(fields: dict[str, Kind], partitions: Sequence[pa.Field]) -> pa.Schema:
-    columns: list[Any] = [*_WHERE]
+def _action_schema(fields: dict[str, Kind], partitions: Sequence[pa.Field]) -> pa.Schema:
+    columns: list[Any] = [*_POSITION]
     for name, kind in fields.items():
         if name == "partitionValues":
             columns += partitions
         else:
-            columns.append((snake(name), MILLIS if name in _TIMES else _decoded(kind.type)))
+            columns.append(
+                (
+                    snake(name),
+                    MILLIS if name in _TIMESTAMP_FIELDS else _without_dictionary(kind.type),
+                )
+            )
     return pa.schema([*columns, ("key", _TEXT)])
 
 
-def _decoded(kind: pa.DataType) -> pa.DataType:
+def _without_dictionary(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def add_columns(table: pa.Table, types: Types, names: Collection[str]) -> dict[str, Any]:
-    """Columns of decoded adds, typed."""
+    """Return the requested columns of decoded adds, typed; unknown names are left out."""
     wanted = [name for name in names if types.files.get_field_index(name) >= 0]
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     if wanted:
         typed = files_table(table, types.schema, types.partition_columns, wanted)
-        found = {name: typed[name] for name in wanted}
+        columns = {name: typed[name] for name in wanted}
     if "key" in names:
-        found["key"] = table["key"]
+        columns["key"] = table["key"]
     if "json" in names:
-        found["json"] = add_objects(table, path="path")
-    return found
+        columns["json"] = add_objects(table, path="path")
+    return columns
 
 
 def adds(piece: Piece, types: Types, names: Collection[str]) -> pa.Table:
-    """Files that were added."""
+    """Return one row per add action."""
     table = piece.table("add")
-    found = _places(piece, table, names) | add_columns(table, types, names)
-    return fitted(found, types.adds, names, table.num_rows)
+    columns = _positions(piece, table, names) | add_columns(table, types, names)
+    return fitted(columns, types.adds, names, table.num_rows)
 
 
 def removes(piece: Piece, types: Types, names: Collection[str]) -> pa.Table:
-    """Files that were removed."""
-    return _plain(piece, "remove", REMOVE, types.removes, types, names)
+    """Return one row per remove action."""
+    return _action_rows(piece, "remove", REMOVE, types.removes, types, names)
 
 
 def skips(piece: Piece, types: Types, names: Collection[str]) -> pa.Table:
-    """Files that a merge passed over."""
-    return _plain(piece, "mergeskip", SKIP, types.skips, types, names)
+    """Return one row per mergeskip action: a file that compaction skipped."""
+    return _action_rows(piece, "mergeskip", SKIP, types.skips, types, names)
 
 
 def infos(piece: Piece, names: Collection[str]) -> pa.Table:
-    """Where commits speak of themselves."""
+    """Return the position of every commitInfo action."""
     table = piece.table("commitInfo")
-    return fitted(_places(piece, table, names), INFOS, names, table.num_rows)
+    return fitted(_positions(piece, table, names), INFOS, names, table.num_rows)
 
 
-def _plain(
+def _action_rows(
     piece: Piece,
     action: str,
     fields: dict[str, Kind],
@@ -206,21 +214,22 @@ def _plain(
     names: Collection[str],
 ) -> pa.Table:
     table = piece.table(action)
-    found = _places(piece, table, names)
-    known = {snake(name): name for name in (*fields, "key")}
+    columns = _positions(piece, table, names)
+    action_fields = {snake(name): name for name in (*fields, "key")}
     for name in names:
-        source = known.get(name)
+        source = action_fields.get(name)
         if source in table.column_names:
-            found[name] = table[source]
+            columns[name] = table[source]
     wanted = [name for name in names if name.startswith("partition.")]
     if wanted and "partitionValues" in table.column_names:
-        found |= _partitions(table["partitionValues"], types, wanted)
-    return fitted(found, schema, names, table.num_rows)
+        columns |= _partition_columns(table["partitionValues"], types, wanted)
+    return fitted(columns, schema, names, table.num_rows)
 
 
-def _partitions(texts: pa.ChunkedArray, types: Types, wanted: list[str]) -> dict[str, Any]:
-    """Partition values out of JSON text; each distinct text is read once."""
+def _partition_columns(texts: pa.ChunkedArray, types: Types, wanted: list[str]) -> dict[str, Any]:
+    """Parse partition values from JSON text; each distinct text is parsed once."""
     codes = texts.combine_chunks().dictionary_encode()
+    # `raw` marks rows whose values are still JSON text; `flatten` parses exactly these.
     raw = pa.repeat(scalar(True, _BOOL), len(codes.dictionary))
     distinct = pa.table({"partitionValues": codes.dictionary, "raw": raw})
     typed = files_table(
@@ -229,21 +238,25 @@ def _partitions(texts: pa.ChunkedArray, types: Types, wanted: list[str]) -> dict
     return {name: typed[name].take(codes.indices) for name in wanted}
 
 
-def _places(piece: Piece, table: pa.Table, names: Collection[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def _positions(piece: Piece, table: pa.Table, names: Collection[str]) -> dict[str, Any]:
+    columns: dict[str, Any] = {}
     if "version" in names:
-        found["version"] = piece.version_of(table["seq"])
+        columns["version"] = piece.version_of(table["seq"])
     if "line" in names:
-        found["line"] = line_of(table["seq"])
-    return found
+        columns["line"] = line_of(table["seq"])
+    return columns
 
 
 def commits(piece: Piece, names: Collection[str], written: Callable[[int], int | None]) -> pa.Table:
-    """One row a commit. `written` tells when the file of a version was written."""
+    """Return one row per commit.
+
+    `written` returns the time at which the file of a version was written, in milliseconds by the
+    store's clock. It is called only for commits that have no time of their own.
+    """
     wanted = set(names)
     frame = pl.DataFrame(
         {
-            "at": pl.int_range(len(piece.names), eager=True),
+            "file_number": pl.int_range(len(piece.names), eager=True),
             "version": pl.Series(pl.from_arrow(piece.versions), dtype=pl.Int64),
             "file": pl.Series(piece.names, dtype=pl.String),
         }
@@ -254,28 +267,34 @@ def commits(piece: Piece, names: Collection[str], written: Callable[[int], int |
         ("mergeskip", "skips", {}),
     ):
         if wanted & {count, *sums}:
-            asked = {new: old for new, old in sums.items() if new in wanted}
-            counted = _counted(piece, action, count, asked)
-            none = pl.col(count).is_null()
-            frame = frame.join(counted, on="at", how="left").with_columns(
-                pl.when(none).then(0).otherwise(name).alias(name) for name in (count, *asked)
+            wanted_sums = {new: old for new, old in sums.items() if new in wanted}
+            counts = _action_counts(piece, action, count, wanted_sums)
+            # Without such an action all its sums are 0; a null sum means an action lacks the value.
+            no_action = pl.col(count).is_null()
+            frame = frame.join(counts, on="file_number", how="left").with_columns(
+                pl.when(no_action).then(0).otherwise(name).alias(name)
+                for name in (count, *wanted_sums)
             )
     if wanted - set(frame.columns):
-        frame = frame.join(_infos(piece), on="at", how="left")
-        frame = _timed(frame, piece, written)
+        frame = frame.join(_commit_infos(piece), on="file_number", how="left")
+        frame = _with_timestamps(frame, piece, written)
         for name, actions in (
             ("changes_metadata", piece.metadata),
             ("changes_protocol", piece.protocols),
         ):
-            at = pl.Series([seq >> LINE_BITS for seq, _ in actions], dtype=pl.Int64)
-            frame = frame.with_columns(pl.col("at").is_in(at.implode()).alias(name))
-    table = frame.sort("at").to_arrow(compat_level=pl.CompatLevel.oldest())
-    found = {name: table[name] for name in table.column_names if name in wanted}
-    return fitted(found, COMMITS, names, len(piece.names))
+            files = pl.Series([seq >> LINE_BITS for seq, _ in actions], dtype=pl.Int64)
+            frame = frame.with_columns(pl.col("file_number").is_in(files.implode()).alias(name))
+    table = frame.sort("file_number").to_arrow(compat_level=pl.CompatLevel.oldest())
+    columns = {name: table[name] for name in table.column_names if name in wanted}
+    return fitted(columns, COMMITS, names, len(piece.names))
 
 
-def _counted(piece: Piece, action: str, count: str, sums: dict[str, str]) -> pl.DataFrame:
-    """How many actions of a kind each commit has, and what they sum up to, as far as they say."""
+def _action_counts(piece: Piece, action: str, count: str, sums: dict[str, str]) -> pl.DataFrame:
+    """Count the actions of one kind per commit and sum up columns.
+
+    `sums` maps a result column to the column that is summed. A sum is null if an action of the
+    commit lacks the value.
+    """
     table = piece.table(action)
     columns = {"seq": table["seq"]}
     if action == "add":
@@ -284,7 +303,7 @@ def _counted(piece: Piece, action: str, count: str, sums: dict[str, str]) -> pl.
         size = table["size"] if "size" in table.column_names else pa.nulls(table.num_rows, _INT)
         columns["size"] = size
     frame = pl.DataFrame(pl.from_arrow(pa.table(columns)))
-    grouped = frame.group_by(at=pl.col("seq") // (1 << LINE_BITS))
+    grouped = frame.group_by(file_number=pl.col("seq") // (1 << LINE_BITS))
     return grouped.agg(
         pl.len().cast(pl.Int64).alias(count),
         *(
@@ -294,152 +313,166 @@ def _counted(piece: Piece, action: str, count: str, sums: dict[str, str]) -> pl.
     )
 
 
-def _infos(piece: Piece) -> pl.DataFrame:
-    """What the commits say of themselves."""
+def _commit_infos(piece: Piece) -> pl.DataFrame:
+    """Return the commitInfo of each commit that has one; of several, the last one counts."""
     table = piece.table("commitInfo")
     columns = {name: table[name] for name in table.column_names}
     for name in ("timestamp", "readVersion"):
-        columns.setdefault(name, _none(table, _INT))
-    for name in _WORDS_OF_INFO:
-        columns.setdefault(name, _none(table, _TEXT))
-    steps = _steps(columns.pop("txn"))
-    frame = pl.DataFrame(pl.from_arrow(pa.table({**columns, **steps})))
+        columns.setdefault(name, _nulls(table, _INT))
+    for name in _INFO_TEXT_FIELDS:
+        columns.setdefault(name, _nulls(table, _TEXT))
+    transactions = _application_transactions(columns.pop("txn"))
+    frame = pl.DataFrame(pl.from_arrow(pa.table({**columns, **transactions})))
     renamed = {name: snake(name) for name in frame.columns if name != "seq"}
-    frame = frame.rename(renamed).with_columns(at=pl.col("seq") // (1 << LINE_BITS))
-    note = pl.col("user_metadata")
-    quoted = frame.select(note.filter(note.str.starts_with('"')).unique()).to_series()
-    plain = pl.Series([msgspec.json.decode(text) for text in quoted], dtype=pl.String)
-    frame = frame.with_columns(note.replace(quoted, plain))
-    return frame.sort("seq").unique("at", keep="last").drop("seq")
+    frame = frame.rename(renamed).with_columns(file_number=pl.col("seq") // (1 << LINE_BITS))
+    # userMetadata is raw JSON here. A JSON string is shown without its quotes and escapes.
+    user_metadata = pl.col("user_metadata")
+    is_string = user_metadata.str.starts_with('"')
+    quoted = frame.select(user_metadata.filter(is_string).unique()).to_series()
+    unquoted = pl.Series([msgspec.json.decode(text) for text in quoted], dtype=pl.String)
+    frame = frame.with_columns(user_metadata.replace(quoted, unquoted))
+    return frame.sort("seq").unique("file_number", keep="last").drop("seq")
 
 
-def _none(table: pa.Table, kind: pa.DataType) -> pa.ChunkedArray:
+def _nulls(table: pa.Table, kind: pa.DataType) -> pa.ChunkedArray:
     return pa.chunked_array([pa.nulls(table.num_rows, kind)])
 
 
-def _steps(texts: pa.ChunkedArray) -> dict[str, pa.Array]:
-    """The steps of applications; most commits are none."""
+def _application_transactions(texts: pa.ChunkedArray) -> dict[str, pa.Array]:
+    """Parse the `txn` objects; each distinct text is parsed once, since most commits have none."""
     codes = texts.combine_chunks().dictionary_encode()
-    found = [_step(text) for text in codes.dictionary.to_pylist()]
+    parsed = [_application_transaction(text) for text in codes.dictionary.to_pylist()]
     return {
-        "appId": array_of([step[0] for step in found], _TEXT).take(codes.indices),
-        "appVersion": array_of([step[1] for step in found], _INT).take(codes.indices),
+        "appId": array_of([app_id for app_id, _ in parsed], _TEXT).take(codes.indices),
+        "appVersion": array_of([version for _, version in parsed], _INT).take(codes.indices),
     }
 
 
-def _step(text: str) -> tuple[str | None, int | None]:
-    found = msgspec.json.decode(text)
-    found = found if isinstance(found, dict) else {}
-    name, count = found.get("appId"), found.get("version")
+def _application_transaction(text: str) -> tuple[str | None, int | None]:
+    value = msgspec.json.decode(text)
+    txn = value if isinstance(value, dict) else {}
+    app_id, version = txn.get("appId"), txn.get("version")
     return (
-        name if isinstance(name, str) else None,
-        count if isinstance(count, int) and abs(count) < 1 << 63 else None,
+        app_id if isinstance(app_id, str) else None,
+        version if isinstance(version, int) and abs(version) < 1 << 63 else None,
     )
 
 
-def _timed(frame: pl.DataFrame, piece: Piece, written: Callable[[int], int | None]) -> pl.DataFrame:
-    """When each commit was made: by its own words, a new table's metadata, or the store's clock.
+def _with_timestamps(
+    frame: pl.DataFrame, piece: Piece, written: Callable[[int], int | None]
+) -> pl.DataFrame:
+    """Add `timestamp` and `timestamp_source`.
 
-    A copied table has new file times, so those are kept between what the neighbours say.
+    The time is that of the commitInfo, else the creation time of the commit's metaData, else the
+    time the file was written. Copying a table renews its file times, so a file time is clamped to
+    the times its neighbours declare.
     """
     created = {
-        seq >> LINE_BITS: found.created_time
-        for seq, found in piece.metadata
-        if found.created_time is not None
+        seq >> LINE_BITS: metadata.created_time
+        for seq, metadata in piece.metadata
+        if metadata.created_time is not None
     }
-    made = pl.DataFrame(
-        {"at": list(created), "created": list(created.values())},
-        schema={"at": pl.Int64, "created": pl.Int64},
+    creation_times = pl.DataFrame(
+        {"file_number": list(created), "created": list(created.values())},
+        schema={"file_number": pl.Int64, "created": pl.Int64},
     )
-    frame = frame.join(made, on="at", how="left").with_columns(
-        said=pl.coalesce("timestamp", "created")
+    frame = frame.join(creation_times, on="file_number", how="left").with_columns(
+        declared=pl.coalesce("timestamp", "created")
     )
-    silent = frame.filter(pl.col("said").is_null())
-    times = pl.DataFrame(
-        {"at": silent["at"], "clock": [written(version) for version in silent["version"]]},
-        schema={"at": pl.Int64, "clock": pl.Int64},
+    undeclared = frame.filter(pl.col("declared").is_null())
+    file_times = pl.DataFrame(
+        {
+            "file_number": undeclared["file_number"],
+            "file_time": [written(version) for version in undeclared["version"]],
+        },
+        schema={"file_number": pl.Int64, "file_time": pl.Int64},
     )
-    source = pl.when(pl.col("said").is_not_null()).then(pl.lit("commit")).otherwise(pl.lit("file"))
-    before, after = pl.col("said").forward_fill(), pl.col("said").backward_fill()
-    between = pl.max_horizontal(before, pl.min_horizontal("clock", after))
+    declared = pl.col("declared")
+    source = pl.when(declared.is_not_null()).then(pl.lit("commit")).otherwise(pl.lit("file"))
+    upper = pl.min_horizontal("file_time", declared.backward_fill())
+    clamped = pl.max_horizontal(declared.forward_fill(), upper)
     return (
-        frame.join(times, on="at", how="left")
-        .sort("at")
-        .with_columns(timestamp=pl.coalesce("said", between), timestamp_source=source)
+        frame.join(file_times, on="file_number", how="left")
+        .sort("file_number")
+        .with_columns(timestamp=pl.coalesce("declared", clamped), timestamp_source=source)
     )
 
 
 def metadata_rows(rows: Sequence[tuple[int, int | None, Metadata]]) -> pa.Table:
-    """Metadata as rows: version, line (None where a checkpoint says it), and what it is."""
-    return _rows(
+    """Return rows of the view `metadata`; the line is None for metadata of a checkpoint."""
+    return _table_of_rows(
         METADATA,
         [
             (
                 version,
                 line,
-                found.id,
-                found.name,
-                found.description,
-                found.schema_string,
-                list(found.partition_columns),
-                list(found.configuration.items()),
-                found.format_provider,
-                found.created_time,
+                metadata.id,
+                metadata.name,
+                metadata.description,
+                metadata.schema_string,
+                list(metadata.partition_columns),
+                list(metadata.configuration.items()),
+                metadata.format_provider,
+                metadata.created_time,
             )
-            for version, line, found in rows
+            for version, line, metadata in rows
         ],
     )
 
 
 def protocol_rows(rows: Sequence[tuple[int, int | None, Protocol]]) -> pa.Table:
-    """Protocols as rows: version, line (None where a checkpoint says it), and what it asks for."""
-    return _rows(
+    """Return rows of the view `protocols`; the line is None for a protocol of a checkpoint."""
+    return _table_of_rows(
         PROTOCOLS,
         [
             (
                 version,
                 line,
-                found.min_reader_version,
-                found.min_writer_version,
-                list(found.reader_features),
-                list(found.writer_features),
+                protocol.min_reader_version,
+                protocol.min_writer_version,
+                list(protocol.reader_features),
+                list(protocol.writer_features),
             )
-            for version, line, found in rows
+            for version, line, protocol in rows
         ],
     )
 
 
-def _rows(schema: pa.Schema, rows: list[tuple[Any, ...]]) -> pa.Table:
+def _table_of_rows(schema: pa.Schema, rows: list[tuple[Any, ...]]) -> pa.Table:
     columns = list(zip(*rows, strict=True)) or [() for _ in schema]
     return pa.table(
         {
-            field.name: sane(pa.chunked_array([pa.array(list(column), _number(field.type))]), field)
+            field.name: sane(
+                pa.chunked_array([pa.array(list(column), _storage_type(field.type))]), field
+            )
             for field, column in zip(schema, columns, strict=True)
         }
     )
 
 
-def _number(kind: pa.DataType) -> pa.DataType:
+def _storage_type(kind: pa.DataType) -> pa.DataType:
     return _INT if pa.types.is_timestamp(kind) else kind
 
 
-def fitted(found: dict[str, Any], schema: pa.Schema, names: Collection[str], rows: int) -> pa.Table:
-    """The columns asked for, of the types the view has; what nothing was found for is null."""
-    columns = {}
+def fitted(
+    columns: dict[str, Any], schema: pa.Schema, names: Collection[str], rows: int
+) -> pa.Table:
+    """Return the columns `names`, cast to the view's schema; columns that are missing are null."""
+    cast = {}
     for name in names:
         field = schema.field(name)
-        column = found.get(name)
-        columns[name] = pa.nulls(rows, field.type) if column is None else sane(column, field)
-    return pa.table(columns)
+        column = columns.get(name)
+        cast[name] = pa.nulls(rows, field.type) if column is None else sane(column, field)
+    return pa.table(cast)
 
 
 def sane(column: Any, field: pa.Field) -> Any:
-    """A column of the view's type. A time beyond what DuckDB can count is unknown."""
+    """Cast a column to the field's type; timestamps outside DuckDB's range become null."""
     if pa.types.is_timestamp(field.type) and field.type.unit == "ms":
         millis = pc.cast(column, _INT)
-        low, high = scalar(-_FAR, _INT), scalar(_FAR, _INT)
-        far = pc.or_(pc.greater(millis, high), pc.less(millis, low))
-        if pc.any(far).as_py():
-            millis = pc.if_else(far, null(_INT), millis)
+        low, high = scalar(-_MAX_TIMESTAMP_MS, _INT), scalar(_MAX_TIMESTAMP_MS, _INT)
+        out_of_range = pc.or_(pc.greater(millis, high), pc.less(millis, low))
+        if pc.any(out_of_range).as_py():
+            millis = pc.if_else(out_of_range, null(_INT), millis)
         return pc.cast(millis, field.type)
     return column if column.type == field.type else pc.cast(column, field.type)

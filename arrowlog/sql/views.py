@@ -1,4 +1,12 @@
-"""The past of a table as views in DuckDB."""
+"""The history of a table as DuckDB views.
+
+`Sources` provides the Arrow datasets that hold the rows; `Asked` owns a DuckDB connection and
+registers the datasets there. The views `file_lifetimes` and `actions` and the macro `files_at` are
+SQL over these datasets.
+
+Invariant: what a view says about a version is what log replay says about it. Versions whose commits
+are gone ("checkpoint-only versions") contribute the state of their checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +18,7 @@ import uuid
 import weakref
 from contextlib import suppress
 from functools import cached_property
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -35,7 +44,7 @@ if TYPE_CHECKING:
     from arrowlog.sql.past import Past, Piece
     from arrowlog.state.snapshot import Snapshot
 
-    Sheet = Callable[[Piece, Collection[str]], pa.Table]
+    ViewRows = Callable[[Piece, Collection[str]], pa.Table]
 
 VIEWS = (
     "commits",
@@ -50,184 +59,212 @@ VIEWS = (
     "file_lifetimes",
     "coverage",
 )
-_CHECKPOINTS = pa.schema(
+_LONG, _TEXT, _FLAG = pa.int64(), pa.string(), pa.bool_()
+_CHECKPOINT_ROWS = pa.schema(
     [
-        ("version", pa.int64()),
-        ("format", pa.string()),
-        ("parts", pa.int64()),
-        ("size_bytes", pa.int64()),
+        ("version", _LONG),
+        ("format", _TEXT),
+        ("parts", _LONG),
+        ("size_bytes", _LONG),
         ("written", sheets.MILLIS),
-        ("last", pa.bool_()),
+        ("last", _FLAG),
     ]
 )
-_COVERAGE = pa.schema(
-    [
-        ("first_version", pa.int64()),
-        ("last_version", pa.int64()),
-        ("complete", pa.bool_()),
-        ("note", pa.string()),
-    ]
+_COVERAGE_ROW = pa.schema(
+    [("first_version", _LONG), ("last_version", _LONG), ("complete", _FLAG), ("note", _TEXT)]
 )
-_LOST = pa.schema([("version", pa.int64()), ("line", pa.int64()), ("key", pa.string())])
-_LISTED = re.compile(
+_REMOVED_KEYS = pa.schema([("version", _LONG), ("line", _LONG), ("key", _TEXT)])
+# Statements that list the catalog: they must see every view, so all views are defined first.
+_CATALOG_QUERY = re.compile(
     r"\b(show|describe|summarize|pragma|information_schema|duckdb_\w+)\b", re.IGNORECASE
 )
-_OPEN: weakref.WeakSet[Any] = weakref.WeakSet()
+# Connections to close at exit. A stored exception can keep a connection alive until then.
+_OPEN_CONNECTIONS: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class Sources:
-    """A past, and the tables that views are made of.
+    """The Arrow datasets behind the views of one history.
 
-    Holds no connection: what DuckDB holds must not hold DuckDB, or neither would ever go.
+    Holds no connection: DuckDB holds these datasets, and a reference back would be a cycle that
+    Python's garbage collector cannot break.
     """
 
-    def __init__(self, past: Past, at: Callable[[int], Snapshot], *, loaded: bool) -> None:
-        """`at` loads the table at a version; `loaded` says whether the newest one is at hand."""
+    def __init__(
+        self, past: Past, load_version: Callable[[int], Snapshot], *, loaded: bool
+    ) -> None:
+        """`loaded` says whether the newest snapshot is already in memory. Reads nothing yet."""
         self.past = past
-        self._at = at
+        self._load_version = load_version
         self._loaded = loaded
         self._ranges = Ranges(past.ranges())
-        self._held: tuple[pa.Table, pa.Table] | None = None
+        self._checkpoint_rows: tuple[pa.Table, pa.Table] | None = None
 
     @cached_property
     def types(self) -> Types:
-        """The types of the newest version; columns that only older ones have are not lost.
+        """The column types of the newest schema, plus columns that only older schemas have.
 
-        Without a checkpoint nobody knows the newest schema before all commits are read. Then they
-        are read here, once, for whatever is asked next.
+        If the history is complete and no snapshot is loaded, the newest schema is known only after
+        every commit is read. They are read here and stay decoded for the query that follows.
+        Otherwise they come from the newest snapshot and, if it still exists, the first commit.
         """
-        past, found = self.past, []
+        past = self.past
+        metadata: list[Metadata] = []  # newest first
         if past.whole and not self._loaded:
-            found = [meta for piece in past.pieces() for _, meta in piece.metadata][::-1]
-        if not found:  # or there is none at all, and whoever loads the table says so
-            newest = self._at(past.last)
-            first = past.commits[:1] if past.whole else []
-            told = next(stream(past.store, past.config, first), None)
-            found = [newest.metadata, *(meta for _, meta in (told.metadata if told else ()))]
+            metadata = [meta for piece in past.pieces() for _, meta in piece.metadata][::-1]
+        if (
+            not metadata
+        ):  # if the log has no metaData at all, loading the snapshot raises LogCorrupt
+            newest = self._load_version(past.last)
+            first_commit = past.commits[:1] if past.whole else []
+            actions = next(stream(past.store, past.config, first_commit), None)
+            metadata = [newest.metadata, *(m for _, m in (actions.metadata if actions else ()))]
+        newest_schema = schema_of(metadata[0], past.last)
         return Types.of(
-            (schema_of(found[0], past.last), found[0].partition_columns), *_older(found[1:])
+            (newest_schema, metadata[0].partition_columns), *_readable_schemas(metadata[1:])
         )
 
     def plain(self) -> dict[str, Lazy]:
-        """The tables that need no types of columns."""
+        """Return the datasets that do not depend on the table's schema, by view name."""
         past = self.past
         return {
-            "commits": self._by_pieces(sheets.COMMITS, self._commits),
-            "metadata": self._lazy(sheets.METADATA, self._metadata),
-            "protocols": self._lazy(sheets.PROTOCOLS, self._protocols),
-            "checkpoints": self._lazy(_CHECKPOINTS, lambda names: _checkpoints(past).select(names)),
-            "coverage": self._lazy(_COVERAGE, lambda names: _coverage(past).select(names)),
-            "_infos": self._by_pieces(sheets.INFOS, sheets.infos),
+            "commits": self._by_commits(sheets.COMMITS, self._commits),
+            "metadata": self._whole_table(sheets.METADATA, self._metadata),
+            "protocols": self._whole_table(sheets.PROTOCOLS, self._protocols),
+            "checkpoints": self._whole_table(
+                _CHECKPOINT_ROWS, lambda names: _checkpoints(past).select(names)
+            ),
+            "coverage": self._whole_table(_COVERAGE_ROW, lambda n: _coverage(past).select(n)),
+            "_infos": self._by_commits(sheets.INFOS, sheets.infos),
         }
 
     def typed(self) -> dict[str, Lazy]:
-        """The tables whose columns are typed by the table's schema.
+        """Return the datasets whose columns are typed by the table's schema, by view name.
 
-        Those that begin with _ are for the views alone.
+        Names that begin with an underscore are inputs of other views, not meant for users.
         """
         types = self.types
-        held = types.adds.append(pa.field("begin_known", pa.bool_()))
+        base = types.adds.append(pa.field("begin_known", _FLAG))
         return {
-            "adds": self._by_pieces(types.adds, lambda p, names: sheets.adds(p, types, names)),
-            "removes": self._by_pieces(
+            "adds": self._by_commits(types.adds, lambda p, names: sheets.adds(p, types, names)),
+            "removes": self._by_commits(
                 types.removes, lambda p, names: sheets.removes(p, types, names)
             ),
-            "skips": self._by_pieces(types.skips, lambda p, names: sheets.skips(p, types, names)),
-            "files": self._lazy(types.files, self._files),
-            "_held": self._lazy(held, lambda names: self._held_rows(names, held)),
-            "_lost": self._lazy(_LOST, self._lost_rows),
+            "skips": self._by_commits(types.skips, lambda p, names: sheets.skips(p, types, names)),
+            "files": self._whole_table(types.files, self._files),
+            "_base_files": self._whole_table(base, lambda names: self._base_files(names, base)),
+            "_implicit_removes": self._whole_table(_REMOVED_KEYS, self._implicit_removes),
         }
 
-    def _by_pieces(self, schema: pa.Schema, sheet: Sheet) -> Lazy:
+    def _by_commits(self, schema: pa.Schema, rows: ViewRows) -> Lazy:
+        """Return a dataset that decodes only the blocks a filter on `version` leaves."""
+
         def make(names: Sequence[str], where: Any) -> Iterator[pa.Table]:
             for piece in self.past.pieces(self._ranges.left(where, schema)):
-                yield sheet(piece, names)
+                yield rows(piece, names)
 
-        return Lazy(schema, make, self._failed)
+        return Lazy(schema, make, self._record_failure)
 
-    def _lazy(self, schema: pa.Schema, table: Callable[[Sequence[str]], pa.Table]) -> Lazy:
+    def _whole_table(self, schema: pa.Schema, rows: Callable[[Sequence[str]], pa.Table]) -> Lazy:
+        """Return a dataset that is built as one table, whatever the filter."""
+
         def make(names: Sequence[str], _: Any) -> Iterator[pa.Table]:
-            yield table(names)
+            yield rows(names)
 
-        return Lazy(schema, make, self._failed)
+        return Lazy(schema, make, self._record_failure)
 
-    def _failed(self, error: Exception) -> None:
+    def _record_failure(self, error: Exception) -> None:
         self.past.failure = error
 
     def _commits(self, piece: Piece, names: Collection[str]) -> pa.Table:
         return sheets.commits(piece, names, self.past.written)
 
     def _files(self, names: Sequence[str]) -> pa.Table:
-        """The live files of the newest version."""
-        newest = self._at(self.past.last)
+        """Return the live files of the newest version.
+
+        Types only the requested columns, unless the snapshot reads its files from a Parquet
+        checkpoint or has built its files table already.
+        """
+        newest = self._load_version(self.past.last)
         if newest.state.deferred is None and "files" not in newest.__dict__:
-            found = sheets.add_columns(newest.state.adds, self.types, names)
+            columns = sheets.add_columns(newest.state.adds, self.types, names)
         else:
-            found = {n: newest.files[n] for n in names if n in newest.files.column_names}
-        return sheets.fitted(found, self.types.files, names, newest.num_files)
+            columns = {n: newest.files[n] for n in names if n in newest.files.column_names}
+        return sheets.fitted(columns, self.types.files, names, newest.num_files)
 
-    def _first_seen(self) -> tuple[pa.Table, pa.Table]:
-        """Files at versions that only a checkpoint knows, and files that are gone there."""
-        if self._held is None:
-            self._held = _held(self.past, self._at)
-        return self._held
+    def _rows_from_checkpoints(self) -> tuple[pa.Table, pa.Table]:
+        if self._checkpoint_rows is None:
+            self._checkpoint_rows = _rows_from_checkpoints(self.past, self._load_version)
+        return self._checkpoint_rows
 
-    def _lost_rows(self, names: Sequence[str]) -> pa.Table:
-        return self._first_seen()[1].select(names)
+    def _implicit_removes(self, names: Sequence[str]) -> pa.Table:
+        return self._rows_from_checkpoints()[1].select(names)
 
-    def _held_rows(self, names: Sequence[str], schema: pa.Schema) -> pa.Table:
-        table = self._first_seen()[0]
-        found = sheets.add_columns(table, self.types, names)
-        found |= {name: table[name] for name in ("version", "line", "begin_known")}
-        return sheets.fitted(found, schema, names, table.num_rows)
+    def _base_files(self, names: Sequence[str], schema: pa.Schema) -> pa.Table:
+        table = self._rows_from_checkpoints()[0]
+        columns = sheets.add_columns(table, self.types, names)
+        columns |= {name: table[name] for name in ("version", "line", "begin_known")}
+        return sheets.fitted(columns, schema, names, table.num_rows)
 
     def _metadata(self, names: Sequence[str]) -> pa.Table:
-        rows: list[Any] = [(v, None, self._at(v).metadata) for v in _unsaid(self.past)]
-        for piece in self.past.pieces():
-            rows += [(*_place(piece, seq), found) for seq, found in piece.metadata]
-        return sheets.metadata_rows(sorted(rows, key=lambda row: row[0])).select(names)
+        rows = self._by_version(attrgetter("metadata"), attrgetter("metadata"))
+        return sheets.metadata_rows(rows).select(names)
 
     def _protocols(self, names: Sequence[str]) -> pa.Table:
-        rows: list[Any] = [(v, None, self._at(v).protocol) for v in _unsaid(self.past)]
+        rows = self._by_version(attrgetter("protocol"), attrgetter("protocols"))
+        return sheets.protocol_rows(rows).select(names)
+
+    def _by_version(
+        self, of_snapshot: Callable[[Snapshot], Any], of_piece: Callable[[Piece], Any]
+    ) -> list[Any]:
+        """Return (version, line, action) rows; line is None where a checkpoint has the action."""
+        rows: list[Any] = [
+            (version, None, of_snapshot(self._load_version(version)))
+            for version in _checkpoint_only_versions(self.past)
+        ]
         for piece in self.past.pieces():
-            rows += [(*_place(piece, seq), found) for seq, found in piece.protocols]
-        return sheets.protocol_rows(sorted(rows, key=lambda row: row[0])).select(names)
+            rows += [(*_version_and_line(piece, seq), action) for seq, action in of_piece(piece)]
+        return sorted(rows, key=lambda row: row[0])
 
 
 class Asked:
-    """A DuckDB connection that has the views, and what they are made of."""
+    """A DuckDB connection with the history views of one `Sources`."""
 
     def __init__(self, sources: Sources) -> None:
-        """Defines the views that need no schema; the others when a query names one of them."""
+        """Register the views that need no schema; the rest follows when a query names one."""
         self.sources = sources
-        self.connection = _connection(sandbox=sources.past.config.history_sandbox)
+        self.connection = _connect(sandbox=sources.past.config.history_sandbox)
         self._whole = False
         self._register(sources.plain())
 
     def whole(self) -> Asked:
-        """With all views."""
+        """Define all views, once, and return self."""
         if not self._whole:
             self._register(self.sources.typed())
-            for text in _definitions(self.sources.past, self.sources.types):
-                self.connection.execute(text)
+            for statement in _view_definitions(self.sources.past, self.sources.types):
+                self.connection.execute(statement)
             self._whole = True
         return self
 
     def sql(self, query: str) -> Any:
-        """The answer, which is worked out when it is looked at; None for what has none."""
+        """Return a lazy DuckDB relation, or None for a statement without a result.
+
+        Raises `InvalidRequest` if DuckDB rejects the query, and the log's own error if reading the
+        log failed while the query was bound.
+        """
         import duckdb
 
         self.sources.past.failure = None
-        if _LISTED.search(query):
+        if _CATALOG_QUERY.search(query):
             self.whole()
         try:
             if not self._whole:
+                # An unknown name may be a typed view, which needs the schema: define all, retry.
                 with suppress(duckdb.CatalogException):
                     return self.connection.sql(query)
             return self.whole().connection.sql(query)
         except duckdb.Error as error:
-            told = explained(error, self.sources)
-            raise told from told.__cause__
+            translated = explained(error, self.sources)
+            raise translated from translated.__cause__
 
     def _register(self, datasets: dict[str, Lazy]) -> None:
         for name, dataset in datasets.items():
@@ -235,131 +272,146 @@ class Asked:
 
 
 def explained(error: Exception, sources: Sources) -> ArrowlogError:
-    """An error of DuckDB in our words; if the log caused it, what is wrong with the log."""
+    """Translate a DuckDB error.
+
+    Returns the error of the log if reading the log caused it, else `InvalidRequest` with DuckDB's
+    message on one line.
+    """
     failure = sources.past.failure
     if isinstance(failure, ArrowlogError):
         return failure
-    words = " ".join(str(error).split("\n\nLINE", 1)[0].split())
-    kind, _, what = words.partition(": ")
-    if kind == "Invalid Input Error":  # what our own macro has to say
-        return InvalidRequest(what)
+    message = " ".join(str(error).split("\n\nLINE", 1)[0].split())
+    kind, _, detail = message.partition(": ")
+    if kind == "Invalid Input Error":  # raised by error() in the macro `files_at`
+        return InvalidRequest(detail)
     hint = f"The views are {', '.join(VIEWS)}, and files_at(version)."
     return InvalidRequest(
-        f"The query cannot be answered: {words.rstrip('.')}.",
+        f"The query cannot be answered: {message.rstrip('.')}.",
         next=hint if kind == "Catalog Error" else "",
     )
 
 
-def _older(found: Sequence[Metadata]) -> Iterator[tuple[pa.Schema, Sequence[str]]]:
-    """Schemas that no longer hold; one that cannot be read is nobody's trouble any more."""
-    for each in dict.fromkeys((meta.schema_string, meta.partition_columns) for meta in found):
+def _readable_schemas(metadata: Sequence[Metadata]) -> Iterator[tuple[pa.Schema, Sequence[str]]]:
+    """Yield each distinct older schema with its partition columns; skip those that do not parse."""
+    for text, partition_columns in dict.fromkeys(
+        (meta.schema_string, meta.partition_columns) for meta in metadata
+    ):
         with suppress(ValueError):
-            yield from_spark(each[0]), each[1]
+            yield from_spark(text), partition_columns
 
 
-def _place(piece: Piece, seq: int) -> tuple[int, int]:
+def _version_and_line(piece: Piece, seq: int) -> tuple[int, int]:
     return piece.versions[seq >> LINE_BITS].as_py(), seq & ((1 << LINE_BITS) - 1)
 
 
-def _unsaid(past: Past) -> list[int]:
-    """Versions of which only a checkpoint tells what holds there."""
+def _checkpoint_only_versions(past: Past) -> list[int]:
+    """Return the versions whose state comes from a checkpoint, not from the commits before it.
+
+    These are the versions without a commit and, unless the history is complete, the first version.
+    """
     return sorted({*past.holes, *([past.first] if past.first else [])})
 
 
-def _held(past: Past, at: Callable[[int], Snapshot]) -> tuple[pa.Table, pa.Table]:
-    """The files at versions that only a checkpoint knows; and those that are gone there."""
-    tables, lost = [], [_LOST.empty_table()]
-    for version in _unsaid(past):
-        state = at(version).state
-        keys = state.adds["key"].combine_chunks() if state.num_files else pa.nulls(0, pa.string())
+def _rows_from_checkpoints(
+    past: Past, load_version: Callable[[int], Snapshot]
+) -> tuple[pa.Table, pa.Table]:
+    """Return what checkpoint-only versions contribute to `file_lifetimes`.
+
+    The first table has the files that are live at each such version; `begin_known` is true where
+    the version's own commit still exists and adds the file. The second has the keys of files that
+    were live one version earlier and no longer are. Rows carry negative line numbers.
+    """
+    tables, removes = [], [_REMOVED_KEYS.empty_table()]
+    for version in _checkpoint_only_versions(past):
+        state = load_version(version).state
+        keys = state.adds["key"].combine_chunks() if state.num_files else pa.nulls(0, _TEXT)
         rows = len(keys)
-        known = flags(False, rows)
+        begin_known = flags(False, rows)
         if version in past.listing.commits:
-            here = next(stream(past.store, past.config, [(version, past.listing.commits[version])]))
-            said = keyed(here, "add", past.store.root)[0]["key"]
-            known = pc.is_in(keys, value_set=said.combine_chunks())
+            commit = (version, past.listing.commits[version])
+            actions = next(stream(past.store, past.config, [commit]))
+            added = keyed(actions, "add", past.store.root)[0]["key"]
+            begin_known = pc.is_in(keys, value_set=added.combine_chunks())
         table = state.adds if rows else pa.table({"key": keys, "path": keys})
-        places = {
-            "version": same(version, pa.int64(), rows),
-            "line": _backwards(rows),
-            "begin_known": known,
-        }
-        for name, column in places.items():
+        for name, column in (
+            ("version", same(version, _LONG, rows)),
+            ("line", _negative_lines(rows)),
+            ("begin_known", begin_known),
+        ):
             table = table.append_column(name, column)
         tables.append(table)
         if version > past.first:
-            before = at(version - 1).state.adds["key"].combine_chunks()
+            before = load_version(version - 1).state.adds["key"].combine_chunks()
             gone = before.filter(pc.invert(pc.is_in(before, value_set=keys)))
-            at_once = same(version, pa.int64(), len(gone))
-            lost.append(pa.table([at_once, _backwards(len(gone)), gone], schema=_LOST))
+            versions, lines = same(version, _LONG, len(gone)), _negative_lines(len(gone))
+            removes.append(pa.table([versions, lines, gone], schema=_REMOVED_KEYS))
     if not tables:
-        empty = pa.nulls(0, pa.int64())
-        nothing = {"key": pa.nulls(0, pa.string()), "path": pa.nulls(0, pa.string())}
-        tables = [
-            pa.table({**nothing, "version": empty, "line": empty, "begin_known": flags(False, 0)})
-        ]
-    return pa.concat_tables(tables, promote_options="default"), pa.concat_tables(lost)
+        text, number = pa.nulls(0, _TEXT), pa.nulls(0, _LONG)
+        empty = {"key": text, "path": text, "version": number, "line": number}
+        tables = [pa.table({**empty, "begin_known": flags(False, 0)})]
+    return pa.concat_tables(tables, promote_options="default"), pa.concat_tables(removes)
 
 
-def _backwards(count: int) -> pa.Array:
-    """-1, -2, …: numbers of lines that are in no file."""
+def _negative_lines(count: int) -> pa.Array:
+    """Return -1, -2, …: line numbers that no line of a commit has."""
     return pl.int_range(-1, -1 - count, -1, eager=True).to_arrow()
 
 
 def _checkpoints(past: Past) -> pa.Table:
-    """What lies in the log as checkpoints, whole or not."""
-    outer = past.store.stats_from(LOG)
-    inner = past.store.stats_from(f"{LOG}/{CHECKPOINTS}") if past.checkpoints() else {}
-    last = _pointer(past)
+    """Return one row per checkpoint in the log folder, complete or not."""
+    log_stats = past.store.stats_from(LOG)
+    folder_stats = past.store.stats_from(f"{LOG}/{CHECKPOINTS}") if past.checkpoints() else {}
+    last = _last_checkpoint(past)
     rows = []
-    for form, names, stats in (
-        ("json", past.listing.json_checkpoints, outer),
-        ("parquet", past.listing.parquet_checkpoints, inner),
+    for form, versions, stats in (
+        ("json", past.listing.json_checkpoints, log_stats),
+        ("parquet", past.listing.parquet_checkpoints, folder_stats),
     ):
-        for version in names:
+        for version in versions:
             parts = [
                 stat for name, stat in stats.items() if part_of(name) == ("checkpoint", version)
             ]
             if parts:
-                size, when = sum(stat.size for stat in parts), max(s.mtime_ms for s in parts)
-                rows.append((version, form, len(parts), size, when, version == last))
+                size, written = sum(stat.size for stat in parts), max(s.mtime_ms for s in parts)
+                rows.append((version, form, len(parts), size, written, version == last))
     rows.sort()
-    columns = list(zip(*rows, strict=True)) or [() for _ in _CHECKPOINTS]
+    columns = list(zip(*rows, strict=True)) or [() for _ in _CHECKPOINT_ROWS]
     arrays = [
-        array_of(list(column), pa.int64() if pa.types.is_timestamp(field.type) else field.type)
-        for field, column in zip(_CHECKPOINTS, columns, strict=True)
+        array_of(list(column), _LONG if pa.types.is_timestamp(field.type) else field.type)
+        for field, column in zip(_CHECKPOINT_ROWS, columns, strict=True)
     ]
-    return pa.table(arrays, names=_CHECKPOINTS.names).cast(_CHECKPOINTS)
+    return pa.table(arrays, names=_CHECKPOINT_ROWS.names).cast(_CHECKPOINT_ROWS)
 
 
-def _pointer(past: Past) -> int | None:
-    """The version that the pointer names, if it can be read at all."""
+def _last_checkpoint(past: Past) -> int | None:
+    """Return the version that the pointer file names; None if it is missing or unreadable."""
     import msgspec
 
-    found = past.store.find_many([f"{LOG}/{POINTER}"])[0]
+    data = past.store.find_many([f"{LOG}/{POINTER}"])[0]
     try:
-        told = msgspec.json.decode(found or b"null")
+        pointer = msgspec.json.decode(data or b"null")
     except msgspec.DecodeError:
         return None
-    version = told.get("version") if isinstance(told, dict) else None
+    version = pointer.get("version") if isinstance(pointer, dict) else None
     return version if isinstance(version, int) else None
 
 
 def _coverage(past: Past) -> pa.Table:
     note = past.note()
     arrays = [
-        array_of([past.first], pa.int64()),
-        array_of([past.last], pa.int64()),
+        array_of([past.first], _LONG),
+        array_of([past.last], _LONG),
         flags(not note, 1),
-        array_of([note or None], pa.string()),
+        array_of([note or None], _TEXT),
     ]
-    return pa.table(arrays, schema=_COVERAGE)
+    return pa.table(arrays, schema=_COVERAGE_ROW)
 
 
-def _connection(*, sandbox: bool) -> Any:
-    """A connection to nothing but memory; in a sandbox, with no way out of it.
+def _connect(*, sandbox: bool) -> Any:
+    """Open an in-memory DuckDB connection in UTC that spills to its own temporary folder.
 
-    The views stay: what Python has registered is no external access.
+    In a sandbox, external access is off (files, network, extensions) and the configuration is
+    locked, so a query cannot switch it on again. Datasets that Python registers stay visible.
     """
     import duckdb
 
@@ -369,44 +421,49 @@ def _connection(*, sandbox: bool) -> Any:
     if sandbox:
         connection.execute("SET enable_external_access = false")
         connection.execute("SET lock_configuration = true")
-    if not _OPEN:
+    if not _OPEN_CONNECTIONS:
         atexit.unregister(_close_all)
         atexit.register(_close_all)
-    _OPEN.add(connection)
+    _OPEN_CONNECTIONS.add(connection)
     keep_through_forks(connection)
     return connection
 
 
 def _close_all() -> None:
-    """What is still open at the end of the program is closed first: DuckDB complains otherwise."""
-    for connection in list(_OPEN):
+    """Close connections before the interpreter shuts down; DuckDB prints errors otherwise."""
+    for connection in list(_OPEN_CONNECTIONS):
         connection.close()
 
 
-if hasattr(os, "register_at_fork"):  # those of the parent must not be closed in a child
-    os.register_at_fork(after_in_child=_OPEN.clear)
+if hasattr(os, "register_at_fork"):  # a child must not close its parent's connections
+    os.register_at_fork(after_in_child=_OPEN_CONNECTIONS.clear)
 
 
-def _definitions(past: Past, types: Types) -> list[str]:
-    """The views that are SQL over other views."""
+def _view_definitions(past: Past, types: Types) -> list[str]:
+    """Return the statements that define `file_lifetimes`, `files_at` and `actions`.
+
+    A lifetime runs from the event that adds a file to the next event of the same key, the end
+    excluded. At the first version of an incomplete history `_base_files` stands for the adds and
+    removes of that commit. A file that is added and removed in one version has no lifetime.
+    """
     columns = [quoted(name) for name in types.adds.names if name not in ("version", "line", "json")]
     rest = [name for name in columns if name not in ('"path"', '"size_bytes"')]
-    told = ", ".join(columns)
+    shared = ", ".join(columns)
     after = f"version > {past.first}" if past.first else "TRUE"
     lifetimes = f"""
         CREATE TEMP VIEW file_lifetimes AS
         WITH events AS (
             SELECT key, version, line, TRUE AS added FROM adds WHERE {after}
             UNION ALL SELECT key, version, line, FALSE FROM removes WHERE {after}
-            UNION ALL SELECT key, version, line, TRUE FROM _held
-            UNION ALL SELECT key, version, line, FALSE FROM _lost
+            UNION ALL SELECT key, version, line, TRUE FROM _base_files
+            UNION ALL SELECT key, version, line, FALSE FROM _implicit_removes
         ), spans AS (
             SELECT version, line, added,
                 lead(version) OVER (PARTITION BY key ORDER BY version, line) AS end_version
             FROM events
         ), entries AS (
-            SELECT version, line, TRUE AS begin_known, {told} FROM adds WHERE {after}
-            UNION ALL SELECT version, line, begin_known, {told} FROM _held
+            SELECT version, line, TRUE AS begin_known, {shared} FROM adds WHERE {after}
+            UNION ALL SELECT version, line, begin_known, {shared} FROM _base_files
         )
         SELECT e.path, s.version AS begin_version, s.end_version,
             CASE WHEN e.begin_known THEN b.timestamp END AS begin_timestamp,
@@ -419,24 +476,24 @@ def _definitions(past: Past, types: Types) -> list[str]:
         WHERE s.added AND (s.end_version IS NULL OR s.end_version > s.version)
     """  # noqa: S608 -- names are quoted
     known = f"; known are versions {past.first} to {past.last}."
-    refused = f"concat('There is no version ', coalesce(v::VARCHAR, 'NULL'), '{known}')"
+    message = f"concat('There is no version ', coalesce(v::VARCHAR, 'NULL'), '{known}')"
     files_at = f"""
         CREATE TEMP MACRO files_at(v) AS TABLE
         SELECT {", ".join(quoted(name) for name in types.files.names)}
         FROM (
             SELECT CASE WHEN v BETWEEN {past.first} AND {past.last} THEN v
-                ELSE error({refused}) END AS asked
+                ELSE error({message}) END AS asked
         ) JOIN file_lifetimes
         ON begin_version <= asked AND (end_version IS NULL OR end_version > asked)
     """  # noqa: S608
-    none = "NULL::VARCHAR AS path, NULL::BIGINT AS size_bytes, NULL::BOOLEAN AS data_change"
+    no_file = "NULL::VARCHAR AS path, NULL::BIGINT AS size_bytes, NULL::BOOLEAN AS data_change"
     actions = f"""
         CREATE TEMP VIEW actions AS
         SELECT version, line, 'add' AS action, path, size_bytes, data_change FROM adds
         UNION ALL SELECT version, line, 'remove', path, size_bytes, data_change FROM removes
         UNION ALL SELECT version, line, 'mergeskip', path, size_bytes, NULL FROM skips
-        UNION ALL SELECT version, line, 'metaData', {none} FROM metadata WHERE line IS NOT NULL
-        UNION ALL SELECT version, line, 'protocol', {none} FROM protocols WHERE line IS NOT NULL
-        UNION ALL SELECT version, line, 'commitInfo', {none} FROM _infos
+        UNION ALL SELECT version, line, 'metaData', {no_file} FROM metadata WHERE line IS NOT NULL
+        UNION ALL SELECT version, line, 'protocol', {no_file} FROM protocols WHERE line IS NOT NULL
+        UNION ALL SELECT version, line, 'commitInfo', {no_file} FROM _infos
     """  # noqa: S608
     return [lifetimes, files_at, actions]

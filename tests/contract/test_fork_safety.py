@@ -237,8 +237,8 @@ def test_connections_of_the_parent_are_never_destroyed_in_a_child(used):
 
     def forget():
         held.clear()
-        used._asking._mine.__dict__.clear()
-        used._asking._known = None
+        used._asking._thread.__dict__.clear()
+        used._asking._cached = None
         gc.collect()
         return True
 

@@ -140,15 +140,15 @@ def long(tmp_path):
 
 
 def test_checkpoint_and_cleanup_keep_a_log_short(long):
-    assert "0 files would go" in run("cleanup", long, "--dry-run").stdout
+    assert "0 files would be deleted" in run("cleanup", long, "--dry-run").stdout
     done = run("checkpoint", long)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("Version 10: 10 files in a checkpoint of ")
     told = json.loads(run("checkpoint", long, "--output", "json").stdout)
     assert told == {"version": 10, "num_files": 10, "size_bytes": 0, "format": "json", "names": []}
     dry = run("cleanup", long, "--dry-run")
-    assert "9 files would go" in dry.stdout
-    assert "versions can be read from 10 on" in dry.stdout
+    assert "9 files would be deleted" in dry.stdout
+    assert "the earliest readable version is 10" in dry.stdout
     assert len(os.listdir(f"{long}/_transaction_log")) == 13
     rows = run("cleanup", long, "--dry-run", "--output", "csv").stdout.splitlines()
     assert rows[0] == '"path","kind","version","size_bytes","modification_time"'

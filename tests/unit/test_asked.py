@@ -212,7 +212,7 @@ def test_a_clean_up_meanwhile_is_no_trouble(tmp_path):
     table.checkpoint()
     for version in (1, 2):
         os.remove(tmp_path / "t" / "_transaction_log" / f"{version:020d}.json")
-    with pytest.raises(duckdb.Error, match="it was listed, and is gone"):
+    with pytest.raises(duckdb.Error, match="listed but no longer exists"):
         relation.fetchall()
     assert opened.query("SELECT min(version) AS v FROM commits")["v"].to_pylist() == [3]
     assert opened.history()["version"].to_pylist() == [3]
@@ -245,7 +245,7 @@ def test_a_log_that_is_a_checkpoint_alone(tmp_path):
     ]
     assert opened.overview().num_files == 1
     note = opened.query("FROM coverage")["note"][0].as_py()
-    assert note == "history begins with version 1: what came before was cleaned up"
+    assert note == "history begins with version 1: earlier versions were cleaned up"
 
 
 def test_a_checkpoint_in_the_place_of_a_commit(tmp_path):
@@ -323,7 +323,7 @@ def test_diff_tells_files_schema_and_properties(tmp_path):
     assert "~ changed" in str(there)
     assert repr(there) == "Diff(1 → 4, added=0, removed=1, changed=1, changes=3)"
     assert table.diff(3, 3).empty
-    assert str(table.diff(3, 3)) == "version 3 → 3: nothing is different"
+    assert str(table.diff(3, 3)) == "version 3 → 3: no differences"
 
 
 def test_what_a_checkpoint_says_is_no_change(tmp_path):
