@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from arrowlog.log.store import open_store
-from arrowlog.log.store.remote import secrets_in
-from arrowlog.spark.local import check_sendable, pyspark_sql
+from arrowlog.spark.local import check_sendable, is_connect, pyspark_sql, redacted
 from arrowlog.upkeep.compact import Attempt, attempt, unchanged
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def runner_on(
 
 
 def _cores(spark: SparkSession) -> int:
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
+    if is_connect(spark):
         return _DEFAULT_CORES
     return max(1, int(spark.sparkContext.defaultParallelism))
 
@@ -87,15 +86,7 @@ def _worker(root: str, options: Mapping[str, Any], seconds: float, *, accelerate
                 try:
                     done = attempt(store, task)
                 except Exception as error:  # noqa: BLE001 -- one failed group must not stop the others
-                    done = Attempt(task, None, failed=_redacted(error, options))
+                    done = Attempt(task, None, failed=redacted(error, options))
                 yield pa.record_batch({"attempt": pa.array([pickle.dumps(done)], pa.binary())})
 
     return arrowlog_compact
-
-
-def _redacted(error: Exception, options: Mapping[str, Any]) -> str:
-    """Return the first line of an error without credentials."""
-    reason = f"{type(error).__name__}: {error}".split("\n", 1)[0]
-    for secret in secrets_in(options):
-        reason = reason.replace(secret, "***") if len(secret) > 3 else reason
-    return reason

@@ -16,11 +16,10 @@ import pyarrow as pa
 from arrowlog.config import parse_bytes
 from arrowlog.errors import ArrowlogError, InvalidRequest
 from arrowlog.log.store import open_store
-from arrowlog.log.store.remote import secrets_in
 from arrowlog.scan.tree import TRUE
 from arrowlog.spark.conditions import to_spark
 from arrowlog.spark.index import Place
-from arrowlog.spark.local import check_sendable, pyspark_sql
+from arrowlog.spark.local import check_sendable, is_connect, pyspark_sql, redacted
 from arrowlog.spark.native import frame_of, hadoop_root, obstacle, tell
 from arrowlog.spark.types import arrow_schema, fitted, spark_schema
 
@@ -120,9 +119,7 @@ def read_split(split: Split, options: Mapping[str, Any]) -> Iterator[pa.RecordBa
     except Exception as error:  # noqa: BLE001 -- stores and damaged files raise any type
         first, *others = split.paths
         files = f"one of {first} and {len(others)} other files" if others else first
-        reason = f"{type(error).__name__}: {error}".split("\n", 1)[0].rstrip(".")
-        for secret in secrets_in(options):
-            reason = reason.replace(secret, "***") if len(secret) > 3 else reason
+        reason = redacted(error, options).rstrip(".")
         raise ArrowlogError(
             f"Could not read {files} at version {split.version}. {reason}.",
             next="Check that the files exist, are complete, and that Spark's workers can read"
@@ -132,7 +129,7 @@ def read_split(split: Split, options: Mapping[str, Any]) -> Iterator[pa.RecordBa
 
 def _cores(spark: SparkSession) -> int:
     """Return how many tasks run concurrently; 1 on Spark Connect, where it is unknown."""
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
+    if is_connect(spark):
         return 1
     return max(1, int(spark.sparkContext.defaultParallelism))
 

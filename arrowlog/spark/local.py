@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arrowlog.errors import InvalidRequest
+from arrowlog.log.store.remote import secrets_in
 from arrowlog.spark.java import java_home
 
 if TYPE_CHECKING:
@@ -70,6 +71,20 @@ def pyspark_sql() -> Any:
             next="Install it with: pip install 'arrowlog[spark]'",
         ) from None
     return pyspark.sql
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Return whether a session is a Spark Connect client, which has no access to the JVM."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def redacted(error: Exception, options: Mapping[str, Any]) -> str:
+    """Return the type and the first line of an error, without the credentials in `options`."""
+    reason = f"{type(error).__name__}: {error}".split("\n", 1)[0]
+    for secret in secrets_in(options):
+        # Shorter ones would garble the message and are hardly secret.
+        reason = reason.replace(secret, "***") if len(secret) > 3 else reason
+    return reason
 
 
 def _setting_text(value: object) -> str:

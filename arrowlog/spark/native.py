@@ -17,6 +17,7 @@ import pyarrow as pa
 from arrowlog.log.names import LOG
 from arrowlog.spark.bridge import bridge
 from arrowlog.spark.index import Listing, Place
+from arrowlog.spark.local import is_connect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -100,7 +101,7 @@ def unlike(spark: SparkSession) -> str | None:
 
     Each JVM is probed once.
     """
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
+    if is_connect(spark):
         return "a Spark Connect session gives no access to the planner"
     gateway = spark.sparkContext._gateway  # noqa: SLF001 -- as above
     with _LOCK:

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 from arrowlog.errors import InvalidRequest
 from arrowlog.spark.frame import read_split
 from arrowlog.spark.options import Options, read_options
-from arrowlog.spark.stream import StreamReader, StreamWriter
+from arrowlog.spark.stream import StreamReader, StreamWriter, adds_in
 from arrowlog.spark.target import Destination, destination
 from arrowlog.spark.types import arrow_schema, fitted, spark_schema
 
@@ -172,7 +172,7 @@ class Writer(DataSourceArrowWriter):  # type: ignore[misc] # as above
 
     def commit(self, messages: list[Any]) -> None:
         """Commit the files of all tasks at once."""
-        self._goal.commit(_adds(messages), self._mode, self._where)
+        self._goal.commit(adds_in(messages), self._mode, self._where)
 
     def abort(self, messages: list[Any]) -> None:
         """Delete the files of a failed job.
@@ -181,8 +181,4 @@ class Writer(DataSourceArrowWriter):  # type: ignore[misc] # as above
         its files already; after any other failure the log may refer to them.
         """
         if any(message is None for message in messages):
-            self._goal.forget(_adds(messages))
-
-
-def _adds(messages: list[Any]) -> list[Add]:
-    return [add for message in messages if message is not None for add in message.adds]
+            self._goal.forget(adds_in(messages))

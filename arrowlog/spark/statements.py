@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from arrowlog.spark.local import pyspark_sql
+from arrowlog.spark.local import is_connect, pyspark_sql
 from arrowlog.spark.read import session_settings
 from arrowlog.sql.statements import is_statement
 from arrowlog.statements import sql_statement
@@ -78,7 +78,7 @@ def _spark_type(kind: pa.DataType) -> pa.DataType:
 
 def register_functions(spark: SparkSession) -> None:
     """Register the table functions `arrowlog_files`, `arrowlog_history` and `arrowlog_explain`."""
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
+    if is_connect(spark):
         from pyspark.sql.connect.functions import udtf
     else:
         from pyspark.sql.functions import udtf

@@ -323,11 +323,14 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc] # as abov
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 -- Spark's
         """Commit all files of the batch at once, unless the log has the batch already."""
-        adds = [add for message in messages if message is not None for add in message.adds]
-        self._goal.commit(adds, "append", txn=(self._app_id, batchId))
+        self._goal.commit(adds_in(messages), "append", txn=(self._app_id, batchId))
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: ARG002, N803 -- Spark's
         """Delete the files of a failed batch, unless a commit was attempted."""
         if any(message is None for message in messages):
-            adds = [add for message in messages if message is not None for add in message.adds]
-            self._goal.forget(adds)
+            self._goal.forget(adds_in(messages))
+
+
+def adds_in(messages: list[Any]) -> list[Add]:
+    """Return the adds in the commit messages of tasks; a failed task has None as its message."""
+    return [add for message in messages if message is not None for add in message.adds]
