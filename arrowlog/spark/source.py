@@ -82,7 +82,7 @@ class ArrowlogSource(DataSource):  # type: ignore[misc] # pyspark is not typed
         """Return a writer. Raises `InvalidRequest` if the schema does not fit the table."""
         options = self._options
         mode = "overwrite" if overwrite else "append"
-        goal = destination(
+        target = destination(
             options.path,
             schema,
             mode=mode,
@@ -91,7 +91,7 @@ class ArrowlogSource(DataSource):  # type: ignore[misc] # pyspark is not typed
             storage_options=options.storage,
             options=options.settings,
         )
-        return Writer(goal, mode, options.replace_where)
+        return Writer(target, mode, options.replace_where)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 -- Spark's
         """Return a stream of the rows that are appended to the table."""
@@ -104,7 +104,7 @@ class ArrowlogSource(DataSource):  # type: ignore[misc] # pyspark is not typed
             raise InvalidRequest(
                 "A stream can only append to a table.", next='Use outputMode("append").'
             )
-        goal = destination(
+        target = destination(
             options.path,
             schema,
             mode="append",
@@ -112,7 +112,7 @@ class ArrowlogSource(DataSource):  # type: ignore[misc] # pyspark is not typed
             storage_options=options.storage,
             options=options.settings,
         )
-        return StreamWriter(goal, options.app_id)
+        return StreamWriter(target, options.app_id)
 
 
 @dataclass(frozen=True)
@@ -160,19 +160,19 @@ class Written(WriterCommitMessage):  # type: ignore[misc] # as above
 class Writer(DataSourceArrowWriter):  # type: ignore[misc] # as above
     """Tasks write data files; the driver makes one commit of them."""
 
-    def __init__(self, goal: Destination, mode: str, where: str | None) -> None:
-        """`goal` has been checked against the schema of the rows."""
-        self._goal = goal
+    def __init__(self, target: Destination, mode: str, where: str | None) -> None:
+        """`target` has been checked against the schema of the rows."""
+        self._target = target
         self._mode = mode
         self._where = where
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task into data files that are not visible before the commit."""
-        return Written(self._goal.write_batches(iterator))
+        return Written(self._target.write_batches(iterator))
 
     def commit(self, messages: list[Any]) -> None:
         """Commit the files of all tasks at once."""
-        self._goal.commit(adds_in(messages), self._mode, self._where)
+        self._target.commit(adds_in(messages), self._mode, self._where)
 
     def abort(self, messages: list[Any]) -> None:
         """Delete the files of a failed job.
@@ -181,4 +181,4 @@ class Writer(DataSourceArrowWriter):  # type: ignore[misc] # as above
         its files already; after any other failure the log may refer to them.
         """
         if any(message is None for message in messages):
-            self._goal.forget(adds_in(messages))
+            self._target.forget(adds_in(messages))

@@ -306,7 +306,7 @@ class StreamWritten(WriterCommitMessage):  # type: ignore[misc] # as above
 class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc] # as above
     """Commits each micro-batch once, as the application transaction (`app_id`, batch id)."""
 
-    def __init__(self, goal: Destination, app_id: str | None) -> None:
+    def __init__(self, target: Destination, app_id: str | None) -> None:
         """Raises `InvalidRequest` without `app_id`: a repeated batch would look like a new one."""
         if app_id is None:
             raise InvalidRequest(
@@ -314,21 +314,21 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc] # as abov
                 " batches would be written twice.",
                 next='Set the option "checkpointLocation", or "appId" to a unique name.',
             )
-        self._goal = goal
+        self._target = target
         self._app_id = app_id
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task into data files that are not visible before the commit."""
-        return StreamWritten(self._goal.write_batches(iterator))
+        return StreamWritten(self._target.write_batches(iterator))
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 -- Spark's
         """Commit all files of the batch at once, unless the log has the batch already."""
-        self._goal.commit(adds_in(messages), "append", txn=(self._app_id, batchId))
+        self._target.commit(adds_in(messages), "append", txn=(self._app_id, batchId))
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: ARG002, N803 -- Spark's
         """Delete the files of a failed batch, unless a commit was attempted."""
         if any(message is None for message in messages):
-            self._goal.forget(adds_in(messages))
+            self._target.forget(adds_in(messages))
 
 
 def adds_in(messages: list[Any]) -> list[Add]:

@@ -81,7 +81,7 @@ def write(
     """
     pyspark_sql()
     spark = frame.sparkSession
-    goal = destination(
+    target = destination(
         os.fspath(uri),
         frame.schema,
         mode=mode,
@@ -91,10 +91,10 @@ def write(
         options={**session_settings(spark), **(options or {})},
         target_size=parse_bytes(target_size),
     )
-    rows = _to_table_schema(frame, goal)
-    if goal.partition_columns and rebalance is not False:
-        rows = rows.hint("rebalance", *map(_quoted, goal.partition_columns))
-    why = None if native is False else _obstacle(goal, spark)
+    rows = _to_table_schema(frame, target)
+    if target.partition_columns and rebalance is not False:
+        rows = rows.hint("rebalance", *map(_quoted, target.partition_columns))
+    why = None if native is False else _obstacle(target, spark)
     if native and why:
         raise InvalidRequest(
             f"The table cannot be written by Spark's own Parquet writer: {why}.",
@@ -103,18 +103,18 @@ def write(
     if native is False or why:
         if why:
             tell("Rows are written by Python workers", why)
-        adds = _by_workers(rows, goal)
+        adds = _by_workers(rows, target)
     else:
         tell("Rows are written by Spark's own Parquet writer", None)
-        adds = _by_spark(rows, goal, spark)
-    return goal.commit(adds, mode, replace_where, txn)
+        adds = _by_spark(rows, target, spark)
+    return target.commit(adds, mode, replace_where, txn)
 
 
-def _obstacle(goal: Destination, spark: SparkSession) -> str | None:
+def _obstacle(target: Destination, spark: SparkSession) -> str | None:
     """Return why Spark's own writer cannot be used; None if it can."""
-    if set(goal.partition_columns) == set(goal.schema.names):
+    if set(target.partition_columns) == set(target.schema.names):
         return "every column is a partition column"
-    root = hadoop_root(open_store(goal.uri, goal.storage_options).root)
+    root = hadoop_root(open_store(target.uri, target.storage_options).root)
     return unlike(spark) or (None if reachable(root, spark) else "Spark cannot reach the store")
 
 
@@ -122,12 +122,12 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _to_table_schema(frame: DataFrame, goal: Destination) -> DataFrame:
+def _to_table_schema(frame: DataFrame, target: Destination) -> DataFrame:
     """Select the table's columns in its order and types; missing columns are null."""
     from pyspark.sql import functions
 
     columns = []
-    for item in goal.schema:
+    for item in target.schema:
         present = item.name in frame.columns
         column = frame[_quoted(item.name)] if present else functions.lit(None)
         columns.append(column.cast(item.dataType).alias(item.name))
@@ -137,16 +137,16 @@ def _to_table_schema(frame: DataFrame, goal: Destination) -> DataFrame:
 # Writing with Spark's own Parquet writer.
 
 
-def _by_spark(rows: DataFrame, goal: Destination, spark: SparkSession) -> list[Add]:
+def _by_spark(rows: DataFrame, target: Destination, spark: SparkSession) -> list[Add]:
     """Write files with Spark and return their adds; on any failure the files are deleted."""
-    store = open_store(goal.uri, goal.storage_options)
+    store = open_store(target.uri, target.storage_options)
     folder = f"spark-{uuid4()}"
     succeeded = False
     try:
-        _write_parquet(rows, goal, f"{hadoop_root(store.root)}/{folder}", spark)
+        _write_parquet(rows, target, f"{hadoop_root(store.root)}/{folder}", spark)
         keys = _list_data_files(store, folder, spark)
-        adds = _adds(store, keys, goal)
-        _check_nulls(adds, goal)
+        adds = _adds(store, keys, target)
+        _check_nulls(adds, target)
         succeeded = True
     finally:
         if not succeeded:
@@ -154,8 +154,8 @@ def _by_spark(rows: DataFrame, goal: Destination, spark: SparkSession) -> list[A
     return [add for add in adds if add.num_records]
 
 
-def _write_parquet(rows: DataFrame, goal: Destination, path: str, spark: SparkSession) -> None:
-    names = goal.partition_columns
+def _write_parquet(rows: DataFrame, target: Destination, path: str, spark: SparkSession) -> None:
+    names = target.partition_columns
     columns = [
         _encode_partition(rows[_quoted(item.name)], item.dataType.simpleString()).alias(item.name)
         if item.name in names
@@ -202,7 +202,7 @@ def _decode_partition(text: str, kind: pa.DataType) -> Any:
     return float(text) if pa.types.is_floating(kind) else text
 
 
-def _partition_values(key: str, goal: Destination, schema: pa.Schema) -> dict[str, Any]:
+def _partition_values(key: str, target: Destination, schema: pa.Schema) -> dict[str, Any]:
     """Return the partition values of a file that Spark wrote, from its folder names.
 
     Raises `InvalidRequest` for values that a log cannot represent: NaN, infinities, and the string
@@ -210,7 +210,7 @@ def _partition_values(key: str, goal: Destination, schema: pa.Schema) -> dict[st
     """
     folders = key.split("/")[1:-1]
     values = {}
-    for name, folder in zip(goal.partition_columns, folders, strict=True):
+    for name, folder in zip(target.partition_columns, folders, strict=True):
         value = _decode_partition(unquote(folder.partition("=")[2]), schema.field(name).type)
         if value == HIVE_NULL or (isinstance(value, float) and not abs(value) < float("inf")):
             raise InvalidRequest(
@@ -221,22 +221,22 @@ def _partition_values(key: str, goal: Destination, schema: pa.Schema) -> dict[st
     return values
 
 
-def _adds(store: Store, keys: list[str], goal: Destination) -> list[Add]:
+def _adds(store: Store, keys: list[str], target: Destination) -> list[Add]:
     """Read the footers of the files and return their adds, with statistics."""
-    schema = from_spark(goal.schema_string)
-    truncation = Truncation.of(resolve(goal.options, table=goal.properties))
+    schema = from_spark(target.schema_string)
+    truncation = Truncation.of(resolve(target.options, table=target.properties))
 
     def add_from_footer(key: str) -> Add:
-        values = _partition_values(key, goal, schema)
-        return add_of(store, key, schema, goal.partition_columns, truncation, values)
+        values = _partition_values(key, target, schema)
+        return add_of(store, key, schema, target.partition_columns, truncation, values)
 
     with ThreadPoolExecutor(_CONCURRENT_FOOTERS) as pool:
         return list(pool.map(add_from_footer, keys))
 
 
-def _check_nulls(adds: list[Add], goal: Destination) -> None:
+def _check_nulls(adds: list[Add], target: Destination) -> None:
     """Raise `InvalidRequest` if a column that is declared not nullable has nulls."""
-    for name in goal.required:
+    for name in target.required:
         for add in adds:
             nulls = add.null_count.get(name, 0)
             if nulls or (name in add.partition_values and add.partition_values[name] is None):
@@ -303,15 +303,15 @@ def _session_settings(spark: SparkSession) -> Iterator[None]:
 # Writing with Python workers.
 
 
-def _by_workers(rows: DataFrame, goal: Destination) -> list[Add]:
+def _by_workers(rows: DataFrame, target: Destination) -> list[Add]:
     """Write files with Python workers and return their adds."""
     schema = arrow_schema(rows.schema)
-    if goal.uri.startswith("memory:"):  # workers have no access to the memory of this process
+    if target.uri.startswith("memory:"):  # workers have no access to the memory of this process
         table = rows.toArrow()
-        return goal.write(table.to_batches(), table.schema)
+        return target.write(table.to_batches(), table.schema)
 
     def arrowlog_write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        adds = goal.write((batch.cast(schema) for batch in batches), schema)
+        adds = target.write((batch.cast(schema) for batch in batches), schema)
         yield pa.record_batch([pa.array([pickle.dumps(adds)], pa.binary())], names=["adds"])
 
     results = rows.mapInArrow(arrowlog_write, "adds binary").toArrow()
