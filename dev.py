@@ -1,10 +1,10 @@
-"""Set up the project on a machine that has only Python, and run a job in it.
+"""Set up a development environment on a machine with nothing but Python, and run a job in it.
 
-    python3 dev.py demo       make a table, write, race, prune, travel in time, ask SQL
-    python3 dev.py test       format, types, imports, tests
-    python3 dev.py bench      measure beside the peers (arguments go to `python -m benchmarks`)
+    python3 dev.py demo       create a table, write, race, prune, time-travel, query with SQL
+    python3 dev.py test       check format, lint and types, run all tests
+    python3 dev.py bench      benchmark against the peers (arguments go to `python -m benchmarks`)
 
-Everything is installed into `.venv` beside this file, with the versions in `constraints.txt`.
+Everything is installed into `.venv` next to this file, with the versions in `constraints.txt`.
 """
 
 from __future__ import annotations
@@ -27,36 +27,36 @@ JOBS = {
         ["-m", "ruff", "check", "."],
         ["-m", "mypy"],
         ["-m", "pytest", "-n", "2", "--ignore", SPARK],
-        ["-m", "pytest", SPARK],  # by itself: one Java, which has use for both cores
+        ["-m", "pytest", SPARK],  # not in parallel: one JVM, which uses both cores
     ],
     "bench": [["-m", "benchmarks"]],
 }
 
 
 def run(*arguments: str) -> int:
-    """Run the environment's Python."""
+    """Run the environment's Python and return its exit code."""
     return subprocess.run([str(PYTHON), *arguments], cwd=HERE, check=False).returncode
 
 
 def set_up() -> None:
-    """Make the environment, unless it is there and the project's requirements have not changed."""
-    wanted = hashlib.sha256()
+    """Create the environment, unless it exists and the requirements have not changed."""
+    requirements = hashlib.sha256()
     for name in ("pyproject.toml", "constraints.txt"):
-        wanted.update((HERE / name).read_bytes())
+        requirements.update((HERE / name).read_bytes())
     stamp = VENV / "arrowlog-requirements"
-    if PYTHON.exists() and stamp.exists() and stamp.read_text() == wanted.hexdigest():
+    if PYTHON.exists() and stamp.exists() and stamp.read_text() == requirements.hexdigest():
         return
-    print("Setting up .venv, once (some minutes; Spark is large) …", flush=True)
+    print("Setting up .venv, once (a few minutes: Spark is large) …", flush=True)
     venv.create(VENV, with_pip=True, clear=VENV.exists())
     if run("-m", "pip", "install", "-q", "-c", "constraints.txt", "-e", ".[dev]"):
-        raise SystemExit("The requirements could not be installed; see above.")
-    stamp.write_text(wanted.hexdigest())
+        raise SystemExit("Could not install the requirements; see the output above.")
+    stamp.write_text(requirements.hexdigest())
 
 
 def main() -> int:
-    """Do the job named on the command line."""
+    """Run the job named on the command line and return the exit code."""
     if sys.version_info < (3, 11):
-        print("arrowlog needs Python 3.11 or newer; this is", sys.version.split()[0])
+        print("arrowlog needs Python 3.11 or newer, but this is", sys.version.split()[0])
         return 2
     job, *rest = sys.argv[1:] or ["help"]
     if job not in JOBS:
@@ -66,7 +66,7 @@ def main() -> int:
     if job == "bench" and run(
         "-c", "import importlib.util as u; exit(not u.find_spec('pyiceberg'))"
     ):
-        print("Adding PyIceberg, to measure beside it …", flush=True)
+        print("Installing PyIceberg for the comparison …", flush=True)
         run("-m", "pip", "install", "-q", "-c", "constraints.txt", "-e", ".[dev,bench]")
     for command in JOBS[job]:
         code = run(*command, *rest)

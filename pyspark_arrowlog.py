@@ -1,16 +1,14 @@
-"""How Spark finds `format("arrowlog")` by itself: it looks into modules called `pyspark_…`.
+"""Entry point by which Spark discovers `format("arrowlog")`: it imports modules named `pyspark_*`.
 
-Spark imports all of them whenever it looks for any source, so this one must not fail.
+Spark imports all of them whenever it looks up any data source, so this module must never fail.
 """
 
 try:
     from arrowlog.spark.source import ArrowlogSource
-except (
-    ImportError
-):  # a pyspark that is too old for it; `arrowlog.spark.register` says what is missing
+except ImportError:  # no pyspark, or one too old; `arrowlog.spark.register` says what is missing
     __all__: list[str] = []
 else:
     __all__ = ["DefaultSource"]
 
     class DefaultSource(ArrowlogSource):
-        """The data source of tables with a transaction log."""
+        """The data source for tables with a transaction log."""

@@ -1,8 +1,14 @@
-"""Where it runs: Spark, local or a cluster, classic or Connect. Tables read, written, streamed.
+"""Spark integration: batch and streaming reads and writes, distributed replay and checkpoints.
 
-Promises: the rows are the table's, at one version; a write is one commit, or nothing; no credential
-stands in a plan's text.
-The only room that imports pyspark. May import everything but `cli`.
+Works on local sessions and clusters, classic sessions and Spark Connect.
+
+Guarantees:
+
+- A DataFrame has the table's rows at exactly one version.
+- A write is one atomic commit.
+- No credential appears in the text of a Spark plan.
+
+This is the only package that imports pyspark. It may import every other package except `cli`.
 """
 
 from arrowlog.spark.checkpoints import checkpoint

@@ -1,9 +1,10 @@
-"""What has to happen inside Java: Spark's index of a table, and work on many files in one call.
+"""The Java part of the integration: the `FileIndex`, and bulk operations on files and rows.
 
-A call between Python and Java takes a tenth of a millisecond or more, and Spark asks an index
-often. So the index is a Java object that asks Python only which files to read; and the lines below
-do in one call what would take several for each file. Spark brings the compiler that it compiles its
-own queries with.
+A py4j call takes at least a tenth of a millisecond, and Spark calls an index often. The index is
+therefore a Java object that calls Python only to select files, and the static methods below do in
+one call what would otherwise take several calls per file. The source is compiled with Janino, which
+Spark ships for its own generated code. Janino ignores type arguments and cannot compile lambdas,
+hence the raw types.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-_SOURCE = """
+_JAVA_SOURCE = """
 import java.io.ByteArrayInputStream;
 import java.io.DataInputStream;
 import java.util.ArrayList;
@@ -38,13 +39,13 @@ import org.apache.spark.sql.types.StructType;
 import scala.collection.immutable.Seq;
 
 public class ArrowlogFileIndex implements FileIndex {
-  private static final long BLOCK = 134217728L;
+  private static final long BLOCK_BYTES = 134217728L;
   private final BiFunction python;
   private final String identity;
   private final Seq roots;
   private final StructType partitionSchema;
   private final long size;
-  private volatile Seq everything;
+  private volatile Seq allFiles; // the listing without filters, kept
 
   public ArrowlogFileIndex(
       BiFunction python, String identity, Seq roots, StructType partitionSchema, long size) {
@@ -65,27 +66,27 @@ public class ArrowlogFileIndex implements FileIndex {
     if (!partitionFilters.isEmpty() || !dataFilters.isEmpty()) {
       return (Seq) python.apply(partitionFilters, dataFilters);
     }
-    if (everything == null) {
-      everything = (Seq) python.apply(partitionFilters, dataFilters);
+    if (allFiles == null) {
+      allFiles = (Seq) python.apply(partitionFilters, dataFilters);
     }
-    return everything;
+    return allFiles;
   }
 
   public String[] inputFiles() {
     scala.collection.immutable.Nil$ none = scala.collection.immutable.Nil$.MODULE$;
     Seq directories = listFiles((Seq) none, (Seq) none);
-    List found = new ArrayList();
+    List paths = new ArrayList();
     for (int i = 0; i < directories.size(); i++) {
       Seq files = ((PartitionDirectory) directories.apply(i)).files();
       for (int j = 0; j < files.size(); j++) {
-        found.add(((FileStatusWithMetadata) files.apply(j)).getPath().toUri().toString());
+        paths.add(((FileStatusWithMetadata) files.apply(j)).getPath().toUri().toString());
       }
     }
-    String[] texts = new String[found.size()];
-    for (int i = 0; i < texts.length; i++) {
-      texts[i] = (String) found.get(i);
+    String[] result = new String[paths.size()];
+    for (int i = 0; i < result.length; i++) {
+      result[i] = (String) paths.get(i);
     }
-    return texts;
+    return result;
   }
 
   public Seq rootPaths() { return roots; }
@@ -105,22 +106,23 @@ public class ArrowlogFileIndex implements FileIndex {
         && ((ArrowlogFileIndex) other).identity.equals(identity);
   }
 
-  // Which rows a condition on the attributes is true for, a byte each.
+  // Evaluates a condition on each row: 1 if it is true, 0 if it is false or null.
   public static byte[] passing(Object condition, Object attributes, Object[] rows) {
-    BasePredicate test = Predicate$.MODULE$.create((Expression) condition, (Seq) attributes);
-    test.initialize(0);
+    BasePredicate predicate = Predicate$.MODULE$.create((Expression) condition, (Seq) attributes);
+    predicate.initialize(0);
     byte[] passed = new byte[rows.length];
     for (int i = 0; i < rows.length; i++) {
-      passed[i] = (byte) (test.eval((InternalRow) rows[i]) ? 1 : 0);
+      passed[i] = (byte) (predicate.eval((InternalRow) rows[i]) ? 1 : 0);
     }
     return passed;
   }
 
-  // Files by partition: for each the number of its row and of its files, then path, size and time.
+  // Decodes files by partition, big-endian. Per partition: the number of its row and the count of
+  // its files; per file: path length, path in UTF-8, size, modification time.
   public static List directories(Object[] rows, byte[] data) throws java.io.IOException {
     DataInputStream in = new DataInputStream(new ByteArrayInputStream(data));
     int partitions = in.readInt();
-    List made = new ArrayList(partitions);
+    List result = new ArrayList(partitions);
     for (int i = 0; i < partitions; i++) {
       InternalRow row = (InternalRow) rows[in.readInt()];
       FileStatus[] files = new FileStatus[in.readInt()];
@@ -130,23 +132,23 @@ public class ArrowlogFileIndex implements FileIndex {
         long size = in.readLong();
         long modified = in.readLong();
         Path path = new Path(new String(name, "UTF-8"));
-        files[j] = new FileStatus(size, false, 1, BLOCK, modified, path);
+        files[j] = new FileStatus(size, false, 1, BLOCK_BYTES, modified, path);
       }
-      made.add(PartitionDirectory.apply(row, files));
+      result.add(PartitionDirectory.apply(row, files));
     }
-    return made;
+    return result;
   }
 
   public static Object format(Object floats) { return new ArrowlogParquetFormat((List) floats); }
 
-  // How many filters of a list the format would hand on to the Parquet reader.
-  public static Object handedOn(Object format, Object filters) {
-    return Integer.valueOf(((ArrowlogParquetFormat) format).without((Seq) filters).size());
+  // The number of filters that the format pushes into the Parquet reader.
+  public static Object pushedCount(Object format, Object filters) {
+    return Integer.valueOf(((ArrowlogParquetFormat) format).pushed((Seq) filters).size());
   }
 }
 
-// Spark's Parquet reader without filters on the given columns. The reader function is built by a
-// plain ParquetFileFormat, because tasks deserialize it and do not know this class.
+// Spark's Parquet format without pushdown of filters on the given columns. The reader function is
+// built by a plain ParquetFileFormat, because tasks deserialize it and cannot load this class.
 class ArrowlogParquetFormat extends ParquetFileFormat {
   private final List floats;
 
@@ -156,21 +158,21 @@ class ArrowlogParquetFormat extends ParquetFileFormat {
       SparkSession session, StructType data, StructType partition, StructType required,
       Seq filters, scala.collection.immutable.Map options, Configuration conf) {
     return new ParquetFileFormat().buildReaderWithPartitionValues(
-        session, data, partition, required, without(filters), options, conf);
+        session, data, partition, required, pushed(filters), options, conf);
   }
 
-  Seq without(Seq filters) {
+  Seq pushed(Seq filters) {
     List kept = new ArrayList();
     for (int i = 0; i < filters.size(); i++) {
       Filter filter = (Filter) filters.apply(i);
-      if (!mentions(filter)) {
+      if (!refersToFloats(filter)) {
         kept.add(filter);
       }
     }
     return scala.jdk.javaapi.CollectionConverters.asScala(kept).toSeq();
   }
 
-  private boolean mentions(Filter filter) {
+  private boolean refersToFloats(Filter filter) {
     String[][] references = filter.v2references();
     for (int i = 0; i < references.length; i++) {
       for (int j = 0; j < floats.size(); j++) {
@@ -184,82 +186,90 @@ class ArrowlogParquetFormat extends ParquetFileFormat {
 }
 """
 _LOCK = Lock()
-_MADE: dict[int, Any] = {}  # by gateway: there is one a Java
+_BRIDGES: dict[int, Any] = {}  # by id of the gateway, one per JVM
 
 
 class Bridge:
-    """The compiled lines, to be called from Python."""
+    """The compiled Java class, callable from Python."""
 
     def __init__(self, spark: Any) -> None:
-        """Compile them."""
-        jvm = spark._jvm  # noqa: SLF001 -- there is no public way into Java
+        """Compile the class in the JVM of a session."""
+        jvm = spark._jvm  # noqa: SLF001 -- pyspark has no public access to the JVM
         compiler = jvm.org.codehaus.janino.SimpleCompiler()
         loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
         compiler.setParentClassLoader(loader)
-        compiler.cook(_SOURCE)
-        made = compiler.getClassLoader().loadClass("ArrowlogFileIndex")
-        self._methods = {method.getName(): method for method in made.getMethods()}
+        compiler.cook(_JAVA_SOURCE)
+        compiled = compiler.getClassLoader().loadClass("ArrowlogFileIndex")
+        self._methods = {method.getName(): method for method in compiled.getMethods()}
         self.gateway = spark.sparkContext._gateway  # noqa: SLF001 -- as above
         self._jvm = jvm
 
     def _call(self, name: str, *args: Any) -> Any:
-        given = self._jvm.java.util.ArrayList()
+        # By reflection: py4j finds classes by name, and this one has its own class loader.
+        java_args = self._jvm.java.util.ArrayList()
         for arg in args:
-            given.add(arg)
-        return self._methods[name].invoke(None, given.toArray())
+            java_args.add(arg)
+        return self._methods[name].invoke(None, java_args.toArray())
 
     def index(
         self, listing: Any, identity: str, roots: Any, partition_schema: Any, size: int
     ) -> Any:
-        """Spark's index of a table; `listing` is asked for files, and everything else is known.
+        """Create the Java `FileIndex` of a table.
 
-        Spark compares indexes often; that must not take a call to Python each time.
+        It calls `listing` to select files. Everything else is passed here once, because Spark
+        compares indexes often and each call to Python is slow.
         """
+        # The size is passed as text: py4j makes an Integer or a Long of an int, by its value.
         return self._call("make", listing, identity, roots, partition_schema, str(size))
 
     def passing(self, condition: Any, attributes: Any, rows: Any) -> bytes:
-        """For which rows a condition is true: a byte each, 0 or 1."""
+        """Evaluate a Catalyst condition on rows; one byte per row, 1 if it is true, else 0."""
         return bytes(self._call("passing", condition, attributes, rows))
 
     def parquet_format(self, floats: Sequence[str]) -> Any:
-        """Spark's Parquet format that pushes no filter on these columns into the Parquet reader."""
+        """Return a Parquet format that does not push down filters on the given columns."""
         names = self._jvm.java.util.ArrayList()
         for name in floats:
             names.add(name)
         return self._call("format", names)
 
     def pushed_count(self, parquet_format: Any, filters: Any) -> int:
-        """How many of some filters such a format pushes into the Parquet reader."""
-        return int(self._call("handedOn", parquet_format, filters))
+        """Return how many of the filters such a format pushes into the Parquet reader."""
+        return int(self._call("pushedCount", parquet_format, filters))
 
     def directories(self, rows: Any, files: Sequence[Directory]) -> Any:
-        """Spark's `PartitionDirectory` for each partition, as a list of Java's."""
+        """Return a Java list with one `PartitionDirectory` per partition.
+
+        `files` are indexes into `rows`, each with the files of that partition.
+        """
         return self._call("directories", rows, encoded(files))
 
 
+# The index of a partition's row; then path, size in bytes and modification time (ms) of its files.
 Directory = tuple[int, "Iterable[tuple[str, int, int]]"]
 
 
 def bridge(spark: Any) -> Bridge:
-    """The bridge into the Java of a session, compiled once."""
+    """Return the bridge into the JVM of a session; compiled once per JVM."""
     gateway = spark.sparkContext._gateway  # noqa: SLF001 -- as above
     with _LOCK:
-        found = _MADE.get(id(gateway))
-        if found is None or found.gateway is not gateway:
-            found = _MADE[id(gateway)] = Bridge(spark)
-    return found
+        known = _BRIDGES.get(id(gateway))
+        # The id of a closed gateway may be reused, so the gateway itself is compared.
+        if known is None or known.gateway is not gateway:
+            known = _BRIDGES[id(gateway)] = Bridge(spark)
+    return known
 
 
 def encoded(directories: Sequence[Directory]) -> bytes:
-    """Partitions as `directories` above reads them."""
+    """Encode partitions and their files in the format that the Java `directories` decodes."""
     parts = [struct.pack(">i", len(directories))]
     for row, files in directories:
-        each = [_file(*file) for file in files]
-        parts.append(struct.pack(">ii", row, len(each)))
-        parts += each
+        encoded_files = [_encode_file(*file) for file in files]
+        parts.append(struct.pack(">ii", row, len(encoded_files)))
+        parts += encoded_files
     return b"".join(parts)
 
 
-def _file(path: str, size: int, modified: int) -> bytes:
+def _encode_file(path: str, size: int, modified: int) -> bytes:
     name = path.encode()
     return b"".join((struct.pack(">i", len(name)), name, struct.pack(">qq", size, modified)))

@@ -1,11 +1,13 @@
-"""A checkpoint made on a cluster: each task writes a part, the driver the manifest.
+"""Distributed checkpoints: each task writes a part, the driver writes the manifest.
 
-All parts of a Parquet checkpoint have the same columns, and one recipe holds for all their rows. So
-the tasks first say what their rows would take, and write when it is settled. A replay leaves files
-in buckets by the hash of their names, and whoever plans would have to look into every one of them;
-so they are dealt out again, each part a range of the order that files are stored in.
+1. Distributed replay leaves the live adds in buckets by the hash of the file key.
+2. All parts of a Parquet checkpoint share one set of columns and one recipe for texts that are
+   rebuilt from typed columns. Tasks first report what their bucket needs (`Facts`); the driver
+   merges the reports into a `Plan`.
+3. A scan of hash buckets would have to read every part. The adds are therefore shuffled again, so
+   that each part is a range of the order in which a checkpoint stores files.
 
-The driver hears of buckets and parts, never of files: its memory does not grow with the table.
+The driver handles buckets and parts, never files: its memory does not grow with the table.
 """
 
 from __future__ import annotations
@@ -54,29 +56,29 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Facts:
-    """What the rows of a bucket would take: types of columns, and how texts can be made again."""
+    """What a bucket needs: types of its columns, rebuildable texts, and a sample of sort keys."""
 
-    kept: Mapping[str, pa.DataType]
-    typed: Mapping[str, pa.DataType]
-    rebuilt: Mapping[str, tuple[str, str]]
+    kept: Mapping[str, pa.DataType]  # fields of adds, rebuildable ones included
+    typed: Mapping[str, pa.DataType]  # typed copies of partition values and bounds
+    rebuilt: Mapping[str, tuple[str, str]]  # as in `Recipe`
     order: Sample = field(default_factory=Sample)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What all parts have in common."""
+    """What all parts have in common. It is pickled with every task."""
 
     columns: Mapping[str, pa.DataType]
     recipe: Recipe
     schema: pa.Schema
     partition_columns: tuple[str, ...]
     cuts: Cuts
-    own: str
-    forms: tuple[str, ...]
+    own: str  # unique id of this checkpoint, part of the names of its parts
+    forms: tuple[str, ...]  # "json", "parquet" or both
     properties: Mapping[str, str]
 
     def short(self, adds: pa.Table, job: Job) -> pa.Table:
-        """Adds without statistics that are too long for the log, whoever wrote them."""
+        """Apply the table's statistics truncation to adds, whichever writer made them."""
         config = resolve(job.options, table=self.properties)
         return truncate_adds(adds, self.partition_columns, config, self.schema)
 
@@ -89,15 +91,16 @@ def checkpoint(
     options: Mapping[str, object] | None = None,
     buckets: int | None = None,
 ) -> CheckpointResult:
-    """Write the newest version down as a whole, by Spark's tasks, in as many parts as buckets.
+    """Write a checkpoint of the latest version with Spark tasks, in at most `buckets` parts.
 
-    For tables whose files, or whose commits since the last checkpoint, one process cannot hold:
-    this one hears of parts, not of files.
+    For tables whose live files, or whose commits since the last checkpoint, do not fit into one
+    process. Forms of the checkpoint that exist and are undamaged are not written again. Raises
+    `LogCorrupt` if the log has a gap.
     """
-    given = (spark, uri, None, storage_options, options, buckets)
+    arguments = (spark, uri, None, storage_options, options, buckets)
     try:
         return sound(
-            lambda damaged: begun(*given, damaged), lambda rebuild: _checkpoint(spark, rebuild)
+            lambda damaged: begun(*arguments, damaged), lambda rebuild: _checkpoint(spark, rebuild)
         )
     except Unparted:
         return open_table(spark, uri, storage_options, options).checkpoint()
@@ -112,74 +115,81 @@ def _checkpoint(spark: SparkSession, rebuild: Rebuild) -> CheckpointResult:
         )
     reduced = rebuild.reduced(spark).persist()
     try:
-        state = rebuild.state(said_in(_rows(reduced.filter(f"bucket = {SAID}"))))
+        state = rebuild.state(said_in(_collect(reduced.filter(f"bucket = {SAID}"))))
         config = resolve(rebuild.job.options, table=state.metadata.configuration)
-        forms = _missing(spark, rebuild, state, config)
-        done, count = _write(reduced.filter(f"bucket <> {SAID}"), rebuild, state, forms)
+        forms = _missing_forms(spark, rebuild, state, config)
+        written, count = _write(reduced.filter(f"bucket <> {SAID}"), rebuild, state, forms)
     finally:
         reduced.unpersist()
-    names = tuple(name for each in done for name in each.names)
-    size = sum(each.size_bytes for each in done)
-    shown = "both" if len(forms) > 1 else "".join(forms) or config.checkpoint_format
-    if done:
+    names = tuple(name for form in written for name in form.names)
+    size = sum(form.size_bytes for form in written)
+    format_name = "both" if len(forms) > 1 else "".join(forms) or config.checkpoint_format
+    if written:
         counted = State(
             state.version,
             state.protocol,
             state.metadata,
             state.schema,
-            pa.table({"key": pa.nulls(count)}),  # so many, and none of them in memory
+            pa.table({"key": pa.nulls(count)}),  # only the count matters: nulls take no memory
         )
-        total = Written(names, size, done[-1].checksum)
-        parts = len(names) - len(done)
-        write_pointer(rebuild.store, counted, total, shown, parts, SystemClock().now_ms())
-    return CheckpointResult(state.version, count, size, shown, names)
+        total = Written(names, size, written[-1].checksum)
+        parts = len(names) - len(written)  # without the manifests
+        write_pointer(rebuild.store, counted, total, format_name, parts, SystemClock().now_ms())
+    return CheckpointResult(state.version, count, size, format_name, names)
 
 
-def _rows(frame: DataFrame) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = frame.toArrow().to_pylist()
-    return found
+def _collect(frame: DataFrame) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = frame.toArrow().to_pylist()
+    return rows
 
 
-def _missing(
+def _missing_forms(
     spark: SparkSession, rebuild: Rebuild, state: State, config: Config
 ) -> tuple[str, ...]:
-    """The forms that the settings ask for and that are not there, whole."""
+    """Return the forms that the settings require and that are missing or damaged.
+
+    Parquet alone is allowed only if the table's protocol has the reader feature for it.
+    """
     form = config.checkpoint_format
-    told = FEATURE in state.protocol.reader_features
-    wanted = (form,) if form == "json" or (form == "parquet" and told) else ("json", "parquet")
+    has_feature = FEATURE in state.protocol.reader_features
+    alone = form == "json" or (form == "parquet" and has_feature)
+    required = (form,) if alone else ("json", "parquet")
     listing, version = rebuild.listing, state.version
-    there = {"json": set(listing.json_checkpoints), "parquet": set(listing.parquet_checkpoints)}
+    existing = {"json": set(listing.json_checkpoints), "parquet": set(listing.parquet_checkpoints)}
     return tuple(
         form
-        for form in wanted
-        if version not in there[form] or not is_whole(spark, rebuild, version, form, config)
+        for form in required
+        if version not in existing[form] or not is_whole(spark, rebuild, version, form, config)
     )
 
 
 def _write(
     buckets: DataFrame, rebuild: Rebuild, state: State, forms: tuple[str, ...]
 ) -> tuple[list[Written], int]:
-    """Facts of all buckets, then their parts, then the manifests."""
+    """Collect the facts of all buckets, write the parts, then the manifests.
+
+    Returns what was written, per form, and the number of live files.
+    """
     job, names = rebuild.job, (state.schema, state.metadata.partition_columns)
     properties = dict(state.metadata.configuration)
     plan = Plan({}, Recipe((), {}), *names, Cuts(), "", forms, properties)
-    facts = _each(buckets, lambda adds: facts_of(plan.short(adds, job), *names))
+    facts = _map_buckets(buckets, lambda adds: facts_of(plan.short(adds, job), *names))
     columns, recipe = settled(facts)
     cuts = cuts_of([fact.order for fact in facts], len(facts))
     own = uuid4().hex[:12]
     plan = Plan(columns, recipe, *names, cuts, own, forms, properties)
-    parts = _put_all(buckets, plan, job)
-    if not parts:  # a table without files has a part without rows
+    parts = _write_parts(buckets, plan, job)
+    if not parts:  # a table without files has one part without rows
         empty = pa.table({"key": pa.nulls(0, pa.string()), "path": pa.nulls(0, pa.string())})
         parts = [put(empty, 0, plan, job)]
     count = sum(part["rows"] for part in parts)
     done: list[Written] = []
     now = SystemClock().now_ms()
     if "json" in forms:
-        done.append(_json(rebuild, state, parts, own, now))
+        done.append(_write_json_manifest(rebuild, state, parts, own, now))
     if "parquet" in forms:
         index = pa.concat_tables([unpacked(part["index"]) for part in parts])
-        sums = [one for part in parts for one in part["sums"]]
+        checksums = [one for part in parts for one in part["sums"]]
         manifest = Manifest(
             state.version,
             state.protocol,
@@ -188,69 +198,70 @@ def _write(
             tuple(part["part"] for part in parts),
             tuple(columns),
             recipe,
-            with_sums(index, sums, len(columns)),
+            with_sums(index, checksums, len(columns)),
             state.timestamp,
             state.txns,
             state.recent,
         )
-        broken = state.version in rebuild.listing.parquet_checkpoints
+        broken = state.version in rebuild.listing.parquet_checkpoints  # `_missing_forms` saw it
         written = put_manifest(rebuild.store, manifest, own, now, broken=broken)
-        inner = tuple(f"{CHECKPOINTS}/{name}" for name in written.names)
-        done.append(Written(inner, written.num_bytes, written.checksum))
+        names_in_log = tuple(f"{CHECKPOINTS}/{name}" for name in written.names)
+        done.append(Written(names_in_log, written.num_bytes, written.checksum))
     return done, count
 
 
-def _json(
+def _write_json_manifest(
     rebuild: Rebuild, state: State, parts: list[dict[str, Any]], own: str, now: int
 ) -> Written:
-    """The manifest of the JSON form, and a first part with what is said of the table."""
+    """Write the first part, with protocol and metadata, and then the manifest of the JSON form."""
     store = rebuild.store
     head = line("protocol", protocol_fields(state.protocol))
     head += line("metaData", metadata_fields(state.metadata))
-    first, data, said = _packed(head, 0, state.version, own, "none", 0)
+    first, data, first_checksum = _encode_json_part(head, 0, state.version, own, "none", 0)
     store.replace(f"{LOG}/{first}", data)
-    named = {first: said} | {part["json"]: part["json_sum"] for part in parts}
+    checksums = {first: first_checksum} | {part["json"]: part["json_sum"] for part in parts}
     beside = Beside(state.timestamp, state.txns, state.recent)
-    whole = json_manifest(state.version, named, own, beside, now)
+    manifest = json_manifest(state.version, checksums, own, beside, now)
     name = json_name(state.version)
     if state.version in rebuild.listing.json_checkpoints:
-        store.replace(f"{LOG}/{name}", whole)  # a damaged one was there
+        store.replace(f"{LOG}/{name}", manifest)  # the existing one is damaged
     else:
-        store.put_new(f"{LOG}/{name}", whole)
-    size = len(data) + len(whole) + sum(part["json_size"] for part in parts)
-    return Written((name, *named), size, checksum(whole))
+        store.put_new(f"{LOG}/{name}", manifest)
+    size = len(data) + len(manifest) + sum(part["json_size"] for part in parts)
+    return Written((name, *checksums), size, checksum(manifest))
 
 
-def _packed(
+def _encode_json_part(
     text: bytes, number: int, version: int, own: str, codec: str, level: int
 ) -> tuple[str, bytes, str]:
+    """Return the name, the bytes and the checksum of a part of the JSON form."""
     packing = Packing(codec, level)
     packing.write(text)
     name = f"{version:020d}.checkpoint.{own}.{number + 1:05d}.json"
-    said = f"{CHECKSUM}{packing.sum:08x}"
-    return name, packing.finish(), said
+    part_checksum = f"{CHECKSUM}{packing.sum:08x}"
+    return name, packing.finish(), part_checksum
 
 
-# What tasks do.
+# The rest runs in tasks, or starts them.
 
 
-def _each(buckets: DataFrame, work: Callable[[pa.Table], Any]) -> list[Any]:
-    """The work done for each bucket where it is, and what came of it, in no order."""
+def _map_buckets(buckets: DataFrame, work: Callable[[pa.Table], Any]) -> list[Any]:
+    """Run `work` on every bucket that is not empty, in tasks; return the results in any order."""
 
     def arrowlog_bucket(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for row in batch.to_pylist():
                 adds = unpacked(row["adds"]).drop_columns([RUN, AT])
                 if adds.num_rows:
-                    found = pa.array([pickle.dumps(work(adds))], pa.binary())
-                    yield pa.record_batch([found], names=["found"])
+                    result = pa.array([pickle.dumps(work(adds))], pa.binary())
+                    yield pa.record_batch([result], names=["result"])
 
-    rows = _rows(buckets.mapInArrow(arrowlog_bucket, "found binary"))
-    return [pickle.loads(row["found"]) for row in rows]  # noqa: S301 -- ours
+    rows = _collect(buckets.mapInArrow(arrowlog_bucket, "result binary"))
+    return [pickle.loads(row["result"]) for row in rows]  # noqa: S301 -- ours
 
 
-def _put_all(buckets: DataFrame, plan: Plan, job: Job) -> list[dict[str, Any]]:
-    """Deal out the rows of all buckets by ranges, and write each range as a part; in order."""
+def _write_parts(buckets: DataFrame, plan: Plan, job: Job) -> list[dict[str, Any]]:
+    """Shuffle the adds by range and write each range as a part; return `put`'s results in order."""
 
     def arrowlog_deal(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -260,31 +271,31 @@ def _put_all(buckets: DataFrame, plan: Plan, job: Job) -> list[dict[str, Any]]:
                     yield dealt(plan.short(adds, job), row["bucket"], plan)
 
     def arrowlog_part(rows: pa.Table) -> pa.Table:
-        # In the same order however the shuffle brought them: a task that is tried again must
-        # write the same bytes.
+        # The order in which a shuffle delivers rows varies, and a retried task must write the same
+        # bytes.
         rows = rows.sort_by("bucket")
-        tables = [unpacked(each) for each in rows["adds"].to_pylist()]
+        tables = [unpacked(piece) for piece in rows["adds"].to_pylist()]
         adds = pa.concat_tables(tables, promote_options="default")
         number = rows["part"][0].as_py()
-        found = pickle.dumps(put(adds, number, plan, job))
-        arrays = [pa.array([number], pa.int32()), pa.array([found], pa.binary())]
-        return pa.table(arrays, names=["part", "found"])
+        result = pickle.dumps(put(adds, number, plan, job))
+        arrays = [pa.array([number], pa.int32()), pa.array([result], pa.binary())]
+        return pa.table(arrays, names=["part", "result"])
 
-    found = buckets.mapInArrow(arrowlog_deal, "part int, bucket int, adds binary")
+    pieces = buckets.mapInArrow(arrowlog_deal, "part int, bucket int, adds binary")
     count = plan.cuts.count
-    rows = _rows(gathered(found, "part", count, arrowlog_part, "part int, found binary"))
+    rows = _collect(gathered(pieces, "part", count, arrowlog_part, "part int, result binary"))
     rows.sort(key=lambda row: row["part"])
-    return [pickle.loads(row["found"]) for row in rows]  # noqa: S301 -- ours
+    return [pickle.loads(row["result"]) for row in rows]  # noqa: S301 -- ours
 
 
 def dealt(adds: pa.Table, bucket: int, plan: Plan) -> pa.RecordBatch:
-    """The rows of a bucket by the range they belong to."""
+    """Cut the adds of a bucket into ranges; one row per range."""
     flat = settle(adds, [*plan.schema.names, *plan.partition_columns])
-    columns = _columns(flat, plan.schema, plan.partition_columns)
+    columns = _prepared_columns(flat, plan.schema, plan.partition_columns)
     keys = sort_keys(columns, flat["key"], plan.cuts.best)
-    where = pa.array(ranges_of(keys, plan.cuts).to_arrow())
-    numbers = sorted(pc.unique(where).to_pylist())
-    pieces = [packed(adds.filter(pc.equal(where, number))) for number in numbers]
+    ranges = pa.array(ranges_of(keys, plan.cuts).to_arrow())
+    numbers = sorted(pc.unique(ranges).to_pylist())
+    pieces = [packed(adds.filter(pc.equal(ranges, number))) for number in numbers]
     arrays = [
         pa.array(numbers, pa.int32()),
         pa.repeat(pa.scalar(bucket, pa.int32()), len(numbers)),
@@ -293,31 +304,35 @@ def dealt(adds: pa.Table, bucket: int, plan: Plan) -> pa.RecordBatch:
     return pa.record_batch(arrays, names=["part", "bucket", "adds"])
 
 
-def _columns(adds: pa.Table, schema: pa.Schema, partition: tuple[str, ...]) -> Columns:
+def _prepared_columns(adds: pa.Table, schema: pa.Schema, partition: tuple[str, ...]) -> Columns:
     columns = Columns(adds, schema, partition)
     columns.prepare([*schema.names, *partition])
     return columns
 
 
 def facts_of(adds: pa.Table, schema: pa.Schema, partition: tuple[str, ...]) -> Facts:
-    """What a bucket would take by itself."""
+    """Determine what a bucket needs if it is stored by itself."""
     adds = settle(adds, [*schema.names, *partition])
-    columns = _columns(adds, schema, partition)
+    columns = _prepared_columns(adds, schema, partition)
     table, recipe = pack(columns, adds)
-    kinds = {name: _plain(table.schema.field(name).type) for name in table.column_names}
+    kinds = {name: _value_type(table.schema.field(name).type) for name in table.column_names}
     kept = {name: kind for name, kind in kinds.items() if name not in recipe.typed}
-    kept |= {name: _plain(adds.schema.field(name).type) for name in recipe.rebuilt}
+    kept |= {name: _value_type(adds.schema.field(name).type) for name in recipe.rebuilt}
     best = best_of(columns)
     order = sample_of(sort_keys(columns, adds["key"], best), best)
     return Facts(kept, {name: kinds[name] for name in recipe.typed}, recipe.rebuilt, order)
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
+def _value_type(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def settled(facts: list[Facts]) -> tuple[dict[str, pa.DataType], Recipe]:
-    """Columns for all buckets, and the texts that can be made again in each of them."""
+    """Merge the facts of all buckets into common columns and a common recipe.
+
+    A text is rebuilt from a typed column only if every bucket that has it rebuilds it the same way,
+    and no other bucket has values in that typed column.
+    """
     kept: dict[str, pa.DataType] = {"path": pa.string()}
     typed: dict[str, pa.DataType] = {}
     for fact in facts:
@@ -325,47 +340,51 @@ def settled(facts: list[Facts]) -> tuple[dict[str, pa.DataType], Recipe]:
         typed |= {name: kind for name, kind in fact.typed.items() if name not in typed}
     rebuilt: dict[str, tuple[str, str]] = {}
     for name in kept:
-        ways = {fact.rebuilt.get(name) for fact in facts if name in fact.kept}
-        way = ways.pop() if len(ways) == 1 else None
-        # Where a bucket has no such text, its typed column must not make any up.
-        silent = way is not None and all(
-            name in fact.kept or way[0] not in fact.typed for fact in facts
+        sources = {fact.rebuilt.get(name) for fact in facts if name in fact.kept}
+        source = sources.pop() if len(sources) == 1 else None
+        # In a bucket without the text, a typed column would produce texts that never existed.
+        safe = source is not None and all(
+            name in fact.kept or source[0] not in fact.typed for fact in facts
         )
-        if way is not None and silent:
-            rebuilt[name] = way
+        if source is not None and safe:
+            rebuilt[name] = source
     stored = {name: kind for name, kind in kept.items() if name not in rebuilt}
     return {**stored, **typed}, Recipe(tuple(typed), rebuilt)
 
 
 def put(adds: pa.Table, number: int, plan: Plan, job: Job) -> dict[str, Any]:
-    """Write a part; what the manifests have to say of it."""
+    """Write a part in all forms of the plan; return what the manifests record about it."""
     config = resolve(job.options, table=plan.properties)
-    found: dict[str, Any] = {"rows": adds.num_rows}
+    result: dict[str, Any] = {"rows": adds.num_rows}
     store = job.store
     if "json" in plan.forms:
-        texts = add_objects(adds, path="path").to_pylist() if adds.num_rows else []
-        text = "".join(f'{{"add":{each}}}\n' for each in texts).encode()
+        objects = add_objects(adds, path="path").to_pylist() if adds.num_rows else []
+        text = "".join(f'{{"add":{add}}}\n' for add in objects).encode()
         codec = config.compression_codec if config.checkpoint_compression_enabled else "none"
         level = config.compression_gzip_level
-        name, data, said = _packed(text, number + 1, job.version, plan.own, codec, level)
+        encoded = _encode_json_part(text, number + 1, job.version, plan.own, codec, level)
+        name, data, part_checksum = encoded
         store.replace(f"{LOG}/{name}", data)
-        found |= {"json": name, "json_sum": said, "json_size": len(data)}
+        result |= {"json": name, "json_sum": part_checksum, "json_size": len(data)}
     if "parquet" in plan.forms:
         adds = settle(adds, [*plan.schema.names, *plan.partition_columns])
-        columns = _columns(adds, plan.schema, plan.partition_columns)
+        columns = _prepared_columns(adds, plan.schema, plan.partition_columns)
         table, recipe = pack(columns, adds)
-        table = _conformed(table, recipe, adds, plan)
+        table = _with_common_columns(table, recipe, adds, plan)
         order = order_of(columns, adds["key"], plan.cuts.best)
         index = index_of(columns, order)
         layout = layout_of(job.version, table, order, plan.recipe, index, config)
-        special = parquet_names(job.version, plan.cuts.count, plan.own)[number]
-        part, sums = put_part(store, layout, (0, table.num_rows), [special])
-        found |= {"part": part, "sums": sums, "index": packed(index)}
-    return found
+        name = parquet_names(job.version, plan.cuts.count, plan.own)[number]
+        part, checksums = put_part(store, layout, (0, table.num_rows), [name])
+        result |= {"part": part, "sums": checksums, "index": packed(index)}
+    return result
 
 
-def _conformed(table: pa.Table, recipe: Recipe, adds: pa.Table, plan: Plan) -> pa.Table:
-    """Rows in the columns that all parts have."""
+def _with_common_columns(table: pa.Table, recipe: Recipe, adds: pa.Table, plan: Plan) -> pa.Table:
+    """Bring stored rows into the columns of the plan.
+
+    Texts that only this part could rebuild are stored; columns that it lacks are null.
+    """
     arrays = []
     for name, kind in plan.columns.items():
         if name in table.column_names:

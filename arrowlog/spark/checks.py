@@ -1,4 +1,4 @@
-"""Whether a checkpoint is whole, found out by tasks, a part each: no process reads all of it."""
+"""Verify a checkpoint with tasks, one per part: no process reads all of it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Check:
-    """A part that is to be read: of a JSON checkpoint, or one of a Parquet checkpoint's files."""
+    """A part to verify: of a JSON checkpoint (with `checksum`), or of a Parquet one (`part`)."""
 
     name: str
     checksum: str = ""
@@ -39,7 +39,7 @@ class Check:
     part: Part | None = None
 
     def passes(self, job: Job) -> bool:
-        """Whether it is as it was written."""
+        """Return whether the part exists and matches its checksums. Runs in a task."""
         try:
             self._read(job)
         except (LogCorrupt, FileNotFoundError):
@@ -53,30 +53,33 @@ class Check:
             data = unwrap(store.get(file), file, job.config.max_decompressed_bytes)
             Manifest((self.name,), (self.checksum,)).check(0, data, file)
             return
-        found = open_checkpoint(store, self.version, self.names, lambda _: None)
-        assert isinstance(found, Parts)
-        rows = found.check(self.part).num_rows
+        checkpoint = open_checkpoint(store, self.version, self.names, lambda _: None)
+        assert isinstance(checkpoint, Parts)
+        rows = checkpoint.check(self.part).num_rows
         if rows != self.part.numFiles:
-            raise LogCorrupt(f"it has {rows} rows.", file=self.name)
+            raise LogCorrupt(f"it has {rows} rows, not {self.part.numFiles}.", file=self.name)
 
 
 def is_whole(
     spark: SparkSession, rebuild: Rebuild, version: int, form: str, config: Config
 ) -> bool:
-    """Whether a form of a checkpoint is there as it was written."""
+    """Return whether a form of a checkpoint exists and all its parts match their checksums."""
     try:
-        find = _of_json if form == "json" else _of_parquet
-        checks = find(rebuild, rebuild.listing, version)
+        list_checks = _json_checks if form == "json" else _parquet_checks
+        checks = list_checks(rebuild, rebuild.listing, version)
     except (LogCorrupt, FileNotFoundError):
         return False
-    if checks is None:  # one file, or another program's: there is nothing that tasks could share
+    if checks is None:  # a single file or another writer's form: nothing to distribute
         return not verify_checkpoint(rebuild.store, rebuild.listing, version, config, form)
     job = rebuild.job
 
     def arrowlog_check(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            found = [pickle.loads(one.as_py()).passes(job) for one in batch.column("part")]  # noqa: S301 -- ours
-            yield pa.record_batch([pa.array(found, pa.bool_())], names=["good"])
+            results = [
+                pickle.loads(check.as_py()).passes(job)  # noqa: S301 -- ours
+                for check in batch.column("part")
+            ]
+            yield pa.record_batch([pa.array(results, pa.bool_())], names=["good"])
 
     numbers = pa.array(range(len(checks)), pa.int32())
     work = pa.table({"n": numbers, "part": pa.array(map(pickle.dumps, checks), pa.binary())})
@@ -84,23 +87,25 @@ def is_whole(
     return all(tasks.mapInArrow(arrowlog_check, "good boolean").toArrow()["good"].to_pylist())
 
 
-def _of_json(rebuild: Rebuild, listing: Listing, version: int) -> list[Check] | None:
+def _json_checks(rebuild: Rebuild, listing: Listing, version: int) -> list[Check] | None:
+    """List the parts of a JSON checkpoint; None unless it has a manifest with checksums."""
     name = listing.json_checkpoints[version]
     limit = rebuild.job.config.max_decompressed_bytes
     data = unwrap(rebuild.store.get(f"{LOG}/{name}"), f"{LOG}/{name}", limit)
-    found, _ = to_lines(data, version, f"{LOG}/{name}")
-    if not isinstance(found, Manifest) or not found.checksums:
+    content, _ = to_lines(data, version, f"{LOG}/{name}")
+    if not isinstance(content, Manifest) or not content.checksums:
         return None
-    both = zip(found.parts, found.checksums, strict=True)
-    return [Check(part, checksum) for part, checksum in both]
+    pairs = zip(content.parts, content.checksums, strict=True)
+    return [Check(part, checksum) for part, checksum in pairs]
 
 
-def _of_parquet(rebuild: Rebuild, listing: Listing, version: int) -> list[Check] | None:
+def _parquet_checks(rebuild: Rebuild, listing: Listing, version: int) -> list[Check] | None:
+    """List the parts of a Parquet checkpoint; None if it has no manifest of arrowlog."""
     names = listing.parquet_checkpoints[version]
-    found = open_checkpoint(rebuild.store, version, names, lambda _: None)
-    if not isinstance(found, Parts):
+    checkpoint = open_checkpoint(rebuild.store, version, names, lambda _: None)
+    if not isinstance(checkpoint, Parts):
         return None
     return [
         Check(part.name, version=version, names=tuple(names), part=part)
-        for part in found.manifest.parts
+        for part in checkpoint.manifest.parts
     ]

@@ -1,8 +1,8 @@
-"""A predicate as a condition of Spark's that means the same, where there is one.
+"""Convert a predicate tree to a Spark `Column` with exactly the same meaning, where there is one.
 
-DuckDB says what a predicate means. A comparison of a column with a value of exactly its own type
-means the same to Spark: NaN is above every number and equal to itself in both, NULL is unknown.
-Everything else is left to those who read rows in Python.
+The meaning of a predicate is defined by DuckDB. Spark agrees on comparisons of a column with a
+value of exactly the column's type: in both, NaN is greater than every number and equal to itself,
+and comparisons with NULL are NULL. For anything else Python workers read the rows.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
     from arrowlog.scan.tree import Node
 
-_TURNED = {"=": "=", "<>": "<>", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
-_SIGNS = {
+# Comparisons with exchanged operands.
+_MIRRORED = {"=": "=", "<>": "<>", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
+_OPERATORS = {
     "=": operator.eq,
     "<>": operator.ne,
     "<": operator.lt,
@@ -32,21 +33,23 @@ _SIGNS = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-_CONDITIONS_MAX = 500  # Spark walks its expressions by recursion, on stacks of half a megabyte
-_DAYS = (-719_162, 2_932_896)  # years 1 to 9999
+# Spark traverses expressions recursively, on thread stacks of half a megabyte.
+_MAX_CALLS = 500
+# Days since the epoch, from 0001-01-01 to 9999-12-31: the range of Python's datetime.
+_DAYS = (-719_162, 2_932_896)
 
 
-class _Beyond(Exception):
-    """Spark has no equal for a part."""
+class _NoEquivalent(Exception):
+    """Spark has no equivalent for a part of the predicate."""
 
 
 def to_spark(node: Node, schema: pa.Schema) -> Any | None:
-    """The condition; None if Spark would see it differently, or not at all."""
+    """Convert a predicate; None if Spark evaluates it differently or cannot express it."""
     try:
-        if sum(isinstance(part, Call) for part in walk(node)) > _CONDITIONS_MAX:
-            raise _Beyond
+        if sum(isinstance(part, Call) for part in walk(node)) > _MAX_CALLS:
+            raise _NoEquivalent
         return _condition(node, schema)
-    except _Beyond:
+    except _NoEquivalent:
         return None
 
 
@@ -55,14 +58,14 @@ def _condition(node: Node, schema: pa.Schema) -> Any:
 
     if isinstance(node, Literal):
         if node.kind not in ("bool", "null"):
-            raise _Beyond
+            raise _NoEquivalent
         return functions.lit(node.value).cast("boolean")
     if isinstance(node, Column):
         if node.path or not pa.types.is_boolean(schema.field(node.name).type):
-            raise _Beyond
+            raise _NoEquivalent
         return _column(node.name)
     if isinstance(node, Foreign):
-        raise _Beyond
+        raise _NoEquivalent
     if node.op in ("and", "or"):
         parts = [_condition(arg, schema) for arg in node.args]
         return reduce(operator.and_ if node.op == "and" else operator.or_, parts)
@@ -73,7 +76,7 @@ def _condition(node: Node, schema: pa.Schema) -> Any:
         return inner.eqNullSafe(functions.lit(node.op == "is true"))
     if node.op == "between":
         low, high = Call(">=", node.args[:2]), Call("<=", (node.args[0], node.args[2]))
-        _check_alike(node.args[0], node.args[1:], schema)
+        _check_same_type(node.args[0], node.args[1:], schema)
         return _condition(Call("and", (low, high)), schema)
     return _leaf(node, schema)
 
@@ -86,59 +89,63 @@ def _column(name: str) -> Any:
 
 def _leaf(node: Call, schema: pa.Schema) -> Any:
     op, args = node.op, node.args
-    if op in _TURNED and isinstance(args[0], Literal):
-        op, args = _TURNED[op], (args[1], args[0])
-    column = args[0] if args else None
-    if not isinstance(column, Column) or column.path:
-        if op == "is null" and isinstance(column, Call):
-            return _condition(column, schema).isNull()
-        raise _Beyond
-    found, kind = _column(column.name), schema.field(column.name).type
+    if op in _MIRRORED and isinstance(args[0], Literal):
+        op, args = _MIRRORED[op], (args[1], args[0])
+    subject = args[0] if args else None
+    if not isinstance(subject, Column) or subject.path:
+        if op == "is null" and isinstance(subject, Call):
+            return _condition(subject, schema).isNull()
+        raise _NoEquivalent
+    column, kind = _column(subject.name), schema.field(subject.name).type
     if op == "is null":
-        return found.isNull()
+        return column.isNull()
     if op in COMPARISONS:
-        return _SIGNS[op](found, _value(args[1], kind))
+        return _OPERATORS[op](column, _value(args[1], kind))
     if op == "<=>":
-        return found.eqNullSafe(_value(args[1], kind))
+        return column.eqNullSafe(_value(args[1], kind))
     if op == "in":
-        _check_alike(column, args[1:], schema)
-        return found.isin(*(_value(arg, kind) for arg in args[1:]))
+        _check_same_type(subject, args[1:], schema)
+        return column.isin(*(_value(arg, kind) for arg in args[1:]))
     if op in ("like", "starts_with") and len(args) == 2 and pa.types.is_string(kind):
-        return found.startswith(_value(Literal(_prefix(op, args[1]), "text"), kind))
-    raise _Beyond
+        return column.startswith(_value(Literal(_prefix(op, args[1]), "text"), kind))
+    raise _NoEquivalent
 
 
-def _check_alike(column: Node, values: Sequence[Node], schema: pa.Schema) -> None:
-    """Mixed literals are brought to one type, which single comparisons would not be."""
+def _check_same_type(column: Node, values: Sequence[Node], schema: pa.Schema) -> None:
+    """Raise if DuckDB would first convert the literals of an IN or BETWEEN to a common type.
+
+    Single comparisons would not do that.
+    """
     literals = [value for value in values if isinstance(value, Literal)]
     if not isinstance(column, Column) or column.path or len(literals) < len(values):
-        raise _Beyond
+        raise _NoEquivalent
     if alike(literals, schema.field(column.name).type) != literals:
-        raise _Beyond
+        raise _NoEquivalent
 
 
 def _prefix(op: str, value: Node) -> str:
+    """Return the prefix that a `starts_with` or a LIKE 'prefix%' tests for."""
     text = value.value if isinstance(value, Literal) else None
     if not isinstance(text, str):
-        raise _Beyond
+        raise _NoEquivalent
     if op == "like":
         if not text.endswith("%") or any(letter in WILD for letter in text[:-1]):
-            raise _Beyond
+            raise _NoEquivalent
         return text[:-1]
     return text
 
 
 def _value(node: Node, kind: pa.DataType) -> Any:
-    """A literal as exactly that value of a column's type."""
+    """Convert a literal to a Spark literal of the column's type, if its value is exact there."""
     from pyspark.sql import functions
 
     if not isinstance(node, Literal):
-        raise _Beyond
+        raise _NoEquivalent
     if node.value is None:
         return functions.lit(None)
     pair = pair_of(node, kind)
     if pair is None or pair[0] is None or pair[0] != pair[1]:
-        raise _Beyond
+        raise _NoEquivalent
     return _typed(pair[0], kind)
 
 
@@ -162,4 +169,4 @@ def _typed(value: Any, kind: pa.DataType) -> Any:
         return functions.lit(value).cast("float" if kind == pa.float32() else "double")
     if pa.types.is_decimal(kind) and abs(value) < 10 ** (kind.precision - kind.scale):
         return functions.lit(format(value, "f")).cast(f"decimal({kind.precision},{kind.scale})")
-    raise _Beyond
+    raise _NoEquivalent

@@ -1,4 +1,4 @@
-"""What was pruned in the scans of a DataFrame."""
+"""Explain which files the scans of a DataFrame skip."""
 
 from __future__ import annotations
 
@@ -16,36 +16,37 @@ if TYPE_CHECKING:
 
 
 def explain(frame: DataFrame) -> list[ScanPlan]:
-    """Print, for each scan of a table that Spark has planned, which clause dropped which files.
+    """Print and return the scan plan of each table that a DataFrame reads.
 
-    The plans are given back. The frame has to be one of Spark's own reader.
+    Each plan says which clause drops which files. Raises `InvalidRequest` unless the DataFrame
+    reads a table with Spark's own Parquet reader.
     """
-    plans = list(_plans(_executed(frame)))
+    plans = list(_scan_plans(_physical_plan(frame)))
     if not plans:
         raise InvalidRequest(
-            "Nothing in this frame is read through an index of ours.",
-            next="Ask table.scan(…).explain() instead.",
+            "This DataFrame reads no arrowlog table with Spark's own Parquet reader.",
+            next="Use table.scan(…).explain() instead.",
         )
     for plan in plans:
-        print(plan.explain())  # noqa: T201 -- as Spark's own explain
+        print(plan.explain())  # noqa: T201 -- prints, like DataFrame.explain
     return plans
 
 
-def _executed(frame: DataFrame) -> Any:
-    java = getattr(frame, "_jdf", None)
-    if java is None:
+def _physical_plan(frame: DataFrame) -> Any:
+    java_frame = getattr(frame, "_jdf", None)
+    if java_frame is None:
         raise InvalidRequest(
-            "A frame of Spark Connect does not show its plan.",
-            next="Ask table.scan(…).explain() instead.",
+            "A DataFrame of Spark Connect does not expose its plan.",
+            next="Use table.scan(…).explain() instead.",
         )
-    return java.queryExecution().sparkPlan()
+    return java_frame.queryExecution().sparkPlan()
 
 
-def _plans(node: Any) -> Iterator[ScanPlan]:
+def _scan_plans(node: Any) -> Iterator[ScanPlan]:
     if node.getClass().getSimpleName() == "FileSourceScanExec":
         index = LIVE.get(node.relation().location().toString())
         if index is not None:
             yield index.plan(node.partitionFilters(), node.dataFilters())
     children = node.children()
     for number in range(children.size()):
-        yield from _plans(children.apply(number))
+        yield from _scan_plans(children.apply(number))

@@ -1,4 +1,4 @@
-"""Whether the rows of a DataFrame fit a table; found out before a file is written."""
+"""Check that the rows of a DataFrame fit a table, before any file is written."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import StructType
 
-# What Spark widens without loss.
-_WIDER = {
+# Casts that lose no information.
+_LOSSLESS_CASTS = {
     "tinyint": ("smallint", "int", "bigint"),
     "smallint": ("int", "bigint"),
     "int": ("bigint",),
@@ -22,43 +22,46 @@ _WIDER = {
 
 
 def fitting(given: StructType, table: StructType, required: Iterable[str] = ()) -> list[str]:
-    """The table's columns that rows of this schema have, in the table's order.
+    """Return the table's columns that rows of this schema have, in the table's order.
 
-    Other columns are refused, and types that are neither the table's nor narrower; so are rows
-    without a column that may not be null.
+    Raises `InvalidRequest` for a column that the table lacks, for a type that cannot be cast to the
+    table's without loss, and if a `required` column is missing.
     """
     names = list(given.names)
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise InvalidRequest(f"The rows have the column {twice[0]!r} twice.", next="Rename one.")
+    duplicates = sorted({name for name in names if names.count(name) > 1})
+    if duplicates:
+        raise InvalidRequest(
+            f"The rows have the column {duplicates[0]!r} twice.", next="Rename one of them."
+        )
     unknown = [name for name in names if name not in table.names]
     if unknown:
         raise InvalidRequest(
-            f"The rows have a column {unknown[0]!r}, and the table has not.",
-            next=f"Its columns are {', '.join(table.names)}; add_columns makes new ones.",
+            f"The rows have a column {unknown[0]!r}, which the table lacks.",
+            next=f"Its columns are {', '.join(table.names)}. Use add_columns to add a column.",
         )
     missing = [name for name in required if name not in names]
     if missing:
         raise InvalidRequest(
-            f"The rows have no column {missing[0]!r}, which may not be null.",
+            f"The rows have no column {missing[0]!r}, which is not nullable in the table.",
             next="Add it to the rows.",
         )
-    plain = spark_schema(given.json())
-    for item in plain:
-        if not _fits(item.dataType, table[item.name].dataType):
+    for item in spark_schema(given.json()):
+        if not _casts_without_loss(item.dataType, table[item.name].dataType):
             raise InvalidRequest(
-                f"Column {item.name!r} of the rows is {item.dataType.simpleString()}, and the"
+                f"Column {item.name!r} of the rows is {item.dataType.simpleString()}, but the"
                 f" table has {table[item.name].dataType.simpleString()}.",
                 next="Cast it before writing.",
             )
     return [name for name in table.names if name in names]
 
 
-def _fits(given: Any, wanted: Any) -> bool:
-    one, two = given.simpleString(), wanted.simpleString()
-    if given == wanted or one == "void" or two in _WIDER.get(one, ()):
+def _casts_without_loss(given: Any, target: Any) -> bool:
+    source_name, target_name = given.simpleString(), target.simpleString()
+    if given == target or source_name == "void":
         return True
-    if one.startswith("decimal(") and two.startswith("decimal("):
-        whole = wanted.precision - wanted.scale >= given.precision - given.scale
-        return bool(whole and wanted.scale >= given.scale)
+    if target_name in _LOSSLESS_CASTS.get(source_name, ()):
+        return True
+    if source_name.startswith("decimal(") and target_name.startswith("decimal("):
+        whole_digits_fit = target.precision - target.scale >= given.precision - given.scale
+        return bool(whole_digits_fit and target.scale >= given.scale)
     return False

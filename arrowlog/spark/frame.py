@@ -1,9 +1,9 @@
-"""The rows of a plan as a Spark DataFrame: by Spark's own reader where it can, else by workers.
+"""The rows of a scan plan as a Spark DataFrame, read by Spark's own reader or by Python workers.
 
-Where Spark's own reader cannot be used, each part of the plan goes to a Python worker as a row of a
-small DataFrame, and the worker reads its files the way every other engine here does: so rows are
-the same, on classic sessions and on Connect, in any store. Options of the store travel in the
-function's closure, which no plan shows.
+Where Spark's own reader cannot be used, each split of the plan becomes a row of a small DataFrame,
+and a Python worker reads its files with the same code as every other engine of arrowlog. The rows
+are therefore the same on classic sessions and on Spark Connect, in any store. Storage options
+travel in the function's closure, which no plan shows.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ import pyarrow as pa
 from arrowlog.config import parse_bytes
 from arrowlog.errors import ArrowlogError, InvalidRequest
 from arrowlog.log.store import open_store
-from arrowlog.log.store.remote import secrets_in
 from arrowlog.scan.tree import TRUE
 from arrowlog.spark.conditions import to_spark
 from arrowlog.spark.index import Place
-from arrowlog.spark.local import check_sendable, pyspark_sql
+from arrowlog.spark.local import check_sendable, is_connect, pyspark_sql, redacted
 from arrowlog.spark.native import frame_of, hadoop_root, obstacle, tell
 from arrowlog.spark.types import arrow_schema, fitted, spark_schema
 
@@ -33,15 +32,17 @@ if TYPE_CHECKING:
     from arrowlog.scan.plan import ScanPlan, Split
     from arrowlog.scan.rows import Rows
 
-    Read = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    BatchFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 def frame(
     plan: ScanPlan, rows: Rows, spark: SparkSession, *, native: bool | None = None
 ) -> DataFrame:
-    """The matching rows of a plan. Nothing is read before Spark asks; the version stays.
+    """Return the rows of a plan that match its predicate, at the plan's version.
 
-    With `native` true or false the way is chosen by the caller.
+    Data files are read when Spark executes the DataFrame. `native=True` requires Spark's own
+    Parquet reader and raises `InvalidRequest` with the reason where it cannot be used;
+    `native=False` requires Python workers. By default Spark's reader is used wherever possible.
     """
     pyspark_sql()
     schema = spark_schema(plan.snapshot.metadata.schema_string)
@@ -55,47 +56,46 @@ def frame(
     if why is None:
         condition = to_spark(plan.predicate.tree, plan.snapshot.columns.schema)
         if condition is None:
-            why = f"Spark has no condition that means just {plan.predicate}"
+            why = f"Spark has no condition with exactly the meaning of {plan.predicate}"
     if why is None:
         tell("Rows are read by Spark's own Parquet reader", None)
-        whole = frame_of(place, spark, schema)
-        return whole if plan.predicate.tree == TRUE else whole.filter(condition)
+        all_rows = frame_of(place, spark, schema)
+        return all_rows if plan.predicate.tree == TRUE else all_rows.filter(condition)
     if native:
         raise InvalidRequest(
             f"The table cannot be read by Spark's own Parquet reader: {why}.",
-            next="Leave native out, and rows are read by Python workers.",
+            next="Omit `native` to have Python workers read the rows.",
         )
     tell("Rows are read by Python workers", why)
     return _by_workers(plan, rows, spark, schema)
 
 
 def _by_workers(plan: ScanPlan, rows: Rows, spark: SparkSession, schema: StructType) -> DataFrame:
-    """Parts of the plan, read by Spark's Python workers."""
     if plan.root.startswith("memory:"):
-        return _local(plan, spark, schema)
+        return _by_driver(plan, spark, schema)
     cores = _cores(spark)
     splits = plan.splits(_target_size(plan, spark, cores))
-    parts = spark.createDataFrame(_table(splits), "part int, split binary")
-    if len(splits) > cores:  # else each is a task of its own already
-        parts = parts.repartitionById(len(splits), "part")
-    return parts.mapInArrow(_reader(rows.options, arrow_schema(schema)), schema)
+    tasks = spark.createDataFrame(_split_rows(splits), "part int, split binary")
+    if len(splits) > cores:  # with fewer rows, createDataFrame already makes one task per row
+        tasks = tasks.repartitionById(len(splits), "part")
+    return tasks.mapInArrow(_reader(rows.options, arrow_schema(schema)), schema)
 
 
-def _table(splits: list[Split]) -> pa.Table:
-    """Parts of a plan as rows. They hold no options of the store."""
+def _split_rows(splits: list[Split]) -> pa.Table:
+    """Pickle splits, one per row. They contain no storage options, hence no credentials."""
     pickled = [pickle.dumps(split) for split in splits]
     numbers = pa.array(range(len(splits)), pa.int32())
     return pa.table({"part": numbers, "split": pa.array(pickled, pa.binary())})
 
 
-def _local(plan: ScanPlan, spark: SparkSession, schema: StructType) -> DataFrame:
-    """What is in the memory of this process no worker can see, so the rows themselves go."""
+def _by_driver(plan: ScanPlan, spark: SparkSession, schema: StructType) -> DataFrame:
+    """Read the rows in this process: workers have no access to its in-memory store."""
     rows = plan.to_arrow_dataset().to_table().cast(arrow_schema(schema))
     return spark.createDataFrame(rows, schema)
 
 
-def _reader(options: Mapping[str, Any], schema: pa.Schema) -> Read:
-    """What a worker does. It is pickled whole, so it holds no more than it needs."""
+def _reader(options: Mapping[str, Any], schema: pa.Schema) -> BatchFunction:
+    """Return the function that workers run. Its closure is pickled, so it is kept small."""
     check_sendable(options)
 
     def arrowlog_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -108,32 +108,37 @@ def _reader(options: Mapping[str, Any], schema: pa.Schema) -> Read:
 
 
 def read_split(split: Split, options: Mapping[str, Any]) -> Iterator[pa.RecordBatch]:
-    """The rows of a part. Spark shows a failure as it stands: nothing secret may be in it."""
+    """Yield the rows of a split. Raises `ArrowlogError` naming the files if they cannot be read.
+
+    Spark shows an error of a worker verbatim, so credentials are removed from it.
+    """
     try:
         yield from split.batches(options)
     except ArrowlogError:
         raise
-    except Exception as error:  # noqa: BLE001 -- whatever a store or a damaged file leads to
+    except Exception as error:  # noqa: BLE001 -- stores and damaged files raise any type
         first, *others = split.paths
-        what = f"one of {first} and {len(others)} other files" if others else first
-        reason = f"{type(error).__name__}: {error}".split("\n", 1)[0].rstrip(".")
-        for secret in secrets_in(options):
-            reason = reason.replace(secret, "***") if len(secret) > 3 else reason
+        files = f"one of {first} and {len(others)} other files" if others else first
+        reason = redacted(error, options).rstrip(".")
         raise ArrowlogError(
-            f"Could not read {what} at version {split.version}. {reason}.",
-            next="Check that the table's files are there, whole and open to Spark's workers.",
+            f"Could not read {files} at version {split.version}. {reason}.",
+            next="Check that the files exist, are complete, and that Spark's workers can read"
+            " them.",
         ) from None
 
 
 def _cores(spark: SparkSession) -> int:
-    """How many tasks run at the same time; 1 on Connect, where a session does not say."""
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
+    """Return how many tasks run concurrently; 1 on Spark Connect, where it is unknown."""
+    if is_connect(spark):
         return 1
     return max(1, int(spark.sparkContext.defaultParallelism))
 
 
 def _target_size(plan: ScanPlan, spark: SparkSession, cores: int) -> int:
-    """As Spark cuts its own tables: a share for each core, neither tiny nor over the limit."""
+    """Return the size of a split in bytes, by the rule that Spark applies to its own scans.
+
+    An equal share per core, at least `openCostInBytes` and at most `maxPartitionBytes`.
+    """
     limit = parse_bytes(spark.conf.get("spark.sql.files.maxPartitionBytes"))
-    least = parse_bytes(spark.conf.get("spark.sql.files.openCostInBytes"))
-    return min(limit, max(least, plan.size_bytes // cores, 1))
+    open_cost = parse_bytes(spark.conf.get("spark.sql.files.openCostInBytes"))
+    return min(limit, max(open_cost, plan.size_bytes // cores, 1))

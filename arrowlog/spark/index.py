@@ -1,9 +1,12 @@
-"""The files of one version of a table, as Spark's planner asks for them.
+"""Spark's `FileIndex` over one version of a table, answered from Python.
 
-Spark's `FileIndex`, answered from Python: whenever Spark plans a scan it hands over its filters and
-gets back the files that may have rows of them. Filters on data columns are pruned by as far as the
-log's statistics allow; Spark applies them to the rows again. Filters on partition columns it does
-not apply again, so they are worked out by Spark's own code, on the partition values of the log.
+Whenever Spark plans a scan, it passes its filters to the index and gets back the files that may
+contain matching rows:
+
+- Data filters prune files as far as the log's statistics allow. Spark applies them to the rows
+  again.
+- Partition filters are not applied again by Spark. They are therefore evaluated exactly, by Spark's
+  own code, on the partition values in the log.
 """
 
 from __future__ import annotations
@@ -34,133 +37,142 @@ if TYPE_CHECKING:
     from arrowlog.scan.tree import Node
     from arrowlog.state.snapshot import Snapshot
 
-LIVE: WeakValueDictionary[str, Listing] = WeakValueDictionary()  # by what Java calls them
-_SET_MAX = 10_000
-_STATS_AT_ONCE = 16
+# By `Place.identity`, which is also the `toString()` of the Java index: `explain` finds the Python
+# side of a planned scan by it. Weak, so that an index lives only as long as Spark refers to it.
+LIVE: WeakValueDictionary[str, Listing] = WeakValueDictionary()
+# Values of an IN list that are fetched from Java, at least one py4j call each. A longer list prunes
+# nothing.
+_IN_VALUES_MAX = 10_000
+_CONCURRENT_STATS = 16
 
 
 @dataclass(frozen=True)
 class Place:
-    """A table at a version, and how Spark names what is in its folder."""
+    """A table at one version, and the root path by which Spark addresses its files."""
 
     snapshot: Snapshot = field(repr=False)
     store: Store = field(repr=False)
-    root: str  # as Hadoop spells it, nothing escaped
+    root: str  # in Hadoop's spelling, not percent-encoded
     options: Mapping[str, Any] = field(repr=False, default_factory=dict)
 
     @property
     def identity(self) -> str:
-        """What makes two of them the same: a cache of Spark's must not mix versions."""
+        """The text by which Spark compares indexes.
+
+        It contains the version, because Spark's cache must not mix versions of a table.
+        """
         snapshot = self.snapshot
         return f"arrowlog {self.root} ({snapshot.metadata.id}) version {snapshot.version}"
 
 
 class Listing:
-    """Which files to read for filters of Spark's. Java calls `apply`, and nothing else."""
+    """Selects the files to read for Spark's filters. Java calls `apply` and no other method."""
 
     class Java:
-        """py4j makes a Java object of this."""
+        """Makes py4j expose instances to Java as this interface."""
 
         implements = ("java.util.function.BiFunction",)
 
     def __init__(self, place: Place, spark: Any, partition_schema: Any) -> None:
-        """`partition_schema` is Spark's, of the partition columns, in their order."""
+        """`partition_schema` is the Java `StructType` of the partition columns, in table order."""
         self._place = place
         self._spark = spark
-        self._jvm = spark._jvm  # noqa: SLF001 -- there is no public way into Java
+        self._jvm = spark._jvm  # noqa: SLF001 -- pyspark has no public access to the JVM
         self._partition_schema = partition_schema
         self._lock = Lock()
         self._sizes: dict[str, int] = {}
         LIVE[place.identity] = self
 
     def apply(self, partition_filters: Any, data_filters: Any) -> Any:
-        """The files that may have rows of the filters, by their partition values."""
-        return self._directories(self._chosen(partition_filters, data_filters))
+        """Return a Scala `Seq[PartitionDirectory]` of the files that may match the filters."""
+        return self._directories(self._select(partition_filters, data_filters))
 
     def index(self) -> Any:
-        """Spark's index, which asks this.
+        """Create the Java `FileIndex` that calls back into this object.
 
-        It has two roots, so that Spark writes to neither; `explain()` shows them.
+        The index reports two root paths. Spark refuses to insert into a relation with more than
+        one, and `DataFrame.explain()` shows them: the first names the version.
         """
         snapshot, path = self._place.snapshot, self._jvm.org.apache.hadoop.fs.Path
-        what = f"arrowlog-version-{snapshot.version}-of-{snapshot.num_files}-files"
-        roots = self._seq([path(what), path(self._place.root)])
+        label = f"arrowlog-version-{snapshot.version}-of-{snapshot.num_files}-files"
+        roots = self._scala_seq([path(label), path(self._place.root)])
         size = snapshot.size_bytes
         identity = self._place.identity
         return bridge(self._spark).index(self, identity, roots, self._partition_schema, size)
 
     def plan(self, partition_filters: Any, data_filters: Any) -> ScanPlan:
-        """What the log alone makes of Spark's filters."""
+        """Plan the scan from the log alone, before partition filters are evaluated exactly."""
         schema = self._place.snapshot.columns.schema
         trees = [
-            tree_of(each.toJSON(), schema, _looking(each))
+            tree_of(expression.toJSON(), schema, _node_reader(expression))
             for filters in (partition_filters, data_filters)
-            for each in _each(filters)
+            for expression in _items(filters)
         ]
         tree: Node = Call("and", tuple(trees)) if len(trees) > 1 else trees[0] if trees else TRUE
         predicate = Predicate(tree, columns_of(tree), understood=False)
         place = self._place
         return scan(place.snapshot, predicate, place.store.root, place.options)
 
-    def _chosen(self, partition_filters: Any, data_filters: Any) -> Chosen:
-        """The files to read, in the order of their partitions; the partitions; where each ends."""
+    def _select(self, partition_filters: Any, data_filters: Any) -> Chosen:
+        """Select the files to read and group them by partition."""
         files = self.plan(partition_filters, data_filters).scanned()
         names = list(self._place.snapshot.partition_columns)
         codes, values = _partitions(files, names)
         attributes, rows = self._partition_rows(values)
         if names and not partition_filters.isEmpty():
-            stay = self._exactly(attributes, rows, partition_filters)
-            inside = stay.take(codes)
-            files, codes = files.filter(inside), codes.filter(inside)
+            passing = self._evaluate(attributes, rows, partition_filters)
+            keep = passing.take(codes)
+            files, codes = files.filter(keep), codes.filter(keep)
         order = pc.sort_indices(codes)
         runs = pc.run_end_encode(codes.take(order), run_end_type=pa.int64())
         ends = runs.run_ends.to_pylist()
         return Chosen(files.take(order), rows, runs.values.to_pylist(), ends)
 
     def _partition_rows(self, values: pa.Table) -> tuple[Any, Any]:
-        """Partition values as Spark has them: the attributes, and an array of rows."""
+        """Convert partition values to Catalyst: the attributes and an array of `InternalRow`."""
         from pyspark.sql.types import StructType
 
         if not values.num_columns:
             empty = self._jvm.org.apache.spark.sql.catalyst.InternalRow.empty()
-            return None, self._array([empty])
-        text = self._partition_schema.json()
-        schema = StructType.fromJson(json.loads(text))
+            return None, self._java_array([empty])
+        schema = StructType.fromJson(json.loads(self._partition_schema.json()))
         frame = self._spark.createDataFrame(values.cast(arrow_schema(schema)), schema)
-        relation = frame._jdf.queryExecution()  # noqa: SLF001 -- as above
-        return relation.analyzed().output(), relation.executedPlan().executeCollect()
+        query = frame._jdf.queryExecution()  # noqa: SLF001 -- as above
+        return query.analyzed().output(), query.executedPlan().executeCollect()
 
-    def _exactly(self, attributes: Any, rows: Any, filters: Any) -> pa.Array:
-        """Which partitions pass Spark's filters, by Spark's own code."""
-        condition, *others = _each(filters)
+    def _evaluate(self, attributes: Any, rows: Any, filters: Any) -> pa.Array:
+        """Evaluate partition filters on partition rows in Spark; one boolean per row."""
+        condition, *others = _items(filters)
         for other in others:
             condition = self._jvm.org.apache.spark.sql.catalyst.expressions.And(condition, other)
-        ids = {each.name(): each.exprId() for each in _each(condition.references().toSeq())}
+        # Catalyst binds attributes by expression id, and the rows come from another query: give
+        # their attributes the ids that the filters refer to.
+        ids = {each.name(): each.exprId() for each in _items(condition.references().toSeq())}
         bound = [
             each.withExprId(ids[each.name()]) if each.name() in ids else each
-            for each in _each(attributes)
+            for each in _items(attributes)
         ]
-        passed = bridge(self._spark).passing(condition, self._seq(bound), rows)
+        passed = bridge(self._spark).passing(condition, self._scala_seq(bound), rows)
         return pc.equal(
             pa.Array.from_buffers(pa.int8(), len(passed), [None, pa.py_buffer(passed)]), 1
         )
 
     def _directories(self, chosen: Chosen) -> Any:
-        """Files as Spark takes them: those of one partition together, with its values."""
+        """Convert selected files to Spark's `PartitionDirectory` objects, one per partition."""
         keys = chosen.files["key"].to_pylist()
-        sizes = self._true_sizes(keys, chosen.files["size"].to_pylist())
+        sizes = self._actual_sizes(keys, chosen.files["size"].to_pylist())
         times = chosen.files["modificationTime"].to_pylist()
         paths = [self._path(key) for key in keys]
-        each = list(zip(paths, sizes, times, strict=True))
+        files = list(zip(paths, sizes, times, strict=True))
         starts = [0, *chosen.ends][: len(chosen.ends)]
-        places = zip(chosen.codes, starts, chosen.ends, strict=True)
-        groups = [(code, each[start:end]) for code, start, end in places]
-        return self._from_list(bridge(self._spark).directories(chosen.rows, groups))
+        spans = zip(chosen.codes, starts, chosen.ends, strict=True)
+        groups = [(code, files[start:end]) for code, start, end in spans]
+        return self._to_scala(bridge(self._spark).directories(chosen.rows, groups))
 
-    def _true_sizes(self, keys: list[str], said: list[int]) -> list[int]:
-        """Sizes as the store has them: Spark finds no rows behind a size that is too small.
+    def _actual_sizes(self, keys: list[str], logged: list[int]) -> list[int]:
+        """Return the file sizes in the store: with a size too small, Spark misses rows.
 
-        What is not there keeps what the log says; reading it will say so.
+        A missing file keeps the size in the log; reading it raises the error.
         """
         with self._lock:
             known = dict(self._sizes)
@@ -169,31 +181,31 @@ class Listing:
         if store.cheap_stat:
             stats = [store.stat(key) for key in missing]
         else:
-            with ThreadPoolExecutor(_STATS_AT_ONCE) as pool:
+            with ThreadPoolExecutor(_CONCURRENT_STATS) as pool:
                 stats = list(pool.map(store.stat, missing))
         known.update(
             {key: stat.size for key, stat in zip(missing, stats, strict=True) if stat is not None}
         )
         with self._lock:
             self._sizes.update(known)
-        return [known.get(key, size) for key, size in zip(keys, said, strict=True)]
+        return [known.get(key, size) for key, size in zip(keys, logged, strict=True)]
 
-    def _array(self, items: list[Any]) -> Any:
+    def _java_array(self, items: list[Any]) -> Any:
         gateway = self._spark.sparkContext._gateway  # noqa: SLF001 -- as above
-        made = gateway.new_array(self._jvm.java.lang.Object, len(items))
-        for at, item in enumerate(items):
-            made[at] = item
-        return made
+        array = gateway.new_array(self._jvm.java.lang.Object, len(items))
+        for position, item in enumerate(items):
+            array[position] = item
+        return array
 
-    def _seq(self, items: list[Any]) -> Any:
-        """An immutable sequence of Scala's."""
-        made = self._jvm.java.util.ArrayList()
+    def _scala_seq(self, items: list[Any]) -> Any:
+        """Convert a Python list to an immutable Scala `Seq`."""
+        java_list = self._jvm.java.util.ArrayList()
         for item in items:
-            made.add(item)
-        return self._from_list(made)
+            java_list.add(item)
+        return self._to_scala(java_list)
 
-    def _from_list(self, items: Any) -> Any:
-        return self._jvm.PythonUtils.toSeq(items).toSeq()
+    def _to_scala(self, java_list: Any) -> Any:
+        return self._jvm.PythonUtils.toSeq(java_list).toSeq()
 
     def _path(self, key: str) -> str:
         return f"file:{key}" if key.startswith("/") else f"{self._place.root}/{key}"
@@ -201,50 +213,56 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Files in the order of their partitions; rows of Spark's, their numbers, where each ends."""
+    """Selected files, sorted by partition.
+
+    The i-th partition has the values `rows[codes[i]]`, and its files end at row `ends[i]` of
+    `files`.
+    """
 
     files: pa.Table
-    rows: Any
+    rows: Any  # a Java array of InternalRow
     codes: list[int]
     ends: list[int]
 
 
-def _each(found: Any) -> list[Any]:
-    """The items of a sequence of Scala's."""
-    return [found.apply(at) for at in range(found.size())]
+def _items(scala_seq: Any) -> list[Any]:
+    return [scala_seq.apply(position) for position in range(scala_seq.size())]
 
 
-def _looking(expression: Any) -> Any:
-    """What the JSON of an expression leaves out, by the number of its node."""
+def _node_reader(expression: Any) -> Any:
+    """Return the `look` callback of `tree_of`, which reads nodes of a Catalyst expression."""
 
-    def look(at: int, what: str) -> Any:
-        node = expression.apply(at)
+    def read_node(number: int, what: str) -> Any:
+        node = expression.apply(number)
         if what == "value":
             return node.value()
-        found = node.hset()
-        if found.size() > _SET_MAX:
+        in_values = node.hset()
+        if in_values.size() > _IN_VALUES_MAX:
             return None
-        values = found.toSeq()
-        return [_plain(each) for each in _each(values)]
+        return [_to_python(value) for value in _items(in_values.toSeq())]
 
-    return look
+    return read_node
 
 
-def _plain(value: Any) -> Any:
+def _to_python(value: Any) -> Any:
     return value.toString() if hasattr(value, "toString") else value
 
 
 def _partitions(files: pa.Table, names: list[str]) -> tuple[pa.Array, pa.Table]:
-    """Which combination of partition values each file has, and the combinations."""
+    """Number the distinct partitions; return each file's number, and the partition values.
+
+    The values have one row per partition, at the row of its number.
+    """
     codes = same(0, pa.int64(), files.num_rows)
     if not names or not files.num_rows:
         return codes, files.select([f"partition.{name}" for name in names]).rename_columns(names)
     for name in names:
         column = files[f"partition.{name}"].combine_chunks()
-        each = column.dictionary_encode(null_encoding="encode")
-        wide = pc.multiply(codes, number(len(each.dictionary) + 1))
-        both = pc.add(wide, pc.cast(each.indices, pa.int64())).dictionary_encode()
-        codes = pc.cast(both.indices, pa.int64())
+        encoded = column.dictionary_encode(null_encoding="encode")
+        # Encoding again after every column keeps the codes dense, so the product cannot overflow.
+        shifted = pc.multiply(codes, number(len(encoded.dictionary) + 1))
+        combined = pc.add(shifted, pc.cast(encoded.indices, pa.int64())).dictionary_encode()
+        codes = pc.cast(combined.indices, pa.int64())
     rows = pc.indices_nonzero(flags(True, files.num_rows))
     numbered = pa.table({"code": codes, "row": rows})
     first = numbered.group_by("code").aggregate([("row", "min")]).sort_by("code")

@@ -1,8 +1,8 @@
-"""Find a Java that Spark can run on, or bring one.
+"""Find a Java runtime for Spark: an installed one, or that of the `[java]` extra.
 
-Spark needs Java 17 or newer, and its launcher asks for the module `jdk.incubator.vector`. A trimmed
-Java, such as the one of the `[java]` extra, lacks that module and would not start; Spark does
-without it. For such a Java a `bin/java` is made that leaves this one argument out.
+Spark needs Java 17 or newer, and its launcher passes `--add-modules=jdk.incubator.vector`. A
+reduced runtime, such as that of the extra, lacks the module and would refuse to start, although
+Spark works without it. For such a runtime, a wrapper script `bin/java` drops the argument.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 VERSION_MIN = 17
 _MODULE = "jdk.incubator.vector"
-_ANSWER_SECONDS = 60
-_BASE = re.compile(r"^java\.base@(\d+)", re.MULTILINE)
-_SCRIPT = """#!/bin/sh
-# Java without the one module that this Java lacks and Spark's launcher asks for.
+_LIST_MODULES_SECONDS = 60  # a first start on a cold disk is slow
+_BASE_MODULE = re.compile(r"^java\.base@(\d+)", re.MULTILINE)
+_WRAPPER_SCRIPT = """#!/bin/sh
+# Starts Java without the module that Spark's launcher adds and this runtime lacks.
 for argument do
   shift
   [ "$argument" = --add-modules={module} ] || set -- "$@" "$argument"
@@ -38,17 +38,20 @@ exec {java} "$@"
 
 
 def java_home() -> str:
-    """The home of a Java for Spark: JAVA_HOME, `java` on the PATH, or the `[java]` extra's."""
+    """Return the home of a Java for Spark: JAVA_HOME, `java` on the PATH, or the `[java]` extra's.
+
+    Raises `InvalidRequest` if there is none of version 17 or newer.
+    """
     for java in _candidates():
         modules = _modules(java)
-        found = _BASE.search(modules)
-        if found is None or int(found[1]) < VERSION_MIN:
+        base = _BASE_MODULE.search(modules)
+        if base is None or int(base[1]) < VERSION_MIN:
             continue
         home = os.path.dirname(os.path.dirname(os.path.realpath(java)))
-        whole = f"{_MODULE}@" in modules and os.access(f"{home}/bin/java", os.X_OK)
-        return home if whole else _wrapped(java)
+        usable = f"{_MODULE}@" in modules and os.access(f"{home}/bin/java", os.X_OK)
+        return home if usable else _wrapper_home(java)
     raise InvalidRequest(
-        f"Spark needs Java {VERSION_MIN} or newer, and there is none here.",
+        f"Spark needs Java {VERSION_MIN} or newer, but none was found.",
         next="Install one with: pip install 'arrowlog[java]'",
     )
 
@@ -68,29 +71,29 @@ def _candidates() -> Iterator[str]:
 
 @cache
 def _modules(java: str) -> str:
-    """What a Java says it is made of; nothing if it is none, or older than modules."""
+    """Return the modules of a Java; empty if it does not run, or is too old to have modules."""
     try:
-        answer = subprocess.run(  # noqa: S603 -- the Java that Spark would run
+        process = subprocess.run(  # noqa: S603 -- the Java that Spark would run
             [java, "--list-modules"],
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=_ANSWER_SECONDS,
+            timeout=_LIST_MODULES_SECONDS,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return answer.stdout if answer.returncode == 0 else ""
+    return process.stdout if process.returncode == 0 else ""
 
 
 @cache
-def _wrapped(java: str) -> str:
-    """A home whose `bin/java` runs this Java without the module it lacks. It goes at exit."""
+def _wrapper_home(java: str) -> str:
+    """Create a Java home with a wrapper script as `bin/java`; it is deleted at exit."""
     home = tempfile.mkdtemp(prefix="arrowlog-java-")
     atexit.register(shutil.rmtree, home, ignore_errors=True)
     os.mkdir(f"{home}/bin")
     script = f"{home}/bin/java"
     with open(script, "w", encoding="utf-8") as out:
-        out.write(_SCRIPT.format(module=_MODULE, java=shlex.quote(os.path.abspath(java))))
+        out.write(_WRAPPER_SCRIPT.format(module=_MODULE, java=shlex.quote(os.path.abspath(java))))
     os.chmod(script, 0o700)
     return home

@@ -1,4 +1,4 @@
-"""A local Spark session that needs nothing but Python."""
+"""Start a local Spark session with nothing but Python installed; checks shared by the package."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arrowlog.errors import InvalidRequest
+from arrowlog.log.store.remote import secrets_in
 from arrowlog.spark.java import java_home
 
 if TYPE_CHECKING:
@@ -17,11 +18,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-_LOGGING = (Path(__file__).parent / "log4j2.properties").as_uri()
+_LOG4J_CONFIG = (Path(__file__).parent / "log4j2.properties").as_uri()
 _DEFAULTS = {
     "spark.master": "local[*]",
     "spark.driver.bindAddress": "127.0.0.1",
-    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOGGING}",
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG4J_CONFIG}",
     "spark.driver.host": "127.0.0.1",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
@@ -30,54 +31,69 @@ _DEFAULTS = {
 
 
 def session(app: str = "arrowlog", **config: object) -> SparkSession:
-    """A local Spark session, on a Java that is there or that of `pip install 'arrowlog[java]'`.
+    """Start a local Spark session, on an installed Java or that of `arrowlog[java]`.
 
-    `config` are Spark's own settings: `session(**{"spark.driver.memory": "4g"})`. A session that
-    runs already is given again, with these settings where Spark can still change them.
+    `config` are Spark settings: `session(**{"spark.driver.memory": "4g"})`. If a session is already
+    running, it is returned, with those settings applied that Spark can still change. Raises
+    `InvalidRequest` if pyspark or Java is missing.
     """
     for name in config:
         if not name.startswith("spark."):
             raise InvalidRequest(
-                f"{name!r} is no setting of Spark.",
-                next='Its settings begin with "spark.", as in spark.driver.memory.',
+                f"{name!r} is not a setting of Spark.",
+                next='Spark settings begin with "spark.", as in spark.driver.memory.',
             )
     pyspark_sql()
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-    running = SparkContext._active_spark_context is not None  # noqa: SLF001 -- no public way
+    running = SparkContext._active_spark_context is not None  # noqa: SLF001 -- not public
     builder = SparkSession.builder.appName(app)
     for name, value in {**({} if running else _DEFAULTS), **config}.items():
-        builder = builder.config(name, _text(value))
-    if SparkContext._gateway is not None:  # noqa: SLF001 -- a Java runs already
+        builder = builder.config(name, _setting_text(value))
+    if SparkContext._gateway is not None:  # noqa: SLF001 -- the JVM is running already
         return builder.getOrCreate()
-    # Spark would take whatever `python3` is for its workers, with other packages, or none.
+    # By default workers run the `python3` on the PATH, which may lack arrowlog's dependencies.
     preset = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     with _environment({**preset, **os.environ, "JAVA_HOME": java_home()}):
         return builder.getOrCreate()
 
 
 def pyspark_sql() -> Any:
-    """The module `pyspark.sql`, or what to install."""
+    """Import `pyspark.sql`. Raises `InvalidRequest` saying what to install if it is missing."""
     try:
         import pyspark.sql
     except ModuleNotFoundError as error:
         if error.name != "pyspark":
             raise
         raise InvalidRequest(
-            "This needs pyspark, which is not installed.",
+            "pyspark is required and not installed.",
             next="Install it with: pip install 'arrowlog[spark]'",
         ) from None
     return pyspark.sql
 
 
-def _text(value: object) -> str:
+def is_connect(spark: SparkSession) -> bool:
+    """Return whether a session is a Spark Connect client, which has no access to the JVM."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def redacted(error: Exception, options: Mapping[str, Any]) -> str:
+    """Return the type and the first line of an error, without the credentials in `options`."""
+    reason = f"{type(error).__name__}: {error}".split("\n", 1)[0]
+    for secret in secrets_in(options):
+        # Shorter ones would garble the message and are hardly secret.
+        reason = reason.replace(secret, "***") if len(secret) > 3 else reason
+    return reason
+
+
+def _setting_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Variables that Spark's launcher reads; as they were before once it runs."""
+    """Set environment variables for Spark's launcher, and restore the previous ones afterwards."""
     before = dict(os.environ)
     os.environ.update(values)
     try:
@@ -91,11 +107,11 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def check_sendable(options: Mapping[str, Any]) -> None:
-    """Refuse storage options that cannot be pickled for a worker."""
+    """Raise `InvalidRequest` if storage options cannot be pickled for workers."""
     try:
         pickle.dumps(options)
-    except Exception as error:  # noqa: BLE001 -- whatever an object refuses with
+    except Exception as error:  # noqa: BLE001 -- an object may raise any type
         raise InvalidRequest(
             f"A storage option cannot be sent to Spark's workers: {type(error).__name__}.",
-            next="Give plain values, such as keys and endpoints, instead of objects.",
+            next="Use plain values, such as keys and endpoints, instead of objects.",
         ) from None

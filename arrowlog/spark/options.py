@@ -1,15 +1,17 @@
-"""Options of `format("arrowlog")` as Spark hands them over: texts, their names in lower case.
+"""Options of `format("arrowlog")`. Spark passes them as strings, with lower-case names.
 
-| option | |
+| option | meaning |
 | --- | --- |
-| `path` | the table's address |
-| `versionAsOf`, `timestampAsOf` | which version to read; the newest by default |
+| `path` | URI of the table |
+| `versionAsOf`, `timestampAsOf` | the version to read; the latest by default |
 | `where` | a predicate on the rows to read |
-| `partitionColumns` | of a table that is made by the first write: `day,city` |
+| `partitionColumns` | partition columns of a table that the first write creates: `day,city` |
 | `replaceWhere` | the partitions that an overwrite replaces |
-| `startingVersion`, `maxFilesPerTrigger`, `ignoreDeletes`, `ignoreChanges` | of a stream |
-| `appId` | by which a stream's batches are known again, if it has no checkpoint location |
-| `storage.<name>` | an option of the store |
+| `startingVersion` | where a stream starts: a version or `latest`; by default at a full snapshot |
+| `maxFilesPerTrigger` | the largest number of files in a micro-batch |
+| `ignoreDeletes`, `ignoreChanges` | accept commits that remove, or also rewrite, rows |
+| `appId` | identifies a stream's batches if it has no checkpoint location |
+| `storage.<name>` | a storage option |
 | `spark.indextables.<key>` | a setting |
 """
 
@@ -27,7 +29,7 @@ from arrowlog.table import Table
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_OURS = (
+_OPTION_NAMES = (
     "path",
     "versionAsOf",
     "timestampAsOf",
@@ -40,13 +42,16 @@ _OURS = (
     "ignoreChanges",
     "appId",
 )
-_SPARKS = frozenset({"checkpointlocation", "queryname", "outputmode", "paths", "__query_id"})
-_STORAGE = "storage."
+# Options that Spark itself adds to those of the user.
+_SPARK_OPTION_NAMES = frozenset(
+    {"checkpointlocation", "queryname", "outputmode", "paths", "__query_id"}
+)
+_STORAGE_PREFIX = "storage."
 
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked for."""
+    """Parsed options of one read, write or stream."""
 
     path: str
     version: int | None = None
@@ -63,92 +68,104 @@ class Options:
     settings: Mapping[str, object] = field(default_factory=dict)
 
     def table(self) -> Table:
-        """The table."""
+        """Open the table."""
         return Table(self.path, self.storage, options=self.settings)
 
 
 def read_options(given: Mapping[str, str], session: Mapping[str, object]) -> Options:
-    """Options as Spark gives them; below them the settings of the session, as far as known."""
-    found = {str(key).lower(): value for key, value in given.items()}
-    _check_names(found)
-    if not found.get("path"):
+    """Parse and check options. Settings among them override the settings of the `session`.
+
+    Raises `InvalidRequest` for a missing path, an unknown option or an invalid value.
+    """
+    options = {str(key).lower(): value for key, value in given.items()}
+    _check_names(options)
+    if not options.get("path"):
         raise InvalidRequest(
-            "There is no path.", next='Give it to load() or save(), or as the option "path".'
+            "The path is missing.", next='Pass it to load() or save(), or as the option "path".'
         )
-    settings = {key: value for key, value in found.items() if key.startswith(PREFIX)}
-    version = _number(found, "versionasof")
-    if version is not None and found.get("timestampasof") is not None:
+    settings = {key: value for key, value in options.items() if key.startswith(PREFIX)}
+    version = _parse_integer(options, "versionasof")
+    if version is not None and options.get("timestampasof") is not None:
         raise InvalidRequest(
-            "versionAsOf and timestampAsOf cannot both be given.", next="Leave one out."
+            "versionAsOf and timestampAsOf are mutually exclusive.", next="Omit one of them."
         )
-    location = found.get("checkpointlocation")
+    location = options.get("checkpointlocation")
     return Options(
-        path=_address(found["path"]),
+        path=_normalize_path(options["path"]),
         version=version,
-        timestamp=_moment(found.get("timestampasof")),
-        where=found.get("where"),
-        partition_columns=_columns(found.get("partitioncolumns")),
-        replace_where=found.get("replacewhere"),
-        starting_version=found.get("startingversion"),
-        max_files=_number(found, "maxfilespertrigger"),
-        ignore_deletes=_flag(found, "ignoredeletes"),
-        ignore_changes=_flag(found, "ignorechanges"),
-        app_id=found.get("appid") or (f"spark-stream {location}" if location else None),
-        storage={_storage(key): value for key, value in found.items() if key.startswith(_STORAGE)},
+        timestamp=_parse_timestamp(options.get("timestampasof")),
+        where=options.get("where"),
+        partition_columns=_parse_columns(options.get("partitioncolumns")),
+        replace_where=options.get("replacewhere"),
+        starting_version=options.get("startingversion"),
+        max_files=_parse_integer(options, "maxfilespertrigger"),
+        ignore_deletes=_parse_flag(options, "ignoredeletes"),
+        ignore_changes=_parse_flag(options, "ignorechanges"),
+        app_id=options.get("appid") or (f"spark-stream {location}" if location else None),
+        storage={
+            _storage_name(key): value
+            for key, value in options.items()
+            if key.startswith(_STORAGE_PREFIX)
+        },
         settings={**session, **settings},
     )
 
 
-def _address(path: str) -> str:
-    """Spark writes `file:/a` for what everybody else writes as `/a` or `file:///a`."""
+def _normalize_path(path: str) -> str:
+    """Convert Spark's spelling `file:/a` to `/a`."""
     if path.startswith("file:/") and not path.startswith("file://"):
         return path.removeprefix("file:")
     return path
 
 
-def _moment(text: str | None) -> str | int | None:
-    """Digits alone are milliseconds."""
+def _parse_timestamp(text: str | None) -> str | int | None:
+    """Convert milliseconds since the epoch to an integer; other text is returned unchanged."""
     return int(text) if text is not None and text.strip().isdecimal() else text
 
 
-def _storage(key: str) -> str:
-    name = key.removeprefix(_STORAGE)
+def _storage_name(key: str) -> str:
+    """Return the name of a storage option; environment-style AWS names are upper case again."""
+    name = key.removeprefix(_STORAGE_PREFIX)
     return name.upper() if name.startswith("aws_") else name
 
 
-def _check_names(found: Mapping[str, str]) -> None:
-    known = {name.lower(): name for name in _OURS}
-    for key in found:
-        if key in known or key in _SPARKS or key.startswith((_STORAGE, PREFIX)):
+def _check_names(options: Mapping[str, str]) -> None:
+    known = {name.lower(): name for name in _OPTION_NAMES}
+    for key in options:
+        if key in known or key in _SPARK_OPTION_NAMES or key.startswith((_STORAGE_PREFIX, PREFIX)):
             continue
         close = difflib.get_close_matches(key, known, n=1)
-        hint = f"Did you mean {known[close[0]]!r}?" if close else f"There are: {', '.join(_OURS)}."
-        raise InvalidRequest(f"There is no option {key!r}.", next=hint)
+        hint = (
+            f"Did you mean {known[close[0]]!r}?"
+            if close
+            else f"The options are: {', '.join(_OPTION_NAMES)}."
+        )
+        raise InvalidRequest(f"Unknown option {key!r}.", next=hint)
 
 
-def _number(found: Mapping[str, str], key: str) -> int | None:
-    text = found.get(key)
+def _parse_integer(options: Mapping[str, str], key: str) -> int | None:
+    text = options.get(key)
     if text is None:
         return None
-    least = 1 if key == "maxfilespertrigger" else 0
-    if not (text.strip().isascii() and text.strip().isdigit()) or int(text) < least:
+    minimum = 1 if key == "maxfilespertrigger" else 0
+    if not (text.strip().isascii() and text.strip().isdigit()) or int(text) < minimum:
         raise InvalidRequest(
-            f"Option {key!r} cannot be {text!r}.", next=f"Allowed: an integer from {least}."
+            f"Option {key!r} cannot be {text!r}.", next=f"Allowed: integers from {minimum}."
         )
     return int(text)
 
 
-def _flag(found: Mapping[str, str], key: str) -> bool:
+def _parse_flag(options: Mapping[str, str], key: str) -> bool:
     try:
-        return parse_bool(found.get(key, "false"))
+        return parse_bool(options.get(key, "false"))
     except ValueError as error:
         raise InvalidRequest(
-            f"Option {key!r} cannot be {found[key]!r}.", next=f"Allowed: {error}."
+            f"Option {key!r} cannot be {options[key]!r}.", next=f"Allowed: {error}."
         ) from None
 
 
-def _columns(text: str | None) -> tuple[str, ...] | None:
-    """Names with commas between them, or a list as JSON has it."""
+def _parse_columns(text: str | None) -> tuple[str, ...] | None:
+    """Parse comma-separated names or a JSON list of names."""
     if text is None:
         return None
     if text.strip().startswith("["):
@@ -158,5 +175,8 @@ def _columns(text: str | None) -> tuple[str, ...] | None:
             names = None
         if isinstance(names, list) and all(isinstance(name, str) for name in names):
             return tuple(names)
-        raise InvalidRequest(f"partitionColumns is {text!r}.", next='Give "a,b" or ["a", "b"].')
+        raise InvalidRequest(
+            f"partitionColumns is {text!r}, which is not a list of names.",
+            next='Use "a,b" or ["a", "b"].',
+        )
     return tuple(name.strip() for name in text.split(",") if name.strip())

@@ -1,8 +1,8 @@
-"""Rows dealt out by ranges of an order that nobody holds as a whole. Pure.
+"""Range partitioning by sampled sort keys: no process ever has all rows. Pure.
 
-Every bucket says how its own rows lie: some of their sort keys, evenly spaced. From all of these,
-cuts are chosen between ranges of about the same size. Where the cuts lie matters for speed alone:
-every row belongs to exactly one range, wherever they are.
+Every bucket reports a sample of its sort keys, evenly spaced in sorted order. From all samples,
+boundaries between ranges of about the same size are chosen. Their position affects only speed:
+wherever they are, every row belongs to exactly one range.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from arrowlog.fork_safety import pl
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_SAMPLED = 256  # rows a bucket tells of
+_SAMPLE_ROWS = 256  # per bucket
 
 
 @dataclass(frozen=True)
 class Sample:
-    """How the rows of a bucket lie, sorted by these columns; some of their keys, in order."""
+    """Sampled sort keys of a bucket, in order; `best` are the columns that it is sorted by."""
 
     best: tuple[str, ...] = ()
     keys: pl.DataFrame | None = None
@@ -29,46 +29,51 @@ class Sample:
 
 @dataclass(frozen=True)
 class Cuts:
-    """Where ranges end, in order: each at the last key that belongs to it, the last one never."""
+    """Inclusive upper bounds of all ranges but the last, in order. Without keys: one range."""
 
     best: tuple[str, ...] = ()
     keys: pl.DataFrame | None = None
 
     @property
     def count(self) -> int:
-        """How many ranges there are."""
+        """The number of ranges."""
         return 1 if self.keys is None else self.keys.height + 1
 
 
 def sample_of(keys: pl.DataFrame, best: Sequence[str]) -> Sample:
-    """Some of the keys of a bucket, evenly spaced in their order, the last among them."""
+    """Sample the sort keys of a bucket, evenly spaced in sorted order, including the last key."""
     ranked = keys.sort(keys.columns, nulls_last=True)
     last = ranked.height - 1
-    some = min(_SAMPLED, ranked.height)
-    places = sorted({last - last * i // max(some - 1, 1) for i in range(some)})
-    return Sample(tuple(best), ranked[places])
+    size = min(_SAMPLE_ROWS, ranked.height)
+    positions = sorted({last - last * i // max(size - 1, 1) for i in range(size)})
+    return Sample(tuple(best), ranked[positions])
 
 
 def cuts_of(samples: Sequence[Sample], count: int) -> Cuts:
-    """Cuts for at most `count` ranges, none of them empty."""
-    told = [one for one in samples if one.keys is not None]
-    if count < 2 or not told:
+    """Choose boundaries for at most `count` ranges, none of them empty.
+
+    Buckets may prefer different sort columns; the most common choice is taken for all.
+    """
+    usable = [sample for sample in samples if sample.keys is not None]
+    if count < 2 or not usable:
         return Cuts()
-    best = Counter(one.best for one in told).most_common(1)[0][0]
-    frames = [one.keys for one in told if one.best == best and one.keys is not None]
+    best = Counter(sample.best for sample in usable).most_common(1)[0][0]
+    frames = [s.keys for s in usable if s.best == best and s.keys is not None]
     keys = pl.concat(frames)
     keys = keys.unique().sort(keys.columns, nulls_last=True)
-    # The highest of all is above every cut, so that the last range has a row as well.
-    places = sorted({keys.height * i // count for i in range(1, count)} - {keys.height - 1})
-    return Cuts(best, keys[places]) if places else Cuts(best)
+    # The highest key is no boundary, so that the last range is not empty.
+    positions = sorted({keys.height * i // count for i in range(1, count)} - {keys.height - 1})
+    return Cuts(best, keys[positions]) if positions else Cuts(best)
 
 
 def ranges_of(keys: pl.DataFrame, cuts: Cuts) -> pl.Series:
-    """The range that each row belongs to."""
+    """Return the number of the range that each row belongs to."""
     if cuts.keys is None:
         return pl.repeat(0, keys.height, dtype=pl.Int32, eager=True)
+    # Sort rows and cuts together, a cut after the rows equal to it; the number of cuts before a
+    # row is its range.
     both = pl.concat([keys.with_columns(cut=0), cuts.keys.with_columns(cut=1)])
     order = both.select(pl.arg_sort_by(both.columns, nulls_last=True)).to_series()
     passed = both["cut"].gather(order).cum_sum().cast(pl.Int32)
-    back = pl.DataFrame({"at": order, "range": passed}).sort("at")
-    return back["range"].head(keys.height)
+    restored = pl.DataFrame({"position": order, "range": passed}).sort("position")
+    return restored["range"].head(keys.height)

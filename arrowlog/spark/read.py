@@ -1,4 +1,4 @@
-"""A table as a DataFrame, by its address."""
+"""Open a table by its URI as a Spark DataFrame."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ def read(
     options: Mapping[str, object] | None = None,
     native: bool | None = None,
 ) -> DataFrame:
-    """The rows of a table, at its newest version, at a version, or as it was at a moment.
+    """Return the rows of a table as a DataFrame that stays at one version.
 
-    Spark's own Parquet reader reads them where it can, and whatever filters Spark has are pruned by
-    when it plans; elsewhere Python workers do, and `where` alone is pruned by. `native` asks for
-    the one or the other. The frame stays at its version.
+    Reads the latest version, `version`, or the version that was current at `timestamp`.
+
+    Spark's own Parquet reader is used where possible; then every filter that Spark pushes down
+    prunes files at planning time. Otherwise Python workers read the rows, and only `where` prunes.
+    `native=True` or `native=False` requires one or the other.
     """
     pyspark_sql()
     table = open_table(spark, uri, storage_options, options)
@@ -45,11 +47,11 @@ def open_table(
     storage_options: Mapping[str, Any] | None = None,
     options: Mapping[str, object] | None = None,
 ) -> Table:
-    """A table with the settings of a call, and below them those of the session."""
+    """Open a table. `options` override the session's `spark.indextables.*` settings."""
     return Table(uri, storage_options, options={**session_settings(spark), **(options or {})})
 
 
 def session_settings(spark: SparkSession) -> dict[str, object]:
-    """The session's `spark.indextables.*`, as far as they are settings of ours."""
-    found = {key: value for key, value in spark.conf.getAll.items() if key.startswith(PREFIX)}
-    return known_in(found)
+    """Return the session's `spark.indextables.*` settings that arrowlog knows."""
+    settings = {key: value for key, value in spark.conf.getAll.items() if key.startswith(PREFIX)}
+    return known_in(settings)

@@ -1,9 +1,9 @@
-"""The state of a table, rebuilt on a cluster: for logs that are too large for one machine.
+"""Distributed log replay, for logs that are too large for one machine.
 
-Tasks take runs of commits that follow one another, and parts of the checkpoint below them. Each
-decodes its run, and keeps of every file what the run says last. What is said of one file comes
-together in one bucket, by the hash of its name; there the last run that says anything wins. The
-rows are those that a replay in one process gives, in the same order.
+The log segment is cut into runs: consecutive commits, or one part of the checkpoint below them.
+Each task decodes a run and reconciles its actions, keeping the last action on every file. A shuffle
+by the hash of the file key brings all actions on a file into one bucket, where the latest run that
+mentions the file wins. The rows and their order are those of a replay in one process.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ if TYPE_CHECKING:
     from arrowlog.log.store import Store
 
 Done = TypeVar("Done")
-RUN_BYTES = 32 << 20  # of commits, unpacked
-BUCKET_BYTES = 64 << 20
-_DAMAGED_MAX = 100
-_LOOKED_AT = 4
+RUN_BYTES = 32 << 20  # decompressed bytes of commits per run
+BUCKET_BYTES = 64 << 20  # decompressed bytes of commits per bucket
+_MAX_DAMAGED_CHECKPOINTS = 100
+_SAMPLED_COMMITS = 4  # to estimate the compression ratio
 
 
 def snapshot(
@@ -71,15 +71,17 @@ def snapshot(
     options: Mapping[str, object] | None = None,
     buckets: int | None = None,
 ) -> Snapshot:
-    """The table at its newest version, or at a version, replayed by Spark's tasks.
+    """Return the latest snapshot of a table, or that of `version`, replayed by Spark tasks.
 
-    Row for row what `Table.snapshot` gives. The live files come to this process; the log does not.
+    The result equals that of `Table.snapshot`, row by row. This process receives the live files but
+    never reads the log itself. `buckets` is the number of shuffle partitions; by default it follows
+    from the size of the log. A log without anything to distribute is replayed in this process.
     """
     started = time.perf_counter()
-    given = (spark, uri, version, storage_options, options, buckets)
+    arguments = (spark, uri, version, storage_options, options, buckets)
     try:
         return sound(
-            lambda damaged: begun(*given, damaged),
+            lambda damaged: begun(*arguments, damaged),
             lambda rebuild: _snapshot(spark, rebuild, started),
         )
     except Unparted:
@@ -87,16 +89,16 @@ def snapshot(
 
 
 def _snapshot(spark: SparkSession, rebuild: Rebuild, started: float) -> Snapshot:
-    found = rebuild.reduced(spark).toArrow().to_pylist()
-    state = rebuild.state(said_in(found))
-    tables = [unpacked(row["adds"]) for row in found if row["bucket"] != SAID]
+    rows = rebuild.reduced(spark).toArrow().to_pylist()
+    state = rebuild.state(said_in(rows))
+    tables = [unpacked(row["adds"]) for row in rows if row["bucket"] != SAID]
     adds = pa.concat_tables(
         [pa.table({"key": pa.nulls(0, pa.string())}), *tables], promote_options="default"
     )
     if tables:
         adds = adds.sort_by([(RUN, "ascending"), (AT, "ascending")])
         adds = adds.drop_columns([RUN, AT]).combine_chunks()
-    whole = State(
+    complete = State(
         state.version,
         state.protocol,
         state.metadata,
@@ -106,24 +108,27 @@ def _snapshot(spark: SparkSession, rebuild: Rebuild, started: float) -> Snapshot
         state.txns,
         state.recent,
     )
-    return Snapshot(whole, rebuild.report((time.perf_counter() - started) * 1000))
+    return Snapshot(complete, rebuild.report((time.perf_counter() - started) * 1000))
 
 
 class Unparted(Exception):
-    """There is nothing that tasks could share: no commits, and a checkpoint that is one file."""
+    """The log cannot be distributed; the caller must replay it in this process.
+
+    No log segment can be built without the checkpoints that tasks cannot read in parts.
+    """
 
 
 class Damaged(Exception):
-    """The checkpoint that a rebuild began with cannot be read."""
+    """The checkpoint at the start of a distributed replay cannot be read."""
 
     def __init__(self, version: int, why: str) -> None:
-        """Which one, and why."""
+        """`version` is that of the checkpoint."""
         super().__init__(f"checkpoint {version} was not used: {why}")
         self.version = version
 
 
 class Rebuild:
-    """A replay on the cluster: what there is to read, and the frames that do it."""
+    """A distributed replay: its log segment, cut into runs, and the DataFrames that execute it."""
 
     def __init__(
         self,
@@ -134,9 +139,11 @@ class Rebuild:
         buckets: int | None,
         damaged: Mapping[int, str] | None = None,
     ) -> None:
-        """List the log; nothing of it is read yet, but for a checkpoint's manifest.
+        """List the log, read the manifest of its checkpoint, and cut the log segment into runs.
 
-        `damaged` are checkpoints to pass over, and why.
+        A few commits are read to estimate the compression ratio. `damaged` are the versions of
+        checkpoints to skip, with the reasons. Raises `LogCorrupt` if `version` cannot be rebuilt,
+        and `Unparted` if the log cannot be distributed.
         """
         self.damaged = dict(damaged or {})
         storage = dict(storage_options or {})
@@ -147,41 +154,49 @@ class Rebuild:
             warnings.warn(f"{self.store.root}: {self.segment.gap}", ArrowlogWarning, stacklevel=4)
         if version is not None and self.segment.version != version:
             raise LogCorrupt(
-                f"version {version} cannot be rebuilt: {self.segment.gap or 'it is not there'}.",
-                next=f"The newest that can is {self.segment.version}.",
+                f"version {version} cannot be rebuilt: {self.segment.gap or 'it does not exist'}.",
+                next=f"The latest version that can be rebuilt is {self.segment.version}.",
                 version=version,
             )
         sizes = {name: stat.size for name, stat in self.store.stats_from(LOG).items()}
         self.bytes = sum(sizes.get(name, 0) for _, name in self.segment.commits)
         limit = resolve(settings).max_decompressed_bytes
-        self.plain = int(self.bytes * _swelling(self.store, self.segment.commits, sizes, limit))
+        self.plain = int(
+            self.bytes * _compression_ratio(self.store, self.segment.commits, sizes, limit)
+        )
         wanted = buckets or max(1, -(-self.plain // BUCKET_BYTES))
-        # Workers have another working directory, so the address is the whole one.
+        # Workers have another working directory, so they get the absolute root.
         self.job = Job(self.store.root, storage, settings, self.segment.version, wanted)
         self.runs = self._cut(sizes)
 
     def _cut(self, sizes: Mapping[str, int]) -> list[Run]:
-        """Runs of about the same size, in order; first the parts of the checkpoint."""
-        found: list[Run] = []
+        """Cut the segment into runs in log order: the parts of the checkpoint, then commits.
+
+        Runs of commits have about the same size.
+        """
+        runs: list[Run] = []
         checkpoint = self.segment.checkpoint
         if self.base is not None and checkpoint is not None:
             names = tuple(self.listing.parquet_checkpoints[checkpoint])
             for part in self.base.manifest.parts:
-                found.append(Run(len(found), (), checkpoint, names, part))
-        some: list[tuple[int, str]] = []
-        room = min(RUN_BYTES, max(1, -(-self.plain // self.job.buckets)))
-        room = room * self.bytes // max(self.plain, 1)  # as they are on the store
+                runs.append(Run(len(runs), (), checkpoint, names, part))
+        commits: list[tuple[int, str]] = []
+        run_bytes = min(RUN_BYTES, max(1, -(-self.plain // self.job.buckets)))
+        run_bytes = run_bytes * self.bytes // max(self.plain, 1)  # compressed, as in the store
         total = 0
         for version, name in self.segment.commits:
-            some.append((version, name))
+            commits.append((version, name))
             total += sizes.get(name, 0)
-            if total >= room:
-                found.append(Run(len(found), tuple(some)))
-                some, total = [], 0
-        return [*found, Run(len(found), tuple(some))] if some else found
+            if total >= run_bytes:
+                runs.append(Run(len(runs), tuple(commits)))
+                commits, total = [], 0
+        return [*runs, Run(len(runs), tuple(commits))] if commits else runs
 
     def reduced(self, spark: SparkSession) -> DataFrame:
-        """Live adds by bucket; in a bucket of its own what is said of the table."""
+        """Return a lazy DataFrame of the live adds, one row per bucket.
+
+        The bucket `SAID` has the table-level actions of all runs; `said_in` reads them.
+        """
         job = self.job
         work = pa.table(
             {
@@ -197,13 +212,17 @@ class Rebuild:
                 for run in batch.column("run"):
                     yield combined(pickle.loads(run.as_py()), job)  # noqa: S301 -- ours
 
-        found = tasks.mapInArrow(arrowlog_decode, COMBINED)
-        return gathered(found, "bucket", job.buckets, reduce, REDUCED)
+        decoded = tasks.mapInArrow(arrowlog_decode, COMBINED)
+        return gathered(decoded, "bucket", job.buckets, reduce, REDUCED)
 
     def state(self, said: Iterable[Said]) -> State:
-        """All of the state but its files. `Damaged` if what it rests on cannot be read."""
+        """Reconcile the table-level actions of all runs; the state has no files.
+
+        Raises `Damaged` if a task could not read its part of the checkpoint, and `LogCorrupt` if
+        the log has no metadata or was cleaned up meanwhile.
+        """
         said = sorted(said, key=lambda one: one.run)
-        self._check_current()
+        self._check_not_retired()
         for one in said:
             if one.damaged is not None:
                 raise Damaged(self.segment.checkpoint or 0, one.damaged)
@@ -217,9 +236,9 @@ class Rebuild:
             protocol = one.protocol or protocol
             metadata = one.metadata or metadata
             times += [] if one.timestamp is None else [one.timestamp]
-            for app, step in one.txns.items():
-                if app not in txns or step[0] > txns[app][0]:
-                    txns[app] = step
+            for app, txn in one.txns.items():
+                if app not in txns or txn[0] > txns[app][0]:
+                    txns[app] = txn
             recent = recent.followed_by(one.recent)
         version = self.segment.version
         if metadata is None:
@@ -232,20 +251,23 @@ class Rebuild:
         time = max(times, default=None)
         return State(version, protocol, metadata, schema, empty, time, txns, recent)
 
-    def _check_current(self) -> None:
-        """Refuse what tasks may have read after the commits were deleted and their names reused."""
+    def _check_not_retired(self) -> None:
+        """Raise `LogCorrupt` if commits of the segment were retired while tasks read them.
+
+        A stalled writer may have put another commit under the name of a deleted one.
+        """
         commits = self.segment.commits
         if commits and list_retired(self.store).overlaps(commits[0][0], commits[-1][0]):
             raise LogCorrupt(
-                f"versions {commits[0][0]} to {commits[-1][0]} were cleaned up while the cluster"
+                f"versions {commits[0][0]} to {commits[-1][0]} were cleaned up while Spark tasks"
                 " read them.",
                 next="Try again.",
             )
 
     def report(self, millis: float) -> Report:
-        """What it took."""
+        """Return the report of a replay that took `millis`."""
         segment = self.segment
-        told = (*self.damaged.values(), *([] if segment.gap is None else [str(segment.gap)]))
+        messages = (*self.damaged.values(), *([] if segment.gap is None else [str(segment.gap)]))
         commits = len(segment.commits)
         return Report(
             segment.version,
@@ -255,7 +277,7 @@ class Rebuild:
             commits,
             self.bytes,
             millis,
-            told,
+            messages,
             segment.gap,
         )
 
@@ -269,69 +291,78 @@ def begun(
     buckets: int | None,
     damaged: Mapping[int, str] | None = None,
 ) -> Rebuild:
-    """A rebuild with the settings of the call, and below them those of the session."""
+    """Start a distributed replay. `options` override the settings of the session."""
     pyspark_sql()
     settings = {**session_settings(spark), **(options or {})}
     return Rebuild(uri, version, storage_options, settings, buckets, damaged)
 
 
 def sound(begin: Callable[[Mapping[int, str]], Rebuild], work: Callable[[Rebuild], Done]) -> Done:
-    """The work done on a rebuild; again without a checkpoint that turns out to be damaged.
+    """Run `work` on a replay, and repeat it without each checkpoint that proves damaged.
 
-    Whether a part is as it was written, only the tasks find out that read it.
+    Only the tasks that read a part of a checkpoint can verify it. Each damaged checkpoint is
+    reported as an `ArrowlogWarning`. Raises `LogCorrupt` after `_MAX_DAMAGED_CHECKPOINTS`.
     """
     damaged: dict[int, str] = {}
-    for _ in range(_DAMAGED_MAX):
+    for _ in range(_MAX_DAMAGED_CHECKPOINTS):
         rebuild = begin(damaged)
         try:
             return work(rebuild)
         except Damaged as error:
             damaged[error.version] = str(error)
             warnings.warn(f"{rebuild.store.root}: {error}", ArrowlogWarning, stacklevel=3)
-    raise LogCorrupt(f"{_DAMAGED_MAX} checkpoints are damaged.", next="Delete them and try again.")
+    raise LogCorrupt(
+        f"{_MAX_DAMAGED_CHECKPOINTS} checkpoints are damaged.", next="Delete them and try again."
+    )
 
 
 def gathered(
     frame: DataFrame, name: str, count: int, work: Callable[[pa.Table], pa.Table], schema: str
 ) -> DataFrame:
-    """Rows that have the same number, from -1 to count - 1, brought together in a task of theirs.
+    """Shuffle rows by the integer column `name` and run `work` once per number, a task for each.
 
-    Grouping would make as many tasks as Spark shuffles by default, 200, for whatever there is.
+    Numbers range from -1 to `count` - 1. `schema` is that of the rows that `work` returns. A
+    `groupBy` would always make `spark.sql.shuffle.partitions` tasks, 200 by default.
     """
 
     def arrowlog_gather(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        found = list(batches)
-        if not found:
+        received = list(batches)
+        if not received:
             return
-        rows = pa.Table.from_batches(found)
+        rows = pa.Table.from_batches(received)
         for number in sorted(pc.unique(rows[name]).to_pylist()):
             yield from work(rows.filter(pc.equal(rows[name], number))).to_batches()
 
-    placed = frame.selectExpr("*", f"{name} + 1 AS place")
-    return placed.repartitionById(count + 1, "place").mapInArrow(arrowlog_gather, schema)
+    numbered = frame.selectExpr("*", f"{name} + 1 AS place")  # partition ids begin at 0
+    return numbered.repartitionById(count + 1, "place").mapInArrow(arrowlog_gather, schema)
 
 
-def _swelling(
+def _compression_ratio(
     store: Store, commits: Sequence[tuple[int, str]], sizes: Mapping[str, int], limit: int
 ) -> float:
-    """How many times larger commits are when they are unpacked, by looking at some."""
-    some = [name for _, name in commits[:: max(1, len(commits) // _LOOKED_AT)] if sizes.get(name)]
+    """Estimate the compression ratio of commits, at least 1, from a few of them."""
+    step = max(1, len(commits) // _SAMPLED_COMMITS)
+    sample = [name for _, name in commits[::step] if sizes.get(name)]
     stored = plain = 0
-    for name in some[-_LOOKED_AT:]:  # one at a time: a commit may be large
+    for name in sample[-_SAMPLED_COMMITS:]:  # one at a time: a commit may be large
         key = f"{LOG}/{name}"
         try:
             data = store.get(key)
             plain += len(unwrap(data, key, limit))
             stored += len(data)
         except (LogCorrupt, FileNotFoundError):
-            return 1.0  # whoever reads them for good will say what is wrong
+            return 1.0  # the task that decodes the commit raises the error
     return max(1.0, plain / max(1, stored))
 
 
 def _base(
     store: Store, listing: Listing, version: int | None, unusable: set[int]
 ) -> tuple[Parts | None, Segment]:
-    """The newest checkpoint that tasks can read in parts; else all commits."""
+    """Find the latest checkpoint that tasks can read in parts; without one, all commits.
+
+    Adds every other checkpoint to `unusable`. Raises `Unparted` if the commits that are left do not
+    reach back far enough.
+    """
     for _ in range(len(listing.json_checkpoints) + len(listing.parquet_checkpoints) + 1):
         try:
             segment = plan(listing, version, unusable)
@@ -342,16 +373,16 @@ def _base(
             break
         names = listing.parquet_checkpoints.get(checkpoint)
         try:
-            found = names and open_checkpoint(store, checkpoint, names, lambda _: None)
+            base = names and open_checkpoint(store, checkpoint, names, lambda _: None)
         except (LogCorrupt, FileNotFoundError):
-            found = None
-        if isinstance(found, Parts):
-            return found, segment
+            base = None
+        if isinstance(base, Parts):
+            return base, segment
         unusable.add(checkpoint)
     return None, segment
 
 
 def said_in(rows: Iterable[Mapping[str, Any]]) -> list[Said]:
-    """What is said of the table, from the rows of `Rebuild.reduced`."""
+    """Extract the table-level actions of all runs from the rows of `Rebuild.reduced`."""
     lists = [pickle.loads(row["adds"]) for row in rows if row["bucket"] == SAID]  # noqa: S301
     return [one for each in lists for one in each]

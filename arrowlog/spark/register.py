@@ -1,4 +1,4 @@
-"""Make `format("arrowlog")` and the functions of SQL known to a session."""
+"""Register the data source and the SQL functions in a session."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("arrowlog")` and `arrowlog_files(…)` and its kin known to a session.
+    """Register `format("arrowlog")` and the SQL functions `arrowlog_files(…)` and so on.
 
-    Spark finds the source by itself where arrowlog is installed; registered by hand it also has the
-    `spark.indextables.*` settings that the session has now.
+    Spark finds an installed data source by itself (`pyspark_arrowlog`), but without the settings of
+    the session. A registered one has the `spark.indextables.*` settings at this moment.
     """
     pyspark_sql()
     from arrowlog.spark.source import ArrowlogSource

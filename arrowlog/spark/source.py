@@ -1,8 +1,8 @@
-"""`format("arrowlog")`: a table as a data source of Spark, in Python, wherever Spark runs.
+"""`format("arrowlog")`: a Python data source that works wherever Spark runs.
 
-Spark's filters are not pushed here: Spark keeps the last ones it pushed for every scan of one
-DataFrame, and rows would be missing. `where` is pruned by; whoever wants Spark's own filters pruned
-takes `arrowlog.spark.read`.
+Spark's filters are deliberately not pushed down. Spark keeps the filters it pushed last for every
+scan of the same DataFrame, so a self-join or a reused view would lose rows. The option `where`
+prunes files; use `arrowlog.spark.read` to have Spark's own filters prune files too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyspark.sql.datasource import (
 from arrowlog.errors import InvalidRequest
 from arrowlog.spark.frame import read_split
 from arrowlog.spark.options import Options, read_options
-from arrowlog.spark.stream import StreamReader, StreamWriter
+from arrowlog.spark.stream import StreamReader, StreamWriter, adds_in
 from arrowlog.spark.target import Destination, destination
 from arrowlog.spark.types import arrow_schema, fitted, spark_schema
 
@@ -34,51 +34,55 @@ if TYPE_CHECKING:
 
     from arrowlog.commit.adds import Add
 
-_SPLIT = "128MB"
+_SPLIT_SIZE = "128MB"  # as spark.sql.files.maxPartitionBytes by default
 
 
-class ArrowlogSource(DataSource):  # type: ignore[misc] # pyspark has types of its own kind
-    """The data source. Spark makes one for each load and each save."""
+class ArrowlogSource(DataSource):  # type: ignore[misc] # pyspark is not typed
+    """The data source. Spark creates an instance for each load and each save."""
 
-    session: Mapping[str, object] = {}  # settings of the session that registered it
+    session: Mapping[str, object] = {}  # settings of the session, set by `register`
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Nothing is looked at yet."""
+        """`options` are checked on first use, not here."""
         super().__init__(options)
-        self._given = dict(options)
+        self._raw_options = dict(options)
         self._version: int | None = None
 
     @classmethod
     def name(cls) -> str:
-        """As `format` has it."""
+        """The name that is passed to `format()`."""
         return "arrowlog"
 
     @property
     def _options(self) -> Options:
-        return read_options(self._given, self.session)
+        return read_options(self._raw_options, self.session)
 
     def schema(self) -> StructType:
-        """The schema at the version that is read; from now on that version is settled."""
+        """Return the schema, and pin the version that `reader` will read."""
         options = self._options
         snapshot = options.table().snapshot(options.version, options.timestamp)
         self._version = snapshot.version
         return spark_schema(snapshot.metadata.schema_string)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Of the version that was settled."""
+        """Return a reader of the pinned version.
+
+        If the user gave a schema, Spark did not call `schema` before; then its columns are checked
+        here. Raises `InvalidRequest` for a column that the table lacks.
+        """
         if self._version is None:
-            whole = self.schema()
-            unknown = [name for name in schema.names if name not in whole.names]
+            table_schema = self.schema()
+            unknown = [name for name in schema.names if name not in table_schema.names]
             if unknown:
                 raise InvalidRequest(f"The table has no column {unknown[0]!r}.")
         assert self._version is not None
         return Reader(self._options, self._version, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001
-        """What does not fit is refused here, before any row is written."""
+        """Return a writer. Raises `InvalidRequest` if the schema does not fit the table."""
         options = self._options
         mode = "overwrite" if overwrite else "append"
-        goal = destination(
+        target = destination(
             options.path,
             schema,
             mode=mode,
@@ -87,20 +91,20 @@ class ArrowlogSource(DataSource):  # type: ignore[misc] # pyspark has types of i
             storage_options=options.storage,
             options=options.settings,
         )
-        return Writer(goal, mode, options.replace_where)
+        return Writer(target, mode, options.replace_where)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 -- Spark's
-        """What is appended from now on, or from a version on."""
+        """Return a stream of the rows that are appended to the table."""
         return StreamReader(self._options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802, FBT001
-        """Each batch once, whatever happens in between."""
+        """Return a writer that commits each micro-batch exactly once."""
         options = self._options
         if overwrite:
             raise InvalidRequest(
                 "A stream can only append to a table.", next='Use outputMode("append").'
             )
-        goal = destination(
+        target = destination(
             options.path,
             schema,
             mode="append",
@@ -108,77 +112,73 @@ class ArrowlogSource(DataSource):  # type: ignore[misc] # pyspark has types of i
             storage_options=options.storage,
             options=options.settings,
         )
-        return StreamWriter(goal, options.app_id)
+        return StreamWriter(target, options.app_id)
 
 
 @dataclass(frozen=True)
 class Part(InputPartition):  # type: ignore[misc] # as above
-    """The files of one task."""
+    """A pickled split of the scan plan; empty if there is nothing to read."""
 
     split: bytes
 
 
 class Reader(DataSourceReader):  # type: ignore[misc] # as above
-    """Reads a version. It has no `pushFilters`, see above."""
+    """Reads one version. It has no `pushFilters`; the module's docstring says why."""
 
     def __init__(self, options: Options, version: int, schema: StructType) -> None:
-        """The version stays."""
+        """`schema` is what Spark asks for: the table's columns, or some of them."""
         self._options = options
         self._version = version
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        """The plan's parts."""
+        """Plan the scan and return one partition per split, at least one."""
         plan = self._options.table().scan(self._options.where, self._version)
-        return [Part(pickle.dumps(split)) for split in plan.splits(_SPLIT)] or [Part(b"")]
+        return [Part(pickle.dumps(split)) for split in plan.splits(_SPLIT_SIZE)] or [Part(b"")]
 
     def read(self, partition: Part) -> Iterator[pa.RecordBatch]:
-        """The rows of a part."""
+        """Yield the rows of a partition. Runs on a worker."""
         yield from read_part(partition.split, self._options, self._schema)
 
 
 def read_part(split: bytes, options: Options, schema: StructType) -> Iterator[pa.RecordBatch]:
-    """The rows of a pickled part of a plan, in exactly the columns and types Spark asked for."""
+    """Yield the rows of a pickled split, in exactly the columns and types of `schema`."""
     if not split:
         return
-    wanted = arrow_schema(schema)
+    target = arrow_schema(schema)
     for rows in read_split(pickle.loads(split), options.storage):  # noqa: S301 -- ours
-        yield from fitted(rows.select(wanted.names), wanted)
+        yield from fitted(rows.select(target.names), target)
 
 
 @dataclass
 class Written(WriterCommitMessage):  # type: ignore[misc] # as above
-    """What a task has written."""
+    """The adds of the files that a task has written."""
 
     adds: list[Add]
 
 
 class Writer(DataSourceArrowWriter):  # type: ignore[misc] # as above
-    """Files by the tasks, one commit by the driver."""
+    """Tasks write data files; the driver makes one commit of them."""
 
-    def __init__(self, goal: Destination, mode: str, where: str | None) -> None:
-        """What fits has been checked."""
-        self._goal = goal
+    def __init__(self, target: Destination, mode: str, where: str | None) -> None:
+        """`target` has been checked against the schema of the rows."""
+        self._target = target
         self._mode = mode
         self._where = where
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """The rows of one task, as files that nobody knows of yet."""
-        return Written(self._goal.write_batches(iterator))
+        """Write the rows of one task into data files that are not visible before the commit."""
+        return Written(self._target.write_batches(iterator))
 
     def commit(self, messages: list[Any]) -> None:
-        """All files at once."""
-        self._goal.commit(_adds(messages), self._mode, self._where)
+        """Commit the files of all tasks at once."""
+        self._target.commit(adds_in(messages), self._mode, self._where)
 
     def abort(self, messages: list[Any]) -> None:
-        """Take back what a failed job has written.
+        """Delete the files of a failed job.
 
-        If every task has written its rows, a commit was tried: it has taken its files back if it
-        was refused, and otherwise they may be in the log.
+        If every task has written its rows, a commit was attempted. A rejected commit has deleted
+        its files already; after any other failure the log may refer to them.
         """
         if any(message is None for message in messages):
-            self._goal.forget(_adds(messages))
-
-
-def _adds(messages: list[Any]) -> list[Add]:
-    return [add for message in messages if message is not None for add in message.adds]
+            self._target.forget(adds_in(messages))

@@ -1,7 +1,7 @@
-"""Statements about logs through Spark's own `sql`, and read-only questions as functions in SQL.
+"""The IndexTables statements in `spark.sql`, and table functions over a log.
 
-A text that is one of our statements is done here, and its rows are a DataFrame; everything else
-goes to Spark as it stands.
+Text that is one of the statements is executed here and its result returned as a DataFrame; any
+other text is passed to Spark unchanged.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from arrowlog.spark.local import pyspark_sql
+from arrowlog.spark.local import is_connect, pyspark_sql
 from arrowlog.spark.read import session_settings
 from arrowlog.sql.statements import is_statement
 from arrowlog.statements import sql_statement
@@ -32,48 +32,43 @@ EXPLAIN = (
 
 
 def sql(spark: SparkSession, text: str, *args: Any, **kwargs: Any) -> DataFrame:
-    """A statement of ours, such as `REPAIR INDEXFILES TRANSACTION LOG …`, or Spark's own SQL."""
+    """Execute a statement such as `REPAIR INDEXFILES TRANSACTION LOG …`, or Spark's own SQL.
+
+    `args` and `kwargs` are those of `SparkSession.sql`; text with any of them goes to Spark.
+    """
     pyspark_sql()
-    if not args and not kwargs and _is_ours(text):
-        return _frame(spark, _done(spark, text))
-    own = getattr(spark.sql, "arrowlog_wraps", spark.sql)
-    found: DataFrame = own(text, *args, **kwargs)
-    return found
+    if not args and not kwargs and isinstance(text, str) and is_statement(text):
+        rows = sql_statement(text, options=session_settings(spark), spark=spark)
+        return _to_frame(spark, rows)
+    spark_sql = getattr(spark.sql, "arrowlog_wraps", spark.sql)
+    frame: DataFrame = spark_sql(text, *args, **kwargs)
+    return frame
 
 
 def enable(spark: SparkSession) -> None:
-    """Let `spark.sql` of this session take our statements too. Doing it twice does no harm."""
+    """Make `spark.sql` of this session accept the statements too. Idempotent."""
     pyspark_sql()
     if hasattr(spark.sql, "arrowlog_wraps"):
         return
-    own = spark.sql
+    spark_sql = spark.sql
 
-    def both(sqlQuery: str, *args: Any, **kwargs: Any) -> DataFrame:  # noqa: N803 -- Spark's
+    def extended_sql(sqlQuery: str, *args: Any, **kwargs: Any) -> DataFrame:  # noqa: N803 -- Spark's
         return sql(spark, sqlQuery, *args, **kwargs)
 
-    both.__doc__ = own.__doc__
-    both.arrowlog_wraps = own  # type: ignore[attr-defined]
-    spark.sql = both
+    extended_sql.__doc__ = spark_sql.__doc__
+    extended_sql.arrowlog_wraps = spark_sql  # type: ignore[attr-defined]
+    spark.sql = extended_sql
 
 
-def _done(spark: SparkSession, text: str) -> pa.Table:
-    """What a statement gives, with the settings of the session."""
-    return sql_statement(text, options=session_settings(spark), spark=spark)
-
-
-def _is_ours(text: object) -> bool:
-    return isinstance(text, str) and is_statement(text)
-
-
-def _frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
-    """Rows as Spark takes them: plain texts, moments in microseconds."""
-    fields = [pa.field(item.name, _kind(item.type), item.nullable) for item in rows.schema]
+def _to_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
+    """Convert rows to a DataFrame, casting types that Spark does not accept from Arrow."""
+    fields = [pa.field(item.name, _spark_type(item.type), item.nullable) for item in rows.schema]
     return spark.createDataFrame(rows.cast(pa.schema(fields)))
 
 
-def _kind(kind: pa.DataType) -> pa.DataType:
+def _spark_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_dictionary(kind):
-        return _kind(kind.value_type)
+        return _spark_type(kind.value_type)
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us", kind.tz)
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind) or pa.types.is_null(kind):
@@ -82,8 +77,8 @@ def _kind(kind: pa.DataType) -> pa.DataType:
 
 
 def register_functions(spark: SparkSession) -> None:
-    """`arrowlog_files`, `arrowlog_history` and `arrowlog_explain`, to be selected from."""
-    if type(spark).__module__.startswith("pyspark.sql.connect"):
+    """Register the table functions `arrowlog_files`, `arrowlog_history` and `arrowlog_explain`."""
+    if is_connect(spark):
         from pyspark.sql.connect.functions import udtf
     else:
         from pyspark.sql.functions import udtf
@@ -97,10 +92,10 @@ def register_functions(spark: SparkSession) -> None:
 
 
 class Files:
-    """The live files of a table, one row each."""
+    """Table function: one row per live file of a table."""
 
     def eval(self, uri: str) -> Iterator[tuple[Any, ...]]:
-        """Read by one worker, when the rows are asked for."""
+        """Yield the rows. Runs in one worker, when the query is executed."""
         from arrowlog.commit.text import text_of
         from arrowlog.table import Table
 
@@ -109,17 +104,17 @@ class Files:
             name: snapshot.files.schema.field(f"partition.{name}").type
             for name in snapshot.partition_columns
         }
-        wanted = ["path", "size_bytes", "num_records"]
-        for row in snapshot.files.select([*wanted, *(f"partition.{n}" for n in kinds)]).to_pylist():
+        names = ["path", "size_bytes", "num_records", *(f"partition.{name}" for name in kinds)]
+        for row in snapshot.files.select(names).to_pylist():
             values = {n: text_of(row[f"partition.{n}"], kind) for n, kind in kinds.items()}
             yield row["path"], values, row["size_bytes"], row["num_records"]
 
 
 class History:
-    """The commits of a table, newest first."""
+    """Table function: one row per commit of a table, latest first."""
 
     def eval(self, uri: str) -> Iterator[tuple[Any, ...]]:
-        """Read by one worker, when the rows are asked for."""
+        """Yield the rows. Runs in one worker, when the query is executed."""
         from arrowlog.table import Table
 
         names = [column.split()[0] for column in HISTORY.split(", ")]
@@ -129,10 +124,10 @@ class History:
 
 
 class Explain:
-    """Which clause of a predicate drops what, and why the rest is kept."""
+    """Table function: per clause of a predicate, what it drops and why other files are kept."""
 
     def eval(self, uri: str, predicate: str) -> Iterator[tuple[Any, ...]]:
-        """Planned by one worker, when the rows are asked for."""
+        """Plan the scan and yield the rows. Runs in one worker, when the query is executed."""
         from arrowlog.table import Table
 
         for clause in Table(uri).scan(predicate).explain().clauses:

@@ -1,7 +1,8 @@
-"""A table as a stream: what is appended goes out, what comes in is appended once.
+"""A table as a streaming source (appended rows) and as an exactly-once streaming sink.
 
-An offset is a place in the log: a version, and how many of its files are behind us. A stream that
-begins with the table itself first reads the files of one snapshot, in the order of their names.
+An offset is a position in the log: a version, and the number of its files that have been read. By
+default a stream first reads all files of one snapshot, sorted by file key, and then follows the
+commits.
 """
 
 from __future__ import annotations
@@ -50,15 +51,16 @@ if TYPE_CHECKING:
     from arrowlog.spark.target import Destination
 
 _LATEST = "latest"
-_SPLIT = "128MB"
-_VERSIONS_AT_ONCE = 1000
+_SPLIT_SIZE = "128MB"  # as spark.sql.files.maxPartitionBytes by default
+# Bounds the planning time of one batch; a stream that is further behind needs several batches.
+_VERSIONS_PER_BATCH = 1000
 
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """Everything before this has been read: `index` files of `version`, and all versions below.
+    """A stream offset: `index` files of `version` have been read, and all lower versions.
 
-    In the first part of a stream the files are those of a `snapshot`.
+    With `snapshot`, the files are all live files of `version`, else those that its commit adds.
     """
 
     version: int
@@ -66,27 +68,27 @@ class Place:
     snapshot: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """As Spark writes it down."""
+        """Return the form that Spark stores in its checkpoint location."""
         return {"version": self.version, "index": self.index, "snapshot": self.snapshot}
 
     @classmethod
     def of(cls, offset: dict[str, Any]) -> Place:
-        """As Spark gives it back."""
+        """Parse what `to_json` returned."""
         return cls(int(offset["version"]), int(offset["index"]), bool(offset["snapshot"]))
 
 
 @dataclass(frozen=True)
-class StreamPart(InputPartition):  # type: ignore[misc] # pyspark has types of its own kind
-    """The files of one task."""
+class StreamPart(InputPartition):  # type: ignore[misc] # pyspark is not typed
+    """A pickled split of the scan plan; empty if there is nothing to read."""
 
     split: bytes
 
 
 class Commits:
-    """The log, commit by commit, as a stream sees it."""
+    """The files that a stream reads, version by version."""
 
     def __init__(self, options: Options) -> None:
-        """Nothing is read yet."""
+        """Open the table without reading its log."""
         self._options = options
         self._table = options.table()
         self._store: Store = open_store(options.path, options.storage)
@@ -94,105 +96,115 @@ class Commits:
 
     @property
     def root(self) -> str:
-        """Where the table is."""
+        """The root of the table."""
         return self._store.root
 
     @property
     def latest(self) -> int:
-        """The newest version."""
+        """The latest version."""
         return int(self._table.refresh().version)
 
     @property
     def base(self) -> Snapshot:
-        """The table as it is now: what its columns are."""
-        return self._table.snapshot(max_staleness=60.0)
+        """A current snapshot, for schema and metadata."""
+        return self._table.snapshot(max_staleness=60.0)  # seconds
 
     def files(self, place: Place) -> pa.Table:
-        """The files of a version that a stream has to read, in order."""
+        """Return all files of the offset's version, in reading order.
+
+        Raises `InvalidRequest` if retention has deleted the version, or if it removes rows and the
+        options do not allow that.
+        """
         if place.snapshot:
-            return self._snapshot(place.version).sort_by("key")
-        return self._appended(place.version)
+            return self._live_files(place.version).sort_by("key")
+        return self._appended_files(place.version)
 
-    def _snapshot(self, version: int) -> pa.Table:
-        found = self._snapshots.get(version)
-        if found is None:
+    def _live_files(self, version: int) -> pa.Table:
+        snapshot = self._snapshots.get(version)
+        if snapshot is None:
             try:
-                found = self._table.snapshot(version)
+                snapshot = self._table.snapshot(version)
             except InvalidRequest as error:
-                raise self._gone(version) from error
-            self._snapshots = {version: found}
-        return found.state.adds
+                raise self._version_gone(version) from error
+            self._snapshots = {version: snapshot}  # batches move forward: one is enough
+        return snapshot.state.adds
 
-    def _appended(self, version: int) -> pa.Table:
-        """What a commit adds; removing rows is an error unless the stream is to ignore it."""
-        name, data = self._commit(version)
+    def _appended_files(self, version: int) -> pa.Table:
+        """Return the adds of a commit that change data."""
+        name, data = self._read_commit(version)
         limit = resolve(self._options.settings).max_decompressed_bytes
         window = Window(limit)
         window.append(name, version, unwrap(data, name, limit))
         actions = decode(window)
         check_whole(actions)
-        adds = _changing(keyed(actions, "add", self._store.root)[0])
-        removes = _changing(keyed(actions, "remove", self._store.root)[0])
+        adds = _data_changes(keyed(actions, "add", self._store.root)[0])
+        removes = _data_changes(keyed(actions, "remove", self._store.root)[0])
         only_deletes = not adds.num_rows
-        passed = self._options.ignore_changes or (only_deletes and self._options.ignore_deletes)
-        if removes.num_rows and not passed:
-            self._refuse(version, adds.num_rows)
+        ignored = self._options.ignore_changes or (only_deletes and self._options.ignore_deletes)
+        if removes.num_rows and not ignored:
+            self._reject_removes(version, adds.num_rows)
         return adds
 
-    def _commit(self, version: int) -> tuple[str, bytes]:
-        """A commit by the name that we write, or another that others do."""
+    def _read_commit(self, version: int) -> tuple[str, bytes]:
+        """Read a commit by the name that arrowlog writes, else by any other name for the version.
+
+        Returns the key of the file and its bytes.
+        """
         name = commit_name(version)
         for last in (False, True):
             try:
                 data = self._store.get(f"{LOG}/{name}")
-                if version in list_retired(self._store):  # the file may be one that does not count
+                # After the read: the file of a retired version may have been put back by a
+                # stalled writer, and is no part of the log.
+                if version in list_retired(self._store):
                     break
                 return f"{LOG}/{name}", data  # noqa: TRY300 -- both ends of the loop are here
             except FileNotFoundError:
                 name = list_log(self._store).commits.get(version, "")
                 if last or not name:
                     break
-        raise self._gone(version)
+        raise self._version_gone(version)
 
-    def _refuse(self, version: int, adds: int) -> None:
-        what = "changes rows that" if adds else "removes rows that"
-        option = "ignoreChanges (what is rewritten comes again)" if adds else "ignoreDeletes"
+    def _reject_removes(self, version: int, num_adds: int) -> None:
+        effect = "changes rows that" if num_adds else "removes rows that"
+        option = "ignoreChanges (rewritten rows are emitted again)" if num_adds else "ignoreDeletes"
         raise InvalidRequest(
-            f"Version {version} {what} the stream may have given out already.",
-            next=f"Set the option {option}, or begin anew from a later startingVersion.",
+            f"Version {version} {effect} the stream may have emitted already.",
+            next=f"Set the option {option}, or restart the stream from a later startingVersion.",
             version=version,
         )
 
-    def _gone(self, version: int) -> InvalidRequest:
-        first = self._table.earliest_version
+    def _version_gone(self, version: int) -> InvalidRequest:
+        earliest = self._table.earliest_version
         return InvalidRequest(
-            f"Version {version} is no longer in the log of {self._table.uri}: it was cleaned away"
+            f"Version {version} is no longer in the log of {self._table.uri}: retention deleted it"
             " before the stream had read it.",
-            next=f"Begin anew, with a new checkpoint location and startingVersion={first} or none;"
-            " and keep commits longer: logRetention.duration.",
+            next="Restart the stream with a new checkpoint location, and with"
+            f" startingVersion={earliest} or without the option. Raise logRetention.duration to"
+            " keep commits longer.",
             version=version,
         )
 
 
-def _changing(actions: pa.Table) -> pa.Table:
-    """Without those that say that no row is changed, as a compaction does."""
+def _data_changes(actions: pa.Table) -> pa.Table:
+    """Drop actions with `dataChange: false`, such as those of a compaction."""
     if "dataChange" not in actions.column_names:
         return actions
     return actions.filter(pc.fill_null(actions["dataChange"], True))
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
-    """What is appended to a table, in the order of its commits."""
+    """Streams the rows that are appended to a table, in commit order."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        """Spark keeps this object on the driver, and sends it to workers."""
+        """Spark keeps this object on the driver and pickles it for workers."""
         self._options = options
         self._schema = schema
-        self._until: int | None = None
+        self._last_version: int | None = None  # set by trigger(availableNow=True)
         self._commits: Commits | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Workers read files, not the log."""
+        """Leave out the log: workers read only data files."""
         return {**self.__dict__, "_commits": None}
 
     @property
@@ -202,7 +214,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         return self._commits
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 -- Spark's
-        """The table as it is now, or a version to start at."""
+        """Return the offset of a new stream: a snapshot of the table, or `startingVersion`."""
         start, latest = self._options.starting_version, self._log.latest
         if start is None:
             return Place(latest, 0, snapshot=True).to_json()
@@ -210,117 +222,115 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             return Place(latest + 1, 0).to_json()
         if not start.strip().isdigit() or int(start) > latest + 1:
             raise InvalidRequest(
-                f"startingVersion is {start!r}, and the newest version is {latest}.",
-                next=f'Give a version from 0 to {latest + 1}, or "latest".',
+                f"startingVersion is {start!r}, but the latest version is {latest}.",
+                next=f'Use a version from 0 to {latest + 1}, or "latest".',
             )
         return Place(int(start), 0).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 -- Spark's
-        """`maxFilesPerTrigger`, if it is set."""
-        most = self._options.max_files
-        return ReadAllAvailable() if most is None else ReadMaxFiles(most)
+        """Return the limit set by `maxFilesPerTrigger`, if any."""
+        max_files = self._options.max_files
+        return ReadAllAvailable() if max_files is None else ReadMaxFiles(max_files)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 -- Spark's
-        """What comes from now on is for the next run."""
-        self._until = self._log.latest
+        """Fix the last version of this run; later commits are left to the next run."""
+        self._last_version = self._log.latest
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """How far the next batch goes."""
-        begin = Place.of(start)
-        until = self._until if self._until is not None else self._log.latest
-        most = limit.max_files if isinstance(limit, ReadMaxFiles) else None
-        if self._until is not None and most is None:
-            most = self._options.max_files
-        *_, (last, _) = self._walk(begin, until, most)
-        return last.to_json()
+        """Return the offset at which the next batch ends."""
+        last_version = self._last_version if self._last_version is not None else self._log.latest
+        max_files = limit.max_files if isinstance(limit, ReadMaxFiles) else None
+        if self._last_version is not None and max_files is None:
+            max_files = self._options.max_files  # availableNow: Spark may pass no limit
+        return self._advance(Place.of(start), last_version, max_files).to_json()
 
-    def _walk(
-        self, place: Place, until: int, most: int | None
-    ) -> Iterator[tuple[Place, pa.Table | None]]:
-        """Places behind one another, with the files between them, up to a version or a count."""
-        yield place, None
-        left = most
-        for _ in range(_VERSIONS_AT_ONCE):
-            if place.version > until or left == 0:
-                return
-            files = self._log.files(place).slice(place.index)
-            taken = files if left is None else files.slice(0, left)
-            left = None if left is None else left - taken.num_rows
-            if taken.num_rows == files.num_rows:
+    def _advance(self, place: Place, last_version: int, max_files: int | None) -> Place:
+        """Move an offset forward, up to the end of `last_version` or by `max_files` files."""
+        remaining = max_files
+        for _ in range(_VERSIONS_PER_BATCH):
+            if place.version > last_version or remaining == 0:
+                break
+            unread = max(0, self._log.files(place).num_rows - place.index)
+            taken = unread if remaining is None else min(unread, remaining)
+            remaining = None if remaining is None else remaining - taken
+            if taken == unread:
                 place = Place(place.version + 1, 0)
             else:
-                place = replace(place, index=place.index + taken.num_rows)
-            yield place, taken
+                place = replace(place, index=place.index + taken)
+        return place
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The files between two offsets, in parts."""
-        place, goal = Place.of(start), Place.of(end)
-        found: list[pa.Table] = []
-        while place != goal:
+        """Plan the files between two offsets, one partition per split, at least one."""
+        place, last = Place.of(start), Place.of(end)
+        slices: list[pa.Table] = []
+        while place != last:
             files = self._log.files(place)
-            if place.version == goal.version and place.snapshot == goal.snapshot:
-                found.append(files.slice(place.index, goal.index - place.index))
+            if place.version == last.version and place.snapshot == last.snapshot:
+                slices.append(files.slice(place.index, last.index - place.index))
                 break
-            found.append(files.slice(place.index))
+            slices.append(files.slice(place.index))
             place = Place(place.version + 1, 0)
-            if place.version > goal.version:
+            if place.version > last.version:
                 break
-        files = [table for table in found if table.num_rows]
-        if not files:
+        slices = [table for table in slices if table.num_rows]
+        if not slices:
             return [StreamPart(b"")]
-        adds = pa.concat_tables(files, promote_options="default")
+        adds = pa.concat_tables(slices, promote_options="default")
         base = self._log.base
-        some = Snapshot(replace(base.state, source=adds), base.report)
-        plan = scan(some, self._options.where, self._log.root, self._options.storage)
-        return [StreamPart(pickle.dumps(split)) for split in plan.splits(_SPLIT)] or [
+        batch = Snapshot(replace(base.state, source=adds), base.report)
+        plan = scan(batch, self._options.where, self._log.root, self._options.storage)
+        return [StreamPart(pickle.dumps(split)) for split in plan.splits(_SPLIT_SIZE)] or [
             StreamPart(b"")
         ]
 
     def read(self, partition: StreamPart) -> Iterator[pa.RecordBatch]:
-        """The rows of a part."""
+        """Yield the rows of a partition. Runs on a worker."""
         if not partition.split:
             return
-        wanted = arrow_schema(self._schema)
+        target = arrow_schema(self._schema)
         split = pickle.loads(partition.split)  # noqa: S301 -- ours
         for rows in read_split(split, self._options.storage):
-            yield from fitted(rows.select(wanted.names), wanted)
+            yield from fitted(rows.select(target.names), target)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to let go of: the log is kept by its own settings."""
+        """Do nothing: retention of the log does not depend on its readers."""
 
 
 @dataclass
 class StreamWritten(WriterCommitMessage):  # type: ignore[misc] # as above
-    """What a task has written."""
+    """The adds of the files that a task has written."""
 
     adds: list[Add]
 
 
 class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc] # as above
-    """Each batch as one commit, which says of which stream it is and which batch."""
+    """Commits each micro-batch once, as the application transaction (`app_id`, batch id)."""
 
-    def __init__(self, goal: Destination, app_id: str | None) -> None:
-        """Without a name a batch that comes again could not be told from a new one."""
+    def __init__(self, target: Destination, app_id: str | None) -> None:
+        """Raises `InvalidRequest` without `app_id`: a repeated batch would look like a new one."""
         if app_id is None:
             raise InvalidRequest(
                 "The stream has neither a checkpointLocation nor an appId: after a restart its"
                 " batches would be written twice.",
-                next='Set the option "checkpointLocation", or "appId" to a name of its own.',
+                next='Set the option "checkpointLocation", or "appId" to a unique name.',
             )
-        self._goal = goal
+        self._target = target
         self._app_id = app_id
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """The rows of one task, as files that nobody knows of yet."""
-        return StreamWritten(self._goal.write_batches(iterator))
+        """Write the rows of one task into data files that are not visible before the commit."""
+        return StreamWritten(self._target.write_batches(iterator))
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 -- Spark's
-        """All files of the batch at once, unless the batch is in the log already."""
-        adds = [add for message in messages if message is not None for add in message.adds]
-        self._goal.commit(adds, "append", txn=(self._app_id, batchId))
+        """Commit all files of the batch at once, unless the log has the batch already."""
+        self._target.commit(adds_in(messages), "append", txn=(self._app_id, batchId))
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: ARG002, N803 -- Spark's
-        """Take back what a failed batch has written, unless a commit was tried."""
+        """Delete the files of a failed batch, unless a commit was attempted."""
         if any(message is None for message in messages):
-            adds = [add for message in messages if message is not None for add in message.adds]
-            self._goal.forget(adds)
+            self._target.forget(adds_in(messages))
+
+
+def adds_in(messages: list[Any]) -> list[Add]:
+    """Return the adds in the commit messages of tasks; a failed task has None as its message."""
+    return [add for message in messages if message is not None for add in message.adds]

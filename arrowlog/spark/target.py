@@ -1,7 +1,8 @@
-"""A table that rows are written to: what it is, or what it will be; and the commit at the end.
+"""The destination of a write from Spark, existing or still to be created, and its commit.
 
-The rows are on the store before anybody hears of them. A commit that is refused takes its files
-back; where nobody can tell whether it landed, they stay.
+Data files are written to the store before the commit makes them visible. If the commit is rejected,
+its files are deleted. If its outcome is unknown (`CommitStateUnknown`), they are kept, because the
+log may refer to them.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _MODES = ("append", "overwrite")
 
 @dataclass(frozen=True)
 class Destination:
-    """Where rows go. It is sent to workers, and holds no more than they need."""
+    """A table to write to. It is pickled for workers, so it holds only what they need."""
 
     uri: str
     schema_string: str
@@ -45,27 +46,30 @@ class Destination:
     storage_options: Mapping[str, Any] = field(repr=False)
     options: Mapping[str, object]
     properties: Mapping[str, object]
-    version: int | None  # that was seen; None if there is no table yet
-    target_size: int = 128 << 20
+    version: int | None  # at the start of the write; None if there is no table yet
+    target_size: int = 128 << 20  # bytes per data file
 
     @property
     def exists(self) -> bool:
-        """Whether the table was there."""
+        """Whether the table existed at the start of the write."""
         return self.version is not None
 
     @property
     def schema(self) -> StructType:
-        """As Spark has it."""
+        """The table's schema as a Spark `StructType`."""
         return spark_schema(self.schema_string)
 
     @property
     def required(self) -> list[str]:
-        """Columns that may not be null."""
+        """The columns that are not nullable."""
         fields = json.loads(self.schema_string)["fields"]
         return [item["name"] for item in fields if item.get("nullable") is False]
 
     def write(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> list[Add]:
-        """Write rows into files of the table's folder; what a worker does."""
+        """Write rows into data files in the table's folder and return their adds.
+
+        Runs on workers. Nothing is committed.
+        """
         config = resolve(self.options, table=self.properties)
         target = Target(
             open_store(self.uri, self.storage_options, accelerate=config.store_accelerate),
@@ -79,7 +83,7 @@ class Destination:
         return write_rows(pa.RecordBatchReader.from_batches(schema, batches), target)
 
     def write_batches(self, batches: Iterator[pa.RecordBatch]) -> list[Add]:
-        """The same for batches as Spark gives them; none if there are no rows."""
+        """Like `write`, with the schema of the first batch. Without batches, no file is written."""
         first = next(batches, None)
         if first is None:
             return []
@@ -87,7 +91,10 @@ class Destination:
         return self.write(chain([first], rest), first.schema)
 
     def open(self) -> Table:
-        """The table; made now if it was not there."""
+        """Open the table, creating it if it did not exist at the start of the write.
+
+        Raises `InvalidRequest` if a table that was created concurrently does not fit the rows.
+        """
         if self.exists:
             return Table(self.uri, self.storage_options, options=self.options)
         table = Table.create(
@@ -98,14 +105,14 @@ class Destination:
             storage_options=self.storage_options,
             options=self.options,
         )
-        made = table.snapshot()
-        if made.partition_columns != self.partition_columns:
+        created = table.snapshot()
+        if created.partition_columns != self.partition_columns:
             raise InvalidRequest(
-                f"Somebody has just made {table.uri}, partitioned by"
-                f" {list(made.partition_columns)}.",
+                f"{table.uri} was created concurrently, partitioned by"
+                f" {list(created.partition_columns)}.",
                 next="Write again.",
             )
-        fitting(self.schema, spark_schema(made.metadata.schema_string))
+        fitting(self.schema, spark_schema(created.metadata.schema_string))
         return table
 
     def commit(
@@ -115,7 +122,11 @@ class Destination:
         where: object = None,
         txn: tuple[str, int] | None = None,
     ) -> CommitResult | None:
-        """One commit for all files; None if there is nothing to commit."""
+        """Commit all files at once; None if there is nothing to commit.
+
+        Deletes the files if the commit is rejected, or if `txn` was committed before. Waits for a
+        checkpoint that the commit triggers.
+        """
         if not adds and mode == "append" and self.exists:
             return None
         try:
@@ -126,9 +137,9 @@ class Destination:
                 result = table.append(adds, txn=txn)
             elif where is None:
                 result = table.overwrite(adds, txn=txn)
-            else:  # decided on what was there when the rows were asked for
-                seen = self.version or 0
-                result = table.overwrite(adds, where=where, txn=txn, read_version=seen)
+            else:  # conflicts are checked against the version at the start of the write
+                start_version = self.version or 0
+                result = table.overwrite(adds, where=where, txn=txn, read_version=start_version)
         except CommitStateUnknown:
             raise
         except ArrowlogError:
@@ -140,7 +151,7 @@ class Destination:
         return result
 
     def forget(self, adds: Sequence[Add]) -> None:
-        """Delete files that are in no commit."""
+        """Delete data files that are in no commit."""
         store = open_store(self.uri, self.storage_options)
         store.delete([add.path for add in adds])
 
@@ -156,28 +167,30 @@ def destination(
     options: Mapping[str, object] | None = None,
     target_size: int = 128 << 20,
 ) -> Destination:
-    """Where rows of a schema go; whatever does not fit is refused now."""
+    """Resolve the destination of a write and check that rows of the schema `given` fit it.
+
+    Raises `InvalidRequest` before any file is written: for an unknown mode, for partition columns
+    that differ from the table's, and for columns or types that do not fit.
+    """
     if mode not in _MODES:
         raise InvalidRequest(f"mode is {mode!r}.", next=f"Use {' or '.join(_MODES)}.")
     if where is not None and mode != "overwrite":
-        raise InvalidRequest(
-            "replaceWhere goes with mode overwrite alone.", next="Leave it out to append."
-        )
+        raise InvalidRequest("replaceWhere requires mode overwrite.", next="Omit it to append.")
     storage, settings = dict(storage_options or {}), dict(options or {})
-    uri = open_store(uri, storage).root  # workers have another working directory
+    uri = open_store(uri, storage).root  # absolute: workers have another working directory
     try:
         snapshot = Table(uri, storage, options=settings).snapshot()
     except TableNotFound:
-        fresh = _new(uri, given, partition_columns or (), storage, settings)
-        return replace(fresh, target_size=target_size)
+        new_table = _new_table(uri, given, partition_columns or (), storage, settings)
+        return replace(new_table, target_size=target_size)
     metadata = snapshot.metadata
     if partition_columns is not None and tuple(partition_columns) != snapshot.partition_columns:
         raise InvalidRequest(
             f"The table is partitioned by {list(snapshot.partition_columns)}, not by"
             f" {list(partition_columns)}.",
-            next="Leave partitionColumns out: they are for a new table.",
+            next="Omit partitionColumns: they apply only to a new table.",
         )
-    found = Destination(
+    existing = Destination(
         uri,
         metadata.schema_string,
         snapshot.partition_columns,
@@ -187,11 +200,11 @@ def destination(
         snapshot.version,
         target_size,
     )
-    fitting(given, found.schema, found.required)
-    return found
+    fitting(given, existing.schema, existing.required)
+    return existing
 
 
-def _new(
+def _new_table(
     uri: str,
     given: StructType,
     partition_columns: Sequence[str],

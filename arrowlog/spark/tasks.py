@@ -1,4 +1,4 @@
-"""What the tasks of a rebuild do: decode runs of the log, and settle what they say of each file."""
+"""The tasks of a distributed replay: decode runs of the log and reconcile their actions."""
 
 from __future__ import annotations
 
@@ -31,17 +31,19 @@ if TYPE_CHECKING:
     from arrowlog.log.store import Store
     from arrowlog.state.manifest import Part
 
-_WINDOW_BYTES = 6 << 20
-RUN, AT = "@run", "@at"  # no field of an add is called so
-SAID = -1  # the bucket of what is said of the table itself
-_NOTHING = Metadata(id="", schema_string='{"type":"struct","fields":[]}')
+_WINDOW_BYTES = 6 << 20  # decompressed bytes of commits that are decoded together
+# Columns with the run and the position in it, by which adds are sorted into log order. The prefix
+# keeps them from clashing with a field of an add.
+RUN, AT = "@run", "@at"
+SAID = -1  # the bucket of table-level actions
+_EMPTY_METADATA = Metadata(id="", schema_string='{"type":"struct","fields":[]}')
 COMBINED = "bucket int, run int, adds binary, touched binary"
 REDUCED = "bucket int, adds binary"
 
 
 @dataclass(frozen=True)
 class Job:
-    """What every task has to know of a table."""
+    """What every task of a distributed replay needs. It is pickled with the task."""
 
     uri: str
     storage_options: Mapping[str, Any] = field(repr=False)
@@ -51,18 +53,21 @@ class Job:
 
     @property
     def store(self) -> Store:
-        """The table's store; made anew where it is needed."""
+        """The table's store, opened in the process that asks for it."""
         return open_store(self.uri, self.storage_options)
 
     @property
     def config(self) -> Config:
-        """The settings of the call and of the session."""
+        """The settings of the call and of the session, without those of the table."""
         return resolve(self.options)
 
 
 @dataclass(frozen=True)
 class Run:
-    """Commits that follow one another, by version and name; or a part of a checkpoint."""
+    """Work of one task: consecutive commits (version, name), or one part of a checkpoint.
+
+    Numbers follow the log order.
+    """
 
     number: int
     commits: tuple[tuple[int, str], ...] = ()
@@ -73,7 +78,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Said:
-    """What a run says of the table itself."""
+    """The table-level actions of a run, reconciled."""
 
     run: int
     protocol: Protocol | None
@@ -81,17 +86,21 @@ class Said:
     timestamp: int | None
     txns: Mapping[str, tuple[int, int]]
     recent: RecentCommits = field(default_factory=RecentCommits)
-    damaged: str | None = None  # why a part of the checkpoint below could not be read
+    damaged: str | None = None  # why the part of the checkpoint could not be read
 
 
 def combined(run: Run, job: Job) -> pa.RecordBatch:
-    """A run by bucket: adds that are live behind it, and every file it says anything about."""
+    """Decode a run and partition the result by bucket.
+
+    Each row has the adds that are live after the run, and the keys of all files that it mentions.
+    If a part of the checkpoint cannot be read, the result says so instead of raising.
+    """
     if run.part is not None:
         try:
             adds, said = _from_part(run, job), None
         except (LogCorrupt, FileNotFoundError) as error:
-            why = Said(run.number, None, None, None, {}, damaged=str(error))
-            return _batch([(SAID, run.number, pickle.dumps(why), b"")])
+            failure = Said(run.number, None, None, None, {}, damaged=str(error))
+            return _batch([(SAID, run.number, pickle.dumps(failure), b"")])
         touched = adds.select(["key"])
     else:
         adds, touched, said = _from_commits(run, job)
@@ -100,12 +109,12 @@ def combined(run: Run, job: Job) -> pa.RecordBatch:
     rows: list[tuple[int, int, bytes, bytes]] = []
     if said is not None:
         rows.append((SAID, run.number, pickle.dumps(said), b""))
-    of_adds, of_touched = _bucket(adds["key"], job), _bucket(touched["key"], job)
+    add_buckets, touched_buckets = _bucket(adds["key"], job), _bucket(touched["key"], job)
     for bucket in range(job.buckets):
-        some = adds.filter(pc.equal(of_adds, bucket))
-        named = touched.filter(pc.equal(of_touched, bucket))
-        if named.num_rows:
-            rows.append((bucket, run.number, packed(some), packed(named)))
+        bucket_adds = adds.filter(pc.equal(add_buckets, bucket))
+        bucket_touched = touched.filter(pc.equal(touched_buckets, bucket))
+        if bucket_touched.num_rows:
+            rows.append((bucket, run.number, packed(bucket_adds), packed(bucket_touched)))
     return _batch(rows)
 
 
@@ -125,13 +134,18 @@ def _from_part(run: Run, job: Job) -> pa.Table:
     store = job.store
     assert run.checkpoint is not None
     assert run.part is not None
-    found = open_checkpoint(store, run.checkpoint, run.names, lambda _: None)
-    assert isinstance(found, Parts)
-    adds = unpack(found.check(run.part), found.manifest.recipe)
+    checkpoint = open_checkpoint(store, run.checkpoint, run.names, lambda _: None)
+    assert isinstance(checkpoint, Parts)
+    adds = unpack(checkpoint.check(run.part), checkpoint.manifest.recipe)
     return live_keys(adds.drop_columns("key"), store.root, run.checkpoint, outside=False)
 
 
 def _from_commits(run: Run, job: Job) -> tuple[pa.Table, pa.Table, Said]:
+    """Replay the commits of a run on an empty state.
+
+    Returns the live adds, the keys of all files that are added or removed, and the table-level
+    actions.
+    """
     store, actions = job.store, Actions()
     limit = job.config.max_decompressed_bytes
     window, size = Window(limit), 0
@@ -146,13 +160,13 @@ def _from_commits(run: Run, job: Job) -> tuple[pa.Table, pa.Table, Said]:
     if size:
         actions.extend(decode(window))
     last = run.commits[-1][0]
-    nothing = pa.table({"key": pa.nulls(0, pa.string())})
+    no_files = pa.table({"key": pa.nulls(0, pa.string())})
     before = run.commits[0][0] - 1
     recent = unknown_before(before)
-    base = State(before, Protocol(), _NOTHING, pa.schema([]), nothing, recent=recent)
+    base = State(before, Protocol(), _EMPTY_METADATA, pa.schema([]), no_files, recent=recent)
     state = apply(base, actions, last, store.root).state
-    both = [keyed(actions, action, store.root)[0]["key"] for action in ("add", "remove")]
-    touched = pa.chunked_array([chunk for keys in both for chunk in keys.chunks], pa.string())
+    columns = [keyed(actions, action, store.root)[0]["key"] for action in ("add", "remove")]
+    touched = pa.chunked_array([chunk for keys in columns for chunk in keys.chunks], pa.string())
     said = Said(
         run.number,
         state.protocol if actions.protocols else None,
@@ -167,42 +181,42 @@ def _from_commits(run: Run, job: Job) -> tuple[pa.Table, pa.Table, Said]:
 
 
 def reduce(rows: pa.Table) -> pa.Table:
-    """One bucket: of every file what the last run says that says anything of it."""
+    """Reconcile one bucket: an add is live if no later run mentions its file."""
     bucket = rows["bucket"][0].as_py()
-    rows = rows.sort_by("run")  # the same rows in the same order, however often it is done
+    rows = rows.sort_by("run")  # deterministic, also if Spark retries the task
     payloads = rows["adds"].to_pylist()
     if bucket == SAID:
         said = pickle.dumps([pickle.loads(payload) for payload in payloads])  # noqa: S301 -- ours
-        return _one(bucket, said)
+        return _result(bucket, said)
     adds = pa.concat_tables([unpacked(each) for each in payloads], promote_options="default")
-    named = []
+    tables = []
     for payload, run in zip(rows["touched"].to_pylist(), rows["run"], strict=True):
         keys = unpacked(payload)
-        named.append(keys.append_column(RUN, pa.repeat(run, keys.num_rows)))
-    touched = pl.DataFrame(pl.from_arrow(pa.concat_tables(named)))
+        tables.append(keys.append_column(RUN, pa.repeat(run, keys.num_rows)))
+    touched = pl.DataFrame(pl.from_arrow(pa.concat_tables(tables)))
     last = touched.group_by("key").agg(pl.col(RUN).max().alias("last"))
     slim = pl.DataFrame(pl.from_arrow(adds.select(["key", RUN])))
     live = slim.join(last, on="key", how="left", maintain_order="left")
     keep = (live[RUN] == live["last"]).to_arrow()
-    return _one(bucket, packed(adds.filter(keep)))
+    return _result(bucket, packed(adds.filter(keep)))
 
 
-def _one(bucket: int, payload: bytes) -> pa.Table:
+def _result(bucket: int, payload: bytes) -> pa.Table:
     arrays = [pa.array([bucket], pa.int32()), pa.array([payload], pa.binary())]
     return pa.table(arrays, names=["bucket", "adds"])
 
 
 def packed(table: pa.Table) -> bytes:
-    """A table as bytes."""
+    """Serialize a table as a compressed Arrow IPC stream."""
     sink = pa.BufferOutputStream()
-    how = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_stream(sink, table.schema, options=how) as out:
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(sink, table.schema, options=options) as out:
         out.write_table(table.combine_chunks())
-    found: bytes = sink.getvalue().to_pybytes()
-    return found
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
 
 
 def unpacked(data: bytes) -> pa.Table:
-    """The table again."""
+    """Deserialize a table that `packed` serialized."""
     with pa.ipc.open_stream(data) as reader:
         return reader.read_all()

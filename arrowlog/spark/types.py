@@ -1,4 +1,4 @@
-"""The schema of a table, as Spark has it, and batches in exactly the Arrow types Spark expects."""
+"""Convert table schemas to Spark, and batches to exactly the Arrow types that Spark expects."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-# Other writers' names for Spark's types, as `log.schema` reads them.
-_NAMES = {
+# Aliases that other writers use for Spark's type names; `log.schema` accepts the same.
+_ALIASES = {
     "bigint": "long",
     "int": "integer",
     "smallint": "short",
@@ -22,68 +22,70 @@ _NAMES = {
     "null": "void",
     "timestamp_ltz": "timestamp",
 }
-_BATCH_BYTES = 32 << 20  # the JVM holds a batch whole, beside those of other tasks
+_BATCH_BYTES = 32 << 20  # the JVM holds a batch in memory, beside those of other tasks
 _BATCH_ROWS = 1 << 16
 
 
 def spark_schema(schema_string: str) -> StructType:
-    """Spark's schema of a table. Everything may be null, as in every table of files in Spark.
+    """Convert a table's schema JSON to a Spark `StructType`.
 
-    A file written before a column was added has nulls there, whatever the schema says.
+    Every field is nullable, as in all file-based tables of Spark: in a file that was written before
+    a column was added, the column is null, whatever the schema declares. Raises `InvalidRequest`
+    for a type that Spark does not accept from Python.
     """
     from pyspark.sql.types import StructType
 
     return StructType.fromJson(_struct(json.loads(schema_string), ""))
 
 
-def _struct(found: dict[str, Any], where: str) -> dict[str, Any]:
+def _struct(struct: dict[str, Any], prefix: str) -> dict[str, Any]:
     fields = [
         {
             "name": item["name"],
-            "type": _type(item["type"], f"{where}{item['name']}"),
+            "type": _type(item["type"], f"{prefix}{item['name']}"),
             "nullable": True,
             "metadata": item.get("metadata") or {},
         }
-        for item in found["fields"]
+        for item in struct["fields"]
     ]
     return {"type": "struct", "fields": fields}
 
 
-def _type(found: Any, where: str) -> Any:
-    if isinstance(found, str):
-        return _simple(found.strip().lower(), where)
-    kind = found["type"]
+def _type(declared: Any, column: str) -> Any:
+    if isinstance(declared, str):
+        return _simple_type(declared.strip().lower(), column)
+    kind = declared["type"]
     if kind == "struct":
-        return _struct(found, f"{where}.")
+        return _struct(declared, f"{column}.")
     if kind == "array":
-        item = _type(found["elementType"], where)
+        item = _type(declared["elementType"], column)
         return {"type": "array", "elementType": item, "containsNull": True}
     if kind == "map":
-        key, value = _type(found["keyType"], where), _type(found["valueType"], where)
+        key, value = _type(declared["keyType"], column), _type(declared["valueType"], column)
         return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
-    return _type(found["sqlType"], where)  # a user's own type is stored as another
+    return _type(declared["sqlType"], column)  # a user-defined type: how its values are stored
 
 
-def _simple(name: str, where: str) -> str:
+def _simple_type(name: str, column: str) -> str:
     if name.startswith(("char", "varchar")):
         return "string"
     if name.startswith("interval") or name == "variant":
         raise InvalidRequest(
-            f"Column {where!r} has type {name}, which cannot be handed to Spark.",
+            f"Column {column!r} has type {name}, which cannot be passed to Spark.",
             next="Read the other columns with `plan.to_arrow_dataset()` or `plan.to_polars()`.",
         )
-    return _NAMES.get(name, name).replace(" ", "")
+    return _ALIASES.get(name, name).replace(" ", "")
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow types in which Spark takes rows of a schema."""
+    """Return the Arrow schema in which Spark accepts rows of a Spark schema."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")
 
 
 def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """A batch in exactly these types, in pieces that are not too large."""
+    """Cast a batch to a schema and yield it in slices of limited size; nothing if it is empty."""
     if not batch.num_rows:
         return
     if not batch.schema.equals(schema, check_metadata=True):

@@ -1,8 +1,9 @@
-"""Rows of a DataFrame into a table: Spark's own Parquet writer, footers read, one commit.
+"""Write a DataFrame into a table as one commit.
 
-Spark writes into a folder of its own inside the table's, and takes care that of a task that is
-tried twice, or runs twice, one result is there. Nobody knows of the folder before the commit. Where
-Spark cannot reach the store, workers write the files in Python instead; the commit is the same.
+Spark's own Parquet writer writes the files into a new folder inside the table's folder; the adds,
+with their statistics, come from the Parquet footers. Spark's output committer keeps one result of a
+task that was retried or ran speculatively. No file is visible before the commit. Where Spark cannot
+reach the store, Python workers write the files; the commit is the same.
 """
 
 from __future__ import annotations
@@ -43,14 +44,15 @@ if TYPE_CHECKING:
     from arrowlog.commit.transaction import CommitResult
     from arrowlog.log.store import Store
 
-_FOOTERS_AT_ONCE = 16
-_PART = re.compile(r"part-.*\.parquet")
-# Moments as they are, in the calendar of today: what every reader here takes them for.
-_SETTINGS = {
+_CONCURRENT_FOOTERS = 16
+_DATA_FILE_NAME = re.compile(r"part-.*\.parquet")
+# Timestamps in microseconds and in the proleptic Gregorian calendar, as every reader of arrowlog
+# expects them. These are session settings: Spark has no write options for them.
+_SESSION_SETTINGS = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
 }
-_LOCK = RLock()
+_SETTINGS_LOCK = RLock()  # one native write at a time: see `_session_settings`
 
 
 def write(
@@ -67,16 +69,19 @@ def write(
     txn: tuple[str, int] | None = None,
     native: bool | None = None,
 ) -> CommitResult | None:
-    """Write the rows of a DataFrame into a table, as one commit; None if there is nothing to do.
+    """Write the rows of a DataFrame into a table as one commit; None if there is nothing to write.
 
-    `mode="overwrite"` replaces the table, or the partitions that `replace_where` picks. A table
-    that is not there is made, partitioned by `partition_columns`. Rows are gathered by partition
-    before they are written, so that each has few files; `rebalance=False` leaves them where they
-    are. `txn=("app", n)` makes it a step that is taken once.
+    `mode="overwrite"` replaces the whole table, or the partitions selected by `replace_where`. A
+    missing table is created, partitioned by `partition_columns`. By default Spark shuffles rows by
+    partition first, so that each partition gets few files; `rebalance=False` omits the shuffle.
+    `txn=("app", n)` makes the write idempotent: a repetition of the same step is not committed.
+
+    `native=True` requires Spark's own Parquet writer, `native=False` requires Python workers.
+    Raises `InvalidRequest` if the rows do not fit the table.
     """
     pyspark_sql()
     spark = frame.sparkSession
-    goal = destination(
+    target = destination(
         os.fspath(uri),
         frame.schema,
         mode=mode,
@@ -86,68 +91,73 @@ def write(
         options={**session_settings(spark), **(options or {})},
         target_size=parse_bytes(target_size),
     )
-    rows = _conformed(frame, goal)
-    if goal.partition_columns and rebalance is not False:
-        rows = rows.hint("rebalance", *map(_quoted, goal.partition_columns))
-    why = None if native is False else _obstacle(goal, spark)
+    rows = _to_table_schema(frame, target)
+    if target.partition_columns and rebalance is not False:
+        rows = rows.hint("rebalance", *map(_quoted, target.partition_columns))
+    why = None if native is False else _obstacle(target, spark)
     if native and why:
-        raise InvalidRequest(f"Spark's own writer cannot write here: {why}.")
+        raise InvalidRequest(
+            f"The table cannot be written by Spark's own Parquet writer: {why}.",
+            next="Omit `native` to have Python workers write the rows.",
+        )
     if native is False or why:
         if why:
             tell("Rows are written by Python workers", why)
-        adds = _by_workers(rows, goal)
+        adds = _by_workers(rows, target)
     else:
         tell("Rows are written by Spark's own Parquet writer", None)
-        adds = _by_spark(rows, goal, spark)
-    return goal.commit(adds, mode, replace_where, txn)
+        adds = _by_spark(rows, target, spark)
+    return target.commit(adds, mode, replace_where, txn)
 
 
-def _obstacle(goal: Destination, spark: SparkSession) -> str | None:
-    if set(goal.partition_columns) == set(goal.schema.names):
+def _obstacle(target: Destination, spark: SparkSession) -> str | None:
+    """Return why Spark's own writer cannot be used; None if it can."""
+    if set(target.partition_columns) == set(target.schema.names):
         return "every column is a partition column"
-    root = hadoop_root(open_store(goal.uri, goal.storage_options).root)
-    return unlike(spark) or (None if reachable(root, spark) else "it cannot reach the store")
+    root = hadoop_root(open_store(target.uri, target.storage_options).root)
+    return unlike(spark) or (None if reachable(root, spark) else "Spark cannot reach the store")
 
 
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _conformed(frame: DataFrame, goal: Destination) -> DataFrame:
-    """The table's columns in its order and types; those that the rows have not are null."""
+def _to_table_schema(frame: DataFrame, target: Destination) -> DataFrame:
+    """Select the table's columns in its order and types; missing columns are null."""
     from pyspark.sql import functions
 
     columns = []
-    for item in goal.schema:
-        there = item.name in frame.columns
-        column = frame[_quoted(item.name)] if there else functions.lit(None)
+    for item in target.schema:
+        present = item.name in frame.columns
+        column = frame[_quoted(item.name)] if present else functions.lit(None)
         columns.append(column.cast(item.dataType).alias(item.name))
     return frame.select(*columns)
 
 
-# By Spark's own writer.
+# Writing with Spark's own Parquet writer.
 
 
-def _by_spark(rows: DataFrame, goal: Destination, spark: SparkSession) -> list[Add]:
-    store = open_store(goal.uri, goal.storage_options)
+def _by_spark(rows: DataFrame, target: Destination, spark: SparkSession) -> list[Add]:
+    """Write files with Spark and return their adds; on any failure the files are deleted."""
+    store = open_store(target.uri, target.storage_options)
     folder = f"spark-{uuid4()}"
-    done = False
+    succeeded = False
     try:
-        _write_parquet(rows, goal, f"{hadoop_root(store.root)}/{folder}", spark)
-        keys = _parts(store, folder, spark)
-        adds = _adds(store, keys, goal)
-        _check_nulls(adds, goal)
-        done = True
+        _write_parquet(rows, target, f"{hadoop_root(store.root)}/{folder}", spark)
+        keys = _list_data_files(store, folder, spark)
+        adds = _adds(store, keys, target)
+        _check_nulls(adds, target)
+        succeeded = True
     finally:
-        if not done:
+        if not succeeded:
             _delete_folder(store, folder, spark)
     return [add for add in adds if add.num_records]
 
 
-def _write_parquet(rows: DataFrame, goal: Destination, path: str, spark: SparkSession) -> None:
-    names = goal.partition_columns
+def _write_parquet(rows: DataFrame, target: Destination, path: str, spark: SparkSession) -> None:
+    names = target.partition_columns
     columns = [
-        _text(rows[_quoted(item.name)], item.dataType.simpleString()).alias(item.name)
+        _encode_partition(rows[_quoted(item.name)], item.dataType.simpleString()).alias(item.name)
         if item.name in names
         else rows[_quoted(item.name)]
         for item in rows.schema
@@ -155,14 +165,17 @@ def _write_parquet(rows: DataFrame, goal: Destination, path: str, spark: SparkSe
     writer = rows.select(*columns).write.mode("errorifexists")
     writer = writer.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false")
     writer = writer.partitionBy(*names) if names else writer
-    with _settings(spark):
+    with _session_settings(spark):
         writer.parquet(path)
 
 
-def _text(column: Column, kind: str) -> Column:
-    """A partition value as the text of a folder, from which it can be told exactly.
+def _encode_partition(column: Column, kind: str) -> Column:
+    """Encode partition values as folder names that `_decode_partition` reads back exactly.
 
-    Spark would name folders in the zone of the session, and call empty texts null.
+    By itself Spark formats timestamps in the session's time zone, which loses information, and
+    names the folder of an empty string like that of null. Timestamps become microseconds since the
+    epoch. The prefix "~" marks strings that would otherwise be ambiguous: empty ones, Hive's name
+    for null, and those that begin with "~".
     """
     from pyspark.sql import functions
 
@@ -170,12 +183,12 @@ def _text(column: Column, kind: str) -> Column:
         return functions.unix_micros(column).cast("string")
     if kind != "string":
         return column.cast("string")
-    odd = column.startswith("~") | column.isin("", HIVE_NULL)
-    return functions.when(odd, functions.concat(functions.lit("~"), column)).otherwise(column)
+    ambiguous = column.startswith("~") | column.isin("", HIVE_NULL)
+    return functions.when(ambiguous, functions.concat(functions.lit("~"), column)).otherwise(column)
 
 
-def _value(text: str, kind: pa.DataType) -> Any:
-    """The partition value that `_text` made a folder of."""
+def _decode_partition(text: str, kind: pa.DataType) -> Any:
+    """Return the partition value that `_encode_partition` encoded."""
     if text == HIVE_NULL:
         return None
     if pa.types.is_string(kind):
@@ -189,82 +202,92 @@ def _value(text: str, kind: pa.DataType) -> Any:
     return float(text) if pa.types.is_floating(kind) else text
 
 
-def _values(key: str, goal: Destination, schema: pa.Schema) -> dict[str, Any]:
-    """The partition values of a file that Spark wrote, by its folders."""
+def _partition_values(key: str, target: Destination, schema: pa.Schema) -> dict[str, Any]:
+    """Return the partition values of a file that Spark wrote, from its folder names.
+
+    Raises `InvalidRequest` for values that a log cannot represent: NaN, infinities, and the string
+    that stands for null.
+    """
     folders = key.split("/")[1:-1]
-    found = {}
-    for name, folder in zip(goal.partition_columns, folders, strict=True):
-        value = _value(unquote(folder.partition("=")[2]), schema.field(name).type)
+    values = {}
+    for name, folder in zip(target.partition_columns, folders, strict=True):
+        value = _decode_partition(unquote(folder.partition("=")[2]), schema.field(name).type)
         if value == HIVE_NULL or (isinstance(value, float) and not abs(value) < float("inf")):
             raise InvalidRequest(
-                f"Partition column {name!r} has the value {value!r}, which no log can hold.",
-                next="Use null, or another value.",
+                f"Partition column {name!r} has the value {value!r}, which a log cannot represent.",
+                next="Replace it with null or another value.",
             )
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
-def _adds(store: Store, keys: list[str], goal: Destination) -> list[Add]:
-    """The adds of the files, with all that their footers say."""
-    schema = from_spark(goal.schema_string)
-    cut = Truncation.of(resolve(goal.options, table=goal.properties))
+def _adds(store: Store, keys: list[str], target: Destination) -> list[Add]:
+    """Read the footers of the files and return their adds, with statistics."""
+    schema = from_spark(target.schema_string)
+    truncation = Truncation.of(resolve(target.options, table=target.properties))
 
-    def one(key: str) -> Add:
-        values = _values(key, goal, schema)
-        return add_of(store, key, schema, goal.partition_columns, cut, values)
+    def add_from_footer(key: str) -> Add:
+        values = _partition_values(key, target, schema)
+        return add_of(store, key, schema, target.partition_columns, truncation, values)
 
-    with ThreadPoolExecutor(_FOOTERS_AT_ONCE) as pool:
-        return list(pool.map(one, keys))
+    with ThreadPoolExecutor(_CONCURRENT_FOOTERS) as pool:
+        return list(pool.map(add_from_footer, keys))
 
 
-def _check_nulls(adds: list[Add], goal: Destination) -> None:
-    for name in goal.required:
+def _check_nulls(adds: list[Add], target: Destination) -> None:
+    """Raise `InvalidRequest` if a column that is declared not nullable has nulls."""
+    for name in target.required:
         for add in adds:
             nulls = add.null_count.get(name, 0)
             if nulls or (name in add.partition_values and add.partition_values[name] is None):
                 raise InvalidRequest(
-                    f"Column {name!r} of the rows has nulls, and may not have any.",
-                    next="Fill them before writing.",
+                    f"Column {name!r} of the rows has nulls, but is not nullable in the table.",
+                    next="Replace the nulls before writing.",
                 )
 
 
-def _parts(store: Store, folder: str, spark: SparkSession) -> list[str]:
-    """The files that Spark wrote, relative to the table."""
+def _list_data_files(store: Store, folder: str, spark: SparkSession) -> list[str]:
+    """List the data files that Spark wrote, relative to the table's root."""
     if store.cheap_stat:
-        found = []
-        for place, _, names in os.walk(f"{store.root}/{folder}"):
-            inner = os.path.relpath(place, store.root).replace(os.sep, "/")
-            found += [f"{inner}/{name}" for name in names if _PART.fullmatch(name)]
-        return sorted(found)
-    system, path = _hadoop(f"{hadoop_root(store.root)}/{folder}", spark)
+        keys = []
+        for directory, _, names in os.walk(f"{store.root}/{folder}"):
+            relative = os.path.relpath(directory, store.root).replace(os.sep, "/")
+            keys += [f"{relative}/{name}" for name in names if _DATA_FILE_NAME.fullmatch(name)]
+        return sorted(keys)
+    system, path = _hadoop_path(f"{hadoop_root(store.root)}/{folder}", spark)
     listed = system.listFiles(path, True)
     prefix = len(system.makeQualified(path).toUri().getPath()) + 1
-    found = []
+    keys = []
     while listed.hasNext():
-        inner = listed.next().getPath().toUri().getPath()[prefix:]
-        if _PART.fullmatch(inner.rpartition("/")[2]):
-            found.append(f"{folder}/{inner}")
-    return sorted(found)
+        relative = listed.next().getPath().toUri().getPath()[prefix:]
+        if _DATA_FILE_NAME.fullmatch(relative.rpartition("/")[2]):
+            keys.append(f"{folder}/{relative}")
+    return sorted(keys)
 
 
 def _delete_folder(store: Store, folder: str, spark: SparkSession) -> None:
-    """What is in no commit and never will be."""
-    system, path = _hadoop(f"{hadoop_root(store.root)}/{folder}", spark)
+    """Delete the files of a write that failed before its commit."""
+    system, path = _hadoop_path(f"{hadoop_root(store.root)}/{folder}", spark)
     system.delete(path, True)
 
 
-def _hadoop(path: str, spark: SparkSession) -> tuple[Any, Any]:
-    found = spark._jvm.org.apache.hadoop.fs.Path(path)  # noqa: SLF001 -- there is no public way
+def _hadoop_path(path: str, spark: SparkSession) -> tuple[Any, Any]:
+    """Return the Hadoop file system of a path, and the path as a Hadoop object."""
+    jvm = spark._jvm  # noqa: SLF001 -- pyspark has no public access to the JVM
+    hadoop_path = jvm.org.apache.hadoop.fs.Path(path)
     conf = spark._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001 -- as above
-    return found.getFileSystem(conf), found
+    return hadoop_path.getFileSystem(conf), hadoop_path
 
 
 @contextmanager
-def _settings(spark: SparkSession) -> Iterator[None]:
-    """The session as files for everybody need it, and as it was afterwards."""
-    with _LOCK:
-        before = {name: spark.conf.get(name, None) for name in _SETTINGS}
-        changed = {name: value for name, value in _SETTINGS.items() if before[name] != value}
+def _session_settings(spark: SparkSession) -> Iterator[None]:
+    """Apply `_SESSION_SETTINGS` to the session and restore its own values afterwards.
+
+    The lock keeps a concurrent write in this process from restoring them too early.
+    """
+    with _SETTINGS_LOCK:
+        before = {name: spark.conf.get(name, None) for name in _SESSION_SETTINGS}
+        changed = {n: value for n, value in _SESSION_SETTINGS.items() if before[n] != value}
         for name, value in changed.items():
             spark.conf.set(name, value)
         try:
@@ -277,22 +300,23 @@ def _settings(spark: SparkSession) -> Iterator[None]:
                     spark.conf.set(name, before[name])
 
 
-# By workers.
+# Writing with Python workers.
 
 
-def _by_workers(rows: DataFrame, goal: Destination) -> list[Add]:
+def _by_workers(rows: DataFrame, target: Destination) -> list[Add]:
+    """Write files with Python workers and return their adds."""
     schema = arrow_schema(rows.schema)
-    if goal.uri.startswith("memory:"):  # which no worker can see
+    if target.uri.startswith("memory:"):  # workers have no access to the memory of this process
         table = rows.toArrow()
-        return goal.write(table.to_batches(), table.schema)
+        return target.write(table.to_batches(), table.schema)
 
     def arrowlog_write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        adds = goal.write((batch.cast(schema) for batch in batches), schema)
+        adds = target.write((batch.cast(schema) for batch in batches), schema)
         yield pa.record_batch([pa.array([pickle.dumps(adds)], pa.binary())], names=["adds"])
 
-    found = rows.mapInArrow(arrowlog_write, "adds binary").toArrow()
+    results = rows.mapInArrow(arrowlog_write, "adds binary").toArrow()
     return [
         add
-        for pickled in found["adds"].to_pylist()
+        for pickled in results["adds"].to_pylist()
         for add in pickle.loads(pickled)  # noqa: S301 -- ours
     ]

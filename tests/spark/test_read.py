@@ -277,7 +277,7 @@ def condition(world, depth=2):
 
 def test_the_way_is_said_once(sessions, root, caplog, monkeypatch):
     write(root)
-    monkeypatch.setattr(native, "_TOLD", set())
+    monkeypatch.setattr(native, "_LOGGED", set())
     with caplog.at_level(logging.INFO, "arrowlog"):
         for _ in range(2):
             arrowlog.spark.read(sessions["classic"], root).count()
@@ -290,15 +290,15 @@ def test_the_way_is_said_once(sessions, root, caplog, monkeypatch):
 
 def test_where_spark_is_not_as_it_is_known(spark, root, caplog, monkeypatch):
     write(root)
-    monkeypatch.setattr(native, "_FOUND", {})
-    monkeypatch.setattr(native, "_TOLD", set())
-    monkeypatch.setattr(bridge, "_MADE", {})
-    monkeypatch.setattr(bridge, "_SOURCE", bridge._SOURCE.replace("inputFiles", "files"))
+    monkeypatch.setattr(native, "_PROBE_RESULTS", {})
+    monkeypatch.setattr(native, "_LOGGED", set())
+    monkeypatch.setattr(bridge, "_BRIDGES", {})
+    monkeypatch.setattr(bridge, "_JAVA_SOURCE", bridge._JAVA_SOURCE.replace("inputFiles", "files"))
     frame = arrowlog.spark.read(spark, root, where="id >= 15")
     assert not is_native(frame)
     assert ids(frame) == list(range(15, 30))
-    assert "not as it is known here" in caplog.text
-    with pytest.raises(arrowlog.InvalidRequest, match="not as it is known"):
+    assert "internals of this version of Spark are not supported" in caplog.text
+    with pytest.raises(arrowlog.InvalidRequest, match="internals of this version"):
         arrowlog.spark.read(spark, root, native=True)
 
 

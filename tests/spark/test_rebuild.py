@@ -248,7 +248,7 @@ def test_a_driver_hears_of_parts_and_not_of_files(spark, root, monkeypatch):
     from arrowlog.spark import checkpoints as module
 
     heard = []
-    real = module._rows
+    real = module._collect
 
     def listening(frame):
         rows = real(frame)
@@ -257,7 +257,7 @@ def test_a_driver_hears_of_parts_and_not_of_files(spark, root, monkeypatch):
         )
         return rows
 
-    monkeypatch.setattr(module, "_rows", listening)
+    monkeypatch.setattr(module, "_collect", listening)
     for name, files in (("few", 3_000), ("many", 12_000)):
         place = root / name
         table = arrowlog.Table.create(place, pa.schema([("id", pa.int64())]))

@@ -183,9 +183,9 @@ def test_options_are_read_strictly():
     )
     wrong = {
         "Did you mean 'versionAsOf'": {"path": "x", "verionAsOf": "1"},
-        "no path": {"where": "id = 1"},
+        "path is missing": {"where": "id = 1"},
         "cannot be 'new'": {"path": "x", "versionAsOf": "new"},
-        "cannot both": {"path": "x", "versionAsOf": "1", "timestampAsOf": "2024-01-01"},
+        "mutually exclusive": {"path": "x", "versionAsOf": "1", "timestampAsOf": "2024-01-01"},
         "cannot be '0'": {"path": "x", "maxFilesPerTrigger": "0"},
         "cannot be 'maybe'": {"path": "x", "ignoreDeletes": "maybe"},
     }
