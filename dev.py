@@ -1,10 +1,13 @@
-"""Set up a development environment on a machine with nothing but Python, and run a job in it.
+"""Set up the project on a machine that has only Python, and run a job in it.
 
-    python3 dev.py demo       create a table, write, race, prune, time-travel, query with SQL
-    python3 dev.py test       check format, lint and types, run all tests
-    python3 dev.py bench      benchmark against the peers (arguments go to `python -m benchmarks`)
+    python3 dev.py demo       create a table, write, race, prune, travel in time, ask SQL
+    python3 dev.py test       formatting, lint, types and all tests, Spark included
+    python3 dev.py quick      formatting, lint, types and the fast tests: for every edit
+    python3 dev.py bench      measure beside the peers (arguments go to `python -m benchmarks`)
+    python3 dev.py run X …    run a Python module of the environment: `run mypy`, `run pytest -k …`
 
-Everything is installed into `.venv` next to this file, with the versions in `constraints.txt`.
+Everything is installed into `.venv` beside this file, with the versions in `constraints.txt`. The
+demo installs only what the demo needs; the other jobs add the development requirements.
 """
 
 from __future__ import annotations
@@ -19,55 +22,70 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 VENV = HERE / ".venv"
 PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+STAMP = VENV / "arrowlog-requirements"
 SPARK = "tests/spark"
+FAST = "not slow and not s3 and not fork and not spark"
+STATIC = [
+    ["-m", "ruff", "format", "--check", "."],
+    ["-m", "ruff", "check", "."],
+    ["-m", "mypy"],
+]
 JOBS = {
     "demo": [["-m", "arrowlog.cli", "demo"]],
+    "quick": [
+        *STATIC,
+        ["-m", "pytest", "-q", "-n", "2", "-m", FAST, "tests/unit", "tests/test_architecture.py"],
+    ],
     "test": [
-        ["-m", "ruff", "format", "--check", "."],
-        ["-m", "ruff", "check", "."],
-        ["-m", "mypy"],
+        *STATIC,
         ["-m", "pytest", "-n", "2", "--ignore", SPARK],
-        ["-m", "pytest", SPARK],  # not in parallel: one JVM, which uses both cores
+        ["-m", "pytest", SPARK],  # by itself: one JVM, which uses both cores
     ],
     "bench": [["-m", "benchmarks"]],
+    "run": [["-m"]],
 }
+EXTRAS = {"demo": "cli", "bench": "dev,bench"}  # the other jobs: dev
 
 
 def run(*arguments: str) -> int:
-    """Run the environment's Python and return its exit code."""
+    """Run the environment's Python."""
     return subprocess.run([str(PYTHON), *arguments], cwd=HERE, check=False).returncode
 
 
-def set_up() -> None:
-    """Create the environment, unless it exists and the requirements have not changed."""
+def set_up(extras: str) -> None:
+    """Install what a job needs, unless it was installed with these requirements before."""
     requirements = hashlib.sha256()
     for name in ("pyproject.toml", "constraints.txt"):
         requirements.update((HERE / name).read_bytes())
-    stamp = VENV / "arrowlog-requirements"
-    if PYTHON.exists() and stamp.exists() and stamp.read_text() == requirements.hexdigest():
+    wanted = requirements.hexdigest()
+    lines = STAMP.read_text().splitlines() if PYTHON.exists() and STAMP.exists() else []
+    current = set(lines[1:]) if lines[:1] == [wanted] else set()
+    missing = sorted(set(extras.split(",")) - current)
+    if missing == ["cli"] and "dev" in current:  # dev includes it
         return
-    print("Setting up .venv, once (a few minutes: Spark is large) …", flush=True)
-    venv.create(VENV, with_pip=True, clear=VENV.exists())
-    if run("-m", "pip", "install", "-q", "-c", "constraints.txt", "-e", ".[dev]"):
-        raise SystemExit("Could not install the requirements; see the output above.")
-    stamp.write_text(requirements.hexdigest())
+    if not missing:
+        return
+    if not current:
+        print("Setting up .venv, once …", flush=True)
+        venv.create(VENV, with_pip=True, clear=VENV.exists())
+    if "dev" in missing:
+        print("Installing what development needs (some minutes; Spark is large) …", flush=True)
+    requirement = f".[{','.join(sorted(current | set(missing)))}]"
+    if run("-m", "pip", "install", "-q", "-c", "constraints.txt", "-e", requirement):
+        raise SystemExit("The requirements could not be installed; see above.")
+    STAMP.write_text("\n".join([wanted, *sorted(current | set(missing))]))
 
 
 def main() -> int:
-    """Run the job named on the command line and return the exit code."""
+    """Run the job named on the command line."""
     if sys.version_info < (3, 11):
-        print("arrowlog needs Python 3.11 or newer, but this is", sys.version.split()[0])
+        print("arrowlog needs Python 3.11 or newer; this is", sys.version.split()[0])
         return 2
     job, *rest = sys.argv[1:] or ["help"]
-    if job not in JOBS:
+    if job not in JOBS or (job == "run" and not rest):
         print(__doc__)
         return 0 if job in ("help", "-h", "--help") else 2
-    set_up()
-    if job == "bench" and run(
-        "-c", "import importlib.util as u; exit(not u.find_spec('pyiceberg'))"
-    ):
-        print("Installing PyIceberg for the comparison …", flush=True)
-        run("-m", "pip", "install", "-q", "-c", "constraints.txt", "-e", ".[dev,bench]")
+    set_up(EXTRAS.get(job, "dev"))
     for command in JOBS[job]:
         code = run(*command, *rest)
         if code:

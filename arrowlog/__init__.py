@@ -1,46 +1,92 @@
-"""arrowlog: an Arrow-native engine for the transaction logs of lake tables.
+"""arrowlog: an Arrow-native columnar state engine for the transaction logs of lake tables.
 
-import arrowlog
-table = arrowlog.Table("path/to/table")
-table.snapshot().files                      # the live files, a pyarrow.Table
-table.snapshot(version=7)                   # time travel
-table.scan("day = '2024-01-01'").paths      # the files to read for a predicate
-table.append([arrowlog.add_parquet(table, "day=2024-01-01/new.parquet")])
+    import arrowlog
+
+    table = arrowlog.Table("path/to/table")
+    table.snapshot().files                      # the live files, a pyarrow.Table
+    table.snapshot(version=7)                   # time travel
+    table.scan("day = '2024-01-01'").paths      # the files that may hold matching rows
+
+Public names are resolved on first use (PEP 562), so that `import arrowlog` loads no engine.
 """
 
-from typing import Any
+from __future__ import annotations
 
-from arrowlog.commit.adds import Add, add_file
-from arrowlog.commit.transaction import CommitResult
-from arrowlog.errors import (
-    ArrowlogError,
-    ArrowlogWarning,
-    CommitConflict,
-    CommitStateUnknown,
-    ConcurrentAppend,
-    ConcurrentRemove,
-    DataFileError,
-    ForkedProcess,
-    InvalidRequest,
-    LogCorrupt,
-    LogTooLarge,
-    MetadataChanged,
-    ProtocolChanged,
-    StoreUnavailable,
-    TableExists,
-    TableNotFound,
-    UnsupportedProtocol,
-)
-from arrowlog.log.actions import Metadata, Protocol
-from arrowlog.scan.explain import Explanation
-from arrowlog.scan.plan import ScanPlan, Split
-from arrowlog.state.snapshot import Report, Snapshot
-from arrowlog.statements import sql_statement
-from arrowlog.table import Table, add_parquet
-from arrowlog.upkeep.doctor import doctor
-from arrowlog.upkeep.findings import Finding, Findings
-from arrowlog.upkeep.repair import repair, repair_notes
+from typing import TYPE_CHECKING, Any
+
 from arrowlog.version import __version__
+
+if TYPE_CHECKING:  # type checkers see the same names as `_HOMES` lists; a test compares the two
+    from arrowlog import plots as plots
+    from arrowlog import spark as spark
+    from arrowlog import testing as testing
+    from arrowlog.errors import ArrowlogError as ArrowlogError
+    from arrowlog.errors import ArrowlogWarning as ArrowlogWarning
+    from arrowlog.errors import CommitConflict as CommitConflict
+    from arrowlog.errors import CommitStateUnknown as CommitStateUnknown
+    from arrowlog.errors import ConcurrentAppend as ConcurrentAppend
+    from arrowlog.errors import ConcurrentRemove as ConcurrentRemove
+    from arrowlog.errors import DataFileError as DataFileError
+    from arrowlog.errors import ForkedProcess as ForkedProcess
+    from arrowlog.errors import InvalidRequest as InvalidRequest
+    from arrowlog.errors import LogCorrupt as LogCorrupt
+    from arrowlog.errors import LogTooLarge as LogTooLarge
+    from arrowlog.errors import MetadataChanged as MetadataChanged
+    from arrowlog.errors import ProtocolChanged as ProtocolChanged
+    from arrowlog.errors import StoreUnavailable as StoreUnavailable
+    from arrowlog.errors import TableExists as TableExists
+    from arrowlog.errors import TableNotFound as TableNotFound
+    from arrowlog.errors import UnsupportedProtocol as UnsupportedProtocol
+    from arrowlog.formats.indextables import Metadata as Metadata
+    from arrowlog.formats.indextables import Protocol as Protocol
+    from arrowlog.recovery import Finding as Finding
+    from arrowlog.recovery import Findings as Findings
+    from arrowlog.recovery import doctor as doctor
+    from arrowlog.recovery import repair as repair
+    from arrowlog.recovery import repair_notes as repair_notes
+    from arrowlog.scan import Explanation as Explanation
+    from arrowlog.scan import ScanPlan as ScanPlan
+    from arrowlog.scan import Split as Split
+    from arrowlog.snapshot import Report as Report
+    from arrowlog.snapshot import Snapshot as Snapshot
+    from arrowlog.statements import sql_statement as sql_statement
+    from arrowlog.table import Table as Table
+    from arrowlog.table import add_parquet as add_parquet
+    from arrowlog.transaction import Add as Add
+    from arrowlog.transaction import CommitResult as CommitResult
+    from arrowlog.transaction import add_file as add_file
+
+# Where each public name is defined; a name without a module is a module itself.
+_HOMES = {
+    "": ("plots", "spark", "testing"),
+    "errors": (
+        "ArrowlogError",
+        "ArrowlogWarning",
+        "CommitConflict",
+        "CommitStateUnknown",
+        "ConcurrentAppend",
+        "ConcurrentRemove",
+        "DataFileError",
+        "ForkedProcess",
+        "InvalidRequest",
+        "LogCorrupt",
+        "LogTooLarge",
+        "MetadataChanged",
+        "ProtocolChanged",
+        "StoreUnavailable",
+        "TableExists",
+        "TableNotFound",
+        "UnsupportedProtocol",
+    ),
+    "formats.indextables": ("Metadata", "Protocol"),
+    "recovery": ("Finding", "Findings", "doctor", "repair", "repair_notes"),
+    "scan": ("Explanation", "ScanPlan", "Split"),
+    "snapshot": ("Report", "Snapshot"),
+    "statements": ("sql_statement",),
+    "table": ("Table", "add_parquet"),
+    "transaction": ("Add", "CommitResult", "add_file"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Add",
@@ -76,16 +122,29 @@ __all__ = [
     "add_file",
     "add_parquet",
     "doctor",
+    "plots",
     "repair",
     "repair_notes",
+    "spark",
     "sql_statement",
+    "testing",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the submodules `spark` and `plots` on first use: they need optional packages."""
-    if name in ("plots", "spark"):
-        import importlib
+    """Import a public name on first use."""
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'arrowlog' has no attribute {name!r}")
+    from importlib import import_module
 
-        return importlib.import_module(f"arrowlog.{name}")
-    raise AttributeError(f"module 'arrowlog' has no attribute {name!r}")
+    if not home:
+        return import_module(f"arrowlog.{name}")  # the import sets the attribute
+    value = getattr(import_module(f"arrowlog.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names and nothing else."""
+    return list(__all__)

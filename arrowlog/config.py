@@ -332,7 +332,7 @@ def resolve(
     return Config(**values, given=frozenset(values))
 
 
-def known_in(settings: Mapping[str, object]) -> dict[str, object]:
+def select_settings(settings: Mapping[str, object]) -> dict[str, object]:
     """Select arrowlog's settings from those of a Spark session or data source, by full key.
 
     >>> known_in({"spark.indextables.checkpoint.interval": "5", "spark.app.name": "x"})

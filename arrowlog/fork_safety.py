@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ForkSafeLock",
-    "keep_through_forks",
+    "keep_connection_alive",
     "pl",
     "polars_is_stranded",
     "require_polars",
@@ -159,7 +159,7 @@ class ForkSafeLock:
             torn()
 
 
-def keep_through_forks(connection: Any) -> None:
+def keep_connection_alive(connection: Any) -> None:
     """Ensure that a DuckDB connection is never destroyed in children of this process."""
     _register(_CONNECTIONS, connection)
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from arrowlog.errors import InvalidRequest
 from arrowlog.fork_safety import pl
-from arrowlog.scan.engine import quoted
+from arrowlog.predicate import quote_identifier
 
 if TYPE_CHECKING:
-    from arrowlog.scan.plan import ScanPlan
+    from arrowlog.scan import ScanPlan
     from arrowlog.table import Table
 
 _BARS_MAX = 60  # more bars cannot be told apart
@@ -58,7 +58,7 @@ def partition_skew(table: Table, column: str | None = None) -> Any:
         raise InvalidRequest(
             f"{name!r} is not a partition column.", next=f"Partition columns: {', '.join(names)}."
         )
-    value = quoted(f"partition.{name}")
+    value = quote_identifier(f"partition.{name}")
     frame = _query(
         table,
         f"""
@@ -170,7 +170,7 @@ def statistics_coverage(table: Table) -> Any:
         raise InvalidRequest("No column of the table can have statistics.")
     parts = [
         f"SELECT {_sql_literal(name)} AS col, {_sql_literal(what)} AS statistic,"  # noqa: S608 -- quoted
-        f" count({quoted(f'{what}.{name}')}) / greatest(count(*), 1) AS share FROM files"
+        f" count({quote_identifier(f'{what}.{name}')}) / greatest(count(*), 1) AS share FROM files"
         for name in columns
         for what in ("min", "max", "null_count")
     ]

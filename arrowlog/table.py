@@ -8,38 +8,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from arrowlog.clock import SystemClock
-from arrowlog.commit import creation, operations
-from arrowlog.commit.committer import Committer
 from arrowlog.config import resolve
 from arrowlog.errors import InvalidRequest
 from arrowlog.fork_safety import require_polars
-from arrowlog.log.store import open_store
-from arrowlog.scan.plan import scan
-from arrowlog.sql.ask import Asking
-from arrowlog.sql.questions import Questions
-from arrowlog.state.follow import Follower
-from arrowlog.state.travel import Moment, to_millis
-from arrowlog.upkeep import actions as upkeep
-from arrowlog.upkeep.checkpoints import Keeper
-from arrowlog.upkeep.checkup import Limits
-from arrowlog.upkeep.doctor import examine
-from arrowlog.upkeep.skips import Skips
-from arrowlog.upkeep.statistics import update_statistics
+from arrowlog.history import HistorySession, Questions
+from arrowlog.maintenance import BackgroundCheckpointer, Skips, procedures, update_statistics
+from arrowlog.recovery import DoctorLimits, examine_table
+from arrowlog.scan import plan_scan
+from arrowlog.snapshot import SnapshotTracker, TimestampLike, to_epoch_millis
+from arrowlog.storage import open_store
+from arrowlog.transaction import WriteSession, build_metadata, create_table, operations
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from arrowlog.commit.transaction import CommitResult
-    from arrowlog.scan.plan import ScanPlan
-    from arrowlog.state.cache import CacheStats
-    from arrowlog.state.checkpoint import CheckpointResult
-    from arrowlog.state.snapshot import Snapshot
-    from arrowlog.upkeep.cleanup import CleanupResult
-    from arrowlog.upkeep.compact import CompactResult
-    from arrowlog.upkeep.findings import Findings
-    from arrowlog.upkeep.retention import Retention
-    from arrowlog.upkeep.vacuum import VacuumResult
+    from arrowlog.maintenance import CleanupResult, CompactResult, RetentionPlan, VacuumResult
+    from arrowlog.recovery import Findings
+    from arrowlog.scan import ScanPlan
+    from arrowlog.snapshot import CacheStats, CheckpointResult, Snapshot
+    from arrowlog.transaction import CommitResult
 
 
 class Table(Questions):
@@ -116,16 +104,18 @@ class Table(Questions):
             unsafe=allow_unsafe_commits,
         )
         self._storage_options = dict(storage_options or {})
-        self._follower = Follower(
+        self._follower = SnapshotTracker(
             self._store,
             config,
             strict=strict,
             outside=allow_outside_paths,
             options=dict(options or {}),
         )
-        self._keeper = Keeper(self._store, SystemClock(), outside=allow_outside_paths)
-        self._committer = Committer(self._follower, options, landed=self._keeper.committed)
-        self._asking = Asking(self._follower)
+        self._keeper = BackgroundCheckpointer(
+            self._store, SystemClock(), outside=allow_outside_paths
+        )
+        self._committer = WriteSession(self._follower, options, landed=self._keeper.on_commit)
+        self._history_session = HistorySession(self._follower)
 
     @classmethod
     def create(
@@ -174,10 +164,10 @@ class Table(Questions):
             accelerate=config.store_accelerate,
             unsafe=allow_unsafe_commits,
         )
-        creation.create(
+        create_table(
             store,
             config,
-            creation.new_metadata(schema, partition_columns, properties, name, description),
+            build_metadata(schema, partition_columns, properties, name, description),
             exist_ok=exist_ok,
         )
         return cls(uri, storage_options, options=options, allow_unsafe_commits=allow_unsafe_commits)
@@ -200,7 +190,7 @@ class Table(Questions):
     def snapshot(
         self,
         version: int | None = None,
-        timestamp: Moment | None = None,
+        timestamp: TimestampLike | None = None,
         *,
         max_staleness: float | None = None,
         strict: bool | None = None,
@@ -228,7 +218,7 @@ class Table(Questions):
                 "version and timestamp cannot both be given.", next="Leave one out."
             )
         if timestamp is not None:
-            version = self._follower.version_at(to_millis(timestamp))
+            version = self._follower.version_at(to_epoch_millis(timestamp))
         if version is not None:
             return self._follower.at(version, strict=strict)
         return self._follower.newest(strict=strict, max_staleness=max_staleness)
@@ -237,7 +227,7 @@ class Table(Questions):
         self,
         predicate: Any = None,
         version: int | None = None,
-        timestamp: Moment | None = None,
+        timestamp: TimestampLike | None = None,
         *,
         max_staleness: float | None = None,
     ) -> ScanPlan:
@@ -260,7 +250,7 @@ class Table(Questions):
                 unknown column.
         """
         snapshot = self.snapshot(version, timestamp, max_staleness=max_staleness)
-        return scan(snapshot, predicate, self.uri, self._storage_options)
+        return plan_scan(snapshot, predicate, self.uri, self._storage_options)
 
     def refresh(self) -> Snapshot:
         """Read the commits that are new since the last snapshot; return the newest snapshot."""
@@ -506,7 +496,7 @@ class Table(Questions):
         Writers do this automatically in a background thread every `checkpoint.interval` commits.
         """
         require_polars("A checkpoint")
-        return upkeep.checkpoint(self._committer, self._keeper)
+        return procedures.checkpoint(self._committer, self._keeper)
 
     def cleanup(self, *, dry_run: bool | None = None) -> CleanupResult:
         """Delete commits and checkpoints that are past their retention.
@@ -516,15 +506,15 @@ class Table(Questions):
         Args:
             dry_run: report what would be deleted and delete nothing; `cleanup.dryRun` by default.
         """
-        return upkeep.clean(self._committer, dry_run=dry_run)
+        return procedures.clean_up(self._committer, dry_run=dry_run)
 
     def retention(
         self,
         log_retention: str | int | None = None,
         checkpoint_retention: str | int | None = None,
         *,
-        now: Moment | None = None,
-    ) -> Retention:
+        now: TimestampLike | None = None,
+    ) -> RetentionPlan:
         """Preview a retention policy: files and bytes it would delete, versions it would keep.
 
         Args:
@@ -534,7 +524,9 @@ class Table(Questions):
                 `checkpointRetention.duration` by default.
             now: the time at which to evaluate the policy.
         """
-        return upkeep.foretell(self._committer, log_retention, checkpoint_retention, now)
+        return procedures.preview_retention(
+            self._committer, log_retention, checkpoint_retention, now
+        )
 
     def compact(
         self,
@@ -566,7 +558,7 @@ class Table(Questions):
             progress: called with the number of groups done and their total.
         """
         require_polars("Compaction")
-        wanted = upkeep.wish(
+        wanted = procedures.parse_compaction_request(
             target_size,
             where,
             max_groups,
@@ -574,7 +566,7 @@ class Table(Questions):
             include_skipped=include_skipped,
             cooldown=cooldown,
         )
-        return upkeep.compact(
+        return procedures.compact(
             self._committer,
             wanted,
             dry_run=dry_run,
@@ -595,14 +587,14 @@ class Table(Questions):
             dry_run: report what would be deleted and delete nothing.
         """
         require_polars("Truncating history")
-        return upkeep.truncate_history(self._committer, self._keeper, dry_run=dry_run)
+        return procedures.truncate_history(self._committer, self._keeper, dry_run=dry_run)
 
     def vacuum(
         self,
         older_than: str | int = "7d",
         *,
         dry_run: bool = False,
-        insist: bool = False,
+        force: bool = False,
         progress: Callable[[int, int], None] | None = None,
     ) -> VacuumResult:
         """Delete orphan data files: those that no readable version refers to.
@@ -613,13 +605,13 @@ class Table(Questions):
         Args:
             older_than: delete only files that are at least this old.
             dry_run: report what would be deleted and delete nothing.
-            insist: permit less than 24 hours. A young file may belong to a commit in progress, so
+            force: permit less than 24 hours. A young file may belong to a commit in progress, so
                 this is safe only if no writer is active.
             progress: called with the number of files done and their total.
         """
         require_polars("Vacuum")
-        return upkeep.vacuum(
-            self._committer, older_than, dry_run=dry_run, insist=insist, progress=progress
+        return procedures.vacuum(
+            self._committer, older_than, dry_run=dry_run, force=force, progress=progress
         )
 
     @property
@@ -645,14 +637,14 @@ class Table(Questions):
             assert_stats: columns for which every file must have bounds; otherwise an error.
             data_files: False does not check data files, which saves listing them.
         """
-        limits = Limits(
+        limits = DoctorLimits(
             max_commits_since_checkpoint,
             max_small_files,
             tuple(assert_stats),
             data_files=data_files,
         )
         follower, now = self._follower, SystemClock().now_ms()
-        return examine(self._store, follower.config, now, limits, outside=follower.outside)
+        return examine_table(self._store, follower.config, now, limits, outside=follower.outside)
 
     def update_statistics(self, paths: Iterable[str]) -> CommitResult:
         """Read size, row count and bounds of live Parquet files from their footers and commit them.
@@ -664,7 +656,7 @@ class Table(Questions):
         """
         return update_statistics(self._committer, paths)
 
-    def settle(self, seconds: float | None = None) -> bool:
+    def wait_for_checkpoint(self, seconds: float | None = None) -> bool:
         """Wait for the checkpoint that is being written in the background, if any.
 
         Args:

@@ -10,9 +10,8 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
-from arrowlog.log.envelope import wrap
-from arrowlog.log.names import LOG, POINTER
-from arrowlog.log.schema import to_spark
+from arrowlog.formats import format_spark_schema
+from arrowlog.formats.indextables import LAST_CHECKPOINT, LOG_FOLDER, compress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -40,7 +39,7 @@ def metadata(
         "metaData": {
             "id": id,
             "format": {"provider": "indextables", "options": {}},
-            "schemaString": schema if isinstance(schema, str) else to_spark(schema),
+            "schemaString": schema if isinstance(schema, str) else format_spark_schema(schema),
             "partitionColumns": list(partition_columns),
             "configuration": dict(configuration or {}),
             "createdTime": created,
@@ -94,7 +93,7 @@ def write_commit(
     `codec` compresses it; `digits` is the width of the version in its name.
     """
     plain = actions if isinstance(actions, bytes) else lines(actions)
-    return write_file(table, f"{version:0{digits}d}.json", wrap(plain, codec))
+    return write_file(table, f"{version:0{digits}d}.json", compress(plain, codec))
 
 
 def write_checkpoint(
@@ -119,31 +118,31 @@ def write_checkpoint(
     """
     name = f"{version:020d}.checkpoint.json"
     if form == "lines":
-        return write_file(table, name, wrap(lines(actions), codec))
+        return write_file(table, name, compress(lines(actions), codec))
     if form == "actions":
         document: Action = {"version": version, "size": len(actions), "actions": list(actions)}
     elif form == "parts":
         names = [f"{version:020d}.checkpoint.0123456789ab.{i + 1:05d}.json" for i in range(parts)]
         for i, part in enumerate(names):
-            write_file(table, part, wrap(lines(actions[i::parts]) or b"\n", codec))
+            write_file(table, part, compress(lines(actions[i::parts]) or b"\n", codec))
         manifest = {"version": version, "checkpointId": "0123456789ab", "parts": names}
         return write_file(table, name, json.dumps(manifest).encode())
     else:
         document = {"add": [action["add"] for action in actions if "add" in action]}
         for action in actions:
             document |= {key: action[key] for key in ("protocol", "metaData") if key in action}
-    return write_file(table, name, wrap(json.dumps(document).encode(), codec))
+    return write_file(table, name, compress(json.dumps(document).encode(), codec))
 
 
 def write_pointer(table: str | os.PathLike[str], content: Mapping[str, Any] | bytes) -> str:
     """Write the checkpoint pointer, `_last_checkpoint`, and return its path."""
     data = content if isinstance(content, bytes) else json.dumps(content).encode()
-    return write_file(table, POINTER, data)
+    return write_file(table, LAST_CHECKPOINT, data)
 
 
 def write_file(table: str | os.PathLike[str], name: str, data: bytes) -> str:
     """Write a file in the log folder atomically, replacing one that exists; return its path."""
-    folder = f"{os.fspath(table)}/{LOG}"
+    folder = f"{os.fspath(table)}/{LOG_FOLDER}"
     path = f"{folder}/{name}"
     os.makedirs(os.path.dirname(path), exist_ok=True)
     temporary = f"{path}.{os.getpid()}.tmp"

@@ -56,22 +56,22 @@ def _parquet(root):
     """The Parquet form alone, of a state that is held."""
     import arrowlog
     from arrowlog.config import resolve
-    from arrowlog.state.parquet import write_checkpoint
+    from arrowlog.snapshot.checkpoint.parquet import write_parquet_form
 
     table = arrowlog.Table(root)
     state = table.snapshot().state
     state.adds.num_rows  # noqa: B018 -- all of it is there
     store = table._store  # noqa: SLF001 -- there is no public way to make one form alone
     how = {"now_ms": 1, "new_id": "0" * 12}
-    return lambda: write_checkpoint(store, state, resolve(), **how).num_files
+    return lambda: write_parquet_form(store, state, resolve(), **how).num_files
 
 
 def _verify(form):
     def make(root):
         import arrowlog
         from arrowlog.config import resolve
-        from arrowlog.state.listing import list_log
-        from arrowlog.state.load import verify_checkpoint
+        from arrowlog.snapshot.listing import list_log
+        from arrowlog.snapshot.loader import verify_checkpoint
 
         table = arrowlog.Table(root)
         store = table._store  # noqa: SLF001 -- what clean-up does first, by itself
@@ -176,7 +176,7 @@ def checkpoint_bytes(root):
 def of_plans(folder):
     """A cold plan on a checkpoint: what it costs to begin, and for each group of files it reads."""
     import arrowlog
-    from arrowlog.state.groups import GROUP_ROWS
+    from arrowlog.snapshot.checkpoint.row_groups import ROW_GROUP_FILES
 
     root = beyond.place(folder, LARGE)
     arrowlog.Table(root).checkpoint()  # which is there, unless this runs alone
@@ -192,7 +192,7 @@ def of_plans(folder):
             count = plan.num_files
             times.append(time.process_time() - started)
         parts = table.snapshot().state.source.rows.parts
-        groups = max(1, round(count / GROUP_ROWS + 0.5))
+        groups = max(1, round(count / ROW_GROUP_FILES + 0.5))
         points.append((groups, min(times) * 1000, parts.bytes_read))
     line = statistics.linear_regression(
         [groups for groups, _, _ in points], [ms for _, ms, _ in points]
@@ -202,20 +202,23 @@ def of_plans(folder):
         "plan_ms": max(line.intercept, min(ms for _, ms, _ in points) / 2),
         "plan_ms_per_group": line.slope,
         "plan_bytes_per_group": most[2] / most[0],
-        "group_rows": GROUP_ROWS,
+        "group_rows": ROW_GROUP_FILES,
     } | of_manifests(root)
 
 
 def of_manifests(root):
     """What the manifest of many groups takes to read; one's own, said again and again."""
     import arrowlog
-    from arrowlog.state.manifest import decode, encode
+    from arrowlog.snapshot.checkpoint.manifest import decode_manifest, encode_manifest
 
     own = arrowlog.Table(root).snapshot().state.source.rows.parts.manifest
     told = {}
     for groups in (400, 4_000):
-        data = encode(_tiled(own, groups), "0" * 12, 1, "benchmark")
-        times = [_busy(lambda data=data: decode(data, own.version, "")) for _ in range(_REPEATED)]
+        data = encode_manifest(_tiled(own, groups), "0" * 12, 1, "benchmark")
+        times = [
+            _busy(lambda data=data: decode_manifest(data, own.version, ""))
+            for _ in range(_REPEATED)
+        ]
         told[groups] = min(times)
     few_s, many_s = told[400], told[4_000]
     return {"manifest_us_per_group": max(many_s - few_s, 0) / 3_600 * 1e6}
@@ -224,18 +227,22 @@ def of_manifests(root):
 def _tiled(own, groups, per_part=8):
     import pyarrow as pa
 
-    from arrowlog.state.manifest import Manifest, Part
+    from arrowlog.snapshot.checkpoint.manifest import CheckpointManifest, CheckpointPart
 
     times = -(-groups // own.index.num_rows)
     index = pa.concat_tables([own.index] * times).slice(0, groups).combine_chunks()
     rows = per_part * 16_384
     crc = "crc32:12345678"
     parts = [
-        Part(f"{own.version:020d}.checkpoint.{i:012x}.parquet", 10**7, rows, per_part, crc, 1, crc)
+        CheckpointPart(
+            f"{own.version:020d}.checkpoint.{i:012x}.parquet", 10**7, rows, per_part, crc, 1, crc
+        )
         for i in range(groups // per_part)
     ]
     rest = (own.columns, own.recipe, index, own.timestamp, {})
-    return Manifest(own.version, own.protocol, own.metadata, groups * 16_384, tuple(parts), *rest)
+    return CheckpointManifest(
+        own.version, own.protocol, own.metadata, groups * 16_384, tuple(parts), *rest
+    )
 
 
 def _timed(work):
@@ -340,7 +347,7 @@ def _refreshes(arrowlog, root, writer):
 
 def of_stores():
     """S3: listing, reading and deleting many objects, and the race for one log's next version."""
-    from arrowlog.log.store import open_store
+    from arrowlog.storage import open_store
     from benchmarks.commits import race
 
     told = {}
@@ -365,7 +372,7 @@ def of_stores():
         told["list_s_per_1000_at_20_ms"] = listed / OBJECTS * 1000
         told["get_many_a_second_at_20_ms"] = OBJECTS / _timed(lambda: store.get_many(keys))
         told["put_ms_at_20_ms"] = 1000 * statistics.median(
-            _timed(lambda n=n: store.put_new(f"new/{n}", b"x" * 600)) for n in range(30)
+            _timed(lambda n=n: store.put_if_absent(f"new/{n}", b"x" * 600)) for n in range(30)
         )
         told["get_ms_at_20_ms"] = 1000 * statistics.median(
             _timed(lambda key=key: store.find_many([key])) for key in keys[:30]

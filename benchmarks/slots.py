@@ -1,15 +1,15 @@
 """Writers that race for the next free version of one log, simulated. Pure and seeded.
 
 A put of a version that is taken fails, and its writer reads what is there and tries the next: as
-`arrowlog.commit.transaction` does it, with its own `Pace`. Times are seconds. Nothing but round
-trips takes time, so what is measured beside it is what the rest costs.
+`arrowlog.transaction.commit_loop` does it, with its own `ContentionBackoff`. Times are seconds.
+Nothing but round trips takes time, so what is measured beside it is what the rest costs.
 """
 
 import heapq
 import random
 from dataclasses import dataclass, field
 
-from arrowlog.commit.pace import Pace
+from arrowlog.transaction.backoff import ContentionBackoff
 
 _WIDTH, _WIDTH_MAX = 4, 64  # commits that are read at once after a lost race, as it does
 JITTER = 0.05  # of a round trip, on top of it, as a mean
@@ -41,7 +41,7 @@ class Writer:
     losses: int = 0
     behind: int = 0
     since: float = 0.0
-    pace: Pace = field(default_factory=Pace)
+    pace: ContentionBackoff = field(default_factory=ContentionBackoff)
 
 
 def race(writers, put, get, seconds, seed=7):
@@ -74,14 +74,14 @@ def race(writers, put, get, seconds, seed=7):
             answer = "won" if won else "lost"
             heapq.heappush(events, (world.now + sent / 2, number, answer, sent))
         elif what == "won":
-            writer.pace.took(sent)
+            writer.pace.record_put(sent)
             writer.pace.raced(writer.losses, world.now)
             writer.version += 1
             spent.append(world.now - writer.since)
             if world.now < seconds:
                 heapq.heappush(events, (world.now, number, "begin", 0.0))
         elif what == "lost":
-            writer.pace.took(sent)
+            writer.pace.record_put(sent)
             writer.losses += 1
             trip = world.trip(get)
             heapq.heappush(events, (world.now + trip / 2, number, "look", trip))

@@ -65,7 +65,7 @@ class Shape:
 
     @property
     def name(self):
-        """For a folder; `Shape.named` reads it."""
+        """For a folder; `LineTemplate.named` reads it."""
         tail = "" if self.trailing is None else f"+{self.trailing}"
         return f"{self.commits}x{self.adds}x{self.columns}{tail}"
 
@@ -197,9 +197,9 @@ def moment_ms(version):
     return _BEGIN_MS + version * 1000
 
 
-def commit(version, numbers, columns=COLUMNS, *, delta):
+def commit(version, seq_numbers, columns=COLUMNS, *, delta):
     rng = random.Random(version)
-    lines = [{"add": add(rng, number, columns, delta=delta)} for number in numbers]
+    lines = [{"add": add(rng, number, columns, delta=delta)} for number in seq_numbers]
     info = {
         "timestamp": moment_ms(version),
         "operation": "WRITE",

@@ -1,4 +1,4 @@
-"""The house keeps its shape: imports point one way, rooms stay small, importing stays light."""
+"""The structure that ARCHITECTURE.md describes: import direction, contracts, purity, size."""
 
 import ast
 import subprocess
@@ -6,54 +6,60 @@ import sys
 from pathlib import Path
 
 import pytest
+from support import source_tree
+from support.source_tree import (
+    ARCHITECTURE,
+    PACKAGE,
+    contract_of,
+    exports,
+    imports,
+    modules,
+    reaches,
+    syntax,
+)
 
 import arrowlog
 
 HERE = Path(__file__).parent
-PACKAGE = HERE.parent / "arrowlog"
-MODULES = sorted(PACKAGE.rglob("*.py"))
+MODULE_LINES_MAX = 800
+FUNCTION_LINES_MAX = 70
+
+# No I/O, no clock, no engine connection, in the module and in everything it needs to run.
 PURE = (
-    "look",
-    "names",
-    "recent",
-    "retired",
-    "envelope",
-    "segment",
-    "shape",
-    "match",
-    "lines",
-    "checkpoint",
-    "schema",
-    "actions",
-    "replay",
-    "safe",
-    "truncation",
-    "stored",
-    "groups",
-    "manifest",
-    "foreign",
-    "tree",
-    "sql",
-    "literals",
-    "bounds",
-    "normal",
-    "prune",
-    "reasons",
-    "facts",
-    "filters",
-    "column_types",
-    "encode",
-    "conflict",
-    "alter",
-    "stats",
-    "texts",
-    "catalyst",
-    "retention",
-    "findings",
-    "statements",
-    "orphans",
-    "bins",
+    "display",
+    "formats.spark_schema",
+    "formats.indextables.actions",
+    "formats.indextables.commit_encoder",
+    "formats.indextables.compression",
+    "formats.indextables.file_names",
+    "formats.indextables.json_checkpoint",
+    "formats.indextables.json_text",
+    "formats.indextables.recent_commits",
+    "formats.indextables.retired_versions",
+    "decode.columnar_decoder",
+    "decode.commit_info",
+    "decode.line_template",
+    "decode.row_decoder",
+    "snapshot.log_segment",
+    "snapshot.reconciliation",
+    "snapshot.stats_bounds",
+    "snapshot.stats_truncation",
+    "snapshot.typed_values",
+    "predicate.ast",
+    "predicate.literals",
+    "predicate.tokenizer",
+    "predicate.parse.spark",
+    "predicate.parse.sql",
+    "scan.literal_bounds",
+    "transaction.conflict_checker",
+    "maintenance.retention",
+    "recovery.findings",
+    "statements.parser",
 )
+# `fork_safety` hands out polars and reads /proc at a fork, `config` makes paths absolute; neither
+# touches a table.
+TRUSTED = {"arrowlog.fork_safety", "arrowlog.config"}
+IMPURE = {"os", "io", "time", "random", "pathlib", "socket", "subprocess", "threading", "duckdb"}
 
 
 def test_imports_point_one_way():
@@ -71,6 +77,54 @@ def test_imports_point_one_way():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_modules_do_not_import_each_other_in_a_circle():
+    ways = {name: set(reaches(name)) & set(modules()) for name in modules()}
+    # `ScanPlan.to_spark` and `compact(spark=)` import the package `spark` when they are called.
+    upward = {name for name in modules() if name.startswith("arrowlog.spark")}
+    circles = {
+        frozenset((name, other))
+        for name, found in ways.items()
+        for other in found - {name}
+        if name in ways[other] and not ({name, other} & upward)
+    }
+    package_and_module = {
+        pair
+        for pair in circles
+        if any(other.startswith(f"{name}.") for name in pair for other in pair)
+    }
+    assert not circles - package_and_module
+
+
+@pytest.mark.parametrize("module", modules())
+def test_packages_are_used_through_their_contracts(module):
+    own = contract_of(module)
+    inside = {
+        f"{source}.{name}"
+        for source, name in imports(module, types=True)
+        if source in modules()
+        and contract_of(source) not in (None, own)
+        and (source != f"arrowlog.{contract_of(source)}" or not exports(source, name))
+    }
+    assert not inside
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_pure_modules_reach_no_clock_store_or_engine(name):
+    ways = reaches(f"arrowlog.{name}")
+    ours = {way: path for way, path in ways.items() if not TRUSTED & set(path[:-1])}
+    reached = {
+        way: path
+        for way, path in ours.items()
+        if way.partition(".")[0] in IMPURE or way.startswith("arrowlog.storage")
+    }
+    assert not reached
+
+
+def test_the_module_map_is_true():
+    page = ARCHITECTURE.read_text()
+    assert page == source_tree.with_module_map(page), "run python tests/support/source_tree.py"
+
+
 def test_importing_stays_light():
     code = "import sys, arrowlog; print(' '.join(sys.modules))"
     loaded = subprocess.run(
@@ -80,7 +134,7 @@ def test_importing_stays_light():
     assert not heavy & set(loaded.stdout.split())
 
 
-def test_the_room_of_spark_is_there_and_wakes_no_pyspark():
+def test_the_spark_package_is_found_and_loads_no_pyspark():
     code = (
         "import sys, arrowlog; assert 'arrowlog.spark' not in sys.modules;"
         "arrowlog.spark.session; assert 'pyspark' not in sys.modules; arrowlog.sparks"
@@ -91,13 +145,14 @@ def test_the_room_of_spark_is_there_and_wakes_no_pyspark():
     assert "module 'arrowlog' has no attribute 'sparks'" in asked.stderr
 
 
-def test_opening_a_table_wakes_no_pandas(tmp_path):
+def test_opening_a_table_loads_no_pandas(tmp_path):
     """pyarrow imports it for every list and plain value it is given: a third of a second."""
-    marker = tmp_path / "woken"
+    marker = tmp_path / "loaded"
     (tmp_path / "pandas.py").write_text(f"open({str(marker)!r}, 'w'); raise ImportError")
     code = (
-        "import sys; sys.path[:0] = sys.argv[1:3]; import small, arrowlog, pyarrow, numpy;"
-        "table = arrowlog.Table(small.write(sys.argv[3])); table.snapshot().files;"
+        "import sys; sys.path[:0] = sys.argv[1:3];"
+        "from support import small_table; import arrowlog, pyarrow, numpy;"
+        "table = arrowlog.Table(small_table.write(sys.argv[3])); table.snapshot().files;"
         "table.append([arrowlog.add_file('x', {'day': None}, size=1)]); table.refresh().files;"
         "import os; assert not os.path.exists(sys.argv[4]);"
         "pyarrow.array([1]); assert os.path.exists(sys.argv[4])"
@@ -111,53 +166,26 @@ def test_public_names_are_sorted_and_there():
     assert all(hasattr(arrowlog, name) for name in arrowlog.__all__)
 
 
-@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@pytest.mark.parametrize("module", modules())
 def test_functions_and_modules_stay_small(module):
-    text = module.read_text()
-    assert text.count("\n") <= 800
-    for node in ast.walk(ast.parse(text)):
+    assert modules()[module].read_text().count("\n") <= MODULE_LINES_MAX
+    for node in ast.walk(syntax(module)):
         if isinstance(node, ast.FunctionDef):
-            assert node.end_lineno - node.lineno < 70, node.name
-
-
-@pytest.mark.parametrize("name", PURE)
-def test_pure_modules_ask_no_clock_and_no_store(name):
-    module = next(path for path in MODULES if path.stem == name)
-    imported = set()
-    for node in ast.walk(ast.parse(module.read_text())):
-        if isinstance(node, ast.Import):
-            imported |= {alias.name.partition(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            imported |= {node.module, node.module.partition(".")[0]}
-    assert not imported & {
-        "os",
-        "time",
-        "random",
-        "datetime",
-        "io",
-        "pathlib",
-        "arrowlog.log.store",
-    }
+            assert node.end_lineno - node.lineno < FUNCTION_LINES_MAX, node.name
 
 
 def test_polars_is_used_through_its_guard():
-    """In a forked child whatever goes around it may wait for ever."""
+    """In a forked child, a call that goes around the guard may never return."""
     bare = {
         str(path.relative_to(PACKAGE))
-        for path in MODULES
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Import) and any(name.name == "polars" for name in node.names)
+        for name, path in modules().items()
+        for node in ast.walk(syntax(name))
+        if isinstance(node, ast.Import) and any(alias.name == "polars" for alias in node.names)
     }
-    # Types for checkers; expressions as a user gave them; what says before that polars is needed.
-    allowed = {"scan/plan.py", "scan/polars_form.py", "scan/rows.py", "fork_safety.py"}
-    assert bare == allowed
-
-
-def test_rooms_say_what_they_are_for():
-    for room in ("log", "state", "scan", "commit", "upkeep", "sql", "spark", "cli"):
-        text = (PACKAGE / room / "__init__.py").read_text()
-        assert "ay import" in text, room
-
-
-def test_conftest_stays_short():
-    assert (HERE / "conftest.py").read_text().count("\n") < 100
+    # Types for checkers; expressions as a user gave them; code that first says it needs polars.
+    assert bare == {
+        "fork_safety.py",
+        "predicate/parse/polars.py",
+        "scan/plan.py",
+        "scan/row_reader.py",
+    }

@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import click
 
-from arrowlog.cli import ask, files, keep, mend, plan
+from arrowlog.cli import (
+    file_commands,
+    maintenance_commands,
+    query_commands,
+    recovery_commands,
+    scan_commands,
+)
+from arrowlog.cli.app import commands, run
 from arrowlog.cli.demo import run_demo
-from arrowlog.cli.frame import commands, run
 
-__all__ = ["ask", "files", "keep", "mend", "plan", "run"]
+__all__ = [
+    "file_commands",
+    "maintenance_commands",
+    "query_commands",
+    "recovery_commands",
+    "run",
+    "scan_commands",
+]
 
 
 @commands.command()

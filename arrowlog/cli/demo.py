@@ -34,7 +34,7 @@ PIPE_WIDTH = 1000  # wide enough that rich wraps nothing when the output is pipe
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class DemoStep:
     """A title, lines of Python, and the error that the last line must raise, if any."""
 
     title: str
@@ -43,7 +43,7 @@ class Step:
 
 
 STEPS = (
-    Step(
+    DemoStep(
         "Create a table and write rows to it, one commit per day",
         (
             "root",
@@ -53,7 +53,7 @@ STEPS = (
             "table.snapshot().files.select(columns)",
         ),
     ),
-    Step(
+    DemoStep(
         "Add an existing Parquet file: its footer has size, row count and bounds",
         (
             'path = put_parquet("day=2024-01-04/by-hand.parquet")',
@@ -61,11 +61,11 @@ STEPS = (
             'added.version, added.operation_metrics["numOutputRows"]',
         ),
     ),
-    Step(
+    DemoStep(
         "Plan a scan, and explain which files it reads",
         ("""table.scan("day > '2024-01-01' AND id < 1100").explain()""",),
     ),
-    Step(
+    DemoStep(
         "Two writers start from the same version: both appends succeed",
         (
             "one, two = arrowlog.Table(root), arrowlog.Table(root)",
@@ -73,7 +73,7 @@ STEPS = (
             "one.write(rows(5)).version, two.write(rows(6)).version",
         ),
     ),
-    Step(
+    DemoStep(
         "Both remove the same day: the first wins, the second gets a conflict",
         (
             """two.remove("day = '2024-01-01'").version""",
@@ -81,7 +81,7 @@ STEPS = (
         ),
         arrowlog.ConcurrentRemove,
     ),
-    Step(
+    DemoStep(
         "Read an old version, by number or by time, and restore it",
         (
             "table.snapshot(version=3)",
@@ -89,14 +89,14 @@ STEPS = (
             "table.restore(added.version).version, table.refresh()",
         ),
     ),
-    Step(
+    DemoStep(
         "Write a checkpoint: opening the table then replays no commits",
         (
             "table.checkpoint().names",
             "arrowlog.Table(root).snapshot().report",
         ),
     ),
-    Step(
+    DemoStep(
         "Query the log with SQL: every commit, and the lifetime of every file",
         (
             'query = "SELECT operation, sum(adds) AS files, sum(bytes) AS bytes FROM commits"',
@@ -106,7 +106,7 @@ STEPS = (
             "table.diff(added.version, 7)",
         ),
     ),
-    Step(
+    DemoStep(
         "A damaged commit is an error that names the file; it is never skipped",
         ("damage(version=9)", "table.snapshot()"),
         arrowlog.LogCorrupt,
@@ -123,7 +123,7 @@ def run_demo(folder: str | None) -> None:
     if not console.is_terminal:
         console.width = PIPE_WIDTH
     with _empty_folder(folder) as root:
-        stage = Stage(console, root)
+        stage = DemoRunner(console, root)
         for number, step in enumerate(STEPS, 1):
             stage.play(number, step)
         os.remove(stage.damaged)
@@ -142,7 +142,7 @@ def _empty_folder(given: str | None) -> Iterator[str]:
     yield given
 
 
-class Stage:
+class DemoRunner:
     """Executes lines as the Python prompt does and prints them with their results."""
 
     def __init__(self, console: Console, root: str) -> None:
@@ -159,7 +159,7 @@ class Stage:
             "damage": self.damage,
         }
 
-    def play(self, number: int, step: Step) -> None:
+    def play(self, number: int, step: DemoStep) -> None:
         """Print the title of a step and run its lines."""
         gap = "" if number == 1 else "\n"
         self.console.print(f"{gap}[bold]{number}. {step.title}[/]")

@@ -10,14 +10,14 @@ import re
 from typing import TYPE_CHECKING
 
 import arrowlog
-from arrowlog.cli.frame import progress
-from arrowlog.cli.show import show
+from arrowlog.cli.app import commit_progress
+from arrowlog.cli.output import print_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 # fmt: off
-WORDS = (
+SQL_KEYWORDS = (
     "SELECT", "FROM", "WHERE", "GROUP", "BY", "ORDER", "ALL", "LIMIT", "JOIN", "USING", "AS",
     "AND", "OR", "NOT", "NULL", "COUNT", "SUM", "MIN", "MAX", "DESC", "DISTINCT", "HAVING",
     "BETWEEN", "IN", "IS", "WITH",
@@ -28,7 +28,7 @@ _MAX_HISTORY_LINES = 1000
 _EXIT_COMMANDS = ("exit", "quit", ".exit", ".quit")
 
 
-def converse(table: arrowlog.Table, output: str, limit: int | None) -> None:
+def run_prompt(table: arrowlog.Table, output: str, limit: int | None) -> None:
     """Read queries and print their results until end of input or an exit command."""
     names = _completions(table)
     _enable_line_editing(names)
@@ -39,9 +39,9 @@ def converse(table: arrowlog.Table, output: str, limit: int | None) -> None:
     while query is not None:
         if query:
             try:
-                with progress("reading commits") as report:
+                with commit_progress("reading commits") as report:
                     result = table.query(query, progress=report)
-                show(result, output, limit)
+                print_table(result, output, limit)
             except arrowlog.ArrowlogError as error:
                 print(f"Error: {error}")
         query = _read_query()
@@ -77,7 +77,7 @@ def _completions(table: arrowlog.Table) -> list[str]:
     return [*views, "files_at(", *columns]
 
 
-def matches(names: Sequence[str], line: str) -> list[str]:
+def complete_line(names: Sequence[str], line: str) -> list[str]:
     """Return the completions of the last word of a line.
 
     >>> matches(["commits", "coverage", "min.id"], "SELECT * FROM co")
@@ -89,7 +89,7 @@ def matches(names: Sequence[str], line: str) -> list[str]:
     prefix = last_word[0].lower() if last_word else ""
     quoted = [f'"{name}"' if "." in name or " " in name else name for name in names]
     matching = [name for name in quoted if name.lower().lstrip('"').startswith(prefix)]
-    return matching + [word for word in WORDS if word.lower().startswith(prefix)]
+    return matching + [word for word in SQL_KEYWORDS if word.lower().startswith(prefix)]
 
 
 def _enable_line_editing(names: Sequence[str]) -> None:
@@ -101,7 +101,7 @@ def _enable_line_editing(names: Sequence[str]) -> None:
     import atexit
 
     def complete(_: str, number: int) -> str | None:
-        candidates = matches(names, readline.get_line_buffer()[: readline.get_endidx()])
+        candidates = complete_line(names, readline.get_line_buffer()[: readline.get_endidx()])
         return candidates[number] if number < len(candidates) else None
 
     readline.set_completer(complete)

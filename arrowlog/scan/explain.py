@@ -1,4 +1,7 @@
-"""Explanations of scan plans: what each clause skipped, and why the other files were kept."""
+"""Classify for each file why a test could not skip it. Pure; used by explanations only.
+
+Explanations of scan plans: what each clause skipped, and why the other files were kept.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,154 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.log.arrays import array_of, same, scalar
-from arrowlog.look import html_card, html_table, size_text, text_table
-from arrowlog.scan.normal import Every, Normal, without_nan
-from arrowlog.scan.prune import columns_needed, dropped
-from arrowlog.scan.reasons import DROPPED, REASONS, code, reasons
-from arrowlog.scan.tree import TRUE, conjuncts, describe
+from arrowlog.arrays import FALSE, make_array, make_scalar, repeat_value
+from arrowlog.display import format_bytes, format_html_card, format_html_table, format_text_table
+from arrowlog.predicate import TRUE, format_node, referenced_columns, split_conjuncts
+from arrowlog.scan.data_skipping import compute_skip_mask, mask_prefixes_of, required_columns
+from arrowlog.scan.stats_predicate import (
+    REASON_NOT_COMPARABLE,
+    REASON_NOT_PRUNABLE,
+    And,
+    Comparison,
+    ConstantResult,
+    In,
+    IsNull,
+    Or,
+    PartitionEval,
+    StartsWith,
+    StatsPredicateBuilder,
+    Unprunable,
+    nan_free_columns,
+)
+from arrowlog.snapshot import high_bounds, low_bounds, may_have_nan
 
 if TYPE_CHECKING:
-    from arrowlog.scan.predicate import Predicate
-    from arrowlog.scan.tree import Node
-    from arrowlog.state.snapshot import Snapshot
+    from arrowlog.predicate import Node, Predicate
+    from arrowlog.scan.stats_predicate import StatsPredicate
+    from arrowlog.snapshot import FileStats, Snapshot
 
-__all__ = ["Clause", "Explanation", "explain", "size_text"]
+
+REASON_TEXTS = (
+    "dropped",
+    "in range",
+    "no statistics",
+    "truncated bound",
+    REASON_NOT_COMPARABLE,
+    REASON_NOT_PRUNABLE,
+    "NaN possible",
+    "partition value matches",
+    "partition value unreadable",
+)
+(
+    REASON_DROPPED,
+    REASON_IN_RANGE,
+    REASON_NO_STATISTICS,
+    REASON_TRUNCATED_BOUND,
+    REASON_INCOMPARABLE,
+    REASON_UNPRUNABLE,
+    REASON_NAN_POSSIBLE,
+    REASON_PARTITION_MATCHES,
+    REASON_PARTITION_UNREADABLE,
+) = range(len(REASON_TEXTS))
+
+
+def reason_code(number: int) -> pa.Scalar:
+    """A reason code as a scalar."""
+    return make_scalar(number, pa.int8())
+
+
+def reason_where(mask: pa.Array, number: int, otherwise: pa.Array | int) -> pa.Array:
+    """One reason code where the mask is true, another (or an array of codes) elsewhere."""
+    other = reason_code(otherwise) if isinstance(otherwise, int) else otherwise
+    return pc.if_else(mask, reason_code(number), other)
+
+
+def classify_files(
+    test: StatsPredicate, columns: FileStats, mask: pa.Array | None, nan_free: frozenset[str]
+) -> pa.Array:
+    """One reason code per file: `REASON_DROPPED`, or why the test kept the file.
+
+    `mask` is the skip mask of the test, `nan_free` as in `dropped`.
+    """
+    kept_because = _reason_kept(test, columns, nan_free)
+    return (
+        kept_because
+        if mask is None
+        else reason_where(pc.fill_null(mask, FALSE), REASON_DROPPED, kept_because)
+    )
+
+
+def _repeat_code(number: int, columns: FileStats) -> pa.Array:
+    return pa.repeat(reason_code(number), columns.num_rows)
+
+
+def _reason_kept(test: StatsPredicate, columns: FileStats, nan_free: frozenset[str]) -> pa.Array:
+    """Reason codes for keeping a file, computed for every file."""
+    if isinstance(test, ConstantResult):
+        return _repeat_code(REASON_IN_RANGE, columns)
+    if isinstance(test, Unprunable):
+        return _repeat_code(
+            REASON_INCOMPARABLE if test.why == REASON_NOT_COMPARABLE else REASON_UNPRUNABLE, columns
+        )
+    if isinstance(test, (And, Or)):
+        return _combine_parts(test, columns, nan_free)
+    names = referenced_columns(test.node) if isinstance(test, PartitionEval) else {test.name}
+    if names <= set(columns.partition_columns):
+        codes = _repeat_code(REASON_PARTITION_MATCHES, columns)
+        for name in names:
+            codes = reason_where(columns.unreadable(name), REASON_PARTITION_UNREADABLE, codes)
+        return codes
+    assert not isinstance(test, PartitionEval)
+    return _reason_bounds(test, columns, nan_free)
+
+
+def _combine_parts(test: And | Or, columns: FileStats, nan_free: frozenset[str]) -> pa.Array:
+    """The reason of the first part that could not skip the file.
+
+    A part that lacked information takes precedence over one whose value is in range.
+    """
+    if isinstance(test, And):
+        nan_free |= nan_free_columns(test, columns.schema)
+    codes = _repeat_code(REASON_IN_RANGE, columns)
+    for part in reversed(test.parts):
+        part_codes = classify_files(
+            part, columns, compute_skip_mask(part, columns, nan_free), nan_free
+        )
+        informed = pc.or_(
+            pc.equal(part_codes, reason_code(REASON_DROPPED)),
+            pc.equal(part_codes, reason_code(REASON_IN_RANGE)),
+        )
+        codes = pc.if_else(informed, codes, part_codes)
+    return codes
+
+
+def _reason_bounds(
+    test: Comparison | In | StartsWith | IsNull, columns: FileStats, nan_free: frozenset[str]
+) -> pa.Array:
+    """Why the statistics of a data column could not skip a file."""
+    name = test.name
+    if isinstance(test, IsNull):
+        unknown = pc.is_null(columns.null_count(name))
+        return reason_where(unknown, REASON_NO_STATISTICS, REASON_IN_RANGE)
+    low, high = low_bounds(columns, name), high_bounds(columns, name)
+    kind = columns.schema.field(name).type
+    op = test.op if isinstance(test, Comparison) else "="
+    op = "<>" if isinstance(test, In) and test.negated else op
+    needs_high, needs_low = op in (">", ">="), op in ("<", "<=")
+    missing = pc.is_null(high) if needs_high else pc.is_null(low)
+    if not (needs_high or needs_low):
+        missing = pc.or_(missing, pc.is_null(high))
+    codes = reason_where(missing, REASON_NO_STATISTICS, REASON_IN_RANGE)
+    # A maximum does not cover NaN, so it cannot exclude rows for these operators.
+    if may_have_nan(kind) and name not in nan_free and (needs_high or op == "<>"):
+        return reason_where(missing, REASON_NO_STATISTICS, REASON_NAN_POSSIBLE)
+    value = test.prefix if isinstance(test, StartsWith) else getattr(test, "down", None)
+    if pa.types.is_string(kind) and not needs_low and isinstance(value, str):
+        return reason_where(mask_prefixes_of(value, high), REASON_TRUNCATED_BOUND, codes)
+    return codes
+
+
+__all__ = ["Clause", "Explanation", "explain_plan", "format_bytes"]
 _HEADER = ("clause", "dropped", "bytes", "alone", "kept because")
 
 
@@ -50,7 +188,7 @@ class Clause:
 class Explanation:
     """The effect of every clause of a predicate on a plan.
 
-    Prints as text, renders as HTML in notebooks; `to_arrow` has the detail per file and clause.
+    Prints as text, renders as HTML in notebooks; `emit_pyarrow` has the detail per file and clause.
     """
 
     predicate: str
@@ -76,7 +214,7 @@ class Explanation:
                 {
                     "path": self._paths,
                     "clause": _repeat_text(clause.text, count),
-                    "kept": pc.not_equal(codes, code(DROPPED)),
+                    "kept": pc.not_equal(codes, reason_code(REASON_DROPPED)),
                     "reason": _reason_texts(codes),
                 }
             )
@@ -90,7 +228,7 @@ class Explanation:
             (
                 clause.text,
                 f"{clause.files_dropped:,}",
-                size_text(clause.bytes_dropped),
+                format_bytes(clause.bytes_dropped),
                 "redundant" if clause.redundant else f"{clause.only_files:,}",
                 ", ".join(f"{reason} {count:,}" for reason, count in clause.kept.items()) or "-",
             )
@@ -100,19 +238,19 @@ class Explanation:
     def _summary(self) -> str:
         return (
             f"version {self.version}: {self.files_kept:,} of {self.files_total:,} files to read"
-            f" ({self.pruned:.1%} pruned), {size_text(self.bytes_kept)} of"
-            f" {size_text(self.bytes_total)}"
+            f" ({self.pruned:.1%} pruned), {format_bytes(self.bytes_kept)} of"
+            f" {format_bytes(self.bytes_total)}"
         )
 
     def __str__(self) -> str:
         """A summary and one line per clause."""
         lines = [self.predicate, self._summary()]
         if self._rows:
-            lines += text_table(_HEADER, self._rows, (1, 2, 3))
+            lines += format_text_table(_HEADER, self._rows, (1, 2, 3))
         return "\n".join(lines)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Export `to_arrow` through the Arrow C stream interface."""
+        """Export `emit_pyarrow` through the Arrow C stream interface."""
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
     def _repr_html_(self) -> str:
@@ -120,30 +258,33 @@ class Explanation:
 
     def to_html(self) -> str:
         """The explanation as an HTML card."""
-        clauses = html_table(_HEADER, self._rows, (1, 2, 3)) if self._rows else ""
+        clauses = format_html_table(_HEADER, self._rows, (1, 2, 3)) if self._rows else ""
         facts = [("plan", self._summary())]
-        return html_card(self.predicate, facts, clauses)
+        return format_html_card(self.predicate, facts, clauses)
 
 
-def explain(snapshot: Snapshot, predicate: Predicate, mask: pa.Array) -> Explanation:
+def explain_plan(snapshot: Snapshot, predicate: Predicate, mask: pa.Array) -> Explanation:
     """Explain a plan of `snapshot`. `mask` selects the planned files.
 
     Each clause is evaluated on its own, except that it may rely on other clauses to exclude NaN, as
     planning does.
     """
     columns = snapshot.columns
-    builder = Normal(columns.schema, snapshot.partition_columns)
-    parts = [] if predicate.tree == TRUE else conjuncts(predicate.tree)
+    builder = StatsPredicateBuilder(columns.schema, snapshot.partition_columns)
+    parts = [] if predicate.tree == TRUE else split_conjuncts(predicate.tree)
     tests = [builder.rows(part) for part in parts]
-    columns.prepare(set().union(*(columns_needed(test) for test in tests)))
-    nan_free = without_nan(Every(tuple(tests)), columns.schema)
-    codes = [reasons(test, columns, dropped(test, columns, nan_free), nan_free) for test in tests]
-    skipped = [pc.equal(file_codes, code(DROPPED)) for file_codes in codes]
+    columns.prepare(set().union(*(required_columns(test) for test in tests)))
+    nan_free = nan_free_columns(And(tuple(tests)), columns.schema)
+    codes = [
+        classify_files(test, columns, compute_skip_mask(test, columns, nan_free), nan_free)
+        for test in tests
+    ]
+    skipped = [pc.equal(file_codes, reason_code(REASON_DROPPED)) for file_codes in codes]
     count = snapshot.num_files
-    num_skipping = same(0, pa.int32(), count)
+    num_skipping = repeat_value(0, pa.int32(), count)
     for clause_skips in skipped:
         num_skipping = pc.add(num_skipping, pc.cast(clause_skips, pa.int32()))
-    skipped_once = pc.equal(num_skipping, scalar(1, pa.int32()))
+    skipped_once = pc.equal(num_skipping, make_scalar(1, pa.int32()))
     sizes = snapshot.state.column("size").combine_chunks() if count else pa.nulls(0, pa.int64())
     clauses = [
         _summarize_clause(part, file_codes, pc.and_(clause_skips, skipped_once), mask, sizes)
@@ -166,16 +307,16 @@ def explain(snapshot: Snapshot, predicate: Predicate, mask: pa.Array) -> Explana
 def _summarize_clause(
     part: Node, codes: pa.Array, only: pa.Array, mask: pa.Array, sizes: pa.Array
 ) -> Clause:
-    skipped = pc.equal(codes, code(DROPPED))
+    skipped = pc.equal(codes, reason_code(REASON_DROPPED))
     kept = codes.filter(mask).value_counts().to_pylist()
     kept.sort(key=lambda reason: -reason["counts"])
     return Clause(
-        describe(part),
+        format_node(part),
         int(skipped.true_count),
         _sum_sizes(sizes, skipped),
         int(only.true_count),
         _sum_sizes(sizes, only),
-        {REASONS[reason["values"]]: reason["counts"] for reason in kept},
+        {REASON_TEXTS[reason["values"]]: reason["counts"] for reason in kept},
     )
 
 
@@ -184,12 +325,12 @@ def _sum_sizes(sizes: pa.Array, mask: pa.Array) -> int:
 
 
 def _reason_texts(codes: pa.Array) -> pa.DictionaryArray:
-    return pa.DictionaryArray.from_arrays(codes, array_of(REASONS, pa.string()))
+    return pa.DictionaryArray.from_arrays(codes, make_array(REASON_TEXTS, pa.string()))
 
 
 def _repeat_text(text: str, count: int) -> pa.DictionaryArray:
-    zeros = same(0, pa.int8(), count)
-    return pa.DictionaryArray.from_arrays(zeros, array_of([text], pa.string()))
+    zeros = repeat_value(0, pa.int8(), count)
+    return pa.DictionaryArray.from_arrays(zeros, make_array([text], pa.string()))
 
 
 def _empty_table() -> pa.Table:

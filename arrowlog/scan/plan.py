@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from arrowlog.arrays import make_int64, repeat_bool
 from arrowlog.config import parse_bytes
+from arrowlog.display import format_bytes, format_count, format_html_card, format_html_table
 from arrowlog.errors import InvalidRequest
-from arrowlog.log.arrays import flags, number
-from arrowlog.look import count_text, html_card, html_table, size_text
-from arrowlog.scan.explain import Explanation, explain
-from arrowlog.scan.facts import count, extreme
-from arrowlog.scan.normal import Normal
-from arrowlog.scan.predicate import Predicate, parse
-from arrowlog.scan.prune import columns_needed, dropped, kept
-from arrowlog.scan.rows import Rows
-from arrowlog.state.files import files_table
+from arrowlog.predicate import Predicate, parse_predicate
+from arrowlog.scan.data_skipping import compute_skip_mask, invert_skip_mask, required_columns
+from arrowlog.scan.explain import Explanation, explain_plan
+from arrowlog.scan.row_reader import RowReader
+from arrowlog.scan.stats_aggregates import count_matching_rows, find_extreme
+from arrowlog.scan.stats_predicate import StatsPredicateBuilder
+from arrowlog.snapshot import files_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow.dataset as ds
 
-    from arrowlog.scan.normal import Test
-    from arrowlog.state.snapshot import Snapshot
+    from arrowlog.scan.stats_predicate import StatsPredicate
+    from arrowlog.snapshot import Snapshot
 
 _HTML_MAX_PATHS = 10
 
 
-def scan(
+def plan_scan(
     snapshot: Snapshot,
     where: Any,
     root: str,
@@ -49,14 +49,18 @@ def scan(
     when rows are read. Raises InvalidRequest for an invalid predicate.
     """
     stats = snapshot.columns
-    predicate = parse(where, stats.schema, now_micros=now_micros)
-    stats_predicate = Normal(stats.schema, snapshot.partition_columns).rows(predicate.tree)
+    predicate = parse_predicate(where, stats.schema, now_micros=now_micros)
+    stats_predicate = StatsPredicateBuilder(stats.schema, snapshot.partition_columns).rows(
+        predicate.tree
+    )
     candidates = _skip_row_groups(snapshot, predicate)
     candidate_stats = candidates.columns
     # Reads a deferred checkpoint, and falls back to log replay if it is damaged: the set of
     # candidate files is fixed only after this call.
-    candidate_stats.prepare(columns_needed(stats_predicate))
-    mask = kept(dropped(stats_predicate, candidate_stats), candidates.num_files)
+    candidate_stats.prepare(required_columns(stats_predicate))
+    mask = invert_skip_mask(
+        compute_skip_mask(stats_predicate, candidate_stats), candidates.num_files
+    )
     return ScanPlan(
         snapshot, predicate, stats_predicate, mask, root, options or {}, among=candidates
     )
@@ -73,9 +77,9 @@ def _skip_row_groups(snapshot: Snapshot, predicate: Predicate) -> Snapshot:
     if source is None:
         return snapshot
     groups = source.groups
-    stats_predicate = Normal(groups.schema, ()).rows(predicate.tree)
-    groups.prepare(columns_needed(stats_predicate))
-    keep_mask = kept(dropped(stats_predicate, groups), groups.num_rows)
+    stats_predicate = StatsPredicateBuilder(groups.schema, ()).rows(predicate.tree)
+    groups.prepare(required_columns(stats_predicate))
+    keep_mask = invert_skip_mask(compute_skip_mask(stats_predicate, groups), groups.num_rows)
     if keep_mask.true_count * 2 > groups.num_rows:
         return snapshot
     return snapshot.only(pc.indices_nonzero(keep_mask).to_pylist())
@@ -92,7 +96,7 @@ class ScanPlan:
 
     snapshot: Snapshot = field(repr=False)
     predicate: Predicate
-    test: Test = field(repr=False)
+    test: StatsPredicate = field(repr=False)
     mask: pa.Array = field(repr=False, compare=False)
     root: str = field(repr=False)
     _options: Mapping[str, Any] = field(repr=False, compare=False, default_factory=dict)
@@ -148,24 +152,26 @@ class ScanPlan:
 
     def count(self) -> int | None:
         """Number of matching rows if statistics determine it exactly, else None."""
-        return count(self.among, self.predicate, self.mask)
+        return count_matching_rows(self.among, self.predicate, self.mask)
 
     def min(self, column: str) -> Any:
         """Minimum of a column over the matching rows if statistics give it exactly, else None."""
-        return extreme(self.among, self.predicate, self.mask, column, upper=False)
+        return find_extreme(self.among, self.predicate, self.mask, column, upper=False)
 
     def max(self, column: str) -> Any:
         """Maximum of a column over the matching rows if statistics give it exactly, else None."""
-        return extreme(self.among, self.predicate, self.mask, column, upper=True)
+        return find_extreme(self.among, self.predicate, self.mask, column, upper=True)
 
     def explain(self) -> Explanation:
         """Report per clause how many files it skipped, and why the other files were kept."""
         if self.among is self.snapshot:
-            return explain(self.snapshot, self.predicate, self.mask)
+            return explain_plan(self.snapshot, self.predicate, self.mask)
         # The report covers every file, including those in row groups that planning skipped.
-        self.snapshot.columns.prepare(columns_needed(self.test))
-        mask = kept(dropped(self.test, self.snapshot.columns), self.total_files)
-        return explain(self.snapshot, self.predicate, mask)
+        self.snapshot.columns.prepare(required_columns(self.test))
+        mask = invert_skip_mask(
+            compute_skip_mask(self.test, self.snapshot.columns), self.total_files
+        )
+        return explain_plan(self.snapshot, self.predicate, mask)
 
     def splits(self, target_size: int | str = "128MB") -> list[Split]:
         """Divide the files into splits of about `target_size` bytes each.
@@ -180,8 +186,10 @@ class ScanPlan:
         # The same number of splits as with `target`, but of even size.
         split_size = max(1, -(-self.size_bytes // max(1, -(-self.size_bytes // target))))
         # A file belongs to the split that contains its last byte.
-        last_bytes = pc.subtract(pc.cumulative_sum(sizes), number(1))
-        split_numbers = pc.divide(pc.max_element_wise(last_bytes, number(0)), number(split_size))
+        last_bytes = pc.subtract(pc.cumulative_sum(sizes), make_int64(1))
+        split_numbers = pc.divide(
+            pc.max_element_wise(last_bytes, make_int64(0)), make_int64(split_size)
+        )
         split_ends = pc.run_end_encode(split_numbers.combine_chunks()).run_ends.to_pylist()
         files = self._rows.files.append_column("size", sizes)
         return [
@@ -189,22 +197,22 @@ class ScanPlan:
             for start, end in pairwise([0, *split_ends])
         ]
 
-    def _rows_of(self, files: pa.Table) -> Rows:
+    def _rows_of(self, files: pa.Table) -> RowReader:
         return replace(self._rows, files=files)
 
     @cached_property
-    def _rows(self) -> Rows:
+    def _rows(self) -> RowReader:
         snapshot = self.among
         partition_columns = snapshot.partition_columns
         snapshot.columns.prepare(partition_columns)
         columns = {"key": self._selected("key") if self.num_files else pa.nulls(0, pa.string())}
-        unreadable = flags(False, len(self.mask))
+        unreadable = repeat_bool(False, len(self.mask))
         for name in partition_columns:
             columns[f"partition.{name}"] = snapshot.columns.partition(name).filter(self.mask)
             unreadable = pc.or_(unreadable, snapshot.columns.unreadable(name))
         columns["unreadable"] = unreadable.filter(self.mask)
         files = pa.table(columns)
-        return Rows(
+        return RowReader(
             self.root,
             snapshot.columns.schema,
             partition_columns,
@@ -214,7 +222,7 @@ class ScanPlan:
             self._options,
         )
 
-    def scanned(self) -> pa.Table:
+    def scanned_files(self) -> pa.Table:
         """The files to read, for external engines: key, partition values, size, modification time.
 
         Raises LogCorrupt if a partition value is unreadable, InvalidRequest if a file lies outside
@@ -245,9 +253,9 @@ class ScanPlan:
         Uses Spark's own Parquet reader where possible and Python workers elsewhere. `native=True`
         or `native=False` forces one of them.
         """
-        from arrowlog.spark.frame import frame
+        from arrowlog.spark.frame import plan_to_dataframe
 
-        return frame(self, self._rows, spark, native=native)
+        return plan_to_dataframe(self, self._rows, spark, native=native)
 
     def __repr__(self) -> str:
         """Predicate, version, files and bytes on one line."""
@@ -261,13 +269,16 @@ class ScanPlan:
         facts = [
             ("version", str(self.version)),
             ("files", f"{self.num_files:,} of {self.total_files:,}"),
-            ("bytes", f"{size_text(self.size_bytes)} of {size_text(self.snapshot.size_bytes)}"),
-            ("rows in them", count_text(self.num_records)),
+            (
+                "bytes",
+                f"{format_bytes(self.size_bytes)} of {format_bytes(self.snapshot.size_bytes)}",
+            ),
+            ("rows in them", format_count(self.num_records)),
         ]
         shown = [[path] for path in self._selected("path").slice(0, _HTML_MAX_PATHS).to_pylist()]
         hidden = self.num_files - len(shown)
-        files = html_table([f"path{f' (and {hidden:,} more)' if hidden else ''}"], shown)
-        return html_card(f"scan {self.predicate}", facts, files if shown else "")
+        files = format_html_table([f"path{f' (and {hidden:,} more)' if hidden else ''}"], shown)
+        return format_html_card(f"scan {self.predicate}", facts, files if shown else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +290,7 @@ class Split:
     """
 
     version: int
-    rows: Rows = field(repr=False)
+    rows: RowReader = field(repr=False)
 
     @property
     def paths(self) -> list[str]:
@@ -304,7 +315,7 @@ class Split:
         """The matching rows as a polars LazyFrame; `storage_options` replace the plan's."""
         return self._with_options(storage_options).to_polars()
 
-    def _with_options(self, options: Mapping[str, Any] | None) -> Rows:
+    def _with_options(self, options: Mapping[str, Any] | None) -> RowReader:
         return self.rows if options is None else replace(self.rows, options=options)
 
 

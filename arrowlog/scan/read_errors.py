@@ -13,23 +13,19 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from arrowlog.arrays import make_scalar
 from arrowlog.config import resolve
+from arrowlog.decode import SEQ_LINE_BITS
 from arrowlog.errors import ArrowlogError, DataFileError, StoreUnavailable
-from arrowlog.log.arrays import scalar
-from arrowlog.log.store import open_store
-from arrowlog.log.store.remote import secrets_in
-from arrowlog.log.window import LINE_BITS
-from arrowlog.scan.column_types import castable
-from arrowlog.scan.spelling import finer
-from arrowlog.state.apply import keyed
-from arrowlog.state.listing import list_log
-from arrowlog.state.load import read_commits
+from arrowlog.scan.file_schema import find_nanosecond_column, is_castable
+from arrowlog.snapshot import list_log, read_verified_actions, with_file_keys
+from arrowlog.storage import find_secrets, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from arrowlog.log.decode import Actions
-    from arrowlog.log.store import Store
+    from arrowlog.decode import ActionBatch
+    from arrowlog.storage import Store
 
     Check = Callable[[Any], str | Exception | None]
 
@@ -40,7 +36,7 @@ _REASON_MAX = 300  # characters of an engine's message
 _STORE_ERRORS = (PermissionError, ConnectionError, TimeoutError)
 
 
-def data_file_error(store: Store, key: str, reason: str, version: int) -> DataFileError:
+def build_data_file_error(store: Store, key: str, reason: str, version: int) -> DataFileError:
     """The error for an unreadable file of `version`; it names the version that added the file."""
     added_version, origin = _find_added_version(store, key, version)
     return DataFileError(
@@ -57,10 +53,10 @@ def _find_added_version(store: Store, key: str, version: int) -> tuple[int | Non
     oldest_read = version + 1
     try:
         for lowest, actions in _read_commits_backwards(store, version):
-            adds, _ = keyed(actions, "add", store.root)
-            matching = adds.filter(pc.equal(adds["key"], scalar(key, pa.string())))
+            adds, _ = with_file_keys(actions, "add", store.root)
+            matching = adds.filter(pc.equal(adds["key"], make_scalar(key, pa.string())))
             if matching.num_rows:
-                added_version = actions.versions[pc.max(matching["seq"]).as_py() >> LINE_BITS]
+                added_version = actions.versions[pc.max(matching["seq"]).as_py() >> SEQ_LINE_BITS]
                 return added_version, f"added by version {added_version}"
             oldest_read = lowest
     except (ArrowlogError, OSError):
@@ -68,17 +64,20 @@ def _find_added_version(store: Store, key: str, version: int) -> tuple[int | Non
     return None, f"added before version {oldest_read}, by a commit that is no longer in the log"
 
 
-def _read_commits_backwards(store: Store, version: int) -> Iterator[tuple[int, Actions]]:
+def _read_commits_backwards(store: Store, version: int) -> Iterator[tuple[int, ActionBatch]]:
     """Batches of commits up to `version`, newest first, each with its lowest version."""
     names = list_log(store).commits
     versions = sorted(number for number in names if number <= version)
     config = resolve()
     for stop in range(len(versions), 0, -_COMMITS_PER_READ):
         batch = versions[max(0, stop - _COMMITS_PER_READ) : stop]
-        yield batch[0], read_commits(store, config, [(number, names[number]) for number in batch])
+        yield (
+            batch[0],
+            read_verified_actions(store, config, [(number, names[number]) for number in batch]),
+        )
 
 
-class ReadFailures:
+class ReadErrorTranslator:
     """Translates errors that engines raise while reading rows into arrowlog's errors.
 
     `version` is the table version being read.
@@ -99,7 +98,7 @@ class ReadFailures:
         stored = [item for item in schema if item.name not in set(partition_columns)]
         self._schema = pa.schema(stored)
 
-    def explained(self, error: Exception, fragments: Mapping[str, Any]) -> Exception:
+    def translate_read_error(self, error: Exception, fragments: Mapping[str, Any]) -> Exception:
         """The error to raise instead of `error`. `fragments` are the files by key.
 
         DataFileError if a file is at fault, StoreUnavailable if Arrow or the operating system
@@ -109,7 +108,7 @@ class ReadFailures:
         if isinstance(error, ArrowlogError):
             return error
         for key, reason in self._find_problems(error, fragments):
-            return self.of_file(key, reason)
+            return self.file_error(key, reason)
         if isinstance(error, MemoryError) or not isinstance(error, (pa.ArrowException, OSError)):
             return error
         return StoreUnavailable(
@@ -118,10 +117,10 @@ class ReadFailures:
             next="Try again.",
         )
 
-    def of_file(self, key: str, reason: str) -> DataFileError:
+    def file_error(self, key: str, reason: str) -> DataFileError:
         """The error for one file, naming the version that added it."""
         store = open_store(self._root, self._options)
-        return data_file_error(store, key, self._mask_secrets(reason), self._version)
+        return build_data_file_error(store, key, self._mask_secrets(reason), self._version)
 
     def check_types(self, fragments: Mapping[str, Any]) -> None:
         """Raise DataFileError for the first file with a column of an incompatible type.
@@ -137,9 +136,9 @@ class ReadFailures:
             seen.add(serialized)
             for item in self._schema:
                 index = stored.get_field_index(item.name)
-                if index >= 0 and not castable(stored.field(index).type, item.type):
+                if index >= 0 and not is_castable(stored.field(index).type, item.type):
                     stored_type = stored.field(index).type
-                    raise self.of_file(
+                    raise self.file_error(
                         key,
                         f"the column {item.name!r} is {stored_type} and cannot be read as"
                         f" {item.type}",
@@ -181,7 +180,7 @@ class ReadFailures:
         """Why the rows of a file cannot be read in the table's types; None if they can."""
         fragment = _without_footer(fragment)
         stored = fragment.physical_schema
-        nanosecond_column = finer(stored, self._schema)
+        nanosecond_column = find_nanosecond_column(stored, self._schema)
         wanted = [name for name in self._schema.names if stored.get_field_index(name) >= 0]
         duplicates = [name for name in self._schema.names if stored.names.count(name) > 1]
         if duplicates:
@@ -225,7 +224,7 @@ class ReadFailures:
 
     def _mask_secrets(self, text: str) -> str:
         """Replace the credentials in the storage options by asterisks."""
-        for secret in secrets_in(self._options):
+        for secret in find_secrets(self._options):
             text = text.replace(secret, "***") if len(secret) > 3 else text
         return text
 

@@ -189,7 +189,7 @@ _LOCK = Lock()
 _BRIDGES: dict[int, Any] = {}  # by id of the gateway, one per JVM
 
 
-class Bridge:
+class JvmBridge:
     """The compiled Java class, callable from Python."""
 
     def __init__(self, spark: Any) -> None:
@@ -237,30 +237,30 @@ class Bridge:
         """Return how many of the filters such a format pushes into the Parquet reader."""
         return int(self._call("pushedCount", parquet_format, filters))
 
-    def directories(self, rows: Any, files: Sequence[Directory]) -> Any:
+    def directories(self, rows: Any, files: Sequence[DirectoryFiles]) -> Any:
         """Return a Java list with one `PartitionDirectory` per partition.
 
         `files` are indexes into `rows`, each with the files of that partition.
         """
-        return self._call("directories", rows, encoded(files))
+        return self._call("directories", rows, encode_directories(files))
 
 
 # The index of a partition's row; then path, size in bytes and modification time (ms) of its files.
-Directory = tuple[int, "Iterable[tuple[str, int, int]]"]
+DirectoryFiles = tuple[int, "Iterable[tuple[str, int, int]]"]
 
 
-def bridge(spark: Any) -> Bridge:
+def jvm_bridge(spark: Any) -> JvmBridge:
     """Return the bridge into the JVM of a session; compiled once per JVM."""
     gateway = spark.sparkContext._gateway  # noqa: SLF001 -- as above
     with _LOCK:
         known = _BRIDGES.get(id(gateway))
         # The id of a closed gateway may be reused, so the gateway itself is compared.
         if known is None or known.gateway is not gateway:
-            known = _BRIDGES[id(gateway)] = Bridge(spark)
+            known = _BRIDGES[id(gateway)] = JvmBridge(spark)
     return known
 
 
-def encoded(directories: Sequence[Directory]) -> bytes:
+def encode_directories(directories: Sequence[DirectoryFiles]) -> bytes:
     """Encode partitions and their files in the format that the Java `directories` decodes."""
     parts = [struct.pack(">i", len(directories))]
     for row, files in directories:

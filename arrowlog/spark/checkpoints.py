@@ -2,8 +2,8 @@
 
 1. Distributed replay leaves the live adds in buckets by the hash of the file key.
 2. All parts of a Parquet checkpoint share one set of columns and one recipe for texts that are
-   rebuilt from typed columns. Tasks first report what their bucket needs (`Facts`); the driver
-   merges the reports into a `Plan`.
+   rebuilt from typed columns. Tasks first report what their bucket needs (`BucketFacts`); the
+   driver merges the reports into a `CheckpointPlan`.
 3. A scan of hash buckets would have to read every part. The adds are therefore shuffled again, so
    that each part is a range of the order in which a checkpoint stores files.
 
@@ -23,26 +23,66 @@ import pyarrow.compute as pc
 from arrowlog.clock import SystemClock
 from arrowlog.config import resolve
 from arrowlog.errors import LogCorrupt
-from arrowlog.log.checkpoint import Beside
-from arrowlog.log.checkpoint import manifest as json_manifest
-from arrowlog.log.encode import CHECKSUM, checksum, line, metadata_fields, protocol_fields
-from arrowlog.log.envelope import Packing
-from arrowlog.log.names import CHECKPOINTS, LOG, parquet_names
-from arrowlog.log.texts import add_objects
-from arrowlog.spark.checks import is_whole
-from arrowlog.spark.ranges import Cuts, Sample, cuts_of, ranges_of, sample_of
+from arrowlog.formats.indextables import (
+    CHECKPOINT_FOLDER_NAME,
+    CHECKSUM_PREFIX,
+    LOG_FOLDER,
+    CheckpointContext,
+    StreamCompressor,
+    encode_action,
+    encode_add_objects,
+    format_checksum,
+    metadata_fields,
+    parquet_names,
+    protocol_fields,
+)
+from arrowlog.formats.indextables import encode_json_manifest as json_manifest
+from arrowlog.maintenance import PARQUET_CHECKPOINT_FEATURE
+from arrowlog.snapshot import (
+    CheckpointManifest,
+    CheckpointResult,
+    FileStats,
+    RebuildRecipe,
+    State,
+    WrittenCheckpoint,
+    build_layout,
+    build_row_group_index,
+    choose_sort_columns,
+    flatten_all_maps,
+    json_checkpoint_name,
+    put_manifest,
+    put_part,
+    storage_order,
+    storage_sort_keys,
+    to_checkpoint_rows,
+    truncate_adds,
+    with_chunk_checksums,
+    write_pointer,
+)
+from arrowlog.spark.checks import is_checkpoint_intact
+from arrowlog.spark.ranges import (
+    KeySample,
+    RangeBounds,
+    assign_ranges,
+    choose_range_bounds,
+    sample_keys,
+)
 from arrowlog.spark.read import open_table
-from arrowlog.spark.rebuild import Rebuild, Unparted, begun, gathered, said_in, sound
-from arrowlog.spark.tasks import AT, RUN, SAID, packed, unpacked
-from arrowlog.state.checkpoint import CheckpointResult, Written, json_name, write_pointer
-from arrowlog.state.files import Columns
-from arrowlog.state.groups import best_of, index_of, order_of, sort_keys
-from arrowlog.state.manifest import Manifest, with_sums
-from arrowlog.state.parquet import layout_of, put_manifest, put_part
-from arrowlog.state.snapshot import State
-from arrowlog.state.stored import Recipe, pack, settle
-from arrowlog.state.truncation import truncate_adds
-from arrowlog.upkeep.checkpoints import FEATURE
+from arrowlog.spark.rebuild import (
+    DistributedReplay,
+    NotDistributable,
+    collect_table_actions,
+    retry_without_damaged,
+    shuffle_by_number,
+    start_replay,
+)
+from arrowlog.spark.tasks import (
+    POSITION_COLUMN,
+    RUN_COLUMN,
+    TABLE_BUCKET,
+    deserialize_table,
+    serialize_table,
+)
 
 if TYPE_CHECKING:
     import os
@@ -51,33 +91,33 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from arrowlog.config import Config
-    from arrowlog.spark.tasks import Job
+    from arrowlog.spark.tasks import ReplayJob
 
 
 @dataclass(frozen=True)
-class Facts:
+class BucketFacts:
     """What a bucket needs: types of its columns, rebuildable texts, and a sample of sort keys."""
 
     kept: Mapping[str, pa.DataType]  # fields of adds, rebuildable ones included
     typed: Mapping[str, pa.DataType]  # typed copies of partition values and bounds
-    rebuilt: Mapping[str, tuple[str, str]]  # as in `Recipe`
-    order: Sample = field(default_factory=Sample)
+    rebuilt: Mapping[str, tuple[str, str]]  # as in `RebuildRecipe`
+    order: KeySample = field(default_factory=KeySample)
 
 
 @dataclass(frozen=True)
-class Plan:
+class CheckpointPlan:
     """What all parts have in common. It is pickled with every task."""
 
     columns: Mapping[str, pa.DataType]
-    recipe: Recipe
+    recipe: RebuildRecipe
     schema: pa.Schema
     partition_columns: tuple[str, ...]
-    cuts: Cuts
+    cuts: RangeBounds
     own: str  # unique id of this checkpoint, part of the names of its parts
     forms: tuple[str, ...]  # "json", "parquet" or both
     properties: Mapping[str, str]
 
-    def short(self, adds: pa.Table, job: Job) -> pa.Table:
+    def short(self, adds: pa.Table, job: ReplayJob) -> pa.Table:
         """Apply the table's statistics truncation to adds, whichever writer made them."""
         config = resolve(job.options, table=self.properties)
         return truncate_adds(adds, self.partition_columns, config, self.schema)
@@ -99,26 +139,29 @@ def checkpoint(
     """
     arguments = (spark, uri, None, storage_options, options, buckets)
     try:
-        return sound(
-            lambda damaged: begun(*arguments, damaged), lambda rebuild: _checkpoint(spark, rebuild)
+        return retry_without_damaged(
+            lambda damaged: start_replay(*arguments, damaged),
+            lambda rebuild: _checkpoint(spark, rebuild),
         )
-    except Unparted:
+    except NotDistributable:
         return open_table(spark, uri, storage_options, options).checkpoint()
 
 
-def _checkpoint(spark: SparkSession, rebuild: Rebuild) -> CheckpointResult:
+def _checkpoint(spark: SparkSession, rebuild: DistributedReplay) -> CheckpointResult:
     if rebuild.segment.gap is not None:
         raise LogCorrupt(
             f"{rebuild.segment.gap}.",
             next="Restore the missing file from a backup.",
             version=rebuild.segment.gap.missing,
         )
-    reduced = rebuild.reduced(spark).persist()
+    reduced = rebuild.reconciled_adds(spark).persist()
     try:
-        state = rebuild.state(said_in(_collect(reduced.filter(f"bucket = {SAID}"))))
+        state = rebuild.state(
+            collect_table_actions(_collect(reduced.filter(f"bucket = {TABLE_BUCKET}")))
+        )
         config = resolve(rebuild.job.options, table=state.metadata.configuration)
         forms = _missing_forms(spark, rebuild, state, config)
-        written, count = _write(reduced.filter(f"bucket <> {SAID}"), rebuild, state, forms)
+        written, count = _write(reduced.filter(f"bucket <> {TABLE_BUCKET}"), rebuild, state, forms)
     finally:
         reduced.unpersist()
     names = tuple(name for form in written for name in form.names)
@@ -132,7 +175,7 @@ def _checkpoint(spark: SparkSession, rebuild: Rebuild) -> CheckpointResult:
             state.schema,
             pa.table({"key": pa.nulls(count)}),  # only the count matters: nulls take no memory
         )
-        total = Written(names, size, written[-1].checksum)
+        total = WrittenCheckpoint(names, size, written[-1].checksum)
         parts = len(names) - len(written)  # without the manifests
         write_pointer(rebuild.store, counted, total, format_name, parts, SystemClock().now_ms())
     return CheckpointResult(state.version, count, size, format_name, names)
@@ -144,14 +187,14 @@ def _collect(frame: DataFrame) -> list[dict[str, Any]]:
 
 
 def _missing_forms(
-    spark: SparkSession, rebuild: Rebuild, state: State, config: Config
+    spark: SparkSession, rebuild: DistributedReplay, state: State, config: Config
 ) -> tuple[str, ...]:
     """Return the forms that the settings require and that are missing or damaged.
 
     Parquet alone is allowed only if the table's protocol has the reader feature for it.
     """
     form = config.checkpoint_format
-    has_feature = FEATURE in state.protocol.reader_features
+    has_feature = PARQUET_CHECKPOINT_FEATURE in state.protocol.reader_features
     alone = form == "json" or (form == "parquet" and has_feature)
     required = (form,) if alone else ("json", "parquet")
     listing, version = rebuild.listing, state.version
@@ -159,38 +202,39 @@ def _missing_forms(
     return tuple(
         form
         for form in required
-        if version not in existing[form] or not is_whole(spark, rebuild, version, form, config)
+        if version not in existing[form]
+        or not is_checkpoint_intact(spark, rebuild, version, form, config)
     )
 
 
 def _write(
-    buckets: DataFrame, rebuild: Rebuild, state: State, forms: tuple[str, ...]
-) -> tuple[list[Written], int]:
+    buckets: DataFrame, rebuild: DistributedReplay, state: State, forms: tuple[str, ...]
+) -> tuple[list[WrittenCheckpoint], int]:
     """Collect the facts of all buckets, write the parts, then the manifests.
 
     Returns what was written, per form, and the number of live files.
     """
     job, names = rebuild.job, (state.schema, state.metadata.partition_columns)
     properties = dict(state.metadata.configuration)
-    plan = Plan({}, Recipe((), {}), *names, Cuts(), "", forms, properties)
-    facts = _map_buckets(buckets, lambda adds: facts_of(plan.short(adds, job), *names))
-    columns, recipe = settled(facts)
-    cuts = cuts_of([fact.order for fact in facts], len(facts))
+    plan = CheckpointPlan({}, RebuildRecipe((), {}), *names, RangeBounds(), "", forms, properties)
+    facts = _map_buckets(buckets, lambda adds: collect_facts(plan.short(adds, job), *names))
+    columns, recipe = merge_facts(facts)
+    cuts = choose_range_bounds([fact.order for fact in facts], len(facts))
     own = uuid4().hex[:12]
-    plan = Plan(columns, recipe, *names, cuts, own, forms, properties)
+    plan = CheckpointPlan(columns, recipe, *names, cuts, own, forms, properties)
     parts = _write_parts(buckets, plan, job)
     if not parts:  # a table without files has one part without rows
         empty = pa.table({"key": pa.nulls(0, pa.string()), "path": pa.nulls(0, pa.string())})
-        parts = [put(empty, 0, plan, job)]
+        parts = [write_part(empty, 0, plan, job)]
     count = sum(part["rows"] for part in parts)
-    done: list[Written] = []
+    done: list[WrittenCheckpoint] = []
     now = SystemClock().now_ms()
     if "json" in forms:
         done.append(_write_json_manifest(rebuild, state, parts, own, now))
     if "parquet" in forms:
-        index = pa.concat_tables([unpacked(part["index"]) for part in parts])
+        index = pa.concat_tables([deserialize_table(part["index"]) for part in parts])
         checksums = [one for part in parts for one in part["sums"]]
-        manifest = Manifest(
+        manifest = CheckpointManifest(
             state.version,
             state.protocol,
             state.metadata,
@@ -198,47 +242,47 @@ def _write(
             tuple(part["part"] for part in parts),
             tuple(columns),
             recipe,
-            with_sums(index, checksums, len(columns)),
+            with_chunk_checksums(index, checksums, len(columns)),
             state.timestamp,
             state.txns,
             state.recent,
         )
         broken = state.version in rebuild.listing.parquet_checkpoints  # `_missing_forms` saw it
         written = put_manifest(rebuild.store, manifest, own, now, broken=broken)
-        names_in_log = tuple(f"{CHECKPOINTS}/{name}" for name in written.names)
-        done.append(Written(names_in_log, written.num_bytes, written.checksum))
+        names_in_log = tuple(f"{CHECKPOINT_FOLDER_NAME}/{name}" for name in written.names)
+        done.append(WrittenCheckpoint(names_in_log, written.num_bytes, written.checksum))
     return done, count
 
 
 def _write_json_manifest(
-    rebuild: Rebuild, state: State, parts: list[dict[str, Any]], own: str, now: int
-) -> Written:
+    rebuild: DistributedReplay, state: State, parts: list[dict[str, Any]], own: str, now: int
+) -> WrittenCheckpoint:
     """Write the first part, with protocol and metadata, and then the manifest of the JSON form."""
     store = rebuild.store
-    head = line("protocol", protocol_fields(state.protocol))
-    head += line("metaData", metadata_fields(state.metadata))
+    head = encode_action("protocol", protocol_fields(state.protocol))
+    head += encode_action("metaData", metadata_fields(state.metadata))
     first, data, first_checksum = _encode_json_part(head, 0, state.version, own, "none", 0)
-    store.replace(f"{LOG}/{first}", data)
+    store.replace(f"{LOG_FOLDER}/{first}", data)
     checksums = {first: first_checksum} | {part["json"]: part["json_sum"] for part in parts}
-    beside = Beside(state.timestamp, state.txns, state.recent)
+    beside = CheckpointContext(state.timestamp, state.txns, state.recent)
     manifest = json_manifest(state.version, checksums, own, beside, now)
-    name = json_name(state.version)
+    name = json_checkpoint_name(state.version)
     if state.version in rebuild.listing.json_checkpoints:
-        store.replace(f"{LOG}/{name}", manifest)  # the existing one is damaged
+        store.replace(f"{LOG_FOLDER}/{name}", manifest)  # the existing one is damaged
     else:
-        store.put_new(f"{LOG}/{name}", manifest)
+        store.put_if_absent(f"{LOG_FOLDER}/{name}", manifest)
     size = len(data) + len(manifest) + sum(part["json_size"] for part in parts)
-    return Written((name, *checksums), size, checksum(manifest))
+    return WrittenCheckpoint((name, *checksums), size, format_checksum(manifest))
 
 
 def _encode_json_part(
     text: bytes, number: int, version: int, own: str, codec: str, level: int
 ) -> tuple[str, bytes, str]:
     """Return the name, the bytes and the checksum of a part of the JSON form."""
-    packing = Packing(codec, level)
+    packing = StreamCompressor(codec, level)
     packing.write(text)
     name = f"{version:020d}.checkpoint.{own}.{number + 1:05d}.json"
-    part_checksum = f"{CHECKSUM}{packing.sum:08x}"
+    part_checksum = f"{CHECKSUM_PREFIX}{packing.sum:08x}"
     return name, packing.finish(), part_checksum
 
 
@@ -251,7 +295,7 @@ def _map_buckets(buckets: DataFrame, work: Callable[[pa.Table], Any]) -> list[An
     def arrowlog_bucket(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for row in batch.to_pylist():
-                adds = unpacked(row["adds"]).drop_columns([RUN, AT])
+                adds = deserialize_table(row["adds"]).drop_columns([RUN_COLUMN, POSITION_COLUMN])
                 if adds.num_rows:
                     result = pa.array([pickle.dumps(work(adds))], pa.binary())
                     yield pa.record_batch([result], names=["result"])
@@ -260,42 +304,44 @@ def _map_buckets(buckets: DataFrame, work: Callable[[pa.Table], Any]) -> list[An
     return [pickle.loads(row["result"]) for row in rows]  # noqa: S301 -- ours
 
 
-def _write_parts(buckets: DataFrame, plan: Plan, job: Job) -> list[dict[str, Any]]:
+def _write_parts(buckets: DataFrame, plan: CheckpointPlan, job: ReplayJob) -> list[dict[str, Any]]:
     """Shuffle the adds by range and write each range as a part; return `put`'s results in order."""
 
     def arrowlog_deal(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for row in batch.to_pylist():
-                adds = unpacked(row["adds"]).drop_columns([RUN, AT])
+                adds = deserialize_table(row["adds"]).drop_columns([RUN_COLUMN, POSITION_COLUMN])
                 if adds.num_rows:
-                    yield dealt(plan.short(adds, job), row["bucket"], plan)
+                    yield split_by_range(plan.short(adds, job), row["bucket"], plan)
 
     def arrowlog_part(rows: pa.Table) -> pa.Table:
         # The order in which a shuffle delivers rows varies, and a retried task must write the same
         # bytes.
         rows = rows.sort_by("bucket")
-        tables = [unpacked(piece) for piece in rows["adds"].to_pylist()]
+        tables = [deserialize_table(piece) for piece in rows["adds"].to_pylist()]
         adds = pa.concat_tables(tables, promote_options="default")
         number = rows["part"][0].as_py()
-        result = pickle.dumps(put(adds, number, plan, job))
+        result = pickle.dumps(write_part(adds, number, plan, job))
         arrays = [pa.array([number], pa.int32()), pa.array([result], pa.binary())]
         return pa.table(arrays, names=["part", "result"])
 
     pieces = buckets.mapInArrow(arrowlog_deal, "part int, bucket int, adds binary")
     count = plan.cuts.count
-    rows = _collect(gathered(pieces, "part", count, arrowlog_part, "part int, result binary"))
+    rows = _collect(
+        shuffle_by_number(pieces, "part", count, arrowlog_part, "part int, result binary")
+    )
     rows.sort(key=lambda row: row["part"])
     return [pickle.loads(row["result"]) for row in rows]  # noqa: S301 -- ours
 
 
-def dealt(adds: pa.Table, bucket: int, plan: Plan) -> pa.RecordBatch:
+def split_by_range(adds: pa.Table, bucket: int, plan: CheckpointPlan) -> pa.RecordBatch:
     """Cut the adds of a bucket into ranges; one row per range."""
-    flat = settle(adds, [*plan.schema.names, *plan.partition_columns])
+    flat = flatten_all_maps(adds, [*plan.schema.names, *plan.partition_columns])
     columns = _prepared_columns(flat, plan.schema, plan.partition_columns)
-    keys = sort_keys(columns, flat["key"], plan.cuts.best)
-    ranges = pa.array(ranges_of(keys, plan.cuts).to_arrow())
+    keys = storage_sort_keys(columns, flat["key"], plan.cuts.best)
+    ranges = pa.array(assign_ranges(keys, plan.cuts).to_arrow())
     numbers = sorted(pc.unique(ranges).to_pylist())
-    pieces = [packed(adds.filter(pc.equal(ranges, number))) for number in numbers]
+    pieces = [serialize_table(adds.filter(pc.equal(ranges, number))) for number in numbers]
     arrays = [
         pa.array(numbers, pa.int32()),
         pa.repeat(pa.scalar(bucket, pa.int32()), len(numbers)),
@@ -304,30 +350,30 @@ def dealt(adds: pa.Table, bucket: int, plan: Plan) -> pa.RecordBatch:
     return pa.record_batch(arrays, names=["part", "bucket", "adds"])
 
 
-def _prepared_columns(adds: pa.Table, schema: pa.Schema, partition: tuple[str, ...]) -> Columns:
-    columns = Columns(adds, schema, partition)
+def _prepared_columns(adds: pa.Table, schema: pa.Schema, partition: tuple[str, ...]) -> FileStats:
+    columns = FileStats(adds, schema, partition)
     columns.prepare([*schema.names, *partition])
     return columns
 
 
-def facts_of(adds: pa.Table, schema: pa.Schema, partition: tuple[str, ...]) -> Facts:
+def collect_facts(adds: pa.Table, schema: pa.Schema, partition: tuple[str, ...]) -> BucketFacts:
     """Determine what a bucket needs if it is stored by itself."""
-    adds = settle(adds, [*schema.names, *partition])
+    adds = flatten_all_maps(adds, [*schema.names, *partition])
     columns = _prepared_columns(adds, schema, partition)
-    table, recipe = pack(columns, adds)
+    table, recipe = to_checkpoint_rows(columns, adds)
     kinds = {name: _value_type(table.schema.field(name).type) for name in table.column_names}
     kept = {name: kind for name, kind in kinds.items() if name not in recipe.typed}
     kept |= {name: _value_type(adds.schema.field(name).type) for name in recipe.rebuilt}
-    best = best_of(columns)
-    order = sample_of(sort_keys(columns, adds["key"], best), best)
-    return Facts(kept, {name: kinds[name] for name in recipe.typed}, recipe.rebuilt, order)
+    best = choose_sort_columns(columns)
+    order = sample_keys(storage_sort_keys(columns, adds["key"], best), best)
+    return BucketFacts(kept, {name: kinds[name] for name in recipe.typed}, recipe.rebuilt, order)
 
 
 def _value_type(kind: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
-def settled(facts: list[Facts]) -> tuple[dict[str, pa.DataType], Recipe]:
+def merge_facts(facts: list[BucketFacts]) -> tuple[dict[str, pa.DataType], RebuildRecipe]:
     """Merge the facts of all buckets into common columns and a common recipe.
 
     A text is rebuilt from a typed column only if every bucket that has it rebuilds it the same way,
@@ -349,38 +395,40 @@ def settled(facts: list[Facts]) -> tuple[dict[str, pa.DataType], Recipe]:
         if source is not None and safe:
             rebuilt[name] = source
     stored = {name: kind for name, kind in kept.items() if name not in rebuilt}
-    return {**stored, **typed}, Recipe(tuple(typed), rebuilt)
+    return {**stored, **typed}, RebuildRecipe(tuple(typed), rebuilt)
 
 
-def put(adds: pa.Table, number: int, plan: Plan, job: Job) -> dict[str, Any]:
+def write_part(adds: pa.Table, number: int, plan: CheckpointPlan, job: ReplayJob) -> dict[str, Any]:
     """Write a part in all forms of the plan; return what the manifests record about it."""
     config = resolve(job.options, table=plan.properties)
     result: dict[str, Any] = {"rows": adds.num_rows}
     store = job.store
     if "json" in plan.forms:
-        objects = add_objects(adds, path="path").to_pylist() if adds.num_rows else []
+        objects = encode_add_objects(adds, path="path").to_pylist() if adds.num_rows else []
         text = "".join(f'{{"add":{add}}}\n' for add in objects).encode()
         codec = config.compression_codec if config.checkpoint_compression_enabled else "none"
         level = config.compression_gzip_level
         encoded = _encode_json_part(text, number + 1, job.version, plan.own, codec, level)
         name, data, part_checksum = encoded
-        store.replace(f"{LOG}/{name}", data)
+        store.replace(f"{LOG_FOLDER}/{name}", data)
         result |= {"json": name, "json_sum": part_checksum, "json_size": len(data)}
     if "parquet" in plan.forms:
-        adds = settle(adds, [*plan.schema.names, *plan.partition_columns])
+        adds = flatten_all_maps(adds, [*plan.schema.names, *plan.partition_columns])
         columns = _prepared_columns(adds, plan.schema, plan.partition_columns)
-        table, recipe = pack(columns, adds)
+        table, recipe = to_checkpoint_rows(columns, adds)
         table = _with_common_columns(table, recipe, adds, plan)
-        order = order_of(columns, adds["key"], plan.cuts.best)
-        index = index_of(columns, order)
-        layout = layout_of(job.version, table, order, plan.recipe, index, config)
+        order = storage_order(columns, adds["key"], plan.cuts.best)
+        index = build_row_group_index(columns, order)
+        layout = build_layout(job.version, table, order, plan.recipe, index, config)
         name = parquet_names(job.version, plan.cuts.count, plan.own)[number]
         part, checksums = put_part(store, layout, (0, table.num_rows), [name])
-        result |= {"part": part, "sums": checksums, "index": packed(index)}
+        result |= {"part": part, "sums": checksums, "index": serialize_table(index)}
     return result
 
 
-def _with_common_columns(table: pa.Table, recipe: Recipe, adds: pa.Table, plan: Plan) -> pa.Table:
+def _with_common_columns(
+    table: pa.Table, recipe: RebuildRecipe, adds: pa.Table, plan: CheckpointPlan
+) -> pa.Table:
     """Bring stored rows into the columns of the plan.
 
     Texts that only this part could rebuild are stored; columns that it lacks are null.

@@ -9,12 +9,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from arrowlog.errors import LogCorrupt
-from arrowlog.log.checkpoint import Manifest, to_lines
-from arrowlog.log.envelope import unwrap
-from arrowlog.log.names import LOG
-from arrowlog.state.load import verify_checkpoint
-from arrowlog.state.parquet import open_checkpoint
-from arrowlog.state.parts import Parts
+from arrowlog.formats.indextables import LOG_FOLDER, JsonManifest, checkpoint_to_lines, decompress
+from arrowlog.snapshot import CheckpointPartReader, open_parquet_checkpoint, verify_checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -22,23 +18,23 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from arrowlog.config import Config
-    from arrowlog.log.names import Listing
-    from arrowlog.spark.rebuild import Rebuild
-    from arrowlog.spark.tasks import Job
-    from arrowlog.state.manifest import Part
+    from arrowlog.formats.indextables import LogListing
+    from arrowlog.snapshot import CheckpointPart
+    from arrowlog.spark.rebuild import DistributedReplay
+    from arrowlog.spark.tasks import ReplayJob
 
 
 @dataclass(frozen=True)
-class Check:
+class PartCheck:
     """A part to verify: of a JSON checkpoint (with `checksum`), or of a Parquet one (`part`)."""
 
     name: str
     checksum: str = ""
     version: int = 0
     names: Sequence[str] = ()
-    part: Part | None = None
+    part: CheckpointPart | None = None
 
-    def passes(self, job: Job) -> bool:
+    def passes(self, job: ReplayJob) -> bool:
         """Return whether the part exists and matches its checksums. Runs in a task."""
         try:
             self._read(job)
@@ -46,22 +42,22 @@ class Check:
             return False
         return True
 
-    def _read(self, job: Job) -> None:
+    def _read(self, job: ReplayJob) -> None:
         store = job.store
         if self.part is None:
-            file = f"{LOG}/{self.name}"
-            data = unwrap(store.get(file), file, job.config.max_decompressed_bytes)
-            Manifest((self.name,), (self.checksum,)).check(0, data, file)
+            file = f"{LOG_FOLDER}/{self.name}"
+            data = decompress(store.get(file), file, job.config.max_decompressed_bytes)
+            JsonManifest((self.name,), (self.checksum,)).check(0, data, file)
             return
-        checkpoint = open_checkpoint(store, self.version, self.names, lambda _: None)
-        assert isinstance(checkpoint, Parts)
+        checkpoint = open_parquet_checkpoint(store, self.version, self.names, lambda _: None)
+        assert isinstance(checkpoint, CheckpointPartReader)
         rows = checkpoint.check(self.part).num_rows
         if rows != self.part.numFiles:
             raise LogCorrupt(f"it has {rows} rows, not {self.part.numFiles}.", file=self.name)
 
 
-def is_whole(
-    spark: SparkSession, rebuild: Rebuild, version: int, form: str, config: Config
+def is_checkpoint_intact(
+    spark: SparkSession, rebuild: DistributedReplay, version: int, form: str, config: Config
 ) -> bool:
     """Return whether a form of a checkpoint exists and all its parts match their checksums."""
     try:
@@ -87,25 +83,29 @@ def is_whole(
     return all(tasks.mapInArrow(arrowlog_check, "good boolean").toArrow()["good"].to_pylist())
 
 
-def _json_checks(rebuild: Rebuild, listing: Listing, version: int) -> list[Check] | None:
+def _json_checks(
+    rebuild: DistributedReplay, listing: LogListing, version: int
+) -> list[PartCheck] | None:
     """List the parts of a JSON checkpoint; None unless it has a manifest with checksums."""
     name = listing.json_checkpoints[version]
     limit = rebuild.job.config.max_decompressed_bytes
-    data = unwrap(rebuild.store.get(f"{LOG}/{name}"), f"{LOG}/{name}", limit)
-    content, _ = to_lines(data, version, f"{LOG}/{name}")
-    if not isinstance(content, Manifest) or not content.checksums:
+    data = decompress(rebuild.store.get(f"{LOG_FOLDER}/{name}"), f"{LOG_FOLDER}/{name}", limit)
+    content, _ = checkpoint_to_lines(data, version, f"{LOG_FOLDER}/{name}")
+    if not isinstance(content, JsonManifest) or not content.checksums:
         return None
     pairs = zip(content.parts, content.checksums, strict=True)
-    return [Check(part, checksum) for part, checksum in pairs]
+    return [PartCheck(part, checksum) for part, checksum in pairs]
 
 
-def _parquet_checks(rebuild: Rebuild, listing: Listing, version: int) -> list[Check] | None:
+def _parquet_checks(
+    rebuild: DistributedReplay, listing: LogListing, version: int
+) -> list[PartCheck] | None:
     """List the parts of a Parquet checkpoint; None if it has no manifest of arrowlog."""
     names = listing.parquet_checkpoints[version]
-    checkpoint = open_checkpoint(rebuild.store, version, names, lambda _: None)
-    if not isinstance(checkpoint, Parts):
+    checkpoint = open_parquet_checkpoint(rebuild.store, version, names, lambda _: None)
+    if not isinstance(checkpoint, CheckpointPartReader):
         return None
     return [
-        Check(part.name, version=version, names=tuple(names), part=part)
+        PartCheck(part.name, version=version, names=tuple(names), part=part)
         for part in checkpoint.manifest.parts
     ]

@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from arrowlog.log.store import open_store
-from arrowlog.spark.local import check_sendable, is_connect, pyspark_sql, redacted
-from arrowlog.upkeep.compact import Attempt, attempt, unchanged
+from arrowlog.maintenance import RewriteAttempt, find_changed_file, try_rewrite
+from arrowlog.spark.local import check_picklable, is_connect, redact_error, require_pyspark
+from arrowlog.storage import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
-    from arrowlog.commit.committer import Committer
-    from arrowlog.upkeep.rewrite import Task
+    from arrowlog.maintenance import RewriteTask
+    from arrowlog.transaction import WriteSession
 
     Work = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -31,11 +31,11 @@ _TASKS_PER_CORE = 4
 _DEFAULT_CORES = 8  # on Spark Connect, which does not expose the number of cores
 
 
-def runner_on(
-    spark: SparkSession, committer: Committer, options: Mapping[str, Any]
-) -> Callable[[Sequence[Task]], Iterator[Attempt]]:
-    """Return a function that rewrites groups on the workers of a session, for `upkeep.compact`."""
-    pyspark_sql()
+def make_spark_runner(
+    spark: SparkSession, committer: WriteSession, options: Mapping[str, Any]
+) -> Callable[[Sequence[RewriteTask]], Iterator[RewriteAttempt]]:
+    """Return a function that rewrites compaction groups on the workers of a session."""
+    require_pyspark()
     config = committer.config(committer.head_of(committer.seen()))
     work = _worker(
         committer.store.root,
@@ -44,14 +44,14 @@ def runner_on(
         accelerate=config.store_accelerate,
     )
 
-    def run(tasks: Sequence[Task]) -> Iterator[Attempt]:
+    def run(tasks: Sequence[RewriteTask]) -> Iterator[RewriteAttempt]:
         batch_size = _TASKS_PER_CORE * _cores(spark)
         for start in range(0, len(tasks), batch_size):
             # Before files are read: the conflict checker covers every commit after this version.
             base = committer.look()
             batch = tasks[start : start + batch_size]
-            ready = [task for task in batch if unchanged(base.state, task.group) is None]
-            yield from (Attempt(task, base) for task in batch if task not in ready)
+            ready = [task for task in batch if find_changed_file(base.state, task.group) is None]
+            yield from (RewriteAttempt(task, base) for task in batch if task not in ready)
             yield from (replace(done, base=base) for done in _on_workers(spark, ready, work))
 
     return run
@@ -63,7 +63,9 @@ def _cores(spark: SparkSession) -> int:
     return max(1, int(spark.sparkContext.defaultParallelism))
 
 
-def _on_workers(spark: SparkSession, tasks: Sequence[Task], work: Work) -> Iterator[Attempt]:
+def _on_workers(
+    spark: SparkSession, tasks: Sequence[RewriteTask], work: Work
+) -> Iterator[RewriteAttempt]:
     if not tasks:
         return
     pickled = pa.array([pickle.dumps(task) for task in tasks], pa.binary())
@@ -76,7 +78,7 @@ def _on_workers(spark: SparkSession, tasks: Sequence[Task], work: Work) -> Itera
 
 def _worker(root: str, options: Mapping[str, Any], seconds: float, *, accelerate: bool) -> Work:
     """Return the function that workers run. Its closure is pickled, so it is kept small."""
-    check_sendable(options)
+    check_picklable(options)
 
     def arrowlog_compact(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -84,9 +86,9 @@ def _worker(root: str, options: Mapping[str, Any], seconds: float, *, accelerate
                 task = pickle.loads(pickled.as_py())  # noqa: S301 -- ours
                 store = open_store(root, options, timeout_seconds=seconds, accelerate=accelerate)
                 try:
-                    done = attempt(store, task)
+                    done = try_rewrite(store, task)
                 except Exception as error:  # noqa: BLE001 -- one failed group must not stop the others
-                    done = Attempt(task, None, failed=redacted(error, options))
+                    done = RewriteAttempt(task, None, failed=redact_error(error, options))
                 yield pa.record_batch({"attempt": pa.array([pickle.dumps(done)], pa.binary())})
 
     return arrowlog_compact

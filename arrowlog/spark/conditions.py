@@ -13,15 +13,21 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from arrowlog.scan.bounds import pair_of
-from arrowlog.scan.literals import DAY_MICROS
-from arrowlog.scan.normal import WILD, alike
-from arrowlog.scan.tree import COMPARISONS, Call, Column, Foreign, Literal, walk
+from arrowlog.predicate import (
+    COMPARISON_OPS,
+    DAY_MICROS,
+    Call,
+    Column,
+    ForeignExpr,
+    Literal,
+    walk_nodes,
+)
+from arrowlog.scan import LIKE_WILDCARDS, coerce_literals, enclose_literal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from arrowlog.scan.tree import Node
+    from arrowlog.predicate import Node
 
 # Comparisons with exchanged operands.
 _MIRRORED = {"=": "=", "<>": "<>", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
@@ -43,10 +49,10 @@ class _NoEquivalent(Exception):
     """Spark has no equivalent for a part of the predicate."""
 
 
-def to_spark(node: Node, schema: pa.Schema) -> Any | None:
+def emit_spark(node: Node, schema: pa.Schema) -> Any | None:
     """Convert a predicate; None if Spark evaluates it differently or cannot express it."""
     try:
-        if sum(isinstance(part, Call) for part in walk(node)) > _MAX_CALLS:
+        if sum(isinstance(part, Call) for part in walk_nodes(node)) > _MAX_CALLS:
             raise _NoEquivalent
         return _condition(node, schema)
     except _NoEquivalent:
@@ -64,7 +70,7 @@ def _condition(node: Node, schema: pa.Schema) -> Any:
         if node.path or not pa.types.is_boolean(schema.field(node.name).type):
             raise _NoEquivalent
         return _column(node.name)
-    if isinstance(node, Foreign):
+    if isinstance(node, ForeignExpr):
         raise _NoEquivalent
     if node.op in ("and", "or"):
         parts = [_condition(arg, schema) for arg in node.args]
@@ -99,7 +105,7 @@ def _leaf(node: Call, schema: pa.Schema) -> Any:
     column, kind = _column(subject.name), schema.field(subject.name).type
     if op == "is null":
         return column.isNull()
-    if op in COMPARISONS:
+    if op in COMPARISON_OPS:
         return _OPERATORS[op](column, _value(args[1], kind))
     if op == "<=>":
         return column.eqNullSafe(_value(args[1], kind))
@@ -119,7 +125,7 @@ def _check_same_type(column: Node, values: Sequence[Node], schema: pa.Schema) ->
     literals = [value for value in values if isinstance(value, Literal)]
     if not isinstance(column, Column) or column.path or len(literals) < len(values):
         raise _NoEquivalent
-    if alike(literals, schema.field(column.name).type) != literals:
+    if coerce_literals(literals, schema.field(column.name).type) != literals:
         raise _NoEquivalent
 
 
@@ -129,7 +135,7 @@ def _prefix(op: str, value: Node) -> str:
     if not isinstance(text, str):
         raise _NoEquivalent
     if op == "like":
-        if not text.endswith("%") or any(letter in WILD for letter in text[:-1]):
+        if not text.endswith("%") or any(letter in LIKE_WILDCARDS for letter in text[:-1]):
             raise _NoEquivalent
         return text[:-1]
     return text
@@ -143,7 +149,7 @@ def _value(node: Node, kind: pa.DataType) -> Any:
         raise _NoEquivalent
     if node.value is None:
         return functions.lit(None)
-    pair = pair_of(node, kind)
+    pair = enclose_literal(node, kind)
     if pair is None or pair[0] is None or pair[0] != pair[1]:
         raise _NoEquivalent
     return _typed(pair[0], kind)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from arrowlog.errors import InvalidRequest
-from arrowlog.spark.index import LIVE
+from arrowlog.spark.index import ACTIVE_INDEXES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import DataFrame
 
-    from arrowlog.scan.plan import ScanPlan
+    from arrowlog.scan import ScanPlan
 
 
 def explain(frame: DataFrame) -> list[ScanPlan]:
@@ -44,7 +44,7 @@ def _physical_plan(frame: DataFrame) -> Any:
 
 def _scan_plans(node: Any) -> Iterator[ScanPlan]:
     if node.getClass().getSimpleName() == "FileSourceScanExec":
-        index = LIVE.get(node.relation().location().toString())
+        index = ACTIVE_INDEXES.get(node.relation().location().toString())
         if index is not None:
             yield index.plan(node.partitionFilters(), node.dataFilters())
     children = node.children()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from arrowlog.errors import InvalidRequest
-from arrowlog.spark.types import spark_schema
+from arrowlog.spark.types import to_spark_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,7 +21,7 @@ _LOSSLESS_CASTS = {
 }
 
 
-def fitting(given: StructType, table: StructType, required: Iterable[str] = ()) -> list[str]:
+def check_fit(given: StructType, table: StructType, required: Iterable[str] = ()) -> list[str]:
     """Return the table's columns that rows of this schema have, in the table's order.
 
     Raises `InvalidRequest` for a column that the table lacks, for a type that cannot be cast to the
@@ -45,7 +45,7 @@ def fitting(given: StructType, table: StructType, required: Iterable[str] = ()) 
             f"The rows have no column {missing[0]!r}, which is not nullable in the table.",
             next="Add it to the rows.",
         )
-    for item in spark_schema(given.json()):
+    for item in to_spark_schema(given.json()):
         if not _casts_without_loss(item.dataType, table[item.name].dataType):
             raise InvalidRequest(
                 f"Column {item.name!r} of the rows is {item.dataType.simpleString()}, but the"

@@ -15,13 +15,13 @@ import pyarrow as pa
 
 from arrowlog.config import parse_bytes
 from arrowlog.errors import ArrowlogError, InvalidRequest
-from arrowlog.log.store import open_store
-from arrowlog.scan.tree import TRUE
-from arrowlog.spark.conditions import to_spark
-from arrowlog.spark.index import Place
-from arrowlog.spark.local import check_sendable, is_connect, pyspark_sql, redacted
-from arrowlog.spark.native import frame_of, hadoop_root, obstacle, tell
-from arrowlog.spark.types import arrow_schema, fitted, spark_schema
+from arrowlog.predicate import TRUE
+from arrowlog.spark.conditions import emit_spark
+from arrowlog.spark.index import PinnedTable
+from arrowlog.spark.local import check_picklable, is_connect, redact_error, require_pyspark
+from arrowlog.spark.native import find_read_obstacle, log_once, read_natively, to_hadoop_uri
+from arrowlog.spark.types import cast_batch, to_spark_arrow_schema, to_spark_schema
+from arrowlog.storage import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -29,14 +29,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-    from arrowlog.scan.plan import ScanPlan, Split
-    from arrowlog.scan.rows import Rows
+    from arrowlog.scan import RowReader, ScanPlan, Split
 
     BatchFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
-def frame(
-    plan: ScanPlan, rows: Rows, spark: SparkSession, *, native: bool | None = None
+def plan_to_dataframe(
+    plan: ScanPlan, rows: RowReader, spark: SparkSession, *, native: bool | None = None
 ) -> DataFrame:
     """Return the rows of a plan that match its predicate, at the plan's version.
 
@@ -44,33 +43,35 @@ def frame(
     Parquet reader and raises `InvalidRequest` with the reason where it cannot be used;
     `native=False` requires Python workers. By default Spark's reader is used wherever possible.
     """
-    pyspark_sql()
-    schema = spark_schema(plan.snapshot.metadata.schema_string)
+    require_pyspark()
+    schema = to_spark_schema(plan.snapshot.metadata.schema_string)
     rows.check()
     if native is False:
         return _by_workers(plan, rows, spark, schema)
     store = open_store(plan.root, rows.options)
-    place = Place(plan.snapshot, store, hadoop_root(store.root), rows.options)
-    why = obstacle(place, spark, schema)
+    place = PinnedTable(plan.snapshot, store, to_hadoop_uri(store.root), rows.options)
+    why = find_read_obstacle(place, spark, schema)
     condition = None
     if why is None:
-        condition = to_spark(plan.predicate.tree, plan.snapshot.columns.schema)
+        condition = emit_spark(plan.predicate.tree, plan.snapshot.columns.schema)
         if condition is None:
             why = f"Spark has no condition with exactly the meaning of {plan.predicate}"
     if why is None:
-        tell("Rows are read by Spark's own Parquet reader", None)
-        all_rows = frame_of(place, spark, schema)
+        log_once("Rows are read by Spark's own Parquet reader", None)
+        all_rows = read_natively(place, spark, schema)
         return all_rows if plan.predicate.tree == TRUE else all_rows.filter(condition)
     if native:
         raise InvalidRequest(
             f"The table cannot be read by Spark's own Parquet reader: {why}.",
             next="Omit `native` to have Python workers read the rows.",
         )
-    tell("Rows are read by Python workers", why)
+    log_once("Rows are read by Python workers", why)
     return _by_workers(plan, rows, spark, schema)
 
 
-def _by_workers(plan: ScanPlan, rows: Rows, spark: SparkSession, schema: StructType) -> DataFrame:
+def _by_workers(
+    plan: ScanPlan, rows: RowReader, spark: SparkSession, schema: StructType
+) -> DataFrame:
     if plan.root.startswith("memory:"):
         return _by_driver(plan, spark, schema)
     cores = _cores(spark)
@@ -78,7 +79,7 @@ def _by_workers(plan: ScanPlan, rows: Rows, spark: SparkSession, schema: StructT
     tasks = spark.createDataFrame(_split_rows(splits), "part int, split binary")
     if len(splits) > cores:  # with fewer rows, createDataFrame already makes one task per row
         tasks = tasks.repartitionById(len(splits), "part")
-    return tasks.mapInArrow(_reader(rows.options, arrow_schema(schema)), schema)
+    return tasks.mapInArrow(_reader(rows.options, to_spark_arrow_schema(schema)), schema)
 
 
 def _split_rows(splits: list[Split]) -> pa.Table:
@@ -90,19 +91,19 @@ def _split_rows(splits: list[Split]) -> pa.Table:
 
 def _by_driver(plan: ScanPlan, spark: SparkSession, schema: StructType) -> DataFrame:
     """Read the rows in this process: workers have no access to its in-memory store."""
-    rows = plan.to_arrow_dataset().to_table().cast(arrow_schema(schema))
+    rows = plan.to_arrow_dataset().to_table().cast(to_spark_arrow_schema(schema))
     return spark.createDataFrame(rows, schema)
 
 
 def _reader(options: Mapping[str, Any], schema: pa.Schema) -> BatchFunction:
     """Return the function that workers run. Its closure is pickled, so it is kept small."""
-    check_sendable(options)
+    check_picklable(options)
 
     def arrowlog_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for split in batch.column("split"):
                 for rows in read_split(pickle.loads(split.as_py()), options):  # noqa: S301 -- ours
-                    yield from fitted(rows, schema)
+                    yield from cast_batch(rows, schema)
 
     return arrowlog_rows
 
@@ -119,7 +120,7 @@ def read_split(split: Split, options: Mapping[str, Any]) -> Iterator[pa.RecordBa
     except Exception as error:  # noqa: BLE001 -- stores and damaged files raise any type
         first, *others = split.paths
         files = f"one of {first} and {len(others)} other files" if others else first
-        reason = redacted(error, options).rstrip(".")
+        reason = redact_error(error, options).rstrip(".")
         raise ArrowlogError(
             f"Could not read {files} at version {split.version}. {reason}.",
             next="Check that the files exist, are complete, and that Spark's workers can read"

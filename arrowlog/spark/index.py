@@ -21,25 +21,23 @@ from weakref import WeakValueDictionary
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.log.arrays import flags, number, same
-from arrowlog.scan.plan import scan
-from arrowlog.scan.predicate import Predicate
-from arrowlog.scan.tree import TRUE, Call, columns_of
-from arrowlog.spark.bridge import bridge
-from arrowlog.spark.catalyst import tree_of
-from arrowlog.spark.types import arrow_schema
+from arrowlog.arrays import make_int64, repeat_bool, repeat_value
+from arrowlog.predicate import TRUE, Call, Predicate, parse_catalyst, referenced_columns
+from arrowlog.scan import plan_scan
+from arrowlog.spark.bridge import jvm_bridge
+from arrowlog.spark.types import to_spark_arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from arrowlog.log.store import Store
-    from arrowlog.scan.plan import ScanPlan
-    from arrowlog.scan.tree import Node
-    from arrowlog.state.snapshot import Snapshot
+    from arrowlog.predicate import Node
+    from arrowlog.scan import ScanPlan
+    from arrowlog.snapshot import Snapshot
+    from arrowlog.storage import Store
 
 # By `Place.identity`, which is also the `toString()` of the Java index: `explain` finds the Python
 # side of a planned scan by it. Weak, so that an index lives only as long as Spark refers to it.
-LIVE: WeakValueDictionary[str, Listing] = WeakValueDictionary()
+ACTIVE_INDEXES: WeakValueDictionary[str, PythonFileIndex] = WeakValueDictionary()
 # Values of an IN list that are fetched from Java, at least one py4j call each. A longer list prunes
 # nothing.
 _IN_VALUES_MAX = 10_000
@@ -47,7 +45,7 @@ _CONCURRENT_STATS = 16
 
 
 @dataclass(frozen=True)
-class Place:
+class PinnedTable:
     """A table at one version, and the root path by which Spark addresses its files."""
 
     snapshot: Snapshot = field(repr=False)
@@ -65,7 +63,7 @@ class Place:
         return f"arrowlog {self.root} ({snapshot.metadata.id}) version {snapshot.version}"
 
 
-class Listing:
+class PythonFileIndex:
     """Selects the files to read for Spark's filters. Java calls `apply` and no other method."""
 
     class Java:
@@ -73,7 +71,7 @@ class Listing:
 
         implements = ("java.util.function.BiFunction",)
 
-    def __init__(self, place: Place, spark: Any, partition_schema: Any) -> None:
+    def __init__(self, place: PinnedTable, spark: Any, partition_schema: Any) -> None:
         """`partition_schema` is the Java `StructType` of the partition columns, in table order."""
         self._place = place
         self._spark = spark
@@ -81,7 +79,7 @@ class Listing:
         self._partition_schema = partition_schema
         self._lock = Lock()
         self._sizes: dict[str, int] = {}
-        LIVE[place.identity] = self
+        ACTIVE_INDEXES[place.identity] = self
 
     def apply(self, partition_filters: Any, data_filters: Any) -> Any:
         """Return a Scala `Seq[PartitionDirectory]` of the files that may match the filters."""
@@ -98,24 +96,24 @@ class Listing:
         roots = self._scala_seq([path(label), path(self._place.root)])
         size = snapshot.size_bytes
         identity = self._place.identity
-        return bridge(self._spark).index(self, identity, roots, self._partition_schema, size)
+        return jvm_bridge(self._spark).index(self, identity, roots, self._partition_schema, size)
 
     def plan(self, partition_filters: Any, data_filters: Any) -> ScanPlan:
         """Plan the scan from the log alone, before partition filters are evaluated exactly."""
         schema = self._place.snapshot.columns.schema
         trees = [
-            tree_of(expression.toJSON(), schema, _node_reader(expression))
+            parse_catalyst(expression.toJSON(), schema, _node_reader(expression))
             for filters in (partition_filters, data_filters)
             for expression in _items(filters)
         ]
         tree: Node = Call("and", tuple(trees)) if len(trees) > 1 else trees[0] if trees else TRUE
-        predicate = Predicate(tree, columns_of(tree), understood=False)
+        predicate = Predicate(tree, referenced_columns(tree), understood=False)
         place = self._place
-        return scan(place.snapshot, predicate, place.store.root, place.options)
+        return plan_scan(place.snapshot, predicate, place.store.root, place.options)
 
-    def _select(self, partition_filters: Any, data_filters: Any) -> Chosen:
+    def _select(self, partition_filters: Any, data_filters: Any) -> SelectedFiles:
         """Select the files to read and group them by partition."""
-        files = self.plan(partition_filters, data_filters).scanned()
+        files = self.plan(partition_filters, data_filters).scanned_files()
         names = list(self._place.snapshot.partition_columns)
         codes, values = _partitions(files, names)
         attributes, rows = self._partition_rows(values)
@@ -126,7 +124,7 @@ class Listing:
         order = pc.sort_indices(codes)
         runs = pc.run_end_encode(codes.take(order), run_end_type=pa.int64())
         ends = runs.run_ends.to_pylist()
-        return Chosen(files.take(order), rows, runs.values.to_pylist(), ends)
+        return SelectedFiles(files.take(order), rows, runs.values.to_pylist(), ends)
 
     def _partition_rows(self, values: pa.Table) -> tuple[Any, Any]:
         """Convert partition values to Catalyst: the attributes and an array of `InternalRow`."""
@@ -136,7 +134,7 @@ class Listing:
             empty = self._jvm.org.apache.spark.sql.catalyst.InternalRow.empty()
             return None, self._java_array([empty])
         schema = StructType.fromJson(json.loads(self._partition_schema.json()))
-        frame = self._spark.createDataFrame(values.cast(arrow_schema(schema)), schema)
+        frame = self._spark.createDataFrame(values.cast(to_spark_arrow_schema(schema)), schema)
         query = frame._jdf.queryExecution()  # noqa: SLF001 -- as above
         return query.analyzed().output(), query.executedPlan().executeCollect()
 
@@ -152,12 +150,12 @@ class Listing:
             each.withExprId(ids[each.name()]) if each.name() in ids else each
             for each in _items(attributes)
         ]
-        passed = bridge(self._spark).passing(condition, self._scala_seq(bound), rows)
+        passed = jvm_bridge(self._spark).passing(condition, self._scala_seq(bound), rows)
         return pc.equal(
             pa.Array.from_buffers(pa.int8(), len(passed), [None, pa.py_buffer(passed)]), 1
         )
 
-    def _directories(self, chosen: Chosen) -> Any:
+    def _directories(self, chosen: SelectedFiles) -> Any:
         """Convert selected files to Spark's `PartitionDirectory` objects, one per partition."""
         keys = chosen.files["key"].to_pylist()
         sizes = self._actual_sizes(keys, chosen.files["size"].to_pylist())
@@ -167,7 +165,7 @@ class Listing:
         starts = [0, *chosen.ends][: len(chosen.ends)]
         spans = zip(chosen.codes, starts, chosen.ends, strict=True)
         groups = [(code, files[start:end]) for code, start, end in spans]
-        return self._to_scala(bridge(self._spark).directories(chosen.rows, groups))
+        return self._to_scala(jvm_bridge(self._spark).directories(chosen.rows, groups))
 
     def _actual_sizes(self, keys: list[str], logged: list[int]) -> list[int]:
         """Return the file sizes in the store: with a size too small, Spark misses rows.
@@ -212,7 +210,7 @@ class Listing:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class SelectedFiles:
     """Selected files, sorted by partition.
 
     The i-th partition has the values `rows[codes[i]]`, and its files end at row `ends[i]` of
@@ -230,7 +228,7 @@ def _items(scala_seq: Any) -> list[Any]:
 
 
 def _node_reader(expression: Any) -> Any:
-    """Return the `look` callback of `tree_of`, which reads nodes of a Catalyst expression."""
+    """Return the callback of `parse_catalyst` that reads nodes of a Catalyst expression."""
 
     def read_node(number: int, what: str) -> Any:
         node = expression.apply(number)
@@ -253,17 +251,17 @@ def _partitions(files: pa.Table, names: list[str]) -> tuple[pa.Array, pa.Table]:
 
     The values have one row per partition, at the row of its number.
     """
-    codes = same(0, pa.int64(), files.num_rows)
+    codes = repeat_value(0, pa.int64(), files.num_rows)
     if not names or not files.num_rows:
         return codes, files.select([f"partition.{name}" for name in names]).rename_columns(names)
     for name in names:
         column = files[f"partition.{name}"].combine_chunks()
         encoded = column.dictionary_encode(null_encoding="encode")
         # Encoding again after every column keeps the codes dense, so the product cannot overflow.
-        shifted = pc.multiply(codes, number(len(encoded.dictionary) + 1))
+        shifted = pc.multiply(codes, make_int64(len(encoded.dictionary) + 1))
         combined = pc.add(shifted, pc.cast(encoded.indices, pa.int64())).dictionary_encode()
         codes = pc.cast(combined.indices, pa.int64())
-    rows = pc.indices_nonzero(flags(True, files.num_rows))
+    rows = pc.indices_nonzero(repeat_bool(True, files.num_rows))
     numbered = pa.table({"code": codes, "row": rows})
     first = numbered.group_by("code").aggregate([("row", "min")]).sort_by("code")
     values = files.take(first["row_min"])

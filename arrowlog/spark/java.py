@@ -23,7 +23,7 @@ from arrowlog.errors import InvalidRequest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-VERSION_MIN = 17
+MIN_JAVA_VERSION = 17
 _MODULE = "jdk.incubator.vector"
 _LIST_MODULES_SECONDS = 60  # a first start on a cold disk is slow
 _BASE_MODULE = re.compile(r"^java\.base@(\d+)", re.MULTILINE)
@@ -37,7 +37,7 @@ exec {java} "$@"
 """
 
 
-def java_home() -> str:
+def find_java_home() -> str:
     """Return the home of a Java for Spark: JAVA_HOME, `java` on the PATH, or the `[java]` extra's.
 
     Raises `InvalidRequest` if there is none of version 17 or newer.
@@ -45,13 +45,13 @@ def java_home() -> str:
     for java in _candidates():
         modules = _modules(java)
         base = _BASE_MODULE.search(modules)
-        if base is None or int(base[1]) < VERSION_MIN:
+        if base is None or int(base[1]) < MIN_JAVA_VERSION:
             continue
         home = os.path.dirname(os.path.dirname(os.path.realpath(java)))
         usable = f"{_MODULE}@" in modules and os.access(f"{home}/bin/java", os.X_OK)
         return home if usable else _wrapper_home(java)
     raise InvalidRequest(
-        f"Spark needs Java {VERSION_MIN} or newer, but none was found.",
+        f"Spark needs Java {MIN_JAVA_VERSION} or newer, but none was found.",
         next="Install one with: pip install 'arrowlog[java]'",
     )
 

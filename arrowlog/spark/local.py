@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from arrowlog.errors import InvalidRequest
-from arrowlog.log.store.remote import secrets_in
-from arrowlog.spark.java import java_home
+from arrowlog.spark.java import find_java_home
+from arrowlog.storage import find_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -43,7 +43,7 @@ def session(app: str = "arrowlog", **config: object) -> SparkSession:
                 f"{name!r} is not a setting of Spark.",
                 next='Spark settings begin with "spark.", as in spark.driver.memory.',
             )
-    pyspark_sql()
+    require_pyspark()
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -55,11 +55,11 @@ def session(app: str = "arrowlog", **config: object) -> SparkSession:
         return builder.getOrCreate()
     # By default workers run the `python3` on the PATH, which may lack arrowlog's dependencies.
     preset = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    with _environment({**preset, **os.environ, "JAVA_HOME": java_home()}):
+    with _environment({**preset, **os.environ, "JAVA_HOME": find_java_home()}):
         return builder.getOrCreate()
 
 
-def pyspark_sql() -> Any:
+def require_pyspark() -> Any:
     """Import `pyspark.sql`. Raises `InvalidRequest` saying what to install if it is missing."""
     try:
         import pyspark.sql
@@ -78,10 +78,10 @@ def is_connect(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
-def redacted(error: Exception, options: Mapping[str, Any]) -> str:
+def redact_error(error: Exception, options: Mapping[str, Any]) -> str:
     """Return the type and the first line of an error, without the credentials in `options`."""
     reason = f"{type(error).__name__}: {error}".split("\n", 1)[0]
-    for secret in secrets_in(options):
+    for secret in find_secrets(options):
         # Shorter ones would garble the message and are hardly secret.
         reason = reason.replace(secret, "***") if len(secret) > 3 else reason
     return reason
@@ -106,7 +106,7 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
                 del os.environ[name]
 
 
-def check_sendable(options: Mapping[str, Any]) -> None:
+def check_picklable(options: Mapping[str, Any]) -> None:
     """Raise `InvalidRequest` if storage options cannot be pickled for workers."""
     try:
         pickle.dumps(options)

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from arrowlog.log.names import LOG
-from arrowlog.spark.bridge import bridge
-from arrowlog.spark.index import Listing, Place
+from arrowlog.formats.indextables import LOG_FOLDER
+from arrowlog.spark.bridge import jvm_bridge
+from arrowlog.spark.index import PinnedTable, PythonFileIndex
 from arrowlog.spark.local import is_connect
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _PROBE_RESULTS: dict[int, tuple[Any, str | None]] = {}  # by id of the gateway, 
 _LOGGED: set[str] = set()
 
 
-def frame_of(place: Place, spark: SparkSession, schema: StructType) -> DataFrame:
+def read_natively(place: PinnedTable, spark: SparkSession, schema: StructType) -> DataFrame:
     """Return all rows of a version as a DataFrame; Spark's filters prune files at planning time."""
     from pyspark.java_gateway import ensure_callback_server_started
     from pyspark.sql import DataFrame
@@ -46,7 +46,7 @@ def frame_of(place: Place, spark: SparkSession, schema: StructType) -> DataFrame
     names = place.snapshot.partition_columns
     partition_fields = [fields.get(name, StructField(name, StringType())) for name in names]
     partition_schema = _java_schema(jvm, StructType(partition_fields))
-    index = Listing(place, spark, partition_schema).index()
+    index = PythonFileIndex(place, spark, partition_schema).index()
     sources = jvm.org.apache.spark.sql.execution.datasources
     relation = sources.HadoopFsRelation(
         index,
@@ -75,7 +75,7 @@ def _file_format(schema: pa.Schema, spark: SparkSession) -> Any:
     """
     floats = [item.name for item in schema if _contains_floats(item.type)]
     if floats:
-        return bridge(spark).parquet_format(floats)
+        return jvm_bridge(spark).parquet_format(floats)
     sources = spark._jvm.org.apache.spark.sql.execution.datasources  # noqa: SLF001 -- as above
     return sources.parquet.ParquetFileFormat()
 
@@ -86,17 +86,17 @@ def _contains_floats(kind: pa.DataType) -> bool:
     return any(check(kind) for check in _FLOAT_CHECKS)
 
 
-def obstacle(place: Place, spark: SparkSession, schema: StructType) -> str | None:
+def find_read_obstacle(place: PinnedTable, spark: SparkSession, schema: StructType) -> str | None:
     """Return why Spark's own reader cannot read this table; None if it can."""
     return (
-        unlike(spark)
+        find_unsupported_internals(spark)
         or _unsupported_schema(place, spark, schema)
         or _unreachable(place, spark)
         or _unsupported_paths(place)
     )
 
 
-def unlike(spark: SparkSession) -> str | None:
+def find_unsupported_internals(spark: SparkSession) -> str | None:
     """Return why the internals of a session cannot be used; None if they can.
 
     Each JVM is probed once.
@@ -119,7 +119,7 @@ def _probe(spark: SparkSession) -> str | None:
         query = rows.filter("n > 1")._jdf.queryExecution()  # noqa: SLF001 -- as above
         logical = query.analyzed()
         data = rows._jdf.queryExecution().executedPlan().executeCollect()  # noqa: SLF001 -- as above
-        java = bridge(spark)
+        java = jvm_bridge(spark)
         if java.passing(logical.condition(), logical.child().output(), data) != b"\0\0\1":
             return "this version of Spark evaluates filters differently"
         directory = java.directories(data, [(0, [("file:/a b%20c", 7, 8)])]).get(0)
@@ -144,13 +144,13 @@ def _withholds_float_filters(spark: SparkSession) -> bool:
     for name in ("n", "F", "s.f", "`s.x`", "`a b`.f"):
         filters.add(sources.GreaterThan(name, 1))
     filters.add(sources.Or(sources.IsNull("n"), sources.LessThan("f", 1.5)))
-    java = bridge(spark)
+    java = jvm_bridge(spark)
     parquet_format = java.parquet_format(["f", "s", "a b"])
     pushed = java.pushed_count(parquet_format, jvm.PythonUtils.toSeq(filters).toSeq())
     return pushed == 2  # those on `n` and on the column that is called "s.x"
 
 
-def _unsupported_schema(place: Place, spark: SparkSession, schema: StructType) -> str | None:
+def _unsupported_schema(place: PinnedTable, spark: SparkSession, schema: StructType) -> str | None:
     jvm = spark._jvm  # noqa: SLF001 -- as above
     parquet = jvm.org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat()
     for item, kind in zip(schema.fields, _java_schema(jvm, schema).fields(), strict=True):
@@ -163,7 +163,7 @@ def _unsupported_schema(place: Place, spark: SparkSession, schema: StructType) -
     return f"partition column {min(undeclared)!r} is not in the schema" if undeclared else None
 
 
-def hadoop_root(root: str) -> str:
+def to_hadoop_uri(root: str) -> str:
     """Convert the URI of a table to Hadoop's spelling, not percent-encoded.
 
     >>> hadoop_root("/tmp/a b"), hadoop_root("s3://bucket/t")
@@ -177,15 +177,15 @@ def hadoop_root(root: str) -> str:
     return root if "://" in root else f"file:{root}"
 
 
-def _unreachable(place: Place, spark: SparkSession) -> str | None:
+def _unreachable(place: PinnedTable, spark: SparkSession) -> str | None:
     if place.root.startswith("memory:"):
         return "Spark has no access to an in-memory store of this process"
     scheme = place.root.partition(":")[0]
-    exists = reachable(f"{place.root}/{LOG}", spark)
+    exists = is_reachable_by_spark(f"{place.root}/{LOG_FOLDER}", spark)
     return None if exists else f"this Spark has no working connector for {scheme}://"
 
 
-def reachable(path: str, spark: SparkSession) -> bool:
+def is_reachable_by_spark(path: str, spark: SparkSession) -> bool:
     """Check that Spark's file system connector finds a path. Local paths are taken for granted."""
     if path.startswith("file:"):
         return True
@@ -198,7 +198,7 @@ def reachable(path: str, spark: SparkSession) -> bool:
     return bool(exists)
 
 
-def _unsupported_paths(place: Place) -> str | None:
+def _unsupported_paths(place: PinnedTable) -> str | None:
     """Detect file names that Hadoop cannot address.
 
     Hadoop rejects colons in local paths, and normalizes `//`, `.` and `..`, which object stores
@@ -211,7 +211,7 @@ def _unsupported_paths(place: Place) -> str | None:
     return "Hadoop cannot address the names of some files" if pc.any(matches).as_py() else None
 
 
-def tell(way: str, why: str | None) -> None:
+def log_once(way: str, why: str | None) -> None:
     """Log how rows are read or written: a warning if there is a reason `why` it is not native.
 
     Each message is logged once per process.

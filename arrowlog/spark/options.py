@@ -50,7 +50,7 @@ _STORAGE_PREFIX = "storage."
 
 
 @dataclass(frozen=True)
-class Options:
+class SourceOptions:
     """Parsed options of one read, write or stream."""
 
     path: str
@@ -72,7 +72,7 @@ class Options:
         return Table(self.path, self.storage, options=self.settings)
 
 
-def read_options(given: Mapping[str, str], session: Mapping[str, object]) -> Options:
+def parse_source_options(given: Mapping[str, str], session: Mapping[str, object]) -> SourceOptions:
     """Parse and check options. Settings among them override the settings of the `session`.
 
     Raises `InvalidRequest` for a missing path, an unknown option or an invalid value.
@@ -90,7 +90,7 @@ def read_options(given: Mapping[str, str], session: Mapping[str, object]) -> Opt
             "versionAsOf and timestampAsOf are mutually exclusive.", next="Omit one of them."
         )
     location = options.get("checkpointlocation")
-    return Options(
+    return SourceOptions(
         path=_normalize_path(options["path"]),
         version=version,
         timestamp=_parse_timestamp(options.get("timestampasof")),

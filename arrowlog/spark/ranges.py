@@ -20,7 +20,7 @@ _SAMPLE_ROWS = 256  # per bucket
 
 
 @dataclass(frozen=True)
-class Sample:
+class KeySample:
     """Sampled sort keys of a bucket, in order; `best` are the columns that it is sorted by."""
 
     best: tuple[str, ...] = ()
@@ -28,7 +28,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Cuts:
+class RangeBounds:
     """Inclusive upper bounds of all ranges but the last, in order. Without keys: one range."""
 
     best: tuple[str, ...] = ()
@@ -40,33 +40,33 @@ class Cuts:
         return 1 if self.keys is None else self.keys.height + 1
 
 
-def sample_of(keys: pl.DataFrame, best: Sequence[str]) -> Sample:
+def sample_keys(keys: pl.DataFrame, best: Sequence[str]) -> KeySample:
     """Sample the sort keys of a bucket, evenly spaced in sorted order, including the last key."""
     ranked = keys.sort(keys.columns, nulls_last=True)
     last = ranked.height - 1
     size = min(_SAMPLE_ROWS, ranked.height)
     positions = sorted({last - last * i // max(size - 1, 1) for i in range(size)})
-    return Sample(tuple(best), ranked[positions])
+    return KeySample(tuple(best), ranked[positions])
 
 
-def cuts_of(samples: Sequence[Sample], count: int) -> Cuts:
+def choose_range_bounds(samples: Sequence[KeySample], count: int) -> RangeBounds:
     """Choose boundaries for at most `count` ranges, none of them empty.
 
     Buckets may prefer different sort columns; the most common choice is taken for all.
     """
     usable = [sample for sample in samples if sample.keys is not None]
     if count < 2 or not usable:
-        return Cuts()
+        return RangeBounds()
     best = Counter(sample.best for sample in usable).most_common(1)[0][0]
     frames = [s.keys for s in usable if s.best == best and s.keys is not None]
     keys = pl.concat(frames)
     keys = keys.unique().sort(keys.columns, nulls_last=True)
     # The highest key is no boundary, so that the last range is not empty.
     positions = sorted({keys.height * i // count for i in range(1, count)} - {keys.height - 1})
-    return Cuts(best, keys[positions]) if positions else Cuts(best)
+    return RangeBounds(best, keys[positions]) if positions else RangeBounds(best)
 
 
-def ranges_of(keys: pl.DataFrame, cuts: Cuts) -> pl.Series:
+def assign_ranges(keys: pl.DataFrame, cuts: RangeBounds) -> pl.Series:
     """Return the number of the range that each row belongs to."""
     if cuts.keys is None:
         return pl.repeat(0, keys.height, dtype=pl.Int32, eager=True)

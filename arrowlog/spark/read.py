@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from arrowlog.config import PREFIX, known_in
-from arrowlog.spark.local import pyspark_sql
+from arrowlog.config import PREFIX, select_settings
+from arrowlog.spark.local import require_pyspark
 from arrowlog.table import Table
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from arrowlog.state.travel import Moment
+    from arrowlog.snapshot import TimestampLike
 
 
 def read(
@@ -23,7 +23,7 @@ def read(
     version: int | None = None,
     where: Any = None,
     *,
-    timestamp: Moment | None = None,
+    timestamp: TimestampLike | None = None,
     storage_options: Mapping[str, Any] | None = None,
     options: Mapping[str, object] | None = None,
     native: bool | None = None,
@@ -36,7 +36,7 @@ def read(
     prunes files at planning time. Otherwise Python workers read the rows, and only `where` prunes.
     `native=True` or `native=False` requires one or the other.
     """
-    pyspark_sql()
+    require_pyspark()
     table = open_table(spark, uri, storage_options, options)
     return table.scan(where, version, timestamp).to_spark(spark, native=native)
 
@@ -54,4 +54,4 @@ def open_table(
 def session_settings(spark: SparkSession) -> dict[str, object]:
     """Return the session's `spark.indextables.*` settings that arrowlog knows."""
     settings = {key: value for key, value in spark.conf.getAll.items() if key.startswith(PREFIX)}
-    return known_in(settings)
+    return select_settings(settings)

@@ -18,32 +18,34 @@ import pyarrow.compute as pc
 
 from arrowlog.config import resolve
 from arrowlog.errors import ArrowlogWarning, LogCorrupt
-from arrowlog.log.actions import Protocol
-from arrowlog.log.envelope import unwrap
-from arrowlog.log.names import LOG
-from arrowlog.log.recent import RecentCommits
-from arrowlog.log.segment import plan
-from arrowlog.log.store import open_store
-from arrowlog.spark.local import pyspark_sql
+from arrowlog.formats.indextables import LOG_FOLDER, Protocol, RecentCommits, decompress
+from arrowlog.snapshot import (
+    CheckpointPartReader,
+    Report,
+    Snapshot,
+    State,
+    list_log,
+    list_retired,
+    open_parquet_checkpoint,
+    parse_table_schema,
+    plan_segment,
+)
+from arrowlog.spark.local import require_pyspark
 from arrowlog.spark.read import open_table, session_settings
 from arrowlog.spark.tasks import (
-    AT,
-    COMBINED,
-    REDUCED,
-    RUN,
-    SAID,
-    Job,
-    Run,
-    Said,
-    combined,
-    reduce,
-    unpacked,
+    DECODED_SCHEMA,
+    POSITION_COLUMN,
+    RECONCILED_SCHEMA,
+    RUN_COLUMN,
+    TABLE_BUCKET,
+    LogRun,
+    ReplayJob,
+    TableActions,
+    decode_run,
+    deserialize_table,
+    reconcile_bucket,
 )
-from arrowlog.state.apply import schema_of
-from arrowlog.state.listing import list_log, list_retired
-from arrowlog.state.parquet import open_checkpoint
-from arrowlog.state.parts import Parts
-from arrowlog.state.snapshot import Report, Snapshot, State
+from arrowlog.storage import open_store
 
 if TYPE_CHECKING:
     import os
@@ -51,11 +53,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from arrowlog.log.names import Listing
-    from arrowlog.log.segment import Segment
-    from arrowlog.log.store import Store
+    from arrowlog.formats.indextables import LogListing
+    from arrowlog.snapshot import LogSegment
+    from arrowlog.storage import Store
 
-Done = TypeVar("Done")
+WorkResult = TypeVar("WorkResult")
 RUN_BYTES = 32 << 20  # decompressed bytes of commits per run
 BUCKET_BYTES = 64 << 20  # decompressed bytes of commits per bucket
 _MAX_DAMAGED_CHECKPOINTS = 100
@@ -80,24 +82,24 @@ def snapshot(
     started = time.perf_counter()
     arguments = (spark, uri, version, storage_options, options, buckets)
     try:
-        return sound(
-            lambda damaged: begun(*arguments, damaged),
+        return retry_without_damaged(
+            lambda damaged: start_replay(*arguments, damaged),
             lambda rebuild: _snapshot(spark, rebuild, started),
         )
-    except Unparted:
+    except NotDistributable:
         return open_table(spark, uri, storage_options, options).snapshot(version)
 
 
-def _snapshot(spark: SparkSession, rebuild: Rebuild, started: float) -> Snapshot:
-    rows = rebuild.reduced(spark).toArrow().to_pylist()
-    state = rebuild.state(said_in(rows))
-    tables = [unpacked(row["adds"]) for row in rows if row["bucket"] != SAID]
+def _snapshot(spark: SparkSession, rebuild: DistributedReplay, started: float) -> Snapshot:
+    rows = rebuild.reconciled_adds(spark).toArrow().to_pylist()
+    state = rebuild.state(collect_table_actions(rows))
+    tables = [deserialize_table(row["adds"]) for row in rows if row["bucket"] != TABLE_BUCKET]
     adds = pa.concat_tables(
         [pa.table({"key": pa.nulls(0, pa.string())}), *tables], promote_options="default"
     )
     if tables:
-        adds = adds.sort_by([(RUN, "ascending"), (AT, "ascending")])
-        adds = adds.drop_columns([RUN, AT]).combine_chunks()
+        adds = adds.sort_by([(RUN_COLUMN, "ascending"), (POSITION_COLUMN, "ascending")])
+        adds = adds.drop_columns([RUN_COLUMN, POSITION_COLUMN]).combine_chunks()
     complete = State(
         state.version,
         state.protocol,
@@ -111,14 +113,14 @@ def _snapshot(spark: SparkSession, rebuild: Rebuild, started: float) -> Snapshot
     return Snapshot(complete, rebuild.report((time.perf_counter() - started) * 1000))
 
 
-class Unparted(Exception):
+class NotDistributable(Exception):
     """The log cannot be distributed; the caller must replay it in this process.
 
     No log segment can be built without the checkpoints that tasks cannot read in parts.
     """
 
 
-class Damaged(Exception):
+class DamagedCheckpoint(Exception):
     """The checkpoint at the start of a distributed replay cannot be read."""
 
     def __init__(self, version: int, why: str) -> None:
@@ -127,7 +129,7 @@ class Damaged(Exception):
         self.version = version
 
 
-class Rebuild:
+class DistributedReplay:
     """A distributed replay: its log segment, cut into runs, and the DataFrames that execute it."""
 
     def __init__(
@@ -143,12 +145,12 @@ class Rebuild:
 
         A few commits are read to estimate the compression ratio. `damaged` are the versions of
         checkpoints to skip, with the reasons. Raises `LogCorrupt` if `version` cannot be rebuilt,
-        and `Unparted` if the log cannot be distributed.
+        and `NotDistributable` if the log cannot be distributed.
         """
         self.damaged = dict(damaged or {})
         storage = dict(storage_options or {})
         self.store = open_store(uri, storage)
-        self.listing: Listing = list_log(self.store)
+        self.listing: LogListing = list_log(self.store)
         self.base, self.segment = _base(self.store, self.listing, version, set(self.damaged))
         if self.segment.gap is not None:
             warnings.warn(f"{self.store.root}: {self.segment.gap}", ArrowlogWarning, stacklevel=4)
@@ -158,7 +160,7 @@ class Rebuild:
                 next=f"The latest version that can be rebuilt is {self.segment.version}.",
                 version=version,
             )
-        sizes = {name: stat.size for name, stat in self.store.stats_from(LOG).items()}
+        sizes = {name: stat.size for name, stat in self.store.stats_from(LOG_FOLDER).items()}
         self.bytes = sum(sizes.get(name, 0) for _, name in self.segment.commits)
         limit = resolve(settings).max_decompressed_bytes
         self.plain = int(
@@ -166,20 +168,20 @@ class Rebuild:
         )
         wanted = buckets or max(1, -(-self.plain // BUCKET_BYTES))
         # Workers have another working directory, so they get the absolute root.
-        self.job = Job(self.store.root, storage, settings, self.segment.version, wanted)
+        self.job = ReplayJob(self.store.root, storage, settings, self.segment.version, wanted)
         self.runs = self._cut(sizes)
 
-    def _cut(self, sizes: Mapping[str, int]) -> list[Run]:
+    def _cut(self, sizes: Mapping[str, int]) -> list[LogRun]:
         """Cut the segment into runs in log order: the parts of the checkpoint, then commits.
 
         Runs of commits have about the same size.
         """
-        runs: list[Run] = []
+        runs: list[LogRun] = []
         checkpoint = self.segment.checkpoint
         if self.base is not None and checkpoint is not None:
             names = tuple(self.listing.parquet_checkpoints[checkpoint])
             for part in self.base.manifest.parts:
-                runs.append(Run(len(runs), (), checkpoint, names, part))
+                runs.append(LogRun(len(runs), (), checkpoint, names, part))
         commits: list[tuple[int, str]] = []
         run_bytes = min(RUN_BYTES, max(1, -(-self.plain // self.job.buckets)))
         run_bytes = run_bytes * self.bytes // max(self.plain, 1)  # compressed, as in the store
@@ -188,14 +190,15 @@ class Rebuild:
             commits.append((version, name))
             total += sizes.get(name, 0)
             if total >= run_bytes:
-                runs.append(Run(len(runs), tuple(commits)))
+                runs.append(LogRun(len(runs), tuple(commits)))
                 commits, total = [], 0
-        return [*runs, Run(len(runs), tuple(commits))] if commits else runs
+        return [*runs, LogRun(len(runs), tuple(commits))] if commits else runs
 
-    def reduced(self, spark: SparkSession) -> DataFrame:
+    def reconciled_adds(self, spark: SparkSession) -> DataFrame:
         """Return a lazy DataFrame of the live adds, one row per bucket.
 
-        The bucket `SAID` has the table-level actions of all runs; `said_in` reads them.
+        The bucket `TABLE_BUCKET` has the table-level actions of all runs; `collect_table_actions`
+        reads them.
         """
         job = self.job
         work = pa.table(
@@ -210,22 +213,24 @@ class Rebuild:
         def arrowlog_decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 for run in batch.column("run"):
-                    yield combined(pickle.loads(run.as_py()), job)  # noqa: S301 -- ours
+                    yield decode_run(pickle.loads(run.as_py()), job)  # noqa: S301 -- ours
 
-        decoded = tasks.mapInArrow(arrowlog_decode, COMBINED)
-        return gathered(decoded, "bucket", job.buckets, reduce, REDUCED)
+        decoded = tasks.mapInArrow(arrowlog_decode, DECODED_SCHEMA)
+        return shuffle_by_number(
+            decoded, "bucket", job.buckets, reconcile_bucket, RECONCILED_SCHEMA
+        )
 
-    def state(self, said: Iterable[Said]) -> State:
+    def state(self, said: Iterable[TableActions]) -> State:
         """Reconcile the table-level actions of all runs; the state has no files.
 
-        Raises `Damaged` if a task could not read its part of the checkpoint, and `LogCorrupt` if
-        the log has no metadata or was cleaned up meanwhile.
+        Raises `DamagedCheckpoint` if a task could not read its part of the checkpoint, and
+        `LogCorrupt` if the log has no metadata or was cleaned up meanwhile.
         """
         said = sorted(said, key=lambda one: one.run)
         self._check_not_retired()
         for one in said:
             if one.damaged is not None:
-                raise Damaged(self.segment.checkpoint or 0, one.damaged)
+                raise DamagedCheckpoint(self.segment.checkpoint or 0, one.damaged)
         base = None if self.base is None else self.base.manifest
         protocol = Protocol() if base is None else base.protocol
         metadata = None if base is None else base.metadata
@@ -247,7 +252,7 @@ class Rebuild:
                 next="Restore version 0 from a backup.",
             )
         empty = pa.table({"key": pa.nulls(0, pa.string())})
-        schema = schema_of(metadata, version)
+        schema = parse_table_schema(metadata, version)
         time = max(times, default=None)
         return State(version, protocol, metadata, schema, empty, time, txns, recent)
 
@@ -282,7 +287,7 @@ class Rebuild:
         )
 
 
-def begun(
+def start_replay(
     spark: SparkSession,
     uri: str | os.PathLike[str],
     version: int | None,
@@ -290,14 +295,17 @@ def begun(
     options: Mapping[str, object] | None,
     buckets: int | None,
     damaged: Mapping[int, str] | None = None,
-) -> Rebuild:
+) -> DistributedReplay:
     """Start a distributed replay. `options` override the settings of the session."""
-    pyspark_sql()
+    require_pyspark()
     settings = {**session_settings(spark), **(options or {})}
-    return Rebuild(uri, version, storage_options, settings, buckets, damaged)
+    return DistributedReplay(uri, version, storage_options, settings, buckets, damaged)
 
 
-def sound(begin: Callable[[Mapping[int, str]], Rebuild], work: Callable[[Rebuild], Done]) -> Done:
+def retry_without_damaged(
+    begin: Callable[[Mapping[int, str]], DistributedReplay],
+    work: Callable[[DistributedReplay], WorkResult],
+) -> WorkResult:
     """Run `work` on a replay, and repeat it without each checkpoint that proves damaged.
 
     Only the tasks that read a part of a checkpoint can verify it. Each damaged checkpoint is
@@ -308,7 +316,7 @@ def sound(begin: Callable[[Mapping[int, str]], Rebuild], work: Callable[[Rebuild
         rebuild = begin(damaged)
         try:
             return work(rebuild)
-        except Damaged as error:
+        except DamagedCheckpoint as error:
             damaged[error.version] = str(error)
             warnings.warn(f"{rebuild.store.root}: {error}", ArrowlogWarning, stacklevel=3)
     raise LogCorrupt(
@@ -316,7 +324,7 @@ def sound(begin: Callable[[Mapping[int, str]], Rebuild], work: Callable[[Rebuild
     )
 
 
-def gathered(
+def shuffle_by_number(
     frame: DataFrame, name: str, count: int, work: Callable[[pa.Table], pa.Table], schema: str
 ) -> DataFrame:
     """Shuffle rows by the integer column `name` and run `work` once per number, a task for each.
@@ -345,10 +353,10 @@ def _compression_ratio(
     sample = [name for _, name in commits[::step] if sizes.get(name)]
     stored = plain = 0
     for name in sample[-_SAMPLED_COMMITS:]:  # one at a time: a commit may be large
-        key = f"{LOG}/{name}"
+        key = f"{LOG_FOLDER}/{name}"
         try:
             data = store.get(key)
-            plain += len(unwrap(data, key, limit))
+            plain += len(decompress(data, key, limit))
             stored += len(data)
         except (LogCorrupt, FileNotFoundError):
             return 1.0  # the task that decodes the commit raises the error
@@ -356,33 +364,33 @@ def _compression_ratio(
 
 
 def _base(
-    store: Store, listing: Listing, version: int | None, unusable: set[int]
-) -> tuple[Parts | None, Segment]:
+    store: Store, listing: LogListing, version: int | None, unusable: set[int]
+) -> tuple[CheckpointPartReader | None, LogSegment]:
     """Find the latest checkpoint that tasks can read in parts; without one, all commits.
 
-    Adds every other checkpoint to `unusable`. Raises `Unparted` if the commits that are left do not
-    reach back far enough.
+    Adds every other checkpoint to `unusable`. Raises `NotDistributable` if the commits that are
+    left do not reach back far enough.
     """
     for _ in range(len(listing.json_checkpoints) + len(listing.parquet_checkpoints) + 1):
         try:
-            segment = plan(listing, version, unusable)
+            segment = plan_segment(listing, version, unusable)
         except LogCorrupt as error:
-            raise Unparted from error
+            raise NotDistributable from error
         checkpoint = segment.checkpoint
         if checkpoint is None:
             break
         names = listing.parquet_checkpoints.get(checkpoint)
         try:
-            base = names and open_checkpoint(store, checkpoint, names, lambda _: None)
+            base = names and open_parquet_checkpoint(store, checkpoint, names, lambda _: None)
         except (LogCorrupt, FileNotFoundError):
             base = None
-        if isinstance(base, Parts):
+        if isinstance(base, CheckpointPartReader):
             return base, segment
         unusable.add(checkpoint)
     return None, segment
 
 
-def said_in(rows: Iterable[Mapping[str, Any]]) -> list[Said]:
-    """Extract the table-level actions of all runs from the rows of `Rebuild.reduced`."""
-    lists = [pickle.loads(row["adds"]) for row in rows if row["bucket"] == SAID]  # noqa: S301
+def collect_table_actions(rows: Iterable[Mapping[str, Any]]) -> list[TableActions]:
+    """Extract the table-level actions of all runs from the reconciled rows."""
+    lists = [pickle.loads(row["adds"]) for row in rows if row["bucket"] == TABLE_BUCKET]  # noqa: S301
     return [one for each in lists for one in each]

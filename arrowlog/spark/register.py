@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from arrowlog.spark.local import pyspark_sql
+from arrowlog.spark.local import require_pyspark
 from arrowlog.spark.read import session_settings
 from arrowlog.spark.statements import register_functions
 
@@ -18,7 +18,7 @@ def register(spark: SparkSession) -> None:
     Spark finds an installed data source by itself (`pyspark_arrowlog`), but without the settings of
     the session. A registered one has the `spark.indextables.*` settings at this moment.
     """
-    pyspark_sql()
+    require_pyspark()
     from arrowlog.spark.source import ArrowlogSource
 
     settings = session_settings(spark)

@@ -21,10 +21,10 @@ from pyspark.sql.datasource import (
 
 from arrowlog.errors import InvalidRequest
 from arrowlog.spark.frame import read_split
-from arrowlog.spark.options import Options, read_options
-from arrowlog.spark.stream import StreamReader, StreamWriter, adds_in
-from arrowlog.spark.target import Destination, destination
-from arrowlog.spark.types import arrow_schema, fitted, spark_schema
+from arrowlog.spark.options import SourceOptions, parse_source_options
+from arrowlog.spark.stream import StreamReader, StreamWriter, collect_adds
+from arrowlog.spark.target import WriteDestination, resolve_destination
+from arrowlog.spark.types import cast_batch, to_spark_arrow_schema, to_spark_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from arrowlog.commit.adds import Add
+    from arrowlog.transaction import Add
 
 _SPLIT_SIZE = "128MB"  # as spark.sql.files.maxPartitionBytes by default
 
@@ -54,15 +54,15 @@ class ArrowlogSource(DataSource):  # type: ignore[misc] # pyspark is not typed
         return "arrowlog"
 
     @property
-    def _options(self) -> Options:
-        return read_options(self._raw_options, self.session)
+    def _options(self) -> SourceOptions:
+        return parse_source_options(self._raw_options, self.session)
 
     def schema(self) -> StructType:
         """Return the schema, and pin the version that `reader` will read."""
         options = self._options
         snapshot = options.table().snapshot(options.version, options.timestamp)
         self._version = snapshot.version
-        return spark_schema(snapshot.metadata.schema_string)
+        return to_spark_schema(snapshot.metadata.schema_string)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of the pinned version.
@@ -76,13 +76,13 @@ class ArrowlogSource(DataSource):  # type: ignore[misc] # pyspark is not typed
             if unknown:
                 raise InvalidRequest(f"The table has no column {unknown[0]!r}.")
         assert self._version is not None
-        return Reader(self._options, self._version, schema)
+        return SourceReader(self._options, self._version, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001
         """Return a writer. Raises `InvalidRequest` if the schema does not fit the table."""
         options = self._options
         mode = "overwrite" if overwrite else "append"
-        target = destination(
+        target = resolve_destination(
             options.path,
             schema,
             mode=mode,
@@ -91,7 +91,7 @@ class ArrowlogSource(DataSource):  # type: ignore[misc] # pyspark is not typed
             storage_options=options.storage,
             options=options.settings,
         )
-        return Writer(target, mode, options.replace_where)
+        return SourceWriter(target, mode, options.replace_where)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 -- Spark's
         """Return a stream of the rows that are appended to the table."""
@@ -104,7 +104,7 @@ class ArrowlogSource(DataSource):  # type: ignore[misc] # pyspark is not typed
             raise InvalidRequest(
                 "A stream can only append to a table.", next='Use outputMode("append").'
             )
-        target = destination(
+        target = resolve_destination(
             options.path,
             schema,
             mode="append",
@@ -116,16 +116,16 @@ class ArrowlogSource(DataSource):  # type: ignore[misc] # pyspark is not typed
 
 
 @dataclass(frozen=True)
-class Part(InputPartition):  # type: ignore[misc] # as above
+class SourcePartition(InputPartition):  # type: ignore[misc] # as above
     """A pickled split of the scan plan; empty if there is nothing to read."""
 
     split: bytes
 
 
-class Reader(DataSourceReader):  # type: ignore[misc] # as above
+class SourceReader(DataSourceReader):  # type: ignore[misc] # as above
     """Reads one version. It has no `pushFilters`; the module's docstring says why."""
 
-    def __init__(self, options: Options, version: int, schema: StructType) -> None:
+    def __init__(self, options: SourceOptions, version: int, schema: StructType) -> None:
         """`schema` is what Spark asks for: the table's columns, or some of them."""
         self._options = options
         self._version = version
@@ -134,33 +134,37 @@ class Reader(DataSourceReader):  # type: ignore[misc] # as above
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the scan and return one partition per split, at least one."""
         plan = self._options.table().scan(self._options.where, self._version)
-        return [Part(pickle.dumps(split)) for split in plan.splits(_SPLIT_SIZE)] or [Part(b"")]
+        return [SourcePartition(pickle.dumps(split)) for split in plan.splits(_SPLIT_SIZE)] or [
+            SourcePartition(b"")
+        ]
 
-    def read(self, partition: Part) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: SourcePartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition. Runs on a worker."""
-        yield from read_part(partition.split, self._options, self._schema)
+        yield from read_partition(partition.split, self._options, self._schema)
 
 
-def read_part(split: bytes, options: Options, schema: StructType) -> Iterator[pa.RecordBatch]:
+def read_partition(
+    split: bytes, options: SourceOptions, schema: StructType
+) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a pickled split, in exactly the columns and types of `schema`."""
     if not split:
         return
-    target = arrow_schema(schema)
+    target = to_spark_arrow_schema(schema)
     for rows in read_split(pickle.loads(split), options.storage):  # noqa: S301 -- ours
-        yield from fitted(rows.select(target.names), target)
+        yield from cast_batch(rows.select(target.names), target)
 
 
 @dataclass
-class Written(WriterCommitMessage):  # type: ignore[misc] # as above
+class TaskAdds(WriterCommitMessage):  # type: ignore[misc] # as above
     """The adds of the files that a task has written."""
 
     adds: list[Add]
 
 
-class Writer(DataSourceArrowWriter):  # type: ignore[misc] # as above
+class SourceWriter(DataSourceArrowWriter):  # type: ignore[misc] # as above
     """Tasks write data files; the driver makes one commit of them."""
 
-    def __init__(self, target: Destination, mode: str, where: str | None) -> None:
+    def __init__(self, target: WriteDestination, mode: str, where: str | None) -> None:
         """`target` has been checked against the schema of the rows."""
         self._target = target
         self._mode = mode
@@ -168,11 +172,11 @@ class Writer(DataSourceArrowWriter):  # type: ignore[misc] # as above
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task into data files that are not visible before the commit."""
-        return Written(self._target.write_batches(iterator))
+        return TaskAdds(self._target.write_batches(iterator))
 
     def commit(self, messages: list[Any]) -> None:
         """Commit the files of all tasks at once."""
-        self._target.commit(adds_in(messages), self._mode, self._where)
+        self._target.commit(collect_adds(messages), self._mode, self._where)
 
     def abort(self, messages: list[Any]) -> None:
         """Delete the files of a failed job.
@@ -181,4 +185,4 @@ class Writer(DataSourceArrowWriter):  # type: ignore[misc] # as above
         its files already; after any other failure the log may refer to them.
         """
         if any(message is None for message in messages):
-            self._target.forget(adds_in(messages))
+            self._target.forget(collect_adds(messages))

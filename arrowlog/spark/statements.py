@@ -10,22 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from arrowlog.spark.local import is_connect, pyspark_sql
+from arrowlog.spark.local import is_connect, require_pyspark
 from arrowlog.spark.read import session_settings
-from arrowlog.sql.statements import is_statement
-from arrowlog.statements import sql_statement
+from arrowlog.statements import is_statement, sql_statement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import DataFrame, SparkSession
 
-FILES = "path string, partition_values map<string,string>, size_bytes bigint, num_records bigint"
-HISTORY = (
+FILES_SCHEMA = (
+    "path string, partition_values map<string,string>, size_bytes bigint, num_records bigint"
+)
+HISTORY_SCHEMA = (
     "version bigint, timestamp timestamp, operation string, adds bigint, removes bigint,"
     " bytes bigint, rows bigint, txn_id string"
 )
-EXPLAIN = (
+EXPLAIN_SCHEMA = (
     "clause string, files_dropped bigint, bytes_dropped bigint, only_files bigint,"
     " redundant boolean, kept map<string,bigint>"
 )
@@ -36,7 +37,7 @@ def sql(spark: SparkSession, text: str, *args: Any, **kwargs: Any) -> DataFrame:
 
     `args` and `kwargs` are those of `SparkSession.sql`; text with any of them goes to Spark.
     """
-    pyspark_sql()
+    require_pyspark()
     if not args and not kwargs and isinstance(text, str) and is_statement(text):
         rows = sql_statement(text, options=session_settings(spark), spark=spark)
         return _to_frame(spark, rows)
@@ -47,7 +48,7 @@ def sql(spark: SparkSession, text: str, *args: Any, **kwargs: Any) -> DataFrame:
 
 def enable(spark: SparkSession) -> None:
     """Make `spark.sql` of this session accept the statements too. Idempotent."""
-    pyspark_sql()
+    require_pyspark()
     if hasattr(spark.sql, "arrowlog_wraps"):
         return
     spark_sql = spark.sql
@@ -84,19 +85,19 @@ def register_functions(spark: SparkSession) -> None:
         from pyspark.sql.functions import udtf
 
     for name, function, columns in (
-        ("arrowlog_files", Files, FILES),
-        ("arrowlog_history", History, HISTORY),
-        ("arrowlog_explain", Explain, EXPLAIN),
+        ("arrowlog_files", FilesFunction, FILES_SCHEMA),
+        ("arrowlog_history", HistoryFunction, HISTORY_SCHEMA),
+        ("arrowlog_explain", ExplainFunction, EXPLAIN_SCHEMA),
     ):
         spark.udtf.register(name, udtf(function, returnType=columns))
 
 
-class Files:
+class FilesFunction:
     """Table function: one row per live file of a table."""
 
     def eval(self, uri: str) -> Iterator[tuple[Any, ...]]:
         """Yield the rows. Runs in one worker, when the query is executed."""
-        from arrowlog.commit.text import text_of
+        from arrowlog.snapshot import to_log_text
         from arrowlog.table import Table
 
         snapshot = Table(uri).snapshot()
@@ -106,24 +107,24 @@ class Files:
         }
         names = ["path", "size_bytes", "num_records", *(f"partition.{name}" for name in kinds)]
         for row in snapshot.files.select(names).to_pylist():
-            values = {n: text_of(row[f"partition.{n}"], kind) for n, kind in kinds.items()}
+            values = {n: to_log_text(row[f"partition.{n}"], kind) for n, kind in kinds.items()}
             yield row["path"], values, row["size_bytes"], row["num_records"]
 
 
-class History:
+class HistoryFunction:
     """Table function: one row per commit of a table, latest first."""
 
     def eval(self, uri: str) -> Iterator[tuple[Any, ...]]:
         """Yield the rows. Runs in one worker, when the query is executed."""
         from arrowlog.table import Table
 
-        names = [column.split()[0] for column in HISTORY.split(", ")]
+        names = [column.split()[0] for column in HISTORY_SCHEMA.split(", ")]
         table: Any = Table(uri)
         for row in table.history().to_pylist():
             yield tuple(row.get(name) for name in names)
 
 
-class Explain:
+class ExplainFunction:
     """Table function: per clause of a predicate, what it drops and why other files are kept."""
 
     def eval(self, uri: str, predicate: str) -> Iterator[tuple[Any, ...]]:

@@ -27,28 +27,30 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from arrowlog.config import resolve
+from arrowlog.decode import LineBuffer, decode_buffer
 from arrowlog.errors import InvalidRequest
-from arrowlog.log.decode import decode
-from arrowlog.log.envelope import unwrap
-from arrowlog.log.names import LOG, commit_name
-from arrowlog.log.store import open_store
-from arrowlog.log.window import Window
-from arrowlog.scan.plan import scan
+from arrowlog.formats.indextables import LOG_FOLDER, commit_name, decompress
+from arrowlog.scan import plan_scan
+from arrowlog.snapshot import (
+    Snapshot,
+    list_log,
+    list_retired,
+    validate_commit_integrity,
+    with_file_keys,
+)
 from arrowlog.spark.frame import read_split
-from arrowlog.spark.types import arrow_schema, fitted
-from arrowlog.state.apply import check_whole, keyed
-from arrowlog.state.listing import list_log, list_retired
-from arrowlog.state.snapshot import Snapshot
+from arrowlog.spark.types import cast_batch, to_spark_arrow_schema
+from arrowlog.storage import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pyspark.sql.types import StructType
 
-    from arrowlog.commit.adds import Add
-    from arrowlog.log.store import Store
-    from arrowlog.spark.options import Options
-    from arrowlog.spark.target import Destination
+    from arrowlog.spark.options import SourceOptions
+    from arrowlog.spark.target import WriteDestination
+    from arrowlog.storage import Store
+    from arrowlog.transaction import Add
 
 _LATEST = "latest"
 _SPLIT_SIZE = "128MB"  # as spark.sql.files.maxPartitionBytes by default
@@ -57,7 +59,7 @@ _VERSIONS_PER_BATCH = 1000
 
 
 @dataclass(frozen=True, order=True)
-class Place:
+class StreamOffset:
     """A stream offset: `index` files of `version` have been read, and all lower versions.
 
     With `snapshot`, the files are all live files of `version`, else those that its commit adds.
@@ -72,22 +74,22 @@ class Place:
         return {"version": self.version, "index": self.index, "snapshot": self.snapshot}
 
     @classmethod
-    def of(cls, offset: dict[str, Any]) -> Place:
+    def of(cls, offset: dict[str, Any]) -> StreamOffset:
         """Parse what `to_json` returned."""
         return cls(int(offset["version"]), int(offset["index"]), bool(offset["snapshot"]))
 
 
 @dataclass(frozen=True)
-class StreamPart(InputPartition):  # type: ignore[misc] # pyspark is not typed
+class StreamPartition(InputPartition):  # type: ignore[misc] # pyspark is not typed
     """A pickled split of the scan plan; empty if there is nothing to read."""
 
     split: bytes
 
 
-class Commits:
+class StreamLog:
     """The files that a stream reads, version by version."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: SourceOptions) -> None:
         """Open the table without reading its log."""
         self._options = options
         self._table = options.table()
@@ -109,7 +111,7 @@ class Commits:
         """A current snapshot, for schema and metadata."""
         return self._table.snapshot(max_staleness=60.0)  # seconds
 
-    def files(self, place: Place) -> pa.Table:
+    def files(self, place: StreamOffset) -> pa.Table:
         """Return all files of the offset's version, in reading order.
 
         Raises `InvalidRequest` if retention has deleted the version, or if it removes rows and the
@@ -133,12 +135,12 @@ class Commits:
         """Return the adds of a commit that change data."""
         name, data = self._read_commit(version)
         limit = resolve(self._options.settings).max_decompressed_bytes
-        window = Window(limit)
-        window.append(name, version, unwrap(data, name, limit))
-        actions = decode(window)
-        check_whole(actions)
-        adds = _data_changes(keyed(actions, "add", self._store.root)[0])
-        removes = _data_changes(keyed(actions, "remove", self._store.root)[0])
+        window = LineBuffer(limit)
+        window.append(name, version, decompress(data, name, limit))
+        actions = decode_buffer(window)
+        validate_commit_integrity(actions)
+        adds = _data_changes(with_file_keys(actions, "add", self._store.root)[0])
+        removes = _data_changes(with_file_keys(actions, "remove", self._store.root)[0])
         only_deletes = not adds.num_rows
         ignored = self._options.ignore_changes or (only_deletes and self._options.ignore_deletes)
         if removes.num_rows and not ignored:
@@ -153,12 +155,12 @@ class Commits:
         name = commit_name(version)
         for last in (False, True):
             try:
-                data = self._store.get(f"{LOG}/{name}")
+                data = self._store.get(f"{LOG_FOLDER}/{name}")
                 # After the read: the file of a retired version may have been put back by a
                 # stalled writer, and is no part of the log.
                 if version in list_retired(self._store):
                     break
-                return f"{LOG}/{name}", data  # noqa: TRY300 -- both ends of the loop are here
+                return f"{LOG_FOLDER}/{name}", data  # noqa: TRY300 -- both ends of the loop are here
             except FileNotFoundError:
                 name = list_log(self._store).commits.get(version, "")
                 if last or not name:
@@ -196,36 +198,36 @@ def _data_changes(actions: pa.Table) -> pa.Table:
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
     """Streams the rows that are appended to a table, in commit order."""
 
-    def __init__(self, options: Options, schema: StructType) -> None:
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
         """Spark keeps this object on the driver and pickles it for workers."""
         self._options = options
         self._schema = schema
         self._last_version: int | None = None  # set by trigger(availableNow=True)
-        self._commits: Commits | None = None
+        self._commits: StreamLog | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out the log: workers read only data files."""
         return {**self.__dict__, "_commits": None}
 
     @property
-    def _log(self) -> Commits:
+    def _log(self) -> StreamLog:
         if self._commits is None:
-            self._commits = Commits(self._options)
+            self._commits = StreamLog(self._options)
         return self._commits
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 -- Spark's
         """Return the offset of a new stream: a snapshot of the table, or `startingVersion`."""
         start, latest = self._options.starting_version, self._log.latest
         if start is None:
-            return Place(latest, 0, snapshot=True).to_json()
+            return StreamOffset(latest, 0, snapshot=True).to_json()
         if start.strip().lower() == _LATEST:
-            return Place(latest + 1, 0).to_json()
+            return StreamOffset(latest + 1, 0).to_json()
         if not start.strip().isdigit() or int(start) > latest + 1:
             raise InvalidRequest(
                 f"startingVersion is {start!r}, but the latest version is {latest}.",
                 next=f'Use a version from 0 to {latest + 1}, or "latest".',
             )
-        return Place(int(start), 0).to_json()
+        return StreamOffset(int(start), 0).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 -- Spark's
         """Return the limit set by `maxFilesPerTrigger`, if any."""
@@ -242,9 +244,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         max_files = limit.max_files if isinstance(limit, ReadMaxFiles) else None
         if self._last_version is not None and max_files is None:
             max_files = self._options.max_files  # availableNow: Spark may pass no limit
-        return self._advance(Place.of(start), last_version, max_files).to_json()
+        return self._advance(StreamOffset.of(start), last_version, max_files).to_json()
 
-    def _advance(self, place: Place, last_version: int, max_files: int | None) -> Place:
+    def _advance(
+        self, place: StreamOffset, last_version: int, max_files: int | None
+    ) -> StreamOffset:
         """Move an offset forward, up to the end of `last_version` or by `max_files` files."""
         remaining = max_files
         for _ in range(_VERSIONS_PER_BATCH):
@@ -254,14 +258,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             taken = unread if remaining is None else min(unread, remaining)
             remaining = None if remaining is None else remaining - taken
             if taken == unread:
-                place = Place(place.version + 1, 0)
+                place = StreamOffset(place.version + 1, 0)
             else:
                 place = replace(place, index=place.index + taken)
         return place
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Plan the files between two offsets, one partition per split, at least one."""
-        place, last = Place.of(start), Place.of(end)
+        place, last = StreamOffset.of(start), StreamOffset.of(end)
         slices: list[pa.Table] = []
         while place != last:
             files = self._log.files(place)
@@ -269,35 +273,35 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
                 slices.append(files.slice(place.index, last.index - place.index))
                 break
             slices.append(files.slice(place.index))
-            place = Place(place.version + 1, 0)
+            place = StreamOffset(place.version + 1, 0)
             if place.version > last.version:
                 break
         slices = [table for table in slices if table.num_rows]
         if not slices:
-            return [StreamPart(b"")]
+            return [StreamPartition(b"")]
         adds = pa.concat_tables(slices, promote_options="default")
         base = self._log.base
         batch = Snapshot(replace(base.state, source=adds), base.report)
-        plan = scan(batch, self._options.where, self._log.root, self._options.storage)
-        return [StreamPart(pickle.dumps(split)) for split in plan.splits(_SPLIT_SIZE)] or [
-            StreamPart(b"")
+        plan = plan_scan(batch, self._options.where, self._log.root, self._options.storage)
+        return [StreamPartition(pickle.dumps(split)) for split in plan.splits(_SPLIT_SIZE)] or [
+            StreamPartition(b"")
         ]
 
-    def read(self, partition: StreamPart) -> Iterator[pa.RecordBatch]:
+    def read(self, partition: StreamPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition. Runs on a worker."""
         if not partition.split:
             return
-        target = arrow_schema(self._schema)
+        target = to_spark_arrow_schema(self._schema)
         split = pickle.loads(partition.split)  # noqa: S301 -- ours
         for rows in read_split(split, self._options.storage):
-            yield from fitted(rows.select(target.names), target)
+            yield from cast_batch(rows.select(target.names), target)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Do nothing: retention of the log does not depend on its readers."""
 
 
 @dataclass
-class StreamWritten(WriterCommitMessage):  # type: ignore[misc] # as above
+class StreamTaskAdds(WriterCommitMessage):  # type: ignore[misc] # as above
     """The adds of the files that a task has written."""
 
     adds: list[Add]
@@ -306,7 +310,7 @@ class StreamWritten(WriterCommitMessage):  # type: ignore[misc] # as above
 class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc] # as above
     """Commits each micro-batch once, as the application transaction (`app_id`, batch id)."""
 
-    def __init__(self, target: Destination, app_id: str | None) -> None:
+    def __init__(self, target: WriteDestination, app_id: str | None) -> None:
         """Raises `InvalidRequest` without `app_id`: a repeated batch would look like a new one."""
         if app_id is None:
             raise InvalidRequest(
@@ -319,18 +323,18 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc] # as abov
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task into data files that are not visible before the commit."""
-        return StreamWritten(self._target.write_batches(iterator))
+        return StreamTaskAdds(self._target.write_batches(iterator))
 
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 -- Spark's
         """Commit all files of the batch at once, unless the log has the batch already."""
-        self._target.commit(adds_in(messages), "append", txn=(self._app_id, batchId))
+        self._target.commit(collect_adds(messages), "append", txn=(self._app_id, batchId))
 
     def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: ARG002, N803 -- Spark's
         """Delete the files of a failed batch, unless a commit was attempted."""
         if any(message is None for message in messages):
-            self._target.forget(adds_in(messages))
+            self._target.forget(collect_adds(messages))
 
 
-def adds_in(messages: list[Any]) -> list[Add]:
+def collect_adds(messages: list[Any]) -> list[Add]:
     """Return the adds in the commit messages of tasks; a failed task has None as its message."""
     return [add for message in messages if message is not None for add in message.adds]

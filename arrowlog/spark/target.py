@@ -15,29 +15,28 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from arrowlog.clock import SystemClock
-from arrowlog.commit.write import Target, write_rows
 from arrowlog.config import resolve
 from arrowlog.errors import ArrowlogError, CommitStateUnknown, InvalidRequest, TableNotFound
-from arrowlog.log.schema import from_spark
-from arrowlog.log.store import open_store
-from arrowlog.spark.fit import fitting
-from arrowlog.spark.types import spark_schema
-from arrowlog.state.truncation import Truncation
+from arrowlog.formats import parse_spark_schema
+from arrowlog.snapshot import StatsTruncation
+from arrowlog.spark.fit import check_fit
+from arrowlog.spark.types import to_spark_schema
+from arrowlog.storage import open_store
 from arrowlog.table import Table
+from arrowlog.transaction import WriteTarget, write_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql.types import StructType
 
-    from arrowlog.commit.adds import Add
-    from arrowlog.commit.transaction import CommitResult
+    from arrowlog.transaction import Add, CommitResult
 
 _MODES = ("append", "overwrite")
 
 
 @dataclass(frozen=True)
-class Destination:
+class WriteDestination:
     """A table to write to. It is pickled for workers, so it holds only what they need."""
 
     uri: str
@@ -57,7 +56,7 @@ class Destination:
     @property
     def schema(self) -> StructType:
         """The table's schema as a Spark `StructType`."""
-        return spark_schema(self.schema_string)
+        return to_spark_schema(self.schema_string)
 
     @property
     def required(self) -> list[str]:
@@ -71,11 +70,11 @@ class Destination:
         Runs on workers. Nothing is committed.
         """
         config = resolve(self.options, table=self.properties)
-        target = Target(
+        target = WriteTarget(
             open_store(self.uri, self.storage_options, accelerate=config.store_accelerate),
-            from_spark(self.schema_string),
+            parse_spark_schema(self.schema_string),
             self.partition_columns,
-            Truncation.of(config),
+            StatsTruncation.of(config),
             SystemClock(),
             file_bytes=self.target_size,
             held_bytes=4 * self.target_size,
@@ -112,7 +111,7 @@ class Destination:
                 f" {list(created.partition_columns)}.",
                 next="Write again.",
             )
-        fitting(self.schema, spark_schema(created.metadata.schema_string))
+        check_fit(self.schema, to_spark_schema(created.metadata.schema_string))
         return table
 
     def commit(
@@ -147,7 +146,7 @@ class Destination:
             raise
         if result.duplicate:
             self.forget(adds)
-        table.settle()
+        table.wait_for_checkpoint()
         return result
 
     def forget(self, adds: Sequence[Add]) -> None:
@@ -156,7 +155,7 @@ class Destination:
         store.delete([add.path for add in adds])
 
 
-def destination(
+def resolve_destination(
     uri: str,
     given: StructType,
     *,
@@ -166,7 +165,7 @@ def destination(
     storage_options: Mapping[str, Any] | None = None,
     options: Mapping[str, object] | None = None,
     target_size: int = 128 << 20,
-) -> Destination:
+) -> WriteDestination:
     """Resolve the destination of a write and check that rows of the schema `given` fit it.
 
     Raises `InvalidRequest` before any file is written: for an unknown mode, for partition columns
@@ -190,7 +189,7 @@ def destination(
             f" {list(partition_columns)}.",
             next="Omit partitionColumns: they apply only to a new table.",
         )
-    existing = Destination(
+    existing = WriteDestination(
         uri,
         metadata.schema_string,
         snapshot.partition_columns,
@@ -200,7 +199,7 @@ def destination(
         snapshot.version,
         target_size,
     )
-    fitting(given, existing.schema, existing.required)
+    check_fit(given, existing.schema, existing.required)
     return existing
 
 
@@ -210,9 +209,9 @@ def _new_table(
     partition_columns: Sequence[str],
     storage: dict[str, Any],
     settings: dict[str, object],
-) -> Destination:
-    from arrowlog.commit.alter import check_partitions, check_schema
+) -> WriteDestination:
+    from arrowlog.transaction import check_partitions, check_schema
 
-    text = json.dumps(spark_schema(given.json()).jsonValue())
+    text = json.dumps(to_spark_schema(given.json()).jsonValue())
     columns = check_partitions(partition_columns, check_schema(text))
-    return Destination(uri, text, tuple(columns), storage, settings, {}, None)
+    return WriteDestination(uri, text, tuple(columns), storage, settings, {}, None)

@@ -10,39 +10,46 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.config import Config, resolve
+from arrowlog.decode import ActionBatch, LineBuffer, decode_buffer
 from arrowlog.errors import LogCorrupt
 from arrowlog.fork_safety import pl
-from arrowlog.log.actions import Metadata, Protocol
-from arrowlog.log.decode import Actions, decode
-from arrowlog.log.envelope import unwrap
-from arrowlog.log.names import LOG
-from arrowlog.log.recent import RecentCommits, unknown_before
-from arrowlog.log.store import open_store
-from arrowlog.log.window import Window
-from arrowlog.state.apply import apply, keyed, live_keys
-from arrowlog.state.parquet import open_checkpoint
-from arrowlog.state.parts import Parts
-from arrowlog.state.snapshot import State
-from arrowlog.state.stored import unpack
+from arrowlog.formats.indextables import (
+    LOG_FOLDER,
+    Metadata,
+    Protocol,
+    RecentCommits,
+    decompress,
+    no_recent_commits,
+)
+from arrowlog.snapshot import (
+    CheckpointPartReader,
+    State,
+    from_checkpoint_rows,
+    open_parquet_checkpoint,
+    replay_actions,
+    with_checkpoint_keys,
+    with_file_keys,
+)
+from arrowlog.storage import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from arrowlog.log.store import Store
-    from arrowlog.state.manifest import Part
+    from arrowlog.snapshot import CheckpointPart
+    from arrowlog.storage import Store
 
 _WINDOW_BYTES = 6 << 20  # decompressed bytes of commits that are decoded together
 # Columns with the run and the position in it, by which adds are sorted into log order. The prefix
 # keeps them from clashing with a field of an add.
-RUN, AT = "@run", "@at"
-SAID = -1  # the bucket of table-level actions
+RUN_COLUMN, POSITION_COLUMN = "@run", "@at"
+TABLE_BUCKET = -1  # the bucket of table-level actions
 _EMPTY_METADATA = Metadata(id="", schema_string='{"type":"struct","fields":[]}')
-COMBINED = "bucket int, run int, adds binary, touched binary"
-REDUCED = "bucket int, adds binary"
+DECODED_SCHEMA = "bucket int, run int, adds binary, touched binary"
+RECONCILED_SCHEMA = "bucket int, adds binary"
 
 
 @dataclass(frozen=True)
-class Job:
+class ReplayJob:
     """What every task of a distributed replay needs. It is pickled with the task."""
 
     uri: str
@@ -63,7 +70,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Run:
+class LogRun:
     """Work of one task: consecutive commits (version, name), or one part of a checkpoint.
 
     Numbers follow the log order.
@@ -73,11 +80,11 @@ class Run:
     commits: tuple[tuple[int, str], ...] = ()
     checkpoint: int | None = None
     names: tuple[str, ...] = ()
-    part: Part | None = None
+    part: CheckpointPart | None = None
 
 
 @dataclass(frozen=True)
-class Said:
+class TableActions:
     """The table-level actions of a run, reconciled."""
 
     run: int
@@ -89,7 +96,7 @@ class Said:
     damaged: str | None = None  # why the part of the checkpoint could not be read
 
 
-def combined(run: Run, job: Job) -> pa.RecordBatch:
+def decode_run(run: LogRun, job: ReplayJob) -> pa.RecordBatch:
     """Decode a run and partition the result by bucket.
 
     Each row has the adds that are live after the run, and the keys of all files that it mentions.
@@ -99,22 +106,26 @@ def combined(run: Run, job: Job) -> pa.RecordBatch:
         try:
             adds, said = _from_part(run, job), None
         except (LogCorrupt, FileNotFoundError) as error:
-            failure = Said(run.number, None, None, None, {}, damaged=str(error))
-            return _batch([(SAID, run.number, pickle.dumps(failure), b"")])
+            failure = TableActions(run.number, None, None, None, {}, damaged=str(error))
+            return _batch([(TABLE_BUCKET, run.number, pickle.dumps(failure), b"")])
         touched = adds.select(["key"])
     else:
         adds, touched, said = _from_commits(run, job)
-    adds = adds.append_column(RUN, pa.repeat(pa.scalar(run.number, pa.int32()), adds.num_rows))
-    adds = adds.append_column(AT, pa.array(range(adds.num_rows), pa.int64()))
+    adds = adds.append_column(
+        RUN_COLUMN, pa.repeat(pa.scalar(run.number, pa.int32()), adds.num_rows)
+    )
+    adds = adds.append_column(POSITION_COLUMN, pa.array(range(adds.num_rows), pa.int64()))
     rows: list[tuple[int, int, bytes, bytes]] = []
     if said is not None:
-        rows.append((SAID, run.number, pickle.dumps(said), b""))
+        rows.append((TABLE_BUCKET, run.number, pickle.dumps(said), b""))
     add_buckets, touched_buckets = _bucket(adds["key"], job), _bucket(touched["key"], job)
     for bucket in range(job.buckets):
         bucket_adds = adds.filter(pc.equal(add_buckets, bucket))
         bucket_touched = touched.filter(pc.equal(touched_buckets, bucket))
         if bucket_touched.num_rows:
-            rows.append((bucket, run.number, packed(bucket_adds), packed(bucket_touched)))
+            rows.append(
+                (bucket, run.number, serialize_table(bucket_adds), serialize_table(bucket_touched))
+            )
     return _batch(rows)
 
 
@@ -125,49 +136,51 @@ def _batch(rows: list[tuple[int, int, bytes, bytes]]) -> pa.RecordBatch:
     return pa.record_batch(arrays, names=["bucket", "run", "adds", "touched"])
 
 
-def _bucket(keys: pa.ChunkedArray, job: Job) -> pa.Array:
+def _bucket(keys: pa.ChunkedArray, job: ReplayJob) -> pa.Array:
     texts = pl.Series(pl.from_arrow(keys), dtype=pl.String)
     return pa.array((texts.hash(0) % job.buckets).cast(pl.Int32).to_arrow())
 
 
-def _from_part(run: Run, job: Job) -> pa.Table:
+def _from_part(run: LogRun, job: ReplayJob) -> pa.Table:
     store = job.store
     assert run.checkpoint is not None
     assert run.part is not None
-    checkpoint = open_checkpoint(store, run.checkpoint, run.names, lambda _: None)
-    assert isinstance(checkpoint, Parts)
-    adds = unpack(checkpoint.check(run.part), checkpoint.manifest.recipe)
-    return live_keys(adds.drop_columns("key"), store.root, run.checkpoint, outside=False)
+    checkpoint = open_parquet_checkpoint(store, run.checkpoint, run.names, lambda _: None)
+    assert isinstance(checkpoint, CheckpointPartReader)
+    adds = from_checkpoint_rows(checkpoint.check(run.part), checkpoint.manifest.recipe)
+    return with_checkpoint_keys(adds.drop_columns("key"), store.root, run.checkpoint, outside=False)
 
 
-def _from_commits(run: Run, job: Job) -> tuple[pa.Table, pa.Table, Said]:
+def _from_commits(run: LogRun, job: ReplayJob) -> tuple[pa.Table, pa.Table, TableActions]:
     """Replay the commits of a run on an empty state.
 
     Returns the live adds, the keys of all files that are added or removed, and the table-level
     actions.
     """
-    store, actions = job.store, Actions()
+    store, actions = job.store, ActionBatch()
     limit = job.config.max_decompressed_bytes
-    window, size = Window(limit), 0
+    window, size = LineBuffer(limit), 0
     for version, name in run.commits:
-        file = f"{LOG}/{name}"
-        plain = unwrap(store.get(file), file, limit)
+        file = f"{LOG_FOLDER}/{name}"
+        plain = decompress(store.get(file), file, limit)
         window.append(file, version, plain)
         size += len(plain)
         if size >= _WINDOW_BYTES:
-            actions.extend(decode(window))
-            window, size = Window(limit), 0
+            actions.extend(decode_buffer(window))
+            window, size = LineBuffer(limit), 0
     if size:
-        actions.extend(decode(window))
+        actions.extend(decode_buffer(window))
     last = run.commits[-1][0]
     no_files = pa.table({"key": pa.nulls(0, pa.string())})
     before = run.commits[0][0] - 1
-    recent = unknown_before(before)
+    recent = no_recent_commits(before)
     base = State(before, Protocol(), _EMPTY_METADATA, pa.schema([]), no_files, recent=recent)
-    state = apply(base, actions, last, store.root).state
-    columns = [keyed(actions, action, store.root)[0]["key"] for action in ("add", "remove")]
+    state = replay_actions(base, actions, last, store.root).state
+    columns = [
+        with_file_keys(actions, action, store.root)[0]["key"] for action in ("add", "remove")
+    ]
     touched = pa.chunked_array([chunk for keys in columns for chunk in keys.chunks], pa.string())
-    said = Said(
+    said = TableActions(
         run.number,
         state.protocol if actions.protocols else None,
         state.metadata if actions.metadata else None,
@@ -180,25 +193,27 @@ def _from_commits(run: Run, job: Job) -> tuple[pa.Table, pa.Table, Said]:
     return adds, pa.table({"key": touched}), said
 
 
-def reduce(rows: pa.Table) -> pa.Table:
+def reconcile_bucket(rows: pa.Table) -> pa.Table:
     """Reconcile one bucket: an add is live if no later run mentions its file."""
     bucket = rows["bucket"][0].as_py()
     rows = rows.sort_by("run")  # deterministic, also if Spark retries the task
     payloads = rows["adds"].to_pylist()
-    if bucket == SAID:
+    if bucket == TABLE_BUCKET:
         said = pickle.dumps([pickle.loads(payload) for payload in payloads])  # noqa: S301 -- ours
         return _result(bucket, said)
-    adds = pa.concat_tables([unpacked(each) for each in payloads], promote_options="default")
+    adds = pa.concat_tables(
+        [deserialize_table(each) for each in payloads], promote_options="default"
+    )
     tables = []
     for payload, run in zip(rows["touched"].to_pylist(), rows["run"], strict=True):
-        keys = unpacked(payload)
-        tables.append(keys.append_column(RUN, pa.repeat(run, keys.num_rows)))
+        keys = deserialize_table(payload)
+        tables.append(keys.append_column(RUN_COLUMN, pa.repeat(run, keys.num_rows)))
     touched = pl.DataFrame(pl.from_arrow(pa.concat_tables(tables)))
-    last = touched.group_by("key").agg(pl.col(RUN).max().alias("last"))
-    slim = pl.DataFrame(pl.from_arrow(adds.select(["key", RUN])))
+    last = touched.group_by("key").agg(pl.col(RUN_COLUMN).max().alias("last"))
+    slim = pl.DataFrame(pl.from_arrow(adds.select(["key", RUN_COLUMN])))
     live = slim.join(last, on="key", how="left", maintain_order="left")
-    keep = (live[RUN] == live["last"]).to_arrow()
-    return _result(bucket, packed(adds.filter(keep)))
+    keep = (live[RUN_COLUMN] == live["last"]).to_arrow()
+    return _result(bucket, serialize_table(adds.filter(keep)))
 
 
 def _result(bucket: int, payload: bytes) -> pa.Table:
@@ -206,7 +221,7 @@ def _result(bucket: int, payload: bytes) -> pa.Table:
     return pa.table(arrays, names=["bucket", "adds"])
 
 
-def packed(table: pa.Table) -> bytes:
+def serialize_table(table: pa.Table) -> bytes:
     """Serialize a table as a compressed Arrow IPC stream."""
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd")
@@ -216,7 +231,7 @@ def packed(table: pa.Table) -> bytes:
     return data
 
 
-def unpacked(data: bytes) -> pa.Table:
+def deserialize_table(data: bytes) -> pa.Table:
     """Deserialize a table that `packed` serialized."""
     with pa.ipc.open_stream(data) as reader:
         return reader.read_all()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-# Aliases that other writers use for Spark's type names; `log.schema` accepts the same.
+# Aliases that other writers use for Spark's type names; `formats.spark_schema` accepts the same.
 _ALIASES = {
     "bigint": "long",
     "int": "integer",
@@ -26,7 +26,7 @@ _BATCH_BYTES = 32 << 20  # the JVM holds a batch in memory, beside those of othe
 _BATCH_ROWS = 1 << 16
 
 
-def spark_schema(schema_string: str) -> StructType:
+def to_spark_schema(schema_string: str) -> StructType:
     """Convert a table's schema JSON to a Spark `StructType`.
 
     Every field is nullable, as in all file-based tables of Spark: in a file that was written before
@@ -77,14 +77,14 @@ def _simple_type(name: str, column: str) -> str:
     return _ALIASES.get(name, name).replace(" ", "")
 
 
-def arrow_schema(schema: StructType) -> pa.Schema:
+def to_spark_arrow_schema(schema: StructType) -> pa.Schema:
     """Return the Arrow schema in which Spark accepts rows of a Spark schema."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     return to_arrow_schema(schema, timezone="UTC")
 
 
-def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def cast_batch(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Cast a batch to a schema and yield it in slices of limited size; nothing if it is empty."""
     if not batch.num_rows:
         return

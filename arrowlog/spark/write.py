@@ -22,27 +22,30 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from arrowlog.commit.parquet import add_of
 from arrowlog.config import parse_bytes, resolve
 from arrowlog.errors import InvalidRequest
-from arrowlog.log.schema import from_spark
-from arrowlog.log.store import open_store
-from arrowlog.spark.local import pyspark_sql
-from arrowlog.spark.native import hadoop_root, reachable, tell, unlike
+from arrowlog.formats import parse_spark_schema
+from arrowlog.snapshot import HIVE_NULL, StatsTruncation
+from arrowlog.spark.local import require_pyspark
+from arrowlog.spark.native import (
+    find_unsupported_internals,
+    is_reachable_by_spark,
+    log_once,
+    to_hadoop_uri,
+)
 from arrowlog.spark.read import session_settings
-from arrowlog.spark.target import Destination, destination
-from arrowlog.spark.types import arrow_schema
-from arrowlog.state.truncation import Truncation
-from arrowlog.state.typed import HIVE_NULL
+from arrowlog.spark.target import WriteDestination, resolve_destination
+from arrowlog.spark.types import to_spark_arrow_schema
+from arrowlog.storage import open_store
+from arrowlog.transaction import describe_parquet_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from arrowlog.commit.adds import Add
-    from arrowlog.commit.transaction import CommitResult
-    from arrowlog.log.store import Store
+    from arrowlog.storage import Store
+    from arrowlog.transaction import Add, CommitResult
 
 _CONCURRENT_FOOTERS = 16
 _DATA_FILE_NAME = re.compile(r"part-.*\.parquet")
@@ -71,17 +74,18 @@ def write(
 ) -> CommitResult | None:
     """Write the rows of a DataFrame into a table as one commit; None if there is nothing to write.
 
-    `mode="overwrite"` replaces the whole table, or the partitions selected by `replace_where`. A
-    missing table is created, partitioned by `partition_columns`. By default Spark shuffles rows by
-    partition first, so that each partition gets few files; `rebalance=False` omits the shuffle.
-    `txn=("app", n)` makes the write idempotent: a repetition of the same step is not committed.
+    `mode="overwrite"` replaces the whole table, or the partitions selected by
+    `prepare_replace_partitions`. A missing table is created, partitioned by `partition_columns`. By
+    default Spark shuffles rows by partition first, so that each partition gets few files;
+    `rebalance=False` omits the shuffle. `txn=("app", n)` makes the write idempotent: a repetition
+    of the same step is not committed.
 
     `native=True` requires Spark's own Parquet writer, `native=False` requires Python workers.
     Raises `InvalidRequest` if the rows do not fit the table.
     """
-    pyspark_sql()
+    require_pyspark()
     spark = frame.sparkSession
-    target = destination(
+    target = resolve_destination(
         os.fspath(uri),
         frame.schema,
         mode=mode,
@@ -102,27 +106,29 @@ def write(
         )
     if native is False or why:
         if why:
-            tell("Rows are written by Python workers", why)
+            log_once("Rows are written by Python workers", why)
         adds = _by_workers(rows, target)
     else:
-        tell("Rows are written by Spark's own Parquet writer", None)
+        log_once("Rows are written by Spark's own Parquet writer", None)
         adds = _by_spark(rows, target, spark)
     return target.commit(adds, mode, replace_where, txn)
 
 
-def _obstacle(target: Destination, spark: SparkSession) -> str | None:
+def _obstacle(target: WriteDestination, spark: SparkSession) -> str | None:
     """Return why Spark's own writer cannot be used; None if it can."""
     if set(target.partition_columns) == set(target.schema.names):
         return "every column is a partition column"
-    root = hadoop_root(open_store(target.uri, target.storage_options).root)
-    return unlike(spark) or (None if reachable(root, spark) else "Spark cannot reach the store")
+    root = to_hadoop_uri(open_store(target.uri, target.storage_options).root)
+    return find_unsupported_internals(spark) or (
+        None if is_reachable_by_spark(root, spark) else "Spark cannot reach the store"
+    )
 
 
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _to_table_schema(frame: DataFrame, target: Destination) -> DataFrame:
+def _to_table_schema(frame: DataFrame, target: WriteDestination) -> DataFrame:
     """Select the table's columns in its order and types; missing columns are null."""
     from pyspark.sql import functions
 
@@ -137,13 +143,13 @@ def _to_table_schema(frame: DataFrame, target: Destination) -> DataFrame:
 # Writing with Spark's own Parquet writer.
 
 
-def _by_spark(rows: DataFrame, target: Destination, spark: SparkSession) -> list[Add]:
+def _by_spark(rows: DataFrame, target: WriteDestination, spark: SparkSession) -> list[Add]:
     """Write files with Spark and return their adds; on any failure the files are deleted."""
     store = open_store(target.uri, target.storage_options)
     folder = f"spark-{uuid4()}"
     succeeded = False
     try:
-        _write_parquet(rows, target, f"{hadoop_root(store.root)}/{folder}", spark)
+        _write_parquet(rows, target, f"{to_hadoop_uri(store.root)}/{folder}", spark)
         keys = _list_data_files(store, folder, spark)
         adds = _adds(store, keys, target)
         _check_nulls(adds, target)
@@ -154,7 +160,9 @@ def _by_spark(rows: DataFrame, target: Destination, spark: SparkSession) -> list
     return [add for add in adds if add.num_records]
 
 
-def _write_parquet(rows: DataFrame, target: Destination, path: str, spark: SparkSession) -> None:
+def _write_parquet(
+    rows: DataFrame, target: WriteDestination, path: str, spark: SparkSession
+) -> None:
     names = target.partition_columns
     columns = [
         _encode_partition(rows[_quoted(item.name)], item.dataType.simpleString()).alias(item.name)
@@ -202,7 +210,7 @@ def _decode_partition(text: str, kind: pa.DataType) -> Any:
     return float(text) if pa.types.is_floating(kind) else text
 
 
-def _partition_values(key: str, target: Destination, schema: pa.Schema) -> dict[str, Any]:
+def _partition_values(key: str, target: WriteDestination, schema: pa.Schema) -> dict[str, Any]:
     """Return the partition values of a file that Spark wrote, from its folder names.
 
     Raises `InvalidRequest` for values that a log cannot represent: NaN, infinities, and the string
@@ -221,20 +229,22 @@ def _partition_values(key: str, target: Destination, schema: pa.Schema) -> dict[
     return values
 
 
-def _adds(store: Store, keys: list[str], target: Destination) -> list[Add]:
+def _adds(store: Store, keys: list[str], target: WriteDestination) -> list[Add]:
     """Read the footers of the files and return their adds, with statistics."""
-    schema = from_spark(target.schema_string)
-    truncation = Truncation.of(resolve(target.options, table=target.properties))
+    schema = parse_spark_schema(target.schema_string)
+    truncation = StatsTruncation.of(resolve(target.options, table=target.properties))
 
     def add_from_footer(key: str) -> Add:
         values = _partition_values(key, target, schema)
-        return add_of(store, key, schema, target.partition_columns, truncation, values)
+        return describe_parquet_file(
+            store, key, schema, target.partition_columns, truncation, values
+        )
 
     with ThreadPoolExecutor(_CONCURRENT_FOOTERS) as pool:
         return list(pool.map(add_from_footer, keys))
 
 
-def _check_nulls(adds: list[Add], target: Destination) -> None:
+def _check_nulls(adds: list[Add], target: WriteDestination) -> None:
     """Raise `InvalidRequest` if a column that is declared not nullable has nulls."""
     for name in target.required:
         for add in adds:
@@ -254,7 +264,7 @@ def _list_data_files(store: Store, folder: str, spark: SparkSession) -> list[str
             relative = os.path.relpath(directory, store.root).replace(os.sep, "/")
             keys += [f"{relative}/{name}" for name in names if _DATA_FILE_NAME.fullmatch(name)]
         return sorted(keys)
-    system, path = _hadoop_path(f"{hadoop_root(store.root)}/{folder}", spark)
+    system, path = _hadoop_path(f"{to_hadoop_uri(store.root)}/{folder}", spark)
     listed = system.listFiles(path, True)
     prefix = len(system.makeQualified(path).toUri().getPath()) + 1
     keys = []
@@ -267,7 +277,7 @@ def _list_data_files(store: Store, folder: str, spark: SparkSession) -> list[str
 
 def _delete_folder(store: Store, folder: str, spark: SparkSession) -> None:
     """Delete the files of a write that failed before its commit."""
-    system, path = _hadoop_path(f"{hadoop_root(store.root)}/{folder}", spark)
+    system, path = _hadoop_path(f"{to_hadoop_uri(store.root)}/{folder}", spark)
     system.delete(path, True)
 
 
@@ -303,9 +313,9 @@ def _session_settings(spark: SparkSession) -> Iterator[None]:
 # Writing with Python workers.
 
 
-def _by_workers(rows: DataFrame, target: Destination) -> list[Add]:
+def _by_workers(rows: DataFrame, target: WriteDestination) -> list[Add]:
     """Write files with Python workers and return their adds."""
-    schema = arrow_schema(rows.schema)
+    schema = to_spark_arrow_schema(rows.schema)
     if target.uri.startswith("memory:"):  # workers have no access to the memory of this process
         table = rows.toArrow()
         return target.write(table.to_batches(), table.schema)

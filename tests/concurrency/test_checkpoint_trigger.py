@@ -11,16 +11,15 @@ import time
 from pathlib import Path
 
 import pytest
-import racers
-import small
-from conftest import cases
+from support import put_races, small_table
+from support.case_count import cases
 
 import arrowlog
+from arrowlog import storage as store_module
 from arrowlog import testing
 from arrowlog.errors import StoreUnavailable
-from arrowlog.log import store as store_module
-from arrowlog.log.names import read_listing
-from arrowlog.upkeep.checkpoints import is_due
+from arrowlog.formats.indextables.file_names import classify_names
+from arrowlog.maintenance.checkpointing import is_checkpoint_due
 
 FORMATS = ["json", "both"]
 HERE = Path(__file__).parents[1]
@@ -28,13 +27,13 @@ HERE = Path(__file__).parents[1]
 
 def made(root):
     """The versions that have a checkpoint."""
-    listing = read_listing(os.listdir(f"{root}/_transaction_log"))
+    listing = classify_names(os.listdir(f"{root}/_transaction_log"))
     return sorted(listing.json_checkpoints)
 
 
 def create(root, form="json", properties=None, **options):
     properties = {"checkpoint.format": form, **(properties or {})}
-    return arrowlog.Table.create(root, small.SCHEMA, ["day"], properties, options=options)
+    return arrowlog.Table.create(root, small_table.SCHEMA, ["day"], properties, options=options)
 
 
 def append(table, name):
@@ -44,7 +43,7 @@ def append(table, name):
 def append_many(table, count):
     for number in range(count):
         append(table, f"{time.monotonic_ns()}-{number}")
-        table.settle()
+        table.wait_for_checkpoint()
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -82,10 +81,10 @@ def test_a_crowd_makes_each_checkpoint_once(root, monkeypatch):
     puts = []
 
     class Counting(store_module.LocalStore):
-        def put_new(self, key, data):
+        def put_if_absent(self, key, data):
             if ".checkpoint." in key:
                 puts.append(key)
-            return super().put_new(key, data)
+            return super().put_if_absent(key, data)
 
     create(root)
     monkeypatch.setattr(store_module, "LocalStore", Counting)
@@ -100,7 +99,7 @@ def test_a_crowd_makes_each_checkpoint_once(root, monkeypatch):
         thread.start()
     for thread in threads:
         thread.join()
-    assert all(table.settle(60) for table in tables)
+    assert all(table.wait_for_checkpoint(60) for table in tables)
     assert len(puts) == len(set(puts))
     assert len(puts) <= 12, puts  # six if all goes well; a slow disk lets some be made late
     assert made(root)[-1] >= 50
@@ -130,12 +129,12 @@ def test_a_crowd_makes_each_checkpoint_once(root, monkeypatch):
     ],
 )
 def test_who_makes_it(version, last, tried, due):
-    assert is_due(version, last, tried, 10) is due
+    assert is_checkpoint_due(version, last, tried, 10) is due
 
 
 @pytest.mark.parametrize(("version", "due"), [(9, False), (10, True), (13, True), (15, True)])
 def test_who_comes_new_makes_it_if_it_is_due(version, due):
-    assert is_due(version, 0, 0, 10, first=True) is due
+    assert is_checkpoint_due(version, 0, 0, 10, first=True) is due
 
 
 class Broken(store_module.LocalStore):
@@ -144,11 +143,11 @@ class Broken(store_module.LocalStore):
     hanging = threading.Event()
     seconds = 0.0
 
-    def put_new(self, key, data):
+    def put_if_absent(self, key, data):
         if ".checkpoint." in key:
             Broken.hanging.wait(self.seconds)
             raise StoreUnavailable("The disk is full.")
-        return super().put_new(key, data)
+        return super().put_if_absent(key, data)
 
 
 def test_a_checkpoint_that_fails_fails_no_commit(root, monkeypatch, caplog):
@@ -176,10 +175,10 @@ def test_a_checkpoint_that_hangs_keeps_nobody(root, monkeypatch, caplog):
         with caplog.at_level(logging.WARNING, "arrowlog"):
             for number in range(12):
                 assert append(table, number).version == number + 1
-            assert not table.settle(0.01)  # it hangs still
+            assert not table.wait_for_checkpoint(0.01)  # it hangs still
     finally:
         Broken.hanging.set()
-    assert table.settle(60)
+    assert table.wait_for_checkpoint(60)
     Broken.hanging.clear()
     assert len(caplog.records) == 1
     assert arrowlog.Table(root).snapshot().num_files == 12
@@ -241,8 +240,10 @@ def test_a_kill_in_the_middle_leaves_the_table_readable(root, form):
             "logRetention.duration": 0,
             "checkpointRetention.duration": 0,
         }
-        begin, end = racers.QUICK.Pipe(duplex=False)
-        child = racers.QUICK.Process(target=racers.commit_on, args=(end, str(root), options, cycle))
+        begin, end = put_races.QUICK.Pipe(duplex=False)
+        child = put_races.QUICK.Process(
+            target=put_races.commit_on, args=(end, str(root), options, cycle)
+        )
         child.start()
         end.close()
         for _ in range(rng.randrange(1, 6)):

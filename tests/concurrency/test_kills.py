@@ -6,9 +6,9 @@ import signal
 import time
 
 import pytest
-from conftest import cases
+from support.case_count import cases
 
-from arrowlog.log.store import LocalStore, local
+from arrowlog.storage import LocalStore, local
 
 LOG = "_transaction_log"
 SIZE = 300_000
@@ -26,7 +26,7 @@ def test_a_killed_writer_leaves_nothing_torn(tmp_path, monkeypatch, named):
         child = os.fork()
         if child == 0:
             for number in range(1_000):
-                store.put_new(f"{LOG}/{cycle:04d}-{number:04d}", b"x" * SIZE)
+                store.put_if_absent(f"{LOG}/{cycle:04d}-{number:04d}", b"x" * SIZE)
                 store.replace(f"{LOG}/pointer", b"y" * rng.choice([1, SIZE]))
             os._exit(0)
         time.sleep(rng.uniform(0, 0.01) if cycle % 10 else 0.5)  # some must have come to write

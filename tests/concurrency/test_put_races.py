@@ -5,12 +5,11 @@ import threading
 from collections import Counter
 from contextlib import nullcontext
 
-import places
 import pytest
-import racers
-from conftest import cases
+from support import put_races, store_places
+from support.case_count import cases
 
-from arrowlog.log.store import Outcome, local, memory
+from arrowlog.storage import PutOutcome, fsspec_store, local
 
 THREADS = 16
 ROUNDS = {
@@ -26,33 +25,33 @@ def judge(outcomes, found):
     """The rounds without exactly one winner, and those that do not hold what the winner wrote."""
     wrong = []
     for number, (names, there) in enumerate(zip(outcomes, found, strict=True)):
-        winners = [racer for racer, name in enumerate(names) if name is Outcome.DONE]
-        losers = [racer for racer, name in enumerate(names) if name is Outcome.EXISTS]
+        winners = [racer for racer, name in enumerate(names) if name is PutOutcome.DONE]
+        losers = [racer for racer, name in enumerate(names) if name is PutOutcome.EXISTS]
         if len(winners) != 1 or len(winners) + len(losers) != len(names):
             wrong.append((number, names))
-        elif there != racers.data_of(winners[0], number):
+        elif there != put_races.data_of(winners[0], number):
             wrong.append((number, there[:20]))
     return wrong
 
 
 @pytest.mark.parametrize(("kind", "rounds"), ROUNDS.items(), ids=ROUNDS)
 def test_of_two_processes_one_wins_every_round(kind, rounds, request):
-    place, rounds = places.make(kind, request), cases(rounds)
+    place, rounds = store_places.make(kind, request), cases(rounds)
     accelerate = getattr(place, "accelerate", True)
-    outcomes = racers.race(rounds, place.uri, place.options, accelerate=accelerate)
-    found = place.store.find_many([racers.key_of(number) for number in range(rounds)])
+    outcomes = put_races.race(rounds, place.uri, place.options, accelerate=accelerate)
+    found = place.store.find_many([put_races.key_of(number) for number in range(rounds)])
     assert judge(outcomes, found) == []
-    wins = Counter(names.index(Outcome.DONE) for names in outcomes)
+    wins = Counter(names.index(PutOutcome.DONE) for names in outcomes)
     assert min(wins[0], wins[1]) > 0, wins  # else it was no race
-    names = [racers.key_of(number).rpartition("/")[2] for number in range(rounds)]
+    names = [put_races.key_of(number).rpartition("/")[2] for number in range(rounds)]
     assert place.store.list_from("_transaction_log") == names
 
 
 def test_the_race_would_find_out_a_put_that_looks_first(tmp_path):
     """The same race with a put that is not atomic has rounds with two winners."""
-    place = places.Local(tmp_path / "table")
-    outcomes = racers.race(2_000, place.uri, naive=True)
-    found = place.store.find_many([racers.key_of(number) for number in range(2_000)])
+    place = store_places.Local(tmp_path / "table")
+    outcomes = put_races.race(2_000, place.uri, naive=True)
+    found = place.store.find_many([put_races.key_of(number) for number in range(2_000)])
     wrong = judge(outcomes, found)
     print(len(wrong), "of 2000 rounds went wrong, as they should")
     assert wrong
@@ -61,9 +60,9 @@ def test_the_race_would_find_out_a_put_that_looks_first(tmp_path):
 def test_two_processes_race_without_nameless_files_too(tmp_path, monkeypatch):
     """Threads here: a process of its own would not know of the change."""
     monkeypatch.setattr(local, "_O_TMPFILE", None)
-    place = places.Local(tmp_path / "table")
+    place = store_places.Local(tmp_path / "table")
     assert thread_race(place, 4, cases(300)) == []
-    names = [racers.key_of(number).rpartition("/")[2] for number in range(cases(300))]
+    names = [put_races.key_of(number).rpartition("/")[2] for number in range(cases(300))]
     assert place.store.list_from("_transaction_log") == names
 
 
@@ -76,8 +75,8 @@ def thread_race(place, threads, keys):
         store = place.again()
         for number in range(keys):
             barrier.wait()
-            data = racers.data_of(racer, number)
-            outcomes[number][racer] = store.put_new(racers.key_of(number), data)
+            data = put_races.data_of(racer, number)
+            outcomes[number][racer] = store.put_if_absent(put_races.key_of(number), data)
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -89,13 +88,13 @@ def thread_race(place, threads, keys):
             thread.join()
     finally:
         sys.setswitchinterval(before)
-    return judge(outcomes, place.store.find_many([racers.key_of(n) for n in range(keys)]))
+    return judge(outcomes, place.store.find_many([put_races.key_of(n) for n in range(keys)]))
 
 
 def test_of_many_threads_one_wins_in_memory():
-    assert thread_race(places.Memory(), THREADS, cases(500)) == []
+    assert thread_race(store_places.Memory(), THREADS, cases(500)) == []
 
 
 def test_the_race_would_find_out_a_memory_without_its_lock(monkeypatch):
-    monkeypatch.setattr(memory, "_LOCK", nullcontext())
-    assert thread_race(places.Memory(), THREADS, 500)
+    monkeypatch.setattr(fsspec_store, "_LOCK", nullcontext())
+    assert thread_race(store_places.Memory(), THREADS, 500)

@@ -8,19 +8,19 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-import racing
-from conftest import cases
-from faulty import Log
+from support import table_races
+from support.case_count import cases
+from support.faulty_store import Log
 
 import arrowlog
 from arrowlog.errors import CommitConflict, InvalidRequest
-from arrowlog.log.names import LOG
+from arrowlog.formats.indextables.file_names import LOG_FOLDER
 
 
 def race(job, root, processes, rounds):
     path = os.pathsep.join([str(Path(arrowlog.__file__).parents[1]), *filter(None, sys.path)])
     done = subprocess.run(
-        [sys.executable, racing.__file__, job, str(root), str(processes), str(rounds)],
+        [sys.executable, table_races.__file__, job, str(root), str(processes), str(rounds)],
         check=True,
         stdout=subprocess.PIPE,
         text=True,
@@ -31,9 +31,9 @@ def race(job, root, processes, rounds):
 
 def log_of(root):
     log = Log()
-    folder = Path(root) / LOG
+    folder = Path(root) / LOG_FOLDER
     paths = [path for path in folder.iterdir() if path.is_file()]
-    log.absorb({f"{LOG}/{path.name}": path.read_bytes() for path in paths})
+    log.absorb({f"{LOG_FOLDER}/{path.name}": path.read_bytes() for path in paths})
     return log
 
 
@@ -45,7 +45,7 @@ def assert_same(root, log):
 
 @pytest.mark.parametrize(("processes", "rounds"), [(2, 60), (6, 20)])
 def test_appends_of_many_processes_all_land_once(root, processes, rounds):
-    arrowlog.Table.create(root, racing.SCHEMA, ["p"])
+    arrowlog.Table.create(root, table_races.SCHEMA, ["p"])
     told = race("append", root, processes, rounds)
     assert sorted(item["version"] for item in told) == list(range(1, processes * rounds + 1))
     log = log_of(root)
@@ -57,7 +57,7 @@ def test_appends_of_many_processes_all_land_once(root, processes, rounds):
 
 
 def test_overwrites_and_appends_of_two_processes_are_as_if_one_came_after_the_other(root):
-    arrowlog.Table.create(root, racing.SCHEMA, ["p"])
+    arrowlog.Table.create(root, table_races.SCHEMA, ["p"])
     told = race("mix", root, 2, cases(60))
     log = log_of(root)
     done = [item for item in told if "version" in item]
@@ -88,7 +88,7 @@ def test_of_many_creators_one_wins(tmp_path):
 
 
 def test_threads_share_one_table(root):
-    table = arrowlog.Table.create(root, racing.SCHEMA, ["p"])
+    table = arrowlog.Table.create(root, table_races.SCHEMA, ["p"])
 
     def work(me):
         done = []
@@ -96,7 +96,7 @@ def test_threads_share_one_table(root):
             if me == 0 and number % 5 == 0:
                 done.append(table.set_properties({f"k{number}": "v"}))
             else:
-                done.append(table.append([racing.add(f"{me}-{number}")]))
+                done.append(table.append([table_races.add(f"{me}-{number}")]))
         return done
 
     with ThreadPoolExecutor(4) as pool:
@@ -110,9 +110,9 @@ def test_threads_share_one_table(root):
 
 
 def test_threads_that_share_one_table_remove_a_file_once(root):
-    table = arrowlog.Table.create(root, racing.SCHEMA, ["p"])
+    table = arrowlog.Table.create(root, table_races.SCHEMA, ["p"])
     for number in range(20):
-        table.append([racing.add(f"f{number}")])
+        table.append([table_races.add(f"f{number}")])
 
     def remove(number):
         try:

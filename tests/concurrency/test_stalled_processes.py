@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import stopping
+from support import stopped_processes
 
 import arrowlog
 
@@ -20,7 +20,7 @@ def torment(root, seconds):
         [str(Path(arrowlog.__file__).parents[1]), str(Path(__file__).parents[1])]
     )
     done = subprocess.run(
-        [sys.executable, stopping.__file__, "torment", str(root), str(seed), str(seconds)],
+        [sys.executable, stopped_processes.__file__, "torment", str(root), str(seed), str(seconds)],
         check=True,
         stdout=subprocess.PIPE,
         text=True,

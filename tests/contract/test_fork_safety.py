@@ -16,13 +16,13 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 import pytest
-from conftest import cases
-from forking import in_child
+from support.case_count import cases
+from support.forked_child import in_child
 
 import arrowlog
 from arrowlog import fork_safety
 from arrowlog.errors import ForkedProcess
-from arrowlog.state import snapshot as snapshots
+from arrowlog.snapshot import snapshot as snapshots
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 TESTS = Path(__file__).parent.parent
@@ -104,7 +104,7 @@ WORKS = {
     "restore": lambda t: t.refresh() and t.restore(3).version > 4,
     "set properties": lambda t: t.set_properties({"a": "b"}).version > 4,
     "cleanup": lambda t: t.cleanup(dry_run=True) is not None,
-    "settle": lambda t: t.settle(),
+    "wait_for_checkpoint": lambda t: t.wait_for_checkpoint(),
 }
 REFUSED = {
     "rows by polars": lambda t: t.scan("id > 5").to_polars(),
@@ -237,8 +237,8 @@ def test_connections_of_the_parent_are_never_destroyed_in_a_child(used):
 
     def forget():
         held.clear()
-        used._asking._thread.__dict__.clear()
-        used._asking._cached = None
+        used._history_session._thread.__dict__.clear()
+        used._history_session._cached = None
         gc.collect()
         return True
 

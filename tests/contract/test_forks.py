@@ -11,9 +11,9 @@ import pytest
 
 import arrowlog
 from arrowlog.fork_safety import polars_is_stranded
-from arrowlog.log.store import Outcome
-from arrowlog.scan import engine
-from arrowlog.scan.tree import Call, Literal
+from arrowlog.predicate.ast import Call, Literal
+from arrowlog.predicate.emit import duckdb
+from arrowlog.storage import PutOutcome
 
 SECONDS = 30
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -41,8 +41,8 @@ def in_child(call):
 
 def use(store, name):
     """Every operation once."""
-    outcome = store.put_new(f"log/{name}", b"1")
-    again = store.put_new(f"log/{name}", b"2")
+    outcome = store.put_if_absent(f"log/{name}", b"1")
+    again = store.put_if_absent(f"log/{name}", b"2")
     store.replace(f"pointer-{name}", b"3")
     found = store.find_many([f"log/{name}", "missing", f"pointer-{name}"])
     many = store.get_many([f"log/{name}"] * 3)
@@ -54,7 +54,7 @@ def use(store, name):
     return outcome, again, store.get(f"log/{name}"), found, many, name in listed, size, gone
 
 
-USED = (Outcome.DONE, Outcome.EXISTS, b"1", [b"1", None, b"3"], [b"1"] * 13, True, 1, None)
+USED = (PutOutcome.DONE, PutOutcome.EXISTS, b"1", [b"1", None, b"3"], [b"1"] * 13, True, 1, None)
 
 
 def test_a_store_used_before_a_fork_works_in_the_child_and_in_the_parent(place):
@@ -80,7 +80,7 @@ def test_a_fork_while_other_threads_use_the_store(place):
     def busy(number):
         count = 0
         while not stop.is_set():
-            place.store.put_new(f"busy/{number}-{count}", b"1")
+            place.store.put_if_absent(f"busy/{number}-{count}", b"1")
             place.store.find_many([f"busy/{number}-{count}", "missing"])
             count += 1
 
@@ -101,7 +101,7 @@ def test_a_predicate_is_evaluated_in_a_child_of_a_process_that_was_evaluating_on
     busy, done = threading.Event(), threading.Event()
 
     def evaluating():
-        with engine._LOCK:
+        with duckdb._LOCK:
             busy.set()
             done.wait(SECONDS)
 
@@ -109,9 +109,9 @@ def test_a_predicate_is_evaluated_in_a_child_of_a_process_that_was_evaluating_on
     thread.start()
     busy.wait(SECONDS)
     threading.Timer(0.2, done.set).start()
-    assert in_child(lambda: engine.constant(sure).value) == "'A'"
+    assert in_child(lambda: duckdb.evaluate_constant(sure).value) == "'A'"
     thread.join()
-    assert engine.constant(sure).value == "A"
+    assert duckdb.evaluate_constant(sure).value == "A"
 
 
 def test_a_child_of_a_busy_process_commits_and_leaves_checkpoints_to_others(root):
@@ -129,5 +129,5 @@ def test_a_child_of_a_busy_process_commits_and_leaves_checkpoints_to_others(root
     assert not list((root / "_transaction_log").glob("*.checkpoint.*"))
     table = arrowlog.Table(root)
     table.append([arrowlog.add_file("b", size=1)])
-    assert table.settle(60)
+    assert table.wait_for_checkpoint(60)
     assert list((root / "_transaction_log").glob("*.checkpoint.*"))

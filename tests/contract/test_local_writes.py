@@ -9,7 +9,7 @@ import tempfile
 import pytest
 
 from arrowlog.errors import StoreUnavailable
-from arrowlog.log.store import LocalStore, Outcome, local
+from arrowlog.storage import LocalStore, PutOutcome, local
 
 LOG = "_transaction_log"
 NOBODY = 65_534
@@ -32,8 +32,8 @@ def everything(store):
 
 
 def test_nothing_but_the_object_is_there_afterwards(store):
-    assert store.put_new(f"{LOG}/1", b"mine") is Outcome.DONE
-    assert store.put_new(f"{LOG}/1", b"late") is Outcome.EXISTS
+    assert store.put_if_absent(f"{LOG}/1", b"mine") is PutOutcome.DONE
+    assert store.put_if_absent(f"{LOG}/1", b"late") is PutOutcome.EXISTS
     store.replace(f"{LOG}/_last_checkpoint", b"1")
     store.replace(f"{LOG}/_last_checkpoint", b"2")
     assert everything(store) == [f"{LOG}/1", f"{LOG}/_last_checkpoint"]
@@ -42,7 +42,7 @@ def test_nothing_but_the_object_is_there_afterwards(store):
 
 @pytest.mark.parametrize("call", ["put_new", "replace"])
 def test_a_write_that_fails_half_way_leaves_nothing(store, call, monkeypatch):
-    store.put_new(f"{LOG}/0", b"0")
+    store.put_if_absent(f"{LOG}/0", b"0")
     write, calls = os.write, []
 
     def full(descriptor, data):
@@ -61,7 +61,7 @@ def test_a_write_that_fails_half_way_leaves_nothing(store, call, monkeypatch):
 def test_a_disk_that_takes_little_at_a_time_gets_all(store, monkeypatch):
     write = os.write
     monkeypatch.setattr(os, "write", lambda descriptor, data: write(descriptor, data[:7]))
-    assert store.put_new("k", bytes(range(250))) is Outcome.DONE
+    assert store.put_if_absent("k", bytes(range(250))) is PutOutcome.DONE
     store.replace("r", bytes(range(250)))
     monkeypatch.undo()
     assert store.get("k") == store.get("r") == bytes(range(250))
@@ -82,7 +82,7 @@ def test_bytes_are_on_the_disk_before_they_have_a_name(store, monkeypatch):
 
         monkeypatch.setattr(os, name, noted)
     os.makedirs(store.root)
-    assert store.put_new("k", b"1") is Outcome.DONE
+    assert store.put_if_absent("k", b"1") is PutOutcome.DONE
     assert happened == ["write", "fsync", "link", "fsyncfolder"]
 
 
@@ -91,14 +91,14 @@ def test_a_name_that_may_not_last_is_not_called_done(store, monkeypatch):
     monkeypatch.setattr(
         local, "_fsync_folder", lambda folder: (_ for _ in ()).throw(OSError(5, "I/O error"))
     )
-    assert store.put_new("k", b"1") is Outcome.UNKNOWN
+    assert store.put_if_absent("k", b"1") is PutOutcome.UNKNOWN
     assert store.get("k") == b"1"
 
 
 def test_files_may_be_read_by_whom_the_umask_allows(store):
     before = os.umask(0o027)
     try:
-        store.put_new("new", b"1")
+        store.put_if_absent("new", b"1")
         store.replace("replaced", b"1")
     finally:
         os.umask(before)
@@ -107,8 +107,8 @@ def test_files_may_be_read_by_whom_the_umask_allows(store):
 
 
 def test_a_file_in_the_place_of_a_folder_is_said(store):
-    store.put_new("file", b"1")
-    for call in (store.put_new, store.replace):
+    store.put_if_absent("file", b"1")
+    for call in (store.put_if_absent, store.replace):
         with pytest.raises(StoreUnavailable, match=r"Could not write .*file/below"):
             call("file/below", b"1")
         with pytest.raises(StoreUnavailable, match=r"Could not write .*file/deep/below"):
@@ -142,8 +142,8 @@ def as_nobody(call):
 @pytest.mark.parametrize(
     ("verb", "call"),
     [
-        ("write", lambda store: store.put_new(f"{LOG}/2", b"1")),
-        ("write", lambda store: store.put_new("new/folder/2", b"1")),
+        ("write", lambda store: store.put_if_absent(f"{LOG}/2", b"1")),
+        ("write", lambda store: store.put_if_absent("new/folder/2", b"1")),
         ("write", lambda store: store.replace(f"{LOG}/1", b"1")),
         ("delete", lambda store: store.delete([f"{LOG}/1"])),
         ("read", lambda store: store.get(f"{LOG}/1")),
@@ -155,8 +155,8 @@ def test_a_lack_of_permission_is_a_plain_sentence(verb, call):
     root = tempfile.mkdtemp()
     store = LocalStore(root)
     try:
-        store.put_new(f"{LOG}/1", b"1")
-        store.put_new("closed/1", b"1")
+        store.put_if_absent(f"{LOG}/1", b"1")
+        store.put_if_absent("closed/1", b"1")
         os.chmod(f"{root}/{LOG}/1", 0o000)
         os.chmod(f"{root}/{LOG}", 0o555)
         os.chmod(f"{root}/closed", 0o000)

@@ -5,9 +5,15 @@ import sys
 import pytest
 
 from arrowlog.errors import InvalidRequest
-from arrowlog.log.store import Outcome, open_store
-from arrowlog.log.store.objects import ObjectStore, _config, usable
-from arrowlog.log.store.s3 import S3Options, S3Store, for_s3fs, just_before, read_options
+from arrowlog.storage import PutOutcome, open_store
+from arrowlog.storage.obstore_s3 import ObstoreS3, _config, is_obstore_usable
+from arrowlog.storage.s3 import (
+    S3Options,
+    S3Store,
+    parse_s3_options,
+    predecessor_name,
+    to_s3fs_options,
+)
 
 WANTED = S3Options("AKIAKEY", "se/cr+et=", "to/ken", "eu-north-1", "http://127.0.0.1:1")
 S3FS = {
@@ -73,45 +79,45 @@ def bare(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("options", SPELLINGS.values(), ids=SPELLINGS)
 def test_every_spelling_says_the_same(options):
-    assert read_options(options) == WANTED
-    assert usable(options)
+    assert parse_s3_options(options) == WANTED
+    assert is_obstore_usable(options)
 
 
 @pytest.mark.parametrize("options", SPELLINGS.values(), ids=SPELLINGS)
 def test_s3fs_gets_the_same_from_every_spelling(options):
-    assert for_s3fs(read_options(options)) == for_s3fs(WANTED)
+    assert to_s3fs_options(parse_s3_options(options)) == to_s3fs_options(WANTED)
 
 
 @pytest.mark.parametrize("options", SPELLINGS.values(), ids=SPELLINGS)
 def test_obstore_gets_the_same_from_every_spelling(options):
-    assert _config(read_options(options)) == _config(WANTED)
+    assert _config(parse_s3_options(options)) == _config(WANTED)
 
 
 def test_obstore_takes_from_the_environment_what_it_is_not_given(monkeypatch):
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
-    assert _config(read_options({})) == _config(WANTED)
+    assert _config(parse_s3_options({})) == _config(WANTED)
 
 
 def test_a_token_of_the_environment_does_not_go_with_a_key_that_is_given(monkeypatch):
     monkeypatch.setenv("AWS_SESSION_TOKEN", "of-another-key")
-    found = _config(read_options({"key": "AKIAKEY", "secret": "secret"}))
+    found = _config(parse_s3_options({"key": "AKIAKEY", "secret": "secret"}))
     assert "aws_session_token" not in found
 
 
 def test_what_is_none_is_not_given(monkeypatch):
-    assert read_options({"key": None, "secret": None, "token": None}) == S3Options()
-    assert read_options({**S3FS, "client_kwargs": None}).region is None
+    assert parse_s3_options({"key": None, "secret": None, "token": None}) == S3Options()
+    assert parse_s3_options({**S3FS, "client_kwargs": None}).region is None
 
 
 @pytest.mark.parametrize("value", [True, "true", "True", 1, "1"])
 def test_anonymous_in_every_spelling(value):
     for name in ("anon", "skip_signature", "AWS_SKIP_SIGNATURE"):
-        found = read_options({name: value})
+        found = parse_s3_options({name: value})
         assert found.anon
-        assert for_s3fs(found)["anon"] is True
+        assert to_s3fs_options(found)["anon"] is True
         assert _config(found)["aws_skip_signature"] is True
-        assert usable({name: value})
+        assert is_obstore_usable({name: value})
 
 
 def test_an_anonymous_client_signs_with_nothing(monkeypatch):
@@ -134,8 +140,8 @@ def test_an_anonymous_client_signs_with_nothing(monkeypatch):
 )
 def test_what_obstore_does_not_know_is_left_to_s3fs_with_nothing_lost(other):
     options = {**S3FS, **other}
-    assert not usable(options)
-    given = for_s3fs(read_options(options))
+    assert not is_obstore_usable(options)
+    given = to_s3fs_options(parse_s3_options(options))
     for name, value in other.items():
         if isinstance(value, dict):
             assert value.items() <= given[name].items()
@@ -145,38 +151,42 @@ def test_what_obstore_does_not_know_is_left_to_s3fs_with_nothing_lost(other):
 
 
 def test_credentials_that_are_not_at_hand_are_left_to_s3fs(monkeypatch):
-    assert not usable({})
-    assert not usable({"key": "AKIAKEY"})
+    assert not is_obstore_usable({})
+    assert not is_obstore_usable({"key": "AKIAKEY"})
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    assert usable({})
+    assert is_obstore_usable({})
 
 
 def test_nothing_is_tried_twice_and_silence_has_an_end():
-    given = for_s3fs(WANTED)["config_kwargs"]
+    given = to_s3fs_options(WANTED)["config_kwargs"]
     assert given["retries"] == {"total_max_attempts": 1}
-    assert for_s3fs(WANTED, 2.0)["config_kwargs"]["read_timeout"] == 2.0
-    assert for_s3fs(WANTED, 60.0)["config_kwargs"]["read_timeout"] == given["read_timeout"] == 10
+    assert to_s3fs_options(WANTED, 2.0)["config_kwargs"]["read_timeout"] == 2.0
+    assert (
+        to_s3fs_options(WANTED, 60.0)["config_kwargs"]["read_timeout"]
+        == given["read_timeout"]
+        == 10
+    )
     store = open_store("s3://bucket/t", S3FS, accelerate=False)
     assert store.fs.retries == 1
 
 
 def test_virtual_hosts_in_both_clients():
-    found = read_options({**S3FS, "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "true"})
-    assert for_s3fs(found)["config_kwargs"]["s3"] == {"addressing_style": "virtual"}
+    found = parse_s3_options({**S3FS, "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "true"})
+    assert to_s3fs_options(found)["config_kwargs"]["s3"] == {"addressing_style": "virtual"}
     assert _config(found)["aws_virtual_hosted_style_request"] is True
 
 
 @pytest.mark.parametrize("scheme", ["s3", "s3a", "s3n"])
 def test_acceleration_can_be_turned_off(scheme):
-    assert type(open_store(f"{scheme}://bucket/t", S3FS)) is ObjectStore
-    assert type(open_store(f"{scheme}://bucket/t", S3FS, accelerate=True)) is ObjectStore
+    assert type(open_store(f"{scheme}://bucket/t", S3FS)) is ObstoreS3
+    assert type(open_store(f"{scheme}://bucket/t", S3FS, accelerate=True)) is ObstoreS3
     assert type(open_store(f"{scheme}://bucket/t", S3FS, accelerate=False)) is S3Store
     assert open_store(f"{scheme}://bucket/t", S3FS).root == "s3://bucket/t"
 
 
 def test_without_obstore_there_is_s3fs(monkeypatch):
     monkeypatch.setitem(sys.modules, "obstore", None)
-    assert not usable(S3FS)
+    assert not is_obstore_usable(S3FS)
     assert type(open_store("s3://bucket/t", S3FS)) is S3Store
 
 
@@ -202,7 +212,7 @@ def test_a_name_just_before_another_is_below_it():
         "a/",
         "",
     ):
-        before = just_before(name)
+        before = predecessor_name(name)
         assert before < name or before == name == ""
         before.encode()
 
@@ -227,8 +237,8 @@ def test_every_way_of_saying_it_reaches_the_same_object(
             monkeypatch.setenv(name, value)
     uri = f"s3://bucket/options/{request.node.name}"
     store = open_store(uri, options, accelerate=accelerate)
-    assert type(store) is (ObjectStore if accelerate else S3Store)
-    assert store.put_new("k", how.encode()) is Outcome.DONE
+    assert type(store) is (ObstoreS3 if accelerate else S3Store)
+    assert store.put_if_absent("k", how.encode()) is PutOutcome.DONE
     other = open_store(uri, server.options, accelerate=not accelerate)
     assert other.get("k") == how.encode()
-    assert other.put_new("k", b"late") is Outcome.EXISTS
+    assert other.put_if_absent("k", b"late") is PutOutcome.EXISTS

@@ -5,8 +5,8 @@ import pytest
 
 import arrowlog
 from arrowlog import clock
-from arrowlog.log.names import LOG, commit_name
-from arrowlog.upkeep import actions, cleanup
+from arrowlog.formats.indextables.file_names import LOG_FOLDER, commit_name
+from arrowlog.maintenance import cleanup, procedures
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -21,7 +21,7 @@ def later(monkeypatch):
     real, passed = clock._read, [0.0]
     monkeypatch.setattr(clock, "_read", lambda: real() + passed[0])
     monkeypatch.setattr(cleanup, "MIN_COMMIT_AGE_SECONDS", 0)
-    monkeypatch.setattr(actions, "MIN_COMMIT_AGE_SECONDS", 0)
+    monkeypatch.setattr(procedures, "MIN_COMMIT_AGE_SECONDS", 0)
     return passed
 
 
@@ -32,7 +32,7 @@ def test_a_stalled_writer_does_not_land_below_a_truncation(place, later, monkeyp
     other = arrowlog.Table(place.uri, place.options, options=quiet)
     writer.append([file("first")])
     writer.append([file("second")])
-    put = writer._store.put_new
+    put = writer._store.put_if_absent
     stalled = []
 
     def put_late(key, data):
@@ -44,7 +44,7 @@ def test_a_stalled_writer_does_not_land_below_a_truncation(place, later, monkeyp
             later[0] += 60
         return put(key, data)
 
-    monkeypatch.setattr(writer._store, "put_new", put_late)
+    monkeypatch.setattr(writer._store, "put_if_absent", put_late)
     others = ["other0", "other1", "other2"]
     if op == "append":
         writer.append([file("late")])
@@ -56,11 +56,11 @@ def test_a_stalled_writer_does_not_land_below_a_truncation(place, later, monkeyp
         with pytest.raises(arrowlog.CommitConflict, match="were cleaned up"):
             writer.restore(1)
         expected = ["first", *others, "second"]
-    assert stalled == [f"{LOG}/{commit_name(3)}"]
+    assert stalled == [f"{LOG_FOLDER}/{commit_name(3)}"]
     reader = arrowlog.Table(place.uri, place.options)
     assert sorted(reader.snapshot().files["path"].to_pylist()) == sorted(expected)
     assert reader.version == (5 if op == "restore" else 6)
-    assert place.read(f"{LOG}/{commit_name(3)}") is None  # withdrawn
+    assert place.read(f"{LOG_FOLDER}/{commit_name(3)}") is None  # withdrawn
 
 
 def test_a_quick_writer_asks_nothing_but_the_put(place, monkeypatch):
@@ -78,6 +78,6 @@ def test_a_quick_writer_asks_nothing_but_the_put(place, monkeypatch):
         monkeypatch.setattr(table._store, name, note)
     table.append([file("second")])
     if table._store.cheap_stat:
-        assert asked.index(("list_from", f"{LOG}/_retired")) >= 0
+        assert asked.index(("list_from", f"{LOG_FOLDER}/_retired")) >= 0
     else:
-        assert asked == [("put_new", f"{LOG}/{commit_name(2)}")]
+        assert asked == [("put_new", f"{LOG_FOLDER}/{commit_name(2)}")]

@@ -6,12 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from arrowlog.decode.line_buffer import SEQ_LINE_BITS, LineBuffer
 from arrowlog.errors import ArrowlogError, LogCorrupt, StoreUnavailable
-from arrowlog.log.envelope import CODECS, unwrap, wrap
-from arrowlog.log.store import LocalStore, open_store
-from arrowlog.log.store.memory import MemoryStore
-from arrowlog.log.store.remote import FsspecStore
-from arrowlog.log.window import LINE_BITS, Window
+from arrowlog.formats.indextables.compression import CODEC_BYTES, compress, decompress
+from arrowlog.storage import LocalStore, open_store
+from arrowlog.storage.fsspec_store import FsspecStore, MemoryStore
 
 LOG = "_transaction_log"
 ENOUGH = 1 << 30
@@ -35,8 +34,8 @@ def restored(window):
     with window.view as view:
         kept = bytes(view).split(b"\n")[:-1]
     apart = {
-        divmod(seq, 1 << LINE_BITS): text[:-1]
-        for some in window.apart
+        divmod(seq, 1 << SEQ_LINE_BITS): text[:-1]
+        for some in window.non_add_lines
         for seq, text in zip(some.seq.to_pylist(), some.lines.to_pylist(), strict=True)
     }
     files = []
@@ -75,7 +74,7 @@ def test_what_is_missing_is_not_found(place, key):
     with pytest.raises(FileNotFoundError):
         place.store.get_many(["there/file", key, "there/file"])
     with pytest.raises(FileNotFoundError):
-        place.store.read_into(Window(LIMIT), ["there/file", key], [0, 1], ENOUGH)
+        place.store.read_into(LineBuffer(LIMIT), ["there/file", key], [0, 1], ENOUGH)
 
 
 def test_reading_a_folder_is_an_error_of_ours_or_not_found(place):
@@ -83,7 +82,7 @@ def test_reading_a_folder_is_an_error_of_ours_or_not_found(place):
     with pytest.raises((ArrowlogError, FileNotFoundError)):
         place.store.get("folder")
     with pytest.raises((ArrowlogError, FileNotFoundError)):
-        place.store.read_into(Window(LIMIT), ["folder"], [0], ENOUGH)
+        place.store.read_into(LineBuffer(LIMIT), ["folder"], [0], ENOUGH)
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 1), (0, 70_000), (5, 65_541), (69_999, 70_000)])
@@ -169,16 +168,16 @@ def test_stat_of_what_is_missing_is_none(place):
     assert place.store.stat("there/below") is None
 
 
-@pytest.mark.parametrize("codec", ["none", *sorted(CODECS)])
+@pytest.mark.parametrize("codec", ["none", *sorted(CODEC_BYTES)])
 @pytest.mark.parametrize("size", [1, 4095, 4096, 8192, 65535, 65536, 65537, 300_000])
 def test_reading_into_a_window_gives_what_get_gives(place, size, codec):
     data = log(size)
-    place.put("k", wrap(data, codec))
-    window = Window(LIMIT)
+    place.put("k", compress(data, codec))
+    window = LineBuffer(LIMIT)
     assert place.store.read_into(window, ["k"], [7], ENOUGH) == (1, len(place.store.get("k")))
     ended = data if data.endswith(b"\n") else data + b"\n"
     assert restored(window) == [ended]
-    assert unwrap(place.store.get("k"), "k", LIMIT) == data
+    assert decompress(place.store.get("k"), "k", LIMIT) == data
     assert (window.names, window.versions) == (["k"], [7])
 
 
@@ -186,7 +185,7 @@ def test_reading_into_a_window_gives_what_get_gives(place, size, codec):
 def test_a_file_that_fills_what_was_read_at_once_on_disk(place, size):
     place.put("k", os.urandom(size - 1).replace(b"\n", b"x") + b"\n")
     place.put("k", b"{" + place.store.get("k")[1:])
-    window = Window(LIMIT)
+    window = LineBuffer(LIMIT)
     assert place.store.read_into(window, ["k"], [0], ENOUGH) == (1, size)
     assert restored(window) == [place.store.get("k")]
 
@@ -196,8 +195,8 @@ def test_many_files_of_all_kinds_go_into_one_window_in_order(place):
     codecs = ["none", "none", "gzip", "zstd", "none", "lz4", "gzip", "gzip"]
     keys = [f"k/{number}" for number in range(len(sizes))]
     for key, size, codec in zip(keys, sizes, codecs, strict=True):
-        place.put(key, wrap(log(size), codec))
-    window = Window(LIMIT)
+        place.put(key, compress(log(size), codec))
+    window = LineBuffer(LIMIT)
     for _ in range(2):  # a window is used again
         window.clear()
         place.store.read_into(window, keys, range(8), ENOUGH)
@@ -209,29 +208,29 @@ def test_many_files_of_all_kinds_go_into_one_window_in_order(place):
 def test_a_file_without_a_last_line_break_does_not_run_into_the_next(place):
     place.put("a", log(1000)[:-1])
     place.put("b", log(500))
-    window = Window(LIMIT)
+    window = LineBuffer(LIMIT)
     place.store.read_into(window, ["a", "b", "a"], [0, 1, 2], ENOUGH)
     assert restored(window) == [log(1000), log(500), log(1000)]
 
 
 @pytest.mark.parametrize("before", [0, 1])
-@pytest.mark.parametrize("codec", ["none", *sorted(CODECS)])
+@pytest.mark.parametrize("codec", ["none", *sorted(CODEC_BYTES)])
 def test_an_empty_file_is_refused_with_its_name(place, codec, before):
     place.put("full", log(200))
-    place.put("empty", wrap(b"", codec))
+    place.put("empty", compress(b"", codec))
     keys = ["full"] * before + ["empty"]
     with pytest.raises(LogCorrupt) as caught:
-        place.store.read_into(Window(LIMIT), keys, range(len(keys)), ENOUGH)
+        place.store.read_into(LineBuffer(LIMIT), keys, range(len(keys)), ENOUGH)
     assert caught.value.file == "empty"
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip", "zstd"])
 def test_a_file_above_the_limit_is_refused_with_its_name(place, codec):
-    place.put("k", wrap(log(10_000), codec))
+    place.put("k", compress(log(10_000), codec))
     with pytest.raises(LogCorrupt, match="more than 9999 bytes") as caught:
-        place.store.read_into(Window(9_999), ["k"], [0], ENOUGH)
+        place.store.read_into(LineBuffer(9_999), ["k"], [0], ENOUGH)
     assert caught.value.file == "k"
-    place.store.read_into(Window(10_000), ["k"], [0], ENOUGH)
+    place.store.read_into(LineBuffer(10_000), ["k"], [0], ENOUGH)
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -281,7 +280,7 @@ def test_an_address_without_a_store_is_refused(uri):
 def test_a_window_is_filled_until_it_has_enough(place):
     keys = [f"many/{number:03d}" for number in range(300)]
     place.put_many(dict.fromkeys(keys, b"x" * 999 + b"\n"))
-    window, done = Window(LIMIT), 0
+    window, done = LineBuffer(LIMIT), 0
     while done < len(keys):
         window.clear()
         count, size = place.store.read_into(window, keys[done:], list(range(done, 300)), 10_000)

@@ -5,7 +5,8 @@ import threading
 
 import pytest
 
-from arrowlog.log.store import Outcome
+from arrowlog.formats.indextables import LOG_FOLDER
+from arrowlog.storage import PutOutcome
 
 LOG = "_transaction_log"
 NAMES = [
@@ -27,7 +28,7 @@ NAMES = [
 @pytest.mark.parametrize("size", [0, 1, 65_536, 1 << 20, 10_000_000])
 def test_a_new_object_is_put_whole(place, size):
     data = os.urandom(size)
-    assert place.store.put_new("k", data) is Outcome.DONE
+    assert place.store.put_if_absent("k", data) is PutOutcome.DONE
     assert place.read("k") == data
     assert place.store.get("k") == data
     assert place.store.stat("k").size == size
@@ -37,30 +38,30 @@ def test_a_new_object_is_put_whole(place, size):
 def test_what_is_there_is_never_overwritten(place, data):
     place.put("k", b"theirs")
     before = place.store.stat("k")
-    assert place.store.put_new("k", data) is Outcome.EXISTS
+    assert place.store.put_if_absent("k", data) is PutOutcome.EXISTS
     assert place.read("k") == b"theirs"
     assert place.store.stat("k") == before
 
 
 def test_an_empty_object_is_there_too(place):
-    assert place.store.put_new("k", b"") is Outcome.DONE
-    assert place.store.put_new("k", b"1") is Outcome.EXISTS
+    assert place.store.put_if_absent("k", b"") is PutOutcome.DONE
+    assert place.store.put_if_absent("k", b"1") is PutOutcome.EXISTS
     assert place.store.get("k") == b""
 
 
 def test_of_two_puts_the_first_wins_whichever_store_they_came_through(place):
     other = place.again()
-    assert place.store.put_new("k", b"first") is Outcome.DONE
-    assert other.put_new("k", b"second") is Outcome.EXISTS
-    assert place.store.put_new("k", b"first") is Outcome.EXISTS
-    assert other.put_new("k2", b"first") is Outcome.DONE
-    assert place.store.put_new("k2", b"second") is Outcome.EXISTS
+    assert place.store.put_if_absent("k", b"first") is PutOutcome.DONE
+    assert other.put_if_absent("k", b"second") is PutOutcome.EXISTS
+    assert place.store.put_if_absent("k", b"first") is PutOutcome.EXISTS
+    assert other.put_if_absent("k2", b"first") is PutOutcome.DONE
+    assert place.store.put_if_absent("k2", b"second") is PutOutcome.EXISTS
     assert (place.read("k"), place.read("k2")) == (b"first", b"first")
 
 
 def test_folders_are_made_as_needed(place):
-    assert place.store.put_new("a/b/c/d", b"1") is Outcome.DONE
-    assert place.store.put_new("a/b/e", b"2") is Outcome.DONE
+    assert place.store.put_if_absent("a/b/c/d", b"1") is PutOutcome.DONE
+    assert place.store.put_if_absent("a/b/e", b"2") is PutOutcome.DONE
     place.store.replace("f/g", b"3")
     assert place.store.get_many(["a/b/c/d", "a/b/e", "f/g"]) == [b"1", b"2", b"3"]
     assert place.store.list_from("a/b") == ["c", "e"]
@@ -80,7 +81,7 @@ def test_an_object_that_is_being_put_is_not_there_or_whole(place):
     thread.start()
     try:
         for key in keys:
-            assert place.store.put_new(key, b"x" * 1_000_000) is Outcome.DONE
+            assert place.store.put_if_absent(key, b"x" * 1_000_000) is PutOutcome.DONE
         for key in keys:
             place.store.replace(key, b"y" * 2_000_000)
     finally:
@@ -101,7 +102,7 @@ def test_what_was_deleted_can_be_put_again(place):
     place.put("k", b"1")
     place.store.delete(["k"])
     assert place.store.stat("k") is None
-    assert place.store.put_new("k", b"2") is Outcome.DONE
+    assert place.store.put_if_absent("k", b"2") is PutOutcome.DONE
     assert place.read("k") == b"2"
 
 
@@ -166,7 +167,7 @@ def test_what_another_writer_does_is_seen_at_once(place):
     assert store.get(f"{LOG}/2") == b"22"
     assert store.get_many([f"{LOG}/2", f"{LOG}/1"]) == [b"22", b"1"]
     assert store.stat(f"{LOG}/2").size == 2
-    assert store.put_new(f"{LOG}/2", b"mine") is Outcome.EXISTS
+    assert store.put_if_absent(f"{LOG}/2", b"mine") is PutOutcome.EXISTS
     assert {name: stat.size for name, stat in store.stats_from(LOG).items()} == {"1": 1, "2": 2}
     place.again().delete([f"{LOG}/1"])
     assert store.list_from(LOG) == ["2"]
@@ -186,9 +187,9 @@ def test_an_object_that_grew_or_shrank_is_read_whole(place):
 @pytest.mark.parametrize("name", NAMES)
 def test_names_are_written_as_they_are(place, name):
     key = f"{name}/{name}"
-    assert place.store.put_new(key, b"1") is Outcome.DONE
+    assert place.store.put_if_absent(key, b"1") is PutOutcome.DONE
     assert place.read(key) == b"1"
-    assert place.store.put_new(key, b"2") is Outcome.EXISTS
+    assert place.store.put_if_absent(key, b"2") is PutOutcome.EXISTS
     place.store.replace(key, b"3")
     assert place.read(key) == b"3"
     assert place.store.list_from(name) == [name]
@@ -198,6 +199,6 @@ def test_names_are_written_as_they_are(place, name):
 
 
 def test_a_store_that_keeps_its_promise_may_be_written(place):
-    place.store.check_writable()
-    place.store.check_writable()
+    place.store.check_writable(LOG_FOLDER)
+    place.store.check_writable(LOG_FOLDER)
     assert place.store.list_from(LOG) == []

@@ -6,12 +6,12 @@ import os
 import warnings
 
 import pytest
-from small import GOOD, OPENING, paths
+from support.small_table import GOOD, OPENING, paths
 
 import arrowlog
 from arrowlog import testing
-from arrowlog.log.envelope import wrap
-from arrowlog.log.names import commit_name
+from arrowlog.formats.indextables.compression import compress
+from arrowlog.formats.indextables.file_names import commit_name
 
 
 def raw_add(**fields):
@@ -126,15 +126,15 @@ def test_paths_outside_the_table_can_be_allowed(table):
 
 PACKED = {
     "empty file": b"",
-    "cut gzip": wrap(testing.lines([GOOD]), "gzip")[:-5],
-    "bytes after gzip": wrap(testing.lines([GOOD]), "gzip") + b"x",
-    "flipped gzip": wrap(testing.lines([GOOD]), "gzip")[:20]
+    "cut gzip": compress(testing.lines([GOOD]), "gzip")[:-5],
+    "bytes after gzip": compress(testing.lines([GOOD]), "gzip") + b"x",
+    "flipped gzip": compress(testing.lines([GOOD]), "gzip")[:20]
     + b"\xff"
-    + wrap(testing.lines([GOOD]), "gzip")[21:],
+    + compress(testing.lines([GOOD]), "gzip")[21:],
     "unknown codec": b"\x01\x09abc",
     "codec missing": b"\x01",
     "cut bare gzip": gzip.compress(testing.lines([GOOD]))[:-3],
-    "cut zstd": wrap(testing.lines([GOOD]), "zstd")[:-3],
+    "cut zstd": compress(testing.lines([GOOD]), "zstd")[:-3],
 }
 
 
@@ -146,7 +146,7 @@ def test_a_bad_envelope_is_an_error_with_the_file(table, case):
 
 
 def test_a_bomb_is_refused_before_it_fills_memory(table):
-    testing.write_file(table, commit_name(2), wrap(b" " * (64 << 20), "gzip"))
+    testing.write_file(table, commit_name(2), compress(b" " * (64 << 20), "gzip"))
     with pytest.raises(arrowlog.LogCorrupt, match="maxDecompressedBytes"):
         arrowlog.Table(table, options={"transaction.maxDecompressedBytes": "1MB"}).snapshot()
 

@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from small import GOOD, OPENING, paths
+from support.small_table import GOOD, OPENING, paths
 
 import arrowlog
 from arrowlog import testing

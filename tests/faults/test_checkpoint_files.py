@@ -6,12 +6,12 @@ import random
 import shutil
 
 import pytest
-import small
-from conftest import cases
+from support import small_table
+from support.case_count import cases
 
 import arrowlog
 from arrowlog import testing
-from arrowlog.log.names import POINTER, commit_name
+from arrowlog.formats.indextables.file_names import LAST_CHECKPOINT, commit_name
 
 FORMATS = ["json"]
 SIZES = [1 << 20, 1500]  # one file, or parts and a manifest
@@ -25,7 +25,7 @@ def build(root, form, size, codec="none", versions=4):
         "checkpoint.maxFileSize": size,
         "transaction.compression.codec": codec,
     }
-    table = arrowlog.Table.create(root, small.SCHEMA, ["day"], options=options)
+    table = arrowlog.Table.create(root, small_table.SCHEMA, ["day"], options=options)
     for version in range(1, versions + 1):
         day = {"day": f"2024-01-0{version}"}
         bounds = {"min_values": {"id": version}, "max_values": {"id": version + 7}}
@@ -189,7 +189,7 @@ POINTERS = {
 @pytest.mark.parametrize("how", POINTERS)
 def test_a_pointer_is_only_a_hint(root, how):
     whole = build(root, "json", 1 << 20)
-    path = f"{root}/_transaction_log/{POINTER}"
+    path = f"{root}/_transaction_log/{LAST_CHECKPOINT}"
     os.remove(path)
     if POINTERS[how] is not None:
         write(path, POINTERS[how])

@@ -6,7 +6,7 @@ import warnings
 
 import pyarrow as pa
 import pytest
-from faulty import FakeClock, FaultyStore, Log, table_on
+from support.faulty_store import FakeClock, FaultyStore, Log, table_on
 
 import arrowlog
 from arrowlog import add_file, testing
@@ -20,7 +20,7 @@ from arrowlog.errors import (
     StoreUnavailable,
     TableNotFound,
 )
-from arrowlog.log.names import LOG, commit_name
+from arrowlog.formats.indextables.file_names import LOG_FOLDER, commit_name
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
 OPENING = [testing.protocol(), testing.metadata(SCHEMA, ["p"])]
@@ -48,15 +48,15 @@ def live(table):
 
 def log_of(root):
     log = Log()
-    paths = [path for path in (root / LOG).iterdir() if path.is_file()]
-    log.absorb({f"{LOG}/{path.name}": path.read_bytes() for path in paths})
+    paths = [path for path in (root / LOG_FOLDER).iterdir() if path.is_file()]
+    log.absorb({f"{LOG_FOLDER}/{path.name}": path.read_bytes() for path in paths})
     return log
 
 
 @pytest.fixture
 def faulty():
     store = FaultyStore()
-    store.objects[f"{LOG}/{commit_name(0)}"] = testing.lines(OPENING)
+    store.objects[f"{LOG_FOLDER}/{commit_name(0)}"] = testing.lines(OPENING)
     return store
 
 
@@ -122,15 +122,15 @@ def test_nobody_writes_into_a_gap(made, operation, when):
         table.snapshot()
         testing.write_commit(made, 7, [testing.add("f7")])
     else:
-        os.unlink(made / LOG / commit_name(4))
-    before = sorted(os.listdir(made / LOG))
+        os.unlink(made / LOG_FOLDER / commit_name(4))
+    before = sorted(os.listdir(made / LOG_FOLDER))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ArrowlogWarning)
         with pytest.raises((LogCorrupt, InvalidRequest), match=r"missing|not a live file"):
             OPERATIONS[operation](table)
         with pytest.raises(LogCorrupt, match="missing"):
             OPERATIONS["append"](table)
-    assert sorted(os.listdir(made / LOG)) == before
+    assert sorted(os.listdir(made / LOG_FOLDER)) == before
 
 
 @every_operation
@@ -182,9 +182,9 @@ def test_a_table_that_was_dropped_is_not_written(made, operation):
 def test_a_handle_from_before_a_clean_up_commits_where_readers_look(made, operation, seen):
     """Commits below a checkpoint are gone: their slots are free, and nobody reads them."""
     newest = log_of(made)
-    keep = {v: (made / LOG / commit_name(v)).read_bytes() for v in range(seen + 1, 6)}
+    keep = {v: (made / LOG_FOLDER / commit_name(v)).read_bytes() for v in range(seen + 1, 6)}
     for version in keep:
-        os.unlink(made / LOG / commit_name(version))
+        os.unlink(made / LOG_FOLDER / commit_name(version))
     table = arrowlog.Table(made)
     assert table.snapshot().version == seen
     for version, data in keep.items():
@@ -196,16 +196,16 @@ def test_a_handle_from_before_a_clean_up_commits_where_readers_look(made, operat
     metadata = {"metaData": newest.commits[0].metadata}
     testing.write_checkpoint(made, 7, [testing.protocol(), metadata, *adds[:-1]])
     for version in range(1, 7):
-        os.unlink(made / LOG / commit_name(version))
+        os.unlink(made / LOG_FOLDER / commit_name(version))
     table._follower.asked -= 31  # no clean-up takes away what is younger than half a minute
     try:
         result = OPERATIONS[operation](table)
     except (CommitConflict, InvalidRequest):
-        assert not os.path.exists(made / LOG / commit_name(9))
+        assert not os.path.exists(made / LOG_FOLDER / commit_name(9))
     else:
         assert result.version == 9
         assert arrowlog.Table(made, strict=True).snapshot().version == 9
-    assert not os.path.exists(made / LOG / commit_name(seen + 1 if seen < 5 else 6))
+    assert not os.path.exists(made / LOG_FOLDER / commit_name(seen + 1 if seen < 5 else 6))
     assert table.append([file("visible")]).version in (9, 10)
     assert "visible" in live(arrowlog.Table(made, strict=True))
 

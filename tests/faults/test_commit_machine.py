@@ -10,8 +10,6 @@ from collections import Counter
 
 import pyarrow as pa
 import pytest
-from conftest import cases
-from faulty import FakeClock, FaultyStore, Log, Violation, frozen_clock, insist, table_on
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -21,17 +19,22 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from support.case_count import cases
+from support.faulty_store import (
+    FakeClock,
+    FaultyStore,
+    Log,
+    Violation,
+    frozen_clock,
+    insist,
+    table_on,
+)
 
 from arrowlog import Table, add_file, testing
-from arrowlog.commit import committer, conflict, put, transaction
-from arrowlog.errors import (
-    CommitConflict,
-    CommitStateUnknown,
-    InvalidRequest,
-    StoreUnavailable,
-)
-from arrowlog.log.envelope import unwrap
-from arrowlog.log.names import LOG, commit_name
+from arrowlog.errors import CommitConflict, CommitStateUnknown, InvalidRequest, StoreUnavailable
+from arrowlog.formats.indextables.compression import decompress
+from arrowlog.formats.indextables.file_names import LOG_FOLDER, commit_name
+from arrowlog.transaction import commit_loop, conflict_checker, version_put, write_session
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
 PUTS = [
@@ -108,7 +111,7 @@ class Writers(RuleBasedStateMachine):
     def start(self, cheap):
         self.store = FaultyStore(cheap_stat=cheap)
         opening = [testing.protocol(), testing.metadata(SCHEMA, ["p"])]
-        self.store.objects[f"{LOG}/{commit_name(0)}"] = testing.lines(opening)
+        self.store.objects[f"{LOG_FOLDER}/{commit_name(0)}"] = testing.lines(opening)
         self.log = Log()
         self.log.absorb(self.store.objects)
         self.elapsed = FakeClock("").elapsed
@@ -168,7 +171,7 @@ class Writers(RuleBasedStateMachine):
             actions += self._touch(word, live)
         data = testing.lines(actions)
         if data:
-            self.store.objects[f"{LOG}/{commit_name(self.log.version + 1)}"] = data
+            self.store.objects[f"{LOG_FOLDER}/{commit_name(self.log.version + 1)}"] = data
             self.log.absorb(self.store.objects)
 
     def _touch(self, word, live):
@@ -186,7 +189,7 @@ class Writers(RuleBasedStateMachine):
 
     def on_their_way(self):
         """Files of commits whose answer was lost and that may land while somebody looks."""
-        texts = [unwrap(data, key, 1 << 20) for _, key, data in self.store.late]
+        texts = [decompress(data, key, 1 << 20) for _, key, data in self.store.late]
         lines = [json.loads(line) for text in texts for line in text.splitlines()]
         return {line["add"]["path"] for line in lines if "add" in line}
 
@@ -503,21 +506,21 @@ def finds_a_violation(examples=300):
 
 @pytest.mark.parametrize("guard", TRANSACTION_GUARDS)
 def test_the_machine_misses_every_guard_of_a_transaction(guard, monkeypatch):
-    names = broken(transaction, *TRANSACTION_GUARDS[guard])
-    monkeypatch.setattr(committer, "run", names["run"])
+    names = broken(commit_loop, *TRANSACTION_GUARDS[guard])
+    monkeypatch.setattr(write_session, "run_transaction", names["run"])
     finds_a_violation()
 
 
 @pytest.mark.parametrize("guard", PUT_GUARDS)
 def test_the_machine_misses_every_guard_of_a_put(guard, monkeypatch):
-    names = broken(put, *PUT_GUARDS[guard])
-    monkeypatch.setattr(transaction, "put_commit", names["put_commit"])
+    names = broken(version_put, *PUT_GUARDS[guard])
+    monkeypatch.setattr(commit_loop, "put_commit", names["put_commit"])
     finds_a_violation()
 
 
 @pytest.mark.parametrize("guard", CONFLICT_GUARDS)
 def test_the_machine_misses_every_check_for_conflicts(guard, monkeypatch):
-    monkeypatch.setattr(conflict, guard, lambda *_: None)
+    monkeypatch.setattr(conflict_checker, guard, lambda *_: None)
     finds_a_violation()
 
 
@@ -537,6 +540,8 @@ def test_what_was_shown_is_told_apart_from_what_was_read(tmp_path, monkeypatch):
     """Too rare for the machine to find; without the guard the unseen file is removed."""
     with pytest.raises(CommitConflict, match="'unseen'"):
         overwritten_after_going_on(tmp_path / "guarded")
-    monkeypatch.setattr(committer.Committer, "_read_on", lambda self: self._follower.newest())
+    monkeypatch.setattr(
+        write_session.WriteSession, "_read_on", lambda self: self._follower.newest()
+    )
     bare = overwritten_after_going_on(tmp_path / "bare")
     assert bare.operation_metrics["numRemovedFiles"] == 1

@@ -7,15 +7,16 @@ from urllib.parse import quote
 from xml.sax.saxutils import escape
 
 import pytest
-import wire
-from servers import KEY, SECRET
-from wire import ALWAYS, Fault
+from support import faulty_wire
+from support.faulty_wire import ALWAYS, Fault
+from support.s3_servers import KEY, SECRET
 
 import arrowlog
 from arrowlog.errors import ArrowlogError, InvalidRequest
-from arrowlog.log.store import open_store
-from arrowlog.log.store.remote import FsspecStore, secrets_in
-from arrowlog.log.store.s3 import PROBED
+from arrowlog.formats.indextables import LOG_FOLDER
+from arrowlog.storage import open_store
+from arrowlog.storage.fsspec_store import FsspecStore, find_secrets
+from arrowlog.storage.s3 import PROBED_BUCKETS
 
 USER = "AKIAID+=ZZ"
 ID, HIDDEN, TOKEN = "AKIA/ID+=ZZ", "hunter2/of+the=secret", "tok/en+of=session&<a>"
@@ -25,11 +26,11 @@ CALLS = {
     "find_many": lambda store: store.find_many(["k", "l"]),
     "list_from": lambda store: store.list_from("folder", "1"),
     "stat": lambda store: store.stat("k"),
-    "put_new": lambda store: store.put_new("k", b"1"),
-    "put_new, large": lambda store: store.put_new("k", b"1" * 2_000_000),
+    "put_new": lambda store: store.put_if_absent("k", b"1"),
+    "put_new, large": lambda store: store.put_if_absent("k", b"1" * 2_000_000),
     "replace": lambda store: store.replace("k", b"1"),
     "delete": lambda store: store.delete(["k", "l"]),
-    "check_writable": lambda store: store.check_writable(),
+    "check_writable": lambda store: store.check_writable(LOG_FOLDER),
 }
 WAYS = ["options", "environment", "environment spelling", "client_kwargs"]
 SOME = WAYS[:2]
@@ -50,7 +51,7 @@ def leaks(error, secrets=(ID, HIDDEN, TOKEN)):
 @pytest.fixture(autouse=True)
 def bare(monkeypatch, tmp_path):
     """No credentials but those of the test, and no bucket that another test has found good."""
-    PROBED.clear()
+    PROBED_BUCKETS.clear()
     for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "PROFILE", "ENDPOINT_URL"):
         monkeypatch.delenv(f"AWS_{name}", raising=False)
     for name in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"):
@@ -108,7 +109,7 @@ def provoke(store, capfd, secrets=(ID, HIDDEN, TOKEN)):
 @pytest.fixture(scope="module")
 def echoing(moto):
     """A wire that answers with everything it was sent."""
-    with wire.before(moto[0]) as found:
+    with faulty_wire.before(moto[0]) as found:
         yield found
 
 
@@ -246,8 +247,8 @@ def test_what_counts_as_secret():
         "region": "eu",
         "anon": True,
     }
-    assert {"1", "2", "3", "4", "5", "six"} <= set(secrets_in(options))
-    assert not {"no", "eu"} & set(secrets_in(options))
+    assert {"1", "2", "3", "4", "5", "six"} <= set(find_secrets(options))
+    assert not {"no", "eu"} & set(find_secrets(options))
 
 
 def test_a_secret_of_a_letter_does_not_make_a_message_unreadable():

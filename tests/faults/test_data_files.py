@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
-from conftest import cases
+from support.case_count import cases
 
 import arrowlog
 from arrowlog import DataFileError, InvalidRequest

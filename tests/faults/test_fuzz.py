@@ -5,17 +5,16 @@ import resource
 import time
 from contextlib import suppress
 
-import model
 import pytest
-import small
-from conftest import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import log_model, small_table
+from support.case_count import cases
 
 import arrowlog
 from arrowlog import testing
-from arrowlog.log.decode import decode
-from arrowlog.log.window import Window
+from arrowlog.decode.decoder import decode_buffer
+from arrowlog.decode.line_buffer import LineBuffer
 
 EXPECTED = (arrowlog.LogCorrupt, arrowlog.UnsupportedProtocol)
 WORDS = [b'{"add":{', b'"path":"x"', b'"size":1', b'"modificationTime":1', b"}", b"}}", b",", b":"]
@@ -43,12 +42,12 @@ ALPHABET = st.sampled_from(WORDS)
 @settings(max_examples=cases(600))
 @given(st.one_of(st.binary(max_size=300), st.lists(ALPHABET, max_size=60).map(b"".join)))
 def test_any_bytes_give_actions_or_our_error(data):
-    window = Window(1 << 20)
+    window = LineBuffer(1 << 20)
     for columnar in (True, False):
         window.clear()
         with suppress(*EXPECTED):
             window.append("file", 1, data * 50 if columnar else data)
-            decode(window, columnar=columnar)
+            decode_buffer(window, columnar=columnar)
 
 
 @pytest.mark.parametrize("seed", range(cases(40)))
@@ -56,9 +55,9 @@ def test_a_table_with_a_mangled_file_opens_or_says_why(tmp_path, seed):
     rng = random.Random(seed)
     print("seed", seed)
     root = tmp_path / "table"
-    history = model.write(root, seed, versions=6)
+    history = log_model.write(root, seed, versions=6)
     testing.write_checkpoint(
-        root, 3, model.actions_at(history, 3), form=rng.choice(["object", "parts"])
+        root, 3, log_model.actions_at(history, 3), form=rng.choice(["object", "parts"])
     )
     files = sorted((root / "_transaction_log").iterdir())
     for _ in range(12):
@@ -93,4 +92,4 @@ def test_a_hostile_commit_costs_little_time_and_memory(table):
 
 
 def test_the_small_table_is_fine(table):
-    assert small.paths(arrowlog.Table(table).snapshot()) == ["good.parquet"]
+    assert small_table.paths(arrowlog.Table(table).snapshot()) == ["good.parquet"]

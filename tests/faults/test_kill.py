@@ -3,13 +3,12 @@
 import os
 import random
 
-import killing
-import mortal
-from conftest import cases
-from faulty import Log
+from support import kill_committers, killable_children
+from support.case_count import cases
+from support.faulty_store import Log
 
 import arrowlog
-from arrowlog.log.names import LOG, read_listing
+from arrowlog.formats.indextables.file_names import LOG_FOLDER, classify_names
 
 KILLS = 40  # of one table: a log that stays short makes for more kills a second
 
@@ -19,8 +18,8 @@ def test_killed_committers_leave_whole_commits_and_no_gap(tmp_path):
     print(f"seed {seed}")
     roots = [tmp_path / f"table{number}" for number in range(cases(25))]
     for root in roots:
-        arrowlog.Table.create(root, killing.SCHEMA, ["p"])
-    told = mortal.run(killing.__file__, seed, KILLS, roots)
+        arrowlog.Table.create(root, kill_committers.SCHEMA, ["p"])
+    told = killable_children.run(kill_committers.__file__, seed, KILLS, roots)
     for root, commits in zip(roots, told, strict=True):
         check(root, commits)
     count = sum(map(len, told))
@@ -30,9 +29,9 @@ def test_killed_committers_leave_whole_commits_and_no_gap(tmp_path):
 
 def check(root, told):
     log = Log()
-    names = sorted(os.listdir(root / LOG))
-    assert names == sorted(read_listing(names).commits.values()), "debris"
-    log.absorb({f"{LOG}/{name}": (root / LOG / name).read_bytes() for name in names})
+    names = sorted(os.listdir(root / LOG_FOLDER))
+    assert names == sorted(classify_names(names).commits.values()), "debris"
+    log.absorb({f"{LOG_FOLDER}/{name}": (root / LOG_FOLDER / name).read_bytes() for name in names})
     for version, txn_id in told:
         assert log.at[txn_id] == version
     snapshot = arrowlog.Table(root, strict=True).snapshot()

@@ -4,18 +4,17 @@ import os
 import random
 import warnings
 
-import checkpoints
-import model
 import pyarrow as pa
 import pytest
-from conftest import cases
-from small import GOOD, OPENING
+from support import log_model, parquet_checkpoints
+from support.case_count import cases
+from support.small_table import GOOD, OPENING
 
 import arrowlog
 from arrowlog import testing
 from arrowlog.config import resolve
-from arrowlog.state import parquet
-from arrowlog.state.listing import list_log
+from arrowlog.snapshot.checkpoint import parquet
+from arrowlog.snapshot.listing import list_log
 
 FLIPS = cases(60)
 
@@ -23,12 +22,12 @@ FLIPS = cases(60)
 @pytest.fixture
 def damaged(tmp_path, monkeypatch):
     """A log with a Parquet checkpoint in parts, and what it says."""
-    checkpoints.small_groups(monkeypatch, 4)
+    parquet_checkpoints.small_groups(monkeypatch, 4)
     root = tmp_path / "table"
-    model.write(root, 3, versions=9)
-    expected = checkpoints.said(arrowlog.Table(root).snapshot())
-    checkpoints.write(root, 7, checkpoint_maxFileSize=1)
-    names = sorted(os.listdir(checkpoints.folder(root)))
+    log_model.write(root, 3, versions=9)
+    expected = parquet_checkpoints.said(arrowlog.Table(root).snapshot())
+    parquet_checkpoints.write(root, 7, checkpoint_maxFileSize=1)
+    names = sorted(os.listdir(parquet_checkpoints.folder(root)))
     assert len(names) > 3
     return root, names, expected
 
@@ -42,7 +41,7 @@ def look(root):
         plan = table.scan("id >= 0 AND day = '2024-01-01'")
         planned = sorted(plan.paths)
         files = plan.files.num_rows
-        found = checkpoints.said(snapshot)
+        found = parquet_checkpoints.said(snapshot)
     assert files == len(planned)
     told = [str(warning.message) for warning in caught] + list(snapshot.report.warnings)
     return found, planned, told
@@ -75,7 +74,7 @@ def test_a_damaged_file_changes_nothing_and_is_told(damaged):
     whole_plan = check(root, expected, told=False)
     damaged_files = 0
     for name in names:
-        path = f"{checkpoints.folder(root)}/{name}"
+        path = f"{parquet_checkpoints.folder(root)}/{name}"
         with open(path, "rb") as source:
             whole = source.read()
         for broken in damages(whole, rng):
@@ -95,29 +94,29 @@ def test_verify_finds_every_damage(damaged):
     root, names, _ = damaged
     store, config = arrowlog.Table(root)._store, resolve()
     rng = random.Random(6)
-    assert parquet.verify(store, 7, names, config) == []
+    assert parquet.verify_parquet_checkpoint(store, 7, names, config) == []
     for name in names:
-        path = f"{checkpoints.folder(root)}/{name}"
+        path = f"{parquet_checkpoints.folder(root)}/{name}"
         with open(path, "rb") as source:
             whole = source.read()
         for broken in damages(whole, rng):
             with open(path, "wb") as out:
                 out.write(broken)
-            assert parquet.verify(store, 7, names, config)
+            assert parquet.verify_parquet_checkpoint(store, 7, names, config)
         os.remove(path)
         there = list_log(store).parquet_checkpoints[7]
-        assert parquet.verify(store, 7, there, config)
-        assert parquet.verify(store, 7, names, config)
+        assert parquet.verify_parquet_checkpoint(store, 7, there, config)
+        assert parquet.verify_parquet_checkpoint(store, 7, names, config)
         with open(path, "wb") as out:
             out.write(whole)
-    assert parquet.verify(store, 7, names, config) == []
+    assert parquet.verify_parquet_checkpoint(store, 7, names, config) == []
 
 
 def test_files_of_another_version_are_refused(damaged):
     """A checkpoint labelled newer than its content would bring removed files back to life."""
     root, names, expected = damaged
-    folder = checkpoints.folder(root)
-    checkpoints.write(root, 6, checkpoint_maxFileSize=1)
+    folder = parquet_checkpoints.folder(root)
+    parquet_checkpoints.write(root, 6, checkpoint_maxFileSize=1)
     others = {}
     for name in set(os.listdir(folder)) - set(names):
         with open(f"{folder}/{name}", "rb") as source:
@@ -145,24 +144,28 @@ def test_parts_without_a_manifest_are_no_checkpoint(damaged):
     """A writer is at it, or died over it: nothing is wrong, and nothing is said."""
     root, names, expected = damaged
     manifest = next(name for name in names if name.endswith(".json"))
-    os.remove(f"{checkpoints.folder(root)}/{manifest}")
+    os.remove(f"{parquet_checkpoints.folder(root)}/{manifest}")
     check(root, expected, told=False)
     assert arrowlog.Table(root).snapshot().report.checkpoint is None
     store = arrowlog.Table(root)._store
-    assert parquet.verify(store, 7, list_log(store).parquet_checkpoints[7], resolve())
+    assert parquet.verify_parquet_checkpoint(
+        store, 7, list_log(store).parquet_checkpoints[7], resolve()
+    )
     parts = [name for name in names if name != manifest]
-    os.truncate(f"{checkpoints.folder(root)}/{parts[-1]}", 5)
+    os.truncate(f"{parquet_checkpoints.folder(root)}/{parts[-1]}", 5)
     check(root, expected, told=False)
-    os.truncate(f"{checkpoints.folder(root)}/{parts[0]}", 5)  # whose it is cannot be told now
+    os.truncate(
+        f"{parquet_checkpoints.folder(root)}/{parts[0]}", 5
+    )  # whose it is cannot be told now
     check(root, expected)
 
 
 def test_the_json_form_stands_in_for_a_damaged_parquet_one(table):
     testing.write_checkpoint(table, 1, [*OPENING, GOOD])
-    written = checkpoints.write(table, 1)
+    written = parquet_checkpoints.write(table, 1)
     os.remove(f"{table}/_transaction_log/00000000000000000001.json")  # no way without it
     for name in written.names:
-        path = f"{checkpoints.folder(table)}/{name}"
+        path = f"{parquet_checkpoints.folder(table)}/{name}"
         with open(path, "r+b") as out:
             out.truncate(10)
     with warnings.catch_warnings():
@@ -174,9 +177,9 @@ def test_the_json_form_stands_in_for_a_damaged_parquet_one(table):
 
 
 def test_without_another_way_damage_is_an_error_that_names_the_file(table):
-    written = checkpoints.write(table, 1)
+    written = parquet_checkpoints.write(table, 1)
     os.remove(f"{table}/_transaction_log/00000000000000000000.json")
-    path = f"{checkpoints.folder(table)}/{written.names[0]}"
+    path = f"{parquet_checkpoints.folder(table)}/{written.names[0]}"
     with open(path, "r+b") as out:
         out.seek(20)
         out.write(b"\xff\xff\xff")
@@ -190,7 +193,7 @@ def test_without_another_way_damage_is_an_error_that_names_the_file(table):
 
 def test_damage_found_late_keeps_the_rows_of_a_plan(tmp_path, monkeypatch):
     """Columns read first are sound, those read later are not: the plan stays what it was."""
-    checkpoints.small_groups(monkeypatch, 4)
+    parquet_checkpoints.small_groups(monkeypatch, 4)
     root = tmp_path / "table"
     stats = [f'{{"x":{i}}}' for i in range(40)]
     lines = [
@@ -199,10 +202,10 @@ def test_damage_found_late_keeps_the_rows_of_a_plan(tmp_path, monkeypatch):
     ]
     testing.write_commit(root, 0, OPENING)
     testing.write_commit(root, 1, lines)
-    written = checkpoints.write(root, 1, checkpoint_compression="none")
+    written = parquet_checkpoints.write(root, 1, checkpoint_compression="none")
     plan = arrowlog.Table(root).scan("day = '2024-01-03'")
     assert plan.among is not plan.snapshot
-    path = f"{checkpoints.folder(root)}/{written.names[0]}"
+    path = f"{parquet_checkpoints.folder(root)}/{written.names[0]}"
     with open(path, "rb") as source:
         data = source.read()
     with open(path, "wb") as out:
@@ -217,7 +220,7 @@ def test_damage_found_late_keeps_the_rows_of_a_plan(tmp_path, monkeypatch):
 def test_a_path_that_leads_out_of_the_table_is_refused_from_a_checkpoint_too(table):
     testing.write_commit(table, 2, [testing.add("/etc/passwd", {"day": None})])
     outside = arrowlog.Table(table, allow_outside_paths=True)
-    parquet.write_checkpoint(
+    parquet.write_parquet_form(
         outside._store, outside.snapshot().state, resolve(), now_ms=1, new_id="0123456789ab"
     )
     again = arrowlog.Table(table, allow_outside_paths=True).snapshot()
@@ -232,7 +235,7 @@ def test_a_path_that_leads_out_of_the_table_is_refused_from_a_checkpoint_too(tab
 
 def test_a_table_without_files_has_a_checkpoint_too(root):
     testing.write_commit(root, 0, OPENING)
-    checkpoints.write(root, 0)
+    parquet_checkpoints.write(root, 0)
     snapshot = arrowlog.Table(root).snapshot()
     assert snapshot.report.checkpoint == 0
     assert snapshot.files.num_rows == snapshot.num_files == snapshot.size_bytes == 0

@@ -4,18 +4,18 @@ import random
 import warnings
 
 import pyarrow as pa
-from conftest import cases
-from faulty import FaultyStore
+from support.case_count import cases
+from support.faulty_store import FaultyStore
 
 from arrowlog import repair, testing
 from arrowlog.config import Config
 from arrowlog.errors import ArrowlogError
-from arrowlog.log.names import LOG, POINTER
-from arrowlog.log.store.base import walked
-from arrowlog.log.store.renamed import Renamed
-from arrowlog.state.listing import list_log
-from arrowlog.state.load import load
-from arrowlog.upkeep import repair as module
+from arrowlog.formats.indextables.file_names import LAST_CHECKPOINT, LOG_FOLDER
+from arrowlog.recovery import log_repair as module
+from arrowlog.snapshot.listing import list_log
+from arrowlog.snapshot.loader import load_snapshot
+from arrowlog.storage.base import build_walk_table
+from arrowlog.storage.renamed_log import RelocatedLogStore
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
 FAULTS = ["", "", "unavailable", "transient", "lost before", "lost after", "retried", "late 3"]
@@ -37,9 +37,9 @@ class Store(FaultyStore):
     def walk(self):
         self._read()
         keys = list(self.objects)
-        return walked(keys, [len(self.objects[key]) for key in keys], [0] * len(keys))
+        return build_walk_table(keys, [len(self.objects[key]) for key in keys], [0] * len(keys))
 
-    def check_writable(self, folder=LOG):
+    def check_writable(self, folder=LOG_FOLDER):
         self._read()
 
 
@@ -52,8 +52,8 @@ def source(store, rng):
         actions.append([testing.add(key, {"p": key[2]}) for key in keys])
         live += keys
     for version, content in enumerate(actions):
-        store.objects[f"{LOG}/{version:020d}.json"] = testing.lines(content)
-    store.objects[f"{LOG}/{len(actions) + 1:020d}.json"] = testing.lines(actions[-1])
+        store.objects[f"{LOG_FOLDER}/{version:020d}.json"] = testing.lines(content)
+    store.objects[f"{LOG_FOLDER}/{len(actions) + 1:020d}.json"] = testing.lines(actions[-1])
     there = [key for key in live if rng.random() < 0.9]
     store.objects |= dict.fromkeys(there, b"1")
     return sorted(there)
@@ -61,9 +61,9 @@ def source(store, rng):
 
 def opened(store):
     """The files of the target; None if it does not open."""
-    log = Renamed(store, TARGET)
+    log = RelocatedLogStore(store, LOG_FOLDER, TARGET)
     try:
-        return sorted(load(log, list_log(log), Config()).state.adds["key"].to_pylist())
+        return sorted(load_snapshot(log, list_log(log), Config()).state.adds["key"].to_pylist())
     except KeyError:
         return []  # a state without files has no column of them
     except ArrowlogError:
@@ -81,18 +81,18 @@ def one(seed, monkeypatch):
         if attempt < 50:
             store.puts = [rng.choice(FAULTS) for _ in range(rng.randrange(8))]
             store.reads = [rng.random() < 0.1 for _ in range(rng.randrange(60))]
-        row = repair(f"/table/{LOG}", f"/table/{TARGET}").to_pylist()[0]
+        row = repair(f"/table/{LOG_FOLDER}", f"/table/{TARGET}").to_pylist()[0]
         store.heal()
         assert {key: store.objects.get(key) for key in before} == before
         found = opened(store)
         assert found is None or found == expected, "a half log opens"
         left += found is None and row["status"] != "SUCCESS"
-        if f"{TARGET}/{POINTER}" in store.objects:
+        if f"{TARGET}/{LAST_CHECKPOINT}" in store.objects:
             break
         assert row["status"].startswith("ERROR: ")
         assert row["source_version"] == -1
     assert opened(store) == expected
-    last = repair(f"/table/{LOG}", f"/table/{TARGET}").to_pylist()[0]
+    last = repair(f"/table/{LOG_FOLDER}", f"/table/{TARGET}").to_pylist()[0]
     assert "is not empty" in last["status"]
     return left
 

@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import cutting
-from events import build
+from support import kill_repair
+from support.event_table import build
 
 import arrowlog
 
@@ -17,7 +17,7 @@ def test_killed_at_any_point_nothing_half_opens_and_the_next_run_finishes(tmp_pa
     os.unlink(tmp_path / "t" / "_transaction_log" / f"{6:020d}.json")
     path = os.pathsep.join(filter(None, [str(Path(arrowlog.__file__).parents[1]), *sys.path]))
     done = subprocess.run(
-        [sys.executable, cutting.__file__, str(tmp_path / "t"), str(tmp_path / "new")],
+        [sys.executable, kill_repair.__file__, str(tmp_path / "t"), str(tmp_path / "new")],
         check=False,
         capture_output=True,
         text=True,

@@ -12,29 +12,29 @@ from unittest import mock
 
 import pyarrow as pa
 import pytest
-import stalls
-from conftest import cases
-from faulty import FakeClock, FaultyStore, Log, Violation, frozen_clock, table_on
+from support import stall_simulation
+from support.case_count import cases
+from support.faulty_store import FakeClock, FaultyStore, Log, Violation, frozen_clock, table_on
 
 import arrowlog
 from arrowlog import add_file, testing
-from arrowlog.commit import transaction
 from arrowlog.errors import CommitConflict, CommitStateUnknown, InvalidRequest
-from arrowlog.log.names import LOG, commit_name
-from arrowlog.log.recent import RECENT_MAX, RecentCommits
-from arrowlog.state import follow, listing, reading
-from arrowlog.upkeep import actions, cleanup
-from arrowlog.upkeep.checkpoints import Keeper
+from arrowlog.formats.indextables.file_names import LOG_FOLDER, commit_name
+from arrowlog.formats.indextables.recent_commits import MAX_RECENT_COMMITS, RecentCommits
+from arrowlog.maintenance import cleanup, procedures
+from arrowlog.maintenance.checkpointing import BackgroundCheckpointer
+from arrowlog.snapshot import commit_reader, listing, tracker
+from arrowlog.transaction import commit_loop
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
 STEPS = 40
 
 
 def run(seeds, **how):
-    stalls.SEEN.clear()
+    stall_simulation.SEEN.clear()
     for seed in seeds:
-        stalls.simulate(seed, STEPS, **how)
-    print(dict(stalls.SEEN))
+        stall_simulation.simulate(seed, STEPS, **how)
+    print(dict(stall_simulation.SEEN))
 
 
 def test_no_acknowledged_commit_is_lost_or_doubled():
@@ -42,7 +42,7 @@ def test_no_acknowledged_commit_is_lost_or_doubled():
     print("seeds from", first)
     run(range(first, first + cases(16)))
     for what in ("acknowledged", "killed", "stall", "dead put", "CommitConflict"):
-        assert stalls.SEEN[what], what
+        assert stall_simulation.SEEN[what], what
 
 
 @pytest.mark.slow
@@ -50,12 +50,12 @@ def test_no_acknowledged_commit_is_lost_or_doubled():
 def test_no_acknowledged_commit_is_lost_in_a_hundred_thousand_steps():
     first = random.randrange(1 << 32)
     print("seeds from", first)
-    stalls.SEEN.clear()
+    stall_simulation.SEEN.clear()
     seed = first
-    while stalls.SEEN["steps"] < 100_000:
-        stalls.simulate(seed, STEPS)
+    while stall_simulation.SEEN["steps"] < 100_000:
+        stall_simulation.simulate(seed, STEPS)
         seed += 1
-    print(seed - first, "seeds", dict(stalls.SEEN))
+    print(seed - first, "seeds", dict(stall_simulation.SEEN))
 
 
 def test_a_clock_that_misses_stalls_needs_commit_verify_always():
@@ -67,28 +67,30 @@ def test_a_clock_that_misses_stalls_needs_commit_verify_always():
 def believe_rivals(writer, head, taken, intent):
     if not taken:
         return None
-    return list(writer.rivals(head.version + 1, taken, head, intent.looks_at_files))
+    return list(writer.rivals(head.version + 1, taken, head, intent.depends_on_files))
 
 
 GUARDS = {
-    "a put is acknowledged unseen": [(transaction, "_is_effective", lambda *_: True)],
-    "winning commits are believed": [(transaction, "_read_winners", believe_rivals)],
+    "a put is acknowledged unseen": [(commit_loop, "_is_effective", lambda *_: True)],
+    "winning commits are believed": [(commit_loop, "_read_winners", believe_rivals)],
     "commits that were read are believed": [
-        (reading, "check_current", lambda *_: None),
-        (follow, "check_current", lambda *_: None),
+        (commit_reader, "check_not_retired", lambda *_: None),
+        (tracker, "check_not_retired", lambda *_: None),
     ],
     "listings show dead commits": [
         (listing, "without_retired", lambda _store, found, _names: found),
-        (follow, "without_retired", lambda _store, found, _names: found),
+        (tracker, "without_retired", lambda _store, found, _names: found),
     ],
     "nothing is recorded": [(cleanup, "_retire", lambda *_: [])],
     "young commits are deleted": [
-        (cleanup, "young_commits", lambda *_: frozenset()),
-        (actions, "_let_commits_age", lambda *_: None),
+        (cleanup, "find_young_commits", lambda *_: frozenset()),
+        (procedures, "_let_commits_age", lambda *_: None),
     ],
     "a deleted commit is taken for lost": [(RecentCommits, "txn_id", lambda *_: None)],
     "a commit that landed is not looked for": [(RecentCommits, "version_of", lambda *_: None)],
-    "the next version is taken for missing": [(follow.Follower, "overtaken", lambda *_: False)],
+    "the next version is taken for missing": [
+        (tracker.SnapshotTracker, "overtaken", lambda *_: False)
+    ],
 }
 
 
@@ -111,7 +113,7 @@ class Stalling(FaultyStore):
         super().__init__(cheap_stat=cheap_stat)
         self.elapsed = elapsed
         opening = [testing.protocol(), testing.metadata(SCHEMA, ["p"])]
-        self.objects[f"{LOG}/{commit_name(0)}"] = testing.lines(opening)
+        self.objects[f"{LOG_FOLDER}/{commit_name(0)}"] = testing.lines(opening)
 
 
 @pytest.fixture(params=[True, False], ids=["disk", "network"])
@@ -124,7 +126,7 @@ def world(request):
 def open_table(store, name, options=None):
     clock = FakeClock(name, elapsed=store.elapsed)
     table = table_on(store, clock, options)
-    table._keeper = Keeper(store, clock, outside=False)
+    table._keeper = BackgroundCheckpointer(store, clock, outside=False)
     return table
 
 
@@ -150,7 +152,7 @@ def test_a_put_below_a_truncation_is_withdrawn_and_made_again(world):
     result = writer.append([file("second")])
     assert result.version == 5
     assert live(world) == ["first", "other0", "other1", "other2", "second"]
-    assert f"{LOG}/{commit_name(2)}" not in world.objects  # withdrawn
+    assert f"{LOG_FOLDER}/{commit_name(2)}" not in world.objects  # withdrawn
 
 
 def test_a_commit_that_was_checkpointed_and_deleted_is_not_made_twice(world):
@@ -205,7 +207,7 @@ def test_another_programs_deletion_is_noticed_after_a_stall(world):
             other.append([file(f"other{number}")])
         other.checkpoint()
         for version in (1, 2, 3):
-            del world.objects[f"{LOG}/{commit_name(version)}"]
+            del world.objects[f"{LOG_FOLDER}/{commit_name(version)}"]
         world.elapsed[0] += 60
 
     world.window = [meanwhile]
@@ -222,7 +224,7 @@ def test_a_conflict_that_was_deleted_is_not_hidden_by_a_dead_file(world):
     other.truncate_history()
     info = testing.commit_info(5, "ZOMBIE", txnId="zombie")
     dead = testing.lines([info, testing.add("dead", {"p": "x"})])
-    world.objects[f"{LOG}/{commit_name(2)}"] = dead
+    world.objects[f"{LOG_FOLDER}/{commit_name(2)}"] = dead
     world.elapsed[0] += 60
     with pytest.raises(CommitConflict):
         writer.remove(["first"])
@@ -230,7 +232,7 @@ def test_a_conflict_that_was_deleted_is_not_hidden_by_a_dead_file(world):
 
 
 def test_without_its_guard_the_conflict_is_hidden(world, monkeypatch):
-    monkeypatch.setattr(transaction, "_are_authentic", lambda *_: True)
+    monkeypatch.setattr(commit_loop, "_are_authentic", lambda *_: True)
     with pytest.raises(pytest.fail.Exception, match="DID NOT RAISE"):
         test_a_conflict_that_was_deleted_is_not_hidden_by_a_dead_file(world)
 
@@ -243,7 +245,7 @@ def test_dead_files_are_no_history(world):
     for version in (1, 3):
         info = testing.commit_info(5, "ZOMBIE", txnId=f"zombie{version}")
         dead = testing.lines([info, testing.add("dead", {"p": "x"})])
-        world.objects[f"{LOG}/{commit_name(version)}"] = dead
+        world.objects[f"{LOG_FOLDER}/{commit_name(version)}"] = dead
     world.elapsed[0] += 60
     reader = open_table(world, "r")
     assert reader.earliest_version == 4
@@ -274,12 +276,15 @@ def test_ids_of_the_last_commits_outlive_them(tmp_path):
 
 
 def test_recent_commits_are_a_window():
-    recent = RecentCommits(0).extended([f"t{v}" for v in range(RECENT_MAX + 10)])
-    assert (recent.first, recent.last) == (10, RECENT_MAX + 9)
+    recent = RecentCommits(0).extended([f"t{v}" for v in range(MAX_RECENT_COMMITS + 10)])
+    assert (recent.first, recent.last) == (10, MAX_RECENT_COMMITS + 9)
     assert not recent.knows(9)
     assert recent.version_of("t9") is None
     assert recent.txn_id(10) == "t10"
-    assert recent.followed_by(RecentCommits(RECENT_MAX + 10, ("x",))).last == RECENT_MAX + 10
+    assert (
+        recent.followed_by(RecentCommits(MAX_RECENT_COMMITS + 10, ("x",))).last
+        == MAX_RECENT_COMMITS + 10
+    )
     assert recent.followed_by(RecentCommits(5000, ("x",))).first == 5000
 
 
@@ -300,7 +305,7 @@ def test_doctor_knows_dead_files_and_what_brings_restored_ones_back(tmp_path):
     table = arrowlog.Table.create(tmp_path / "t", SCHEMA, ["p"])
     for number in range(4):
         table.append([file(f"f{number}")])
-    log = tmp_path / "t" / LOG
+    log = tmp_path / "t" / LOG_FOLDER
     backup = {path.name: path.read_bytes() for path in log.glob("*.json")}
     table.truncate_history()
     assert codes(tmp_path / "t") == {"stats-missing"}
@@ -337,7 +342,7 @@ def test_a_file_that_the_ids_disown_is_not_believed(world):
     info = testing.commit_info(5, "ZOMBIE", txnId="zombie")
     info["commitInfo"]["txn"] = {"appId": "app", "version": 7}
     dead = testing.lines([info, testing.add("dead", {"p": "y"})])
-    world.objects[f"{LOG}/{commit_name(2)}"] = dead
+    world.objects[f"{LOG_FOLDER}/{commit_name(2)}"] = dead
     world.elapsed[0] += 60
     writer = open_table(world, "w")  # it begins with the checkpoint, and was decided on version 1
     with pytest.raises(CommitConflict):
@@ -364,4 +369,4 @@ def test_a_commit_kept_for_its_skip_makes_no_log_corrupt(tmp_path):
 
 def test_a_refresh_that_a_truncation_overtakes_does_not_take_an_old_version_for_the_newest():
     """Found by this seed: the listing shows commits that are retired when it asks for records."""
-    stalls.simulate(6000096, STEPS)
+    stall_simulation.simulate(6000096, STEPS)

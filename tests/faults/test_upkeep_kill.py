@@ -2,9 +2,8 @@
 
 import random
 
-import mortal
-import tidying
-from conftest import cases
+from support import kill_maintenance, killable_children
+from support.case_count import cases
 
 import arrowlog
 
@@ -16,8 +15,8 @@ def test_killed_upkeep_loses_nothing_and_can_be_finished(tmp_path):
     print(f"seed {seed}")
     roots = [tmp_path / f"table{number}" for number in range(cases(3))]
     for root in roots:
-        arrowlog.Table.create(root, tidying.SCHEMA, ["p"])
-    told = mortal.run(tidying.__file__, seed, KILLS, roots)
+        arrowlog.Table.create(root, kill_maintenance.SCHEMA, ["p"])
+    told = killable_children.run(kill_maintenance.__file__, seed, KILLS, roots)
     for root, rows in zip(roots, told, strict=True):
         check(root, rows)
     operations = [len(list((root / "_transaction_log").glob("*.json"))) for root in roots]
@@ -35,7 +34,7 @@ def check(root, told):
     assert table.compact().num_conflicts == 0
     assert table.compact(dry_run=True).num_groups == 0
     table.truncate_history()
-    table.vacuum("0s", insist=True)
+    table.vacuum("0s", force=True)
     assert ids(arrowlog.Table(root)) == found
     live = set(table.refresh().files["path"].to_pylist())
     data = [path for path in root.rglob("*") if path.is_file() and "_transaction" not in str(path)]

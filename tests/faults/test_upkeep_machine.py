@@ -17,8 +17,6 @@ from collections import Counter
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import cases
-from faulty import FakeClock, FaultyStore, Violation, insist, table_on
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -28,8 +26,9 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from support.case_count import cases
+from support.faulty_store import FakeClock, FaultyStore, Violation, insist, table_on
 
-from arrowlog.commit.creation import create, new_metadata
 from arrowlog.config import Config
 from arrowlog.errors import (
     ArrowlogWarning,
@@ -38,10 +37,11 @@ from arrowlog.errors import (
     InvalidRequest,
     StoreUnavailable,
 )
-from arrowlog.log.names import LOG
-from arrowlog.log.store import Stat
-from arrowlog.upkeep import compact, orphans, vacuum
-from arrowlog.upkeep.checkpoints import Keeper
+from arrowlog.formats.indextables.file_names import LOG_FOLDER
+from arrowlog.maintenance import compaction, orphan_files, vacuum
+from arrowlog.maintenance.checkpointing import BackgroundCheckpointer
+from arrowlog.storage import ObjectStat
+from arrowlog.transaction.creation import build_metadata, create_table
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
 DAY = 86_400_000
@@ -112,19 +112,19 @@ class AgingStore(FaultyStore):
     def replace(self, key, data):
         super().replace(key, data)
         self._note(key, data)
-        if self.window and not key.startswith(LOG):  # written, and not committed yet
+        if self.window and not key.startswith(LOG_FOLDER):  # written, and not committed yet
             self.window.pop(0)()
 
     def _stat(self, key):
         found = super()._stat(key)
-        return found and Stat(found.size, self.times[key], found.tag)
+        return found and ObjectStat(found.size, self.times[key], found.tag)
 
     def delete(self, keys):
         fault = self.deletes.pop(0) if self.deletes else ""
         if fault == "fails":
             raise StoreUnavailable("The store refused.")
         for key in keys:
-            if not key.startswith(f"{LOG}/"):
+            if not key.startswith(f"{LOG_FOLDER}/"):
                 SEEN["deleted"] += 1
                 age = START + World.ms - self.times.get(key, 0)
                 insist(age >= DAY - 5_000, f"{key} was deleted {age} ms after it was written")
@@ -140,7 +140,7 @@ class Model:
         self.store, self.live, self.ids = store, [], {}
 
     def catch_up(self):
-        while (data := self.store.ever.get(f"{LOG}/{len(self.live):020d}.json")) is not None:
+        while (data := self.store.ever.get(f"{LOG_FOLDER}/{len(self.live):020d}.json")) is not None:
             self._absorb(zlib.decompress(data[2:], 31))
 
     def _absorb(self, plain):
@@ -185,7 +185,9 @@ class Machine(RuleBasedStateMachine):
         World.ms = 0
         self.store = AgingStore(cheap=cheap)
         self.elapsed = [time.monotonic()]
-        create(self.store, Config(), new_metadata(SCHEMA, ["p"], None, None, None), exist_ok=False)
+        create_table(
+            self.store, Config(), build_metadata(SCHEMA, ["p"], None, None, None), exist_ok=False
+        )
         self.hands = [self._table("a", 0), self._table("b", 3_000)]
         self.model = Model(self.store)
         self.number = 0
@@ -194,7 +196,7 @@ class Machine(RuleBasedStateMachine):
     def _table(self, name, skew):
         clock = Clock(name, skew, elapsed=self.elapsed)
         table = table_on(self.store, clock)
-        table._keeper = Keeper(self.store, clock, outside=False)
+        table._keeper = BackgroundCheckpointer(self.store, clock, outside=False)
         table._storage_options = {}
         return table
 
@@ -359,7 +361,7 @@ class Machine(RuleBasedStateMachine):
         World.ms += 9 * DAY
         table.truncate_history()
         table.vacuum()
-        left = {key for key in self.store.objects if not key.startswith(f"{LOG}/")}
+        left = {key for key in self.store.objects if not key.startswith(f"{LOG_FOLDER}/")}
         insist(left == set(self.model.live[-1]), "not only what is live is left")
 
 
@@ -385,17 +387,17 @@ def test_no_row_is_lost_whatever_is_done_in_whatever_order():
 
 def only_the_newest(store, config, horizon):
     """A vacuum that forgets the versions before."""
-    from arrowlog.state.listing import list_log
-    from arrowlog.state.load import load
+    from arrowlog.snapshot.listing import list_log
+    from arrowlog.snapshot.loader import load_snapshot
 
-    state = load(store, list_log(store), config).state
+    state = load_snapshot(store, list_log(store), config).state
     key = state.column("key")
-    return vacuum.Needed(key, key, state.version, 0, ("p",))
+    return vacuum.ReferencedFiles(key, key, state.version, 0, ("p",))
 
 
 def everything_is_old(found, live, spoken_of, columns, horizon):
     """A vacuum that does not ask how old a file is."""
-    return orphans.sort_out(found, live, spoken_of, columns, 1 << 60)
+    return orphan_files.classify_files(found, live, spoken_of, columns, 1 << 60)
 
 
 def no_files_are_removed(keys, before):
@@ -414,7 +416,7 @@ class Careless:
         live = newest.state.adds["key"]
         kept = [s for s in group.sources if s.key in set(live.to_pylist())]
         if not kept:
-            return compact.Done(group, "conflict", made)
+            return compaction.GroupOutcome(group, "conflict", made)
         from dataclasses import replace
 
         return self.whole(committer, newest, replace(group, sources=tuple(kept)), made)
@@ -430,11 +432,11 @@ def unsorted_rows(sources, files, schema):
 @pytest.mark.parametrize(
     ("place", "name", "change"),
     [
-        (vacuum, "needed_files", only_the_newest),
-        (vacuum, "sort_out", everything_is_old),
-        (compact, "files_named", no_files_are_removed),
-        (compact, "_commit", Careless(compact._commit)),
-        ("arrowlog.upkeep.rewrite", "_pieces", unsorted_rows),
+        (vacuum, "find_referenced_files", only_the_newest),
+        (vacuum, "classify_files", everything_is_old),
+        (compaction, "select_files_by_path", no_files_are_removed),
+        (compaction, "_commit", Careless(compaction._commit)),
+        ("arrowlog.maintenance.file_rewriter", "_pieces", unsorted_rows),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -5,20 +5,20 @@ import random
 import socket
 from concurrent.futures import ThreadPoolExecutor
 
-import places
 import pytest
-import wire
-from conftest import cases
-from servers import Server
-from wire import ALWAYS, Fault
+from support import faulty_wire, store_places
+from support.case_count import cases
+from support.faulty_wire import ALWAYS, Fault
+from support.s3_servers import Server
 
 from arrowlog.errors import InvalidRequest, StoreUnavailable
-from arrowlog.log.store import Outcome, objects, open_store, s3
+from arrowlog.formats.indextables import LOG_FOLDER
+from arrowlog.storage import PutOutcome, obstore_s3, open_store, s3
 
 LOG = "_transaction_log"
 SILENCE = 0.8
 PATIENCE = 25  # far above what an operation may take, far below what a hung one would
-DONE, EXISTS, NOT_APPLIED, UNKNOWN = Outcome
+DONE, EXISTS, NOT_APPLIED, UNKNOWN = PutOutcome
 PUTS = {
     # A connection that was used before may be tried again by the client's own HTTP layer.
     "dropped before": (Fault("drop", "PUT"), {UNKNOWN, DONE}),
@@ -60,7 +60,7 @@ WRITES = {
 @pytest.fixture(scope="module")
 def wires(seaweedfs, moto):
     """A wire to each server."""
-    with wire.before(seaweedfs[0]) as good, wire.before(moto[0]) as careless:
+    with faulty_wire.before(seaweedfs[0]) as good, faulty_wire.before(moto[0]) as careless:
         yield {"seaweedfs": (good, seaweedfs[1]), "moto": (careless, moto[1])}
 
 
@@ -69,7 +69,7 @@ def faulty(request, wires):
     """A place behind a wire, with the wire; `place.read` and `place.put` go round it."""
     found, writer = wires["seaweedfs"]
     there = Server("wire", found.url)
-    place = places.S3(there, accelerate=request.param == "obstore", writer=writer)
+    place = store_places.S3(there, accelerate=request.param == "obstore", writer=writer)
     yield place, found
     found.heal()
 
@@ -80,7 +80,7 @@ def hasty(monkeypatch):
 
     def make(place, seconds=10.0):
         monkeypatch.setattr(s3, "_READ_SECONDS", SILENCE)
-        monkeypatch.setattr(objects, "_QUICK_SECONDS", SILENCE)
+        monkeypatch.setattr(obstore_s3, "_QUICK_SECONDS", SILENCE)
         store = place.shared(f"hasty {seconds}", timeout_seconds=seconds)
         with contextlib.suppress(StoreUnavailable):
             store.find_many(["missing"])  # making the session must not count as silence
@@ -108,7 +108,7 @@ def copy(fault, **changed):
 def check(place, key, data, outcome, before=None):
     """Whether an outcome is what a look past the wire shows."""
     found = place.read(key)
-    assert outcome in Outcome
+    assert outcome in PutOutcome
     assert found in ((None, data) if before is None else (before,))
     if outcome is DONE:
         assert before is None
@@ -125,14 +125,14 @@ def test_what_is_said_about_a_put_is_true(faulty, hasty, fault, allowed, warm):
     place, found = faulty
     store = hasty(place) if fault.kind == "hang" else place.store
     if warm:
-        store.put_new("warm", b"1")
+        store.put_if_absent("warm", b"1")
     found.faults = [copy(fault, match=f"{place.prefix}/k")]
-    outcome = soon(store.put_new, "k", b"mine")
+    outcome = soon(store.put_if_absent, "k", b"mine")
     assert found.faults[0].times == 0
     assert outcome in allowed
     check(place, "k", b"mine", outcome)
     there = place.read("k")
-    assert place.store.put_new("k", b"again") is (DONE if there is None else EXISTS)
+    assert place.store.put_if_absent("k", b"again") is (DONE if there is None else EXISTS)
     assert place.read("k") == (there or b"again")
 
 
@@ -142,7 +142,7 @@ def test_a_fault_never_overwrites_nor_claims_what_another_wrote(faulty, hasty, f
     place.put("k", b"theirs")
     store = hasty(place) if fault.kind == "hang" else place.store
     found.faults = [copy(fault, match=place.prefix)]
-    outcome = soon(store.put_new, "k", b"mine")
+    outcome = soon(store.put_if_absent, "k", b"mine")
     assert found.faults[0].times == 0
     check(place, "k", b"mine", outcome, before=b"theirs")
 
@@ -162,7 +162,7 @@ def test_every_outcome_is_true_whatever_goes_wrong(faulty):
             f"{number}".encode() * rng.choice([1, 9000]),
         )
         found.faults = [copy(rng.choice(kinds), match=place.prefix)] if rng.random() < 0.7 else []
-        outcome = rng.choice(stores).put_new(key, data)
+        outcome = rng.choice(stores).put_if_absent(key, data)
         check(place, key, data, outcome, before=there.get(key))
         if (now := place.read(key)) is not None:
             there[key] = now
@@ -229,9 +229,9 @@ def test_a_refused_connection_is_given_up_in_time(accelerate):
     calls = {name: call for name, (_, call) in (READS | WRITES).items()}
     for name, error in all_at_once(calls, store).items():
         assert isinstance(error, StoreUnavailable), (name, error)
-    assert store.put_new("k", b"1") is UNKNOWN
+    assert store.put_if_absent("k", b"1") is UNKNOWN
     with pytest.raises(StoreUnavailable, match="answers were lost"):
-        store.check_writable()
+        store.check_writable(LOG_FOLDER)
 
 
 @pytest.mark.parametrize("accelerate", [False, True], ids=["s3fs", "obstore"])
@@ -240,7 +240,7 @@ def test_a_large_put_to_a_server_that_takes_no_bytes_is_given_up(accelerate):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         options = Server("silent", f"http://127.0.0.1:{silent.getsockname()[1]}").options
         store = open_store("s3://bucket/t", options, timeout_seconds=0.2, accelerate=accelerate)
-        assert soon(store.put_new, "k", b"x" * 20_000_000) is UNKNOWN
+        assert soon(store.put_if_absent, "k", b"x" * 20_000_000) is UNKNOWN
 
 
 @pytest.fixture(params=["s3fs", "obstore"])
@@ -249,14 +249,14 @@ def careless(request, wires):
     found, writer = wires["moto"]
     there = Server("wire", found.url)
     found.strip = {"if-none-match"}
-    yield places.S3(there, accelerate=request.param == "obstore", writer=writer), found
+    yield store_places.S3(there, accelerate=request.param == "obstore", writer=writer), found
     found.heal()
 
 
 @pytest.fixture(autouse=True)
 def unproven(monkeypatch):
     """No bucket has been found good before."""
-    for module in (s3, objects):
+    for module in (s3, obstore_s3):
         monkeypatch.setattr(module, "PROBED", set())
 
 
@@ -264,7 +264,7 @@ def test_a_server_that_ignores_the_condition_is_found_out(careless):
     place, _ = careless
     for _ in range(2):
         with pytest.raises(InvalidRequest, match="If-None-Match"):
-            place.store.check_writable()
+            place.store.check_writable(LOG_FOLDER)
     assert place.store.list_from(LOG) == []
 
 
@@ -274,7 +274,7 @@ def test_a_lost_answer_does_not_speak_for_a_careless_server(careless, fault, ski
     place, found = careless
     found.faults = [copy(fault, match=f"{place.prefix}/{LOG}/.probe", skip=skip)]
     with pytest.raises(InvalidRequest, match="If-None-Match"):
-        place.store.check_writable()
+        place.store.check_writable(LOG_FOLDER)
 
 
 @pytest.mark.parametrize("skip", [0, 1])
@@ -282,9 +282,9 @@ def test_a_lost_answer_does_not_speak_for_a_careless_server(careless, fault, ski
 def test_a_lost_answer_does_not_speak_against_a_good_server(faulty, fault, skip):
     place, found = faulty
     found.faults = [copy(fault, match=f"{place.prefix}/{LOG}/.probe", skip=skip)]
-    place.store.check_writable()
+    place.store.check_writable(LOG_FOLDER)
     asked = len(found.asked)
-    place.store.check_writable()
+    place.store.check_writable(LOG_FOLDER)
     assert len(found.asked) == asked  # once is enough
     assert place.store.list_from(LOG) == []
 
@@ -293,6 +293,6 @@ def test_a_server_whose_answers_are_all_lost_is_not_committed_to(faulty):
     place, found = faulty
     found.faults = [Fault(500, "PUT", after=True, times=ALWAYS)]
     with pytest.raises(StoreUnavailable, match="answers were lost"):
-        place.store.check_writable()
+        place.store.check_writable(LOG_FOLDER)
     found.heal()
-    place.store.check_writable()
+    place.store.check_writable(LOG_FOLDER)

@@ -10,8 +10,8 @@ import sys
 
 import pyarrow as pa
 import pytest
-import small
-from events import build
+from support import small_table
+from support.event_table import build
 
 import arrowlog
 from arrowlog import testing
@@ -68,7 +68,7 @@ def test_info_fits_one_screen(events):
 
 
 def test_info_says_what_is_wrong(tmp_path):
-    root = small.write(tmp_path / "t")
+    root = small_table.write(tmp_path / "t")
     testing.write_commit(root, 3, [testing.add("later", {"day": None})])
     done = run("info", str(root))
     assert done.returncode == 0
@@ -95,7 +95,9 @@ def test_files_and_history_in_every_form(events):
 
 def test_history_that_was_cleaned_up_says_so(tmp_path):
     root = str(tmp_path / "t")
-    table = arrowlog.Table.create(root, small.SCHEMA, ["day"], {"checkpoint.enabled": "false"})
+    table = arrowlog.Table.create(
+        root, small_table.SCHEMA, ["day"], {"checkpoint.enabled": "false"}
+    )
     for number in range(4):
         table.append([arrowlog.add_file(f"f{number}", {"day": None}, size=1)])
     table.checkpoint()
@@ -169,7 +171,7 @@ def test_a_missing_table_and_a_damaged_log_are_one_sentence(tmp_path):
         done = run(command, str(tmp_path / "nothing"))
         assert done.returncode == 1
         assert done.stderr.startswith("Error: There is no table at ")
-    root = small.write(tmp_path / "t")
+    root = small_table.write(tmp_path / "t")
     testing.write_commit(root, 2, b'{"add":{"path":"x"')
     for arguments in (("sql", "FROM commits"), ("sql", "FROM adds"), ("history",)):
         command, *rest = arguments
@@ -226,7 +228,7 @@ def test_the_prompt_answers_until_it_is_left(events, tmp_path, monkeypatch):
 
 
 def test_a_log_does_not_command_the_terminal(tmp_path):
-    root = small.write(tmp_path / "t")
+    root = small_table.write(tmp_path / "t")
     bell = testing.add("bell\x07\x1b[31mred\n.parquet", {"day": None})
     testing.write_commit(root, 2, [bell])
     for command in (("files",), ("diff", "1", "2"), ("sql", "FROM files")):
@@ -237,7 +239,7 @@ def test_a_log_does_not_command_the_terminal(tmp_path):
 
 def test_long_work_shows_progress_on_a_terminal_and_none_when_piped(tmp_path):
     root = tmp_path / "long"
-    testing.write_commit(root, 0, small.OPENING)
+    testing.write_commit(root, 0, small_table.OPENING)
     for version in range(1, 2100):
         testing.write_commit(root, version, [testing.add(f"f{version}", {"day": None})])
     query = "SELECT count(*) AS n FROM commits"

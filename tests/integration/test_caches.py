@@ -3,16 +3,14 @@
 import shutil
 import threading
 
-import places
 import pytest
-import small
-import wire
-from servers import BUCKET, Server
+from support import faulty_wire, small_table, store_places
+from support.s3_servers import BUCKET, Server
 
 import arrowlog
 from arrowlog import testing
 from arrowlog.clock import boottime
-from arrowlog.log.names import commit_name
+from arrowlog.formats.indextables.file_names import commit_name
 
 ALL = (
     "get",
@@ -126,7 +124,7 @@ def test_an_earlier_version_expires_too(table, clock):
 def test_without_a_cache_everything_is_read_anew(root, where):
     off = {"transaction.cache.enabled": "false"}
     properties = off if where == "table" else {}
-    arrowlog.Table.create(root, small.SCHEMA, properties=properties)
+    arrowlog.Table.create(root, small_table.SCHEMA, properties=properties)
     handle, asked = opened(root, **(off if where == "call" else {}))
     for question in ({}, {"max_staleness": 3600.0}, {"version": 0}, {"version": 0}):
         asked.clear()
@@ -196,7 +194,7 @@ def test_a_handle_that_only_travels_remembers_too(table):
 
 
 def test_old_versions_push_each_other_out(root):
-    testing.write_commit(root, 0, small.OPENING)
+    testing.write_commit(root, 0, small_table.OPENING)
     for version in range(1, 20):
         commit(root, version, f"f{version}")
     handle = arrowlog.Table(root)
@@ -221,7 +219,7 @@ def test_what_is_forgotten_is_read_again(table):
 def opening(kind):
     """The same id as before, as when a table is copied over another; or a new one."""
     ids = {} if kind == "same id" else {"id": "11111111-0000-4000-8000-000000000000"}
-    return [testing.protocol(), testing.metadata(small.SCHEMA, ["day"], **ids)]
+    return [testing.protocol(), testing.metadata(small_table.SCHEMA, ["day"], **ids)]
 
 
 def put(place, version, actions):
@@ -229,11 +227,11 @@ def put(place, version, actions):
 
 
 def drop(place):
-    if isinstance(place, places.S3):
+    if isinstance(place, store_places.S3):
         found = place.writer.list_objects_v2(Bucket=BUCKET, Prefix=place.prefix)
         for item in found.get("Contents", ()):
             place.writer.delete_object(Bucket=BUCKET, Key=item["Key"])
-    elif isinstance(place, places.Memory):
+    elif isinstance(place, store_places.Memory):
         place.store.fs.rm(place.store.path(""), recursive=True)
     else:
         shutil.rmtree(place.uri)
@@ -243,38 +241,38 @@ def drop(place):
 @pytest.mark.parametrize("kind", ["same id", "new id"])
 @pytest.mark.parametrize("where", ["local", "memory", "s3fs-moto", "obstore-moto"])
 def test_a_table_made_anew_is_never_answered_from_the_old_one(where, kind, longer, request):
-    place = places.make(where, request)
+    place = store_places.make(where, request)
     put(place, 0, opening("same id"))
     for version in (1, 2):
         put(place, version, [testing.add(f"old{version}", {"day": None})])
     options = {"store.accelerate": where.startswith("obstore")}
     handle = arrowlog.Table(place.uri, place.options, options=options)
-    assert small.paths(handle.snapshot()) == ["old1", "old2"]
-    assert small.paths(handle.snapshot(version=1)) == ["old1"]
+    assert small_table.paths(handle.snapshot()) == ["old1", "old2"]
+    assert small_table.paths(handle.snapshot(version=1)) == ["old1"]
     drop(place)
     put(place, 0, opening(kind))
     for version in range(1, 3 + longer):
         put(place, version, [testing.add(f"new{version}", {"day": None})])
     if not longer:
-        assert small.paths(handle.snapshot(version=1)) == ["new1"]
-    assert small.paths(handle.snapshot()) == [f"new{v}" for v in range(1, 3 + longer)]
-    assert small.paths(handle.snapshot(version=1)) == ["new1"]
-    assert small.paths(handle.snapshot(version=2)) == ["new1", "new2"]
+        assert small_table.paths(handle.snapshot(version=1)) == ["new1"]
+    assert small_table.paths(handle.snapshot()) == [f"new{v}" for v in range(1, 3 + longer)]
+    assert small_table.paths(handle.snapshot(version=1)) == ["new1"]
+    assert small_table.paths(handle.snapshot(version=2)) == ["new1", "new2"]
 
 
 @pytest.fixture(scope="module")
 def line(moto):
-    with wire.before(moto[0]) as found:
+    with faulty_wire.before(moto[0]) as found:
         yield found, moto[1]
 
 
 @pytest.mark.parametrize("accelerate", [True, False], ids=["obstore", "s3fs"])
 def test_looking_for_news_where_there_is_none_is_one_request(line, accelerate):
     found, writer = line
-    place = places.S3(Server("wire", found.url), accelerate=accelerate, writer=writer)
+    place = store_places.S3(Server("wire", found.url), accelerate=accelerate, writer=writer)
     options = {"store.accelerate": accelerate, "checkpoint.format": "json"}
     handle = arrowlog.Table.create(
-        place.uri, small.SCHEMA, storage_options=place.options, options=options
+        place.uri, small_table.SCHEMA, storage_options=place.options, options=options
     )
     handle.refresh()
 

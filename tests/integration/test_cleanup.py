@@ -7,20 +7,18 @@ import random
 import shutil
 import time
 
-import model
-import places
 import pytest
-import small
-from conftest import cases
-from faulty import FakeClock
+from support import log_model, small_table, store_places
+from support.case_count import cases
+from support.faulty_store import FakeClock
 
 import arrowlog
+from arrowlog import storage as store_module
 from arrowlog import testing
 from arrowlog.errors import StoreUnavailable
-from arrowlog.log import store as store_module
-from arrowlog.log.names import POINTER, commit_name, read_listing
-from arrowlog.upkeep import cleanup
-from arrowlog.upkeep.retention import Policy
+from arrowlog.formats.indextables.file_names import LAST_CHECKPOINT, classify_names, commit_name
+from arrowlog.maintenance import cleanup
+from arrowlog.maintenance.retention import RetentionPolicy
 
 FORMATS = ["json"]
 HOUR = 3_600_000
@@ -49,7 +47,7 @@ def build(root, versions=12, at=(4, 8, 12), form="json", **properties):
     """A table with checkpoints; nothing is cleaned up by itself."""
     properties = {"checkpoint.format": form, **properties}
     off = {"checkpoint.enabled": False}
-    table = arrowlog.Table.create(root, small.SCHEMA, ["day"], properties, options=off)
+    table = arrowlog.Table.create(root, small_table.SCHEMA, ["day"], properties, options=off)
     for version in range(1, versions + 1):
         table.append([arrowlog.add_file(f"f{version}", {"day": None}, size=version)])
         if version in at:
@@ -151,7 +149,7 @@ def test_a_truncated_checkpoint_of_another_writer_vouches_for_nothing(root):
     """Lines have no checksum: whether some are missing, only the commits can tell."""
     table = build(root, at=())
     adds = [testing.add(f"f{v}", {"day": None}, size=v) for v in range(1, 12)]  # f12 is missing
-    opening = [{"protocol": small.OPENING[0]["protocol"]}, metadata_of(root)]
+    opening = [{"protocol": small_table.OPENING[0]["protocol"]}, metadata_of(root)]
     testing.write_checkpoint(root, 12, [*opening, *adds], form="lines")
     age_all(root, 31 * DAY)
     assert table.cleanup().num_files == 0
@@ -162,10 +160,10 @@ def test_a_truncated_checkpoint_of_another_writer_vouches_for_nothing(root):
 
 
 def metadata_of(root):
-    from arrowlog.log.envelope import unwrap
+    from arrowlog.formats.indextables.compression import decompress
 
     with open(f"{log_of(root)}/{commit_name(0)}", "rb") as file:
-        return json.loads(unwrap(file.read(), "", 1 << 20).split(b"\n")[1])
+        return json.loads(decompress(file.read(), "", 1 << 20).split(b"\n")[1])
 
 
 @pytest.mark.filterwarnings("ignore::arrowlog.ArrowlogWarning")
@@ -197,7 +195,7 @@ def test_a_lost_state_is_not_cleaned_up_either(root):
 def test_a_pointer_is_no_ceiling_and_is_never_moved_back(root):
     table = build(root, at=(4, 8))
     table.checkpoint()
-    pointer = f"{log_of(root)}/{POINTER}"
+    pointer = f"{log_of(root)}/{LAST_CHECKPOINT}"
     testing.write_pointer(root, {"version": 4})  # it lags
     age_all(root, 31 * DAY)
     assert table.cleanup().retention.checkpoint == 12
@@ -221,7 +219,7 @@ def test_any_cleanup_of_any_log_keeps_what_it_promises(tmp_path, form):
     for seed in range(cases(15)):
         print("seed", seed)
         root = tmp_path / str(seed)
-        history = model.write(root, seed, versions=10)
+        history = log_model.write(root, seed, versions=10)
         rng = history.rng
         made = rng.sample(range(10), rng.randrange(4))
         digits = len(min(names(root))) - len(".json")
@@ -251,7 +249,7 @@ def check_cleanup(root, rng):
     before = {version: facts(table, version) for version in range(10)}
     dry = table.cleanup(dry_run=True)
     stood = names(root)
-    assert len(stood - {POINTER}) >= 10
+    assert len(stood - {LAST_CHECKPOINT}) >= 10
     assert table.retention().files.equals(dry.files)
     result = table.cleanup(dry_run=False)
     assert result.files.equals(dry.files)
@@ -351,7 +349,7 @@ def test_a_checkpoint_cleans_up_unless_told_not_to(root, enabled, caplog):
     options = {"checkpoint.interval": 1, "cleanup.enabled": enabled}
     table = arrowlog.Table(root, options=options)
     table.append([arrowlog.add_file("x", {"day": None}, size=1)])
-    assert table.settle(60)
+    assert table.wait_for_checkpoint(60)
     assert (commit_name(3) in names(root)) is not enabled
     assert f"{13:020d}.checkpoint.json" in names(root)
     assert caplog.records == []
@@ -370,7 +368,7 @@ def test_a_cleanup_that_fails_in_the_background_is_logged(root, monkeypatch, cap
         )
         with caplog.at_level(logging.WARNING, "arrowlog"):
             table.append([arrowlog.add_file(policy, {"day": None}, size=1)])
-            assert table.settle(60)
+            assert table.wait_for_checkpoint(60)
         assert said in caplog.records[-1].getMessage()
     assert len(caplog.records) == 2
 
@@ -446,7 +444,7 @@ def test_a_handle_whose_base_was_cleaned_away_catches_up(root, base, where):
         assert cleaner.cleanup().num_files == base + 4
     assert reader.refresh().version == base + 5
     assert writer.append([arrowlog.add_file("late", {"day": None}, size=1)]).version == base + 6
-    assert "late" in small.paths(arrowlog.Table(root).snapshot())
+    assert "late" in small_table.paths(arrowlog.Table(root).snapshot())
     with pytest.raises(arrowlog.CommitConflict):  # nobody can tell what it would have met
         decider.overwrite(
             [arrowlog.add_file("y", {"day": "2024-01-01"}, size=1)], where="day = '2024-01-01'"
@@ -456,16 +454,18 @@ def test_a_handle_whose_base_was_cleaned_away_catches_up(root, base, where):
 
 def test_a_policy_is_made_of_the_settings(root):
     from arrowlog.config import resolve
-    from arrowlog.upkeep.cleanup import policy_of
+    from arrowlog.maintenance.cleanup import configured_retention
 
-    assert policy_of(resolve()) == Policy(30 * DAY, 2 * HOUR, 0)
-    assert policy_of(resolve({"checkpoint.retention": 30})) == Policy(30 * DAY, 2 * HOUR, 30)
+    assert configured_retention(resolve()) == RetentionPolicy(30 * DAY, 2 * HOUR, 0)
+    assert configured_retention(resolve({"checkpoint.retention": 30})) == RetentionPolicy(
+        30 * DAY, 2 * HOUR, 30
+    )
     rng = random.Random(1)
     millis = rng.randrange(DAY)
     given = resolve(
         {"logRetention.duration": str(millis)}, table={"checkpointRetention.duration": "1h"}
     )
-    assert policy_of(given) == Policy(millis, HOUR, 0)
+    assert configured_retention(given) == RetentionPolicy(millis, HOUR, 0)
 
 
 def test_what_is_in_the_folder_and_no_part_of_the_log_stays(root):
@@ -476,14 +476,14 @@ def test_what_is_in_the_folder_and_no_part_of_the_log_stays(root):
     age_all(root, 10_000 * DAY)
     table.cleanup()
     assert set(strange) <= names(root)
-    assert read_listing(sorted(names(root))).json_checkpoints.keys() == {12}
+    assert classify_names(sorted(names(root))).json_checkpoints.keys() == {12}
 
 
 @pytest.mark.parametrize("kind", ["memory", "s3fs-moto", "obstore-moto"])
 def test_every_store_is_kept_short_the_same_way(kind, request, monkeypatch):
     """Times are the store's own here, so it is our clock that goes on."""
     monkeypatch.setattr(cleanup, "MIN_COMMIT_AGE_SECONDS", 0)
-    place = places.make(kind, request)
+    place = store_places.make(kind, request)
     options = {
         "checkpoint.format": "json",
         "checkpoint.maxFileSize": 1,
@@ -491,7 +491,7 @@ def test_every_store_is_kept_short_the_same_way(kind, request, monkeypatch):
     }
     options["store.accelerate"] = kind.startswith("obstore")
     table = arrowlog.Table.create(
-        place.uri, small.SCHEMA, storage_options=place.options, options=options
+        place.uri, small_table.SCHEMA, storage_options=place.options, options=options
     )
     for version in range(1, 5):
         table.append([arrowlog.add_file(f"f{version}", size=version)])
@@ -506,7 +506,7 @@ def test_every_store_is_kept_short_the_same_way(kind, request, monkeypatch):
     left = place.store.list_from("_transaction_log")
     assert [name for name in left if len(name) == 25] == [commit_name(0), commit_name(4)]
     again = arrowlog.Table(place.uri, place.options, options=options)
-    assert small.paths(again.snapshot()) == ["f1", "f2", "f3", "f4"]
+    assert small_table.paths(again.snapshot()) == ["f1", "f2", "f3", "f4"]
     assert again.snapshot().report.warnings == ()
     assert again.append([arrowlog.add_file("f5", size=1)]).version == 5
     assert table.refresh().version == 5

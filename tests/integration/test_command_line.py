@@ -8,9 +8,9 @@ import sys
 
 import pyarrow as pa
 import pytest
-import small
-from conftest import cases
-from events import build
+from support import small_table
+from support.case_count import cases
+from support.event_table import build
 
 import arrowlog
 
@@ -131,7 +131,7 @@ def long(tmp_path):
     """Ten days of commits, all of them old."""
     folder = tmp_path / "long"
     properties = {"checkpoint.format": "json", "checkpoint.enabled": "false"}
-    table = arrowlog.Table.create(folder, small.SCHEMA, ["day"], properties)
+    table = arrowlog.Table.create(folder, small_table.SCHEMA, ["day"], properties)
     for number in range(10):
         table.append([arrowlog.add_file(f"f{number}", {"day": None}, size=1)])
     for name in os.listdir(folder / "_transaction_log"):
@@ -236,7 +236,7 @@ def test_a_reader_that_has_seen_enough_is_no_error_to_tell(events):
 
 def test_commands_under_load_end_with_the_right_code(tmp_path):
     """Set ARROWLOG_CASES to 100 for 1,000 runs."""
-    table = arrowlog.Table.create(tmp_path / "table", small.SCHEMA, ["day"])
+    table = arrowlog.Table.create(tmp_path / "table", small_table.SCHEMA, ["day"])
     for _ in range(3):
         table.write(pa.table({"day": pa.array([1, 2, 3], pa.date32()), "id": [1, 2, 3]}))
     table.checkpoint()

@@ -70,9 +70,9 @@ def test_orphans_are_listed_then_deleted(table, root):
 def test_a_short_retention_is_refused_with_the_way_out(table, root):
     done = run("vacuum", str(root), "--older-than", "1h")
     assert done.returncode == 1
-    assert "insist" in done.stderr
+    assert "force" in done.stderr
     assert "Traceback" not in done.stderr
-    assert run("vacuum", str(root), "--older-than", "1h", "--insist").returncode == 0
+    assert run("vacuum", str(root), "--older-than", "1h", "--force").returncode == 0
 
 
 def test_a_skip_is_recorded_with_its_reason(table, root):

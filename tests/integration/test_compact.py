@@ -12,14 +12,14 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import cases
+from support.case_count import cases
 
 import arrowlog
 from arrowlog.errors import CommitConflict, InvalidRequest, StoreUnavailable
-from arrowlog.log.envelope import unwrap
-from arrowlog.log.store import LocalStore
-from arrowlog.upkeep import compact as room
-from arrowlog.upkeep import rewrite
+from arrowlog.formats.indextables.compression import decompress
+from arrowlog.maintenance import compaction as room
+from arrowlog.maintenance import file_rewriter
+from arrowlog.storage import LocalStore
 
 SCHEMA = pa.schema([("day", pa.string()), ("id", pa.int64()), ("text", pa.string())])
 
@@ -81,7 +81,7 @@ def test_the_commit_says_that_no_rows_changed(root):
     table = small_table(root, 2)
     table.compact()
     text = (root / "_transaction_log" / f"{3:020d}.json").read_bytes()
-    info, *rest = (json.loads(line) for line in unwrap(text, "", 1 << 20).splitlines())
+    info, *rest = (json.loads(line) for line in decompress(text, "", 1 << 20).splitlines())
     assert info["commitInfo"]["operation"] == "COMPACT"
     changes = [fields["dataChange"] for action in rest for fields in action.values()]
     assert changes == [False] * 3
@@ -100,10 +100,10 @@ def test_earlier_versions_keep_their_rows_and_vacuum_keeps_their_files(root):
     table = small_table(root)
     then = read(table, 3)
     table.compact()
-    assert table.vacuum("0s", insist=True).num_files == 0
+    assert table.vacuum("0s", force=True).num_files == 0
     assert read(table, 3) == then
     table.truncate_history()
-    assert table.vacuum("0s", insist=True).num_files == 12
+    assert table.vacuum("0s", force=True).num_files == 12
     assert day(table, "a") == [n for first in range(0, 60, 10) for n in range(first, first + 3)]
 
 
@@ -375,17 +375,17 @@ def test_a_removal_meanwhile_gives_up_just_that_group(root, monkeypatch, how):
 def test_a_file_that_was_removed_while_it_was_read_is_no_skip(root, monkeypatch):
     table = small_table(root)
     other = arrowlog.Table(root)
-    whole = rewrite._open
+    whole = file_rewriter._open
     once = threading.Lock()
 
     def _open(store, source):
         if source.key.startswith("day=a"):
             if once.acquire(blocking=False):  # footers are read by several threads
                 other.drop_partitions("day = 'a'")
-            raise rewrite.Unreadable(source.key, "it is not there")
+            raise file_rewriter.UnreadableFile(source.key, "it is not there")
         return whole(store, source)
 
-    monkeypatch.setattr(rewrite, "_open", _open)
+    monkeypatch.setattr(file_rewriter, "_open", _open)
     done = table.compact()
     assert [found.status for found in done.groups] == ["conflict", "compacted"]
     assert done.skipped == ()
@@ -417,7 +417,7 @@ def test_every_store_is_compacted(place, monkeypatch):
     assert (done.num_groups, done.files_removed, done.num_records) == (1, 3, 9)
     assert day(table, "ü/%") == [0, 1, 2, 10, 11, 12, 20, 21, 22]
     table.truncate_history()
-    assert table.vacuum("0s", insist=True).num_files == 3
+    assert table.vacuum("0s", force=True).num_files == 3
     assert day(table, "ü/%") == [0, 1, 2, 10, 11, 12, 20, 21, 22]
 
 

@@ -13,7 +13,7 @@ import pytest
 import arrowlog
 from arrowlog import testing
 from arrowlog.errors import ArrowlogWarning, InvalidRequest, LogCorrupt, MetadataChanged
-from arrowlog.log.names import LOG, commit_name
+from arrowlog.formats.indextables.file_names import LOG_FOLDER, commit_name
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
 
@@ -53,7 +53,7 @@ def test_a_handle_that_writes_first_after_anothers_checkpoint(uri):
 
 def test_a_pointer_that_runs_ahead_of_the_log_is_told(root):
     create(root).append([file("a")])
-    (root / LOG / "_last_checkpoint").write_text('{"version": 9}')
+    (root / LOG_FOLDER / "_last_checkpoint").write_text('{"version": 9}')
     with pytest.raises(LogCorrupt, match="pointer names version 9"):
         arrowlog.Table(root).append([file("b")])
 
@@ -130,13 +130,13 @@ def test_a_re_created_table_gets_its_own_checkpoints(root):
     table = create(root, **{"checkpoint.enabled": True, "checkpoint.interval": 5})
     for number in range(12):
         table.append([file(f"a{number}")])
-        table.settle()
+        table.wait_for_checkpoint()
     shutil.rmtree(root)
     create(root, **{"checkpoint.enabled": True, "checkpoint.interval": 5})
     for number in range(6):
         table.append([file(f"b{number}")])
-        table.settle()
-    assert (root / LOG / f"{5:020d}.checkpoint.json").exists()
+        table.wait_for_checkpoint()
+    assert (root / LOG_FOLDER / f"{5:020d}.checkpoint.json").exists()
 
 
 def test_what_a_handle_has_committed_is_never_too_new_for_it(root):
@@ -174,9 +174,9 @@ def test_nobody_writes_before_a_commit_that_lies_ahead(root, ahead):
 
 def test_a_log_with_names_of_another_width_is_not_given_one_version_twice(root):
     def foreign(version, lines):
-        name = f"{LOG}/{version:018d}.json"
+        name = f"{LOG_FOLDER}/{version:018d}.json"
         testing.write_commit(root, version, lines)
-        os.rename(root / LOG / commit_name(version), root / name)
+        os.rename(root / LOG_FOLDER / commit_name(version), root / name)
 
     foreign(0, [testing.protocol(), testing.metadata(SCHEMA, ["p"])])
     foreign(1, [testing.add("a", {"p": "x"})])
@@ -206,14 +206,14 @@ def test_a_damaged_checkpoint_is_made_anew(root, damage):
     table = create(root)
     table.append([file("a")])
     table.checkpoint()
-    folder = root / LOG / "_checkpoints"
+    folder = root / LOG_FOLDER / "_checkpoints"
     name = f"{1:020d}.checkpoint.{'json' if damage == 'manifest' else 'parquet'}"
     data = (folder / name).read_bytes()
     (folder / name).write_bytes(data[: len(data) // 2])
-    os.remove(root / LOG / f"{1:020d}.checkpoint.json")
+    os.remove(root / LOG_FOLDER / f"{1:020d}.checkpoint.json")
     with warnings.catch_warnings(action="ignore"):  # it is told when it is met
         arrowlog.Table(root).checkpoint()
-    os.remove(root / LOG / f"{1:020d}.checkpoint.json")
+    os.remove(root / LOG_FOLDER / f"{1:020d}.checkpoint.json")
     snapshot = arrowlog.Table(root).snapshot()
     assert (snapshot.report.checkpoint, snapshot.report.warnings) == (1, ())
     assert paths(snapshot) == ["a"]

@@ -7,10 +7,10 @@ import sys
 
 import pyarrow as pa
 import pytest
-from events import build
+from support.event_table import build
 
 import arrowlog
-from arrowlog.log.names import LOG
+from arrowlog.formats.indextables.file_names import LOG_FOLDER
 
 
 def run(*arguments):
@@ -58,30 +58,30 @@ def test_what_fails_is_up_to_the_caller(events):
 
 
 def test_from_a_broken_log_to_a_good_one(events):
-    os.unlink(events / LOG / f"{4:020d}.json")
+    os.unlink(events / LOG_FOLDER / f"{4:020d}.json")
     done = run("doctor", events)
     assert done.returncode == 1
     assert b"error: gap: version 4 is missing although version 5 is there" in done.stdout
     new = events / "_transaction_log_repaired"
-    done = run("repair", events / LOG, new)
+    done = run("repair", events / LOG_FOLDER, new)
     assert done.returncode == 0, done.stderr
     text = done.stdout.decode()
-    assert f"Version 3 of {events / LOG}: 3 of 3 files, 0 missing.\n" in text
+    assert f"Version 3 of {events / LOG_FOLDER}: 3 of 3 files, 0 missing.\n" in text
     note = "the new log contains version 3 of the source; versions 4 to 6 are not in it"
     assert f"note: {note}" in text
     assert done.stderr == b""
-    again = run("repair", events / LOG, new, "--output", "json")
+    again = run("repair", events / LOG_FOLDER, new, "--output", "json")
     assert again.returncode == 1
     assert json.loads(again.stdout)["status"].startswith("ERROR: Target location already exists")
-    os.rename(events / LOG, events / "old")
-    os.rename(new, events / LOG)
+    os.rename(events / LOG_FOLDER, events / "old")
+    os.rename(new, events / LOG_FOLDER)
     assert run("doctor", events, "--fail-on", "warning").returncode == 0
     assert arrowlog.Table(events, strict=True).snapshot().num_files == 3
 
 
 def test_settings_of_a_repair(events):
     os.unlink(events / "day=2024-01-02/part-00001.parquet")
-    done = run("repair", events / LOG, events / "new", "--set", "repair.failOnMissing=true")
+    done = run("repair", events / LOG_FOLDER, events / "new", "--set", "repair.failOnMissing=true")
     assert done.returncode == 1
     assert done.stderr.startswith(b"ERROR: 1 of 5 data files are missing")
     assert not os.path.exists(events / "new")

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import duckdb
 import polars as pl
-from events import build
+from support.event_table import build
 
-from arrowlog.log.store.s3 import read_options
+from arrowlog.storage.s3 import parse_s3_options
 
 README = Path(__file__).parents[2] / "README.md"
 
@@ -30,7 +30,9 @@ def test_the_examples_run(tmp_path, monkeypatch):
     assert names["events"].snapshot().num_files == 3
     assert (names["done"].files_removed, names["done"].files_added) == (18, 3)
     assert names["gone"].num_files == 18
-    assert read_options(names["one"]) == replace(read_options(names["two"]), region="us-east-1")
+    assert parse_s3_options(names["one"]) == replace(
+        parse_s3_options(names["two"]), region="us-east-1"
+    )
     shown = str(names["plan"].explain()).splitlines()
     assert shown[0] in README.read_text()
     assert shown[1].partition(",")[0] in README.read_text()

@@ -6,14 +6,14 @@ import time
 
 import pyarrow as pa
 import pytest
-from faulty import FakeClock, FaultyStore, table_on
+from support.faulty_store import FakeClock, FaultyStore, table_on
 
 import arrowlog
 from arrowlog import testing
-from arrowlog.commit.creation import create, new_metadata
 from arrowlog.config import Config
 from arrowlog.errors import InvalidRequest
-from arrowlog.log.envelope import unwrap
+from arrowlog.formats.indextables.compression import decompress
+from arrowlog.transaction.creation import build_metadata, create_table
 
 SCHEMA = pa.schema([("day", pa.string()), ("id", pa.int64())])
 HOUR = 3_600_000
@@ -28,7 +28,7 @@ def make(root, **properties):
 
 
 def actions(root, version):
-    data = unwrap((root / LOG / f"{version:020d}.json").read_bytes(), "", 1 << 20)
+    data = decompress((root / LOG / f"{version:020d}.json").read_bytes(), "", 1 << 20)
     return [json.loads(text) for text in data.splitlines()]
 
 
@@ -145,7 +145,7 @@ def test_wrong_requests_are_refused(root, given, match):
 def test_a_race_for_the_same_file_counts_both():
     """The second skip is counted anew when the first one got in before it."""
     store = FaultyStore()
-    create(store, Config(), new_metadata(SCHEMA, [], None, None, None), exist_ok=False)
+    create_table(store, Config(), build_metadata(SCHEMA, [], None, None, None), exist_ok=False)
     clocks = [FakeClock(name) for name in "ab"]
     one, two = (table_on(store, clock) for clock in clocks)
     two.snapshot()
@@ -159,7 +159,7 @@ def test_a_race_for_the_same_file_counts_both():
 
 def test_the_cooldown_ends_by_the_clock():
     store = FaultyStore()
-    create(store, Config(), new_metadata(SCHEMA, [], None, None, None), exist_ok=False)
+    create_table(store, Config(), build_metadata(SCHEMA, [], None, None, None), exist_ok=False)
     clock = FakeClock("a")
     table = table_on(store, clock)
     table.skips.record("a", "broken", cooldown="24h")

@@ -6,12 +6,12 @@ import time
 
 import pyarrow as pa
 import pytest
-from conftest import cases
+from support.case_count import cases
 
 import arrowlog
 from arrowlog import testing
 from arrowlog.errors import InvalidRequest, LogCorrupt, UnsupportedProtocol
-from arrowlog.log.store import LocalStore
+from arrowlog.storage import LocalStore
 
 SCHEMA = pa.schema([("day", pa.string()), ("id", pa.int64())])
 DAY = 86_400
@@ -81,7 +81,7 @@ def test_files_of_versions_that_are_gone_go(root):
     assert (planned.earliest_version, done.earliest_version, table.earliest_version) == (2, 2, 2)
     # The commit that removed the files is in the log, and younger than the retention.
     assert table.vacuum().num_files == 0
-    assert table.vacuum("0s", insist=True).num_files == 1
+    assert table.vacuum("0s", force=True).num_files == 1
     assert ids(arrowlog.Table(root)) == [3]
     assert (root / LOG / f"{0:020d}.json").exists()
 
@@ -90,7 +90,7 @@ def test_history_is_truncated_once_and_writers_go_on(root):
     table = make(root, **{"spark.indextables.checkpoint.interval": "3"})
     for number in range(8):
         table.write(rows(number))
-    table.settle()
+    table.wait_for_checkpoint()
     other = arrowlog.Table(root)
     other.snapshot()
     done = table.truncate_history()
@@ -130,7 +130,7 @@ def test_what_is_no_data_file_of_the_table_stays(root, key):
     if key.startswith("fixed"):
         orphan(root, f"fixed/{1:020d}.json")
     age(root, pattern="*")
-    assert table.vacuum("0s", insist=True).num_files == 0
+    assert table.vacuum("0s", force=True).num_files == 0
     assert (root / key).exists()
 
 
@@ -186,22 +186,22 @@ def test_every_store_is_vacuumed(place):
     table.write(rows(1, 2, day="a b/ü%"))
     left = {f"day=a b%2F/{n}.parquet": b"1" for n in range(1_010)}
     place.put_many(left)
-    done = table.vacuum("0s", insist=True)
+    done = table.vacuum("0s", force=True)
     assert set(done.files["path"].to_pylist()) == set(left)
     assert done.bytes_freed == len(left)
     assert place.store.walk()["key"].to_pylist() != []
-    assert table.vacuum("0s", insist=True).num_files == 0
+    assert table.vacuum("0s", force=True).num_files == 0
     assert done.counts["live"] == 1
 
 
 @pytest.mark.parametrize("older", ["23h", 0, "1s"])
 def test_less_than_a_day_must_be_insisted_on(root, older):
     table = make(root)
-    with pytest.raises(InvalidRequest, match="insist"):
+    with pytest.raises(InvalidRequest, match="force"):
         table.vacuum(older)
-    with pytest.raises(InvalidRequest, match="insist"):
+    with pytest.raises(InvalidRequest, match="force"):
         table.vacuum(older, dry_run=True)
-    assert table.vacuum(older, insist=True).num_files == 0
+    assert table.vacuum(older, force=True).num_files == 0
     with pytest.raises(InvalidRequest, match="older_than"):
         table.vacuum("soon")
 
@@ -252,19 +252,19 @@ def test_a_file_that_was_replaced_since_the_walk_is_young_again(root, monkeypatc
 
 def test_what_is_committed_between_look_and_deletion_stays(root, monkeypatch):
     """An old file that somebody commits at the last moment, after the log was read."""
-    from arrowlog.upkeep import vacuum as room
+    from arrowlog.maintenance import vacuum as room
 
     table = make(root)
     table.write(rows(1))
     key = orphan(root, "day=a/x.parquet")
     other = arrowlog.Table(root)
-    whole = room.sort_out
+    whole = room.classify_files
 
     def sort_out(*args):
         other.append([arrowlog.add_file(key, {"day": "a"})])
         return whole(*args)
 
-    monkeypatch.setattr(room, "sort_out", sort_out)
+    monkeypatch.setattr(room, "classify_files", sort_out)
     assert table.vacuum().num_files == 0
     assert (root / key).exists()
 

@@ -4,17 +4,17 @@ import json
 
 import polars as pl
 import pytest
-import small
-from conftest import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import small_table
+from support.case_count import cases
 
 import arrowlog
 from arrowlog import testing
-from arrowlog.log.decode import decode
-from arrowlog.log.window import Window
-from arrowlog.state import replay
-from arrowlog.state.apply import apply
+from arrowlog.decode.decoder import decode_buffer
+from arrowlog.decode.line_buffer import LineBuffer
+from arrowlog.snapshot import reconciliation
+from arrowlog.snapshot.log_replay import replay_actions
 
 NAMES = st.sampled_from(["a", "b", "c", "d", "é", ""])
 ACTIONS = st.lists(st.tuples(NAMES, st.booleans()), max_size=12)
@@ -43,8 +43,10 @@ def model(actions, live=None):
 @settings(max_examples=cases(300))
 @given(ACTIONS, ACTIONS)
 def test_advance_is_associative(first, second):
-    stepwise = replay.advance(replay.advance(nothing(), tail(first)), tail(second, len(first)))
-    at_once = replay.advance(nothing(), tail([*first, *second]))
+    stepwise = reconciliation.reconcile_frames(
+        reconciliation.reconcile_frames(nothing(), tail(first)), tail(second, len(first))
+    )
+    at_once = reconciliation.reconcile_frames(nothing(), tail([*first, *second]))
     found = [frame.select("key", "row").sort("key").collect() for frame in (stepwise, at_once)]
     assert found[0].equals(found[1])
     assert dict(found[0].iter_rows()) == model([*first, *second])
@@ -56,7 +58,7 @@ def test_the_short_cut_says_the_same_as_advance(before, actions):
     frame = tail(actions).collect()
     adds = frame.filter("add").select("key", "seq")
     removes = frame.filter(~pl.col("add")).select("key", "seq")
-    kept, live = replay.survivors(pl.Series(before, dtype=pl.String), adds, removes)
+    kept, live = reconciliation.reconcile(pl.Series(before, dtype=pl.String), adds, removes)
     old = before if kept is None else [k for k, stays in zip(before, kept, strict=True) if stays]
     new = adds if live is None else adds.filter(live)
     expected = model(actions, dict.fromkeys(before))
@@ -65,10 +67,10 @@ def test_the_short_cut_says_the_same_as_advance(before, actions):
 
 
 def decoded(versions):
-    window = Window(1 << 20)
+    window = LineBuffer(1 << 20)
     for version, actions in versions:
         window.append(f"{version}.json", version, testing.lines(actions) or b"\n")
-    return decode(window)
+    return decode_buffer(window)
 
 
 def history(actions):
@@ -82,9 +84,9 @@ def test_states_advance_step_by_step_as_in_one_go(split, commits):
     schema = '{"type":"struct","fields":[]}'
     opening = [testing.protocol(), testing.metadata(schema)]
     log = [(0, opening), *((v + 1, history(actions)) for v, actions in enumerate(commits))]
-    whole = apply(None, decoded(log), 3, "/t").state
-    base = apply(None, decoded(log[: split + 1]), split, "/t").state
-    change = apply(base, decoded(log[split + 1 :]), 3, "/t")
+    whole = replay_actions(None, decoded(log), 3, "/t").state
+    base = replay_actions(None, decoded(log[: split + 1]), split, "/t").state
+    change = replay_actions(base, decoded(log[split + 1 :]), 3, "/t")
     assert sorted(change.state.adds["key"].to_pylist()) == sorted(whole.adds["key"].to_pylist())
     assert change.state.metadata == whole.metadata
     stayed = base.adds.num_rows if change.kept is None else sum(change.kept.to_pylist())
@@ -93,7 +95,7 @@ def test_states_advance_step_by_step_as_in_one_go(split, commits):
 
 def test_rows_stay_where_they_are_when_small_and_large_commits_mix(root):
     """Files first typed after a mixture of decoders, then followed: none lost, none back."""
-    testing.write_commit(root, 0, small.OPENING)
+    testing.write_commit(root, 0, small_table.OPENING)
     testing.write_commit(root, 1, [testing.add(f"small{i}.parquet") for i in range(3)])
     table = arrowlog.Table(root)
     table.snapshot()
@@ -106,7 +108,7 @@ def test_rows_stay_where_they_are_when_small_and_large_commits_mix(root):
     assert table.refresh().files.num_rows == 503
     testing.write_commit(root, 3, [testing.remove("small0.parquet")])
     followed, fresh = table.refresh(), arrowlog.Table(root).snapshot()
-    assert small.paths(followed) == small.paths(fresh)
+    assert small_table.paths(followed) == small_table.paths(fresh)
     by_path = [("path", "ascending")]
     columns = ["path", "partition.day", "min.id", "max.id"]
     assert (
@@ -119,7 +121,7 @@ def test_rows_stay_where_they_are_when_small_and_large_commits_mix(root):
 @pytest.mark.parametrize("spaced", [False, True])
 def test_steps_and_times_count_however_a_commit_says_them(root, spaced):
     """Many commitInfos that others wrote, anywhere in their commits, are decoded as columns."""
-    testing.write_commit(root, 0, small.OPENING)
+    testing.write_commit(root, 0, small_table.OPENING)
     for version in range(1, 61):
         step = {"appId": "app", "version": version}
         info = testing.commit_info(1_700_000_000_000 + version, txn=step)

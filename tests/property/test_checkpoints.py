@@ -4,23 +4,22 @@ import json
 import os
 import random
 
-import model
 import pyarrow as pa
 import pytest
-import small
-from conftest import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support import log_model, small_table
+from support.case_count import cases
 
 import arrowlog
 from arrowlog import testing
-from arrowlog.log import decode
-from arrowlog.log.actions import ADD
-from arrowlog.log.envelope import CODECS
-from arrowlog.log.names import commit_name, read_listing
-from arrowlog.log.texts import add_objects, quoted
-from arrowlog.log.window import Window
-from arrowlog.state.apply import apply
+from arrowlog.decode import decoder
+from arrowlog.decode.line_buffer import LineBuffer
+from arrowlog.formats.indextables.actions import ADD_FIELDS
+from arrowlog.formats.indextables.compression import CODEC_BYTES
+from arrowlog.formats.indextables.file_names import classify_names, commit_name
+from arrowlog.formats.indextables.json_text import encode_add_objects, quote_json_strings
+from arrowlog.snapshot.log_replay import replay_actions
 
 FORMATS = ["json"]  # the Parquet form has its own: it writes paths relative to the table
 SEEDS = cases(16)
@@ -31,7 +30,7 @@ VERSIONS = 7
 @pytest.fixture(params=[1, 48], ids=["columnar", "mixed"])
 def threshold(request, monkeypatch):
     """Small logs are decoded line by line; force them through the columnar decoder as well."""
-    monkeypatch.setattr(decode, "COLUMNAR_LINES", request.param)
+    monkeypatch.setattr(decoder, "COLUMNAR_MIN_LINES", request.param)
 
 
 def log_of(root):
@@ -62,12 +61,12 @@ def facts(snapshot):
 
 
 def objects(snapshot):
-    return add_objects(snapshot.state.adds, path="path").to_pylist()
+    return encode_add_objects(snapshot.state.adds, path="path").to_pylist()
 
 
 def meaning(add):
     """An add less what says nothing: unset fields, empty maps, bounds that are null."""
-    found = {name: value for name, value in add.items() if value is not None and name in ADD}
+    found = {name: value for name, value in add.items() if value is not None and name in ADD_FIELDS}
     for name in ("minValues", "maxValues", "partitionValues"):
         told = {k: v for k, v in (found.pop(name, None) or {}).items() if v is not None}
         found |= {name: told} if told else {}
@@ -89,7 +88,7 @@ def test_a_checkpoint_changes_no_version(batch, form, tmp_path, threshold):
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
         print("seed", seed)
         root = tmp_path / str(seed)
-        history = model.write(root, seed, versions=VERSIONS)
+        history = log_model.write(root, seed, versions=VERSIONS)
         rng = history.rng
         before = [facts(arrowlog.Table(root).snapshot(version=v)) for v in range(VERSIONS)]
         for (_, adds, *_), state in zip(before, history.states, strict=True):
@@ -99,7 +98,7 @@ def test_a_checkpoint_changes_no_version(batch, form, tmp_path, threshold):
         for version in made:
             options = {
                 "checkpoint.format": form,
-                "transaction.compression.codec": rng.choice(["none", *CODECS]),
+                "transaction.compression.codec": rng.choice(["none", *CODEC_BYTES]),
                 "checkpoint.maxFileSize": rng.choice([1, 500, 2000, 1 << 20]),
                 "checkpoint.compression.enabled": rng.random() < 0.8,
             }
@@ -118,7 +117,7 @@ def test_a_checkpoint_changes_no_version(batch, form, tmp_path, threshold):
 @pytest.mark.parametrize("form", FORMATS)
 def test_what_was_removed_stays_removed_in_a_checkpoint_of_a_checkpoint(root, form):
     options = {"checkpoint.format": form}
-    testing.write_commit(root, 0, small.OPENING)
+    testing.write_commit(root, 0, small_table.OPENING)
     testing.write_commit(root, 1, [testing.add("a"), testing.add("b")])
     assert arrowlog.Table(root, options=options).checkpoint().num_files == 2
     testing.write_commit(root, 2, [testing.remove("a"), testing.add("c")])
@@ -129,12 +128,12 @@ def test_what_was_removed_stays_removed_in_a_checkpoint_of_a_checkpoint(root, fo
         os.remove(f"{log_of(root)}/{commit_name(version)}")
     snapshot = arrowlog.Table(root).snapshot()
     assert snapshot.report.checkpoint == 3
-    assert small.paths(snapshot) == ["b", "c"]
+    assert small_table.paths(snapshot) == ["b", "c"]
     assert snapshot.size_bytes == 1007
 
 
 @pytest.mark.parametrize("form", FORMATS)
-@pytest.mark.parametrize("codec", ["none", *CODECS])
+@pytest.mark.parametrize("codec", ["none", *CODEC_BYTES])
 @pytest.mark.parametrize("size", [1, 700, 1 << 20])
 def test_steps_and_times_survive_in_every_codec_and_size(root, form, codec, size):
     options = {
@@ -142,7 +141,7 @@ def test_steps_and_times_survive_in_every_codec_and_size(root, form, codec, size
         "transaction.compression.codec": codec,
         "checkpoint.maxFileSize": size,
     }
-    table = arrowlog.Table.create(root, small.SCHEMA, ["day"], options=options)
+    table = arrowlog.Table.create(root, small_table.SCHEMA, ["day"], options=options)
     for step in range(3):
         adds = [arrowlog.add_file(f"{step}-{n}", {"day": None}, size=n + 1) for n in range(5)]
         table.append(adds, txn=(f"app {step % 2}", step))
@@ -169,7 +168,7 @@ def test_steps_and_times_survive_in_every_codec_and_size(root, form, codec, size
 def test_a_checkpoint_that_packs_well_stays_readable(root):
     """What fits a file when packed may be more than a reader unpacks: it is cut before that."""
     options = {"checkpoint.format": "json", "transaction.maxDecompressedBytes": 40_000}
-    testing.write_commit(root, 0, small.OPENING)
+    testing.write_commit(root, 0, small_table.OPENING)
     for version in range(1, 5):
         adds = [testing.add(f"{version}-{n:04d}" + "x" * 80) for n in range(100)]
         testing.write_commit(root, version, adds)
@@ -180,8 +179,8 @@ def test_a_checkpoint_that_packs_well_stays_readable(root):
 
 
 def test_there_are_never_more_parts_than_numbers(monkeypatch, root):
-    monkeypatch.setattr("arrowlog.state.checkpoint._PARTS_MAX", 3)
-    testing.write_commit(root, 0, small.OPENING)
+    monkeypatch.setattr("arrowlog.snapshot.checkpoint.json._PARTS_MAX", 3)
+    testing.write_commit(root, 0, small_table.OPENING)
     testing.write_commit(root, 1, [testing.add(f"{n}") for n in range(20)])
     options = {"checkpoint.format": "json", "checkpoint.maxFileSize": 1}
     assert len(arrowlog.Table(root, options=options).checkpoint().names) == 1 + 3
@@ -196,21 +195,21 @@ MAPS = st.dictionaries(TEXTS, st.one_of(st.none(), TEXTS), max_size=3)
 JSON = st.one_of(MAPS, st.lists(TEXTS, max_size=3), TEXTS)
 _KINDS = {"TEXT": TEXTS, "WORD": TEXTS, "FLAT": MAPS, "JSON": JSON, "STATS": TEXTS}
 _KINDS |= {"INT": st.integers(-(2**63), 2**63 - 1), "BOOL": st.booleans()}
-FIELDS = {name: st.one_of(st.none(), _KINDS[kind.name]) for name, kind in ADD.items()}
+FIELDS = {name: st.one_of(st.none(), _KINDS[kind.name]) for name, kind in ADD_FIELDS.items()}
 REQUIRED = {"size": _KINDS["INT"], "modificationTime": _KINDS["INT"]}
 OPTIONAL = {k: v for k, v in FIELDS.items() if k != "path" and k not in REQUIRED}
 ADDS = st.fixed_dictionaries(REQUIRED, optional=OPTIONAL)
 
 
 def decoded(adds):
-    window = Window(1 << 24)
-    window.append("x", 0, testing.lines([*small.OPENING, *({"add": add} for add in adds)]))
-    return apply(None, decode.decode(window), 0, "/t", outside=True).state.adds
+    window = LineBuffer(1 << 24)
+    window.append("x", 0, testing.lines([*small_table.OPENING, *({"add": add} for add in adds)]))
+    return replay_actions(None, decoder.decode_buffer(window), 0, "/t", outside=True).state.adds
 
 
 def as_read(name, value):
     """A field of JSON may stand in the log as a text that holds it: that is the same."""
-    if ADD[name].name == "JSON" and isinstance(value, str):
+    if ADD_FIELDS[name].name == "JSON" and isinstance(value, str):
         try:
             told = json.loads(value)
         except ValueError:
@@ -224,13 +223,13 @@ def as_read(name, value):
 @given(st.lists(ADDS, min_size=1, max_size=12))
 def test_adds_as_text_are_what_json_makes_of_them(lines, adds):
     adds = [{"path": f"f{number}", **add} for number, add in enumerate(adds)]
-    before = decode.COLUMNAR_LINES
-    decode.COLUMNAR_LINES = lines
+    before = decoder.COLUMNAR_MIN_LINES
+    decoder.COLUMNAR_MIN_LINES = lines
     try:
         table = decoded(adds)
     finally:
-        decode.COLUMNAR_LINES = before
-    texts = {json.loads(text)["path"]: text for text in add_objects(table).to_pylist()}
+        decoder.COLUMNAR_MIN_LINES = before
+    texts = {json.loads(text)["path"]: text for text in encode_add_objects(table).to_pylist()}
     assert len(texts) == len(adds)
     for add in adds:
         text = texts[add["path"]]
@@ -239,7 +238,7 @@ def test_adds_as_text_are_what_json_makes_of_them(lines, adds):
         expected = {name: as_read(name, value) for name, value in meaning(add).items()}
         assert found == json.loads(json.dumps(expected))
     again = decoded([json.loads(text) for text in texts.values()])  # and they are read the same
-    assert sorted(add_objects(again).to_pylist(), key=len) == sorted(texts.values(), key=len)
+    assert sorted(encode_add_objects(again).to_pylist(), key=len) == sorted(texts.values(), key=len)
 
 
 def test_thousands_of_adds_that_look_alike_go_through_columns():
@@ -250,7 +249,7 @@ def test_thousands_of_adds_that_look_alike_go_through_columns():
         low, high = (rng.choice(odd) + rng.choice(odd) for _ in range(2))
         bounds = {"minValues": {"name": low}, "maxValues": {"name": high}}
         adds.append(testing.add(f"f{number}{rng.choice(odd)}", {"day": low}, **bounds)["add"])
-    told = [json.loads(text) for text in add_objects(decoded(adds)).to_pylist()]
+    told = [json.loads(text) for text in encode_add_objects(decoded(adds)).to_pylist()]
     key = lambda add: add["path"]  # noqa: E731
     assert sorted(map(meaning, told), key=key) == sorted(map(meaning, adds), key=key)
 
@@ -258,20 +257,20 @@ def test_thousands_of_adds_that_look_alike_go_through_columns():
 @settings(max_examples=cases(300))
 @given(st.lists(st.one_of(st.none(), TEXTS), max_size=8))
 def test_texts_are_quoted_as_json_quotes_them(texts):
-    found = quoted(pa.array(texts, pa.string())).to_pylist()
+    found = quote_json_strings(pa.array(texts, pa.string())).to_pylist()
     assert [None if text is None else json.loads(text) for text in found] == texts
 
 
 def test_a_checkpoint_is_one_object_that_any_reader_of_the_protocol_knows(root):
-    testing.write_commit(root, 0, small.OPENING)
+    testing.write_commit(root, 0, small_table.OPENING)
     testing.write_commit(root, 1, [testing.add("a"), {"mergeskip": SKIP}, testing.remove("a")])
     testing.write_commit(root, 2, [testing.add("b", tags={"x": "y"})])
     options = {"checkpoint.format": "json", "transaction.compression.codec": "none"}
     result = arrowlog.Table(root, options=options).checkpoint()
     with open(f"{log_of(root)}/{result.names[0]}") as file:
         document = json.load(file)
-    assert document["protocol"] == small.OPENING[0]["protocol"]
-    assert document["metaData"]["id"] == small.OPENING[1]["metaData"]["id"]
+    assert document["protocol"] == small_table.OPENING[0]["protocol"]
+    assert document["metaData"]["id"] == small_table.OPENING[1]["metaData"]["id"]
     assert [add["path"] for add in document["add"]] == ["b"]
     assert document["add"][0]["partitionValues"] == {}
     with open(f"{log_of(root)}/_last_checkpoint") as file:
@@ -279,7 +278,7 @@ def test_a_checkpoint_is_one_object_that_any_reader_of_the_protocol_knows(root):
     told = {"version": 2, "size": 3, "numFiles": 1, "sizeInBytes": result.size_bytes}
     assert told.items() <= pointer.items()
     assert {"createdTime", "format", "checksum"} <= pointer.keys()
-    assert read_listing(os.listdir(log_of(root))).json_checkpoints == {2: result.names[0]}
+    assert classify_names(os.listdir(log_of(root))).json_checkpoints == {2: result.names[0]}
 
 
 SKIP = {"path": "x", "skipTimestamp": 1, "reason": "r", "operation": "merge"}
@@ -288,7 +287,7 @@ SKIP = {"path": "x", "skipTimestamp": 1, "reason": "r", "operation": "merge"}
 def test_what_should_be_json_and_is_only_text_stays_readable(root):
     """Some writers put text where an object belongs: the checkpoint must not become no JSON."""
     texts = ["plain", "{broken", "[1,", "null", "", '"', "\n", '{"a":"b"}', "7"]
-    testing.write_commit(root, 0, small.OPENING)
+    testing.write_commit(root, 0, small_table.OPENING)
     testing.write_commit(root, 1, [testing.add(f"f{n}", tags=t) for n, t in enumerate(texts)])
     before = arrowlog.Table(root).snapshot()
     arrowlog.Table(root, options={"checkpoint.format": "json"}).checkpoint()
@@ -303,5 +302,5 @@ def test_partition_values_are_always_said(count):
     adds = [testing.add(f"f{number}")["add"] for number in range(count)]
     for add in adds[count // 2 :]:
         del add["partitionValues"]
-    texts = add_objects(decoded(adds)).to_pylist()
+    texts = encode_add_objects(decoded(adds)).to_pylist()
     assert [json.loads(text)["partitionValues"] for text in texts] == [{}] * count

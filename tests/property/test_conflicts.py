@@ -6,25 +6,26 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from conftest import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.case_count import cases
 
-from arrowlog.commit.conflict import Head, Intent, Rival, after, check
-from arrowlog.commit.drafts import sees, sees_all
-from arrowlog.errors import (
-    ConcurrentAppend,
-    ConcurrentRemove,
-    MetadataChanged,
-    ProtocolChanged,
+from arrowlog.errors import ConcurrentAppend, ConcurrentRemove, MetadataChanged, ProtocolChanged
+from arrowlog.formats.indextables.actions import Metadata, Protocol
+from arrowlog.formats.spark_schema import format_spark_schema
+from arrowlog.predicate.predicate import parse_predicate
+from arrowlog.transaction.conflict_checker import (
+    ReadSet,
+    TableHead,
+    WinningCommit,
+    advance_head,
+    check_conflict,
 )
-from arrowlog.log.actions import Metadata, Protocol
-from arrowlog.log.schema import to_spark
-from arrowlog.scan.predicate import parse
+from arrowlog.transaction.prepared_commits import reads_partitions, reads_whole_table
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
-METADATA = Metadata("table", to_spark(SCHEMA), ("p",))
-HEAD = Head(5, Protocol(2, 2), METADATA, SCHEMA, 100, {"app": (1, 3)})
+METADATA = Metadata("table", format_spark_schema(SCHEMA), ("p",))
+HEAD = TableHead(5, Protocol(2, 2), METADATA, SCHEMA, 100, {"app": (1, 3)})
 
 
 def keys(*names):
@@ -46,25 +47,25 @@ def files(*rows):
 
 
 def where(part):
-    return sees(parse(f"p = '{part}'", SCHEMA))
+    return reads_partitions(parse_predicate(f"p = '{part}'", SCHEMA))
 
 
 # What is there: f in partition x, g in partition y.
 OURS = {
-    "append": Intent(),
-    "remove f": Intent(removes=keys("f")),
-    "overwrite all": Intent(),
-    "overwrite x": Intent(removes=keys("f"), reads=where("x")),
-    "overwrite z": Intent(reads=where("z")),
-    "read all": Intent(reads=sees_all),
-    "compact": Intent(removes=keys("f", "g")),
-    "metadata": Intent(metadata=True),
-    "protocol": Intent(protocol=True),
+    "append": ReadSet(),
+    "remove f": ReadSet(removes=keys("f")),
+    "overwrite all": ReadSet(),
+    "overwrite x": ReadSet(removes=keys("f"), reads=where("x")),
+    "overwrite z": ReadSet(reads=where("z")),
+    "read all": ReadSet(reads=reads_whole_table),
+    "compact": ReadSet(removes=keys("f", "g")),
+    "metadata": ReadSet(metadata=True),
+    "protocol": ReadSet(protocol=True),
 }
 
 
 def metadata(schema=SCHEMA, **changes):
-    new = replace(METADATA, schema_string=to_spark(schema), **changes)
+    new = replace(METADATA, schema_string=format_spark_schema(schema), **changes)
     return {"metadata": new, "schema": schema}
 
 
@@ -138,14 +139,14 @@ def expected(ours, theirs, exact):
 
 def rival(kind, version=6):
     parts = {"added": files(), "removed": keys(), **RIVALS[kind]}
-    return Rival(version=version, who="RIVAL", timestamp=150, txn_id="r", **parts)
+    return WinningCommit(version=version, who="RIVAL", timestamp=150, txn_id="r", **parts)
 
 
 @pytest.mark.parametrize("exact", [False, True], ids=["", "with read_version"])
 @pytest.mark.parametrize("ours", OURS)
 @pytest.mark.parametrize("theirs", RIVALS)
 def test_every_pair_of_operations(ours, theirs, exact):
-    found = check(replace(OURS[ours], exact=exact), HEAD, rival(theirs))
+    found = check_conflict(replace(OURS[ours], exact=exact), HEAD, rival(theirs))
     kind = expected(ours, theirs, exact)
     assert type(found) is (type(None) if kind is None else kind)
     if found is not None:
@@ -168,10 +169,10 @@ ADDED = st.lists(st.tuples(PATHS, PARTS, st.booleans(), st.booleans()), max_size
     removed=st.lists(PATHS, max_size=3, unique=True),
 )
 def test_files_by_a_naive_judge(removes, part, reads, added, removed):
-    how = {"nothing": None, "part": where(part), "all": sees_all}[reads]
-    intent = Intent(removes=keys(*removes), reads=how)
-    other = Rival(6, "RIVAL", added=files(*added), removed=keys(*removed))
-    found = check(intent, HEAD, other)
+    how = {"nothing": None, "part": where(part), "all": reads_whole_table}[reads]
+    intent = ReadSet(removes=keys(*removes), reads=how)
+    other = WinningCommit(6, "RIVAL", added=files(*added), removed=keys(*removed))
+    found = check_conflict(intent, HEAD, other)
     touched = set(removes) & ({row[0] for row in added} | set(removed))
     unseen = [
         row
@@ -184,12 +185,12 @@ def test_files_by_a_naive_judge(removes, part, reads, added, removed):
 
 def test_intents_that_do_not_look_at_files_need_none():
     """A rival that was read in brief has no files, and is only met by such intents."""
-    brief = Rival(6, "RIVAL")
+    brief = WinningCommit(6, "RIVAL")
     for name, intent in OURS.items():
         looks = name in REMOVE_F or name in READS
-        assert intent.looks_at_files == looks
+        assert intent.depends_on_files == looks
         if not looks:
-            assert check(intent, HEAD, brief) is None
+            assert check_conflict(intent, HEAD, brief) is None
 
 
 def test_a_head_goes_on_with_what_came_after_it():
@@ -203,7 +204,7 @@ def test_a_head_goes_on_with_what_came_after_it():
             txn = rng.choice([None, ("app", rng.randrange(5)), ("other", rng.randrange(5))])
             when = rng.choice([None, rng.randrange(200)])
             seen = replace(rival(kind, version), txn=txn, timestamp=when)
-            last, head = head, after(head, seen)
+            last, head = head, advance_head(head, seen)
             if txn is not None and txn[1] > steps.get(txn[0], (-1, 0))[0]:
                 steps[txn[0]] = (txn[1], version)
             times += [] if when is None else [when]
@@ -219,13 +220,13 @@ def test_a_head_goes_on_with_what_came_after_it():
     ("ours", "theirs"), list(itertools.product(["append", "metadata"], ["properties", "column"]))
 )
 def test_messages_say_what_was_changed(ours, theirs):
-    found = check(replace(OURS[ours], exact=True), HEAD, rival(theirs))
+    found = check_conflict(replace(OURS[ours], exact=True), HEAD, rival(theirs))
     said = {"properties": "changed the table's properties", "column": "changed the schema"}
     assert said[theirs] in str(found)
     assert "changed the table's metadata" in str(
-        check(replace(OURS[ours], exact=True), HEAD, rival("renamed"))
+        check_conflict(replace(OURS[ours], exact=True), HEAD, rival("renamed"))
     )
     assert "partition columns" in str(
-        check(replace(OURS[ours], exact=True), HEAD, rival("partitions"))
+        check_conflict(replace(OURS[ours], exact=True), HEAD, rival("partitions"))
     )
-    assert "replaced the table" in str(check(OURS[ours], HEAD, rival("another table")))
+    assert "replaced the table" in str(check_conflict(OURS[ours], HEAD, rival("another table")))

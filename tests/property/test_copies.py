@@ -8,14 +8,14 @@ import os
 import random
 
 import pytest
-from conftest import cases
-from lives import NEVER, SCHEMA, add, said, step
+from support.case_count import cases
+from support.random_life import NEVER, SCHEMA, add, said, step
 
 import arrowlog
 import arrowlog.testing
-from arrowlog.log.names import LOG
-from arrowlog.state import follow
-from arrowlog.state.copies import Copies
+from arrowlog.formats.indextables.file_names import LOG_FOLDER
+from arrowlog.snapshot import tracker
+from arrowlog.snapshot.caches import SnapshotDiskCache
 
 
 def opened(root, copies):
@@ -43,14 +43,14 @@ def harm(rng, copies):
 def test_a_copy_never_changes_an_answer(tmp_path, seed, monkeypatch):
     rng = random.Random(seed)
     root, copies = str(tmp_path / "table"), str(tmp_path / "copies")
-    monkeypatch.setattr(follow, "_SAVE_AFTER_COMMITS", rng.choice([1, 3]))
+    monkeypatch.setattr(tracker, "_SAVE_AFTER_COMMITS", rng.choice([1, 3]))
     arrowlog.Table.create(root, SCHEMA, ["day"])
     held = opened(root, copies)
     for number in range(rng.randrange(4, 10)):
         step(rng, root, number)
         if rng.random() < 0.5:  # as if that were long ago; never twice the same time
             old = 1_600_000_000_000_000_000 + rng.randrange(10**15)
-            os.utime(os.path.join(root, LOG), ns=(old, old))
+            os.utime(os.path.join(root, LOG_FOLDER), ns=(old, old))
         expected = said(arrowlog.Table(root))
         assert said(opened(root, copies)) == expected, (seed, number)
         assert said(opened(root, copies)) == expected, (seed, number)
@@ -64,14 +64,14 @@ def grown(tmp_path, commits=3):
     rng = random.Random(7)
     for number in range(commits):
         table.append([add(rng, number)])
-    os.utime(os.path.join(root, LOG), (1_600_000_000, 1_600_000_000))
+    os.utime(os.path.join(root, LOG_FOLDER), (1_600_000_000, 1_600_000_000))
     return root, copies
 
 
 @pytest.fixture
 def asked(monkeypatch):
     """Which questions the disk is asked."""
-    from arrowlog.log.store.local import LocalStore
+    from arrowlog.storage.local import LocalStore
 
     calls = []
     for name in ("list_from", "stats_from", "read_into", "get", "get_many", "get_range"):
@@ -111,7 +111,7 @@ def test_only_what_came_after_a_copy_is_read(tmp_path, asked):
 def test_a_folder_that_has_just_changed_is_listed_once_more(tmp_path, asked):
     """Its time may be the same after another change."""
     root, copies = grown(tmp_path)
-    os.utime(os.path.join(root, LOG))
+    os.utime(os.path.join(root, LOG_FOLDER))
     opened(root, copies).snapshot()
     asked.clear()
     assert opened(root, copies).snapshot().version == 3
@@ -152,14 +152,14 @@ def test_invalidating_drops_the_copy(tmp_path):
 def test_a_copy_of_another_table_is_none(tmp_path):
     root, copies = grown(tmp_path)
     opened(root, copies).snapshot()
-    known = Copies(copies, 1 << 20)
+    known = SnapshotDiskCache(copies, 1 << 20)
     os.rename(known.path(root, outside=False), known.path("/other", outside=False))
-    assert known.recall("/other", outside=False) is None
+    assert known.read_copy("/other", outside=False) is None
 
 
 def test_a_log_with_a_gap_is_warned_of_every_time(tmp_path):
     root, copies = grown(tmp_path, 4)
-    os.unlink(os.path.join(root, LOG, f"{2:020d}.json"))
+    os.unlink(os.path.join(root, LOG_FOLDER, f"{2:020d}.json"))
     for _ in range(2):
         with pytest.warns(arrowlog.ArrowlogWarning, match="version 2 is missing"):
             assert opened(root, copies).snapshot().version == 1
@@ -168,9 +168,9 @@ def test_a_log_with_a_gap_is_warned_of_every_time(tmp_path):
 def test_no_flipped_bit_is_taken_for_a_copy(tmp_path):
     root, copies = grown(tmp_path)
     opened(root, copies).snapshot()
-    known = Copies(copies, 1 << 20)
+    known = SnapshotDiskCache(copies, 1 << 20)
     path = known.path(root, outside=False)
-    assert known.recall(root, outside=False) is not None
+    assert known.read_copy(root, outside=False) is not None
     with open(path, "rb") as file:
         whole = file.read()
     rng = random.Random(3)
@@ -179,14 +179,14 @@ def test_no_flipped_bit_is_taken_for_a_copy(tmp_path):
         wrong[position] ^= 1 << rng.randrange(8)
         with open(path, "wb") as file:
             file.write(wrong)
-        assert known.recall(root, outside=False) is None, position
+        assert known.read_copy(root, outside=False) is None, position
 
 
 def test_a_commit_that_was_put_in_the_place_of_another_meanwhile_is_not_kept(tmp_path, monkeypatch):
     """What was read is not what the store has under that name by the time it is looked at."""
     root, copies = grown(tmp_path)
-    last = os.path.join(root, LOG, f"{3:020d}.json")
-    real = follow.load
+    last = os.path.join(root, LOG_FOLDER, f"{3:020d}.json")
+    real = tracker.load_snapshot
 
     def meanwhile(*given, **named):
         found = real(*given, **named)
@@ -196,9 +196,9 @@ def test_a_commit_that_was_put_in_the_place_of_another_meanwhile_is_not_kept(tmp
             file.write(data)
         return found
 
-    monkeypatch.setattr(follow, "load", meanwhile)
+    monkeypatch.setattr(tracker, "load_snapshot", meanwhile)
     opened(root, copies).snapshot()
-    monkeypatch.setattr(follow, "load", real)
+    monkeypatch.setattr(tracker, "load_snapshot", real)
     found = opened(root, copies).snapshot().files["path"].to_pylist()
     assert "other" in found
     assert sorted(found) == sorted(arrowlog.Table(root).snapshot().files["path"].to_pylist())

@@ -9,13 +9,13 @@ import random
 
 import pyarrow as pa
 import pytest
-from conftest import cases
+from support.case_count import cases
 
 from arrowlog import testing
+from arrowlog.decode.decoder import decode_buffer
+from arrowlog.decode.line_buffer import LineBuffer
+from arrowlog.decode.row_decoder import flatten_map_columns
 from arrowlog.errors import LogCorrupt
-from arrowlog.log.decode import decode
-from arrowlog.log.lines import flatten
-from arrowlog.log.window import Window
 
 LIMIT = 1 << 20
 ROUNDS = cases(1500)
@@ -96,15 +96,15 @@ def damage(rng: random.Random, lines: list[bytes]) -> list[bytes]:
 
 
 def outcome(data: bytes, *, columnar: bool) -> object:
-    window = Window(LIMIT)
+    window = LineBuffer(LIMIT)
     window.append("file", 3, data)
     try:
-        actions = decode(window, columnar=columnar)
+        actions = decode_buffer(window, columnar=columnar)
     except LogCorrupt as error:
         return ("LogCorrupt", error.file, error.what if columnar is None else None)
     tables = {name: actions.table(name) for name in actions.tables}
     if tables["add"].num_rows:
-        tables["add"] = flatten(tables["add"], KEYS)
+        tables["add"] = flatten_map_columns(tables["add"], KEYS)
     return {name: rows(table) for name, table in tables.items()}
 
 
@@ -132,9 +132,9 @@ def test_damaged_lines_mean_the_same_to_both_decoders(batch):
 def test_undamaged_lines_are_decoded_in_columns():
     for seed in range(20):
         rng = random.Random(seed)
-        window = Window(LIMIT)
+        window = LineBuffer(LIMIT)
         window.append("file", 3, b"".join(regular(rng)))
-        actions = decode(window)
+        actions = decode_buffer(window)
         adds = actions.table("add")
         assert "raw" not in adds.column_names, seed
 
@@ -144,9 +144,9 @@ def test_the_error_names_the_line():
     for number in (0, 1, 30, len(lines) - 1):
         broken = list(lines)
         broken[number] = broken[number][:40] + b"\n"
-        window = Window(LIMIT)
+        window = LineBuffer(LIMIT)
         window.append("_transaction_log/7.json", 7, b"".join(broken))
         with pytest.raises(LogCorrupt) as caught:
-            decode(window)
+            decode_buffer(window)
         assert caught.value.file == "_transaction_log/7.json"
         assert caught.value.line == number + 1

@@ -4,27 +4,27 @@ import os
 import random
 import shutil
 
-import damage
 import pytest
-from conftest import cases
-from histories import history
+from support import log_damage
+from support.case_count import cases
+from support.random_history import history
 
 import arrowlog
-from arrowlog.log.names import LOG
+from arrowlog.formats.indextables.file_names import LOG_FOLDER
 
 
 def harm(root, rng):
     """Change, cut or delete some files of the log."""
-    whole = damage.files_of(root / LOG)
-    last = max(name for name in whole if damage.kind_of(name) and "checkpoint" not in name)
+    whole = log_damage.files_of(root / LOG_FOLDER)
+    last = max(name for name in whole if log_damage.kind_of(name) and "checkpoint" not in name)
     for name in rng.sample(sorted(whole), rng.choice([1, 1, 2, 3])):
-        how = rng.choice([damage.flip, damage.cut, None])
+        how = rng.choice([log_damage.flip, log_damage.cut, None])
         if name == last and how is None:
             continue  # of the last commit nothing is left that could tell of it
         if how is None:
-            os.unlink(root / LOG / name)
+            os.unlink(root / LOG_FOLDER / name)
         else:
-            (root / LOG / name).write_bytes(how(whole[name], rng))
+            (root / LOG_FOLDER / name).write_bytes(how(whole[name], rng))
 
 
 @pytest.mark.filterwarnings("ignore:.*was not used:arrowlog.ArrowlogWarning")
@@ -36,7 +36,7 @@ def test_who_is_told_that_all_is_well_reads_all_and_can_write(tmp_path):
         rng = random.Random(seed)
         root = tmp_path / str(number)
         states = history(root, rng)
-        damage.put(root, {key for state in states for key in state})
+        log_damage.put(root, {key for state in states for key in state})
         assert arrowlog.doctor(root).at_least("error") == []
         harm(root, rng)
         one(root, states, told)
@@ -45,9 +45,9 @@ def test_who_is_told_that_all_is_well_reads_all_and_can_write(tmp_path):
 
 
 def one(root, states, told):
-    before = damage.fingerprint(root)
+    before = log_damage.fingerprint(root)
     findings = arrowlog.doctor(root)
-    assert damage.fingerprint(root) == before
+    assert log_damage.fingerprint(root) == before
     bad = findings.at_least("error")
     told["ill" if bad else "well"] += 1
     if bad:
@@ -62,11 +62,11 @@ def one(root, states, told):
 
 def mended(root, states):
     """After a repair there is nothing to mend in the log, and what it has is true."""
-    result = arrowlog.repair(root / LOG, root / "mended").to_pylist()[0]
+    result = arrowlog.repair(root / LOG_FOLDER, root / "mended").to_pylist()[0]
     if result["status"] != "SUCCESS":
         return
-    shutil.rmtree(root / LOG)
-    os.rename(root / "mended", root / LOG)
+    shutil.rmtree(root / LOG_FOLDER)
+    os.rename(root / "mended", root / LOG_FOLDER)
     findings = arrowlog.doctor(root)
     assert set(findings.codes) <= {"data-size", "stats-missing"}  # files with nothing in them
     found = sorted(arrowlog.Table(root, strict=True).snapshot().files["path"].to_pylist())

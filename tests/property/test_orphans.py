@@ -4,13 +4,13 @@ import re
 from urllib.parse import unquote
 
 import pyarrow as pa
-from conftest import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.case_count import cases
 
-from arrowlog.log.store.base import walked
-from arrowlog.upkeep.bins import pack
-from arrowlog.upkeep.orphans import sort_out
+from arrowlog.maintenance.bin_packing import pack_adjacent
+from arrowlog.maintenance.orphan_files import classify_files
+from arrowlog.storage.base import build_walk_table
 
 LOG = "_transaction_log"
 HEX = "0123456789abcdef0123456789abcdef"
@@ -86,8 +86,8 @@ def test_every_file_has_the_fate_that_a_naive_look_gives_it(times, data):
     keys = list(times)
     some = st.lists(st.one_of(KEYS, st.sampled_from(keys or ["x"])), max_size=4)
     live, spoken_of = data.draw(some), data.draw(some)
-    found = sort_out(
-        walked(keys, [1] * len(keys), list(times.values())),
+    found = classify_files(
+        build_walk_table(keys, [1] * len(keys), list(times.values())),
         pa.chunked_array([pa.array(live, pa.string())]),
         pa.chunked_array([pa.array(spoken_of, pa.string())]),
         ["_p", "day"],
@@ -100,7 +100,7 @@ def test_every_file_has_the_fate_that_a_naive_look_gives_it(times, data):
 @settings(max_examples=cases(300))
 @given(st.lists(st.integers(0, 30), max_size=30), st.integers(1, 40), st.integers(2, 6))
 def test_runs_are_neighbours_and_as_long_as_they_may_be(sizes, target, most):
-    runs = list(pack(sizes, target, most))
+    runs = list(pack_adjacent(sizes, target, most))
     seen = [row for run in runs for row in run]
     assert seen == sorted(set(seen))
     for run in runs:

@@ -2,20 +2,19 @@
 
 import shutil
 
-import checkpoints
-import model
 import pytest
-from conftest import cases
-from predicates import predicate
-from rows import build
+from support import log_model, parquet_checkpoints
+from support.case_count import cases
+from support.random_predicates import predicate
+from support.random_rows import build
 
 import arrowlog
 from arrowlog import testing
-from arrowlog.log import decode
-from arrowlog.scan.normal import Normal
-from arrowlog.scan.predicate import parse
-from arrowlog.scan.prune import columns_needed, dropped, kept
-from arrowlog.state.deferred import Deferred
+from arrowlog.decode import decoder
+from arrowlog.predicate.predicate import parse_predicate
+from arrowlog.scan.data_skipping import compute_skip_mask, invert_skip_mask, required_columns
+from arrowlog.scan.stats_predicate import StatsPredicateBuilder
+from arrowlog.snapshot.checkpoint_files import CheckpointFiles
 
 BATCH = 10
 SEEDS = cases(120)
@@ -27,14 +26,14 @@ def test_a_parquet_checkpoint_changes_no_version(batch, tmp_path, monkeypatch):
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
         print("seed", seed)
         root = tmp_path / str(seed)
-        history = model.write(root, seed, versions=8)
+        history = log_model.write(root, seed, versions=8)
         rng = history.rng
-        monkeypatch.setattr(decode, "COLUMNAR_LINES", rng.choice([1, 48]))
-        checkpoints.small_groups(monkeypatch, rng.choice([1, 2, 5, 1000]))
+        monkeypatch.setattr(decoder, "COLUMNAR_MIN_LINES", rng.choice([1, 48]))
+        parquet_checkpoints.small_groups(monkeypatch, rng.choice([1, 2, 5, 1000]))
         table = arrowlog.Table(root)
-        before = [checkpoints.said(table.snapshot(version=version)) for version in range(8)]
+        before = [parquet_checkpoints.said(table.snapshot(version=version)) for version in range(8)]
         for version in sorted(rng.sample(range(8), 2)):  # the second is made from the first
-            checkpoints.write(
+            parquet_checkpoints.write(
                 root,
                 version,
                 checkpoint_maxFileSize=rng.choice([1, 4000, 10**8]),
@@ -44,7 +43,7 @@ def test_a_parquet_checkpoint_changes_no_version(batch, tmp_path, monkeypatch):
                 table = arrowlog.Table(root)
             table.invalidate_cache()  # a version that was read stays as it was, its report too
             for number, expected in enumerate(before):
-                assert checkpoints.said(table.snapshot(version=number)) == expected
+                assert parquet_checkpoints.said(table.snapshot(version=number)) == expected
                 if number >= version:
                     assert table.snapshot(version=number).report.checkpoint == version
         shutil.rmtree(root)
@@ -52,37 +51,37 @@ def test_a_parquet_checkpoint_changes_no_version(batch, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("batch", range(SEEDS // BATCH // 3))
 def test_following_from_a_checkpoint_equals_opening_anew(batch, tmp_path, monkeypatch):
-    checkpoints.small_groups(monkeypatch, 3)
+    parquet_checkpoints.small_groups(monkeypatch, 3)
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
         print("seed", seed)
         root = tmp_path / str(seed)
-        history = model.write(tmp_path / f"{seed}-source", seed, versions=1)
+        history = log_model.write(tmp_path / f"{seed}-source", seed, versions=1)
         history.root = str(root)
         testing.write_commit(root, 0, history.commits[0])
         for version in range(1, 5):
-            content = model.random_commit(history, version)
+            content = log_model.random_commit(history, version)
             testing.write_commit(root, version, content)
-            model.replay(history, content)
-        checkpoints.write(root, 4)
+            log_model.replay(history, content)
+        parquet_checkpoints.write(root, 4)
         table = arrowlog.Table(root)
-        assert isinstance(table.snapshot().state.source, Deferred)
+        assert isinstance(table.snapshot().state.source, CheckpointFiles)
         for version in range(5, 12):
-            content = model.random_commit(history, version)
+            content = log_model.random_commit(history, version)
             testing.write_commit(root, version, content)
-            model.replay(history, content)
+            log_model.replay(history, content)
             look = history.rng.random()
             if look < 0.3:
                 assert table.refresh().num_files == len(history.live)
             elif look < 0.6:
                 seen = table.refresh().files["path"].to_pylist()
-                assert {model.key_of(p, history.root) for p in seen} == set(history.live)
+                assert {log_model.key_of(p, history.root) for p in seen} == set(history.live)
             elif look < 0.8:
                 table.scan("id > 500").paths  # noqa: B018 -- types columns that are followed on
         followed = table.refresh()
-        assert isinstance(followed.state.source, Deferred)
-        found = checkpoints.said(followed)
+        assert isinstance(followed.state.source, CheckpointFiles)
+        found = parquet_checkpoints.said(followed)
         shutil.rmtree(f"{root}/_transaction_log/_checkpoints")
-        assert found == checkpoints.said(arrowlog.Table(root).snapshot())
+        assert found == parquet_checkpoints.said(arrowlog.Table(root).snapshot())
 
 
 def facts(plan):
@@ -98,10 +97,10 @@ def test_plans_from_a_checkpoint_are_the_same(batch, tmp_path, monkeypatch):
         plain = tmp_path / f"{seed}-plain"
         world = build(plain, seed, files=30)
         rng = world.rng
-        checkpoints.small_groups(monkeypatch, rng.choice([1, 2, 3, 8]))
+        parquet_checkpoints.small_groups(monkeypatch, rng.choice([1, 2, 3, 8]))
         root = tmp_path / str(seed)
         shutil.copytree(plain, root)
-        checkpoints.write(
+        parquet_checkpoints.write(
             root, rng.choice([1, 2, 2]), checkpoint_maxFileSize=rng.choice([1, 10**8])
         )
         tail(world, plain, root)
@@ -157,18 +156,23 @@ def test_a_group_is_dropped_only_if_every_file_in_it_is(batch, tmp_path, monkeyp
         print("seed", seed)
         root = tmp_path / str(seed)
         world = build(root, seed, files=24)
-        checkpoints.small_groups(monkeypatch, world.rng.choice([2, 3, 5]))
-        checkpoints.write(root, 2)
+        parquet_checkpoints.small_groups(monkeypatch, world.rng.choice([2, 3, 5]))
+        parquet_checkpoints.write(root, 2)
         snapshot = arrowlog.Table(root).snapshot()
         index = snapshot.state.source.groups
         sizes = snapshot.state.source.rows.parts.manifest.index["rows"].to_pylist()
         for _ in range(PREDICATES):
             text = predicate(world)
-            tree = parse(text, world.schema).tree
-            test = Normal(world.schema, world.partition_columns).rows(tree)
-            files = kept(dropped(test, snapshot.columns), snapshot.num_files).to_pylist()
-            index.prepare(columns_needed(test))
-            groups = kept(dropped(Normal(world.schema, ()).rows(tree), index), len(sizes))
+            tree = parse_predicate(text, world.schema).tree
+            test = StatsPredicateBuilder(world.schema, world.partition_columns).rows(tree)
+            files = invert_skip_mask(
+                compute_skip_mask(test, snapshot.columns), snapshot.num_files
+            ).to_pylist()
+            index.prepare(required_columns(test))
+            groups = invert_skip_mask(
+                compute_skip_mask(StatsPredicateBuilder(world.schema, ()).rows(tree), index),
+                len(sizes),
+            )
             start = 0
             for size, stays in zip(sizes, groups.to_pylist(), strict=True):
                 assert stays or not any(files[start : start + size]), text

@@ -3,34 +3,34 @@
 import itertools
 import random
 
-import meaning
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from conftest import cases
+from support import predicate_meaning
+from support.case_count import cases
 
 from arrowlog.errors import InvalidRequest
-from arrowlog.scan.predicate import matching, parse
+from arrowlog.predicate.predicate import evaluate_predicate, parse_predicate
 
-LINES = meaning.lines()
+LINES = predicate_meaning.lines()
 CASES = cases(240)
 BATCHES = 6
 
 
 def test_the_page_has_lines_of_every_type():
-    assert {line.kind for line in LINES} == set(meaning.TYPES)
+    assert {line.kind for line in LINES} == set(predicate_meaning.TYPES)
     assert len(LINES) > 80
 
 
-@pytest.mark.parametrize("kind", meaning.TYPES)
+@pytest.mark.parametrize("kind", predicate_meaning.TYPES)
 def test_the_page_is_true_for_every_reader_in_every_layout(kind, tmp_path):
     lines = [line for line in LINES if line.kind == kind]
-    schema = pa.schema([("id", pa.int64()), ("x", meaning.TYPES[kind])])
+    schema = pa.schema([("id", pa.int64()), ("x", predicate_meaning.TYPES[kind])])
     values = [line.value for line in lines]
     rows = pa.table([list(range(len(values))), values], schema=schema)
-    readers = itertools.cycle(meaning.READERS.items())
-    for number, (name, make) in enumerate(meaning.LAYOUTS.items()):
+    readers = itertools.cycle(predicate_meaning.READERS.items())
+    for number, (name, make) in enumerate(predicate_meaning.LAYOUTS.items()):
         table = make(tmp_path / str(number), rows)
         next(readers)
         for at, line in enumerate(lines):
@@ -50,10 +50,10 @@ def test_the_page_is_true_for_every_reader_in_every_layout(kind, tmp_path):
 def tables(tmp_path_factory):
     """The same rows in every layout."""
     root = tmp_path_factory.mktemp("meaning")
-    rows = meaning.rows(seed=7)
+    rows = predicate_meaning.rows(seed=7)
     made = {
         name: make(root / str(number), rows)
-        for number, (name, make) in enumerate(meaning.LAYOUTS.items())
+        for number, (name, make) in enumerate(predicate_meaning.LAYOUTS.items())
     }
     return rows.to_pylist(), made
 
@@ -61,13 +61,13 @@ def tables(tmp_path_factory):
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_every_form_reader_and_layout_finds_the_rows_of_the_model(batch, tables):
     rows, made = tables
-    pairs = itertools.cycle(itertools.product(meaning.READERS.items(), range(4)))
+    pairs = itertools.cycle(itertools.product(predicate_meaning.READERS.items(), range(4)))
     pruned = 0
     for seed in range(batch * CASES // BATCHES, (batch + 1) * CASES // BATCHES):
         print("seed", seed)
-        node = meaning.generate(random.Random(seed))
-        wanted = [row["id"] for row in rows if meaning.answer(node, row) is True]
-        forms = list(meaning.forms(node).items())
+        node = predicate_meaning.generate(random.Random(seed))
+        wanted = [row["id"] for row in rows if predicate_meaning.answer(node, row) is True]
+        forms = list(predicate_meaning.forms(node).items())
         for name, table in made.items():
             (reader, read), turn = next(pairs)
             form, where = forms[turn % len(forms)]
@@ -100,9 +100,9 @@ def test_what_only_arrow_understands_changes_no_other_part(where, tmp_path):
     columns = {"id": list(range(7)), "f": values, "g": pa.array(values, pa.float32()), "s": texts}
     rows = pa.table(columns)
     found = {}
-    for number, (name, make) in enumerate(meaning.LAYOUTS.items()):
+    for number, (name, make) in enumerate(predicate_meaning.LAYOUTS.items()):
         plan = make(tmp_path / str(number), rows).scan(where)
-        for reader, read in meaning.READERS.items():
+        for reader, read in predicate_meaning.READERS.items():
             found[name, reader] = tuple(sorted(read(plan)))
     expected = [(2, 3), (2, 3, 4, 6), (0, 1, 6), (0, 1, 6), (0, 3, 4), (0, 1, 6), (0, 6)]
     assert set(found.values()) == {expected[_place(where)]}, found
@@ -117,8 +117,8 @@ def test_what_polars_cannot_put_into_json_is_understood():
     schema = pa.schema([("f", pa.float64()), ("s", pa.string())])
     contains = pl.col("s").str.contains("a")
     for value in (float("inf"), -float("inf"), float("nan")):
-        assert str(parse(pl.col("f") == value, schema)) == f"f = {value}"
-        beside = parse(~(pl.lit(value) <= pl.col("f")) & contains, schema)
+        assert str(parse_predicate(pl.col("f") == value, schema)) == f"f = {value}"
+        beside = parse_predicate(~(pl.lit(value) <= pl.col("f")) & contains, schema)
         assert str(beside).startswith(f"(NOT ({value} <= f)) AND ")
 
 
@@ -126,8 +126,14 @@ def test_is_in_of_nothing_is_unknown_for_null():
     rows = pa.table({"n": [1, None]})
     for values in ([], [None]):
         where = pl.col("n").is_in(pl.Series(values, dtype=pl.Int64).to_list())
-        assert matching(parse(where, rows.schema), rows).to_pylist() == [False, False]
-        assert matching(parse(~where, rows.schema), rows).to_pylist() == [True, False]
+        assert evaluate_predicate(parse_predicate(where, rows.schema), rows).to_pylist() == [
+            False,
+            False,
+        ]
+        assert evaluate_predicate(parse_predicate(~where, rows.schema), rows).to_pylist() == [
+            True,
+            False,
+        ]
 
 
 def test_one_foreign_part_of_a_long_chain_is_found():
@@ -136,7 +142,7 @@ def test_one_foreign_part_of_a_long_chain_is_found():
     chain = pl.col("s").str.contains("b") & (pl.col("n") > 500)
     for number in range(400):
         chain |= pl.col("n") == number * 2
-    found = matching(parse(chain, rows.schema), rows)
+    found = evaluate_predicate(parse_predicate(chain, rows.schema), rows)
     wanted = [n % 2 == 0 or n > 500 for n in range(600)]
     assert found.to_pylist() == [*wanted, False]
 
@@ -145,8 +151,10 @@ def test_a_foreign_part_of_wrong_types_is_refused_in_words():
     rows = pa.table({"id": [1], "f": [1.0]})
     for where in (pc.match_substring(F("f"), "a") & (F("f") > 1), pl.col("f").str.contains("a")):
         with pytest.raises(InvalidRequest, match="cannot be evaluated"):
-            matching(parse(where, rows.schema), rows)
+            evaluate_predicate(parse_predicate(where, rows.schema), rows)
     with pytest.raises(InvalidRequest, match=r"cannot be read.*not by number"):
-        parse((pc.field(1) > 0) & (F("f") > 1), rows.schema)
+        parse_predicate((pc.field(1) > 0) & (F("f") > 1), rows.schema)
     with pytest.raises(InvalidRequest, match="not a condition"):
-        parse(pc.utf8_length(F("s")) & (F("f") > 1), pa.schema([("s", "string"), ("f", "double")]))
+        parse_predicate(
+            pc.utf8_length(F("s")) & (F("f") > 1), pa.schema([("s", "string"), ("f", "double")])
+        )

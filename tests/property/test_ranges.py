@@ -3,9 +3,9 @@
 import random
 
 import polars as pl
-from conftest import cases
+from support.case_count import cases
 
-from arrowlog.spark.ranges import Cuts, cuts_of, ranges_of, sample_of
+from arrowlog.spark.ranges import RangeBounds, assign_ranges, choose_range_bounds, sample_keys
 
 SEEDS = cases(150)
 
@@ -31,9 +31,9 @@ def test_ranges_follow_one_another_and_none_is_empty():
         rng = random.Random(seed)
         buckets = drawn(rng)
         count = rng.randrange(1, 8)
-        cuts = cuts_of([sample_of(each, ("b",)) for each in buckets], count)
+        cuts = choose_range_bounds([sample_keys(each, ("b",)) for each in buckets], count)
         assert cuts.count <= count
-        pieces = [each.with_columns(range=ranges_of(each, cuts)) for each in buckets]
+        pieces = [each.with_columns(range=assign_ranges(each, cuts)) for each in buckets]
         rows = pl.concat(pieces)
         assert rows.height == sum(each.height for each in buckets)
         keys = buckets[0].columns
@@ -47,22 +47,22 @@ def test_ranges_are_of_about_the_same_size():
     numbers = rng.sample(range(10**6), 40_000)
     frame = pl.DataFrame({"p0": [n % 10 for n in numbers], "ties": numbers})
     buckets = [frame.gather_every(8, offset) for offset in range(8)]
-    cuts = cuts_of([sample_of(each, ()) for each in buckets], 8)
-    sizes = pl.concat([ranges_of(each, cuts) for each in buckets]).value_counts()["count"]
+    cuts = choose_range_bounds([sample_keys(each, ()) for each in buckets], 8)
+    sizes = pl.concat([assign_ranges(each, cuts) for each in buckets]).value_counts()["count"]
     assert cuts.count == 8
     assert sizes.max() < 1.2 * 5000
 
 
 def test_buckets_that_would_sort_otherwise_are_dealt_out_all_the_same():
     many = pl.DataFrame({"b0": [1, 2, 3, 4], "ties": [1, 2, 3, 4]})
-    samples = [sample_of(many, ("id",)), sample_of(many, ("id",))]
-    cuts = cuts_of([*samples, sample_of(many.select("ties"), ())], 2)
+    samples = [sample_keys(many, ("id",)), sample_keys(many, ("id",))]
+    cuts = choose_range_bounds([*samples, sample_keys(many.select("ties"), ())], 2)
     assert cuts.best == ("id",)
-    assert ranges_of(many, cuts).to_list() == [0, 0, 0, 1]
+    assert assign_ranges(many, cuts).to_list() == [0, 0, 0, 1]
 
 
 def test_one_range_takes_everything():
     keys = pl.DataFrame({"ties": [3, 1]})
-    assert cuts_of([sample_of(keys, ())], 1) == Cuts()
-    assert ranges_of(keys, Cuts()).to_list() == [0, 0]
-    assert cuts_of([], 5).count == 1
+    assert choose_range_bounds([sample_keys(keys, ())], 1) == RangeBounds()
+    assert assign_ranges(keys, RangeBounds()).to_list() == [0, 0]
+    assert choose_range_bounds([], 5).count == 1

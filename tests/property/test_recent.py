@@ -11,14 +11,14 @@ import warnings
 from pathlib import Path
 
 import pytest
-from conftest import cases
-from lives import NEVER, SCHEMA, add, said, step
+from support.case_count import cases
+from support.random_life import NEVER, SCHEMA, add, said, step
 
 import arrowlog
-from arrowlog.log.names import LOG, POINTER
-from arrowlog.log.store.local import LocalStore
-from arrowlog.state.listing import list_log, list_recent
-from arrowlog.state.load import load
+from arrowlog.formats.indextables.file_names import LAST_CHECKPOINT, LOG_FOLDER
+from arrowlog.snapshot.listing import list_log, list_recent
+from arrowlog.snapshot.loader import load_snapshot
+from arrowlog.storage.local import LocalStore
 
 
 @pytest.fixture
@@ -46,8 +46,8 @@ def answer(root):
 
 def harm(rng, root):
     """Something is wrong with the pointer, a checkpoint or a commit, as often as not."""
-    log = os.path.join(root, LOG)
-    pointer = os.path.join(log, POINTER)
+    log = os.path.join(root, LOG_FOLDER)
+    pointer = os.path.join(log, LAST_CHECKPOINT)
     kind = rng.choice(["none", "none", "none", "stale", "ahead", "odd", "gone", "broken", "commit"])
     if kind in ("stale", "ahead") and os.path.exists(pointer):
         with open(pointer, "w") as file:
@@ -102,7 +102,7 @@ def test_nothing_before_the_checkpoint_is_listed(tmp_path, far):
     recent = list_recent(store)
     assert recent.start == 9
     assert sorted(recent.commits) == [9, 10, 11, 12]
-    found = load(store, recent, arrowlog.Table(root)._follower.config)
+    found = load_snapshot(store, recent, arrowlog.Table(root)._follower.config)
     assert (found.version, found.report.checkpoint) == (12, 9)
 
 
@@ -118,7 +118,7 @@ def test_earlier_versions_are_found_all_the_same(tmp_path, far):
 
 def test_a_pointer_to_nothing_is_passed_over(tmp_path, far):
     root = grown(tmp_path)
-    with open(os.path.join(root, LOG, POINTER), "w") as file:
+    with open(os.path.join(root, LOG_FOLDER, LAST_CHECKPOINT), "w") as file:
         json.dump({"version": 11}, file)
     far(True)
     store = LocalStore(root)

@@ -5,29 +5,34 @@ import os
 import random
 import shutil
 
-import damage
-import model
-from conftest import cases
-from histories import history
+from support import log_damage, log_model
+from support.case_count import cases
+from support.random_history import history
 
 import arrowlog
 from arrowlog import testing
-from arrowlog.log.encode import add_lines
-from arrowlog.log.names import CHECKPOINTS, LOG, POINTER
+from arrowlog.formats.indextables.commit_encoder import encode_adds
+from arrowlog.formats.indextables.file_names import (
+    CHECKPOINT_FOLDER_NAME,
+    LAST_CHECKPOINT,
+    LOG_FOLDER,
+)
 
 
 def said(root):
     """The adds of a table's newest version, by key, and what it is."""
     snapshot = arrowlog.Table(root).snapshot()
-    adds = [json.loads(line)["add"] for line in add_lines(snapshot.state.adds)]
-    return {add["path"]: damage.known(add, add["path"]) for add in adds}, snapshot
+    adds = [json.loads(line)["add"] for line in encode_adds(snapshot.state.adds)]
+    return {add["path"]: log_damage.known(add, add["path"]) for add in adds}, snapshot
 
 
 def repaired(source, target, **options):
     """Repair a table's log to another place; the source stays as it was."""
-    before = damage.fingerprint(source)
-    result = arrowlog.repair(f"{source}/{LOG}", f"{target}/{LOG}", options=options).to_pylist()[0]
-    assert damage.fingerprint(source) == before
+    before = log_damage.fingerprint(source)
+    result = arrowlog.repair(
+        f"{source}/{LOG_FOLDER}", f"{target}/{LOG_FOLDER}", options=options
+    ).to_pylist()[0]
+    assert log_damage.fingerprint(source) == before
     return result
 
 
@@ -38,9 +43,9 @@ def assert_both_ways(target, expected):
     assert snapshot.version == 1
     assert snapshot.report.checkpoint == 1
     assert not snapshot.report.warnings
-    shutil.rmtree(f"{target}/{LOG}/{CHECKPOINTS}")
-    os.unlink(f"{target}/{LOG}/{1:020d}.checkpoint.json")
-    os.unlink(f"{target}/{LOG}/{POINTER}")
+    shutil.rmtree(f"{target}/{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}")
+    os.unlink(f"{target}/{LOG_FOLDER}/{1:020d}.checkpoint.json")
+    os.unlink(f"{target}/{LOG_FOLDER}/{LAST_CHECKPOINT}")
     found, plain = said(target)
     assert found == expected
     assert plain.metadata == snapshot.metadata
@@ -54,22 +59,22 @@ def test_what_is_kept_is_what_the_rules_say(tmp_path):
 
 
 def one_of_the_model(root, seed):
-    history = model.write(root / "t", seed, versions=2 + seed % 9)
+    history = log_model.write(root / "t", seed, versions=2 + seed % 9)
     rng = random.Random(seed)
     newest = len(history.commits) - 1
     checkpoints = rng.sample(range(newest + 1), rng.choice([0, 0, 1, 2]))
     for version in checkpoints:
         form = rng.choice(["object", "lines", "actions"])
-        actions = model.actions_at(history, version)
+        actions = log_model.actions_at(history, version)
         testing.write_checkpoint(root / "t", version, actions, form=form, codec="gzip")
     damaged = harm(root / "t", rng)
     gone = [kind for kind, how in damaged.items() if how == "gone"]
     commits = {v for v in range(newest + 1) if ("commit", v) not in gone}
     left = {v for v in checkpoints if ("checkpoint", v) not in gone}
-    version = damage.reachable(commits, left, damaged)
+    version = log_damage.reachable(commits, left, damaged)
     live = {} if version < 0 else history.states[version]
     there = {key for key in live if rng.random() < 0.8}
-    damage.put(root / "t", there)
+    log_damage.put(root / "t", there)
     result = repaired(root / "t", root / "new")
     if version < 0:
         assert result["status"].startswith("ERROR: ")
@@ -81,28 +86,28 @@ def one_of_the_model(root, seed):
     assert result["total_splits"] == len(live)
     assert result["valid_splits"] == len(there)
     assert result["missing_splits"] == len(live) - len(there)
-    expected = {key: damage.known(live[key], key) for key in there}
+    expected = {key: log_damage.known(live[key], key) for key in there}
     snapshot = assert_both_ways(root / "new", expected)
-    meta = model._metadata_until(history, version)[-1]
+    meta = log_model._metadata_until(history, version)[-1]
     assert dict(snapshot.metadata.configuration) == meta["configuration"]
 
 
 def harm(root, rng):
     """Damage some files so that anybody can see it; what was done to each."""
-    log = damage.log_of(root)
+    log = log_damage.log_of(root)
     done = {}
     for name in sorted(os.listdir(log)):
         if rng.random() < 0.85:
             continue
         path, how = f"{log}/{name}", rng.choice(["gone", "cut", "empty"])
-        done[damage.kind_of(name)] = how
+        done[log_damage.kind_of(name)] = how
         with open(path, "rb") as file:
             data = file.read()
         if how == "gone":
             os.unlink(path)
             continue
         with open(path, "wb") as out:
-            out.write(b"" if how == "empty" else damage.cut(data, rng))
+            out.write(b"" if how == "empty" else log_damage.cut(data, rng))
     if rng.random() < 0.3:
         testing.write_pointer(root, rng.choice([b"", b"{", b'{"version":0}', b"\xff"]))
     return done
@@ -118,15 +123,15 @@ def test_no_bit_that_flips_makes_repair_lie(tmp_path):
 def one_of_ours(root, rng):
     """A table with sealed commits and checkpoints; then one bit after the other is wrong."""
     states = history(root / "t", rng)
-    damage.put(root / "t", {key for state in states for key in state})
-    whole = damage.files_of(root / "t" / LOG)
+    log_damage.put(root / "t", {key for state in states for key in state})
+    whole = log_damage.files_of(root / "t" / LOG_FOLDER)
     for attempt in range(8):
         names = rng.sample(sorted(whole), rng.choice([1, 1, 2, 3]))
         for name in names:
-            with open(f"{root}/t/{LOG}/{name}", "wb") as out:
-                out.write(rng.choice([damage.flip, damage.cut])(whole[name], rng))
+            with open(f"{root}/t/{LOG_FOLDER}/{name}", "wb") as out:
+                out.write(rng.choice([log_damage.flip, log_damage.cut])(whole[name], rng))
         result = repaired(root / "t", root / f"new{attempt}")
-        harmed = {(damage.kind_of(name) or ("pointer", 0))[0] for name in names}
+        harmed = {(log_damage.kind_of(name) or ("pointer", 0))[0] for name in names}
         if result["status"] == "SUCCESS":
             found = sorted(said(root / f"new{attempt}")[0])
             assert found == sorted(states[result["source_version"]]), names
@@ -135,5 +140,5 @@ def one_of_ours(root, rng):
         if "commit" not in harmed:  # what is true was not touched
             assert result["source_version"] == len(states) - 1, names
         for name in names:
-            with open(f"{root}/t/{LOG}/{name}", "wb") as out:
+            with open(f"{root}/t/{LOG_FOLDER}/{name}", "wb") as out:
                 out.write(whole[name])

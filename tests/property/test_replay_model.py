@@ -4,15 +4,15 @@ import json
 from datetime import date
 from decimal import Decimal
 
-import model
 import pyarrow as pa
 import pytest
-from conftest import cases
+from support import log_model
+from support.case_count import cases
 
 import arrowlog
 from arrowlog import testing
-from arrowlog.log import decode
-from arrowlog.state import files as files_module
+from arrowlog.decode import decoder
+from arrowlog.snapshot import file_table as files_module
 
 SEEDS = cases(360)
 BATCH = 30
@@ -72,7 +72,7 @@ def assert_same(snapshot, state, root):
 @pytest.fixture(params=[1, 48], ids=["columnar", "mixed"])
 def threshold(request, monkeypatch):
     """Small logs are decoded line by line; force them through the columnar decoder as well."""
-    monkeypatch.setattr(decode, "COLUMNAR_LINES", request.param)
+    monkeypatch.setattr(decoder, "COLUMNAR_MIN_LINES", request.param)
 
 
 @pytest.mark.parametrize("batch", range(SEEDS // BATCH))
@@ -80,7 +80,7 @@ def test_every_version_equals_the_model(batch, tmp_path, threshold):
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
         print("seed", seed)
         root = tmp_path / str(seed)
-        history = model.write(root, seed, versions=2 + seed % 9)
+        history = log_model.write(root, seed, versions=2 + seed % 9)
         table = arrowlog.Table(root)
         assert_same(table.snapshot(), history.live, root)
         for version, state in enumerate(history.states):
@@ -92,13 +92,13 @@ def test_a_checkpoint_changes_no_version(batch, tmp_path, threshold):
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
         print("seed", seed)
         root = tmp_path / str(seed)
-        history = model.write(root, seed, versions=8)
+        history = log_model.write(root, seed, versions=8)
         rng = history.rng
         for version in rng.sample(range(8), 2):
             testing.write_checkpoint(
                 root,
                 version,
-                model.actions_at(history, version),
+                log_model.actions_at(history, version),
                 form=rng.choice(["object", "lines", "actions", "parts"]),
                 codec=rng.choice(["none", "gzip", "zstd"]),
             )
@@ -114,24 +114,24 @@ def test_refreshing_commit_by_commit_equals_opening_anew(batch, tmp_path):
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
         print("seed", seed)
         root = tmp_path / str(seed)
-        history = model.write(tmp_path / f"{seed}-source", seed, versions=1)
+        history = log_model.write(tmp_path / f"{seed}-source", seed, versions=1)
         history.root = str(root)
         testing.write_commit(root, 0, history.commits[0])
         table = arrowlog.Table(root)
         for version in range(1, 8):
-            content = model.random_commit(history, version)
+            content = log_model.random_commit(history, version)
             testing.write_commit(root, version, content)
-            model.replay(history, content)
+            log_model.replay(history, content)
             if history.rng.random() < 0.5:
                 assert_same(table.refresh(), history.live, root)
         assert_same(table.snapshot(), history.live, root)
 
 
 def test_files_have_the_same_columns_whatever_is_in_them(root):
-    testing.write_commit(root, 0, [testing.protocol(), testing.metadata(model.SCHEMA, ["day"])])
+    testing.write_commit(root, 0, [testing.protocol(), testing.metadata(log_model.SCHEMA, ["day"])])
     empty = arrowlog.Table(root).snapshot().files
     testing.write_commit(root, 1, [testing.add("a", {"day": "2024-01-01"}, tags={"a": "b"})])
     full = arrowlog.Table(root).snapshot().files
     assert empty.schema == full.schema
     assert isinstance(full, pa.Table)
-    assert files_module.snake("numRecords") == "num_records"
+    assert files_module.files_column_name("numRecords") == "num_records"

@@ -2,11 +2,16 @@
 
 import random
 
-from conftest import cases
+from support.case_count import cases
 
-from arrowlog.log.names import read_listing
-from arrowlog.log.store import Stat
-from arrowlog.upkeep.retention import Policy, decide, readable, sort_files
+from arrowlog.formats.indextables.file_names import classify_names
+from arrowlog.maintenance.retention import (
+    RetentionPolicy,
+    classify_log_files,
+    find_readable_versions,
+    plan_retention,
+)
+from arrowlog.storage import ObjectStat
 
 LOGS = cases(3_000)
 HOUR = 3_600_000
@@ -22,7 +27,7 @@ def random_log(rng):
     def stat():
         unknown = rng.random() < 0.03
         when = -1 if unknown else NOW - rng.choice([0, 1, 2, 5, 30, 900]) * HOUR
-        return Stat(rng.randrange(1, 1000), when)
+        return ObjectStat(rng.randrange(1, 1000), when)
 
     for version in range(newest + 1):
         if version == 0 or version >= gone:
@@ -69,7 +74,7 @@ def naive(newest, log, inner, verified, policy, bad):
 
 def naive_pillar(newest, log, inner, going, bad):
     """The checkpoint that most of the commits that stay are worth something by; -1 for none."""
-    listing = read_listing(sorted(log), sorted(inner))
+    listing = classify_names(sorted(log), sorted(inner))
     stays = {v for v, name in listing.commits.items() if f"_transaction_log/{name}" not in going}
     known = {*listing.json_checkpoints, *listing.parquet_checkpoints} - bad
     runs = {base: set(range(base + 1, newest + 1)) for base in known if base <= newest}
@@ -99,19 +104,19 @@ def test_what_goes_is_what_the_rules_say():
     deleted = kept = 0
     for _ in range(LOGS):
         newest, log, inner = random_log(rng)
-        listing = read_listing(sorted(log), sorted(inner))
+        listing = classify_names(sorted(log), sorted(inner))
         known = sorted({*listing.json_checkpoints, *listing.parquet_checkpoints})
         bad = {v for v in known if rng.random() < 0.2}
         verified = max((v for v in known if v not in bad), default=None)
-        policy = Policy(
+        policy = RetentionPolicy(
             rng.choice([0, HOUR, 24 * HOUR, 720 * HOUR]),
             rng.choice([0, 2 * HOUR, 1000 * HOUR]),
             rng.choice([0, 0, 3, 30]),
         )
-        found = decide(sort_files(log, inner), newest, verified, policy, NOW, bad)
-        going = {file.key for file in found.doomed}
+        found = plan_retention(classify_log_files(log, inner), newest, verified, policy, NOW, bad)
+        going = {file.key for file in found.files_to_delete}
         assert going == naive(newest, log, inner, verified, policy, bad)
-        assert found.files["path"].to_pylist() == [file.key for file in found.doomed]
+        assert found.files["path"].to_pylist() == [file.key for file in found.files_to_delete]
         assert found.bytes_freed == sum(found.files["size_bytes"].to_pylist())
         check_what_stays(newest, log, inner, found, going, verified, bad)
         deleted += len(going)
@@ -122,7 +127,7 @@ def test_what_goes_is_what_the_rules_say():
 def check_what_stays(newest, log, inner, found, going, verified, bad):
     stays = [name for name in log if f"_transaction_log/{name}" not in going]
     nested = [name for name in inner if f"_transaction_log/_checkpoints/{name}" not in going]
-    left = read_listing(sorted(stays), sorted(nested))
+    left = classify_names(sorted(stays), sorted(nested))
     assert 0 in left.commits
     assert newest in left.commits
     if verified is not None:
@@ -132,7 +137,7 @@ def check_what_stays(newest, log, inner, found, going, verified, bad):
     versions = naive_versions(newest, left.commits, bases)
     assert set(found.versions) == versions
     assert list(found.versions) == sorted(versions)
-    assert set(readable(left, newest)) == naive_versions(newest, left.commits, there)
+    assert set(find_readable_versions(left, newest)) == naive_versions(newest, left.commits, there)
     if newest not in versions:
         return  # damaged before: cleaning up is refused before it comes to this
     first = newest
@@ -143,4 +148,6 @@ def check_what_stays(newest, log, inner, found, going, verified, bad):
         base = max((b for b in bases if b <= version), default=0)
         assert base == 0 or base in versions
     free = naive_versions(newest, left.commits, set())
-    assert versions - free <= {v for v in versions if any(s <= v for s in found.starts)}
+    assert versions - free <= {
+        v for v in versions if any(s <= v for s in found.required_checkpoints)
+    }

@@ -8,12 +8,12 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from conftest import cases
-from predicates import predicate
-from rows import KINDS, PLACES, build, letter_of
+from support.case_count import cases
+from support.random_predicates import predicate
+from support.random_rows import KINDS, PLACES, build, letter_of
 
 import arrowlog
-from arrowlog.scan.predicate import matching, parse
+from arrowlog.predicate.predicate import evaluate_predicate, parse_predicate
 
 BATCHES, TABLES, PREDICATES = 10, cases(10), 100
 
@@ -45,7 +45,7 @@ def check(world, table, con, text, number):
     count = plan.count()
     assert count is None or count == sum(found.values()), text
     if number % 8 == 0:
-        rows = matching(parse(text, world.schema), world.rows)
+        rows = evaluate_predicate(parse_predicate(text, world.schema), world.rows)
         assert sum(rows.to_pylist()) == sum(found.values()), text
     if number % 4 == 0 and found:
         check_extremes(world, plan, con, text)
@@ -112,7 +112,7 @@ def test_all_forms_keep_the_rows(seed, tmp_path):
         forms = ([first[0], second[0]], first[1] & second[1], first[2] & second[2])
         plans = [table.scan(where, max_staleness=1e9) for where in forms]
         for plan in plans:
-            rows = world.rows.filter(matching(plan.predicate, world.rows))
+            rows = world.rows.filter(evaluate_predicate(plan.predicate, world.rows))
             assert set(rows["file"].to_pylist()) <= set(plan.paths), plan
         assert [plan.predicate.understood for plan in plans] == [True] * 3, plans
         assert len({tuple(plan.paths) for plan in plans}) == 1, plans

@@ -3,18 +3,18 @@
 import random
 
 import pytest
-import small
-from conftest import cases
+from support import small_table
+from support.case_count import cases
 
 import arrowlog
 from arrowlog import testing
-from arrowlog.log.names import LOG
-from arrowlog.state import reading
+from arrowlog.formats.indextables.file_names import LOG_FOLDER
+from arrowlog.snapshot import commit_reader
 
 
 def write_log(rng, root):
     """Commits of very different sizes, packed or not."""
-    testing.write_commit(root, 0, small.OPENING)
+    testing.write_commit(root, 0, small_table.OPENING)
     live = []
     for version in range(1, rng.randrange(20, 120)):
         count = rng.choice([1, 1, 2, 3, 60, 900]) if rng.random() < 0.3 else 1
@@ -27,9 +27,9 @@ def write_log(rng, root):
 
 
 def cut_small(monkeypatch, rng):
-    monkeypatch.setattr(reading, "_RUN_BYTES_MAX", rng.choice([500, 3000, 40_000]))
-    monkeypatch.setattr(reading, "_RUN_BYTES_MIN", 300)
-    monkeypatch.setattr(reading, "_LONG_LINES_RUN_BYTES_MAX", 500)
+    monkeypatch.setattr(commit_reader, "_RUN_BYTES_MAX", rng.choice([500, 3000, 40_000]))
+    monkeypatch.setattr(commit_reader, "_RUN_BYTES_MIN", 300)
+    monkeypatch.setattr(commit_reader, "_LONG_LINES_RUN_BYTES_MAX", 500)
 
 
 @pytest.mark.parametrize("seed", range(cases(25)))
@@ -57,8 +57,10 @@ def test_of_several_broken_commits_the_first_is_told(tmp_path, seed, monkeypatch
     newest = arrowlog.Table(tmp_path).version
     broken = sorted(rng.sample(range(1, newest + 1), 3))
     for version in broken:
-        (tmp_path / LOG / f"{version:020d}.json").write_bytes(b'{"add":{"path":"a"}}\nno JSON\n')
+        (tmp_path / LOG_FOLDER / f"{version:020d}.json").write_bytes(
+            b'{"add":{"path":"a"}}\nno JSON\n'
+        )
     cut_small(monkeypatch, rng)
     with pytest.raises(arrowlog.LogCorrupt) as caught:
         arrowlog.Table(tmp_path).snapshot()
-    assert caught.value.file == f"{LOG}/{broken[0]:020d}.json"
+    assert caught.value.file == f"{LOG_FOLDER}/{broken[0]:020d}.json"

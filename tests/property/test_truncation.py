@@ -5,19 +5,19 @@ import json
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from conftest import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.case_count import cases
 
 import arrowlog
 from arrowlog import testing
 from arrowlog.config import resolve
-from arrowlog.log.encode import add_lines
-from arrowlog.log.envelope import unwrap
-from arrowlog.log.store import LocalStore
-from arrowlog.state.listing import list_log
-from arrowlog.state.load import load
-from arrowlog.state.truncation import Truncation, truncate_adds, truncate_fields
+from arrowlog.formats.indextables.commit_encoder import encode_adds
+from arrowlog.formats.indextables.compression import decompress
+from arrowlog.snapshot.listing import list_log
+from arrowlog.snapshot.loader import load_snapshot
+from arrowlog.snapshot.stats_truncation import StatsTruncation, truncate_add_fields, truncate_adds
+from arrowlog.storage import LocalStore
 
 SCHEMA = pa.schema([("p", pa.string()), ("t", pa.string()), ("n", pa.int64()), ("l", pa.binary())])
 PART = pa.schema([("t", pa.string()), ("n", pa.int64())])
@@ -85,14 +85,14 @@ def test_columns_and_texts_are_shortened_alike(tmp_path_factory, given_adds, len
     store = LocalStore(str(root))
     settings_ = config(length, strategy)
     how = resolve({"transaction.useOptimized": not raw})
-    state = load(store, list_log(store), how, None, outside=False).state
+    state = load_snapshot(store, list_log(store), how, None, outside=False).state
     done = truncate_adds(state.adds, ["p"], settings_, SCHEMA)
     assert done["key"].to_pylist() == state.adds["key"].to_pylist()
-    written = [json.loads(text)["add"] for text in add_lines(done)]
-    cut = Truncation.of(settings_)
+    written = [json.loads(text)["add"] for text in encode_adds(done)]
+    cut = StatsTruncation.of(settings_)
     by_path = {item["path"]: said(item) for item in written}
     for item in files:
-        expected = said(truncate_fields(item, ["p"], cut, SCHEMA))
+        expected = said(truncate_add_fields(item, ["p"], cut, SCHEMA))
         assert by_path[item["path"]] == expected
 
 
@@ -106,7 +106,7 @@ def test_a_cut_bound_holds_for_every_value(values, length, marked):
     low, high = min(values), max(values)
     if marked:  # another program cut them before
         low, high = low[:3] + " [TRUNCATED]", high[:3] + " [TRUNCATED]"
-    first, last = Truncation(max_length=length, strategy="truncate").shorten(low, high)
+    first, last = StatsTruncation(max_length=length, strategy="truncate").shorten(low, high)
     was_long = len(low) > length, len(high) > length
     for value in values:
         assert not was_long[0] or first is None or first <= value
@@ -132,7 +132,7 @@ def test_long_texts_leave_the_log_small_and_every_row_is_found(root, strategy):
         for n in range(0, 60, 3):
             rows = {"id": list(range(n, n + 3)), "body": bodies[n : n + 3]}
             table.write(pa.table(rows, schema=schema))
-        table.settle()
+        table.wait_for_checkpoint()
         table.checkpoint()
         log = LocalStore(f"{root}-{name}").stats_from("_transaction_log")
         sizes[name] = sum(found.size for found in log.values())
@@ -161,7 +161,7 @@ def test_adds_of_users_and_checkpoints_of_foreign_commits_are_shortened(root):
     table = arrowlog.Table(root)
     table.append([add])
     text = (root / "_transaction_log" / f"{2:020d}.json").read_bytes()
-    written = json.loads(unwrap(text, "", 1 << 20).splitlines()[1])["add"]
+    written = json.loads(decompress(text, "", 1 << 20).splitlines()[1])["add"]
     assert (written["minValues"], written["maxValues"]) == ({"n": "1"}, {"n": "2"})
     assert json.loads(written["stats"]) == {
         "numRecords": 1,
@@ -188,11 +188,11 @@ def test_adds_of_users_and_checkpoints_of_foreign_commits_are_shortened(root):
 @pytest.mark.parametrize("strategy", ["drop", "truncate"])
 def test_a_bound_that_did_not_count_does_not_count_afterwards(strategy):
     """The maps win over `stats`: what they lose must not be found there instead."""
-    cut = Truncation(max_length=3, strategy=strategy)
+    cut = StatsTruncation(max_length=3, strategy=strategy)
     stats = json.dumps({"minValues": {"t": "m"}, "maxValues": {"t": "n"}, "other": "x" * 9})
     last = "\ud7ff" * 9  # nothing is above it that could be written down
     add = {"minValues": {"t": "abcdef"}, "maxValues": {"t": last}, "stats": stats}
-    done = truncate_fields(add, [], cut, SCHEMA)
+    done = truncate_add_fields(add, [], cut, SCHEMA)
     inner = json.loads(done["stats"])
     assert "t" not in (done["maxValues"] or {})
     assert inner["maxValues"] == {}

@@ -3,16 +3,16 @@
 import json
 import os
 
-import model
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from conftest import cases
+from support import log_model
+from support.case_count import cases
 
 import arrowlog
 from arrowlog import testing
-from arrowlog.log import decode
-from arrowlog.sql import past
+from arrowlog.decode import decoder
+from arrowlog.history import commit_history
 
 SEEDS = cases(24)
 BATCH = 12
@@ -22,18 +22,18 @@ VERSIONS = 10
 @pytest.fixture(params=[1, 48], ids=["columnar", "mixed"])
 def threshold(request, monkeypatch):
     """Small logs are decoded line by line; force them through the columnar decoder as well."""
-    monkeypatch.setattr(decode, "COLUMNAR_LINES", request.param)
-    monkeypatch.setattr(past, "BLOCK_COMMITS", 3)
+    monkeypatch.setattr(decoder, "COLUMNAR_MIN_LINES", request.param)
+    monkeypatch.setattr(commit_history, "COMMITS_PER_BLOCK", 3)
 
 
 def build(root, seed):
     """A log with checkpoints, of which a clean-up may have taken the beginning or a commit."""
-    history = model.write(root, seed, VERSIONS)
+    history = log_model.write(root, seed, VERSIONS)
     rng = history.rng
     kept = rng.sample(range(1, VERSIONS), rng.randrange(3))
     for version in kept:
         form = rng.choice(["object", "lines", "actions", "parts"])
-        testing.write_checkpoint(root, version, model.actions_at(history, version), form=form)
+        testing.write_checkpoint(root, version, log_model.actions_at(history, version), form=form)
     gone = []
     if kept and rng.random() < 0.7:
         below = min(kept) + rng.randrange(2)  # the commit of the checkpoint's version, or not
@@ -88,7 +88,7 @@ def test_views_say_what_the_lines_say(batch, tmp_path, threshold):
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
         print("seed", seed)
         root = tmp_path / str(seed)
-        history = model.write(root, seed, VERSIONS)
+        history = log_model.write(root, seed, VERSIONS)
         lines = [
             (version, number, json.loads(text))
             for version, content in enumerate(history.commits)
@@ -174,9 +174,9 @@ def times_differ(table, told):
 
 
 def test_a_query_types_no_column_it_does_not_name(tmp_path, monkeypatch):
-    from arrowlog.state import files
+    from arrowlog.snapshot import file_table
 
-    history = model.write(tmp_path / "t", 3, VERSIONS)
+    history = log_model.write(tmp_path / "t", 3, VERSIONS)
     assert history.states
     table = arrowlog.Table(tmp_path / "t")
     table.sql("SELECT count(*) FROM adds").fetchall()  # what has to be known of the schema is
@@ -184,8 +184,8 @@ def test_a_query_types_no_column_it_does_not_name(tmp_path, monkeypatch):
     def never(*_, **__):
         raise AssertionError("a statistic was typed")
 
-    monkeypatch.setattr(files, "cast_text", never)
-    monkeypatch.setattr(files, "partition_values", never)
+    monkeypatch.setattr(file_table, "cast_text", never)
+    monkeypatch.setattr(file_table, "partition_values", never)
     table.sql("FROM commits").fetchall()
     table.sql("SELECT path, size_bytes, version FROM adds WHERE version > 2").fetchall()
     table.sql("SELECT path, begin_version, end_version FROM file_lifetimes").fetchall()
@@ -195,15 +195,15 @@ def test_a_query_types_no_column_it_does_not_name(tmp_path, monkeypatch):
 
 def test_what_does_not_fit_into_memory_is_the_same(tmp_path):
     root = tmp_path / "t"
-    model.write(root, 11, VERSIONS)
+    log_model.write(root, 11, VERSIONS)
     usual, tight = arrowlog.Table(root), arrowlog.Table(root, options={"history.maxMemory": 1})
     for view in ("commits", "adds", "removes", "skips", "file_lifetimes"):
         query = f"SELECT * FROM {view} ORDER BY ALL"
         wide = usual.sql(query).to_arrow_table()
         assert isinstance(wide, pa.Table)
         assert tight.sql(query).to_arrow_table().equals(wide)
-    folder = tight._asking.sources().past.folder
-    assert usual._asking.sources().past.folder is None
+    folder = tight._history_session.sources().past.folder
+    assert usual._history_session.sources().past.folder is None
     assert os.listdir(folder)
     del tight
     import gc

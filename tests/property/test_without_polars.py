@@ -4,14 +4,14 @@ from decimal import Decimal
 
 import polars as pl
 import pyarrow as pa
-from conftest import cases
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.case_count import cases
 
 from arrowlog import fork_safety
-from arrowlog.commit.write import _rows_by_key
-from arrowlog.scan.prune import _search_sorted
-from arrowlog.state import replay
+from arrowlog.scan.data_skipping import _search_sorted
+from arrowlog.snapshot import reconciliation
+from arrowlog.transaction.data_writer import _rows_by_key
 
 KEYS = st.sampled_from(["a", "b", "c", "d", "é", ""])  # a file always has one
 
@@ -43,8 +43,8 @@ def mask(found, count):
 def test_survivors(given_):
     live, adds, removes = given_
     slim = [pl.DataFrame(pl.from_arrow(table)) for table in (adds, removes)]
-    with_polars = replay.survivors(pl.Series(pl.from_arrow(live), dtype=pl.String), *slim)
-    without = replay.survivors_without_polars(live, adds, removes)
+    with_polars = reconciliation.reconcile(pl.Series(pl.from_arrow(live), dtype=pl.String), *slim)
+    without = reconciliation.reconcile_without_polars(live, adds, removes)
     for one, other, count in zip(with_polars, without, (len(live), adds.num_rows), strict=True):
         assert mask(one, count) == mask(other, count)
 
@@ -59,9 +59,9 @@ def test_keys(paths):
     ]
     roots = ["r:/b", "/abr", "/ab"]
     text = pl.Series("path", paths, dtype=pl.String).to_frame()
-    expected = text.select(replay.keys(pl.col("path"), roots)).to_series().to_list()
+    expected = text.select(reconciliation.file_keys(pl.col("path"), roots)).to_series().to_list()
     array = pa.chunked_array([pa.array(paths, pa.string())])
-    assert replay.keys_without_polars(array, roots).to_pylist() == expected
+    assert reconciliation.file_keys_without_polars(array, roots).to_pylist() == expected
 
 
 @settings(max_examples=cases(200))

@@ -4,13 +4,13 @@ import functools
 import random
 
 import duckdb
-import meaning
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import cases
 from pyspark.sql import functions as F  # noqa: N812 -- as everybody calls it
+from support import predicate_meaning
+from support.case_count import cases
 
 import arrowlog
 
@@ -94,7 +94,7 @@ def float_predicates():
     nodes = [
         ("compare", name, sign, value)
         for name in ("f", "g")
-        for sign in meaning.SIGNS
+        for sign in predicate_meaning.SIGNS
         for value in (0.0, -0.0, 1.0, NAN)
     ]
     nodes += [("in", "f", values) for values in ([0.0, 5.0], [-0.0, *MANY], [NAN, *MANY])]
@@ -105,8 +105,8 @@ def test_spark_s_own_filters_find_zeros_and_nan_of_every_writer(spark, floats):
     root, rows = floats
     frame = arrowlog.spark.read(spark, root, native=True)
     nodes = float_predicates()
-    texts = [meaning.as_sql(node).replace("e0", "D") for node in nodes]
-    wanted = [[row["id"] for row in rows if meaning.answer(node, row)] for node in nodes]
+    texts = [predicate_meaning.as_sql(node).replace("e0", "D") for node in nodes]
+    wanted = [[row["id"] for row in rows if predicate_meaning.answer(node, row)] for node in nodes]
     assert dict(zip(texts, found([frame.filter(text) for text in texts]), strict=True)) == dict(
         zip(texts, wanted, strict=True)
     )
@@ -119,8 +119,10 @@ def test_plans_find_zeros_and_nan_by_spark_s_own_reader(spark, floats):
     root, rows = floats
     table = arrowlog.Table(root)
     nodes = [node for node in float_predicates() if "nan" not in str(node)]  # those go to workers
-    frames = [table.scan(meaning.as_sql(node)).to_spark(spark, native=True) for node in nodes]
-    wanted = [[row["id"] for row in rows if meaning.answer(node, row)] for node in nodes]
+    frames = [
+        table.scan(predicate_meaning.as_sql(node)).to_spark(spark, native=True) for node in nodes
+    ]
+    wanted = [[row["id"] for row in rows if predicate_meaning.answer(node, row)] for node in nodes]
     assert found(frames) == wanted
 
 
@@ -158,19 +160,19 @@ def test_filters_on_other_columns_are_still_pushed_into_parquet(spark, root):
 
 @pytest.mark.parametrize("layout", ["a file per row", "plain, small row groups"])
 def test_random_predicates_find_the_rows_of_the_model(layout, spark, tmp_path):
-    rows = meaning.rows(seed=11)
-    table = meaning.LAYOUTS[layout](tmp_path / "table", rows)
+    rows = predicate_meaning.rows(seed=11)
+    table = predicate_meaning.LAYOUTS[layout](tmp_path / "table", rows)
     nodes, frames, ways = [], [], set()
     for seed in range(5000, 5000 + cases(20)):
         print("seed", seed)
-        node = meaning.generate(random.Random(seed))
-        for form, where in meaning.forms(node).items():
+        node = predicate_meaning.generate(random.Random(seed))
+        for form, where in predicate_meaning.forms(node).items():
             nodes.append((node, form))
             frames.append(table.scan(where, max_staleness=1e9).to_spark(spark))
             plan = frames[-1]._jdf.queryExecution().executedPlan().toString()
             ways.add("FileScan parquet" in plan)
     model = rows.to_pylist()
     for (node, form), ids in zip(nodes, found(frames), strict=True):
-        wanted = [row["id"] for row in model if meaning.answer(node, row) is True]
+        wanted = [row["id"] for row in model if predicate_meaning.answer(node, row) is True]
         assert ids == wanted, f"{node} as {form}"
     assert ways == {True, False}  # by Spark's own reader, and by Python workers

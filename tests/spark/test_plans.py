@@ -15,14 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from conftest import cases
-from events import build as build_events
-from places import S3, Memory
-from predicates import predicate
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 -- as everybody calls it
 from pyspark.sql.types import StructType
-from rows import build
+from support.case_count import cases
+from support.event_table import build as build_events
+from support.random_predicates import predicate
+from support.random_rows import build
+from support.store_places import S3, Memory
 
 import arrowlog
 from arrowlog import testing

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from conftest import cases
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 -- as everybody calls it
-from rows import build
+from support.case_count import cases
+from support.random_rows import build
 
 import arrowlog
 from arrowlog import testing

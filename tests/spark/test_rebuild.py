@@ -3,17 +3,16 @@
 import itertools
 import warnings
 
-import checkpoints
-import model
 import pyarrow as pa
 import pytest
-from conftest import cases
+from support import log_model, parquet_checkpoints
+from support.case_count import cases
 
 import arrowlog
-from arrowlog.log import decode
-from arrowlog.spark.checkpoints import facts_of, settled
-from arrowlog.spark.rebuild import Rebuild, said_in
-from arrowlog.spark.tasks import combined, reduce, unpacked
+from arrowlog.decode import decoder
+from arrowlog.spark.checkpoints import collect_facts, merge_facts
+from arrowlog.spark.rebuild import DistributedReplay, collect_table_actions
+from arrowlog.spark.tasks import decode_run, deserialize_table, reconcile_bucket
 
 BATCH = 10
 SEEDS = cases(40)
@@ -27,14 +26,14 @@ def rows(snapshot):
 def by_tasks(rebuild):
     """What the tasks would do, one after the other."""
     found = pa.concat_tables(
-        [pa.Table.from_batches([combined(run, rebuild.job)]) for run in rebuild.runs]
+        [pa.Table.from_batches([decode_run(run, rebuild.job)]) for run in rebuild.runs]
     )
     buckets = sorted(set(found["bucket"].to_pylist()))
     done = []
     for bucket in buckets:
         some = found.filter(pa.compute.equal(found["bucket"], bucket))
         backwards = list(reversed(range(some.num_rows)))  # a shuffle keeps no order
-        done += reduce(some.take(pa.array(backwards, pa.int64()))).to_pylist()
+        done += reconcile_bucket(some.take(pa.array(backwards, pa.int64()))).to_pylist()
     return done
 
 
@@ -45,19 +44,19 @@ def test_random_histories_in_runs_and_buckets(batch, tmp_path, monkeypatch):
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
         print("seed", seed)
         root = tmp_path / str(seed)
-        history = model.write(root, seed, versions=8)
+        history = log_model.write(root, seed, versions=8)
         rng = history.rng
-        monkeypatch.setattr(decode, "COLUMNAR_LINES", rng.choice([1, 48]))
+        monkeypatch.setattr(decoder, "COLUMNAR_MIN_LINES", rng.choice([1, 48]))
         monkeypatch.setattr(module, "RUN_BYTES", rng.choice([1, 500, 10**6]))
         if rng.random() < 0.5:
-            checkpoints.write(root, rng.randrange(7), checkpoint_maxFileSize=4000)
+            parquet_checkpoints.write(root, rng.randrange(7), checkpoint_maxFileSize=4000)
         table = arrowlog.Table(root)
         for version in (rng.randrange(8), 7):
-            work = Rebuild(root, version, None, {}, rng.choice([1, 2, 5]))
+            work = DistributedReplay(root, version, None, {}, rng.choice([1, 2, 5]))
             found = by_tasks(work)
-            state = work.state(said_in(found))
+            state = work.state(collect_table_actions(found))
             expected = table.snapshot(version).state
-            tables = [unpacked(row["adds"]) for row in found if row["bucket"] >= 0]
+            tables = [deserialize_table(row["adds"]) for row in found if row["bucket"] >= 0]
             keys = sorted(key for each in tables for key in each["key"].to_pylist())
             assert keys == sorted(expected.adds["key"].to_pylist())
             assert state.protocol == expected.protocol
@@ -100,7 +99,7 @@ def test_a_snapshot_is_that_of_one_process(either, root):
     found = arrowlog.spark.snapshot(either, root, buckets=3)
     expected = table.snapshot()
     assert rows(found) == rows(expected)
-    assert checkpoints.said(found) == checkpoints.said(expected)
+    assert parquet_checkpoints.said(found) == parquet_checkpoints.said(expected)
     assert found.report.source == "cluster"
     older = arrowlog.spark.snapshot(either, root, version=5, buckets=2)
     assert rows(older) == rows(table.snapshot(5))
@@ -154,11 +153,11 @@ def test_texts_are_made_again_only_if_every_bucket_agrees():
     plain = pa.table({**base, "minValues.id": pa.array(["7"])})
     odd = pa.table({**base, "minValues.id": pa.array(["007"])})
     silent = pa.table({**base, "stats.minValues.id": pa.array(["7"])})
-    one, two, three = (facts_of(each, schema, ()) for each in (plain, odd, silent))
-    assert "minValues.id" in settled([one])[1].rebuilt
-    assert "minValues.id" not in settled([one, two])[1].rebuilt
-    assert "minValues.id" in settled([one, two])[0]
-    columns, recipe = settled([one, three])
+    one, two, three = (collect_facts(each, schema, ()) for each in (plain, odd, silent))
+    assert "minValues.id" in merge_facts([one])[1].rebuilt
+    assert "minValues.id" not in merge_facts([one, two])[1].rebuilt
+    assert "minValues.id" in merge_facts([one, two])[0]
+    columns, recipe = merge_facts([one, three])
     assert "min.id" not in three.typed or "minValues.id" not in recipe.rebuilt
     assert "path" in columns
 
@@ -235,12 +234,12 @@ def test_long_statistics_are_cut_as_in_every_checkpoint(spark, root):
 
 def test_a_task_that_is_done_again_gives_the_same_bytes(root):
     history_of(root)
-    work = Rebuild(root, None, None, {}, 3)
+    work = DistributedReplay(root, None, None, {}, 3)
     assert len(work.runs) > 1
-    found = pa.concat_tables([pa.Table.from_batches([combined(r, work.job)]) for r in work.runs])
+    found = pa.concat_tables([pa.Table.from_batches([decode_run(r, work.job)]) for r in work.runs])
     some = found.filter(pa.compute.equal(found["bucket"], 0))
     again = some.take(pa.array(list(reversed(range(some.num_rows))), pa.int64()))
-    assert reduce(some).equals(reduce(again))
+    assert reconcile_bucket(some).equals(reconcile_bucket(again))
 
 
 def test_a_driver_hears_of_parts_and_not_of_files(spark, root, monkeypatch):
@@ -306,7 +305,7 @@ def test_work_is_cut_by_what_commits_are_unpacked(tmp_path, monkeypatch):
         table = arrowlog.Table.create(place, pa.schema([("id", pa.int64())]), options=options)
         for number in range(20):
             table.append([arrowlog.add_file(f"{number}/{n}.parquet", size=1) for n in range(60)])
-        work = Rebuild(place, None, None, {}, None)
+        work = DistributedReplay(place, None, None, {}, None)
         cut[codec] = (work.job.buckets, len(work.runs))
         assert work.plain >= work.bytes
     (buckets, runs), (packed_buckets, packed_runs) = cut["none"], cut["gzip"]

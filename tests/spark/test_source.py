@@ -11,9 +11,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 import arrowlog
-from arrowlog.spark.options import read_options
-from arrowlog.spark.source import Writer, Written
-from arrowlog.spark.target import destination
+from arrowlog.spark.options import parse_source_options
+from arrowlog.spark.source import SourceWriter, TaskAdds
+from arrowlog.spark.target import resolve_destination
 
 
 def write(root, rows=30):
@@ -167,17 +167,21 @@ def test_settings_come_as_options_and_from_the_session(spark, root):
 
 def test_options_are_read_strictly():
     given = {"PATH": "file:/a b", "where": "id = 1", "spark.indextables.checkpoint.interval": "5"}
-    found = read_options({**given, "storage.aws_access_key_id": "k", "storage.key": "x"}, {})
+    found = parse_source_options(
+        {**given, "storage.aws_access_key_id": "k", "storage.key": "x"}, {}
+    )
     assert found.path == "/a b"
     assert found.storage == {"AWS_ACCESS_KEY_ID": "k", "key": "x"}
     assert found.settings == {"spark.indextables.checkpoint.interval": "5"}
-    assert read_options(
+    assert parse_source_options(
         {"path": "x", "partitionColumns": '["a, b", "c"]'}, {}
     ).partition_columns == (
         "a, b",
         "c",
     )
-    assert read_options({"path": "x", "partitioncolumns": "a, b"}, {}).partition_columns == (
+    assert parse_source_options(
+        {"path": "x", "partitioncolumns": "a, b"}, {}
+    ).partition_columns == (
         "a",
         "b",
     )
@@ -191,17 +195,17 @@ def test_options_are_read_strictly():
     }
     for match, options in wrong.items():
         with pytest.raises(arrowlog.InvalidRequest, match=match):
-            read_options(options, {})
+            parse_source_options(options, {})
 
 
 def test_a_commit_that_fails_deletes_nothing_that_may_be_in_the_log(spark, root):
     """Spark aborts after a failed commit, with the messages of all tasks."""
     arrowlog.spark.write(spark.range(3), root)
-    goal = destination(str(root), spark.range(1).schema, mode="append")
-    writer = pickle.loads(pickle.dumps(Writer(goal, "append", None)))
+    goal = resolve_destination(str(root), spark.range(1).schema, mode="append")
+    writer = pickle.loads(pickle.dumps(SourceWriter(goal, "append", None)))
     batch = pa.record_batch({"id": pa.array([7], pa.int64())})
     one, two = writer.write(iter([batch])), writer.write(iter([batch]))
-    assert isinstance(one, Written)
+    assert isinstance(one, TaskAdds)
     writer.commit([one])
     writer.abort([one])  # the commit landed, and its answer was lost
     assert arrowlog.Table(root).scan().to_arrow_dataset().count_rows() == 4

@@ -12,9 +12,9 @@ from pyspark.errors import StreamingQueryException
 
 import arrowlog
 from arrowlog import testing
-from arrowlog.spark.options import Options
-from arrowlog.spark.stream import Place, StreamReader, StreamWriter
-from arrowlog.spark.target import destination
+from arrowlog.spark.options import SourceOptions
+from arrowlog.spark.stream import StreamOffset, StreamReader, StreamWriter
+from arrowlog.spark.target import resolve_destination
 
 SCHEMA = pa.schema([("id", pa.int64())])
 
@@ -159,15 +159,15 @@ def test_commits_of_other_names_and_gaps_of_files(root):
     testing.write_commit(root, 1, [testing.add("a.parquet"), testing.add("b.parquet")])
     log = root / "_transaction_log"
     (log / f"{1:020d}.json").rename(log / f"{1:018d}.json")
-    reader = StreamReader(Options(str(root), starting_version="0"), None)
+    reader = StreamReader(SourceOptions(str(root), starting_version="0"), None)
     start = reader.initialOffset()
     end = reader.latestOffset(start, reader.getDefaultReadLimit())
-    assert Place.of(end) == Place(2, 0)
+    assert StreamOffset.of(end) == StreamOffset(2, 0)
     assert len(reader.partitions(start, end)) == 1
 
 
 def test_a_sink_without_a_name_is_refused(spark, root):
-    goal = destination(str(root), spark.range(1).schema, mode="append")
+    goal = resolve_destination(str(root), spark.range(1).schema, mode="append")
     with pytest.raises(arrowlog.InvalidRequest, match="checkpointLocation"):
         StreamWriter(goal, None)
 

@@ -11,14 +11,14 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from places import S3, Memory
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 -- as everybody calls it
+from support.store_places import S3, Memory
 
 import arrowlog
-from arrowlog.commit.stats import of_table
-from arrowlog.spark.target import Destination
-from arrowlog.state.truncation import Truncation
+from arrowlog.snapshot.stats_truncation import StatsTruncation
+from arrowlog.spark.target import WriteDestination
+from arrowlog.transaction.file_statistics import compute_stats
 
 WAYS = [True, False]
 
@@ -97,9 +97,9 @@ def test_statistics_are_those_of_the_rows(spark, root, zone):
     bounded = set()
     for add in snapshot.state.adds.to_pylist():
         data = pq.read_table(root / add["path"]).cast(snapshot.schema)
-        wanted = of_table(data, data.column_names, Truncation())
+        wanted = compute_stats(data, data.column_names, StatsTruncation())
         (file,) = [row for row in snapshot.files.to_pylist() if row["path"] == add["path"]]
-        texts = arrowlog.commit.text.text_of
+        texts = arrowlog.snapshot.typed_values.to_log_text
         for name in data.column_names:
             kind = snapshot.schema.field(name).type
             if f"min.{name}" not in file:
@@ -219,14 +219,14 @@ def test_a_job_that_fails_leaves_the_table_as_it_was(spark, root, native):
 def test_a_conflict_is_ours_and_takes_its_files_back(spark, root, native, monkeypatch):
     frame = spark.range(4).selectExpr("id", "id % 2 AS half")
     arrowlog.spark.write(frame, root, partition_columns=["half"], native=native)
-    commit = Destination.commit
+    commit = WriteDestination.commit
 
     def late(self, *args, **more):
         rival = arrowlog.Table(root)
         rival.write(pa.table({"id": [9], "half": [1]}))
         return commit(self, *args, **more)
 
-    monkeypatch.setattr(Destination, "commit", late)
+    monkeypatch.setattr(WriteDestination, "commit", late)
     before = len(data_files(root))
     new = frame.filter("half = 1")
     with pytest.raises(arrowlog.ConcurrentAppend):

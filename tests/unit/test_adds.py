@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 import arrowlog
 from arrowlog import add_file
-from arrowlog.commit.adds import Add, check_adds, relative, to_add
-from arrowlog.commit.text import text_of
 from arrowlog.errors import InvalidRequest
-from arrowlog.log.actions import Metadata
-from arrowlog.log.schema import to_spark
+from arrowlog.formats.indextables.actions import Metadata
+from arrowlog.formats.spark_schema import format_spark_schema
+from arrowlog.snapshot.typed_values import to_log_text
+from arrowlog.transaction.add_files import Add, parse_add, relative_data_path, validate_adds
 
 SCHEMA = pa.schema(
     [
@@ -29,13 +29,13 @@ SCHEMA = pa.schema(
         ("blob", pa.binary()),
     ]
 )
-METADATA = Metadata("t", to_spark(SCHEMA), ("day",))
+METADATA = Metadata("t", format_spark_schema(SCHEMA), ("day",))
 NAIVE = dt.datetime.fromisoformat("2024-01-01T00:00:00")
 GOOD = {"size": 5, "modification_time": 7}
 
 
 def check(*adds):
-    return check_adds(adds, METADATA, SCHEMA)
+    return validate_adds(adds, METADATA, SCHEMA)
 
 
 def good(**fields):
@@ -85,9 +85,9 @@ def test_names_in_the_log_are_checked_like_our_own():
         == ours
     )
     given = {"path": "a", "partitionValues": {"day": None}, "size": 1, "tags": None}
-    assert to_add({"add": given | {"minValues": {"id": 1}, "numRecords": 2}}, "x") == ours
-    assert to_add(given | {"null_count": {"id": 1}}, "x").null_count == {"id": 1}
-    assert to_add(ours, "x") is ours
+    assert parse_add({"add": given | {"minValues": {"id": 1}, "numRecords": 2}}, "x") == ours
+    assert parse_add(given | {"null_count": {"id": 1}}, "x").null_count == {"id": 1}
+    assert parse_add(ours, "x") is ours
 
 
 @pytest.mark.parametrize(
@@ -96,10 +96,10 @@ def test_names_in_the_log_are_checked_like_our_own():
         (lambda: add_file("a", colour=1), "no field 'colour'"),
         (lambda: add_file("a", {"day": None}, partitionValues={}), "twice"),
         (lambda: add_file("a", ["day"]), "Pass a map"),
-        (lambda: to_add("a", "adds[0]"), r"adds\[0\] is a string"),
-        (lambda: to_add(5, "adds[0]"), "of type int, not an add"),
-        (lambda: to_add({}, "adds[0]"), "has no path"),
-        (lambda: to_add({"path": "a", "minValues": 5}, "adds[0]"), "Pass a map"),
+        (lambda: parse_add("a", "adds[0]"), r"adds\[0\] is a string"),
+        (lambda: parse_add(5, "adds[0]"), "of type int, not an add"),
+        (lambda: parse_add({}, "adds[0]"), "has no path"),
+        (lambda: parse_add({"path": "a", "minValues": 5}, "adds[0]"), "Pass a map"),
     ],
 )
 def test_what_is_no_add(make, said):
@@ -151,7 +151,7 @@ def test_a_file_is_added_once_in_a_commit():
 
 def test_tables_without_partitions_say_so():
     with pytest.raises(InvalidRequest, match="The table is not partitioned"):
-        check_adds([good()], Metadata("t", to_spark(SCHEMA)), SCHEMA)
+        validate_adds([good()], Metadata("t", format_spark_schema(SCHEMA)), SCHEMA)
 
 
 @pytest.mark.parametrize("value", [None, "", "__HIVE_DEFAULT_PARTITION__"])
@@ -193,7 +193,7 @@ SPELLED = [ROOT, f"file://{ROOT}"]
 )
 def test_paths_that_are_not_in_the_table(path):
     with pytest.raises(InvalidRequest, match="adds"):
-        relative(path, ROOT, SPELLED, "adds[0]")
+        relative_data_path(path, ROOT, SPELLED, "adds[0]")
 
 
 @pytest.mark.parametrize(
@@ -208,25 +208,27 @@ def test_paths_that_are_not_in_the_table(path):
     ],
 )
 def test_paths_in_the_table(path, key):
-    assert relative(path, ROOT, SPELLED, "adds[0]") == key
+    assert relative_data_path(path, ROOT, SPELLED, "adds[0]") == key
 
 
 @given(st.text(alphabet="./a:\n\\ é", max_size=8))
 def test_a_path_that_is_taken_can_be_read(path):
     """A commit with a path its readers refuse would make the table unreadable."""
     from arrowlog import testing
-    from arrowlog.log.decode import decode
-    from arrowlog.log.window import Window
-    from arrowlog.state.apply import apply
+    from arrowlog.decode.decoder import decode_buffer
+    from arrowlog.decode.line_buffer import LineBuffer
+    from arrowlog.snapshot.log_replay import replay_actions
 
     try:
-        key = relative(path, ROOT, SPELLED, "adds[0]")
+        key = relative_data_path(path, ROOT, SPELLED, "adds[0]")
     except InvalidRequest:
         return
-    window = Window(1 << 20)
+    window = LineBuffer(1 << 20)
     opening = [testing.protocol(), testing.metadata(SCHEMA, ["day"])]
     window.append("0.json", 0, testing.lines([*opening, testing.add(key)]))
-    assert apply(None, decode(window), 0, ROOT).state.adds["key"].to_pylist() == [key]
+    assert replay_actions(None, decode_buffer(window), 0, ROOT).state.adds["key"].to_pylist() == [
+        key
+    ]
 
 
 @pytest.mark.parametrize(
@@ -255,7 +257,7 @@ def test_a_path_that_is_taken_can_be_read(path):
     ],
 )
 def test_values_as_text(value, kind, text):
-    assert text_of(value, kind) == text
+    assert to_log_text(value, kind) == text
 
 
 def test_scalars_of_other_libraries_are_values():
@@ -263,7 +265,7 @@ def test_scalars_of_other_libraries_are_values():
         def item(self):
             return 0.5
 
-    assert text_of(Scalar(), pa.float32()) == "0.5"
+    assert to_log_text(Scalar(), pa.float32()) == "0.5"
 
 
 def test_sizes_and_times_come_from_the_store(root):

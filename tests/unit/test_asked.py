@@ -9,14 +9,14 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 import pytest
-import small
-from events import START, build
+from support import small_table
+from support.event_table import START, build
 
 import arrowlog
 from arrowlog import testing
-from arrowlog.sql import past as past_module
-from arrowlog.state import load as load_module
-from arrowlog.state import reading as reading_module
+from arrowlog.history import commit_history as past_module
+from arrowlog.snapshot import commit_reader as reading_module
+from arrowlog.snapshot import loader as load_module
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_history_is_one_row_a_commit_newest_first(table):
 
 
 def test_what_our_own_commits_say(tmp_path):
-    table = arrowlog.Table.create(tmp_path / "t", small.SCHEMA, ["day"])
+    table = arrowlog.Table.create(tmp_path / "t", small_table.SCHEMA, ["day"])
     table.append(
         [arrowlog.add_file("a", {"day": None}, size=7, num_records=3)],
         txn=("loader", 4),
@@ -62,29 +62,29 @@ def test_what_our_own_commits_say(tmp_path):
 
 def test_a_limit_reads_no_more_than_it_needs(table, monkeypatch):
     read = []
-    whole = load_module.stream
+    whole = load_module.stream_actions
 
     def noted(store, config, commits):
         read.extend(version for version, _ in commits)
         return whole(store, config, commits)
 
-    monkeypatch.setattr(past_module, "stream", noted)
+    monkeypatch.setattr(past_module, "stream_actions", noted)
     assert table.history(limit=2)["version"].to_pylist() == [6, 5]
     assert read == [5, 6]
     assert table.history(limit=0).num_rows == 0
 
 
 def test_a_filter_on_versions_reads_no_other_commits(table, monkeypatch):
-    monkeypatch.setattr(past_module, "BLOCK_COMMITS", 2)
+    monkeypatch.setattr(past_module, "COMMITS_PER_BLOCK", 2)
     table.snapshot()
     read = []
-    whole = load_module.stream
+    whole = load_module.stream_actions
 
     def noted(store, config, commits):
         read.extend(version for version, _ in commits)
         return whole(store, config, commits)
 
-    monkeypatch.setattr(past_module, "stream", noted)
+    monkeypatch.setattr(past_module, "stream_actions", noted)
     assert table.sql("SELECT version FROM commits WHERE version > 4").fetchall() == [(5,), (6,)]
     assert read == [4, 5, 6]
     table.sql("SELECT path FROM adds WHERE version IN (5, 6)").fetchall()
@@ -123,11 +123,11 @@ def test_new_commits_are_seen_and_a_connection_stays_what_it_is(table):
 def test_a_table_made_anew_is_not_mixed_up(tmp_path):
     import shutil
 
-    root = small.write(tmp_path / "t")
+    root = small_table.write(tmp_path / "t")
     table = arrowlog.Table(root)
     assert table.sql("SELECT path FROM adds").fetchall() == [("good.parquet",)]
     shutil.rmtree(root)
-    testing.write_commit(root, 0, small.OPENING)
+    testing.write_commit(root, 0, small_table.OPENING)
     testing.write_commit(root, 1, [testing.add("other.parquet", {"day": None}, size=12)])
     assert table.sql("SELECT path FROM adds").fetchall() == [("other.parquet",)]
 
@@ -137,7 +137,7 @@ def test_a_table_of_short_names_made_anew_is_not_mixed_up_either(tmp_path):
 
     for number, path in enumerate(("one.parquet", "another.parquet")):
         shutil.rmtree(tmp_path / "t", ignore_errors=True)
-        testing.write_commit(tmp_path / "t", 0, small.OPENING, digits=18)
+        testing.write_commit(tmp_path / "t", 0, small_table.OPENING, digits=18)
         added = testing.add(path, {"day": None})
         testing.write_commit(tmp_path / "t", 1, [added], digits=18)
         if number == 0:
@@ -162,19 +162,19 @@ def test_columns_that_the_schema_has_no_longer_are_still_there(tmp_path):
     old = pa.schema([("day", pa.date32()), ("gone", pa.int64())])
     testing.write_commit(tmp_path, 0, [testing.protocol(), testing.metadata(old, ["day"])])
     testing.write_commit(tmp_path, 1, [testing.add("a", {"day": None}, minValues={"gone": "5"})])
-    testing.write_commit(tmp_path, 2, [testing.metadata(small.SCHEMA, ["day"])])
+    testing.write_commit(tmp_path, 2, [testing.metadata(small_table.SCHEMA, ["day"])])
     for opened in (arrowlog.Table(tmp_path), arrowlog.Table(tmp_path)):
         assert opened.sql('SELECT "min.gone", "min.id" FROM adds').fetchall() == [(5, None)]
         opened.snapshot()
 
 
 def test_metadata_that_is_missing_or_was_wrong_once(tmp_path):
-    testing.write_commit(tmp_path / "none", 0, [testing.protocol(), small.GOOD])
+    testing.write_commit(tmp_path / "none", 0, [testing.protocol(), small_table.GOOD])
     with pytest.raises(arrowlog.LogCorrupt, match="no metaData in the log"):
         arrowlog.Table(tmp_path / "none").query("FROM adds")
     root = tmp_path / "once"
     testing.write_commit(root, 0, [testing.protocol(), testing.metadata("{", ["day"])])
-    testing.write_commit(root, 1, [testing.metadata(small.SCHEMA, ["day"]), small.GOOD])
+    testing.write_commit(root, 1, [testing.metadata(small_table.SCHEMA, ["day"]), small_table.GOOD])
     for _ in range(2):
         opened = arrowlog.Table(root)
         assert opened.query('SELECT path, "min.id" FROM adds').num_rows == 1
@@ -183,7 +183,7 @@ def test_metadata_that_is_missing_or_was_wrong_once(tmp_path):
 
 
 def test_checkpoints_are_listed(tmp_path):
-    table = arrowlog.Table.create(tmp_path / "t", small.SCHEMA, ["day"])
+    table = arrowlog.Table.create(tmp_path / "t", small_table.SCHEMA, ["day"])
     table.append([arrowlog.add_file("a", {"day": None}, size=7)])
     table.checkpoint()
     query = "SELECT version, format, parts, last FROM checkpoints ORDER BY ALL"
@@ -203,7 +203,7 @@ def test_threads_ask_at_the_same_time(table):
 
 def test_a_clean_up_meanwhile_is_no_trouble(tmp_path):
     table = arrowlog.Table.create(
-        tmp_path / "t", small.SCHEMA, ["day"], {"checkpoint.enabled": "false"}
+        tmp_path / "t", small_table.SCHEMA, ["day"], {"checkpoint.enabled": "false"}
     )
     for name in ("a", "b", "c"):
         table.append([arrowlog.add_file(name, {"day": None}, size=7)])
@@ -220,7 +220,7 @@ def test_a_clean_up_meanwhile_is_no_trouble(tmp_path):
 
 
 def test_views_end_before_a_gap(tmp_path):
-    root = small.write(tmp_path / "t")
+    root = small_table.write(tmp_path / "t")
     testing.write_commit(root, 3, [testing.add("later", {"day": None})])
     table = arrowlog.Table(root)
     with pytest.warns(arrowlog.ArrowlogWarning, match="version 2 is missing"):
@@ -230,7 +230,7 @@ def test_views_end_before_a_gap(tmp_path):
 
 
 def test_a_log_that_is_a_checkpoint_alone(tmp_path):
-    table = arrowlog.Table.create(tmp_path / "t", small.SCHEMA, ["day"])
+    table = arrowlog.Table.create(tmp_path / "t", small_table.SCHEMA, ["day"])
     table.append([arrowlog.add_file("a", {"day": None}, size=7)])
     table.checkpoint()
     for version in (0, 1):
@@ -250,7 +250,7 @@ def test_a_log_that_is_a_checkpoint_alone(tmp_path):
 
 def test_a_checkpoint_in_the_place_of_a_commit(tmp_path):
     table = arrowlog.Table.create(
-        tmp_path / "t", small.SCHEMA, ["day"], {"checkpoint.enabled": "false"}
+        tmp_path / "t", small_table.SCHEMA, ["day"], {"checkpoint.enabled": "false"}
     )
     for name in ("a", "b", "c"):
         table.append([arrowlog.add_file(name, {"day": None}, size=7)])
@@ -271,7 +271,7 @@ def test_a_checkpoint_in_the_place_of_a_commit(tmp_path):
 
 def test_a_commit_that_was_changed_is_not_believed(tmp_path):
     table = arrowlog.Table.create(
-        tmp_path / "t", small.SCHEMA, ["day"], {"transaction.compression.codec": "none"}
+        tmp_path / "t", small_table.SCHEMA, ["day"], {"transaction.compression.codec": "none"}
     )
     table.append([arrowlog.add_file("a", {"day": None}, size=7)])
     path = tmp_path / "t" / "_transaction_log" / f"{1:020d}.json"
@@ -283,7 +283,7 @@ def test_a_commit_that_was_changed_is_not_believed(tmp_path):
 
 
 def test_a_protocol_of_the_future_is_not_believed(tmp_path):
-    root = small.write(tmp_path / "t")
+    root = small_table.write(tmp_path / "t")
     testing.write_commit(root, 2, [testing.protocol(9, 9)])
     with pytest.raises(arrowlog.UnsupportedProtocol):
         arrowlog.Table(root).history()
@@ -292,7 +292,7 @@ def test_a_protocol_of_the_future_is_not_believed(tmp_path):
 
 
 def test_a_time_nobody_can_count_is_unknown(tmp_path):
-    root = small.write(tmp_path / "t")
+    root = small_table.write(tmp_path / "t")
     far = testing.add("far", {"day": None}, modificationTime=(1 << 63) - 1)
     testing.write_commit(root, 2, [testing.commit_info(-(1 << 63)), far])
     table = arrowlog.Table(root)
@@ -301,7 +301,7 @@ def test_a_time_nobody_can_count_is_unknown(tmp_path):
 
 
 def test_diff_tells_files_schema_and_properties(tmp_path):
-    table = arrowlog.Table.create(tmp_path / "t", small.SCHEMA, ["day"], {"owner": "a"})
+    table = arrowlog.Table.create(tmp_path / "t", small_table.SCHEMA, ["day"], {"owner": "a"})
     files = [arrowlog.add_file(n, {"day": None}, size=5, num_records=1) for n in ("x", "y", "z")]
     table.append(files)
     table.commit([arrowlog.add_file("x", {"day": None}, size=6, num_records=2)], ["y"])
@@ -327,7 +327,7 @@ def test_diff_tells_files_schema_and_properties(tmp_path):
 
 
 def test_what_a_checkpoint_says_is_no_change(tmp_path):
-    table = arrowlog.Table.create(tmp_path / "t", small.SCHEMA, ["day"])
+    table = arrowlog.Table.create(tmp_path / "t", small_table.SCHEMA, ["day"])
     table.append([arrowlog.add_file("x", {"day": None}, size=5, tags={"a": "b"})])
     table.set_properties({"a": "b"})
     table.checkpoint()
@@ -357,7 +357,7 @@ def test_cards_are_escaped(tmp_path):
 
 
 def test_a_card_of_a_damaged_table_says_why(tmp_path):
-    root = small.write(tmp_path / "t")
+    root = small_table.write(tmp_path / "t")
     table = arrowlog.Table(root)
     testing.write_commit(root, 2, b"{")
     assert "LogCorrupt" in table._repr_html_()
@@ -393,8 +393,8 @@ def test_a_program_that_leaves_a_connection_open_ends_in_silence(tmp_path):
 
 def test_a_long_past_needs_little_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(reading_module, "_RUN_BYTES_MAX", 1 << 16)
-    monkeypatch.setattr(past_module, "BLOCK_COMMITS", 4)
-    testing.write_commit(tmp_path, 0, small.OPENING)
+    monkeypatch.setattr(past_module, "COMMITS_PER_BLOCK", 4)
+    testing.write_commit(tmp_path, 0, small_table.OPENING)
     for version in range(1, 21):
         adds = [
             testing.add(f"{version}-{n}", {"day": None}, minValues={"id": str(n)}, size=n)
@@ -410,7 +410,7 @@ def test_a_long_past_needs_little_memory(tmp_path, monkeypatch):
             "max(size_bytes)": 399,
             'max("min.id")': 399,
         }
-        pieces = list(table._asking.sources().past.pieces())
+        pieces = list(table._history_session.sources().past.pieces())
         tables = [found for piece in pieces for found in piece.tables.values()]
         held[limit] = sum(found.nbytes for found in tables if isinstance(found, pa.Table))
         files = [found for found in tables if isinstance(found, str)]

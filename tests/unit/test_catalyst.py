@@ -6,8 +6,8 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from arrowlog.scan.tree import Call, Column, Foreign, Literal
-from arrowlog.spark.catalyst import tree_of
+from arrowlog.predicate.ast import Call, Column, ForeignExpr, Literal
+from arrowlog.predicate.parse.spark import parse_catalyst
 
 PACKAGE = "org.apache.spark.sql.catalyst.expressions."
 SCHEMA = pa.schema(
@@ -35,7 +35,7 @@ def literal(value, kind):
 
 
 def tree(*nodes, look=None):
-    return tree_of(json.dumps(nodes), SCHEMA, look or (lambda at, what: None))
+    return parse_catalyst(json.dumps(nodes), SCHEMA, look or (lambda at, what: None))
 
 
 def test_comparisons_of_a_column_with_a_value_of_its_type():
@@ -77,7 +77,7 @@ def test_sets_and_lists():
     assert found == Call("in", (Column("name"), Literal("a", "text"), Literal(None, "null")))
     found = tree(node("InSet", 1), column("id", "long"), look=lambda at, what: [3, 1])
     assert found == Call("in", (Column("id"), Literal(3, "int"), Literal(1, "int")))
-    assert isinstance(tree(node("InSet", 1), column("id", "long")), Foreign)  # too many to tell
+    assert isinstance(tree(node("InSet", 1), column("id", "long")), ForeignExpr)  # too many to tell
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_sets_and_lists():
     ],
 )
 def test_whatever_has_no_equal_prunes_nothing(nodes):
-    assert isinstance(tree(*nodes), Foreign)
+    assert isinstance(tree(*nodes), ForeignExpr)
 
 
 def test_a_part_without_an_equal_leaves_the_others():
@@ -102,4 +102,4 @@ def test_a_part_without_an_equal_leaves_the_others():
     found = tree(node("Or", 2), *known, node("Rand", 0))
     assert found.op == "or"
     assert found.args[0] == Call("not", (Call("is null", (Column("id"),)),))
-    assert isinstance(found.args[1], Foreign)
+    assert isinstance(found.args[1], ForeignExpr)

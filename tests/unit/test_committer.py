@@ -6,14 +6,10 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from faulty import FakeClock, FaultyStore, Log, table_on
+from support.faulty_store import FakeClock, FaultyStore, Log, table_on
 
 import arrowlog
 from arrowlog import add_file, testing
-from arrowlog.commit import committer, creation
-from arrowlog.commit.committer import _GAP_PROBES
-from arrowlog.commit.conflict import Head, Intent, Rival, check
-from arrowlog.commit.stats import of_footer
 from arrowlog.config import Config
 from arrowlog.errors import (
     CommitConflict,
@@ -23,10 +19,14 @@ from arrowlog.errors import (
     StoreUnavailable,
     TableExists,
 )
-from arrowlog.log.actions import Metadata, Protocol
-from arrowlog.log.names import LOG, commit_name
-from arrowlog.log.schema import to_spark
-from arrowlog.state.truncation import Truncation
+from arrowlog.formats.indextables.actions import Metadata, Protocol
+from arrowlog.formats.indextables.file_names import LOG_FOLDER, commit_name
+from arrowlog.formats.spark_schema import format_spark_schema
+from arrowlog.snapshot.stats_truncation import StatsTruncation
+from arrowlog.transaction import creation, write_session
+from arrowlog.transaction.conflict_checker import ReadSet, TableHead, WinningCommit, check_conflict
+from arrowlog.transaction.file_statistics import read_footer_stats
+from arrowlog.transaction.write_session import _GAP_PROBES
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
 
@@ -36,7 +36,7 @@ def file(name, part="x"):
 
 
 def write(store, version, actions):
-    store.objects[f"{LOG}/{commit_name(version)}"] = testing.lines(actions)
+    store.objects[f"{LOG_FOLDER}/{commit_name(version)}"] = testing.lines(actions)
 
 
 def fresh(*, cheap_stat=True, commits=3, id="one"):  # noqa: A002 -- the name on disk
@@ -74,7 +74,7 @@ def test_an_older_copy_of_the_table_gets_no_gap():
     table = table_on(store, FakeClock("a"))
     table.snapshot()
     for version in (2, 3):
-        del store.objects[f"{LOG}/{commit_name(version)}"]
+        del store.objects[f"{LOG_FOLDER}/{commit_name(version)}"]
     wait(table)
     with pytest.raises(MetadataChanged):
         table.remove(["f3"])
@@ -116,12 +116,12 @@ def test_a_commit_that_landed_is_told_though_the_store_fails_right_after(later):
 
 
 def test_without_its_guard_a_commit_that_landed_would_be_denied(monkeypatch):
-    source = inspect.getsource(committer)
+    source = inspect.getsource(write_session)
     guard = "except StoreUnavailable:  #"
     assert source.count(guard) == 1
-    names = dict(vars(committer))
+    names = dict(vars(write_session))
     exec(source.replace(guard, "except ZeroDivisionError:  #"), names)
-    monkeypatch.setattr(committer.Committer, "_record", names["Committer"]._record)
+    monkeypatch.setattr(write_session.WriteSession, "_record", names["Committer"]._record)
     with pytest.raises(StoreUnavailable):
         test_a_commit_that_landed_is_told_though_the_store_fails_right_after(2)
 
@@ -149,8 +149,8 @@ def test_races_may_be_limited():
 
 
 def make(store, **how):
-    metadata = creation.new_metadata(SCHEMA, ["p"], None, None, None)
-    creation.create(store, Config(), metadata, **{"exist_ok": False} | how)
+    metadata = creation.build_metadata(SCHEMA, ["p"], None, None, None)
+    creation.create_table(store, Config(), metadata, **{"exist_ok": False} | how)
     return metadata.id
 
 
@@ -189,16 +189,16 @@ def test_batches_without_rows_are_passed_over(root):
 
 
 def test_a_rival_that_only_says_what_the_table_is_called():
-    metadata = Metadata("t", to_spark(SCHEMA), ("p",))
-    head = Head(5, Protocol(2, 2), metadata, SCHEMA)
-    rival = Rival(6, "RIVAL", metadata=replace(metadata, description="new"))
-    assert check(Intent(), head, rival) is None
+    metadata = Metadata("t", format_spark_schema(SCHEMA), ("p",))
+    head = TableHead(5, Protocol(2, 2), metadata, SCHEMA)
+    rival = WinningCommit(6, "RIVAL", metadata=replace(metadata, description="new"))
+    assert check_conflict(ReadSet(), head, rival) is None
 
 
 def test_bounds_of_rows_about_which_nothing_is_known(tmp_path):
-    cut = Truncation(max_length=2, strategy="truncate")
+    cut = StatsTruncation(max_length=2, strategy="truncate")
     assert cut.shorten("abc", None) == ("ab", None)
     table = pa.table({"f": [float("nan"), float("nan"), 1.0, 2.0]})
     pq.write_table(table, tmp_path / "a", row_group_size=2)
-    found = of_footer(pq.read_metadata(tmp_path / "a"), table.schema, cut)
+    found = read_footer_stats(pq.read_metadata(tmp_path / "a"), table.schema, cut)
     assert (found.low, found.high, found.nulls) == ({}, {}, {"f": 0})

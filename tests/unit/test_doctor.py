@@ -5,20 +5,23 @@ import random
 import shutil
 from pathlib import Path
 
-import damage
-import places
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from checkpoints import write as write_parquet_checkpoint
-from events import build
-from small import GOOD, OPENING, SCHEMA
+from support import log_damage, store_places
+from support.event_table import build
+from support.parquet_checkpoints import write as write_parquet_checkpoint
+from support.small_table import GOOD, OPENING, SCHEMA
 
 import arrowlog
 from arrowlog import testing
-from arrowlog.log.names import CHECKPOINTS, LOG, POINTER
-from arrowlog.upkeep import doctor
+from arrowlog.formats.indextables.file_names import (
+    CHECKPOINT_FOLDER_NAME,
+    LAST_CHECKPOINT,
+    LOG_FOLDER,
+)
+from arrowlog.recovery import log_checks
 
 QUIET = {"checkpoint.enabled": False}
 OLD = 1_500_000_000
@@ -33,14 +36,14 @@ def events(root):
 
 
 def commit(root, version):
-    return Path(f"{root}/{LOG}/{version:020d}.json")
+    return Path(f"{root}/{LOG_FOLDER}/{version:020d}.json")
 
 
 def found(root, code, severity, **limits):
     """The finding with a code. Nothing is written to find it."""
-    before = damage.fingerprint(root)
+    before = log_damage.fingerprint(root)
     findings = arrowlog.doctor(root, **limits)
-    assert damage.fingerprint(root) == before
+    assert log_damage.fingerprint(root) == before
     hits = [each for each in findings if each.code == code]
     assert hits, findings
     assert hits[0].severity == severity, findings
@@ -56,10 +59,10 @@ def mend(root, finding):
     if "table." in finding.fix:
         names["table"] = arrowlog.Table(root, options=QUIET)
     exec(finding.fix, names)
-    repaired = f"{root}/{LOG}_repaired"
+    repaired = f"{root}/{LOG_FOLDER}_repaired"
     if os.path.exists(repaired):
-        shutil.rmtree(f"{root}/{LOG}")
-        os.rename(repaired, f"{root}/{LOG}")
+        shutil.rmtree(f"{root}/{LOG_FOLDER}")
+        os.rename(repaired, f"{root}/{LOG_FOLDER}")
 
 
 def assert_mended(root, code, severity="error", **limits):
@@ -97,7 +100,7 @@ def test_gap(events):
     os.unlink(commit(events, 3))
     finding = assert_mended(events, "gap")
     assert "version 3 is missing although version 4 is there" in finding.what
-    assert finding.where == f"{LOG}/{3:020d}.json"
+    assert finding.where == f"{LOG_FOLDER}/{3:020d}.json"
 
 
 def test_commit_broken_in_the_middle(events):
@@ -150,7 +153,7 @@ def test_pointer_broken(root):
 def test_pointer_stale(root, content):
     written(root, every=5)
     if content is None:
-        os.unlink(f"{root}/{LOG}/{POINTER}")
+        os.unlink(f"{root}/{LOG_FOLDER}/{LAST_CHECKPOINT}")
     else:
         testing.write_pointer(root, content)
     assert_mended(root, "pointer-stale", "warning")
@@ -170,20 +173,20 @@ def test_pointer_ahead(events):
 
 @pytest.mark.parametrize(
     "name",
-    [f"{5:020d}.checkpoint.json", f"{CHECKPOINTS}/{5:020d}.checkpoint.json"],
+    [f"{5:020d}.checkpoint.json", f"{CHECKPOINT_FOLDER_NAME}/{5:020d}.checkpoint.json"],
 )
 def test_checkpoint_broken(root, name):
     written(root, every=5)
-    path = Path(f"{root}/{LOG}/{name}")
+    path = Path(f"{root}/{LOG_FOLDER}/{name}")
     data = path.read_bytes()
-    path.write_bytes(damage.flip(data[:-30], random.Random(1)) + data[-30:])
+    path.write_bytes(log_damage.flip(data[:-30], random.Random(1)) + data[-30:])
     assert_mended(root, "checkpoint-broken", "warning")
 
 
 @pytest.mark.filterwarnings("ignore:.*was not used:arrowlog.ArrowlogWarning")
 def test_checkpoint_broken_in_a_part(root):
     written(root, every=5)
-    path = Path(f"{root}/{LOG}/{CHECKPOINTS}/{5:020d}.checkpoint.parquet")
+    path = Path(f"{root}/{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}/{5:020d}.checkpoint.parquet")
     data = path.read_bytes()
     path.write_bytes(data[:100] + bytes([data[100] ^ 1]) + data[101:])
     assert_mended(root, "checkpoint-broken", "warning")
@@ -191,25 +194,25 @@ def test_checkpoint_broken_in_a_part(root):
 
 def test_checkpoint_broken_and_superseded(root):
     written(root, versions=5, every=2)
-    path = Path(f"{root}/{LOG}/{2:020d}.checkpoint.json")
+    path = Path(f"{root}/{LOG_FOLDER}/{2:020d}.checkpoint.json")
     path.write_bytes(b"{")
-    for name in os.listdir(f"{root}/{LOG}"):
-        os.utime(f"{root}/{LOG}/{name}", (OLD, OLD))
-    for name in os.listdir(f"{root}/{LOG}/{CHECKPOINTS}"):
-        os.utime(f"{root}/{LOG}/{CHECKPOINTS}/{name}", (OLD, OLD))
+    for name in os.listdir(f"{root}/{LOG_FOLDER}"):
+        os.utime(f"{root}/{LOG_FOLDER}/{name}", (OLD, OLD))
+    for name in os.listdir(f"{root}/{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}"):
+        os.utime(f"{root}/{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}/{name}", (OLD, OLD))
     assert_mended(root, "checkpoint-broken", "info")
 
 
 def test_checkpoint_partial_without_a_part(root):
     written(root, every=5)
-    os.unlink(f"{root}/{LOG}/{CHECKPOINTS}/{5:020d}.checkpoint.parquet")
+    os.unlink(f"{root}/{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}/{5:020d}.checkpoint.parquet")
     assert_mended(root, "checkpoint-partial", "warning")
 
 
 def test_checkpoint_partial_without_its_manifest(root):
     written(root)
     write_parquet_checkpoint(root, 5)
-    os.unlink(f"{root}/{LOG}/{CHECKPOINTS}/{5:020d}.checkpoint.json")
+    os.unlink(f"{root}/{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}/{5:020d}.checkpoint.json")
     assert_mended(root, "checkpoint-partial", "warning")
 
 
@@ -235,7 +238,7 @@ def test_checkpoint_diverges_although_it_is_sealed(root):
 def test_two_tables(root):
     testing.write_commit(root, 0, OPENING)
     testing.write_commit(root, 1, [GOOD])
-    damage.put(root, ["good.parquet"])
+    log_damage.put(root, ["good.parquet"])
     other = testing.metadata(SCHEMA, ["day"], id="11111111-0000-4000-8000-000000000000")
     testing.write_checkpoint(root, 9, [OPENING[0], other, GOOD])
     finding = assert_mended(root, "two-tables", "warning")
@@ -246,7 +249,7 @@ def test_duplicate_adds(root):
     testing.write_commit(root, 0, OPENING)
     testing.write_commit(root, 1, [GOOD])
     testing.write_commit(root, 2, [testing.remove("good.parquet"), GOOD])
-    damage.put(root, ["good.parquet"])
+    log_damage.put(root, ["good.parquet"])
     assert "duplicate-adds" not in arrowlog.doctor(root)
     testing.write_commit(root, 3, [GOOD])
     finding = assert_mended(root, "duplicate-adds", "warning")
@@ -256,7 +259,7 @@ def test_duplicate_adds(root):
 def test_duplicate_adds_after_a_checkpoint(root):
     testing.write_commit(root, 0, OPENING)
     testing.write_commit(root, 1, [GOOD])
-    damage.put(root, ["good.parquet"])
+    log_damage.put(root, ["good.parquet"])
     arrowlog.Table(root).checkpoint()
     testing.write_commit(root, 2, [GOOD])
     assert_mended(root, "duplicate-adds", "warning")
@@ -283,7 +286,7 @@ def test_data_missing(events):
 def test_many_data_files_missing_are_left_out_by_a_repair(root):
     testing.write_commit(root, 0, OPENING)
     testing.write_commit(root, 1, [testing.add(f"f{n}", {"day": None}) for n in range(30)])
-    damage.put(root, [f"f{n}" for n in range(5)])
+    log_damage.put(root, [f"f{n}" for n in range(5)])
     finding = assert_mended(root, "data-missing")
     assert finding.count == 25
     assert "arrowlog.repair(" in finding.fix
@@ -387,7 +390,7 @@ def test_too_many_commits_since_the_checkpoint(root):
     assert_mended(root, "checkpoint-behind", "error", max_commits_since_checkpoint=2)
     for version in range(4, 25):
         testing.write_commit(root, version, [testing.add(f"x{version}", {"day": None})])
-    damage.put(root, [f"x{version}" for version in range(4, 25)])
+    log_damage.put(root, [f"x{version}" for version in range(4, 25)])
     assert_mended(root, "checkpoint-behind", "warning")
 
 
@@ -486,27 +489,27 @@ def test_findings_for_programs_prompts_and_notebooks(events):
 
 @pytest.mark.parametrize("kind", ["memory", "s3fs-moto", "obstore-moto"])
 def test_in_every_store(kind, request):
-    place = places.make(kind, request)
+    place = store_places.make(kind, request)
     how = {"options": {"store.accelerate": kind != "s3fs-moto"}}
-    place.put(f"{LOG}/{0:020d}.json", testing.lines(OPENING))
-    place.put(f"{LOG}/{1:020d}.json", testing.lines([GOOD]))
+    place.put(f"{LOG_FOLDER}/{0:020d}.json", testing.lines(OPENING))
+    place.put(f"{LOG_FOLDER}/{1:020d}.json", testing.lines([GOOD]))
     findings = arrowlog.doctor(place.uri, place.options, **how)
     assert findings.codes == ["data-missing", "stats-missing"]
     place.put("good.parquet", b"1")
     assert arrowlog.doctor(place.uri, place.options, **how).healthy
     table = arrowlog.Table(place.uri, place.options, **how)
-    place.put(f"{LOG}/{1:020d}.json", b"{")
+    place.put(f"{LOG_FOLDER}/{1:020d}.json", b"{")
     assert table.doctor().codes == ["commit-torn", "unreadable"]
 
 
 def test_a_clean_up_beside_it_does_no_harm(root, monkeypatch):
     table = written(root, every=2)
-    whole = doctor._check_commits
+    whole = log_checks._check_commits
 
     def late(case):
         if commit(root, 1).exists():
             os.unlink(commit(root, 1))
         whole(case)
 
-    monkeypatch.setattr(doctor, "_check_commits", late)
+    monkeypatch.setattr(log_checks, "_check_commits", late)
     assert table.doctor().codes == []

@@ -8,21 +8,27 @@ import zlib
 import pytest
 
 from arrowlog.errors import LogCorrupt
-from arrowlog.log.envelope import CODECS, check_plain, packed, unwrap, wrap
+from arrowlog.formats.indextables.compression import (
+    CODEC_BYTES,
+    check_plain_size,
+    compress,
+    decompress,
+    is_compressed,
+)
 
 FILE = "_transaction_log/00000000000000000001.json"
 PLAIN = b'{"add":{"path":"a=1/x.split","size":10,"note":"\xc3\xa9 \xe2\x80\xa8"}}\n' * 5
 LIMIT = 1 << 20
-PACKED = sorted(CODECS)
+PACKED = sorted(CODEC_BYTES)
 
 
 def whole(codec):
-    return gzip.compress(PLAIN, mtime=0) if codec == "bare" else wrap(PLAIN, codec)
+    return gzip.compress(PLAIN, mtime=0) if codec == "bare" else compress(PLAIN, codec)
 
 
 def refused(data, limit=LIMIT):
     with pytest.raises(LogCorrupt) as caught:
-        unwrap(data, FILE, limit)
+        decompress(data, FILE, limit)
     assert caught.value.file == FILE
     assert str(caught.value).startswith(f"{FILE}: ")
     return str(caught.value)
@@ -31,23 +37,23 @@ def refused(data, limit=LIMIT):
 @pytest.mark.parametrize("codec", [*PACKED, "none"])
 @pytest.mark.parametrize("data", [b"{}", PLAIN, PLAIN * 1000, bytes(100_000)], ids=len)
 def test_what_is_packed_is_unpacked(codec, data):
-    assert unwrap(wrap(data, codec), FILE, LIMIT) == data
+    assert decompress(compress(data, codec), FILE, LIMIT) == data
 
 
-@pytest.mark.parametrize(("codec", "head"), sorted(CODECS.items()))
+@pytest.mark.parametrize(("codec", "head"), sorted(CODEC_BYTES.items()))
 def test_the_first_two_bytes_say_the_codec(codec, head):
-    data = wrap(PLAIN, codec)
+    data = compress(PLAIN, codec)
     assert data[:2] == bytes((1, head))
-    assert packed(data, 0, len(data))
+    assert is_compressed(data, 0, len(data))
 
 
 @pytest.mark.parametrize("level", range(10))
 def test_every_gzip_level_can_be_read(level):
-    assert unwrap(wrap(PLAIN, "gzip", level), FILE, LIMIT) == PLAIN
+    assert decompress(compress(PLAIN, "gzip", level), FILE, LIMIT) == PLAIN
 
 
 def test_gzip_is_the_default():
-    data = wrap(PLAIN)
+    data = compress(PLAIN)
     assert data[:4] == b"\x01\x01\x1f\x8b"
     assert gzip.decompress(data[2:]) == PLAIN
 
@@ -55,15 +61,15 @@ def test_gzip_is_the_default():
 def test_a_bare_gzip_stream_is_read():
     data = gzip.compress(PLAIN)
     assert data[:2] == b"\x1f\x8b"
-    assert packed(data, 0, len(data))
-    assert unwrap(data, FILE, LIMIT) == PLAIN
+    assert is_compressed(data, 0, len(data))
+    assert decompress(data, FILE, LIMIT) == PLAIN
 
 
 def test_a_gzip_stream_with_a_file_name_in_its_header_is_read():
     sink = io.BytesIO()
     with gzip.GzipFile("commit.json", "wb", fileobj=sink) as out:
         out.write(PLAIN)
-    assert unwrap(b"\x01\x01" + sink.getvalue(), FILE, LIMIT) == PLAIN
+    assert decompress(b"\x01\x01" + sink.getvalue(), FILE, LIMIT) == PLAIN
 
 
 @pytest.mark.parametrize(
@@ -72,8 +78,8 @@ def test_a_gzip_stream_with_a_file_name_in_its_header_is_read():
     ids=repr,
 )
 def test_what_is_in_no_envelope_passes_as_it_is(data):
-    assert unwrap(data, FILE, LIMIT) == data
-    assert not packed(data, 0, len(data))
+    assert decompress(data, FILE, LIMIT) == data
+    assert not is_compressed(data, 0, len(data))
 
 
 @pytest.mark.parametrize("codec", [*PACKED, "bare"])
@@ -86,7 +92,7 @@ def test_every_truncation_is_refused(codec):
 @pytest.mark.parametrize("codec", [*PACKED, "bare"])
 def test_every_truncation_of_a_larger_file_with_many_blocks_is_refused(codec):
     plain = bytes(i * i % 251 for i in range(3000))
-    data = gzip.compress(plain, mtime=0) if codec == "bare" else wrap(plain, codec)
+    data = gzip.compress(plain, mtime=0) if codec == "bare" else compress(plain, codec)
     for length in range(2, len(data), 7):
         refused(data[:length])
 
@@ -106,8 +112,8 @@ def test_a_second_stream_after_the_first_is_refused(codec):
 @pytest.mark.parametrize("codec", ["zstd", "lz4"])
 def test_frames_may_follow_one_another_where_the_format_says_so(codec):
     data = whole(codec)
-    once = unwrap(data, "file", 1 << 20)
-    assert unwrap(data + data[2:], "file", 1 << 20) == once + once
+    once = decompress(data, "file", 1 << 20)
+    assert decompress(data + data[2:], "file", 1 << 20) == once + once
 
 
 @pytest.mark.parametrize("codec", ["gzip", "bare"])
@@ -120,7 +126,8 @@ def test_a_flipped_bit_in_the_checksum_of_gzip_is_refused(codec):
 @pytest.mark.parametrize("codec", PACKED)
 def test_garbage_behind_a_known_codec_byte_is_refused(codec):
     refused(
-        bytes((1, CODECS[codec])) + b"this is not a stream of any codec, whatever the head says"
+        bytes((1, CODEC_BYTES[codec]))
+        + b"this is not a stream of any codec, whatever the head says"
     )
 
 
@@ -136,18 +143,18 @@ def test_a_missing_codec_byte_is_refused():
 def test_an_empty_file_is_refused():
     assert "empty" in refused(b"")
     with pytest.raises(LogCorrupt, match="empty"):
-        check_plain(0, FILE, LIMIT)
+        check_plain_size(0, FILE, LIMIT)
 
 
 @pytest.mark.parametrize("codec", [*PACKED, "bare"])
 def test_a_stream_with_nothing_in_it_is_refused_like_an_empty_file(codec):
-    refused(gzip.compress(b"") if codec == "bare" else wrap(b"", codec))
+    refused(gzip.compress(b"") if codec == "bare" else compress(b"", codec))
 
 
 @pytest.mark.parametrize("codec", [*PACKED, "none", "bare"])
 def test_the_cap_admits_exactly_what_it_says(codec):
     data = whole(codec)
-    assert unwrap(data, FILE, len(PLAIN)) == PLAIN
+    assert decompress(data, FILE, len(PLAIN)) == PLAIN
     message = refused(data, len(PLAIN) - 1)
     assert f"more than {len(PLAIN) - 1} bytes" in message
     assert "maxDecompressedBytes" in message
@@ -157,13 +164,13 @@ def test_the_cap_admits_exactly_what_it_says(codec):
 def test_a_bomb_is_refused_without_unpacking_it(codec):
     size, cap = 64 << 20, 1 << 20
     if codec == "snappy":  # a length that lies, before nothing
-        bomb = bytes((1, CODECS[codec])) + b"\xff\xff\xff\xff\x0f"
+        bomb = bytes((1, CODEC_BYTES[codec])) + b"\xff\xff\xff\xff\x0f"
     elif codec in ("gzip", "bare"):
         squeeze = zlib.compressobj(9, zlib.DEFLATED, 31)
         body = b"".join(squeeze.compress(bytes(1 << 20)) for _ in range(size >> 20))
         bomb = (b"" if codec == "bare" else b"\x01\x01") + body + squeeze.flush()
     else:
-        bomb = wrap(bytes(16 << 20), codec)
+        bomb = compress(bytes(16 << 20), codec)
     tracemalloc.start()
     try:
         assert "more than" in refused(bomb, cap)
@@ -174,7 +181,7 @@ def test_a_bomb_is_refused_without_unpacking_it(codec):
 
 def test_packed_looks_at_the_given_place_only():
     data = b"{}\x01\x01"
-    assert not packed(data, 0, 2)
-    assert packed(data, 2, 2)
-    assert not packed(data, 2, 0)
-    assert not packed(b"", 0, 0)
+    assert not is_compressed(data, 0, 2)
+    assert is_compressed(data, 2, 2)
+    assert not is_compressed(data, 2, 0)
+    assert not is_compressed(b"", 0, 0)

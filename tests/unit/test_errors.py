@@ -8,8 +8,8 @@ import pytest
 import arrowlog
 from arrowlog import errors
 from arrowlog.errors import ArrowlogError, CommitConflict, InvalidRequest, LogCorrupt, redact
-from arrowlog.log.store.base import unavailable
-from arrowlog.log.store.remote import FsspecStore
+from arrowlog.storage.base import store_error
+from arrowlog.storage.fsspec_store import FsspecStore
 
 DIRECT = ["TableNotFound", "TableExists", "LogCorrupt", "UnsupportedProtocol", "CommitConflict"]
 DIRECT += ["LogTooLarge", "CommitStateUnknown", "StoreUnavailable", "InvalidRequest"]
@@ -127,7 +127,7 @@ def test_a_table_that_cannot_be_opened_shows_no_credential(scheme):
 
 
 def test_a_store_that_fails_shows_no_credential():
-    error = unavailable("read", ADDRESSES[1], OSError(f"GET {ADDRESSES[2]} failed"))
+    error = store_error("read", ADDRESSES[1], OSError(f"GET {ADDRESSES[2]} failed"))
     assert clean(str(error))
     assert "https://host/t" in str(error)
 
@@ -139,5 +139,5 @@ def test_a_read_that_fails_shows_no_credential(raised):
 
     store = FsspecStore("memory://redaction", {}, 1, 0.1)
     with pytest.raises((ArrowlogError, FileNotFoundError)) as caught:
-        store.patiently("read", ADDRESSES[1], call)
+        store.with_retries("read", ADDRESSES[1], call)
     assert clean(str(caught.value))

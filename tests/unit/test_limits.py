@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 import pytest
 
 import arrowlog
-from arrowlog.scan import limits
-from arrowlog.scan.filters import to_arrow
-from arrowlog.scan.predicate import matching, parse
+from arrowlog.predicate import limits
+from arrowlog.predicate.predicate import evaluate_predicate, parse_predicate
+from arrowlog.scan.arrow_filter import emit_pyarrow
 
 SCHEMA = pa.schema([("id", pa.int64()), ("f", pa.float64()), ("s", pa.string())])
 MANY = 200_000
@@ -81,9 +81,9 @@ def test_a_set_means_what_single_comparisons_do(table, kind, negated):
     values = [f"'x{n}'" if kind == "s" else f"{n}.0" if kind == "f" else n for n in range(-200, 20)]
     where = f"{kind} {negated}IN ({', '.join(map(str, values))})"
     rows = table.scan().to_arrow_dataset().to_table()
-    predicate = parse(where, SCHEMA)
-    expected = rows.filter(matching(predicate, rows)).num_rows
-    found = to_arrow(predicate.tree, SCHEMA)
+    predicate = parse_predicate(where, SCHEMA)
+    expected = rows.filter(evaluate_predicate(predicate, rows)).num_rows
+    found = emit_pyarrow(predicate.tree, SCHEMA)
     if found is not None:
         assert rows.filter(found).num_rows == expected
     assert (found is None) == (kind == "f" and bool(negated))  # a NaN is not in the list
@@ -115,10 +115,10 @@ def test_chains_of_thousands_work_in_every_reader(table, form):
 
 
 def test_arrow_is_not_given_more_conditions_than_its_stack_holds():
-    long = parse(" OR ".join(f"id > {n}" for n in range(2000)), SCHEMA).tree
-    short = parse(" OR ".join(f"id > {n}" for n in range(200)), SCHEMA).tree
-    assert to_arrow(long, SCHEMA) is None
-    assert to_arrow(short, SCHEMA) is not None
+    long = parse_predicate(" OR ".join(f"id > {n}" for n in range(2000)), SCHEMA).tree
+    short = parse_predicate(" OR ".join(f"id > {n}" for n in range(200)), SCHEMA).tree
+    assert emit_pyarrow(long, SCHEMA) is None
+    assert emit_pyarrow(short, SCHEMA) is not None
 
 
 DEEP = {
@@ -159,14 +159,14 @@ def test_what_is_too_deep_is_refused_in_words(table, form, count):
 
 @pytest.mark.parametrize("form", ["sum", "concatenation", "casts"])
 def test_the_deepest_that_is_allowed_works_everywhere(table, form):
-    where = DEEP[form](limits.DEPTH_MAX - 10)
+    where = DEEP[form](limits.PREDICATE_DEPTH_MAX - 10)
     plan = table.scan(where)
     assert len(every_reader(plan)) == 1
     assert pickle.loads(pickle.dumps(plan.predicate)) == plan.predicate
     assert hash(plan.predicate)
     assert str(plan.predicate)
-    with pytest.raises(arrowlog.InvalidRequest, match=f"{limits.DEPTH_MAX} levels"):
-        table.scan(DEEP[form](limits.DEPTH_MAX + 10))
+    with pytest.raises(arrowlog.InvalidRequest, match=f"{limits.PREDICATE_DEPTH_MAX} levels"):
+        table.scan(DEEP[form](limits.PREDICATE_DEPTH_MAX + 10))
 
 
 TOO_LONG = {
@@ -180,20 +180,20 @@ TOO_LONG = {
 @pytest.mark.parametrize("form", TOO_LONG)
 def test_what_is_too_long_is_refused_in_words(table, form):
     with pytest.raises(arrowlog.InvalidRequest, match="more than 100,000 conditions"):
-        table.scan(TOO_LONG[form](limits.CONDITIONS_MAX + 10))
+        table.scan(TOO_LONG[form](limits.PREDICATE_CONDITIONS_MAX + 10))
 
 
 @pytest.mark.parametrize("form", ["polars", "pyarrow"])
 def test_the_longest_that_is_allowed_is_read(form):
     """Engines write expressions down by recursion, a level for each part of a chain."""
-    tree = parse(TOO_LONG[form](90_000), SCHEMA).tree
+    tree = parse_predicate(TOO_LONG[form](90_000), SCHEMA).tree
     assert (tree.op, len(tree.args)) == ("or", 90_000)
 
 
 def test_a_deep_stack_gives_answers_and_errors():
-    assert limits.on_deep_stack(lambda: 5) == 5
+    assert limits.run_on_deep_stack(lambda: 5) == 5
     with pytest.raises(KeyError):
-        limits.on_deep_stack(lambda: {}["a"])
+        limits.run_on_deep_stack(lambda: {}["a"])
 
 
 def test_without_memory_for_a_deep_stack_the_usual_one_is_used(monkeypatch):
@@ -201,7 +201,7 @@ def test_without_memory_for_a_deep_stack_the_usual_one_is_used(monkeypatch):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr("threading.Thread.start", refuse)
-    assert limits.on_deep_stack(lambda: 5) == 5
+    assert limits.run_on_deep_stack(lambda: 5) == 5
 
 
 LITERAL = """

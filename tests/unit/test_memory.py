@@ -4,8 +4,7 @@ import pyarrow as pa
 import pytest
 
 import arrowlog
-from arrowlog import testing
-from arrowlog.state import memory
+from arrowlog import memory_limit, testing
 
 
 @pytest.fixture
@@ -27,41 +26,41 @@ def groups(tmp_path, monkeypatch):
 
 
 def test_the_least_of_all_limits_counts(groups):
-    assert memory.allowed_bytes() is None
+    assert memory_limit.memory_limit_bytes() is None
     groups["/proc/meminfo"] = "MemTotal: 4000 kB\nMemFree: 1 kB\nSwapTotal: 0 kB\n"
-    assert memory.allowed_bytes() == 4000 << 10
+    assert memory_limit.memory_limit_bytes() == 4000 << 10
     groups["/proc/self/cgroup"] = "0::/a/b\n"
     groups["/sys/fs/cgroup/a/b/memory.max"] = "max\n"
-    assert memory.allowed_bytes() == 4000 << 10
+    assert memory_limit.memory_limit_bytes() == 4000 << 10
     groups["/sys/fs/cgroup/a/memory.max"] = "3000000\n"
-    assert memory.allowed_bytes() == 3_000_000
+    assert memory_limit.memory_limit_bytes() == 3_000_000
     groups["/proc/self/cgroup"] = "4:cpu,cpuacct:/x\n3:memory:/job\n"
     groups["/sys/fs/cgroup/memory/memory.limit_in_bytes"] = "9223372036854771712\n"
     groups["/sys/fs/cgroup/memory/job/memory.limit_in_bytes"] = "2000000\n"
-    assert memory.allowed_bytes() == 2_000_000
+    assert memory_limit.memory_limit_bytes() == 2_000_000
 
 
 def test_where_nobody_can_tell_nothing_is_refused(groups):
-    assert memory.used_bytes() == 0
-    memory.check_room("t", 1 << 40, 0)
-    memory.check_room("t", 1 << 40, 1)
+    assert memory_limit.used_memory_bytes() == 0
+    memory_limit.check_memory("t", 1 << 40, 0)
+    memory_limit.check_memory("t", 1 << 40, 1)
 
 
 def test_a_small_log_is_never_too_large(monkeypatch):
-    monkeypatch.setattr(memory, "used_bytes", lambda: 1 << 40)
-    memory.check_room("t", 1000, 1)
+    monkeypatch.setattr(memory_limit, "used_memory_bytes", lambda: 1 << 40)
+    memory_limit.check_memory("t", 1000, 1)
     with pytest.raises(arrowlog.LogTooLarge, match="1,048,576 of 100 MB"):
-        memory.check_room("t", 1 << 30, 100 << 20)
+        memory_limit.check_memory("t", 1 << 30, 100 << 20)
 
 
 def test_what_is_free_to_be_given_back_does_not_count(monkeypatch):
     sizes = iter([95, 80])
-    monkeypatch.setattr(memory, "used_bytes", lambda: next(sizes))
-    memory.check_room("t", 1 << 30, 100)
+    monkeypatch.setattr(memory_limit, "used_memory_bytes", lambda: next(sizes))
+    memory_limit.check_memory("t", 1 << 30, 100)
 
 
 def test_a_log_that_is_too_large_is_told_in_words(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory, "_CHECK_FROM_BYTES", 1)
+    monkeypatch.setattr(memory_limit, "_CHECK_FROM_BYTES", 1)
 
     testing.write_commit(
         tmp_path,

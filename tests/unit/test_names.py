@@ -3,7 +3,12 @@
 import pytest
 
 from arrowlog.errors import LogCorrupt
-from arrowlog.log.names import VERSION_MAX, commit_name, is_part, read_listing
+from arrowlog.formats.indextables.file_names import (
+    MAX_VERSION,
+    classify_names,
+    commit_name,
+    is_json_part,
+)
 
 TWENTY = "00000000000000000007"
 
@@ -11,20 +16,20 @@ TWENTY = "00000000000000000007"
 @pytest.mark.parametrize("digits", [1, 2, 10, 18, 19, 20, 21, 40, 200])
 def test_a_commit_is_known_by_its_value_whatever_its_width(digits):
     name = f"{7:0{digits}d}.json"
-    assert read_listing([name]).commits == {7: name}
+    assert classify_names([name]).commits == {7: name}
 
 
 @pytest.mark.parametrize("digits", [1, 18, 20, 21])
 def test_a_json_checkpoint_is_known_by_its_value_whatever_its_width(digits):
     name = f"{7:0{digits}d}.checkpoint.json"
-    listing = read_listing([name])
+    listing = classify_names([name])
     assert listing.json_checkpoints == {7: name}
     assert listing.commits == {}
 
 
 def test_widths_may_be_mixed_in_one_log():
     names = [f"{0:018d}.json", f"{1:020d}.json", "2.json"]
-    assert read_listing(names).commits == dict(enumerate(names))
+    assert classify_names(names).commits == dict(enumerate(names))
 
 
 @pytest.mark.parametrize("suffix", [".json", ".checkpoint.json"])
@@ -32,7 +37,7 @@ def test_widths_may_be_mixed_in_one_log():
 def test_two_names_for_one_version_are_refused(widths, suffix):
     names = [f"{7:0{digits}d}{suffix}" for digits in widths]
     with pytest.raises(LogCorrupt, match="both version 7") as caught:
-        read_listing(names)
+        classify_names(names)
     assert caught.value.version == 7
     usual = f"{7:020d}.json"  # the other one does not belong
     assert caught.value.file == f"_transaction_log/{names[0] if names[1] == usual else names[1]}"
@@ -42,30 +47,30 @@ def test_two_names_for_one_version_are_refused(widths, suffix):
 def test_the_same_name_twice_in_a_listing_is_one_file():
     once = [f"{TWENTY}.json", "8.json"]
     again = [name.encode().decode() for name in once]  # equal, not the same object
-    assert read_listing(once + again).commits == {7: once[0], 8: once[1]}
+    assert classify_names(once + again).commits == {7: once[0], 8: once[1]}
 
 
 def test_the_largest_version_is_accepted():
-    names = [f"{VERSION_MAX:020d}.json", f"{VERSION_MAX}.checkpoint.json"]
-    listing = read_listing(names)
-    assert listing.newest == VERSION_MAX
-    assert list(listing.json_checkpoints) == [VERSION_MAX]
+    names = [f"{MAX_VERSION:020d}.json", f"{MAX_VERSION}.checkpoint.json"]
+    listing = classify_names(names)
+    assert listing.newest == MAX_VERSION
+    assert list(listing.json_checkpoints) == [MAX_VERSION]
 
 
 @pytest.mark.parametrize(
-    "stem", [str(VERSION_MAX + 1), f"{VERSION_MAX + 1:020d}", "9" * 20, "9" * 21, "9" * 5000]
+    "stem", [str(MAX_VERSION + 1), f"{MAX_VERSION + 1:020d}", "9" * 20, "9" * 21, "9" * 5000]
 )
 @pytest.mark.parametrize("suffix", [".json", ".checkpoint.json"])
 def test_a_version_that_is_too_large_is_refused(stem, suffix):
     with pytest.raises(LogCorrupt, match="larger than a log can have") as caught:
-        read_listing([stem + suffix])
+        classify_names([stem + suffix])
     assert caught.value.file.startswith(f"_transaction_log/{stem[:20]}")
     assert len(str(caught.value)) < 300
 
 
 def test_a_parquet_checkpoint_of_a_version_that_is_too_large_is_refused():
     with pytest.raises(LogCorrupt, match="larger than a log can have"):
-        read_listing([], [f"{'9' * 20}.checkpoint.parquet"])
+        classify_names([], [f"{'9' * 20}.checkpoint.parquet"])
 
 
 @pytest.mark.parametrize(
@@ -74,7 +79,7 @@ def test_a_parquet_checkpoint_of_a_version_that_is_too_large_is_refused():
 )
 @pytest.mark.parametrize("suffix", [".json", ".checkpoint.json"])
 def test_digits_that_are_not_ascii_are_not_a_version(stem, suffix):
-    assert read_listing([stem + suffix]).empty
+    assert classify_names([stem + suffix]).empty
 
 
 @pytest.mark.parametrize(
@@ -109,12 +114,12 @@ def test_digits_that_are_not_ascii_are_not_a_version(stem, suffix):
     ],
 )
 def test_other_names_in_the_log_folder_are_ignored(name):
-    assert read_listing([name]).empty
+    assert classify_names([name]).empty
 
 
 def test_a_parquet_checkpoint_is_found_in_its_folder():
     name = f"{TWENTY}.checkpoint.parquet"
-    listing = read_listing([], [name, f"{TWENTY}.checkpoint.json"])
+    listing = classify_names([], [name, f"{TWENTY}.checkpoint.json"])
     assert listing.parquet_checkpoints == {7: (f"{TWENTY}.checkpoint.json", name)}
     assert listing.json_checkpoints == {}
     assert not listing.empty
@@ -123,7 +128,7 @@ def test_a_parquet_checkpoint_is_found_in_its_folder():
 
 def test_the_parts_of_a_parquet_checkpoint_come_in_order():
     parts = [f"{TWENTY}.checkpoint.{n:05d}-of-00011.parquet" for n in range(1, 12)]
-    listing = read_listing([], reversed(parts))
+    listing = classify_names([], reversed(parts))
     assert listing.parquet_checkpoints == {7: tuple(parts)}
 
 
@@ -142,20 +147,20 @@ def test_the_parts_of_a_parquet_checkpoint_come_in_order():
     ],
 )
 def test_other_names_in_the_folder_of_checkpoints_are_ignored(name):
-    assert read_listing([], [name]).empty
+    assert classify_names([], [name]).empty
 
 
 def test_newest_is_the_highest_of_everything():
-    assert read_listing([]).newest == -1
-    assert read_listing(["3.json"], ["5.checkpoint.parquet"]).newest == 5
-    assert read_listing(["3.json", "4.checkpoint.json"]).newest == 4
-    assert read_listing(["9.json", "4.checkpoint.json"], ["5.checkpoint.parquet"]).newest == 9
+    assert classify_names([]).newest == -1
+    assert classify_names(["3.json"], ["5.checkpoint.parquet"]).newest == 5
+    assert classify_names(["3.json", "4.checkpoint.json"]).newest == 4
+    assert classify_names(["9.json", "4.checkpoint.json"], ["5.checkpoint.parquet"]).newest == 9
 
 
-@pytest.mark.parametrize("version", [0, 7, 10**17, VERSION_MAX])
+@pytest.mark.parametrize("version", [0, 7, 10**17, MAX_VERSION])
 def test_what_is_written_is_twenty_digits_and_read_back(version):
     assert commit_name(version) == f"{version:020d}.json"
-    listing = read_listing([commit_name(version), f"{version:020d}.checkpoint.json"])
+    listing = classify_names([commit_name(version), f"{version:020d}.checkpoint.json"])
     assert listing.commits == {version: commit_name(version)}
     assert list(listing.json_checkpoints) == [version]
 
@@ -175,4 +180,4 @@ def test_what_is_written_is_twenty_digits_and_read_back(version):
     ],
 )
 def test_a_manifest_may_name_only_parts_of_its_own_version(name, yes):
-    assert is_part(name, 7) is yes
+    assert is_json_part(name, 7) is yes

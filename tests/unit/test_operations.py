@@ -9,14 +9,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from faulty import FakeClock, FaultyStore, Log, table_on
+from support.faulty_store import FakeClock, FaultyStore, Log, table_on
 
 import arrowlog
 from arrowlog import add_file, testing
 from arrowlog.clock import SystemClock
-from arrowlog.commit.committer import Committer
-from arrowlog.commit.pace import Pace
-from arrowlog.commit.transaction import Draft
 from arrowlog.errors import (
     CommitConflict,
     ConcurrentRemove,
@@ -26,7 +23,10 @@ from arrowlog.errors import (
     TableExists,
     UnsupportedProtocol,
 )
-from arrowlog.log.names import LOG, commit_name
+from arrowlog.formats.indextables.file_names import LOG_FOLDER, commit_name
+from arrowlog.transaction.backoff import ContentionBackoff
+from arrowlog.transaction.commit_loop import PreparedCommit
+from arrowlog.transaction.write_session import WriteSession
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
 OPENING = [testing.protocol(), testing.metadata(SCHEMA, ["p"])]
@@ -48,10 +48,10 @@ def live(table):
 
 
 def last(table):
-    folder = Path(table.uri) / LOG
+    folder = Path(table.uri) / LOG_FOLDER
     paths = [path for path in folder.iterdir() if path.is_file()]
     log = Log()
-    log.absorb({f"{LOG}/{path.name}": path.read_bytes() for path in paths})
+    log.absorb({f"{LOG_FOLDER}/{path.name}": path.read_bytes() for path in paths})
     return log.commits[-1]
 
 
@@ -172,7 +172,7 @@ def test_remove_takes_absolute_paths_in_a_list(table):
 def test_what_is_refused_leaves_no_trace(table, call, said):
     with pytest.raises(InvalidRequest, match=said):
         call(table)
-    assert sorted(os.listdir(f"{table.uri}/{LOG}")) == [commit_name(0), commit_name(1)]
+    assert sorted(os.listdir(f"{table.uri}/{LOG_FOLDER}")) == [commit_name(0), commit_name(1)]
 
 
 def test_overwrite(table):
@@ -297,7 +297,7 @@ def test_tables_for_newer_writers_are_not_written(table, fields):
         table.append([file("d")])
     with pytest.raises(UnsupportedProtocol):
         arrowlog.Table(table.uri).append([file("d")])
-    assert not os.path.exists(f"{table.uri}/{LOG}/{commit_name(3)}")
+    assert not os.path.exists(f"{table.uri}/{LOG_FOLDER}/{commit_name(3)}")
 
 
 def test_restore(table):
@@ -422,14 +422,16 @@ def test_what_add_parquet_refuses(table):
 
 def test_a_commit_that_cannot_win_gives_up_in_time():
     store = FaultyStore()
-    store.objects[f"{LOG}/{commit_name(0)}"] = testing.lines(OPENING)
+    store.objects[f"{LOG_FOLDER}/{commit_name(0)}"] = testing.lines(OPENING)
     clock = FakeClock("a")
     table = table_on(store, clock, {"commit.timeoutSeconds": 5})
 
     def rival():
         clock.sleep(1)
         version = len(store.objects)
-        store.objects[f"{LOG}/{commit_name(version)}"] = testing.lines([testing.add(f"{version}")])
+        store.objects[f"{LOG_FOLDER}/{commit_name(version)}"] = testing.lines(
+            [testing.add(f"{version}")]
+        )
 
     store.window = [rival] * 50
     with pytest.raises(CommitConflict, match=r"lost \d races?"):
@@ -443,13 +445,13 @@ def test_commits_between_that_were_cleaned_up_are_a_conflict():
     store = FaultyStore()
     for version in range(4):
         actions = OPENING if version == 0 else [testing.add(f"{version}", {"p": "x"})]
-        store.objects[f"{LOG}/{commit_name(version)}"] = testing.lines(actions)
+        store.objects[f"{LOG_FOLDER}/{commit_name(version)}"] = testing.lines(actions)
     table = table_on(store, FakeClock("a"))
     table.snapshot()
     base = table.snapshot(1)
-    del store.objects[f"{LOG}/{commit_name(2)}"]
+    del store.objects[f"{LOG_FOLDER}/{commit_name(2)}"]
     with pytest.raises(CommitConflict, match="were cleaned up"):
-        table._committer.change(lambda _: Draft("X", [b"{}\n"]), base)
+        table._committer.change(lambda _: PreparedCommit("X", [b"{}\n"]), base)
 
 
 def test_damage_in_a_rivals_commit_is_told():
@@ -458,10 +460,10 @@ def test_damage_in_a_rivals_commit_is_told():
         (b"{\n", "line 1"),
     ]:
         store = FaultyStore()
-        store.objects[f"{LOG}/{commit_name(0)}"] = testing.lines(OPENING)
+        store.objects[f"{LOG_FOLDER}/{commit_name(0)}"] = testing.lines(OPENING)
         table = table_on(store, FakeClock("a"))
         table.snapshot()
-        store.objects[f"{LOG}/{commit_name(1)}"] = damage
+        store.objects[f"{LOG_FOLDER}/{commit_name(1)}"] = damage
         with pytest.raises(LogCorrupt, match=said):
             table.append([file("a")])
         assert len(store.objects) == 2
@@ -469,10 +471,10 @@ def test_damage_in_a_rivals_commit_is_told():
 
 def test_a_crowd_makes_writers_polite():
     clock = FakeClock("a")
-    pace = Pace()
+    pace = ContentionBackoff()
     assert pace.wait(clock) == 0
-    pace.took(1.0)
-    pace.took(2.0)
+    pace.record_put(1.0)
+    pace.record_put(2.0)
     assert pace.put_seconds == pytest.approx(1.2)
     pace.raced(100, clock.seconds())
     assert pace.wait(clock) == 0.5
@@ -493,15 +495,15 @@ def test_the_machines_clock():
 
 
 def test_a_handle_remembers_only_its_last_commits(table, monkeypatch):
-    monkeypatch.setattr("arrowlog.commit.committer._OWN_COMMITS_MAX", 2)
+    monkeypatch.setattr("arrowlog.transaction.write_session._OWN_COMMITS_MAX", 2)
     for number in range(4):
         table.append([file(f"f{number}")])
     assert list(table._committer._own.values()) == [4, 5]
 
 
 def test_a_file_system_that_fails_is_told(table):
-    committer = Committer(table._follower)
-    folder = f"{table.uri}/{LOG}"
+    committer = WriteSession(table._follower)
+    folder = f"{table.uri}/{LOG_FOLDER}"
     committer.seen()
     os.rename(folder, f"{folder}.away")
     with open(folder, "w") as out:

@@ -7,19 +7,19 @@ import sys
 import threading
 import time
 
-import checkpoints
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from small import OPENING, SCHEMA, paths
+from support import parquet_checkpoints
+from support.small_table import OPENING, SCHEMA, paths
 
 import arrowlog
 from arrowlog import testing
 from arrowlog.config import resolve
-from arrowlog.log.store import Outcome
-from arrowlog.state import parquet, parts
-from arrowlog.state.deferred import Deferred
-from arrowlog.state.listing import list_log
+from arrowlog.snapshot.checkpoint import parquet, parts
+from arrowlog.snapshot.checkpoint_files import CheckpointFiles
+from arrowlog.snapshot.listing import list_log
+from arrowlog.storage import PutOutcome
 
 NAME = "00000000000000000001.checkpoint"
 TEXTS = pa.schema([("p", pa.string()), ("s", pa.string())])
@@ -33,7 +33,7 @@ def texts(root, highs, **fields):
         for i, high in enumerate(highs)
     ]
     testing.write_commit(root, 1, adds)
-    checkpoints.write(root, 1)
+    parquet_checkpoints.write(root, 1)
     return arrowlog.Table(root)
 
 
@@ -66,7 +66,7 @@ COUNTED = [
 def test_values_that_do_not_compare_are_counted_in_a_checkpoint_too(
     root, monkeypatch, where, found, rows
 ):
-    checkpoints.small_groups(monkeypatch, rows)
+    parquet_checkpoints.small_groups(monkeypatch, rows)
     schema = pa.schema([("b", pa.binary()), ("k", pa.struct([("n", pa.int64())]))])
     testing.write_commit(root, 0, [testing.protocol(), testing.metadata(schema)])
     adds = []
@@ -75,7 +75,7 @@ def test_values_that_do_not_compare_are_counted_in_a_checkpoint_too(
         adds.append(testing.add(f"{number}", stats=json.dumps(counts)))
     testing.write_commit(root, 1, adds)
     assert "".join(sorted(arrowlog.Table(root).scan(where).paths)) == found
-    checkpoints.write(root, 1)
+    parquet_checkpoints.write(root, 1)
     table = arrowlog.Table(root)
     assert "".join(sorted(table.scan(where).paths)) == found
     assert [add["stats"] for add in table.snapshot().files.sort_by("path").to_pylist()] == [
@@ -89,7 +89,7 @@ def test_a_bound_that_contradicts_a_count_keeps_the_file_in_a_checkpoint_too(roo
     stats = json.dumps({"numRecords": 5, "nullCount": {"b": 5}})
     testing.write_commit(root, 1, [testing.add("f", stats=stats, minValues={"b": "x"})])
     assert arrowlog.Table(root).scan("b IS NOT NULL").paths == ["f"]
-    checkpoints.write(root, 1)
+    parquet_checkpoints.write(root, 1)
     assert arrowlog.Table(root).scan("b IS NOT NULL").paths == ["f"]
 
 
@@ -101,13 +101,15 @@ def test_a_plan_looks_at_the_index_of_its_own_columns_alone(root):
 
 
 def test_parts_are_put_under_the_names_of_the_protocol(table):
-    written = checkpoints.write(table, 1)
+    written = parquet_checkpoints.write(table, 1)
     assert written.names == (f"{NAME}.parquet", f"{NAME}.json")
-    assert sorted(os.listdir(checkpoints.folder(table))) == sorted(written.names)
-    sizes = [os.path.getsize(f"{checkpoints.folder(table)}/{name}") for name in written.names]
+    assert sorted(os.listdir(parquet_checkpoints.folder(table))) == sorted(written.names)
+    sizes = [
+        os.path.getsize(f"{parquet_checkpoints.folder(table)}/{name}") for name in written.names
+    ]
     assert written.num_bytes == sum(sizes)
     assert written.num_files == 1
-    with open(f"{checkpoints.folder(table)}/{NAME}.json", "rb") as source:
+    with open(f"{parquet_checkpoints.folder(table)}/{NAME}.json", "rb") as source:
         manifest = json.load(source)
     assert manifest["version"] == 1
     assert manifest["format"] == "parquet"
@@ -117,41 +119,41 @@ def test_parts_are_put_under_the_names_of_the_protocol(table):
 
 
 def test_the_rows_are_plain_parquet_for_everybody(table):
-    checkpoints.write(table, 1)
-    found = pq.read_table(f"{checkpoints.folder(table)}/{NAME}.parquet").to_pylist()
+    parquet_checkpoints.write(table, 1)
+    found = pq.read_table(f"{parquet_checkpoints.folder(table)}/{NAME}.parquet").to_pylist()
     assert found[0]["path"] == "good.parquet"
     assert str(found[0]["partition.day"]) == "2024-01-01"
 
 
 def test_a_second_writer_leaves_the_checkpoint_as_it_is(table):
-    first = checkpoints.write(table, 1)
-    second = checkpoints.write(table, 1, own="ffffffffffff", checkpoint_compression="zstd")
+    first = parquet_checkpoints.write(table, 1)
+    second = parquet_checkpoints.write(table, 1, own="ffffffffffff", checkpoint_compression="zstd")
     assert not second.made
     assert (second.names, second.checksum) == (first.names, first.checksum)
-    assert sorted(os.listdir(checkpoints.folder(table))) == sorted(first.names)
+    assert sorted(os.listdir(parquet_checkpoints.folder(table))) == sorted(first.names)
     store = arrowlog.Table(table)._store
-    assert parquet.verify(store, 1, first.names, resolve()) == []
+    assert parquet.verify_parquet_checkpoint(store, 1, first.names, resolve()) == []
 
 
 def test_a_part_that_somebody_left_behind_is_not_overwritten(table):
     """A writer that died before its manifest, or one that is not done yet."""
-    first = checkpoints.write(table, 1, checkpoint_compression="zstd")
-    manifest = f"{checkpoints.folder(table)}/{NAME}.json"
+    first = parquet_checkpoints.write(table, 1, checkpoint_compression="zstd")
+    manifest = f"{parquet_checkpoints.folder(table)}/{NAME}.json"
     os.remove(manifest)
     assert arrowlog.Table(table).snapshot().report.checkpoint is None
-    second = checkpoints.write(table, 1, own="ffffffffffff")
+    second = parquet_checkpoints.write(table, 1, own="ffffffffffff")
     assert second.made
     assert second.names == (f"{NAME}.ffffffffffff.parquet", f"{NAME}.json")
     snapshot = arrowlog.Table(table).snapshot()
     assert snapshot.report.checkpoint == 1
     assert paths(snapshot) == ["good.parquet"]
-    assert os.path.exists(f"{checkpoints.folder(table)}/{first.names[0]}")
+    assert os.path.exists(f"{parquet_checkpoints.folder(table)}/{first.names[0]}")
 
 
 def test_the_same_bytes_of_another_writer_are_as_good_as_ours(table):
-    first = checkpoints.write(table, 1)
-    os.remove(f"{checkpoints.folder(table)}/{NAME}.json")
-    second = checkpoints.write(table, 1, own="ffffffffffff")
+    first = parquet_checkpoints.write(table, 1)
+    os.remove(f"{parquet_checkpoints.folder(table)}/{NAME}.json")
+    second = parquet_checkpoints.write(table, 1, own="ffffffffffff")
     assert second.names == first.names
 
 
@@ -165,31 +167,31 @@ class Lossy:
     def __getattr__(self, name):
         return getattr(self._store, name)
 
-    def put_new(self, key, data):
-        outcome = self._outcomes.pop(0) if self._outcomes else Outcome.DONE
-        if outcome is not Outcome.NOT_APPLIED:
-            self._store.put_new(key, data)
+    def put_if_absent(self, key, data):
+        outcome = self._outcomes.pop(0) if self._outcomes else PutOutcome.DONE
+        if outcome is not PutOutcome.NOT_APPLIED:
+            self._store.put_if_absent(key, data)
         return outcome
 
 
-@pytest.mark.parametrize("outcome", [Outcome.UNKNOWN, Outcome.EXISTS, Outcome.NOT_APPLIED])
+@pytest.mark.parametrize("outcome", [PutOutcome.UNKNOWN, PutOutcome.EXISTS, PutOutcome.NOT_APPLIED])
 def test_a_lost_answer_is_no_failure(table, outcome):
     handle = arrowlog.Table(table)
-    store = Lossy(handle._store, [outcome, Outcome.DONE, outcome])
+    store = Lossy(handle._store, [outcome, PutOutcome.DONE, outcome])
     state = handle.snapshot().state
-    written = parquet.write_checkpoint(store, state, resolve(), now_ms=1, new_id="0123456789ab")
+    written = parquet.write_parquet_form(store, state, resolve(), now_ms=1, new_id="0123456789ab")
     assert written.made
-    assert parquet.verify(handle._store, 1, written.names, resolve()) == []
+    assert parquet.verify_parquet_checkpoint(handle._store, 1, written.names, resolve()) == []
 
 
 def test_a_store_that_takes_nothing_is_an_error(table):
     handle = arrowlog.Table(table)
-    store = Lossy(handle._store, [Outcome.NOT_APPLIED] * 20)
+    store = Lossy(handle._store, [PutOutcome.NOT_APPLIED] * 20)
     with pytest.raises(arrowlog.StoreUnavailable, match="Could not write"):
-        parquet.write_checkpoint(
+        parquet.write_parquet_form(
             store, handle.snapshot().state, resolve(), now_ms=1, new_id="0123456789ab"
         )
-    assert not os.path.exists(checkpoints.folder(table))
+    assert not os.path.exists(parquet_checkpoints.folder(table))
 
 
 def test_another_programs_checkpoint_is_read_and_said_to_be_unverified(table):
@@ -220,9 +222,9 @@ def test_another_programs_checkpoint_is_read_and_said_to_be_unverified(table):
     kinds |= dict.fromkeys(("partitionValues", "minValues", "maxValues", "format"), text)
     kinds |= dict.fromkeys(("size", "numRecords"), pa.int64())
     schema = pa.schema([*kinds.items(), ("partitionColumns", pa.list_(pa.string()))])
-    os.makedirs(checkpoints.folder(table))
+    os.makedirs(parquet_checkpoints.folder(table))
     pq.write_table(
-        pa.Table.from_pylist(rows, schema), f"{checkpoints.folder(table)}/{NAME}.parquet"
+        pa.Table.from_pylist(rows, schema), f"{parquet_checkpoints.folder(table)}/{NAME}.parquet"
     )
     testing.write_commit(table, 2, [testing.add("c", {"day": "2024-01-06"})])
     for told in (None, {"version": 1, "size": 2, "createdTime": 5}):
@@ -240,7 +242,9 @@ def test_another_programs_checkpoint_is_read_and_said_to_be_unverified(table):
         assert (found["a"]["min.id"], found["a"]["max.id"], found["a"]["num_records"]) == (5, 9, 3)
         assert arrowlog.Table(table).scan("id = 4").num_files == 2
     store = arrowlog.Table(table)._store
-    assert parquet.verify(store, 1, list_log(store).parquet_checkpoints[1], resolve())
+    assert parquet.verify_parquet_checkpoint(
+        store, 1, list_log(store).parquet_checkpoints[1], resolve()
+    )
     testing.write_file(table, f"_checkpoints/{NAME}.json", b'{"version": 0}')
     assert arrowlog.Table(table).snapshot().report.checkpoint is None
 
@@ -255,8 +259,8 @@ def test_another_programs_checkpoint_is_read_and_said_to_be_unverified(table):
     ],
 )
 def test_what_is_no_checkpoint_is_passed_over(table, rows):
-    os.makedirs(checkpoints.folder(table))
-    pq.write_table(pa.table(rows), f"{checkpoints.folder(table)}/{NAME}.parquet")
+    os.makedirs(parquet_checkpoints.folder(table))
+    pq.write_table(pa.table(rows), f"{parquet_checkpoints.folder(table)}/{NAME}.parquet")
     snapshot = arrowlog.Table(table).snapshot()
     assert snapshot.report.checkpoint is None
     assert "checkpoint 1 was not used" in snapshot.report.warnings[0]
@@ -264,11 +268,11 @@ def test_what_is_no_checkpoint_is_passed_over(table, rows):
 
 
 def test_a_checkpoint_made_from_a_checkpoint_brings_nothing_back(table):
-    checkpoints.write(table, 1)
+    parquet_checkpoints.write(table, 1)
     testing.write_commit(table, 2, [testing.remove("good.parquet"), testing.add("b", {})])
-    checkpoints.write(table, 2)
+    parquet_checkpoints.write(table, 2)
     testing.write_commit(table, 3, [testing.add("good.parquet", {}, size=9)])
-    checkpoints.write(table, 3)
+    parquet_checkpoints.write(table, 3)
     for version in (0, 1, 2, 3):
         os.remove(f"{table}/_transaction_log/{version:020d}.json")
     handle = arrowlog.Table(table)
@@ -279,17 +283,17 @@ def test_a_checkpoint_made_from_a_checkpoint_brings_nothing_back(table):
 
 
 def test_a_changed_schema_types_the_files_anew(table):
-    checkpoints.write(table, 1)
+    parquet_checkpoints.write(table, 1)
     wider = pa.schema([*SCHEMA, ("name", pa.string())])
     testing.write_commit(table, 2, [testing.metadata(wider, ["day"])])
     snapshot = arrowlog.Table(table).snapshot()
-    assert isinstance(snapshot.state.source, Deferred)
+    assert isinstance(snapshot.state.source, CheckpointFiles)
     assert "min.name" in snapshot.files.column_names
     assert arrowlog.Table(table).scan("name = 'x'").paths == ["good.parquet"]
 
 
 def test_a_plan_goes_through_pickle(table):
-    checkpoints.write(table, 1)
+    parquet_checkpoints.write(table, 1)
     plan = pickle.loads(pickle.dumps(arrowlog.Table(table).scan("day = '2024-01-01'")))
     assert plan.paths == ["good.parquet"]
     assert plan.explain().files_kept == 1
@@ -318,7 +322,7 @@ class Counting:
 
 def test_a_selective_plan_takes_few_requests(monkeypatch):
     """The manifest, the footer, and one range for each run of columns."""
-    checkpoints.small_groups(monkeypatch, 500)
+    parquet_checkpoints.small_groups(monkeypatch, 500)
     uri = "memory://parquet-requests"
     table = arrowlog.Table.create(uri, SCHEMA, ["day"], exist_ok=True)
     adds = [
@@ -326,7 +330,7 @@ def test_a_selective_plan_takes_few_requests(monkeypatch):
         for i in range(10_000)
     ]
     table.append(adds)
-    parquet.write_checkpoint(
+    parquet.write_parquet_form(
         table._store, table.snapshot().state, resolve(), now_ms=1, new_id="0123456789ab"
     )
     table = arrowlog.Table(uri)
@@ -364,14 +368,16 @@ def test_what_was_kept_of_a_file_is_kept_in_a_checkpoint(root):
         for j, part in enumerate(parts)
     ]
     testing.write_commit(root, 1, adds)
-    before = checkpoints.said(arrowlog.Table(root).snapshot())
-    checkpoints.write(root, 1)
+    before = parquet_checkpoints.said(arrowlog.Table(root).snapshot())
+    parquet_checkpoints.write(root, 1)
     again = arrowlog.Table(root).snapshot()
     assert again.report.checkpoint == 1
-    after = checkpoints.said(again)
+    after = parquet_checkpoints.said(again)
     assert repr(after.pop("files")) == repr(before.pop("files"))
     assert after == before
-    given = sorted((checkpoints.without_nulls(a["add"]) for a in adds), key=lambda a: a["path"])
+    given = sorted(
+        (parquet_checkpoints.without_nulls(a["add"]) for a in adds), key=lambda a: a["path"]
+    )
     assert after["adds"] == given
 
 

@@ -3,7 +3,7 @@
 import sys
 
 import pytest
-from events import build
+from support.event_table import build
 
 import arrowlog
 from arrowlog import plots, testing

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pytest
 
 from arrowlog import InvalidRequest
-from arrowlog.scan.predicate import matching, parse
+from arrowlog.predicate.predicate import evaluate_predicate, parse_predicate
 
 
 class Colour(enum.StrEnum):
@@ -184,7 +184,7 @@ MATCHES = [
 
 @pytest.mark.parametrize(("where", "rows"), MATCHES, ids=range(len(MATCHES)))
 def test_a_predicate_is_true_for_these_rows(where, rows):
-    found = matching(parse(where, SCHEMA, now_micros=NOW), ROWS).to_pylist()
+    found = evaluate_predicate(parse_predicate(where, SCHEMA, now_micros=NOW), ROWS).to_pylist()
     assert [row for row, true in enumerate(found) if true] == rows
     assert None not in found
 
@@ -246,47 +246,47 @@ REFUSED = [
 @pytest.mark.parametrize(("where", "why"), REFUSED, ids=range(len(REFUSED)))
 def test_what_is_no_predicate_is_refused_with_its_place(where, why):
     with pytest.raises(InvalidRequest, match=why.replace("(", r"\(")):
-        parse(where, SCHEMA)
+        parse_predicate(where, SCHEMA)
 
 
 def test_it_says_which_columns_it_needs_and_whether_all_is_understood():
-    found = parse("s.k > 1 AND lower(name) = 'x'", SCHEMA)
+    found = parse_predicate("s.k > 1 AND lower(name) = 'x'", SCHEMA)
     assert found.columns == {"s", "name"}
     assert found.understood
-    odd = parse("id = 1 AND soundex(name) = 'x'", SCHEMA)
+    odd = parse_predicate("id = 1 AND soundex(name) = 'x'", SCHEMA)
     assert odd.columns == {"id", "name"}
     assert not odd.understood
     with pytest.raises(InvalidRequest, match="soundex"):
-        matching(odd, ROWS)
-    assert not parse(col("name").str.contains("b"), SCHEMA).understood
+        evaluate_predicate(odd, ROWS)
+    assert not parse_predicate(col("name").str.contains("b"), SCHEMA).understood
 
 
 @pytest.mark.parametrize(
     "text", ["current_setting('threads') = 1", "random() < 2", "getenv('A')=''"]
 )
 def test_settings_and_chance_are_never_asked(text):
-    found = parse(text, SCHEMA)
+    found = parse_predicate(text, SCHEMA)
     assert not found.understood
     with pytest.raises(InvalidRequest, match="cannot be evaluated"):
-        matching(found, ROWS)
+        evaluate_predicate(found, ROWS)
 
 
 def test_decimals_keep_all_their_digits():
     wide = pa.schema([("m", pa.decimal128(38, 10))])
     value = Decimal("-1234567890123456789012345678.1234567891")
     for where in (f"m = {value}", [("m", "=", value)], col("m") == value, field("m") == value):
-        assert parse(where, wide).tree.args[1].value == value, where
+        assert parse_predicate(where, wide).tree.args[1].value == value, where
 
 
 def test_names_in_other_letters_must_mean_one_column():
     schema = pa.schema([("A", pa.int64()), ("a", pa.int64()), ("B", pa.int64())])
-    assert parse("a = 1 and b = 2", schema).columns == {"a", "B"}
+    assert parse_predicate("a = 1 and b = 2", schema).columns == {"a", "B"}
     two = pa.schema([("Ab", pa.int64()), ("aB", pa.int64())])
     with pytest.raises(InvalidRequest, match="may be any of Ab, aB"):
-        parse("ab = 1", two)
+        parse_predicate("ab = 1", two)
 
 
 def test_a_value_that_does_not_fit_is_an_error_of_ours_when_rows_are_asked():
-    found = parse("id = 'abc'", SCHEMA)
+    found = parse_predicate("id = 'abc'", SCHEMA)
     with pytest.raises(InvalidRequest, match="cannot be evaluated"):
-        matching(found, ROWS)
+        evaluate_predicate(found, ROWS)

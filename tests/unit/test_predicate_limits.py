@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 import arrowlog
-from arrowlog.scan.predicate import parse
+from arrowlog.predicate.predicate import parse_predicate
 
 SCHEMA = pa.schema([("id", pa.int64()), ("s", pa.string())])
 TOO_LONG = [
@@ -79,7 +79,7 @@ def table(root):
 @pytest.mark.parametrize("where", TOO_LONG)
 def test_text_of_any_length_is_refused_before_anything_is_computed(where):
     with pytest.raises(arrowlog.InvalidRequest, match="a text that is too long"):
-        parse(where, SCHEMA)
+        parse_predicate(where, SCHEMA)
 
 
 @pytest.mark.parametrize("where", FINE)
@@ -98,6 +98,6 @@ def test_a_predicate_reaches_no_file_and_no_setting(table, where):
 
 def test_many_values_in_a_list_are_fine():
     where = f"id IN ({', '.join(map(str, range(50_000)))})"
-    assert parse(where, SCHEMA).understood
+    assert parse_predicate(where, SCHEMA).understood
     where = f"s IN ({', '.join(repr(str(i)) for i in range(50_000))})"
-    assert parse(where, SCHEMA).understood
+    assert parse_predicate(where, SCHEMA).understood

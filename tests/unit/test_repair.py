@@ -8,30 +8,33 @@ import shutil
 import warnings
 from pathlib import Path
 
-import damage
-import places
 import pyarrow as pa
 import pytest
-from checkpoints import without_nulls
-from events import build
-from small import GOOD, OPENING, SCHEMA, paths
+from support import log_damage, store_places
+from support.event_table import build
+from support.parquet_checkpoints import without_nulls
+from support.small_table import GOOD, OPENING, SCHEMA, paths
 
 import arrowlog
 from arrowlog import testing
-from arrowlog.log.encode import add_lines
-from arrowlog.log.envelope import unwrap
-from arrowlog.log.names import CHECKPOINTS, LOG, POINTER
-from arrowlog.upkeep.repair import SCHEMA as COLUMNS
-from arrowlog.upkeep.repair import split_log
+from arrowlog.formats.indextables.commit_encoder import encode_adds
+from arrowlog.formats.indextables.compression import decompress
+from arrowlog.formats.indextables.file_names import (
+    CHECKPOINT_FOLDER_NAME,
+    LAST_CHECKPOINT,
+    LOG_FOLDER,
+)
+from arrowlog.recovery.log_repair import REPAIR_RESULT_SCHEMA as COLUMNS
+from arrowlog.recovery.log_repair import split_log_address
 
 LONG = "x" * 3000
 
 
 def repair(root, target="repaired", **how):
     """Repair a table's log to a folder beside it; the row that comes back."""
-    before = damage.fingerprint(f"{root}/{LOG}")
-    result = arrowlog.repair(f"{root}/{LOG}", f"{root}/{target}", **how)
-    assert damage.fingerprint(f"{root}/{LOG}") == before
+    before = log_damage.fingerprint(f"{root}/{LOG_FOLDER}")
+    result = arrowlog.repair(f"{root}/{LOG_FOLDER}", f"{root}/{target}", **how)
+    assert log_damage.fingerprint(f"{root}/{LOG_FOLDER}") == before
     assert result.schema == COLUMNS
     assert result.num_rows == 1
     return result.to_pylist()[0], arrowlog.repair_notes(result)
@@ -39,13 +42,13 @@ def repair(root, target="repaired", **how):
 
 def swap(root, target="repaired"):
     """Put the repaired log in the place of the old one, as a person would."""
-    os.rename(f"{root}/{LOG}", f"{root}/old")
-    os.rename(f"{root}/{target}", f"{root}/{LOG}")
+    os.rename(f"{root}/{LOG_FOLDER}", f"{root}/old")
+    os.rename(f"{root}/{target}", f"{root}/{LOG_FOLDER}")
     return arrowlog.Table(root, strict=True)
 
 
 def commit(root, version):
-    return f"{root}/{LOG}/{version:020d}.json"
+    return f"{root}/{LOG_FOLDER}/{version:020d}.json"
 
 
 @pytest.fixture
@@ -58,7 +61,7 @@ def events(root):
 def test_the_columns_are_those_of_the_protocol(events):
     row, notes = repair(events)
     assert row == {
-        "source_path": f"{events}/{LOG}",
+        "source_path": f"{events}/{LOG_FOLDER}",
         "target_path": f"{events}/repaired",
         "source_version": 6,
         "total_splits": 5,
@@ -80,7 +83,7 @@ def test_the_columns_are_those_of_the_protocol(events):
 
 def test_use_1_a_corrupted_checkpoint_is_rebuilt_from_the_commits(events):
     expected = arrowlog.Table(events).snapshot().files.sort_by("path")
-    for name in (f"{6:020d}.checkpoint.json", POINTER):
+    for name in (f"{6:020d}.checkpoint.json", LAST_CHECKPOINT):
         testing.write_file(events, name, b'{"version": 6, "add": [')
     row, notes = repair(events)
     assert row["status"] == "SUCCESS"
@@ -111,28 +114,28 @@ def test_use_3_a_fragmented_history_becomes_two_versions(events):
         f"{0:020d}.json",
         f"{1:020d}.checkpoint.json",
         f"{1:020d}.json",
-        CHECKPOINTS,
-        POINTER,
+        CHECKPOINT_FOLDER_NAME,
+        LAST_CHECKPOINT,
     ]
-    first = unwrap((log / f"{0:020d}.json").read_bytes(), "0", 1 << 20).splitlines()
+    first = decompress((log / f"{0:020d}.json").read_bytes(), "0", 1 << 20).splitlines()
     assert [next(iter(json.loads(line))) for line in first] == ["protocol", "metaData"]
-    second = unwrap((log / f"{1:020d}.json").read_bytes(), "1", 1 << 20).splitlines()
+    second = decompress((log / f"{1:020d}.json").read_bytes(), "1", 1 << 20).splitlines()
     assert [next(iter(json.loads(line))) for line in second] == ["commitInfo"] + ["add"] * 5
     info = json.loads(second[0])["commitInfo"]
     assert info["operation"] == "REPAIR"
     assert info["operationParameters"]["sourceVersion"] == 6
     for name in (f"{0:020d}.json", f"{1:020d}.json", f"{1:020d}.checkpoint.json"):
         assert (log / name).read_bytes()[:2] == b"\x01\x01"
-    assert json.loads((log / POINTER).read_text())["version"] == 1
+    assert json.loads((log / LAST_CHECKPOINT).read_text())["version"] == 1
 
 
 def test_use_4_a_log_for_another_place_has_relative_paths(root, tmp_path):
     absolute = testing.add(f"{root}/a b.parquet", {"day": "2024-01-01"})
     testing.write_commit(root, 0, OPENING)
     testing.write_commit(root, 1, [absolute, testing.add(f"file://{root}/c", {"day": None})])
-    damage.put(root, ["a b.parquet", "c"])
+    log_damage.put(root, ["a b.parquet", "c"])
     target = tmp_path / "elsewhere" / "table"
-    result = arrowlog.repair(root / LOG, target / LOG).to_pylist()[0]
+    result = arrowlog.repair(root / LOG_FOLDER, target / LOG_FOLDER).to_pylist()[0]
     assert result["status"] == "SUCCESS"
     shutil.move(root / "a b.parquet", target)
     assert paths(arrowlog.Table(target).snapshot()) == ["a b.parquet", "c"]
@@ -157,12 +160,12 @@ def test_nothing_behind_a_damaged_commit_is_taken(root, how):
     table = arrowlog.Table.create(root, SCHEMA, ["day"], options={"checkpoint.enabled": False})
     for number in range(6):
         table.append([arrowlog.add_file(f"f{number}", {"day": None}, size=1)])
-    damage.put(root, [f"f{number}" for number in range(6)])
+    log_damage.put(root, [f"f{number}" for number in range(6)])
     data, rng = Path(commit(root, 4)).read_bytes(), random.Random(4)
     if how == "gone":
         os.unlink(commit(root, 4))
     else:
-        changed = {"cut": data[:40], "flipped": damage.flip(data[12:], rng), "empty": b""}[how]
+        changed = {"cut": data[:40], "flipped": log_damage.flip(data[12:], rng), "empty": b""}[how]
         Path(commit(root, 4)).write_bytes(data[:12] * (how == "flipped") + changed)
     row, notes = repair(root)
     assert row["source_version"] == 3
@@ -176,7 +179,7 @@ def test_a_checkpoint_behind_the_damage_bridges_it(root):
         table.append([arrowlog.add_file(f"f{number}", {"day": None}, size=1)])
         if number == 3:
             table.checkpoint()
-    damage.put(root, [f"f{number}" for number in range(6)])
+    log_damage.put(root, [f"f{number}" for number in range(6)])
     os.unlink(commit(root, 0))
     Path(commit(root, 2)).write_bytes(b"{")
     row, _ = repair(root)
@@ -188,7 +191,7 @@ def test_a_checkpoint_behind_the_damage_bridges_it(root):
 def test_steps_of_applications_are_still_taken_once(root):
     table = arrowlog.Table.create(root, SCHEMA, ["day"])
     table.append([arrowlog.add_file("a", {"day": None}, size=1)], txn=("loader", 7))
-    damage.put(root, ["a"])
+    log_damage.put(root, ["a"])
     repair(root)
     again = swap(root).append([arrowlog.add_file("b", {"day": None}, size=1)], txn=("loader", 7))
     assert again.duplicate
@@ -226,7 +229,7 @@ def test_a_sealed_checkpoint_counts_against_commits_that_lost_lines_unseen(root)
     testing.write_commit(root, 1, adds)
     arrowlog.Table(root).checkpoint()
     testing.write_commit(root, 1, adds[:1])  # cut where a line ends: nobody can see it
-    damage.put(root, ["f0", "f1", "f2"])
+    log_damage.put(root, ["f0", "f1", "f2"])
     row, notes = repair(root)
     assert row["valid_splits"] == 3
     assert "it has a checksum" in notes[0]
@@ -251,14 +254,14 @@ def test_a_pointer_that_is_ahead_of_the_log_is_told(events):
 def test_errors_are_in_the_status_and_nothing_is_written(root, events, caplog):
     caplog.set_level(logging.ERROR)
     assert_error(arrowlog.repair(root / "nowhere", root / "new"), "Source transaction log not")
-    assert_error(arrowlog.repair(root, f"{root}-new"), f"Did you mean {root}/{LOG}?")
+    assert_error(arrowlog.repair(root, f"{root}-new"), f"Did you mean {root}/{LOG_FOLDER}?")
     assert_error(arrowlog.repair("x", root / "new"), "not found")
     assert_error(arrowlog.repair("/", root / "new"), "not the address of a log")
-    assert_error(arrowlog.repair(root / LOG, root / LOG), "is not empty")
-    assert_error(arrowlog.repair(root / LOG, root / LOG / "in"), "lies in the source")
-    assert_error(arrowlog.repair(root / LOG, root / "day=2024-01-01"), "is not empty")
-    assert_error(arrowlog.repair(root / LOG, "nosuchstore://x/y"), "cannot be opened")
-    assert sorted(os.listdir(root)) == [LOG, *(f"day=2024-01-0{n}" for n in range(1, 6))]
+    assert_error(arrowlog.repair(root / LOG_FOLDER, root / LOG_FOLDER), "is not empty")
+    assert_error(arrowlog.repair(root / LOG_FOLDER, root / LOG_FOLDER / "in"), "lies in the source")
+    assert_error(arrowlog.repair(root / LOG_FOLDER, root / "day=2024-01-01"), "is not empty")
+    assert_error(arrowlog.repair(root / LOG_FOLDER, "nosuchstore://x/y"), "cannot be opened")
+    assert sorted(os.listdir(root)) == [LOG_FOLDER, *(f"day=2024-01-0{n}" for n in range(1, 6))]
 
 
 def assert_error(result, words):
@@ -271,25 +274,25 @@ def assert_error(result, words):
 def test_what_is_not_understood_is_not_repaired(root):
     testing.write_commit(root, 0, OPENING)
     testing.write_commit(root, 1, [testing.protocol(9, 9)])
-    assert_error(arrowlog.repair(root / LOG, root / "new"), "needs reader version 9")
+    assert_error(arrowlog.repair(root / LOG_FOLDER, root / "new"), "needs reader version 9")
     testing.write_commit(root, 1, [testing.protocol(2, 9)])
-    assert_error(arrowlog.repair(root / LOG, root / "new"), "needs writer version 9")
+    assert_error(arrowlog.repair(root / LOG_FOLDER, root / "new"), "needs writer version 9")
 
 
 def test_a_log_without_a_beginning_is_an_error(root):
     testing.write_commit(root, 1, [GOOD])
-    assert_error(arrowlog.repair(root / LOG, root / "new"), "no version can be read")
+    assert_error(arrowlog.repair(root / LOG_FOLDER, root / "new"), "no version can be read")
 
 
 def test_a_wrong_option_is_the_callers_mistake(events):
     with pytest.raises(arrowlog.InvalidRequest, match="paralelism"):
-        arrowlog.repair(events / LOG, events / "new", options={"repair.paralelism": 2})
+        arrowlog.repair(events / LOG_FOLDER, events / "new", options={"repair.paralelism": 2})
 
 
 def test_files_outside_the_table_are_not_looked_for(root):
     testing.write_commit(root, 0, OPENING)
     testing.write_commit(root, 1, [testing.add("s3://other/x", {"day": None})])
-    assert_error(arrowlog.repair(root / LOG, root / "new"), "lies outside the table")
+    assert_error(arrowlog.repair(root / LOG_FOLDER, root / "new"), "lies outside the table")
     row, _ = repair(root, options={"repair.validateSplits": "false"})
     assert row["valid_splits"] == 1
 
@@ -325,7 +328,7 @@ def test_long_statistics_are_shortened_as_the_settings_say(root, options, low, h
     testing.write_commit(root, 0, [testing.protocol(), testing.metadata(schema)])
     add = testing.add("a", minValues={"text": LONG}, maxValues={"text": LONG})
     testing.write_commit(root, 1, [add])
-    damage.put(root, ["a"])
+    log_damage.put(root, ["a"])
     repair(root, options=options)
     files = swap(root).snapshot().files
     assert files["min.text"][0].as_py() == low
@@ -342,12 +345,13 @@ def test_a_log_full_of_long_texts_becomes_much_smaller(root):
         for n, t in enumerate(texts)
     ]
     testing.write_commit(root, 1, adds)
-    damage.put(root, [f"f{n}" for n in range(40)])
+    log_damage.put(root, [f"f{n}" for n in range(40)])
     repair(root)
     size = {
-        name: sum(map(len, damage.files_of(root / name).values())) for name in (LOG, "repaired")
+        name: sum(map(len, log_damage.files_of(root / name).values()))
+        for name in (LOG_FOLDER, "repaired")
     }
-    assert size["repaired"] < size[LOG] / 10
+    assert size["repaired"] < size[LOG_FOLDER] / 10
 
 
 def test_every_field_survives(root):
@@ -381,29 +385,29 @@ def test_every_field_survives(root):
     features = {"readerFeatures": ["skippedFiles"], "writerFeatures": ["skippedFiles"]}
     testing.write_commit(root, 0, [testing.protocol(3, 3, **features), meta])
     testing.write_commit(root, 1, [full | {"add": full["add"] | {"dataChange": False}}])
-    damage.put(root, ["a/b=1/c.split"])
+    log_damage.put(root, ["a/b=1/c.split"])
     before = arrowlog.Table(root).snapshot()
     repair(root)
     after = swap(root).snapshot()
     assert (after.metadata, after.protocol) == (before.metadata, before.protocol)
-    assert json.loads(add_lines(after.state.adds)[0])["add"] == without_nulls(full["add"])
+    assert json.loads(encode_adds(after.state.adds)[0])["add"] == without_nulls(full["add"])
 
 
 def test_the_unfinished_repair_of_another_state_is_refused(events):
     repair(events)
-    for name in (POINTER, f"{1:020d}.checkpoint.json"):
+    for name in (LAST_CHECKPOINT, f"{1:020d}.checkpoint.json"):
         os.unlink(events / "repaired" / name)
     os.unlink(commit(events, 6))
-    before = damage.fingerprint(events / "repaired")
-    assert_error(arrowlog.repair(events / LOG, events / "repaired"), "from another repair")
-    assert damage.fingerprint(events / "repaired") == before
+    before = log_damage.fingerprint(events / "repaired")
+    assert_error(arrowlog.repair(events / LOG_FOLDER, events / "repaired"), "from another repair")
+    assert log_damage.fingerprint(events / "repaired") == before
 
 
 def test_many_files_are_found_by_listing_and_progress_is_told(root):
     keys = [f"day=2024-01-0{n % 4 + 1}/f{n}" for n in range(200)] + ["alone", "far/away"]
     testing.write_commit(root, 0, OPENING)
     testing.write_commit(root, 1, [testing.add(key, {"day": None}) for key in keys])
-    damage.put(root, keys[:150] + keys[-2:])
+    log_damage.put(root, keys[:150] + keys[-2:])
     told = []
     row, _ = repair(root, progress=lambda done, total: told.append((done, total)))
     assert (row["valid_splits"], row["missing_splits"]) == (152, 50)
@@ -413,35 +417,37 @@ def test_many_files_are_found_by_listing_and_progress_is_told(root):
 
 @pytest.mark.parametrize("kind", ["memory", "s3fs-moto", "obstore-moto"])
 def test_in_every_store(kind, request, monkeypatch):
-    place = places.make(kind, request)
+    place = store_places.make(kind, request)
     options = {"store.accelerate": kind != "s3fs-moto"}
     for version, actions in enumerate([OPENING, [GOOD, testing.add("gone", {"day": None})]]):
-        place.put(f"{LOG}/{version:020d}.json", testing.lines(actions))
-    place.put(f"{LOG}/{2:020d}.json", b"{")
+        place.put(f"{LOG_FOLDER}/{version:020d}.json", testing.lines(actions))
+    place.put(f"{LOG_FOLDER}/{2:020d}.json", b"{")
     place.put("good.parquet", b"1")
-    before = place.store.stats_from(LOG)
+    before = place.store.stats_from(LOG_FOLDER)
     how = {"storage_options": place.options, "options": options}
-    row = arrowlog.repair(f"{place.uri}/{LOG}", f"{place.uri}/mended/{LOG}", **how).to_pylist()[0]
+    row = arrowlog.repair(
+        f"{place.uri}/{LOG_FOLDER}", f"{place.uri}/mended/{LOG_FOLDER}", **how
+    ).to_pylist()[0]
     assert row["status"] == "SUCCESS"
     assert (row["source_version"], row["valid_splits"], row["missing_splits"]) == (1, 1, 1)
-    assert place.store.stats_from(LOG) == before
+    assert place.store.stats_from(LOG_FOLDER) == before
     table = arrowlog.Table(f"{place.uri}/mended", place.options, options=options)
     assert paths(table.snapshot()) == ["good.parquet"]
-    again = arrowlog.repair(f"{place.uri}/{LOG}", f"{place.uri}/mended/{LOG}", **how)
+    again = arrowlog.repair(f"{place.uri}/{LOG_FOLDER}", f"{place.uri}/mended/{LOG_FOLDER}", **how)
     assert_error(again, "is not empty")
 
 
 def test_thousands_of_questions_become_one_walk(monkeypatch):
-    from arrowlog.upkeep import presence
+    from arrowlog.recovery import file_existence
 
-    place = places.Memory()
+    place = store_places.Memory()
     monkeypatch.setattr(type(place.store), "cheap_stat", False)
-    monkeypatch.setattr(presence, "_MAX_REQUESTS", 3)
+    monkeypatch.setattr(file_existence, "_MAX_REQUESTS", 3)
     monkeypatch.setattr(type(place.store), "stat", None)
     keys = [f"day={n}/f" for n in range(10)]
     for key in keys[:4]:
         place.put(key, b"1")
-    found = presence.present(place.store, pa.chunked_array([keys]))
+    found = file_existence.check_files_exist(place.store, pa.chunked_array([keys]))
     assert found.to_pylist() == [True] * 4 + [False] * 6
 
 
@@ -456,7 +462,7 @@ def test_thousands_of_questions_become_one_walk(monkeypatch):
     ],
 )
 def test_the_address_of_a_log_is_that_of_its_table_and_a_name(uri, found):
-    assert split_log(uri) == found
+    assert split_log_address(uri) == found
 
 
 def test_no_warning_of_python_is_raised(events):

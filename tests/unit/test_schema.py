@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arrowlog.log.schema import from_spark, to_spark
+from arrowlog.formats.spark_schema import format_spark_schema, parse_spark_schema
 
 SIMPLE = {
     "string": pa.string(),
@@ -61,13 +61,13 @@ def array(kind, *, null=True):
 @pytest.mark.parametrize(("name", "kind"), SIMPLE.items())
 def test_every_simple_type_goes_both_ways(name, kind):
     schema = pa.schema([pa.field("c", kind)])
-    assert from_spark(text(column(name))) == schema
-    assert json.loads(to_spark(schema)) == json.loads(text(column(name)))
+    assert parse_spark_schema(text(column(name))) == schema
+    assert json.loads(format_spark_schema(schema)) == json.loads(text(column(name)))
 
 
 @pytest.mark.parametrize(("name", "kind"), READ_ONLY.items())
 def test_every_other_spelling_is_read(name, kind):
-    assert from_spark(text(column(name))).field("c").type == kind
+    assert parse_spark_schema(text(column(name))).field("c").type == kind
 
 
 @pytest.mark.parametrize(
@@ -87,12 +87,12 @@ def test_every_other_spelling_is_read(name, kind):
     ids=str,
 )
 def test_arrow_types_spark_does_not_have_get_their_nearest(kind, name):
-    assert json.loads(to_spark(pa.schema([("c", kind)])))["fields"][0]["type"] == name
+    assert json.loads(format_spark_schema(pa.schema([("c", kind)])))["fields"][0]["type"] == name
 
 
 def test_a_user_defined_type_is_what_it_is_stored_as():
     udt = {"type": "udt", "class": "org.x.Y", "pyClass": None, "sqlType": array("double")}
-    assert from_spark(text(column(udt))).field("c").type == pa.list_(pa.float64())
+    assert parse_spark_schema(text(column(udt))).field("c").type == pa.list_(pa.float64())
 
 
 def test_absent_or_odd_nullability_means_nullable():
@@ -101,21 +101,21 @@ def test_absent_or_odd_nullability_means_nullable():
         column("long", "b", nullable=None),
         column("long", "n", nullable=False),
     ]
-    assert [f.nullable for f in from_spark(text(*fields))] == [True, True, False]
+    assert [f.nullable for f in parse_spark_schema(text(*fields))] == [True, True, False]
 
 
 def test_a_column_of_nothing_but_nulls_is_nullable_whatever_it_says():
-    assert from_spark(text(column("void", nullable=False))).field("c").type == pa.null()
+    assert parse_spark_schema(text(column("void", nullable=False))).field("c").type == pa.null()
 
 
 def test_names_keep_every_character():
     names = ["a b", "a.b", "ä", "名", "😀", "`", '"', "", "A", "a", "\n"]
     schema = pa.schema([(name, pa.int64()) for name in names])
-    assert from_spark(to_spark(schema)).names == names
+    assert parse_spark_schema(format_spark_schema(schema)).names == names
 
 
 def test_a_schema_without_columns_is_a_schema():
-    assert from_spark(to_spark(pa.schema([]))) == pa.schema([])
+    assert parse_spark_schema(format_spark_schema(pa.schema([]))) == pa.schema([])
 
 
 leaves = st.sampled_from(list(SIMPLE.values())) | st.integers(1, 38).flatmap(
@@ -153,9 +153,9 @@ types = st.recursive(
 @given(structs(types))
 def test_any_nested_schema_survives_the_round_trip(fields):
     schema = pa.schema(fields)
-    once = to_spark(schema)
-    assert from_spark(once) == schema
-    assert to_spark(from_spark(once)) == once
+    once = format_spark_schema(schema)
+    assert parse_spark_schema(once) == schema
+    assert format_spark_schema(parse_spark_schema(once)) == once
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_any_nested_schema_survives_the_round_trip(fields):
 )
 def test_a_bad_type_is_refused_with_the_name_of_its_column(bad):
     with pytest.raises(ValueError, match="'price'"):
-        from_spark(text(column("long", "id"), column(bad, "price")))
+        parse_spark_schema(text(column("long", "id"), column(bad, "price")))
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_a_bad_type_is_refused_with_the_name_of_its_column(bad):
 )
 def test_a_bad_type_inside_another_is_refused_with_its_path(kind, where):
     with pytest.raises(ValueError, match=where):
-        from_spark(text(column(kind, "a")))
+        parse_spark_schema(text(column(kind, "a")))
 
 
 @pytest.mark.parametrize(
@@ -229,18 +229,18 @@ def test_a_bad_type_inside_another_is_refused_with_its_path(kind, where):
 )
 def test_what_is_no_schema_is_refused(bad, what):
     with pytest.raises(ValueError, match=what):
-        from_spark(bad)
+        parse_spark_schema(bad)
 
 
 def test_a_column_that_is_there_twice_is_refused():
     with pytest.raises(ValueError, match="'x' appears twice"):
-        from_spark(text(column("long", "id"), column("long", "x"), column("string", "x")))
+        parse_spark_schema(text(column("long", "id"), column("long", "x"), column("string", "x")))
 
 
 def test_a_member_of_a_struct_that_is_there_twice_is_refused():
     inner = {"type": "struct", "fields": [column("long", "x"), column("long", "x")]}
     with pytest.raises(ValueError, match="'x' appears twice"):
-        from_spark(text(column(inner, "s")))
+        parse_spark_schema(text(column(inner, "s")))
 
 
 def nested(depth):
@@ -250,7 +250,7 @@ def nested(depth):
 
 
 def test_deep_nesting_is_read():
-    kind = from_spark(nested(90)).field("deep").type
+    kind = parse_spark_schema(nested(90)).field("deep").type
     for _ in range(90):
         kind = kind.value_type
     assert kind == pa.int64()
@@ -259,7 +259,7 @@ def test_deep_nesting_is_read():
 @pytest.mark.parametrize("depth", [101, 500, 50_000])
 def test_nesting_without_end_is_refused(depth):
     with pytest.raises(ValueError, match=r"nested too deeply|not JSON"):
-        from_spark(nested(depth))
+        parse_spark_schema(nested(depth))
 
 
 @pytest.mark.parametrize(
@@ -279,4 +279,4 @@ def test_nesting_without_end_is_refused(depth):
 )
 def test_a_type_that_a_table_cannot_hold_is_refused_with_its_column(kind):
     with pytest.raises(ValueError, match=r"column '(bad|x)'.*cannot hold"):
-        to_spark(pa.schema([("good", pa.int64()), ("bad", kind)]))
+        format_spark_schema(pa.schema([("good", pa.int64()), ("bad", kind)]))

@@ -5,12 +5,17 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from arrowlog.errors import LogCorrupt
-from arrowlog.log.names import read_listing
-from arrowlog.log.segment import Gap, checkpoint_versions, earliest, plan
+from arrowlog.formats.indextables.file_names import classify_names
+from arrowlog.snapshot.log_segment import (
+    VersionGap,
+    checkpoint_versions,
+    earliest_rebuildable_version,
+    plan_segment,
+)
 
 
 def listing(commits, checkpoints=(), parquet=()):
-    return read_listing(
+    return classify_names(
         [f"{v:020d}.json" for v in commits] + [f"{v:020d}.checkpoint.json" for v in checkpoints],
         [f"{v:020d}.checkpoint.parquet" for v in parquet],
     )
@@ -21,18 +26,18 @@ def versions(segment):
 
 
 def test_without_a_checkpoint_all_commits_are_read_in_order():
-    found = plan(listing([2, 0, 1]), None)
+    found = plan_segment(listing([2, 0, 1]), None)
     assert (found.version, found.checkpoint, found.gap) == (2, None, None)
     assert found.commits == tuple((v, f"{v:020d}.json") for v in range(3))
 
 
 def test_the_names_of_the_files_are_kept_as_they_are():
-    found = plan(read_listing([f"{0:018d}.json", "1.json"]), None)
+    found = plan_segment(classify_names([f"{0:018d}.json", "1.json"]), None)
     assert found.commits == ((0, f"{0:018d}.json"), (1, "1.json"))
 
 
 def test_order_is_by_number_not_by_text():
-    found = plan(read_listing([f"{v}.json" for v in range(12)]), None)
+    found = plan_segment(classify_names([f"{v}.json" for v in range(12)]), None)
     assert versions(found) == list(range(12))
 
 
@@ -51,35 +56,35 @@ def test_order_is_by_number_not_by_text():
     ],
 )
 def test_reading_begins_at_the_newest_checkpoint(commits, checkpoints, base, read):
-    found = plan(listing(commits, checkpoints), None)
+    found = plan_segment(listing(commits, checkpoints), None)
     assert (found.checkpoint, versions(found), found.gap) == (base, read, None)
     assert found.version == max([base, *read])
 
 
 def test_a_parquet_checkpoint_is_a_base_too():
-    assert plan(listing(range(6), [2], parquet=[4]), None).checkpoint == 4
+    assert plan_segment(listing(range(6), [2], parquet=[4]), None).checkpoint == 4
     assert checkpoint_versions(listing([], [2, 9], parquet=[4, 9])) == [9, 4, 2]
 
 
 @pytest.mark.parametrize(
     ("commits", "checkpoints", "reached", "gap"),
     [
-        ([0, 1, 3], [], 1, Gap(2, 3)),
-        ([0, 2, 4], [], 0, Gap(1, 2)),
-        ([0, 1, 9], [], 1, Gap(2, 9)),
-        ([0, 1, 2, 5], [1], 2, Gap(3, 5)),
-        ([5, 6], [3], 3, Gap(4, 5)),
+        ([0, 1, 3], [], 1, VersionGap(2, 3)),
+        ([0, 2, 4], [], 0, VersionGap(1, 2)),
+        ([0, 1, 9], [], 1, VersionGap(2, 9)),
+        ([0, 1, 2, 5], [1], 2, VersionGap(3, 5)),
+        ([5, 6], [3], 3, VersionGap(4, 5)),
     ],
 )
 def test_reading_stops_at_a_gap_and_says_so(commits, checkpoints, reached, gap):
-    found = plan(listing(commits, checkpoints), None)
+    found = plan_segment(listing(commits, checkpoints), None)
     assert (found.version, found.gap) == (reached, gap)
     assert f"version {gap.missing} is missing" in str(gap)
     assert f"as of version {reached}" in str(gap)
 
 
 def test_a_checkpoint_behind_a_gap_heals_it():
-    found = plan(listing([0, 1, 3, 4], [3]), None)
+    found = plan_segment(listing([0, 1, 3, 4], [3]), None)
     assert (found.version, found.gap) == (4, None)
 
 
@@ -88,7 +93,7 @@ def test_a_checkpoint_behind_a_gap_heals_it():
 )
 def test_without_version_0_and_without_a_checkpoint_nothing_can_be_read(commits, version, missing):
     with pytest.raises(LogCorrupt, match="no checkpoint to start from") as caught:
-        plan(listing(commits), version)
+        plan_segment(listing(commits), version)
     assert caught.value.version == missing
     assert caught.value.file == f"_transaction_log/{missing:020d}.json"
 
@@ -98,25 +103,25 @@ def test_without_version_0_and_without_a_checkpoint_nothing_can_be_read(commits,
     [(0, None, [0]), (2, None, [0, 1, 2]), (3, 3, []), (5, 3, [4, 5]), (6, 6, []), (8, 6, [7, 8])],
 )
 def test_time_travel_builds_on_the_checkpoint_below(version, base, read):
-    found = plan(listing(range(10), [3, 6]), version)
+    found = plan_segment(listing(range(10), [3, 6]), version)
     assert (found.version, found.checkpoint, versions(found)) == (version, base, read)
 
 
 def test_a_gap_behind_the_asked_version_is_no_concern():
-    assert plan(listing([0, 1, 3]), 1).gap is None
+    assert plan_segment(listing([0, 1, 3]), 1).gap is None
 
 
 def test_a_version_whose_commits_are_gone_is_an_error():
     with pytest.raises(LogCorrupt, match="version 0 is missing"):
-        plan(listing([5, 6], [4]), 3)
+        plan_segment(listing([5, 6], [4]), 3)
 
 
 def test_an_unusable_checkpoint_is_passed_over_when_the_commits_are_there():
     log = listing(range(8), [2, 5])
-    assert plan(log, None, {5}).checkpoint == 2
-    assert plan(log, None, {5, 2}).checkpoint is None
-    assert plan(log, None, {5, 2}).version == 7
-    assert plan(log, 4, {5}).checkpoint == 2
+    assert plan_segment(log, None, {5}).checkpoint == 2
+    assert plan_segment(log, None, {5, 2}).checkpoint is None
+    assert plan_segment(log, None, {5, 2}).version == 7
+    assert plan_segment(log, 4, {5}).checkpoint == 2
 
 
 @pytest.mark.parametrize(
@@ -136,13 +141,13 @@ def test_an_unusable_checkpoint_never_makes_the_table_older(
     commits, checkpoints, unusable, missing
 ):
     with pytest.raises(LogCorrupt, match=f"version {max(unusable)} cannot be read") as caught:
-        plan(listing(commits, checkpoints), None, unusable)
+        plan_segment(listing(commits, checkpoints), None, unusable)
     assert caught.value.version == missing
     assert caught.value.file == f"_transaction_log/{missing:020d}.json"
 
 
 def test_an_unusable_checkpoint_behind_the_asked_version_is_no_concern():
-    assert plan(listing([0, 1, 6], [5]), 1, {5}).version == 1
+    assert plan_segment(listing([0, 1, 6], [5]), 1, {5}).version == 1
 
 
 @pytest.mark.parametrize(
@@ -161,8 +166,8 @@ def test_an_unusable_checkpoint_behind_the_asked_version_is_no_concern():
 )
 def test_the_earliest_version(commits, checkpoints, newest, first):
     log = listing(commits, checkpoints)
-    assert plan(log, None).version == newest
-    assert earliest(log, newest) == first
+    assert plan_segment(log, None).version == newest
+    assert earliest_rebuildable_version(log, newest) == first
 
 
 HIGH = 9
@@ -180,7 +185,7 @@ def rebuildable(commits, bases, version):
 
 def attempt(log, version, unusable=frozenset()):
     try:
-        return plan(log, version, unusable)
+        return plan_segment(log, version, unusable)
     except LogCorrupt:
         return None
 
@@ -212,7 +217,7 @@ def test_the_newest_version_is_everything_up_to_the_first_gap(commits, checkpoin
         return
     assert found.version == reached
     later = [v for v in commits if v > reached]
-    assert found.gap == (Gap(reached + 1, min(later)) if later else None)
+    assert found.gap == (VersionGap(reached + 1, min(later)) if later else None)
 
 
 @settings(deadline=None, max_examples=300)
@@ -225,7 +230,7 @@ def test_from_the_earliest_version_on_every_version_can_be_rebuilt_and_none_befo
     newest = attempt(log, None)
     if newest is None:
         return
-    first = earliest(log, newest.version)
+    first = earliest_rebuildable_version(log, newest.version)
     can = [rebuildable(commits, checkpoints, v) for v in range(newest.version + 1)]
     assert all(can[first:])
     assert first == 0 or not can[first - 1]

@@ -14,34 +14,34 @@ def test_every_batch_is_of_exactly_the_types():
         ],
         names=["s", "n"],
     )
-    (found,) = types.fitted(given, schema)
+    (found,) = types.cast_batch(given, schema)
     assert found.schema.equals(schema, check_metadata=True)
     assert found.to_pylist() == given.to_pylist()
-    assert list(types.fitted(given.slice(0, 0), schema)) == []
+    assert list(types.cast_batch(given.slice(0, 0), schema)) == []
 
 
 def test_large_batches_are_cut(monkeypatch):
     schema = pa.schema([("s", pa.string())])
     given = pa.record_batch([pa.array(["x" * 999] * 100)], names=["s"])
     monkeypatch.setattr(types, "_BATCH_BYTES", 10_000)
-    pieces = list(types.fitted(given, schema))
+    pieces = list(types.cast_batch(given, schema))
     assert max(piece.nbytes for piece in pieces) <= 10_000
     assert pa.Table.from_batches(pieces).equals(pa.Table.from_batches([given]))
     monkeypatch.setattr(types, "_BATCH_BYTES", 10)  # a row is never cut
-    assert [piece.num_rows for piece in types.fitted(given, schema)] == [1] * 100
+    assert [piece.num_rows for piece in types.cast_batch(given, schema)] == [1] * 100
 
 
 def test_rows_without_columns_are_rows():
     given = pa.table({"x": [1, 2]}).select([]).to_batches()
     assert sum(
-        piece.num_rows for one in given for piece in types.fitted(one, pa.schema([]))
+        piece.num_rows for one in given for piece in types.cast_batch(one, pa.schema([]))
     ) == sum(one.num_rows for one in given)
 
 
 def test_names_of_other_writers_are_spelled_as_spark_does():
     fields = ["bigint", "INT ", "tinyint", "null", "timestamp_ltz", "char(3)", "decimal( 5 , 2 )"]
     text = ",".join(f'{{"name":"c{n}","type":"{kind}"}}' for n, kind in enumerate(fields))
-    found = types.spark_schema(f'{{"type":"struct","fields":[{text}]}}')
+    found = types.to_spark_schema(f'{{"type":"struct","fields":[{text}]}}')
     assert found.simpleString() == (
         "struct<c0:bigint,c1:int,c2:tinyint,c3:void,c4:timestamp,c5:string,c6:decimal(5,2)>"
     )

@@ -5,16 +5,16 @@ import random
 
 import pyarrow as pa
 import pytest
-from conftest import cases
-from events import build
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small import paths
+from support.case_count import cases
+from support.event_table import build
+from support.small_table import paths
 
 import arrowlog
 from arrowlog import testing
-from arrowlog.log.names import LOG
-from arrowlog.sql.statements import Statement, is_statement, parse
+from arrowlog.formats.indextables.file_names import LOG_FOLDER
+from arrowlog.statements.parser import Statement, is_statement, parse_statement
 
 DAY = 86_400_000
 KINDS = {"repair", "describe-log", "describe-state", "checkpoint", "truncate", "drop", "purge"}
@@ -60,7 +60,7 @@ GOOD = {
 
 @pytest.mark.parametrize("text", GOOD)
 def test_what_is_asked_for(text):
-    assert parse(text) == GOOD[text]
+    assert parse_statement(text) == GOOD[text]
     assert is_statement(text)
 
 
@@ -75,7 +75,7 @@ def test_case_comments_brands_and_semicolons_make_no_difference(text):
             part = part.replace(" ", rng.choice([" ", "\n", "\t ", " /* so */ ", " -- so\n"]))
         parts[number] = part
     odd = "-- first\n  " + "'".join(parts) + " ; ;\n"
-    assert parse(odd) == GOOD[text]
+    assert parse_statement(odd) == GOOD[text]
     assert is_statement(odd)
 
 
@@ -96,7 +96,7 @@ def test_case_comments_brands_and_semicolons_make_no_difference(text):
     ],
 )
 def test_addresses_in_every_kind_of_quotes(quoted, path):
-    assert parse(f"DESCRIBE INDEXTABLES STATE {quoted}").path == path
+    assert parse_statement(f"DESCRIBE INDEXTABLES STATE {quoted}").path == path
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_addresses_in_every_kind_of_quotes(quoted, path):
 )
 def test_an_error_points_at_the_word(text, column, words):
     with pytest.raises(arrowlog.InvalidRequest) as caught:
-        parse(text)
+        parse_statement(text)
     said = str(caught.value)
     assert words in said
     assert said.startswith(f"Line 1, column {column}: ")
@@ -138,12 +138,12 @@ def test_an_error_points_at_the_word(text, column, words):
 
 def test_an_error_at_the_end_of_the_last_line():
     with pytest.raises(arrowlog.InvalidRequest, match="Line 2, column 1: Expected AT"):
-        parse("REPAIR INDEXFILES TRANSACTION LOG 'a'\n")
+        parse_statement("REPAIR INDEXFILES TRANSACTION LOG 'a'\n")
 
 
 def test_an_error_in_a_later_line_shows_that_line():
     with pytest.raises(arrowlog.InvalidRequest) as caught:
-        parse("PURGE INDEXTABLE 'x'\n  OLDER THEN 7 DAYS")
+        parse_statement("PURGE INDEXTABLE 'x'\n  OLDER THEN 7 DAYS")
     assert str(caught.value) == (
         "Line 2, column 9: Expected THAN, found THEN.\n    OLDER THEN 7 DAYS\n          ^^^^\n"
     )
@@ -182,7 +182,9 @@ def only(text, **how):
 
 
 def test_repair(events):
-    row = only(f"REPAIR INDEXFILES TRANSACTION LOG '{events}/{LOG}' AT LOCATION '{events}/new'")
+    row = only(
+        f"REPAIR INDEXFILES TRANSACTION LOG '{events}/{LOG_FOLDER}' AT LOCATION '{events}/new'"
+    )
     assert list(row) == [
         "source_path",
         "target_path",
@@ -195,7 +197,7 @@ def test_repair(events):
     assert (row["source_version"], row["valid_splits"], row["status"]) == (6, 5, "SUCCESS")
     options = {"repair.failOnMissing": True}
     os.unlink(events / "day=2024-01-02/part-00001.parquet")
-    text = f"REPAIR INDEXFILES TRANSACTION LOG '{events}/{LOG}' AT LOCATION '{events}/more'"
+    text = f"REPAIR INDEXFILES TRANSACTION LOG '{events}/{LOG_FOLDER}' AT LOCATION '{events}/more'"
     assert only(text, options=options)["status"].startswith("ERROR: ")
 
 
@@ -211,7 +213,7 @@ def test_describe_log(events):
     assert add["min_values"].startswith('{"id":"0"')
     assert add["num_records"] == 1000
     assert add["modification_time"].isoformat() == "2024-01-01T00:00:00+00:00"
-    assert add["log_file_path"] == f"{events}/{LOG}/{1:020d}.json"
+    assert add["log_file_path"] == f"{events}/{LOG_FOLDER}/{1:020d}.json"
     assert rows[0]["protocol_min_reader_version"] == 2
     assert rows[1]["metadata_partition_columns"] == '["day"]'
     assert not any(row["is_checkpoint"] for row in rows)
@@ -279,12 +281,12 @@ def test_checkpoint(events, verb):
 def test_truncate(events):
     row = only(f"TRUNCATE INDEXTABLES TIME TRAVEL '{events}' DRY RUN")
     assert (row["status"], row["versions_deleted"], row["files_preserved"]) == ("DRY_RUN", 5, 5)
-    assert len(os.listdir(events / LOG)) == 7
+    assert len(os.listdir(events / LOG_FOLDER)) == 7
     row = only(f"TRUNCATE INDEXTABLES TIME TRAVEL '{events}'")
     assert (row["status"], row["versions_deleted"]) == ("SUCCESS", 5)
     assert row["checkpoint_version"] == 6
     assert arrowlog.Table(events).snapshot().num_files == 5
-    assert not (events / LOG / f"{3:020d}.json").exists()
+    assert not (events / LOG_FOLDER / f"{3:020d}.json").exists()
 
 
 def test_drop_partitions(events):
@@ -317,8 +319,8 @@ def test_purge(events):
 
 def test_purge_of_the_log(events):
     arrowlog.Table(events).checkpoint()
-    for name in os.listdir(events / LOG):
-        os.utime(events / LOG / name, (1, 1))
+    for name in os.listdir(events / LOG_FOLDER):
+        os.utime(events / LOG_FOLDER / name, (1, 1))
     text = f"PURGE INDEXTABLE '{events}' TRANSACTION LOG RETENTION 1 DAYS"
     metrics = only(text)["metrics"]
     assert metrics["tx_log_files_deleted"] == 5
@@ -423,7 +425,7 @@ def test_any_text_is_understood_or_refused_with_a_place(words):
     text = " ".join(words)
     is_statement(text)
     try:
-        said = parse(text).kind
+        said = parse_statement(text).kind
     except arrowlog.InvalidRequest as error:
         said = str(error)
     assert said in KINDS or (said.startswith("Line ") and "^" in said)

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrowlog.commit.stats import of_footer, of_table
-from arrowlog.state.truncation import Truncation
+from arrowlog.snapshot.stats_truncation import StatsTruncation
+from arrowlog.transaction.file_statistics import compute_stats, read_footer_stats
 
-CUT = Truncation()
+CUT = StatsTruncation()
 
 
 def stats(values, kind, cut=CUT):
     table = pa.table({"x": pa.array(values, kind)})
-    found = of_table(table, ["x"], cut)
+    found = compute_stats(table, ["x"], cut)
     assert found.num_records == len(values)
     return found.low.get("x"), found.high.get("x"), found.nulls.get("x")
 
@@ -58,28 +58,34 @@ def test_bounds_and_nulls(values, kind, expected):
 def test_moments_that_python_has_no_value_for_are_unknown():
     for kind in (pa.timestamp("us", "UTC"), pa.timestamp("us")):
         column = pa.array([0, 10**18], pa.int64()).cast(kind)
-        found = of_table(pa.table({"x": column}), ["x"], CUT)
+        found = compute_stats(pa.table({"x": column}), ["x"], CUT)
         assert found.low["x"].startswith("1970-01-01T00:00:00.000000")
         assert "x" not in found.high
     days = pa.array([5_000_000], pa.int32()).cast(pa.date32())
-    assert of_table(pa.table({"x": days}), ["x"], CUT).high == {}
+    assert compute_stats(pa.table({"x": days}), ["x"], CUT).high == {}
 
 
 def test_long_texts_are_left_out_or_cut():
     long = "b" * 2000
     assert stats(["a", long], pa.string()) == (None, None, 0)
-    cut = Truncation(strategy="truncate")
+    cut = StatsTruncation(strategy="truncate")
     assert stats(["a", long], pa.string(), cut) == ("a", "b" * 1023 + "c", 0)
-    assert stats(["a", long], pa.string(), Truncation(enabled=False)) == ("a", long, 0)
+    assert stats(["a", long], pa.string(), StatsTruncation(enabled=False)) == ("a", long, 0)
     last = "\ud7ff" * 3
-    assert Truncation(max_length=2, strategy="truncate").shorten(last, last) == ("\ud7ff" * 2, None)
-    assert Truncation(max_length=2, strategy="truncate").shorten(None, None) == (None, None)
-    assert Truncation(max_length=2, strategy="truncate").shorten("aa", "a\ud7ffz") == ("aa", "b")
+    assert StatsTruncation(max_length=2, strategy="truncate").shorten(last, last) == (
+        "\ud7ff" * 2,
+        None,
+    )
+    assert StatsTruncation(max_length=2, strategy="truncate").shorten(None, None) == (None, None)
+    assert StatsTruncation(max_length=2, strategy="truncate").shorten("aa", "a\ud7ffz") == (
+        "aa",
+        "b",
+    )
 
 
 @given(st.text(alphabet="abcz\ud7ff", max_size=6), st.integers(1, 4))
 def test_what_is_cut_still_bounds(text, length):
-    low, high = Truncation(max_length=length, strategy="truncate").shorten(text, text)
+    low, high = StatsTruncation(max_length=length, strategy="truncate").shorten(text, text)
     assert low <= text
     assert len(low) <= max(length, 0) or len(text) <= length
     assert high is None or (high >= text and len(high) <= max(length, len(text)))
@@ -104,7 +110,7 @@ def test_footers_of_several_row_groups(tmp_path):
             "day": pa.array([0, 1, 2, 3], pa.int32()).cast(pa.date32()),
         }
     )
-    found = of_footer(footer(tmp_path / "a", table, row_group_size=2), table.schema, CUT)
+    found = read_footer_stats(footer(tmp_path / "a", table, row_group_size=2), table.schema, CUT)
     assert found.num_records == 4
     assert found.nulls["id"] == 1
     assert found.nulls["price"] == 2
@@ -124,7 +130,7 @@ def test_footers_of_several_row_groups(tmp_path):
 def test_footers_say_nothing_of_columns_in_other_types(tmp_path):
     stored = pa.table({"id": ["10", "9"], "n": pa.array([1, 2], pa.int32()), "gone": [1, 2]})
     schema = pa.schema([("id", pa.int64()), ("n", pa.int64()), ("new", pa.int64())])
-    found = of_footer(footer(tmp_path / "a", stored), schema, CUT)
+    found = read_footer_stats(footer(tmp_path / "a", stored), schema, CUT)
     assert found.low == {"n": "1"}
     assert found.high == {"n": "2"}
     assert found.nulls == {"id": 0, "n": 0}
@@ -133,16 +139,18 @@ def test_footers_say_nothing_of_columns_in_other_types(tmp_path):
 def test_footers_without_statistics(tmp_path):
     table = pa.table({"id": [1, 2]})
     assert (
-        of_footer(footer(tmp_path / "a", table, write_statistics=False), table.schema, CUT).low
+        read_footer_stats(
+            footer(tmp_path / "a", table, write_statistics=False), table.schema, CUT
+        ).low
         == {}
     )
     empty = table.slice(0, 0)
-    assert of_footer(footer(tmp_path / "b", empty), table.schema, CUT).num_records == 0
+    assert read_footer_stats(footer(tmp_path / "b", empty), table.schema, CUT).num_records == 0
     nulls = pa.table({"id": pa.array([None, None], pa.int64())})
-    found = of_footer(footer(tmp_path / "c", nulls), table.schema, CUT)
+    found = read_footer_stats(footer(tmp_path / "c", nulls), table.schema, CUT)
     assert (found.low, found.nulls) == ({}, {"id": 2})
     far = pa.table({"at": pa.array([10**18], pa.int64()).cast(pa.timestamp("us", "UTC"))})
-    assert of_footer(footer(tmp_path / "d", far), far.schema, CUT).high == {}
+    assert read_footer_stats(footer(tmp_path / "d", far), far.schema, CUT).high == {}
     mixed = pa.table({"id": pa.array([None, None, 5, 6], pa.int64())})
-    found = of_footer(footer(tmp_path / "e", mixed, row_group_size=2), table.schema, CUT)
+    found = read_footer_stats(footer(tmp_path / "e", mixed, row_group_size=2), table.schema, CUT)
     assert (found.low, found.high) == ({"id": "5"}, {"id": "6"})

@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 import fsspec
 import pyarrow as pa
 import pytest
-import small
-from small import paths
+from support import small_table
+from support.small_table import paths
 
 import arrowlog
+from arrowlog import storage as store_module
 from arrowlog import testing
-from arrowlog.log import store as store_module
-from arrowlog.log.names import commit_name
+from arrowlog.formats.indextables.file_names import commit_name
 
 
 def append(root, version, name, timestamp=None, **options):
@@ -27,7 +27,7 @@ def append(root, version, name, timestamp=None, **options):
 def test_a_snapshot_tells_what_the_table_is(table):
     snapshot = arrowlog.Table(table).snapshot()
     assert snapshot.version == 1
-    assert snapshot.schema == small.SCHEMA
+    assert snapshot.schema == small_table.SCHEMA
     assert snapshot.partition_columns == ("day",)
     assert snapshot.num_files == 1
     assert snapshot.size_bytes == 1
@@ -48,13 +48,13 @@ def test_a_report_of_a_refresh_tells_what_was_in_memory(table):
 
 
 def test_rows_are_counted_when_every_file_tells(root):
-    testing.write_commit(root, 0, small.OPENING)
+    testing.write_commit(root, 0, small_table.OPENING)
     testing.write_commit(root, 1, [testing.add("a", numRecords=3), testing.add("b", numRecords=4)])
     assert arrowlog.Table(root).snapshot().num_records == 7
 
 
 def test_an_empty_table_opens_with_its_columns(root):
-    testing.write_commit(root, 0, small.OPENING)
+    testing.write_commit(root, 0, small_table.OPENING)
     snapshot = arrowlog.Table(root).snapshot()
     assert (snapshot.num_files, snapshot.size_bytes, snapshot.num_records) == (0, 0, 0)
     assert snapshot.files.schema.field("partition.day").type == pa.date32()
@@ -113,7 +113,7 @@ def test_a_version_that_is_not_there_is_said_so(table):
 
 
 def test_travel_by_time(root):
-    testing.write_commit(root, 0, small.OPENING)
+    testing.write_commit(root, 0, small_table.OPENING)
     start = 1_700_000_000_000
     for version in range(1, 30):
         append(root, version, f"f{version}", start + version * 1000)
@@ -127,7 +127,7 @@ def test_travel_by_time(root):
 
 
 def test_a_copied_table_travels_by_the_times_in_its_commits(root):
-    testing.write_commit(root, 0, small.OPENING)
+    testing.write_commit(root, 0, small_table.OPENING)
     for version in range(1, 5):
         append(root, version, f"f{version}", 1_700_000_000_000 + version)
         os.utime(root / "_transaction_log" / commit_name(version), (0, 0))
@@ -139,7 +139,7 @@ def test_history_that_was_cleaned_away_is_not_pretended(table):
         append(table, version, f"f{version}", 1_700_000_000_000 + version)
     state = arrowlog.Table(table).snapshot(version=4)
     adds = [testing.add(path, {"day": None}) for path in paths(state)]
-    testing.write_checkpoint(table, 4, [*small.OPENING, *adds])
+    testing.write_checkpoint(table, 4, [*small_table.OPENING, *adds])
     for version in (1, 2, 3):
         os.remove(table / "_transaction_log" / commit_name(version))
     opened = arrowlog.Table(table)
@@ -180,7 +180,7 @@ def test_refresh_reads_only_what_is_new(table, monkeypatch):
 
 @pytest.mark.parametrize("digits", [18, 20])
 def test_refresh_finds_commits_of_either_width(root, digits):
-    testing.write_commit(root, 0, small.OPENING, digits=digits)
+    testing.write_commit(root, 0, small_table.OPENING, digits=digits)
     opened = arrowlog.Table(root)
     assert opened.snapshot().version == 0
     for version in range(1, 25):
@@ -192,7 +192,7 @@ def test_refresh_finds_commits_of_either_width(root, digits):
 
 def test_an_old_log_of_narrow_names_may_go_on_with_wide_ones(root, monkeypatch):
     monkeypatch.setattr(store_module, "LocalStore", Counting)
-    testing.write_commit(root, 0, small.OPENING, digits=18)
+    testing.write_commit(root, 0, small_table.OPENING, digits=18)
     append(root, 1, "a", digits=18)
     Counting.reads.clear()
     opened = arrowlog.Table(root)
@@ -230,12 +230,12 @@ def test_a_table_made_anew_is_not_mistaken_for_the_old_one(table):
     shutil.rmtree(table)
     for version, other in ((0, None), (1, "x"), (2, "y")):
         if other is None:
-            testing.write_commit(table, 0, small.OPENING)
+            testing.write_commit(table, 0, small_table.OPENING)
         else:
             append(table, version, other)
     assert paths(opened.snapshot()) == ["x", "y"]
     shutil.rmtree(table)
-    testing.write_commit(table, 0, small.OPENING)
+    testing.write_commit(table, 0, small_table.OPENING)
     assert opened.snapshot().version == 0
 
 
@@ -258,7 +258,7 @@ def test_many_threads_may_share_a_table(table):
 
 
 def test_schema_changes_show_in_new_snapshots(table):
-    wider = small.SCHEMA.append(pa.field("extra", pa.string()))
+    wider = small_table.SCHEMA.append(pa.field("extra", pa.string()))
     opened = arrowlog.Table(table)
     opened.snapshot().files  # noqa: B018 -- typed now, to be followed on
     bounds = {"minValues": {"extra": "a"}, "maxValues": {"extra": "b"}}
@@ -267,7 +267,7 @@ def test_schema_changes_show_in_new_snapshots(table):
     )
     files = opened.refresh().files
     assert files["min.extra"].to_pylist() == [None, "a"]
-    assert opened.snapshot(version=1).schema == small.SCHEMA
+    assert opened.snapshot(version=1).schema == small_table.SCHEMA
 
 
 def test_the_exact_decoder_can_be_chosen(table):

@@ -9,9 +9,9 @@ import pytest
 
 from arrowlog import InvalidRequest, Table
 from arrowlog.config import resolve
-from arrowlog.log.store import LocalStore
-from arrowlog.state.listing import list_log
-from arrowlog.state.travel import to_millis, to_text, version_at
+from arrowlog.snapshot.listing import list_log
+from arrowlog.snapshot.time_travel import find_version_at, format_epoch_millis, to_epoch_millis
+from arrowlog.storage import LocalStore
 from arrowlog.testing import add, commit_info, metadata, protocol, write_checkpoint, write_commit
 
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -42,13 +42,13 @@ OCTOBER = 1_727_740_800_000
     ids=str,
 )
 def test_every_form_of_a_moment(moment, millis):
-    assert to_millis(moment) == millis
+    assert to_epoch_millis(moment) == millis
 
 
 @pytest.mark.parametrize("part", [".0009", ".000999", ".0005001"])
 def test_a_moment_is_not_moved_to_a_later_millisecond(part):
-    assert to_millis(f"2024-10-01T00:00:00{part}Z") == OCTOBER
-    assert to_millis(f"1969-12-31T23:59:59{part}Z") == -1000
+    assert to_epoch_millis(f"2024-10-01T00:00:00{part}Z") == OCTOBER
+    assert to_epoch_millis(f"1969-12-31T23:59:59{part}Z") == -1000
 
 
 @pytest.mark.parametrize(
@@ -69,13 +69,13 @@ def test_a_moment_is_not_moved_to_a_later_millisecond(part):
 )
 def test_what_is_no_moment_is_refused(moment):
     with pytest.raises(InvalidRequest, match="is not a timestamp") as caught:
-        to_millis(moment)
+        to_epoch_millis(moment)
     assert "ISO-8601" in str(caught.value)
 
 
 def test_moments_are_told_to_people_whatever_they_are():
-    assert to_text(OCTOBER) == "2024-10-01T00:00:00.000+00:00"
-    assert to_text(10**30) == f"{10**30} ms since 1970"
+    assert format_epoch_millis(OCTOBER) == "2024-10-01T00:00:00.000+00:00"
+    assert format_epoch_millis(10**30) == f"{10**30} ms since 1970"
 
 
 def write(folder, times, *, created=T0, codec="none"):
@@ -100,7 +100,7 @@ def at(folder, millis, earliest=0, newest=None):
     store = LocalStore(str(folder))
     listing = list_log(store)
     newest = max(listing.commits) if newest is None else newest
-    return version_at(store, listing, resolve(), earliest, newest, millis)
+    return find_version_at(store, listing, resolve(), earliest, newest, millis)
 
 
 @pytest.mark.parametrize("codec", ["none", "gzip"])
@@ -177,8 +177,8 @@ def test_before_the_first_version_is_an_error_that_says_since_when(tmp_path, tim
     written(tmp_path, [T0, T0 + 1000, T0 + 2000])
     with pytest.raises(InvalidRequest, match="begins with version 0") as caught:
         at(tmp_path, T0 - 1)
-    assert to_text(T0) in str(caught.value)
-    assert to_text(T0 - 1) in str(caught.value)
+    assert format_epoch_millis(T0) in str(caught.value)
+    assert format_epoch_millis(T0 - 1) in str(caught.value)
 
 
 def test_before_the_earliest_that_is_left_is_an_error_that_names_it(tmp_path):
@@ -191,14 +191,14 @@ def test_before_the_earliest_that_is_left_is_an_error_that_names_it(tmp_path):
 @pytest.mark.parametrize("times", [[T0, T0 + 1000], [None, None]], ids=["known", "files"])
 def test_the_future_is_the_newest_version(tmp_path, times, moment):
     write(tmp_path, times)
-    assert at(tmp_path, to_millis(moment)) == 1
+    assert at(tmp_path, to_epoch_millis(moment)) == 1
 
 
 @pytest.mark.parametrize("moment", [-(10**30), -(2**63) - 1, "0001-01-01"])
 def test_long_ago_is_before_the_first_version(tmp_path, moment):
     write(tmp_path, [None, None])
     with pytest.raises(InvalidRequest, match="begins with version 0"):
-        at(tmp_path, to_millis(moment))
+        at(tmp_path, to_epoch_millis(moment))
 
 
 def test_versions_behind_the_newest_that_can_be_read_are_not_found(tmp_path):
@@ -210,7 +210,7 @@ def test_a_snapshot_by_time_is_the_snapshot_of_that_version(tmp_path):
     write(tmp_path, [T0 + 1000 * v for v in range(6)])
     table = Table(tmp_path)
     assert table.snapshot(timestamp=T0 + 2500).version == 2
-    assert table.snapshot(timestamp=to_text(T0 + 3000)).num_files == 4
+    assert table.snapshot(timestamp=format_epoch_millis(T0 + 3000)).num_files == 4
     assert table.snapshot(timestamp=datetime(2100, 1, 1, tzinfo=UTC)).version == 5
     with pytest.raises(InvalidRequest, match="cannot both"):
         table.snapshot(version=1, timestamp=T0)

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arrowlog.state.typed import HIVE_NULL, TRUNCATED, cast_text, has_bounds, partition_values
+from arrowlog.snapshot.typed_values import (
+    HIVE_NULL,
+    TRUNCATION_MARK,
+    cast_text,
+    has_bounds,
+    partition_values,
+)
 
 ZONED, NAIVE = pa.timestamp("us", "UTC"), pa.timestamp("us")
 INTEGERS = {pa.int8(): 7, pa.int16(): 15, pa.int32(): 31, pa.int64(): 63}
@@ -435,8 +441,8 @@ def test_an_odd_value_reads_the_same_beside_any_other(kind, text):
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=5))
-def test_any_long_is_exact(numbers):
-    assert cast_text(column(*map(str, numbers)), pa.int64()).to_pylist() == numbers
+def test_any_long_is_exact(seq_numbers):
+    assert cast_text(column(*map(str, seq_numbers)), pa.int64()).to_pylist() == seq_numbers
 
 
 @settings(deadline=None, max_examples=60)
@@ -456,8 +462,8 @@ def partition(kind, *texts):
 
 
 def test_partition_values_of_a_string_are_themselves_the_empty_one_too():
-    found, unknown = partition(pa.string(), "a", "", None, HIVE_NULL, "5", "x" + TRUNCATED)
-    assert found == ["a", "", None, None, "5", "x" + TRUNCATED]
+    found, unknown = partition(pa.string(), "a", "", None, HIVE_NULL, "5", "x" + TRUNCATION_MARK)
+    assert found == ["a", "", None, None, "5", "x" + TRUNCATION_MARK]
     assert unknown == [False] * 6
 
 

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arrowlog.decode import line_buffer as window_module
+from arrowlog.decode.line_buffer import SEQ_LINE_BITS, LineBuffer
 from arrowlog.errors import LogCorrupt
-from arrowlog.log import window as window_module
-from arrowlog.log.envelope import crc32, wrap
-from arrowlog.log.window import LINE_BITS, Window
+from arrowlog.formats.indextables.compression import compress, crc32
 
 SUMMED = b'{"commitInfo":{"checksum":"crc32:00000000"}}'
 LINES = st.sampled_from(
@@ -42,7 +42,7 @@ def ended(text):
 
 def kept(window):
     """The lines that were left in, by their numbers."""
-    numbers = [number for some in window.numbers for number in some.to_pylist()]
+    numbers = [number for some in window.seq_numbers for number in some.to_pylist()]
     with window.view as view:
         texts = bytes(view).split(b"\n")[:-1]
     assert numbers == sorted(numbers)
@@ -52,7 +52,7 @@ def kept(window):
 def separated(window):
     """The lines that were separated from the adds, by sequence number."""
     found = {}
-    for some in window.apart:
+    for some in window.non_add_lines:
         texts = some.lines.to_pylist()
         assert all(text.endswith(b"\n") for text in texts)
         found |= dict(zip(some.seq.to_pylist(), (text[:-1] for text in texts), strict=True))
@@ -62,7 +62,7 @@ def separated(window):
 def expected(texts):
     lines = [ended(text).split(b"\n")[:-1] for text in texts]
     return {
-        (file << LINE_BITS) + number: line
+        (file << SEQ_LINE_BITS) + number: line
         for file, found in enumerate(lines)
         for number, line in enumerate(found, 1)
     }
@@ -89,7 +89,7 @@ def check(window, names, texts):
 
 @given(FILES)
 def test_one_by_one_no_line_is_lost(files):
-    window, names = Window(1 << 20), [f"{number}.json" for number in range(len(files))]
+    window, names = LineBuffer(1 << 20), [f"{number}.json" for number in range(len(files))]
     for number, (text, _) in enumerate(files):
         window.append(names[number], number, text)
     check(window, names, [text for text, _ in files])
@@ -97,8 +97,8 @@ def test_one_by_one_no_line_is_lost(files):
 
 @given(FILES, st.integers(0, 20))
 def test_together_no_line_is_lost_and_only_adds_are_left_in(files, cut):
-    window, names = Window(1 << 20), [f"{number}.json" for number in range(len(files))]
-    raws = [wrap(text, codec) for text, codec in files]
+    window, names = LineBuffer(1 << 20), [f"{number}.json" for number in range(len(files))]
+    raws = [compress(text, codec) for text, codec in files]
     for part in (slice(0, cut), slice(cut, None)):
         ends = list(accumulate(map(len, raws[part])))
         numbers = list(range(len(files)))[part]
@@ -112,17 +112,17 @@ def test_together_no_line_is_lost_and_only_adds_are_left_in(files, cut):
 @given(FILES)
 def test_what_is_too_much_together_goes_in_one_by_one(files):
     names = [f"{number}.json" for number in range(len(files))]
-    raws = [wrap(text, codec) for text, codec in files]
+    raws = [compress(text, codec) for text, codec in files]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(window_module, "_BATCH_MAX_BYTES", 40)
-        window = Window(1 << 20)
+        window = LineBuffer(1 << 20)
         window.put(names, list(range(len(files))), b"".join(raws), list(accumulate(map(len, raws))))
     check(window, names, [text for text, _ in files])
 
 
 @given(FILES, FILES, FILES)
 def test_one_by_one_and_together_go_into_one_window(first, then, last):
-    window = Window(1 << 20)
+    window = LineBuffer(1 << 20)
     files = [text for text, _ in (*first, *then, *last)]
     names = [f"{number}.json" for number in range(len(files))]
     for number, (text, _) in enumerate(first):
@@ -137,9 +137,9 @@ def test_one_by_one_and_together_go_into_one_window(first, then, last):
 
 
 def test_files_are_unpacked_and_the_buffer_is_used_again():
-    window = Window(1 << 20)
+    window = LineBuffer(1 << 20)
     big = b'{"add":{"path":"a"}}\n' * 20_000
-    raws = [wrap(big, "gzip"), wrap(big, "zstd"), big]
+    raws = [compress(big, "gzip"), compress(big, "zstd"), big]
     window.fill(["a", "b", "c"], [1, 2, 3], raws)
     assert window.size == 3 * len(big)
     before = window.data
@@ -151,9 +151,9 @@ def test_files_are_unpacked_and_the_buffer_is_used_again():
 
 def test_a_file_beyond_the_limit_is_refused():
     with pytest.raises(LogCorrupt, match="more than 10 bytes"):
-        Window(10).append("f", 0, b"x" * 11)
+        LineBuffer(10).append("f", 0, b"x" * 11)
     with pytest.raises(LogCorrupt, match="empty"):
-        Window(10).append("f", 0, b"")
+        LineBuffer(10).append("f", 0, b"")
 
 
 @pytest.mark.parametrize(("wrong", "told"), [(b"x" * 11, "more than 10 bytes"), (b"", "empty")])
@@ -163,5 +163,5 @@ def test_of_many_the_wrong_one_is_named(wrong, told, at):
     raws[at] = wrong
     names = [str(number) for number in range(12)]
     with pytest.raises(LogCorrupt, match=told) as caught:
-        Window(10).put(names, list(range(12)), b"".join(raws), list(accumulate(map(len, raws))))
+        LineBuffer(10).put(names, list(range(12)), b"".join(raws), list(accumulate(map(len, raws))))
     assert caught.value.file == str(at)

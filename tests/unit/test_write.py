@@ -13,7 +13,7 @@ import pytest
 
 import arrowlog
 from arrowlog.errors import InvalidRequest
-from arrowlog.log.names import LOG
+from arrowlog.formats.indextables.file_names import LOG_FOLDER
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64()), ("f", pa.float64())])
 ROWS = pa.table({"p": ["a", "b", "a"], "id": [1, 2, 3], "f": [0.5, None, 1.5]}, schema=SCHEMA)
@@ -162,7 +162,7 @@ def test_partition_values_that_a_log_cannot_give_back(root, kind, value, said):
     column = pa.array([value], stored).cast(kind) if isinstance(value, int) else [value]
     with pytest.raises(InvalidRequest, match=said):
         table.write(pa.table({"p": pa.array(column, kind), "id": [1]}))
-    assert os.listdir(root) == [LOG]
+    assert os.listdir(root) == [LOG_FOLDER]
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_partition_values_that_a_log_cannot_give_back(root, kind, value, said):
 def test_rows_that_do_not_fit_are_refused_before_a_file_is_written(table, rows, said):
     with pytest.raises(InvalidRequest, match=said):
         table.write(rows)
-    assert os.listdir(table.uri) == [LOG]
+    assert os.listdir(table.uri) == [LOG_FOLDER]
     assert table.version == 0
 
 

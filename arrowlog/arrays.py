@@ -1,0 +1,124 @@
+"""Build Arrow arrays and scalars from Python values without importing pandas.
+
+`pyarrow.array` of a list, `pyarrow.scalar`, and compute functions with a plain Python argument
+import pandas, where it is installed, to check for its types; the first time, that takes a third of
+a second. polars builds arrays from lists without that check, and an item of an array is a scalar.
+"""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from arrowlog.fork_safety import pl
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# jemalloc keeps peak memory lower than Arrow's default allocator for large loads. The default is
+# better for small ones: it reuses freed memory, where fresh memory costs page faults.
+LOW_PEAK_POOL = pa.jemalloc_memory_pool() if "jemalloc" in pa.supported_memory_backends() else None
+# The range of Python's datetime as epoch seconds: from the year 1, before the year 10000.
+_DATETIME_SECONDS = (-62_135_596_800, 253_402_300_800)
+_DATETIME_DAYS = (_DATETIME_SECONDS[0] // 86_400, _DATETIME_SECONDS[1] // 86_400)
+_TICKS_PER_SECOND = {"s": 1, "ms": 1000, "us": 1_000_000}
+_POLARS_TYPES: dict[pa.DataType, Any] = {
+    pa.string(): pl.String,
+    pa.binary(): pl.Binary,
+    pa.int64(): pl.Int64,
+    pa.int32(): pl.Int32,
+    pa.int8(): pl.Int8,
+    pa.uint8(): pl.UInt8,
+    pa.float64(): pl.Float64,
+    pa.bool_(): pl.Boolean,
+}
+
+
+def make_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Build an array of strings, bytes, numbers or booleans of type `kind`.
+
+    >>> array_of(["a", None], pa.string()).to_pylist()
+    ['a', None]
+    """
+    dtype = pl.Decimal(38, kind.scale) if pa.types.is_decimal(kind) else _POLARS_TYPES[kind]
+    # The oldest level gives large strings instead of string views; they are cast to `kind`.
+    array = pl.Series(values, dtype=dtype).to_arrow(compat_level=pl.CompatLevel.oldest())
+    return array if array.type == kind else array.cast(kind)
+
+
+@lru_cache(4096)
+def make_scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
+    """Return one value as a scalar; cached."""
+    return make_array([value], kind)[0]
+
+
+@cache
+def null_scalar(kind: pa.DataType) -> pa.Scalar:
+    """Return the null scalar of a type."""
+    return pa.nulls(1, kind)[0]
+
+
+def make_int64(value: int) -> pa.Scalar:
+    """Return an int64 scalar."""
+    return make_scalar(value, pa.int64())
+
+
+def repeat_value(value: Any, kind: pa.DataType, count: int) -> pa.Array:
+    """Return an array that repeats one value."""
+    return pa.repeat(make_scalar(value, kind), count)
+
+
+def repeat_bool(value: bool, count: int) -> pa.Array:  # noqa: FBT001 -- reads as a sentence
+    """Return an array that repeats one boolean."""
+    return pa.repeat(TRUE if value else FALSE, count)
+
+
+def bytes_to_series(data: bytes | bytearray | memoryview) -> pl.Series:
+    """Return the bytes as a uint8 series, without a copy."""
+    array = pa.Array.from_buffers(pa.uint8(), len(data), [None, pa.py_buffer(data)])
+    return pl.Series(pl.from_arrow(array))
+
+
+def data_span(texts: pa.Array) -> tuple[int, int]:
+    """Return start and stop of the array's bytes in its data buffer; 32-bit offsets only."""
+    if not len(texts):
+        return 0, 0
+    offsets = memoryview(texts.buffers()[1])[: 4 * (texts.offset + len(texts) + 1)].cast("i")
+    return offsets[texts.offset], offsets[-1]
+
+
+def concat_bytes(texts: pa.Array) -> memoryview:
+    """Return the concatenated bytes of a string or binary array, without a copy."""
+    start, stop = data_span(texts)
+    return memoryview(texts.buffers()[2] or b"").cast("B")[start:stop]
+
+
+def clip_to_datetime_range(table: pa.Table) -> pa.Table:
+    """Replace timestamps and dates outside the years 1 to 9999 by null, for `to_pylist`.
+
+    Python cannot represent them and raises `OverflowError`, but a log may hold any 64-bit number.
+    """
+    for index, item in enumerate(table.schema):
+        if pa.types.is_date32(item.type):
+            bounds, kind = _DATETIME_DAYS, pa.int32()
+        elif pa.types.is_timestamp(item.type) and item.type.unit in _TICKS_PER_SECOND:
+            factor, kind = _TICKS_PER_SECOND[item.type.unit], pa.int64()
+            bounds = (_DATETIME_SECONDS[0] * factor, _DATETIME_SECONDS[1] * factor)
+        else:
+            continue
+        column = table.column(index)
+        ticks = pc.cast(column, kind)
+        inside = pc.and_(
+            pc.greater_equal(ticks, make_scalar(bounds[0], kind)),
+            pc.less(ticks, make_scalar(bounds[1], kind)),
+        )
+        if pc.any(pc.invert(inside)).as_py():
+            column = pc.if_else(inside, column, null_scalar(item.type))
+            table = table.set_column(index, item, column)
+    return table
+
+
+TRUE, FALSE = make_array([True, False], pa.bool_())

@@ -1,0 +1,195 @@
+"""What all commands share: the command group, common options, progress, exit codes."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import sys
+import warnings
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import arrowlog
+from arrowlog.cli.output import OUTPUT_FORMATS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Command = Callable[..., None]
+
+
+class DocumentedCommand(click.Command):
+    """A command whose help keeps the line breaks of its examples and lists common options last."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        r"""Replace the two characters `\b` of a raw docstring by the one that click expects."""
+        super().__init__(*args, **kwargs)
+        self.help = self.help and self.help.replace("\\b\n", "\b\n")
+        self.params.sort(key=lambda param: param.name in ("settings", "storage_options"))
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """Return the whole first sentence; click would cut it at 45 characters."""
+        return super().get_short_help_str(max(limit, 120))
+
+
+class CommandGroup(click.Group):
+    """The group of all commands."""
+
+    command_class = DocumentedCommand
+
+
+@click.group(
+    cls=CommandGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=(
+        "Start with `arrowlog demo`, which shows the main features on a small table, or with"
+        " `arrowlog info TABLE`. Exit codes: 0 success, 1 a check or an operation failed, 2 wrong"
+        " usage."
+    ),
+)
+@click.version_option(arrowlog.__version__, prog_name="arrowlog")
+def commands() -> None:
+    """Inspect, query and maintain tables through their transaction log.
+
+    TABLE is the folder of a table: a local path, or a URL such as s3://bucket/events.
+    """
+
+
+def output_options(command: Command) -> Command:
+    """Add the options of every command that prints rows: `output` and `limit`."""
+    for option in (
+        click.option(
+            "--limit", type=click.IntRange(min=0), metavar="N", help="Print at most N rows."
+        ),
+        click.option(
+            "--output",
+            type=click.Choice(OUTPUT_FORMATS),
+            default="text",
+            show_default=True,
+            help="Print a text table, JSON lines, CSV or an Arrow IPC stream.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def version_option(command: Command) -> Command:
+    """Add the option of a command that reads one version of a table: `version`."""
+    option = click.option(
+        "--version", type=int, metavar="N", help="Read version N.  [default: newest]"
+    )
+    return option(command)
+
+
+def settings_options(command: Command) -> Command:
+    """Add the options of every command that opens a store: `settings` and `storage_options`."""
+    for option in (
+        click.option(
+            "--set",
+            "settings",
+            multiple=True,
+            metavar="KEY=VALUE",
+            callback=_pairs,
+            help="Set an option of arrowlog, such as checkpoint.parallelism=8. Repeatable.",
+        ),
+        click.option(
+            "--storage-option",
+            "storage_options",
+            multiple=True,
+            metavar="KEY=VALUE",
+            callback=_pairs,
+            help="Set an option of the store, such as endpoint_url=http://… Repeatable.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def with_table(command: Command) -> Command:
+    """Open the TABLE argument and pass it to the command as `table`.
+
+    The flag `restricted` of `sql` sets `history.sandbox` before the table is opened; it is not
+    passed on.
+    """
+
+    @functools.wraps(command)
+    def opened(
+        table: str, settings: dict[str, str], storage_options: dict[str, str], **rest: Any
+    ) -> None:
+        if rest.pop("restricted", False):
+            settings["history.sandbox"] = "true"
+        command(table=arrowlog.Table(table, storage_options, options=settings), **rest)
+
+    return click.argument("table")(settings_options(opened))
+
+
+def _pairs(_: click.Context, option: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    pairs = {}
+    for value in values:
+        key, equals, text = value.partition("=")
+        if not equals or not key:
+            raise click.BadParameter(f"{value!r} is not KEY=VALUE.", param=option)
+        pairs[key] = text
+    return pairs
+
+
+@contextmanager
+def commit_progress(what: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Yield a callback that draws a progress bar, or None if standard error is no terminal.
+
+    The bar appears with the first call that reports unfinished work.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    with ExitStack() as stack:
+        display: dict[str, Any] = {}
+
+        def report(done: int, total: int) -> None:
+            if "bar" not in display and done < total:
+                display["bar"] = stack.enter_context(Progress(console=console, transient=True))
+                display["task"] = display["bar"].add_task(what, total=total)
+            if "bar" in display:
+                display["bar"].update(display["task"], completed=done)
+
+        yield report
+
+
+def _print_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """Print a warning as one line, without Python's file name and source line."""
+    print(f"Warning: {message}", file=sys.stderr)
+
+
+def run() -> int:
+    """Run the command and return the exit code.
+
+    0 is success, 1 an `ArrowlogError` (printed as one message, without a traceback), an interrupt
+    or a closed pipe, 2 wrong usage. Other exceptions are bugs and propagate.
+    """
+    warnings.showwarning = _print_warning
+    try:
+        commands.main(prog_name="arrowlog", standalone_mode=False)
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        return 2
+    except click.Abort:
+        return 1
+    except arrowlog.ArrowlogError as error:
+        print(f"Error: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        if error.errno != errno.EPIPE:
+            raise
+        # The reader of the pipe has closed it (`| head`). Discard the rest of the buffer, or
+        # flushing it at exit would fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return 0

@@ -1,0 +1,145 @@
+"""Print Arrow tables to standard output: as text, JSON lines, CSV or an Arrow IPC stream."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.csv as pv
+
+from arrowlog.arrays import clip_to_datetime_range
+from arrowlog.display import escape_control_characters
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+OUTPUT_FORMATS = ("text", "json", "csv", "arrow")
+_COLUMN_GAP = 2  # spaces
+_MIN_TEXT_WIDTH = 24  # text columns are cut to this width before whole columns are left out
+_JSON_BATCH_ROWS = 1 << 13  # bounds the Python objects alive at a time
+
+
+def print_table(table: pa.Table, form: str, limit: int | None = None) -> None:
+    """Print a table in an output format: `json` is one object per line, `arrow` an IPC stream."""
+    table = table if limit is None else table.slice(0, limit)
+    if form == "text":
+        _print_text(table)
+    elif form == "json":
+        for batch in table.to_batches(max_chunksize=_JSON_BATCH_ROWS):
+            for row in clip_to_datetime_range(pa.Table.from_batches([batch])).to_pylist():
+                print(json.dumps(row, default=str, ensure_ascii=False))
+    elif form == "csv":
+        sys.stdout.flush()
+        pv.write_csv(_without_nested(table), sys.stdout.buffer)
+    else:
+        sys.stdout.flush()
+        with pa.ipc.new_stream(sys.stdout.buffer, table.schema) as writer:
+            writer.write_table(table)
+
+
+def _without_nested(table: pa.Table) -> pa.Table:
+    """Turn lists, structs and maps into JSON text and decode dictionaries, for CSV."""
+    columns = [
+        pa.array(
+            [None if v is None else json.dumps(v, default=str) for v in column.to_pylist()],
+            pa.string(),
+        )
+        if pa.types.is_nested(column.type)
+        else column.cast(column.type.value_type)
+        if pa.types.is_dictionary(column.type)
+        else column
+        for column in table.columns
+    ]
+    return pa.table(dict(zip(table.column_names, columns, strict=True)))
+
+
+def _print_text(table: pa.Table) -> None:
+    """Print aligned columns, cut to the width of the terminal; a pipe gets everything."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    room = console.width if console.is_terminal else None
+    table = clip_to_datetime_range(table)
+    heads = [escape_control_characters(name) for name in table.column_names]
+    cells = [[_cell(value) for value in column.to_pylist()] for column in table.columns]
+    right = [_is_right_aligned(column.type) for column in table.columns]
+    widths = [
+        max([len(head), *map(len, column)]) for head, column in zip(heads, cells, strict=True)
+    ]
+    widths = widths if room is None else fit_column_widths(widths, right, room)
+    shown = len(widths)
+    console.print(Text(_line(heads[:shown], widths, right), style="bold"))
+    for row in zip(*cells[:shown], strict=True):
+        console.print(Text(_line(row, widths, right)))
+    if shown < len(heads):
+        omitted = ", ".join(heads[shown : shown + 4]) + (", …" if len(heads) > shown + 4 else "")
+        note = f"{len(heads) - shown} columns do not fit: {omitted}; --output json has them"
+        console.print(Text(note, style="dim"))
+
+
+def fit_column_widths(widths: Sequence[int], right: Sequence[bool], room: int) -> list[int]:
+    """Return column widths that fit into `room` characters.
+
+    Drops columns from the end until the others fit with their text cut to a minimum, then cuts the
+    widest text columns. Right-aligned columns are never cut.
+
+    >>> fitted([50, 5, 30], [False, True, False], 60)
+    [25, 5, 26]
+    >>> fitted([50, 5, 30], [False, True, False], 40)
+    [33, 5]
+    """
+    fitting = list(widths)
+    while fitting:
+        minimum = sum(
+            width if at_right else min(width, _MIN_TEXT_WIDTH)
+            for width, at_right in zip(fitting, right, strict=False)
+        )
+        if minimum + _COLUMN_GAP * (len(fitting) - 1) <= room or len(fitting) == 1:
+            break
+        fitting.pop()
+    excess = sum(fitting) + _COLUMN_GAP * (len(fitting) - 1) - room
+    while excess > 0:
+        text = [n for n, width in enumerate(fitting) if not right[n] and width > _MIN_TEXT_WIDTH]
+        if not text:
+            break
+        fitting[max(text, key=lambda n: fitting[n])] -= 1
+        excess -= 1
+    return fitting
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+    parts = [
+        cell.rjust(width) if at_right else _cut(cell, width).ljust(width)
+        for cell, width, at_right in zip(cells, widths, right, strict=False)
+    ]
+    return (" " * _COLUMN_GAP).join(parts).rstrip()
+
+
+def _cut(text: str, width: int) -> str:
+    """Shorten a text in the middle: beginning and end of a path tell most."""
+    if len(text) <= width:
+        return text
+    tail = (width - 1) // 2
+    return f"{text[: width - 1 - tail]}…{text[len(text) - tail :]}"
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        return f"{value:%Y-%m-%d %H:%M:%S}"
+    return escape_control_characters(str(value))
+
+
+def _is_right_aligned(kind: pa.DataType) -> bool:
+    """Return whether a column holds numbers or times."""
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_temporal(kind)
+    )

@@ -1,0 +1,350 @@
+"""The row decoder: decode JSON lines one by one, exactly and strictly.
+
+It receives every line that the columnar decoder (`arrowlog.decode.columnar_decoder`) cannot verify,
+and its verdict is final. A typed parser reads the line; a line whose fields do not have the right
+types raises `LogCorrupt` with file and line. Maps stay JSON text, byte for byte, until `flatten`
+looks up the keys that a caller needs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from arrowlog.arrays import FALSE, make_array, repeat_bool
+from arrowlog.errors import LogCorrupt
+from arrowlog.formats.indextables import (
+    ACTION_ALIASES,
+    ACTION_FIELDS,
+    ADD_MAP_FIELDS,
+    REQUIRED_FIELDS,
+    STATS_MAPS,
+    FieldKind,
+    Metadata,
+    Protocol,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+JSON_NULL = msgspec.Raw(b"null")
+JsonInt64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+_TYPES: dict[FieldKind, tuple[Any, Any]] = {
+    FieldKind.TEXT: (str | None, None),
+    FieldKind.WORD: (str | None, None),
+    FieldKind.INT: (JsonInt64 | None, None),
+    FieldKind.BOOL: (bool | None, None),
+    FieldKind.FLAT: (msgspec.Raw, JSON_NULL),
+    FieldKind.JSON: (msgspec.Raw, JSON_NULL),
+    FieldKind.STATS: (msgspec.Raw, JSON_NULL),
+}
+_NEXT_STEP = "Restore the file from a backup, or read an earlier version."
+_BLANK = b" \t\r"
+
+
+def make_action_struct(action: str) -> Any:
+    """Return the msgspec struct type of an action, built from the tables of its fields."""
+    names = REQUIRED_FIELDS[action]
+    # `__args__[0]` is the type without None: a required field must not be null.
+    required = [(name, _TYPES[ACTION_FIELDS[action][name]][0].__args__[0]) for name in names]
+    optional = [
+        (name, *_TYPES[kind]) for name, kind in ACTION_FIELDS[action].items() if name not in names
+    ]
+    return msgspec.defstruct(action, [*required, *optional], gc=False)
+
+
+class _Protocol(msgspec.Struct, gc=False):
+    minReaderVersion: int  # noqa: N815 -- the name on disk
+    minWriterVersion: int  # noqa: N815
+    readerFeatures: list[str] | None = None  # noqa: N815
+    writerFeatures: list[str] | None = None  # noqa: N815
+
+
+class _Format(msgspec.Struct, gc=False):
+    provider: str | None = None
+    options: dict[str, str | None] | None = None
+
+
+class _Metadata(msgspec.Struct, gc=False):
+    id: str
+    schemaString: str  # noqa: N815
+    name: str | None = None
+    description: str | None = None
+    format: _Format | None = None
+    partitionColumns: list[str] | None = None  # noqa: N815
+    configuration: dict[str, str | None] | None = None
+    createdTime: int | None = None  # noqa: N815
+
+
+_LINE = msgspec.defstruct(
+    "line",
+    [
+        ("add", make_action_struct("add") | None, None),
+        ("remove", make_action_struct("remove") | None, None),
+        ("mergeskip", make_action_struct("mergeskip") | None, None),
+        ("skip", make_action_struct("mergeskip") | None, None),
+        ("protocol", _Protocol | None, None),
+        ("metaData", _Metadata | None, None),
+        ("commitInfo", msgspec.Raw, JSON_NULL),
+    ],
+    gc=False,
+)
+_LINE_DECODER = msgspec.json.Decoder(_LINE)
+_ACTION_NAMES = [(name, ACTION_ALIASES.get(name, name)) for name in _LINE.__struct_fields__]
+_PROTOCOL_PROBE = msgspec.json.Decoder(
+    msgspec.defstruct("probe", [("protocol", msgspec.Raw, JSON_NULL)])
+)
+JSON_OBJECT_DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ANY_JSON = msgspec.json.Decoder()
+# Everything msgspec raises for a damaged text.
+JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
+
+
+def decode_line(text: bytes, file: str, number: int) -> tuple[str, Any] | None:
+    """Return the name of the action in a line and its decoded fields.
+
+    Returns None for a blank line and for an unknown action. Raises `LogCorrupt` with `file` and
+    `number` if the line is not a JSON object, holds more than one known action, or a known action
+    lacks a required field or has a field of the wrong type. A commitInfo is returned undecoded, as
+    `msgspec.Raw`, because other writers may put anything into it.
+    """
+    if not text.strip(_BLANK):
+        return None
+    try:
+        text.decode()  # msgspec does not validate UTF-8 in the fields that it skips
+        line: Any = _LINE_DECODER.decode(text)
+    except JSON_ERRORS as error:
+        raise _corrupt_line(text, error, file, number) from None
+    decoded: tuple[str, Any] | None = None
+    for name, action in _ACTION_NAMES:
+        value = getattr(line, name)
+        if value is None or (name == "commitInfo" and bytes(value) == b"null"):
+            continue
+        if decoded is not None:
+            what = f"the line holds more than one action: {decoded[0]} and {action}."
+            raise LogCorrupt(what, next=_NEXT_STEP, file=file, line=number)
+        decoded = (action, value)
+    if decoded is not None and decoded[0] == "add":
+        _check_maps(decoded[1], file, number)
+    return decoded
+
+
+def _check_maps(add: Any, file: str, number: int) -> None:
+    """Raise `LogCorrupt` if a map field of an add is neither an object nor null."""
+    for name in ADD_MAP_FIELDS:
+        if bytes(getattr(add, name))[:1] not in (b"{", b"n"):
+            raise LogCorrupt(
+                f"add.{name} is not an object.", next=_NEXT_STEP, file=file, line=number
+            )
+
+
+def _corrupt_line(text: bytes, error: Exception, file: str, number: int) -> LogCorrupt:
+    if text.startswith(b"\xef\xbb\xbf"):
+        why = "the line starts with a byte order mark, which JSON does not allow"
+    elif isinstance(error, UnicodeDecodeError):
+        why = f"the bytes at position {error.start} are not UTF-8"
+    elif isinstance(error, RecursionError):
+        why = "the JSON is nested too deeply"
+    else:
+        why = f"not a valid action: {error}"
+    return LogCorrupt(f"{why}.", next=_NEXT_STEP, file=file, line=number)
+
+
+def probe_protocol(text: bytes) -> Protocol | None:
+    """Return the protocol in a line, or None if there is none that can be read. Never raises.
+
+    The protocol of a log that cannot be decoded tells whether a newer writer is the reason.
+    """
+    if b'"protocol"' not in text:
+        return None
+    try:
+        raw: Any = _PROTOCOL_PROBE.decode(text)
+        decoded = msgspec.json.decode(raw.protocol, type=_Protocol | None)
+    except JSON_ERRORS:
+        return None
+    return None if decoded is None else to_protocol(decoded)
+
+
+def to_protocol(decoded: Any) -> Protocol:
+    """Convert a `protocol` action that `decode_line` returned."""
+    return Protocol(
+        decoded.minReaderVersion,
+        decoded.minWriterVersion,
+        tuple(decoded.readerFeatures or ()),
+        tuple(decoded.writerFeatures or ()),
+    )
+
+
+def parse_protocol(text: bytes | msgspec.Raw) -> Protocol:
+    """Parse the JSON object of a `protocol` action. Raises `ValueError` if it is not valid."""
+    return to_protocol(msgspec.json.decode(text, type=_Protocol))
+
+
+def parse_metadata(text: bytes | msgspec.Raw) -> Metadata:
+    """Parse the JSON object of a `metaData` action. Raises `ValueError` if it is not valid."""
+    return to_metadata(msgspec.json.decode(text, type=_Metadata))
+
+
+def to_metadata(decoded: Any) -> Metadata:
+    """Convert a `metaData` action that `decode_line` returned.
+
+    A property whose value is null is treated as absent.
+    """
+    table_format = decoded.format or _Format()
+    return Metadata(
+        id=decoded.id,
+        schema_string=decoded.schemaString,
+        partition_columns=tuple(decoded.partitionColumns or ()),
+        configuration=_without_nulls(decoded.configuration),
+        name=decoded.name,
+        description=decoded.description,
+        format_provider=table_format.provider or "indextables",
+        format_options=_without_nulls(table_format.options),
+        created_time=decoded.createdTime,
+    )
+
+
+def _without_nulls(values: dict[str, str | None] | None) -> dict[str, str]:
+    return {key: value for key, value in (values or {}).items() if value is not None}
+
+
+def build_action_table(action: str, rows: Sequence[int], decoded: Sequence[Any]) -> pa.Table:
+    """Build a table from the decoded lines of one action; `rows` are their sequence numbers.
+
+    A field without any value gets no column. Map fields stay JSON text; adds are marked with a
+    column `raw` that is true, for `flatten`.
+    """
+    columns: dict[str, pa.Array] = {"seq": make_array(rows, pa.int64())}
+    tuples = zip(*map(msgspec.structs.astuple, decoded), strict=True)
+    fields = dict(zip(decoded[0].__struct_fields__, map(list, tuples), strict=True))
+    for name, kind in ACTION_FIELDS[action].items():
+        values = fields[name]
+        if kind in (FieldKind.FLAT, FieldKind.JSON, FieldKind.STATS):
+            values = [_json_text(value) for value in values]
+        if any(value is not None for value in values):
+            array = make_array(values, pa.string() if kind is FieldKind.WORD else kind.type)
+            columns[name] = array.dictionary_encode() if kind is FieldKind.WORD else array
+    if action == "add":
+        columns["raw"] = repeat_bool(True, len(decoded))
+    return pa.table(columns)
+
+
+def _json_text(raw: msgspec.Raw) -> str | None:
+    """Return the JSON text of a field. A JSON string is unquoted: it may itself hold JSON."""
+    text = bytes(raw)
+    if text == b"null":
+        return None
+    return _ANY_JSON.decode(text) if text[:1] == b'"' else text.decode()
+
+
+def parse_lenient(kind: FieldKind, raw: msgspec.Raw) -> Any:
+    """Return an integer or a string, depending on `kind`; None if the value has another type."""
+    text = bytes(raw)
+    expected: Any = JsonInt64 if kind is FieldKind.INT else str
+    try:
+        return msgspec.json.decode(text, type=expected | None)
+    except JSON_ERRORS:
+        return None
+
+
+def flatten_map_columns(adds: pa.Table, keys: Iterable[str]) -> pa.Table:
+    """Return the adds with the map members `keys` as columns: `partitionValues.key` and so on.
+
+    Rows from the columnar decoder have these columns already; for rows with `raw` set, the keys are
+    looked up in the JSON text. A key that no row has gets no column. The JSON text is kept, so that
+    other keys can be looked up later. Rows keep their order: masks over `adds` apply to the result.
+    """
+    if "raw" not in adds.column_names or not pc.any(adds["raw"]).as_py():
+        return adds
+    raw = pc.fill_null(adds["raw"], FALSE).combine_chunks()
+    key_list = list(keys)
+    text_columns = [name for name in (*ADD_MAP_FIELDS, "stats") if name in adds.column_names]
+    raw_rows = adds.select(text_columns).filter(raw)
+    flat: dict[str, pa.Array] = {}
+    for name in ADD_MAP_FIELDS:
+        flat |= _lookup_map(raw_rows, name, key_list)
+    flat |= _lookup_stats(raw_rows, key_list)
+    if raw_rows.num_rows < adds.num_rows:
+        flat = {name: _merge_column(adds, name, raw, values) for name, values in flat.items()}
+    columns = {name: adds[name] for name in adds.column_names}
+    return pa.table(columns | flat)
+
+
+def _merge_column(adds: pa.Table, name: str, raw: pa.Array, values: pa.Array) -> pa.Array:
+    """Return column `name` of `adds` with the rows in the mask `raw` replaced by `values`."""
+    present = name in adds.column_names
+    base = adds[name].combine_chunks() if present else pa.nulls(adds.num_rows, values.type)
+    return pc.replace_with_mask(base, raw, values)
+
+
+def _lookup_map(table: pa.Table, name: str, keys: list[str]) -> dict[str, pa.Array]:
+    """Look up keys in a column of JSON objects; returns the columns `name.key`."""
+    if name not in table.column_names or table[name].null_count == table.num_rows:
+        return {}
+    return _lookup([_members(text) for text in table[name].to_pylist()], keys, f"{name}.")
+
+
+def _lookup_stats(table: pa.Table, keys: list[str]) -> dict[str, pa.Array]:
+    """Look up the row count and the bounds and null counts of `keys` in the `stats` column."""
+    if "stats" not in table.column_names or table["stats"].null_count == table.num_rows:
+        return {}
+    stats = [_members(text) for text in table["stats"].to_pylist()]
+    columns = _to_counts(_lookup(stats, ["numRecords"], "stats."))
+    for name in STATS_MAPS:
+        inner = [_members(bytes(members.get(name, JSON_NULL))) for members in stats]
+        values = _lookup(inner, keys, f"stats.{name}.")
+        columns |= _to_counts(values) if name == "nullCount" else values
+    return columns
+
+
+def _to_counts(columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
+    """Convert columns of text to int64. Text that is not an integer becomes null: unknown."""
+    return {
+        name: make_array(
+            [
+                parse_lenient(FieldKind.INT, msgspec.Raw((text or "null").encode()))
+                for text in texts
+            ],
+            pa.int64(),
+        )
+        for name, texts in ((name, array.to_pylist()) for name, array in columns.items())
+    }
+
+
+def _members(text: str | bytes | None) -> dict[str, msgspec.Raw]:
+    """Return the members of a JSON object; empty if the text is not a JSON object.
+
+    Not an error, because other writers may put anything into the statistics.
+    """
+    if text is None:
+        return {}
+    try:
+        return JSON_OBJECT_DECODER.decode(text)
+    except JSON_ERRORS:
+        return {}
+
+
+def _lookup(
+    maps: list[dict[str, msgspec.Raw]], keys: list[str], prefix: str
+) -> dict[str, pa.Array]:
+    """Return a column of text for each key that at least one map has."""
+    present = set().union(*maps)
+    return {
+        prefix + key: make_array(
+            [_scalar_text(map_.get(key, JSON_NULL)) for map_ in maps], pa.string()
+        )
+        for key in keys
+        if key in present
+    }
+
+
+def _scalar_text(raw: msgspec.Raw) -> str | None:
+    """Return a scalar as text, as a map of strings would hold it; numbers keep every digit.
+
+    An object or an array is not a scalar and gives None.
+    """
+    text = _json_text(raw)
+    return None if text is None or (bytes(raw)[:1] in (b"{", b"[")) else text

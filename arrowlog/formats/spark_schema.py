@@ -1,0 +1,163 @@
+"""Table schemas: convert Spark's schema JSON, the form in the log, to Arrow and back."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pyarrow as pa
+
+# Every type name that is read, including the SQL names that some writers use.
+_ARROW_TYPES: dict[str, pa.DataType] = {
+    "string": pa.string(),
+    "long": pa.int64(),
+    "bigint": pa.int64(),
+    "integer": pa.int32(),
+    "int": pa.int32(),
+    "short": pa.int16(),
+    "smallint": pa.int16(),
+    "byte": pa.int8(),
+    "tinyint": pa.int8(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ltz": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+    "void": pa.null(),
+    "null": pa.null(),
+    "variant": pa.struct([("metadata", pa.binary()), ("value", pa.binary())]),
+}
+# The type names that are written; types with parameters are handled in `_type_name`.
+_SPARK_NAMES = {
+    pa.int64(): "long",
+    pa.int32(): "integer",
+    pa.int16(): "short",
+    pa.int8(): "byte",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.bool_(): "boolean",
+    pa.date32(): "date",
+    pa.null(): "void",
+}
+_DECIMAL = re.compile(r"decimal(?:\(\s*(\d+)\s*,\s*(-?\d+)\s*\))?")
+_CHAR_TYPE = re.compile(r"(?:var)?char\(\s*\d+\s*\)")
+_MAX_DEPTH = 100  # levels of nesting; keeps the recursion far from Python's limit
+
+
+def parse_spark_schema(text: str) -> pa.Schema:
+    """Convert Spark's schema JSON to an Arrow schema.
+
+    Raises `ValueError` saying what is wrong and in which column.
+    """
+    try:
+        struct = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError("the schema is not JSON") from None
+    if not isinstance(struct, dict) or struct.get("type") != "struct":
+        raise ValueError("the schema is not a struct")
+    return pa.schema(_to_fields(struct, "", 0))
+
+
+def _to_fields(struct: dict[str, Any], where: str, depth: int) -> list[pa.Field]:
+    """Convert the members of a struct; `where` is the path of the struct, for errors."""
+    members = struct.get("fields")
+    if not isinstance(members, list):
+        raise ValueError(f"{where or 'the schema'} has no list of fields")
+    fields = []
+    for item in members:
+        if not isinstance(item, dict) or not isinstance(item.get("name"), str):
+            raise ValueError(f"a field of {where or 'the schema'} has no name")
+        name = item["name"]
+        kind = _to_type(item.get("type"), f"{where}{name}", depth + 1)
+        # Arrow has no non-nullable null type.
+        required = item.get("nullable") is False and not pa.types.is_null(kind)
+        fields.append(pa.field(name, kind, nullable=not required))
+    names = [item.name for item in fields]
+    if len(set(names)) != len(names):
+        duplicate = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"column {duplicate!r} appears twice")
+    return fields
+
+
+def _to_type(spark_type: Any, where: str, depth: int) -> pa.DataType:
+    """Convert a Spark type; `where` is the path of its column, for errors."""
+    if depth > _MAX_DEPTH:
+        raise ValueError(f"{where[:60]} is nested too deeply")
+    if isinstance(spark_type, str):
+        return _to_simple_type(spark_type.strip().lower(), where)
+    kind = spark_type.get("type") if isinstance(spark_type, dict) else None
+    if kind == "struct":
+        return pa.struct(_to_fields(spark_type, f"{where}.", depth))
+    if kind == "array":
+        return pa.list_(_to_type(spark_type.get("elementType"), f"{where}[]", depth + 1))
+    if kind == "map":
+        key = _to_type(spark_type.get("keyType"), f"{where} key", depth + 1)
+        if pa.types.is_null(key):
+            raise ValueError(f"column {where + ' key'!r} has the invalid type void")
+        return pa.map_(key, _to_type(spark_type.get("valueType"), f"{where} value", depth + 1))
+    if kind == "udt":
+        return _to_type(spark_type.get("sqlType"), where, depth + 1)
+    raise ValueError(f"column {where!r} has the unknown type {spark_type!r}")
+
+
+def _to_simple_type(name: str, where: str) -> pa.DataType:
+    if name in _ARROW_TYPES:
+        return _ARROW_TYPES[name]
+    if _CHAR_TYPE.fullmatch(name):
+        return pa.string()
+    if name.startswith("interval"):
+        return pa.month_day_nano_interval()
+    match = _DECIMAL.fullmatch(name)
+    if match is None:
+        raise ValueError(f"column {where!r} has the unknown type {name!r}")
+    # Spark's default for a decimal without parameters is decimal(10, 0).
+    precision, scale = (int(match[1]), int(match[2])) if match[1] else (10, 0)
+    if not (1 <= precision <= 38 and 0 <= scale <= precision):
+        raise ValueError(f"column {where!r} has the invalid type {name!r}")
+    return pa.decimal128(precision, scale)
+
+
+def format_spark_schema(schema: pa.Schema) -> str:
+    """Convert an Arrow schema to Spark's schema JSON.
+
+    Raises `ValueError` naming the column whose type a table cannot hold.
+    """
+    return json.dumps(_to_struct(schema), separators=(",", ":"), ensure_ascii=False)
+
+
+def _to_struct(fields: Any) -> dict[str, Any]:
+    items = [
+        {"name": f.name, "type": _type_name(f.type, f.name), "nullable": f.nullable, "metadata": {}}
+        for f in fields
+    ]
+    return {"type": "struct", "fields": items}
+
+
+def _type_name(kind: pa.DataType, where: str) -> Any:
+    """Return the Spark type of an Arrow type: a name, or a nested object."""
+    types = pa.types
+    if kind in _SPARK_NAMES:
+        return _SPARK_NAMES[kind]
+    if types.is_dictionary(kind):
+        return _type_name(kind.value_type, where)
+    if types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
+        return "string"
+    if types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind):
+        return "binary"
+    if types.is_timestamp(kind):
+        return "timestamp" if kind.tz else "timestamp_ntz"
+    if types.is_decimal(kind) and kind.precision <= 38 and kind.scale >= 0:
+        return f"decimal({kind.precision},{kind.scale})"
+    if types.is_struct(kind):
+        return _to_struct([kind.field(i) for i in range(kind.num_fields)])
+    if types.is_map(kind):
+        key, value = _type_name(kind.key_type, where), _type_name(kind.item_type, where)
+        return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        item = _type_name(kind.value_type, where)
+        return {"type": "array", "elementType": item, "containsNull": True}
+    raise ValueError(f"column {where!r} has type {kind}, which a table cannot hold")

@@ -1,0 +1,267 @@
+"""The commits of a table, decoded in blocks on demand.
+
+A block is a run of `COMMITS_PER_BLOCK` commits. It is read when a query first needs it, as a
+sequence of pieces, one per batch of actions that the reader yields. Decoded tables stay in memory
+up to `history.maxMemory`; beyond that they are spilled to Arrow files in a temporary folder, which
+are memory-mapped when a query reads them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import weakref
+from contextlib import contextmanager
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from arrowlog.arrays import make_int64
+from arrowlog.decode import SEQ_LINE_BITS
+from arrowlog.errors import LogCorrupt
+from arrowlog.fork_safety import ForkSafeLock, pl
+from arrowlog.formats.indextables import ACTION_FIELDS, LOG_FOLDER
+from arrowlog.snapshot import (
+    check_readable,
+    checkpoint_versions,
+    stream_actions,
+    validate_commit_integrity,
+    with_file_keys,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from arrowlog.config import Config
+    from arrowlog.decode import ActionBatch
+    from arrowlog.formats.indextables import LogListing, Metadata, Protocol
+    from arrowlog.storage import Store
+
+# Commits per block, the unit of lazy reading and of progress reports. A filter on `version` skips
+# whole blocks.
+COMMITS_PER_BLOCK = 2048
+_FILE_ACTIONS = ("add", "remove", "mergeskip")
+
+
+@dataclass(frozen=True, slots=True)
+class CommitBatch:
+    """A batch of decoded commits: one table per kind of action.
+
+    Commit file number i is `names[i]`, of version `versions[i]`. The column `seq` of a table holds
+    the file number in its upper bits and the line number in its lower `SEQ_LINE_BITS` bits.
+    """
+
+    names: tuple[str, ...]
+    versions: pa.Array
+    tables: dict[str, pa.Table | str]  # a path if the table was spilled
+    protocols: tuple[tuple[int, Protocol], ...]
+    metadata: tuple[tuple[int, Metadata], ...]
+
+    def table(self, action: str) -> pa.Table:
+        """Return all actions of one kind; maps the file into memory if the table was spilled."""
+        table = self.tables[action]
+        if isinstance(table, str):
+            with pa.memory_map(table) as source:
+                return pa.ipc.open_stream(source).read_all()
+        return table
+
+    def version_of(self, seq: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Return the version of each sequence number."""
+        return pc.take(self.versions, pc.shift_right(seq, make_int64(SEQ_LINE_BITS)))
+
+
+def line_numbers(seq: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the line number, counted within its file, of each sequence number."""
+    return pc.bit_wise_and(seq, make_int64((1 << SEQ_LINE_BITS) - 1))
+
+
+@contextmanager
+def missing_commit_is_corrupt(store: Store) -> Iterator[None]:
+    """Turn the `FileNotFoundError` of a commit that was listed into `LogCorrupt`.
+
+    The original error is its `__cause__`, by which `HistorySession` recognizes a concurrent
+    clean-up.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise LogCorrupt(
+            "the file was listed but no longer exists.",
+            next="A concurrent clean-up may have deleted it; run the query again.",
+            file=str(error).removeprefix(f"{store.root}/"),
+        ) from error
+
+
+class CommitHistory:
+    """The commits of a table from its earliest readable version on.
+
+    Invariants:
+
+    1. `first` is the earliest version that can be read, `last` the newest.
+    2. `commits` has every version from `first` to `last` except those in `holes`, whose commits are
+       gone and whose state comes from a checkpoint.
+    3. Commits below `first` are ignored, whether their files still exist or not.
+
+    Thread-safe: blocks are decoded under a lock, each at most once.
+    """
+
+    def __init__(
+        self, store: Store, listing: LogListing, config: Config, first: int, last: int
+    ) -> None:
+        """Select the commits from `first` to `last`; reads none of them."""
+        self.store = store
+        self.config = config
+        self.listing = listing
+        self.first = first
+        self.last = last
+        versions = range(first, last + 1)
+        self.commits = [(v, listing.commits[v]) for v in versions if v in listing.commits]
+        self.missing_versions = [v for v in versions if v not in listing.commits]
+        self.on_progress: Callable[[int, int], None] | None = (
+            None  # progress: commits read, of how many
+        )
+        # The error that ended a scan. DuckDB passes on only its message, not the exception.
+        self.failure: Exception | None = None
+        self._lock = ForkSafeLock(self._after_torn_fork)
+        self._blocks: dict[int, list[CommitBatch]] = {}
+        self._bytes_in_memory = 0
+        self._spill_folder: str | None = None
+        self._write_times: dict[int, int] | None = None  # milliseconds by version
+
+    @property
+    def whole(self) -> bool:
+        """Whether the commits of all versions from 0 on exist."""
+        return self.first == 0 and not self.missing_versions
+
+    def note(self) -> str:
+        """Describe in one sentence which part of the history is missing; "" if it is complete."""
+        parts = []
+        if self.first:
+            parts.append(
+                f"history begins with version {self.first}: earlier versions were cleaned up"
+            )
+        missing = [str(version) for version in self.missing_versions if version != self.first]
+        if missing:
+            parts.append(
+                f"the commits of versions {', '.join(missing)} are gone; checkpoints provide the"
+                " state at these versions"
+            )
+        return "; ".join(parts)
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """Return the first and the last version of each block."""
+        starts = range(0, len(self.commits), COMMITS_PER_BLOCK)
+        blocks = [self.commits[start : start + COMMITS_PER_BLOCK] for start in starts]
+        return [(block[0][0], block[-1][0]) for block in blocks]
+
+    def pieces(self, blocks: Sequence[int] | None = None) -> Iterator[CommitBatch]:
+        """Yield the pieces of all blocks, or of the given ones, in log order.
+
+        A block is decoded on first use and kept. Raises `LogCorrupt` if a commit is damaged or was
+        deleted since it was listed.
+        """
+        for block in range(len(self.ranges())) if blocks is None else blocks:
+            yield from self._block(block)
+
+    def recent(self, count: int) -> Iterator[CommitBatch]:
+        """Yield the pieces of the newest `count` commits; they are not kept."""
+        yield from self._read(self.commits[max(0, len(self.commits) - count) :])
+
+    def _read(self, commits: Sequence[tuple[int, str]]) -> Iterator[CommitBatch]:
+        with missing_commit_is_corrupt(self.store):
+            for actions in stream_actions(self.store, self.config, commits):
+                yield _checked_piece(actions, self.store.root)
+
+    def _after_torn_fork(self) -> None:
+        """Drop what a thread of the parent was setting under the lock when the process forked."""
+        self._write_times = None
+
+    def written(self, version: int) -> int | None:
+        """Return when the file of a commit was written, in milliseconds by the store's clock.
+
+        None if the file is gone. The first call lists the log, once for all versions.
+        """
+        with self._lock:
+            if self._write_times is None:
+                stats = self.store.stats_from(LOG_FOLDER)
+                versions = {name: version for version, name in self.commits}
+                self._write_times = {
+                    versions[name]: stat.mtime_ms
+                    for name, stat in stats.items()
+                    if name in versions
+                }
+        return self._write_times.get(version)
+
+    def checkpoints(self) -> list[int]:
+        """Return the versions that have a checkpoint, oldest first."""
+        return checkpoint_versions(self.listing)[::-1]
+
+    def _block(self, block: int) -> list[CommitBatch]:
+        with self._lock:
+            pieces = self._blocks.get(block)
+            if pieces is None:
+                start = block * COMMITS_PER_BLOCK
+                commits = self.commits[start : start + COMMITS_PER_BLOCK]
+                pieces = [self._keep(piece) for piece in self._read(commits)]
+                self._blocks[block] = pieces
+                if self.on_progress is not None:
+                    self.on_progress(
+                        min(start + len(commits), len(self.commits)), len(self.commits)
+                    )
+            return pieces
+
+    def _keep(self, piece: CommitBatch) -> CommitBatch:
+        """Return the piece with the tables that exceed `history.maxMemory` spilled to files."""
+        tables: dict[str, Any] = {}
+        for action in ACTION_FIELDS:
+            table = piece.table(action)
+            if (
+                self._bytes_in_memory + table.nbytes <= self.config.history_memory
+                or not table.num_rows
+            ):
+                self._bytes_in_memory += table.nbytes
+                tables[action] = table
+            else:
+                tables[action] = self._spill(table)
+        return CommitBatch(piece.names, piece.versions, tables, piece.protocols, piece.metadata)
+
+    def _spill(self, table: pa.Table) -> str:
+        if self._spill_folder is None:
+            self._spill_folder = tempfile.mkdtemp(prefix="arrowlog-history-")
+            weakref.finalize(self, shutil.rmtree, self._spill_folder, ignore_errors=True)
+        path = os.path.join(self._spill_folder, f"{len(os.listdir(self._spill_folder))}.arrow")
+        with pa.OSFile(path, "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+        return path
+
+    @property
+    def folder(self) -> str | None:
+        """The folder of spilled tables; None if everything fits in memory."""
+        return self._spill_folder
+
+
+def _checked_piece(actions: ActionBatch, root: str) -> CommitBatch:
+    """Check decoded commits as log replay does, and add the file key to file actions.
+
+    Raises `UnsupportedProtocol` if a commit needs a newer reader, and `LogCorrupt` if an action
+    count or checksum is wrong.
+    """
+    for seq, protocol in actions.protocols:
+        check_readable(protocol, actions.place(seq)[0])
+    validate_commit_integrity(actions)
+    tables: dict[str, pa.Table | str] = {
+        action: with_file_keys(actions, action, root)[0] for action in _FILE_ACTIONS
+    }
+    tables["commitInfo"] = actions.table("commitInfo")
+    versions = pl.Series(actions.versions, dtype=pl.Int64).to_arrow()
+    return CommitBatch(
+        tuple(actions.names),
+        versions,
+        tables,
+        tuple(sorted(actions.protocols, key=itemgetter(0))),
+        tuple(sorted(actions.metadata, key=itemgetter(0))),
+    )

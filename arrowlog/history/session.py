@@ -1,0 +1,177 @@
+"""The history that a `Table` handle keeps between queries."""
+
+from __future__ import annotations
+
+import os
+from threading import RLock, local
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from arrowlog.errors import InvalidRequest, LogCorrupt
+from arrowlog.fork_safety import require_polars
+from arrowlog.formats.indextables import LOG_FOLDER, commit_name
+from arrowlog.history import view_columns
+from arrowlog.history.commit_history import CommitHistory
+from arrowlog.history.view_columns import COMMITS_SCHEMA
+from arrowlog.snapshot import earliest_rebuildable_version, list_log, plan_segment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from arrowlog.formats.indextables import LogListing
+    from arrowlog.history.views import ViewConnection, ViewSources
+    from arrowlog.snapshot import SnapshotTracker
+
+    Progress = Callable[[int, int], None]
+
+
+class HistorySession:
+    """Answers queries about the history of one table.
+
+    Decoded commits are reused until the newest commit changes. Thread-safe: threads share the
+    decoded commits, and each has its own DuckDB connection.
+    """
+
+    def __init__(self, tracker: SnapshotTracker) -> None:
+        """Read nothing yet."""
+        self.tracker = tracker
+        self._reset()
+
+    def _reset(self) -> None:
+        """Start empty. A forked child does so too: locks and connections belong to its parent."""
+        self._process = os.getpid()
+        self._lock = RLock()
+        # The sources, and the version and stat of the newest commit for which they are valid.
+        self._cached: tuple[object, ViewSources] | None = None
+        self._thread = local()
+
+    def _newest(self) -> tuple[int, LogListing | None]:
+        """Return the newest version and, if the log had to be listed, the listing.
+
+        The log is listed if no snapshot is loaded and there is no checkpoint to start from:
+        loading a snapshot would then decode every commit, which the query decodes anyway.
+        """
+        if self.tracker.latest is not None:
+            return self.tracker.newest().version, None
+        listing = list_log(self.tracker.store)
+        segment = plan_segment(listing, None)
+        if segment.checkpoint is not None or segment.gap is not None:
+            # Cheap with a checkpoint; with a gap, loading the snapshot gives the warning.
+            return self.tracker.newest().version, None
+        return segment.version, listing
+
+    def past(self, version: int, listing: LogListing | None) -> CommitHistory:
+        """Return the history up to a version; lists the log if no listing is given."""
+        follower = self.tracker
+        listing = list_log(follower.store) if listing is None else listing
+        first = earliest_rebuildable_version(listing, version)
+        return CommitHistory(follower.store, listing, follower.config, first, version)
+
+    def sources(self) -> ViewSources:
+        """Return the datasets of the views; the cached ones if the newest commit is unchanged."""
+        from arrowlog.history.views import ViewSources
+
+        require_polars("The history of a table")
+        if self._process != os.getpid():
+            self._reset()
+        follower = self.tracker
+        with self._lock:
+            version, listing = self._newest()
+            last_listing = listing or (self._cached and self._cached[1].past.listing)
+            name = last_listing.commits.get(version) if last_listing else None
+            name = name or commit_name(version)
+            newest_commit = version, follower.store.stat(f"{LOG_FOLDER}/{name}")
+            if self._cached is None or self._cached[0] != newest_commit:
+                past = self.past(version, listing)
+                # The new listing may spell the file's name in another way; stat that name.
+                name = past.listing.commits.get(version, name)
+                newest_commit = version, follower.store.stat(f"{LOG_FOLDER}/{name}")
+                loaded = follower.latest is not None
+                self._cached = newest_commit, ViewSources(past, follower.at, loaded=loaded)
+            return self._cached[1]
+
+    def asked(self) -> ViewConnection:
+        """Return this thread's connection; DuckDB connections cannot be shared by threads."""
+        from arrowlog.history.views import ViewConnection
+
+        sources = self.sources()
+        views: ViewConnection | None = getattr(self._thread, "views", None)
+        if views is None or views.sources is not sources:
+            views = self._thread.views = ViewConnection(sources)
+        return views
+
+    def sql(self, query: str) -> Any:
+        """Return the result of a query as a lazy DuckDB relation."""
+        return self.asked().sql(query)
+
+    def query(self, query: str, progress: Progress | None = None) -> pa.Table:
+        """Return the result of a query as a table; errors are those of arrowlog, not DuckDB's."""
+        return self._retry_after_cleanup(lambda: self._query(query, progress))
+
+    def _query(self, query: str, progress: Progress | None) -> pa.Table:
+        import duckdb
+
+        from arrowlog.history.views import translate_duckdb_error
+
+        asked = self.asked()
+        past = asked.sources.past
+        past.on_progress = progress
+        try:
+            relation = asked.sql(query)
+            return pa.table({}) if relation is None else relation.to_arrow_table()
+        except duckdb.Error as error:
+            translated = translate_duckdb_error(error, asked.sources)
+            raise translated from translated.__cause__
+        finally:
+            past.on_progress = None
+
+    def _retry_after_cleanup(self, run: Callable[[], pa.Table]) -> pa.Table:
+        """Run; if a concurrent clean-up deleted a listed commit, list the log again and rerun once.
+
+        A second failure is raised.
+        """
+        try:
+            return run()
+        except LogCorrupt as error:
+            if not isinstance(error.__cause__, FileNotFoundError):
+                raise
+        with self._lock:
+            self._cached = None
+        return run()
+
+    def connect(self) -> Any:
+        """Return a new connection with all views, owned by the caller."""
+        from arrowlog.history.views import ViewConnection
+
+        return ViewConnection(self.sources()).whole().connection
+
+    def note(self) -> str:
+        """Describe in one sentence which part of the history is missing; "" if it is complete."""
+        return self.past(*self._newest()).note()
+
+    def history(self, limit: int | None, progress: Progress | None = None) -> pa.Table:
+        """Return one row per commit, newest first; with `limit`, reads only that many commits.
+
+        Raises `InvalidRequest` if `limit` is not a non-negative integer.
+        """
+        if limit is not None and (
+            isinstance(limit, bool) or not isinstance(limit, int) or limit < 0
+        ):
+            raise InvalidRequest(f"{limit!r} is not a number of commits.", next="Give 0, 1, 2, …")
+        return self._retry_after_cleanup(lambda: self._history(limit, progress))
+
+    def _history(self, limit: int | None, progress: Progress | None) -> pa.Table:
+        require_polars("The history of a table")
+        past = self.sources().past if limit is None else self.past(*self._newest())
+        past.on_progress = progress
+        pieces = past.pieces() if limit is None else past.recent(limit)
+        try:
+            tables = [
+                view_columns.commit_rows(piece, COMMITS_SCHEMA.names, past.written)
+                for piece in pieces
+            ]
+        finally:
+            past.on_progress = None
+        commits = pa.concat_tables([COMMITS_SCHEMA.empty_table(), *tables])
+        return commits.sort_by([("version", "descending")])

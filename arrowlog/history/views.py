@@ -1,0 +1,521 @@
+"""The history of a table as DuckDB views.
+
+`ViewSources` provides the Arrow datasets that hold the rows; `ViewConnection` owns a DuckDB
+connection and registers the datasets there. The views `file_lifetimes` and `actions` and the macro
+`files_at` are SQL over these datasets.
+
+Invariant: what a view says about a version is what log replay says about it. Versions whose commits
+are gone ("checkpoint-only versions") contribute the state of their checkpoint.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import tempfile
+import uuid
+import weakref
+from contextlib import suppress
+from functools import cached_property
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from arrowlog.arrays import make_array, repeat_bool, repeat_value
+from arrowlog.decode import SEQ_LINE_BITS
+from arrowlog.errors import ArrowlogError, InvalidRequest
+from arrowlog.fork_safety import keep_connection_alive, pl
+from arrowlog.formats import parse_spark_schema
+from arrowlog.formats.indextables import (
+    CHECKPOINT_FOLDER_NAME,
+    LAST_CHECKPOINT,
+    LOG_FOLDER,
+    classify_log_file,
+)
+from arrowlog.history import view_columns
+from arrowlog.history.lazy_dataset import LazyDataset, VersionRanges
+from arrowlog.history.view_columns import ViewTypes
+from arrowlog.predicate import quote_identifier
+from arrowlog.snapshot import parse_table_schema, stream_actions, with_file_keys
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
+    from arrowlog.formats.indextables import Metadata
+    from arrowlog.history.commit_history import CommitBatch, CommitHistory
+    from arrowlog.snapshot import Snapshot
+
+    ViewRows = Callable[[CommitBatch, Collection[str]], pa.Table]
+
+VIEW_NAMES = (
+    "commits",
+    "actions",
+    "adds",
+    "removes",
+    "skips",
+    "metadata",
+    "protocols",
+    "checkpoints",
+    "files",
+    "file_lifetimes",
+    "coverage",
+)
+_LONG, _TEXT, _FLAG = pa.int64(), pa.string(), pa.bool_()
+_CHECKPOINT_ROWS = pa.schema(
+    [
+        ("version", _LONG),
+        ("format", _TEXT),
+        ("parts", _LONG),
+        ("size_bytes", _LONG),
+        ("written", view_columns.TIMESTAMP_MS),
+        ("last", _FLAG),
+    ]
+)
+_COVERAGE_ROW = pa.schema(
+    [("first_version", _LONG), ("last_version", _LONG), ("complete", _FLAG), ("note", _TEXT)]
+)
+_REMOVED_KEYS = pa.schema([("version", _LONG), ("line", _LONG), ("key", _TEXT)])
+# Statements that list the catalog: they must see every view, so all views are defined first.
+_CATALOG_QUERY = re.compile(
+    r"\b(show|describe|summarize|pragma|information_schema|duckdb_\w+)\b", re.IGNORECASE
+)
+# Connections to close at exit. A stored exception can keep a connection alive until then.
+_OPEN_CONNECTIONS: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+class ViewSources:
+    """The Arrow datasets behind the views of one history.
+
+    Holds no connection: DuckDB holds these datasets, and a reference back would be a cycle that
+    Python's garbage collector cannot break.
+    """
+
+    def __init__(
+        self, past: CommitHistory, load_version: Callable[[int], Snapshot], *, loaded: bool
+    ) -> None:
+        """`loaded` says whether the newest snapshot is already in memory. Reads nothing yet."""
+        self.past = past
+        self._load_version = load_version
+        self._loaded = loaded
+        self._ranges = VersionRanges(past.ranges())
+        self._checkpoint_rows: tuple[pa.Table, pa.Table] | None = None
+
+    @cached_property
+    def types(self) -> ViewTypes:
+        """The column types of the newest schema, plus columns that only older schemas have.
+
+        If the history is complete and no snapshot is loaded, the newest schema is known only after
+        every commit is read. They are read here and stay decoded for the query that follows.
+        Otherwise they come from the newest snapshot and, if it still exists, the first commit.
+        """
+        past = self.past
+        metadata: list[Metadata] = []  # newest first
+        if past.whole and not self._loaded:
+            metadata = [meta for piece in past.pieces() for _, meta in piece.metadata][::-1]
+        if (
+            not metadata
+        ):  # if the log has no metaData at all, loading the snapshot raises LogCorrupt
+            newest = self._load_version(past.last)
+            first_commit = past.commits[:1] if past.whole else []
+            actions = next(stream_actions(past.store, past.config, first_commit), None)
+            metadata = [newest.metadata, *(m for _, m in (actions.metadata if actions else ()))]
+        newest_schema = parse_table_schema(metadata[0], past.last)
+        return ViewTypes.of(
+            (newest_schema, metadata[0].partition_columns), *_readable_schemas(metadata[1:])
+        )
+
+    def plain(self) -> dict[str, LazyDataset]:
+        """Return the datasets that do not depend on the table's schema, by view name."""
+        past = self.past
+        return {
+            "commits": self._by_commits(view_columns.COMMITS_SCHEMA, self._commits),
+            "metadata": self._whole_table(view_columns.METADATA_SCHEMA, self._metadata),
+            "protocols": self._whole_table(view_columns.PROTOCOLS_SCHEMA, self._protocols),
+            "checkpoints": self._whole_table(
+                _CHECKPOINT_ROWS, lambda names: _checkpoints(past).select(names)
+            ),
+            "coverage": self._whole_table(_COVERAGE_ROW, lambda n: _coverage(past).select(n)),
+            "_infos": self._by_commits(
+                view_columns.COMMIT_INFO_SCHEMA, view_columns.commit_info_rows
+            ),
+        }
+
+    def typed(self) -> dict[str, LazyDataset]:
+        """Return the datasets whose columns are typed by the table's schema, by view name.
+
+        Names that begin with an underscore are inputs of other views, not meant for users.
+        """
+        types = self.types
+        base = types.adds.append(pa.field("begin_known", _FLAG))
+        return {
+            "adds": self._by_commits(
+                types.adds, lambda p, names: view_columns.add_rows(p, types, names)
+            ),
+            "removes": self._by_commits(
+                types.removes, lambda p, names: view_columns.remove_rows(p, types, names)
+            ),
+            "skips": self._by_commits(
+                types.skips, lambda p, names: view_columns.skip_rows(p, types, names)
+            ),
+            "files": self._whole_table(types.files, self._files),
+            "_base_files": self._whole_table(base, lambda names: self._base_files(names, base)),
+            "_implicit_removes": self._whole_table(_REMOVED_KEYS, self._implicit_removes),
+        }
+
+    def _by_commits(self, schema: pa.Schema, rows: ViewRows) -> LazyDataset:
+        """Return a dataset that decodes only the blocks a filter on `version` leaves."""
+
+        def make(names: Sequence[str], where: Any) -> Iterator[pa.Table]:
+            for piece in self.past.pieces(self._ranges.left(where, schema)):
+                yield rows(piece, names)
+
+        return LazyDataset(schema, make, self._record_failure)
+
+    def _whole_table(
+        self, schema: pa.Schema, rows: Callable[[Sequence[str]], pa.Table]
+    ) -> LazyDataset:
+        """Return a dataset that is built as one table, whatever the filter."""
+
+        def make(names: Sequence[str], _: Any) -> Iterator[pa.Table]:
+            yield rows(names)
+
+        return LazyDataset(schema, make, self._record_failure)
+
+    def _record_failure(self, error: Exception) -> None:
+        self.past.failure = error
+
+    def _commits(self, piece: CommitBatch, names: Collection[str]) -> pa.Table:
+        return view_columns.commit_rows(piece, names, self.past.written)
+
+    def _files(self, names: Sequence[str]) -> pa.Table:
+        """Return the live files of the newest version.
+
+        Types only the requested columns, unless the snapshot reads its files from a Parquet
+        checkpoint or has built its files table already.
+        """
+        newest = self._load_version(self.past.last)
+        if newest.state.deferred is None and "files" not in newest.__dict__:
+            columns = view_columns.add_columns(newest.state.adds, self.types, names)
+        else:
+            columns = {n: newest.files[n] for n in names if n in newest.files.column_names}
+        return view_columns.conform_to_view(columns, self.types.files, names, newest.num_files)
+
+    def _rows_from_checkpoints(self) -> tuple[pa.Table, pa.Table]:
+        if self._checkpoint_rows is None:
+            self._checkpoint_rows = _rows_from_checkpoints(self.past, self._load_version)
+        return self._checkpoint_rows
+
+    def _implicit_removes(self, names: Sequence[str]) -> pa.Table:
+        return self._rows_from_checkpoints()[1].select(names)
+
+    def _base_files(self, names: Sequence[str], schema: pa.Schema) -> pa.Table:
+        table = self._rows_from_checkpoints()[0]
+        columns = view_columns.add_columns(table, self.types, names)
+        columns |= {name: table[name] for name in ("version", "line", "begin_known")}
+        return view_columns.conform_to_view(columns, schema, names, table.num_rows)
+
+    def _metadata(self, names: Sequence[str]) -> pa.Table:
+        rows = self._by_version(attrgetter("metadata"), attrgetter("metadata"))
+        return view_columns.metadata_rows(rows).select(names)
+
+    def _protocols(self, names: Sequence[str]) -> pa.Table:
+        rows = self._by_version(attrgetter("protocol"), attrgetter("protocols"))
+        return view_columns.protocol_rows(rows).select(names)
+
+    def _by_version(
+        self, of_snapshot: Callable[[Snapshot], Any], of_piece: Callable[[CommitBatch], Any]
+    ) -> list[Any]:
+        """Return (version, line, action) rows; line is None where a checkpoint has the action."""
+        rows: list[Any] = [
+            (version, None, of_snapshot(self._load_version(version)))
+            for version in _checkpoint_only_versions(self.past)
+        ]
+        for piece in self.past.pieces():
+            rows += [(*_version_and_line(piece, seq), action) for seq, action in of_piece(piece)]
+        return sorted(rows, key=lambda row: row[0])
+
+
+class ViewConnection:
+    """A DuckDB connection with the history views of one `ViewSources`."""
+
+    def __init__(self, sources: ViewSources) -> None:
+        """Register the views that need no schema; the rest follows when a query names one."""
+        self.sources = sources
+        self.connection = _connect(sandbox=sources.past.config.history_sandbox)
+        self._whole = False
+        self._register(sources.plain())
+
+    def whole(self) -> ViewConnection:
+        """Define all views, once, and return self."""
+        if not self._whole:
+            self._register(self.sources.typed())
+            for statement in _view_definitions(self.sources.past, self.sources.types):
+                self.connection.execute(statement)
+            self._whole = True
+        return self
+
+    def sql(self, query: str) -> Any:
+        """Return a lazy DuckDB relation, or None for a statement without a result.
+
+        Raises `InvalidRequest` if DuckDB rejects the query, and the log's own error if reading the
+        log failed while the query was bound.
+        """
+        import duckdb
+
+        self.sources.past.failure = None
+        if _CATALOG_QUERY.search(query):
+            self.whole()
+        try:
+            if not self._whole:
+                # An unknown name may be a typed view, which needs the schema: define all, retry.
+                with suppress(duckdb.CatalogException):
+                    return self.connection.sql(query)
+            return self.whole().connection.sql(query)
+        except duckdb.Error as error:
+            translated = translate_duckdb_error(error, self.sources)
+            raise translated from translated.__cause__
+
+    def _register(self, datasets: dict[str, LazyDataset]) -> None:
+        for name, dataset in datasets.items():
+            self.connection.register(name, dataset)
+
+
+def translate_duckdb_error(error: Exception, sources: ViewSources) -> ArrowlogError:
+    """Translate a DuckDB error.
+
+    Returns the error of the log if reading the log caused it, else `InvalidRequest` with DuckDB's
+    message on one line.
+    """
+    failure = sources.past.failure
+    if isinstance(failure, ArrowlogError):
+        return failure
+    message = " ".join(str(error).split("\n\nLINE", 1)[0].split())
+    kind, _, detail = message.partition(": ")
+    if kind == "Invalid Input Error":  # raised by error() in the macro `files_at`
+        return InvalidRequest(detail)
+    hint = f"The views are {', '.join(VIEW_NAMES)}, and files_at(version)."
+    return InvalidRequest(
+        f"The query cannot be answered: {message.rstrip('.')}.",
+        next=hint if kind == "Catalog Error" else "",
+    )
+
+
+def _readable_schemas(metadata: Sequence[Metadata]) -> Iterator[tuple[pa.Schema, Sequence[str]]]:
+    """Yield each distinct older schema with its partition columns; skip those that do not parse."""
+    for text, partition_columns in dict.fromkeys(
+        (meta.schema_string, meta.partition_columns) for meta in metadata
+    ):
+        with suppress(ValueError):
+            yield parse_spark_schema(text), partition_columns
+
+
+def _version_and_line(piece: CommitBatch, seq: int) -> tuple[int, int]:
+    return piece.versions[seq >> SEQ_LINE_BITS].as_py(), seq & ((1 << SEQ_LINE_BITS) - 1)
+
+
+def _checkpoint_only_versions(past: CommitHistory) -> list[int]:
+    """Return the versions whose state comes from a checkpoint, not from the commits before it.
+
+    These are the versions without a commit and, unless the history is complete, the first version.
+    """
+    return sorted({*past.missing_versions, *([past.first] if past.first else [])})
+
+
+def _rows_from_checkpoints(
+    past: CommitHistory, load_version: Callable[[int], Snapshot]
+) -> tuple[pa.Table, pa.Table]:
+    """Return what checkpoint-only versions contribute to `file_lifetimes`.
+
+    The first table has the files that are live at each such version; `begin_known` is true where
+    the version's own commit still exists and adds the file. The second has the keys of files that
+    were live one version earlier and no longer are. Rows carry negative line numbers.
+    """
+    tables, removes = [], [_REMOVED_KEYS.empty_table()]
+    for version in _checkpoint_only_versions(past):
+        state = load_version(version).state
+        keys = state.adds["key"].combine_chunks() if state.num_files else pa.nulls(0, _TEXT)
+        rows = len(keys)
+        begin_known = repeat_bool(False, rows)
+        if version in past.listing.commits:
+            commit = (version, past.listing.commits[version])
+            actions = next(stream_actions(past.store, past.config, [commit]))
+            added = with_file_keys(actions, "add", past.store.root)[0]["key"]
+            begin_known = pc.is_in(keys, value_set=added.combine_chunks())
+        table = state.adds if rows else pa.table({"key": keys, "path": keys})
+        for name, column in (
+            ("version", repeat_value(version, _LONG, rows)),
+            ("line", _negative_lines(rows)),
+            ("begin_known", begin_known),
+        ):
+            table = table.append_column(name, column)
+        tables.append(table)
+        if version > past.first:
+            before = load_version(version - 1).state.adds["key"].combine_chunks()
+            gone = before.filter(pc.invert(pc.is_in(before, value_set=keys)))
+            versions, lines = repeat_value(version, _LONG, len(gone)), _negative_lines(len(gone))
+            removes.append(pa.table([versions, lines, gone], schema=_REMOVED_KEYS))
+    if not tables:
+        text, number = pa.nulls(0, _TEXT), pa.nulls(0, _LONG)
+        empty = {"key": text, "path": text, "version": number, "line": number}
+        tables = [pa.table({**empty, "begin_known": repeat_bool(False, 0)})]
+    return pa.concat_tables(tables, promote_options="default"), pa.concat_tables(removes)
+
+
+def _negative_lines(count: int) -> pa.Array:
+    """Return -1, -2, …: line numbers that no line of a commit has."""
+    return pl.int_range(-1, -1 - count, -1, eager=True).to_arrow()
+
+
+def _checkpoints(past: CommitHistory) -> pa.Table:
+    """Return one row per checkpoint in the log folder, complete or not."""
+    log_stats = past.store.stats_from(LOG_FOLDER)
+    folder_stats = (
+        past.store.stats_from(f"{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}")
+        if past.checkpoints()
+        else {}
+    )
+    last = _last_checkpoint(past)
+    rows = []
+    for form, versions, stats in (
+        ("json", past.listing.json_checkpoints, log_stats),
+        ("parquet", past.listing.parquet_checkpoints, folder_stats),
+    ):
+        for version in versions:
+            parts = [
+                stat
+                for name, stat in stats.items()
+                if classify_log_file(name) == ("checkpoint", version)
+            ]
+            if parts:
+                size, written = sum(stat.size for stat in parts), max(s.mtime_ms for s in parts)
+                rows.append((version, form, len(parts), size, written, version == last))
+    rows.sort()
+    columns = list(zip(*rows, strict=True)) or [() for _ in _CHECKPOINT_ROWS]
+    arrays = [
+        make_array(list(column), _LONG if pa.types.is_timestamp(field.type) else field.type)
+        for field, column in zip(_CHECKPOINT_ROWS, columns, strict=True)
+    ]
+    return pa.table(arrays, names=_CHECKPOINT_ROWS.names).cast(_CHECKPOINT_ROWS)
+
+
+def _last_checkpoint(past: CommitHistory) -> int | None:
+    """Return the version that the pointer file names; None if it is missing or unreadable."""
+    import msgspec
+
+    data = past.store.find_many([f"{LOG_FOLDER}/{LAST_CHECKPOINT}"])[0]
+    try:
+        pointer = msgspec.json.decode(data or b"null")
+    except msgspec.DecodeError:
+        return None
+    version = pointer.get("version") if isinstance(pointer, dict) else None
+    return version if isinstance(version, int) else None
+
+
+def _coverage(past: CommitHistory) -> pa.Table:
+    note = past.note()
+    arrays = [
+        make_array([past.first], _LONG),
+        make_array([past.last], _LONG),
+        repeat_bool(not note, 1),
+        make_array([note or None], _TEXT),
+    ]
+    return pa.table(arrays, schema=_COVERAGE_ROW)
+
+
+def _connect(*, sandbox: bool) -> Any:
+    """Open an in-memory DuckDB connection in UTC that spills to its own temporary folder.
+
+    In a sandbox, external access is off (files, network, extensions) and the configuration is
+    locked, so a query cannot switch it on again. Datasets that Python registers stay visible.
+    """
+    import duckdb
+
+    spill = os.path.join(tempfile.gettempdir(), f"arrowlog-duckdb-{uuid.uuid4().hex[:12]}")
+    connection = duckdb.connect(":memory:", config={"temp_directory": spill})
+    connection.execute("SET TimeZone = 'UTC'")
+    if sandbox:
+        connection.execute("SET enable_external_access = false")
+        connection.execute("SET lock_configuration = true")
+    if not _OPEN_CONNECTIONS:
+        atexit.unregister(_close_all)
+        atexit.register(_close_all)
+    _OPEN_CONNECTIONS.add(connection)
+    keep_connection_alive(connection)
+    return connection
+
+
+def _close_all() -> None:
+    """Close connections before the interpreter shuts down; DuckDB prints errors otherwise."""
+    for connection in list(_OPEN_CONNECTIONS):
+        connection.close()
+
+
+if hasattr(os, "register_at_fork"):  # a child must not close its parent's connections
+    os.register_at_fork(after_in_child=_OPEN_CONNECTIONS.clear)
+
+
+def _view_definitions(past: CommitHistory, types: ViewTypes) -> list[str]:
+    """Return the statements that define `file_lifetimes`, `files_at` and `actions`.
+
+    A lifetime runs from the event that adds a file to the next event of the same key, the end
+    excluded. At the first version of an incomplete history `_base_files` stands for the adds and
+    removes of that commit. A file that is added and removed in one version has no lifetime.
+    """
+    columns = [
+        quote_identifier(name)
+        for name in types.adds.names
+        if name not in ("version", "line", "json")
+    ]
+    rest = [name for name in columns if name not in ('"path"', '"size_bytes"')]
+    shared = ", ".join(columns)
+    after = f"version > {past.first}" if past.first else "TRUE"
+    lifetimes = f"""
+        CREATE TEMP VIEW file_lifetimes AS
+        WITH events AS (
+            SELECT key, version, line, TRUE AS added FROM adds WHERE {after}
+            UNION ALL SELECT key, version, line, FALSE FROM removes WHERE {after}
+            UNION ALL SELECT key, version, line, TRUE FROM _base_files
+            UNION ALL SELECT key, version, line, FALSE FROM _implicit_removes
+        ), spans AS (
+            SELECT version, line, added,
+                lead(version) OVER (PARTITION BY key ORDER BY version, line) AS end_version
+            FROM events
+        ), entries AS (
+            SELECT version, line, TRUE AS begin_known, {shared} FROM adds WHERE {after}
+            UNION ALL SELECT version, line, begin_known, {shared} FROM _base_files
+        )
+        SELECT e.path, s.version AS begin_version, s.end_version,
+            CASE WHEN e.begin_known THEN b.timestamp END AS begin_timestamp,
+            c.timestamp AS end_timestamp, e.size_bytes, e.begin_known,
+            {", ".join(f"e.{name}" for name in rest)}
+        FROM spans s
+        JOIN entries e ON e.version = s.version AND e.line = s.line
+        LEFT JOIN commits b ON b.version = s.version
+        LEFT JOIN commits c ON c.version = s.end_version
+        WHERE s.added AND (s.end_version IS NULL OR s.end_version > s.version)
+    """  # noqa: S608 -- names are quoted
+    known = f"; known are versions {past.first} to {past.last}."
+    message = f"concat('There is no version ', coalesce(v::VARCHAR, 'NULL'), '{known}')"
+    files_at = f"""
+        CREATE TEMP MACRO files_at(v) AS TABLE
+        SELECT {", ".join(quote_identifier(name) for name in types.files.names)}
+        FROM (
+            SELECT CASE WHEN v BETWEEN {past.first} AND {past.last} THEN v
+                ELSE error({message}) END AS asked
+        ) JOIN file_lifetimes
+        ON begin_version <= asked AND (end_version IS NULL OR end_version > asked)
+    """  # noqa: S608
+    no_file = "NULL::VARCHAR AS path, NULL::BIGINT AS size_bytes, NULL::BOOLEAN AS data_change"
+    actions = f"""
+        CREATE TEMP VIEW actions AS
+        SELECT version, line, 'add' AS action, path, size_bytes, data_change FROM adds
+        UNION ALL SELECT version, line, 'remove', path, size_bytes, data_change FROM removes
+        UNION ALL SELECT version, line, 'mergeskip', path, size_bytes, NULL FROM skips
+        UNION ALL SELECT version, line, 'metaData', {no_file} FROM metadata WHERE line IS NOT NULL
+        UNION ALL SELECT version, line, 'protocol', {no_file} FROM protocols WHERE line IS NOT NULL
+        UNION ALL SELECT version, line, 'commitInfo', {no_file} FROM _infos
+    """  # noqa: S608
+    return [lifetimes, files_at, actions]

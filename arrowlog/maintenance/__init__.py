@@ -1,0 +1,42 @@
+"""Checkpoints, retention, compaction, vacuum and skips."""
+
+from arrowlog.maintenance import procedures
+from arrowlog.maintenance.checkpointing import (
+    PARQUET_CHECKPOINT_FEATURE,
+    BackgroundCheckpointer,
+    make_checkpoint,
+)
+from arrowlog.maintenance.cleanup import MIN_COMMIT_AGE_SECONDS, CleanupResult
+from arrowlog.maintenance.compaction import (
+    CompactResult,
+    RewriteAttempt,
+    find_changed_file,
+    try_rewrite,
+)
+from arrowlog.maintenance.file_rewriter import RewriteTask
+from arrowlog.maintenance.orphan_files import classify_files
+from arrowlog.maintenance.retention import RetentionPlan
+from arrowlog.maintenance.skips import Skips, read_skips
+from arrowlog.maintenance.statistics_update import update_statistics
+from arrowlog.maintenance.vacuum import VacuumResult, find_referenced_files
+
+__all__ = [
+    "MIN_COMMIT_AGE_SECONDS",
+    "PARQUET_CHECKPOINT_FEATURE",
+    "BackgroundCheckpointer",
+    "CleanupResult",
+    "CompactResult",
+    "RetentionPlan",
+    "RewriteAttempt",
+    "RewriteTask",
+    "Skips",
+    "VacuumResult",
+    "classify_files",
+    "find_changed_file",
+    "find_referenced_files",
+    "make_checkpoint",
+    "procedures",
+    "read_skips",
+    "try_rewrite",
+    "update_statistics",
+]

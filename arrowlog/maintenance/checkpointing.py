@@ -1,0 +1,284 @@
+"""Write checkpoints: on request, and in the background after commits.
+
+A background checkpoint that fails is only logged. The commit that triggered it has already landed
+and is never affected.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+from arrowlog.fork_safety import ForkSafeLock, polars_is_stranded
+from arrowlog.formats.indextables import (
+    CHECKPOINT_FOLDER_NAME,
+    LOG_FOLDER,
+    commit_name,
+    format_checksum,
+)
+from arrowlog.maintenance.cleanup import cleanup, configured_retention, describe_failures
+from arrowlog.snapshot import (
+    CheckpointResult,
+    WrittenCheckpoint,
+    apply_commits,
+    list_log,
+    load_snapshot,
+    read_pointer,
+    truncate_adds,
+    verify_checkpoint,
+    write_json_form,
+    write_parquet_form,
+    write_pointer,
+)
+
+if TYPE_CHECKING:
+    from arrowlog.config import Config
+    from arrowlog.formats.indextables import LogListing
+    from arrowlog.snapshot import Snapshot, State
+    from arrowlog.storage import Store
+    from arrowlog.transaction import Clock
+
+_LOG = logging.getLogger("arrowlog")
+PARQUET_CHECKPOINT_FEATURE = (
+    "parquetCheckpoint"  # reader feature of tables that have Parquet checkpoints only
+)
+
+
+def make_checkpoint(
+    store: Store, listing: LogListing, state: State, config: Config, clock: Clock
+) -> CheckpointResult:
+    """Write the checkpoint of a state in the configured forms, then the `_last_checkpoint` pointer.
+
+    A form that exists and verifies is not written again; one that exists and is damaged is
+    replaced. The pointer is written last and never moves backwards. The result's `names` are the
+    files that this call wrote.
+    """
+    form = config.checkpoint_format
+    if form == "parquet" and PARQUET_CHECKPOINT_FEATURE not in state.protocol.reader_features:
+        # Readers that do not know the feature could not open the table after a cleanup.
+        form = "both"
+    state = _with_truncated_stats(state, config)
+    now, new_id = clock.now_ms(), clock.new_id()
+    written: list[WrittenCheckpoint] = []
+    if form in ("both", "json") and not _is_valid(store, listing, state, config, "json"):
+        broken = state.version in listing.json_checkpoints
+        written.append(write_json_form(store, state, config, now, new_id, broken=broken))
+    if form in ("both", "parquet") and not _is_valid(store, listing, state, config, "parquet"):
+        broken = state.version in listing.parquet_checkpoints
+        written.append(_write_parquet(store, state, config, now, new_id, broken=broken))
+    names = tuple(name for each in written for name in each.names)
+    total = WrittenCheckpoint(
+        names, sum(each.size_bytes for each in written), written[-1].checksum if written else ""
+    )
+    if written:
+        parts = len(names) - len(written) if len(names) > len(written) else None
+        write_pointer(store, state, total, form, parts, now)
+    elif read_pointer(store) < state.version:
+        # The writer of this checkpoint stopped before it wrote the pointer.
+        with suppress(FileNotFoundError):  # truncated meanwhile: the pointer names a newer one
+            existing = _describe_existing(store, listing, state.version)
+            write_pointer(store, state, existing, form, None, now)
+    return CheckpointResult(state.version, state.adds.num_rows, total.size_bytes, form, names)
+
+
+def _with_truncated_stats(state: State, config: Config) -> State:
+    """Apply the limit on the length of statistics, also to those of other writers."""
+    columns = state.metadata.partition_columns
+    adds = truncate_adds(state.adds, columns, config, state.schema)
+    return state if adds is state.adds else replace(state, source=adds)
+
+
+def _is_valid(store: Store, listing: LogListing, state: State, config: Config, form: str) -> bool:
+    """Whether a form of the state's checkpoint exists and verifies."""
+    known = listing.json_checkpoints if form == "json" else listing.parquet_checkpoints
+    if state.version not in known:
+        return False
+    return not verify_checkpoint(store, listing, state.version, config, form)
+
+
+def _describe_existing(store: Store, listing: LogListing, version: int) -> WrittenCheckpoint:
+    """Return what the pointer has to say about a checkpoint that exists already.
+
+    Raises FileNotFoundError if the checkpoint was deleted meanwhile.
+    """
+    inner = [
+        f"{CHECKPOINT_FOLDER_NAME}/{name}" for name in listing.parquet_checkpoints.get(version, ())
+    ]
+    names = [*listing.json_checkpoints.get(version, "").split(), *inner]
+    stats = [store.stat(f"{LOG_FOLDER}/{name}") for name in names]
+    last = next(name for name in reversed(names) if name.endswith(".json"))
+    size = sum(stat.size for stat in stats if stat is not None)
+    return WrittenCheckpoint(tuple(names), size, format_checksum(store.get(f"{LOG_FOLDER}/{last}")))
+
+
+def _write_parquet(
+    store: Store, state: State, config: Config, now_ms: int, new_id: str, *, broken: bool
+) -> WrittenCheckpoint:
+    written = write_parquet_form(store, state, config, now_ms=now_ms, new_id=new_id, broken=broken)
+    names = tuple(f"{CHECKPOINT_FOLDER_NAME}/{name}" for name in written.names)
+    return WrittenCheckpoint(names, written.num_bytes, written.checksum)
+
+
+class BackgroundCheckpointer:
+    """Writes checkpoints in a background thread after commits, and cleans up after each.
+
+    At most one checkpoint per handle is in progress. Failures are logged and never raised. The
+    interpreter waits for the thread before it exits.
+    """
+
+    def __init__(self, store: Store, clock: Clock, *, outside: bool) -> None:
+        """`outside` allows data files outside the table's folder."""
+        self._store = store
+        self._clock = clock
+        self._outside = outside
+        self._lock = ForkSafeLock(self._after_torn_fork)
+        self._thread: threading.Thread | None = None
+        self._table_id: str | None = None  # the table that the next two attributes refer to
+        self._last_checkpoint: int | None = None  # newest known version with a checkpoint
+        self._last_failure = 0  # version of the last attempt that failed
+        self._warned_of_fork = False
+        _INSTANCES.add(self)
+
+    def on_commit(self, version: int, latest: Snapshot | None, config: Config) -> None:
+        """Start a checkpoint of `version` if one is due; called after each commit that landed.
+
+        `latest` is the newest snapshot the handle has; without one, nothing happens. Does no
+        I/O itself.
+        """
+        if not config.checkpoint_enabled or latest is None:
+            return
+        if polars_is_stranded():
+            self._warn_of_fork_once()
+            return
+        with self._lock:
+            if self._table_id != latest.metadata.id:  # the table was replaced by another
+                self._table_id = latest.metadata.id
+                self._last_checkpoint, self._last_failure = None, 0
+            first = self._last_checkpoint is None
+            if self._last_checkpoint is None:
+                self._last_checkpoint = latest.report.checkpoint or 0
+            interval = config.checkpoint_interval
+            if not is_checkpoint_due(
+                version, self._last_checkpoint, self._last_failure, interval, first=first
+            ):
+                return
+            if self._thread is not None and self._thread.is_alive():
+                return
+            thread = threading.Thread(
+                target=self._run, args=(version, latest, config), name="arrowlog-checkpoint"
+            )
+            try:
+                thread.start()
+            except RuntimeError as error:  # thread limit reached, or interpreter shutdown
+                self._last_failure = version
+                self._warn("the checkpoint of version %s was not started: %s", version, error)
+                return
+            self._thread = thread
+
+    def _after_torn_fork(self) -> None:
+        # The lock was held during the fork, so a thread may have been about to be recorded. Threads
+        # do not survive a fork in any case.
+        self._thread = None
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait for the checkpoint in progress; return whether none is in progress any more."""
+        thread = self._thread
+        if thread is None:
+            return True
+        thread.join(seconds)
+        return not thread.is_alive()
+
+    def made(self, version: int) -> None:
+        """Take note that `version` has a checkpoint."""
+        with self._lock:
+            self._last_checkpoint = max(self._last_checkpoint or 0, version)
+
+    def _run(self, version: int, latest: Snapshot, config: Config) -> None:
+        try:
+            listing = list_log(self._store)
+            newest = max((*listing.json_checkpoints, *listing.parquet_checkpoints, 0))
+            self.made(newest)
+            if version - newest < config.checkpoint_interval:
+                return  # another writer made it meanwhile
+            state = self._state_at(version, latest, listing, config)
+            make_checkpoint(self._store, listing, state, config, self._clock)
+            self.made(version)
+        except Exception as error:  # noqa: BLE001 -- a checkpoint must never fail a commit
+            self._last_failure = version
+            self._warn("the checkpoint of version %s failed: %s", version, error)
+            return
+        if config.cleanup_enabled:
+            self._clean(config)
+
+    def _clean(self, config: Config) -> None:
+        try:
+            dry_run = config.cleanup_dry_run
+            now = self._clock.now_ms()
+            result = cleanup(
+                self._store, config, configured_retention(config), now, dry_run=dry_run
+            )
+        except Exception as error:  # noqa: BLE001 -- a cleanup must never fail a commit
+            self._warn("the cleanup failed: %s", error)
+            return
+        if result.failures:
+            self._warn("%s", describe_failures(result))
+
+    def _warn_of_fork_once(self) -> None:
+        if not self._warned_of_fork:
+            self._warned_of_fork = True
+            self._warn(
+                "no checkpoints are made in this process: it was forked after polars had started"
+                " its threads"
+            )
+
+    def _warn(self, text: str, *parts: object) -> None:
+        _LOG.warning("%s: " + text, self._store.root, *parts)
+
+    def _state_at(
+        self, version: int, latest: Snapshot, listing: LogListing, config: Config
+    ) -> State:
+        """Return the state at a version, built on the handle's latest snapshot where possible."""
+        if latest.version == version:
+            return latest.state
+        commits = [(v, commit_name(v)) for v in range(latest.version + 1, version + 1)]
+        if latest.version > version or any(listing.commits.get(v) != name for v, name in commits):
+            return load_snapshot(self._store, listing, config, version, outside=self._outside).state
+        return apply_commits(self._store, config, latest, commits, outside=self._outside).state
+
+
+def is_checkpoint_due(
+    version: int, last: int, tried: int, interval: int, *, first: bool = False
+) -> bool:
+    """Whether the writer that committed `version` should make a checkpoint.
+
+    `last` is the newest known checkpoint, `tried` the version of the last failed attempt. A
+    checkpoint is due `interval` commits after the later of the two.
+
+    With many concurrent writers, many commits follow before the checkpoint is there. To have it
+    soon, even if a writer dies, without every writer making one, only these writers make it: of the
+    version at which it becomes due, of those 1, 2, 4, 8, … versions later, of every version once
+    it is a whole interval late, and a handle's first commit (`first`).
+    """
+    overdue = version - max(last, tried) - interval
+    is_power_of_two_or_zero = overdue & (overdue - 1) == 0
+    return overdue >= 0 and (first or overdue >= interval or is_power_of_two_or_zero)
+
+
+_INSTANCES: WeakSet[BackgroundCheckpointer] = WeakSet()
+
+
+def _wait_for_all() -> None:
+    for keeper in list(_INSTANCES):
+        keeper.wait()
+
+
+# The interpreter joins non-daemon threads at exit, but only after thread pools stopped accepting
+# work, and a large checkpoint needs a pool. Functions registered here run before the pools close:
+# last registered, first called. The hook is private to CPython, so its absence is tolerated.
+_register_atexit = getattr(threading, "_register_atexit", None)
+if _register_atexit is not None:
+    _register_atexit(_wait_for_all)

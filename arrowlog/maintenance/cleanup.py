@@ -1,0 +1,341 @@
+"""Log cleanup: delete commits and checkpoints that retention no longer protects.
+
+Deleting a commit makes its version free again, so a stalled writer can succeed in putting its
+commit there although no reader will ever see it. Two rules make that harmless (decision 17):
+
+1. Before a commit is deleted, its version is recorded as retired. Readers ignore commit files at
+   retired versions, and a writer checks the records before it acknowledges a commit.
+2. Over a network, where that check costs a request, no commit is deleted before it is
+   `MIN_COMMIT_AGE_SECONDS` old. A writer that finished quickly enough can skip the check.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from arrowlog.errors import LogCorrupt, StoreUnavailable
+from arrowlog.formats.indextables import (
+    CHECKPOINT_FOLDER_NAME,
+    LOG_FOLDER,
+    classify_names,
+    parse_retired_records,
+    retired_record_name,
+    superseded_records,
+)
+from arrowlog.formats.indextables import RETIRED_FOLDER as RETIRED
+from arrowlog.maintenance.retention import (
+    LogFile,
+    RetentionPlan,
+    RetentionPolicy,
+    classify_log_files,
+    plan_retention,
+)
+from arrowlog.maintenance.skips import find_commits_with_active_skips
+from arrowlog.snapshot import (
+    OBSERVATION_TRUST_SECONDS,
+    checkpoint_versions,
+    json_checkpoint_name,
+    plan_segment,
+    verify_checkpoint,
+    without_retired,
+)
+from arrowlog.storage import ObjectStat, put_identical
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from arrowlog.config import Config
+    from arrowlog.formats.indextables import LogListing
+    from arrowlog.storage import Store
+
+_LOG = logging.getLogger("arrowlog")
+_DELETE_BATCH_KEYS = 1000  # the limit of one S3 DeleteObjects request
+# A concurrent cleanup can retire versions between our listings of the log folder and of
+# `_checkpoints`. The listing is repeated until it is consistent with the retirement records.
+_MAX_LISTINGS = 5
+# With this many failures (in a row within a batch, or in total over batches), the store is failing
+# rather than single files, and the run stops.
+_MAX_FAILURES = 3
+# Far below any age that a wrong clock can produce (ages may be negative), without overflowing.
+_NO_MINIMUM_AGE = -(1 << 62)
+RETAIN_NOTHING = RetentionPolicy(
+    _NO_MINIMUM_AGE, _NO_MINIMUM_AGE
+)  # retain nothing because of its age
+# The factor covers clock rates, timestamps rounded to seconds, and slow listings.
+MIN_COMMIT_AGE_SECONDS = 3 * OBSERVATION_TRUST_SECONDS
+
+
+@dataclass(frozen=True, slots=True)
+class CleanupResult:
+    """The files that cleanup deleted or, with `dry_run`, would have deleted.
+
+    `failures` holds one error message per failed deletion. The files concerned are still counted
+    in the properties below.
+    """
+
+    retention: RetentionPlan
+    dry_run: bool
+    failures: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> pa.Table:
+        """One row per file: path, kind, version, size_bytes, modification_time."""
+        return self.retention.files
+
+    @property
+    def num_files(self) -> int:
+        """Number of files."""
+        return self.retention.num_files
+
+    @property
+    def num_too_young(self) -> int:
+        """Number of commits kept only because they are younger than `MIN_COMMIT_AGE_SECONDS`."""
+        return self.retention.num_too_young
+
+    @property
+    def bytes_freed(self) -> int:
+        """Total size of the files."""
+        return self.retention.bytes_freed
+
+    @property
+    def earliest_version(self) -> int:
+        """The version from which on every version can be read after the cleanup."""
+        return self.retention.earliest_version
+
+
+def configured_retention(config: Config) -> RetentionPolicy:
+    """Return the retention policy that the settings define."""
+    commits = config.checkpoint_retention if "checkpoint_retention" in config.given else 0
+    return RetentionPolicy(config.log_retention_ms, config.checkpoint_retention_ms, commits)
+
+
+def plan_cleanup(
+    store: Store, config: Config, policy: RetentionPolicy, now_ms: int, *, spare_young: bool = True
+) -> RetentionPlan:
+    """Plan a cleanup without deleting anything.
+
+    `spare_young` keeps commits younger than `MIN_COMMIT_AGE_SECONDS`. Commits with a merge skip in
+    its cooldown are always kept, because checkpoints do not hold skips. Every checkpoint that a
+    readable version will depend on afterwards is verified first.
+
+    Raises LogCorrupt if the log has a gap.
+    """
+    listing, files = _list_files(store)
+    dead = listing.dead
+    verified, bad = _newest_verified_checkpoint(store, listing, config)
+    version = _latest_contiguous_version(store, listing, bad)
+    young = find_young_commits(store, files) if spare_young else frozenset()
+    checked = {verified}
+    for _ in range(len(files) + 1):
+        retention = plan_retention(files, version, verified, policy, now_ms, bad, young, dead)
+        unchecked = [
+            version for version in retention.required_checkpoints if version not in checked
+        ]
+        if not unchecked:
+            doomed_commits = [file for file in retention.files_to_delete if file.kind == "commit"]
+            held = find_commits_with_active_skips(
+                store, config, [(f.version, f.key) for f in doomed_commits], now_ms
+            )
+            if held:
+                retention = plan_retention(
+                    files, version, verified, policy, now_ms, bad, young | held, dead
+                )
+            if not young:
+                return retention
+            without_young_rule = plan_retention(
+                files, version, verified, policy, now_ms, bad, held, dead
+            )
+            num_too_young = without_young_rule.num_commits - retention.num_commits
+            return replace(retention, num_too_young=num_too_young)
+        # The plan depends on checkpoints that were not verified yet, usually just one: the oldest
+        # that stays. If one is bad, the plan changes and may depend on others.
+        checked |= set(unchecked)
+        bad |= {v for v in unchecked if verify_checkpoint(store, listing, v, config)}
+    raise AssertionError  # each round verifies at least one more checkpoint
+
+
+def plan_truncation(store: Store, config: Config, now_ms: int) -> RetentionPlan:
+    """Plan a truncation: checkpoint the latest version and delete everything before it.
+
+    The plan assumes that the checkpoint exists, whether or not it has been written yet.
+
+    Raises LogCorrupt if the log has a gap.
+    """
+    listing, files = _list_files(store)
+    _, bad = _newest_verified_checkpoint(store, listing, config)
+    version = _latest_contiguous_version(store, listing, bad)
+    if not any(file.kind == "checkpoint" and file.version == version for file in files):
+        files.append(
+            LogFile(
+                f"{LOG_FOLDER}/{json_checkpoint_name(version)}",
+                "checkpoint",
+                version,
+                ObjectStat(0, now_ms),
+            )
+        )
+    dead = listing.dead
+    retention = plan_retention(files, version, version, RETAIN_NOTHING, now_ms, dead=dead)
+    doomed_commits = [
+        (file.version, file.key) for file in retention.files_to_delete if file.kind == "commit"
+    ]
+    held = find_commits_with_active_skips(store, config, doomed_commits, now_ms)
+    return plan_retention(files, version, version, RETAIN_NOTHING, now_ms, (), held, dead)
+
+
+def find_young_commits(store: Store, files: Sequence[LogFile]) -> frozenset[int]:
+    """Return the versions whose commits must stay so that quick writers need no extra request.
+
+    Ages are measured by the store's clock alone: the time of the newest file stands for the
+    present, which can only underestimate an age. A commit of unknown time counts as young. Where
+    `store.cheap_stat` holds, writers always check the records, so the result is empty.
+    """
+    if store.cheap_stat:
+        return frozenset()
+    store_now_ms = max((file.stat.mtime_ms for file in files), default=0)
+    min_age_ms = MIN_COMMIT_AGE_SECONDS * 1000
+    return frozenset(
+        file.version
+        for file in files
+        if file.kind == "commit"
+        and (file.stat.mtime_ms < 0 or store_now_ms - file.stat.mtime_ms < min_age_ms)
+    )
+
+
+def _list_files(store: Store) -> tuple[LogListing, list[LogFile]]:
+    """List the log with modification times, consistently with the retirement records."""
+    for _ in range(_MAX_LISTINGS):
+        listing, files = _list_files_once(store)
+        if not listing.overtaken:
+            break
+    return listing, files
+
+
+def _list_files_once(store: Store) -> tuple[LogListing, list[LogFile]]:
+    log = store.stats_from(LOG_FOLDER)
+    checkpoints = (
+        store.stats_from(f"{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}")
+        if CHECKPOINT_FOLDER_NAME in log
+        else {}
+    )
+    listing = without_retired(store, classify_names(sorted(log), sorted(checkpoints)), log)
+    return listing, classify_log_files(log, checkpoints)
+
+
+def _latest_contiguous_version(store: Store, listing: LogListing, bad: set[int]) -> int:
+    """Return the latest version. Raises LogCorrupt if a version before it is missing."""
+    segment = plan_segment(listing, None, bad)
+    if segment.gap is None:
+        return segment.version
+    raise LogCorrupt(
+        f"{store.root} cannot be cleaned up: {segment.gap}.",
+        next="Restore the missing file first: commits after the gap may still be needed.",
+        version=segment.gap.missing,
+    )
+
+
+def _newest_verified_checkpoint(
+    store: Store, listing: LogListing, config: Config
+) -> tuple[int | None, set[int]]:
+    """Return the newest checkpoint that verifies, and the newer ones that do not."""
+    bad: set[int] = set()
+    for version in checkpoint_versions(listing):
+        if not verify_checkpoint(store, listing, version, config):
+            return version, bad
+        bad.add(version)
+    return None, bad
+
+
+def cleanup(
+    store: Store, config: Config, policy: RetentionPolicy, now_ms: int, *, dry_run: bool
+) -> CleanupResult:
+    """Delete the files that the policy releases, or with `dry_run` only list them.
+
+    Raises LogCorrupt if the log has a gap, and StoreUnavailable if a deletion fails and
+    `cleanup.failurePolicy` is `fail`; otherwise failed deletions are in the result.
+    """
+    retention = plan_cleanup(store, config, policy, now_ms)
+    if retention.num_too_young:
+        _LOG.info(
+            "%s: %d commits are kept until they are %.0f s old",
+            store.root,
+            retention.num_too_young,
+            MIN_COMMIT_AGE_SECONDS,
+        )
+    if dry_run:
+        return CleanupResult(retention, dry_run=True)
+    return execute_cleanup(store, config, retention)
+
+
+def execute_cleanup(store: Store, config: Config, retention: RetentionPlan) -> CleanupResult:
+    """Delete the files of a plan, after recording the versions of its commits as retired.
+
+    If the record cannot be written, nothing is deleted. Raises StoreUnavailable if
+    `cleanup.failurePolicy` is `fail`; otherwise failures are in the result.
+    """
+    keys = [file.key for file in retention.files_to_delete]
+    failures: list[str] = []
+    try:
+        obsolete = _retire(
+            store, [f.version for f in retention.files_to_delete if f.kind == "commit"]
+        )
+    except StoreUnavailable as error:
+        if config.cleanup_failure_policy == "fail":
+            raise
+        return CleanupResult(retention, dry_run=False, failures=(str(error),))
+    for start in range(0, len(keys), _DELETE_BATCH_KEYS):
+        batch = keys[start : start + _DELETE_BATCH_KEYS]
+        try:
+            store.delete(batch)
+        except StoreUnavailable:
+            if config.cleanup_failure_policy == "fail":
+                raise
+            failures += delete_one_by_one(store, batch)
+            if len(failures) >= _MAX_FAILURES:
+                break
+    with suppress(StoreUnavailable):  # harmless leftovers: newer records cover the same versions
+        store.delete(obsolete)
+    return CleanupResult(retention, dry_run=False, failures=tuple(failures))
+
+
+def _retire(store: Store, versions: Sequence[int]) -> list[str]:
+    """Record versions as retired and return the keys of records that are now redundant."""
+    if not versions:
+        return []
+    folder = f"{LOG_FOLDER}/{RETIRED}"
+    names = store.list_from(folder)
+    ranges = parse_retired_records(names).union(versions).ranges
+    for first, last in ranges:
+        name = retired_record_name(first, last)
+        if name not in names:
+            text = f'{{"first":{first},"last":{last}}}'
+            put_identical(store, f"{folder}/{name}", text.encode())
+    return [f"{folder}/{name}" for name in superseded_records(names, ranges)]
+
+
+def delete_one_by_one(store: Store, keys: Sequence[str]) -> list[str]:
+    """Delete files one by one, so that one failure does not keep the others; return the errors.
+
+    Stops after `_MAX_FAILURES` failures in a row.
+    """
+    failures: list[str] = []
+    consecutive = 0
+    for key in keys:
+        try:
+            store.delete([key])
+            consecutive = 0
+        except StoreUnavailable as error:
+            failures.append(str(error))
+            consecutive += 1
+        if consecutive == _MAX_FAILURES:
+            break
+    return failures
+
+
+def describe_failures(result: CleanupResult) -> str:
+    """Describe the failed deletions of a cleanup; there must be at least one."""
+    return f"{len(result.failures)} deletions failed, the first: {result.failures[0]}"

@@ -1,0 +1,392 @@
+"""Compaction: merge small data files into larger ones, one commit per group.
+
+Groups are planned from one version. Each is rewritten and committed together with the removal of
+its files, so readers see the same rows before and after. The commit goes through the usual conflict
+check against everything since the files were read: concurrent appends do not conflict, and if a
+file of the group was removed or replaced, only that group is abandoned. A file that cannot be read
+is recorded as a merge skip, and its group continues without it. New files that were not committed
+are left to vacuum.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from arrowlog.arrays import make_array
+from arrowlog.config import parse_bytes
+from arrowlog.errors import CommitConflict, CommitStateUnknown, InvalidRequest, StoreUnavailable
+from arrowlog.maintenance.bin_packing import CompactionGroup, plan_groups
+from arrowlog.maintenance.file_rewriter import RewriteTask, RewrittenFile, UnreadableFile, rewrite
+from arrowlog.maintenance.skips import Skips
+from arrowlog.scan import plan_scan
+from arrowlog.snapshot import StatsTruncation, check_writable
+from arrowlog.transaction import (
+    CommitOptions,
+    PrepareContext,
+    prepare_file_changes,
+    select_files_by_path,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from arrowlog.snapshot import Snapshot, State
+    from arrowlog.storage import Store
+    from arrowlog.transaction import WriteSession
+
+    Runner = Callable[[Sequence[RewriteTask]], Iterator["RewriteAttempt"]]
+
+COMPACT_OPERATION = "COMPACT"
+_MAX_FILES_PER_GROUP = 1000  # bounds memory: the footers of a group are held together
+_MAX_CONSECUTIVE_FAILURES = 3  # rewrites that the store fails, after which the run stops
+_MIN_GROUP_FILES = 2  # merging a single file gains nothing
+_GROUPS_SCHEMA = pa.schema(
+    [
+        ("group", pa.int64()),
+        ("status", pa.string()),
+        ("partition", pa.map_(pa.string(), pa.string())),
+        ("files", pa.int64()),
+        ("size_bytes", pa.int64()),
+        ("path", pa.string()),
+        ("new_size_bytes", pa.int64()),
+        ("num_records", pa.int64()),
+        ("version", pa.int64()),
+        ("reason", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteAttempt:
+    """The outcome of rewriting one group.
+
+    At most one of the last three is set: the new file in `made`, the path and the reason of a file
+    that is `unreadable`, or the message of a store error in `failed`. None is set if the group had
+    changed and was not rewritten. `base` is the snapshot taken before the files were read; None if
+    the rewrite ran where there is none.
+    """
+
+    task: RewriteTask
+    base: Snapshot | None
+    made: RewrittenFile | None = None
+    unreadable: tuple[str, str] | None = None
+    failed: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOutcome:
+    """The final outcome of one group.
+
+    `status` is `compacted`; `planned` in a dry run; `conflict` if another commit removed or
+    replaced one of its files; `too few` if fewer than two files could be read; `failed` if the
+    store failed; or `unknown` if it is not known whether the commit landed.
+    """
+
+    group: CompactionGroup
+    status: str
+    made: RewrittenFile | None = None
+    version: int | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class CompactResult:
+    """The outcome of every group, and the files that were skipped with the reason for each."""
+
+    groups: tuple[GroupOutcome, ...] = field(repr=False)
+    skipped: tuple[tuple[str, str], ...]  # (path, reason)
+    dry_run: bool
+
+    def __repr__(self) -> str:
+        """The number of files before and after, of groups by other outcomes, and of skips."""
+        verb = "would become" if self.dry_run else "became"
+        text = f"CompactResult({self.files_removed} files {verb} {self.files_added}"
+        others = {outcome.status for outcome in self.groups} - {"compacted", "planned"}
+        text += "".join(
+            f", {len(self._with_status(name))} groups {name}" for name in sorted(others)
+        )
+        return f"{text}, {len(self.skipped)} skipped)"
+
+    def _with_status(self, *status: str) -> list[GroupOutcome]:
+        return [outcome for outcome in self.groups if outcome.status in status]
+
+    @property
+    def num_groups(self) -> int:
+        """Number of groups that were compacted or, in a dry run, would be."""
+        return len(self._with_status("compacted", "planned"))
+
+    @property
+    def num_conflicts(self) -> int:
+        """Number of groups abandoned because another commit changed one of their files."""
+        return len(self._with_status("conflict"))
+
+    @property
+    def files_removed(self) -> int:
+        """Number of small files that were replaced."""
+        outcomes = self._with_status("compacted", "planned")
+        return sum(len(outcome.group.sources) for outcome in outcomes)
+
+    @property
+    def files_added(self) -> int:
+        """Number of files that replaced them."""
+        return self.num_groups
+
+    @property
+    def bytes_removed(self) -> int:
+        """Total size of the small files."""
+        return sum(
+            outcome.group.size_bytes for outcome in self._with_status("compacted", "planned")
+        )
+
+    @property
+    def bytes_added(self) -> int:
+        """Total size of the new files; 0 in a dry run."""
+        return sum(
+            outcome.made.size_bytes for outcome in self.groups if outcome.made and outcome.version
+        )
+
+    @property
+    def num_records(self) -> int:
+        """Number of rows in the new files; 0 in a dry run."""
+        return sum(outcome.made.rows for outcome in self.groups if outcome.made and outcome.version)
+
+    def to_arrow(self) -> pa.Table:
+        """Return one row per group."""
+        rows = [
+            {
+                "group": outcome.group.number,
+                "status": outcome.status,
+                "partition": list(outcome.group.partition.items()),
+                "files": len(outcome.group.sources),
+                "size_bytes": outcome.group.size_bytes,
+                "path": outcome.made.add.path if outcome.made else None,
+                "new_size_bytes": outcome.made.size_bytes if outcome.made else None,
+                "num_records": outcome.made.rows if outcome.made else None,
+                "version": outcome.version,
+                "reason": outcome.reason,
+            }
+            for outcome in self.groups
+        ]
+        return pa.Table.from_pylist(rows, schema=_GROUPS_SCHEMA)
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionRequest:
+    """The validated arguments of a compaction. `target` is the target file size in bytes."""
+
+    target: int
+    where: Any = None
+    max_groups: int | None = None
+    max_files: int = _MAX_FILES_PER_GROUP
+    include_skipped: bool = False
+    cooldown: str | int = "24h"
+
+
+def parse_compaction_request(
+    target_size: str | int,
+    where: Any,
+    max_groups: int | None,
+    max_files_per_group: int | None,
+    *,
+    include_skipped: bool,
+    cooldown: str | int,
+) -> CompactionRequest:
+    """Validate the arguments of a compaction. Raises InvalidRequest naming the wrong one."""
+    try:
+        target = parse_bytes(target_size)
+    except ValueError as error:
+        raise InvalidRequest(
+            f"target_size is {target_size!r}.", next=f"Allowed: {error}."
+        ) from None
+    _check_count(max_groups, "max_groups", 1)
+    _check_count(max_files_per_group, "max_files_per_group", _MIN_GROUP_FILES)
+    max_files = _MAX_FILES_PER_GROUP if max_files_per_group is None else max_files_per_group
+    return CompactionRequest(target, where, max_groups, max_files, include_skipped, cooldown)
+
+
+def _check_count(given: object, name: str, minimum: int) -> None:
+    is_integer = isinstance(given, int) and not isinstance(given, bool)
+    if given is not None and (not is_integer or given < minimum):  # type: ignore[operator]
+        raise InvalidRequest(f"{name} is {given!r}.", next=f"Use an integer of at least {minimum}.")
+
+
+def compact(
+    committer: WriteSession,
+    request: CompactionRequest,
+    *,
+    dry_run: bool,
+    runner: Runner | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> CompactResult:
+    """Plan groups of small files, rewrite each and commit it.
+
+    `runner` rewrites tasks elsewhere, such as on Spark; without it they run in this process.
+    `progress(done, total)` counts groups. Conflicts, unreadable files and store failures are in the
+    result; after three failed rewrites in a row, the remaining groups are left alone.
+
+    Raises UnsupportedProtocol if the table needs a newer writer.
+    """
+    base = committer.look()
+    check_writable(base.protocol, committer.store.root)
+    groups = _plan(committer, base, request)
+    if dry_run:
+        return CompactResult(
+            tuple(GroupOutcome(group, "planned") for group in groups), (), dry_run=True
+        )
+    run = runner or (lambda tasks: _run_locally(committer, tasks))
+    outcomes: list[GroupOutcome] = []
+    skipped: list[tuple[str, str]] = []
+    queue = [_task(committer, base, group) for group in groups]
+    failures = 0
+    while queue and failures < _MAX_CONSECUTIVE_FAILURES:
+        retries: list[RewriteTask] = []
+        for rewritten in run(queue):
+            result = _finish(committer, rewritten, request, skipped)
+            failures = failures + 1 if rewritten.failed else 0
+            if isinstance(result, RewriteTask):
+                retries.append(result)
+                continue
+            outcomes.append(result)
+            if progress is not None:
+                progress(len(outcomes), len(groups))
+            if failures >= _MAX_CONSECUTIVE_FAILURES:
+                break
+        queue = retries  # terminates: each retry has one file less
+    outcomes.sort(key=lambda outcome: outcome.group.number)
+    return CompactResult(tuple(outcomes), tuple(skipped), dry_run=False)
+
+
+def _plan(
+    committer: WriteSession, base: Snapshot, request: CompactionRequest
+) -> list[CompactionGroup]:
+    cooling_down = pa.nulls(0, pa.string())
+    if not request.include_skipped:
+        cooling_down = Skips(committer).active()["path"].combine_chunks()
+    chosen = None
+    if request.where is not None:
+        chosen = make_array(
+            plan_scan(base, request.where, committer.store.root, {}).paths, pa.string()
+        )
+    groups = plan_groups(
+        base.state,
+        chosen=chosen,
+        excluded=cooling_down,
+        target=request.target,
+        max_files=request.max_files,
+    )
+    return groups[: request.max_groups]
+
+
+def _task(committer: WriteSession, base: Snapshot, group: CompactionGroup) -> RewriteTask:
+    partition_columns = base.partition_columns
+    file_schema = pa.schema([item for item in base.schema if item.name not in partition_columns])
+    truncation = StatsTruncation.of(committer.config(committer.head_of(base)))
+    return RewriteTask(
+        group, file_schema, truncation, committer.clock.new_id(), committer.clock.now_ms()
+    )
+
+
+def _run_locally(committer: WriteSession, tasks: Sequence[RewriteTask]) -> Iterator[RewriteAttempt]:
+    """Rewrite groups one after the other in this process."""
+    for task in tasks:
+        # Taken before the files are read, so that the commit is checked against all that follows.
+        base = committer.look()
+        if find_changed_file(base.state, task.group) is None:
+            yield try_rewrite(committer.store, task, base)
+        else:
+            yield RewriteAttempt(task, base)
+
+
+def try_rewrite(store: Store, task: RewriteTask, base: Snapshot | None = None) -> RewriteAttempt:
+    """Rewrite a group. Unreadable files and store failures are returned, not raised."""
+    try:
+        return RewriteAttempt(task, base, rewrite(store, task))
+    except UnreadableFile as error:
+        return RewriteAttempt(task, base, unreadable=(error.key, error.reason))
+    except StoreUnavailable as error:
+        return RewriteAttempt(task, base, failed=str(error))
+    except OSError as error:
+        # Of the temporary file: errors of source files were turned into `UnreadableFile`.
+        return RewriteAttempt(
+            task, base, failed=f"the temporary file could not be written: {error}"
+        )
+
+
+def find_changed_file(state: State, group: CompactionGroup) -> str | None:
+    """Return the first file of a group that is not live as planned; None if all are.
+
+    A file counts as replaced if its size or modification time in the log differs.
+    """
+    if not state.num_files:
+        return group.keys[0]
+    keys = make_array(group.keys, pa.string())
+    live = state.adds.filter(pc.is_in(state.adds["key"], value_set=keys))
+    current = {
+        row["key"]: (row["size"], row["modificationTime"])
+        for row in live.select(["key", "size", "modificationTime"]).to_pylist()
+    }
+    for source in group.sources:
+        if current.get(source.key) != (source.size, source.modification_time):
+            return source.key
+    return None
+
+
+def _finish(
+    committer: WriteSession,
+    rewritten: RewriteAttempt,
+    request: CompactionRequest,
+    skipped: list[tuple[str, str]],
+) -> GroupOutcome | RewriteTask:
+    """Commit a rewritten group, or return why not, or a task for the rest of the group.
+
+    An unreadable file is recorded as a skip and appended to `skipped`.
+    """
+    task, group = rewritten.task, rewritten.task.group
+    # A file may be unreadable because it was removed since `base`: then it is a conflict, no skip.
+    base = committer.look() if rewritten.base is None or rewritten.unreadable else rewritten.base
+    changed = find_changed_file(base.state, group)
+    if changed is not None:
+        reason = f"{changed} was removed or replaced by another commit"
+        return GroupOutcome(group, "conflict", rewritten.made, reason=reason)
+    if rewritten.failed is not None:
+        return GroupOutcome(group, "failed", reason=rewritten.failed)
+    if rewritten.unreadable is not None:
+        key, reason = rewritten.unreadable
+        # The skip is only a hint for later runs: failing to record it must not stop this one.
+        with suppress(StoreUnavailable, CommitStateUnknown, CommitConflict):
+            Skips(committer).record(key, reason, "merge", request.cooldown)
+        skipped.append((key, reason))
+        rest = group.without(key)
+        if len(rest.sources) < _MIN_GROUP_FILES:
+            return GroupOutcome(group, "too few", reason=f"{key}: {reason}")
+        return replace(task, group=rest, new_id=committer.clock.new_id())
+    assert rewritten.made is not None
+    return _commit(committer, base, group, rewritten.made)
+
+
+def _commit(
+    committer: WriteSession, base: Snapshot, group: CompactionGroup, made: RewrittenFile
+) -> GroupOutcome:
+    """Commit the new file of a group and the removal of its old ones."""
+
+    def state(head: Any) -> State:
+        return base.state if head.version == base.version else committer.state(head)
+
+    world = PrepareContext(state, committer.clock.now_ms(), committer.config)
+    parameters: Mapping[str, Any] = {"partition": dict(group.partition)}
+    how = CommitOptions(COMPACT_OPERATION, data_change=False, parameters=parameters)
+    pick = select_files_by_path(group.keys, base.state)
+    try:
+        result = committer.change(prepare_file_changes([made.add], pick, how, world), base)
+    except CommitConflict as error:
+        return GroupOutcome(group, "conflict", made, reason=str(error))
+    except CommitStateUnknown as error:
+        return GroupOutcome(group, "unknown", made, reason=str(error))
+    except StoreUnavailable as error:
+        return GroupOutcome(group, "failed", made, reason=str(error))
+    return GroupOutcome(group, "compacted", made, result.version)

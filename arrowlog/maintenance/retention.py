@@ -1,0 +1,248 @@
+"""Retention: which files of a log may be deleted. Pure: names and times in, a plan out.
+
+A commit may be deleted if it is older than `logRetention.duration`, below a verified checkpoint,
+below the latest version, and not version 0. A checkpoint may be deleted if it is older than
+`checkpointRetention.duration` and a newer one is verified. The checkpoint that the retained commits
+build on is kept as long as they are: without it, no version between could be read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from arrowlog.formats.indextables import (
+    CHECKPOINT_FOLDER_NAME,
+    LOG_FOLDER,
+    LogListing,
+    classify_log_file,
+    classify_names,
+)
+from arrowlog.snapshot import earliest_rebuildable_version
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from arrowlog.storage import ObjectStat
+
+_FILES_SCHEMA = pa.schema(
+    [
+        ("path", pa.string()),
+        ("kind", pa.string()),
+        ("version", pa.int64()),
+        ("size_bytes", pa.int64()),
+        ("modification_time", pa.timestamp("ms", "UTC")),
+    ]
+)
+
+# Milliseconds, later than any real time: a file whose time is unknown never reaches any age.
+_UNKNOWN_TIME_MS = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPolicy:
+    """Minimum ages in milliseconds, and how many commits below a checkpoint to keep (`commits`)."""
+
+    log_ms: int
+    checkpoint_ms: int
+    commits: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """A file of a log. `kind` is `commit` or `checkpoint`."""
+
+    key: str
+    kind: str
+    version: int
+    stat: ObjectStat
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPlan:
+    """A cleanup plan: the files to delete, and the versions that stay readable.
+
+    `version` is the latest version, `checkpoint` the newest verified checkpoint. Every version from
+    `earliest_version` on is readable afterwards; `versions` lists all readable ones.
+    """
+
+    files_to_delete: tuple[LogFile, ...] = field(repr=False)
+    version: int
+    checkpoint: int | None
+    earliest_version: int
+    versions: tuple[int, ...] = field(repr=False)
+    required_checkpoints: tuple[int, ...] = field(
+        repr=False, default=()
+    )  # checkpoints that `versions` depend on
+    store_time_ms: int = field(repr=False, default=0)  # of the newest file, by the store's clock
+    num_too_young: int = field(repr=False, default=0)  # commits kept by the minimum commit age only
+
+    @property
+    def num_files(self) -> int:
+        """Number of files to delete."""
+        return len(self.files_to_delete)
+
+    @property
+    def num_commits(self) -> int:
+        """Number of commits among them."""
+        return sum(file.kind == "commit" for file in self.files_to_delete)
+
+    @property
+    def bytes_freed(self) -> int:
+        """Total size of the files to delete."""
+        return sum(file.stat.size for file in self.files_to_delete)
+
+    @property
+    def files(self) -> pa.Table:
+        """The files to delete: path, kind, version, size_bytes, modification_time."""
+        columns = {
+            "path": [file.key for file in self.files_to_delete],
+            "kind": [file.kind for file in self.files_to_delete],
+            "version": [file.version for file in self.files_to_delete],
+            "size_bytes": [file.stat.size for file in self.files_to_delete],
+            "modification_time": [file.stat.mtime_ms for file in self.files_to_delete],
+        }
+        return pa.table(columns, schema=_FILES_SCHEMA)
+
+
+def classify_log_files(
+    log: Mapping[str, ObjectStat], inner: Mapping[str, ObjectStat]
+) -> list[LogFile]:
+    """Classify the files of the log folder and of `_checkpoints` (`inner`), ordered by version.
+
+    Files whose names do not follow the protocol are left out, so they are never deleted.
+    """
+    files = []
+    for folder, entries in ((LOG_FOLDER, log), (f"{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}", inner)):
+        for name, stat in entries.items():
+            part = classify_log_file(name)
+            if part is not None and (part[0] == "checkpoint" or folder == LOG_FOLDER):
+                files.append(LogFile(f"{folder}/{name}", part[0], part[1], stat))
+    return sorted(files, key=lambda file: (file.version, file.key))
+
+
+def plan_retention(
+    files: Sequence[LogFile],
+    version: int,
+    verified: int | None,
+    policy: RetentionPolicy,
+    now_ms: int,
+    bad: Collection[int] = (),
+    held: Collection[int] = (),
+    dead: Collection[int] = (),
+) -> RetentionPlan:
+    """Plan which files to delete at `now_ms`.
+
+    `version` is the latest version and `verified` the newest verified checkpoint; without one,
+    nothing is deleted. `bad` are checkpoints that failed verification: no version counts as
+    readable because of them. `held` are versions whose commits must stay. `dead` are retired
+    versions that have a commit file: these files are deleted at any age and make nothing readable.
+    """
+    written_ms = _write_times(files)
+    doomed = tuple(
+        file
+        for file in files
+        if verified is not None
+        and (
+            (file.kind == "commit" and file.version in dead)
+            or (
+                not (file.kind == "commit" and file.version in held)
+                and _is_expired(
+                    file, now_ms - written_ms[file.kind, file.version], version, verified, policy
+                )
+            )
+        )
+    )
+    # A held commit is kept for its content, not for time travel: it needs no base checkpoint.
+    by_age = [file for file in files if file.kind != "commit" or file.version not in held]
+    base = _base_checkpoint(by_age, {file.key for file in doomed}, version, bad)
+    doomed = tuple(file for file in doomed if (file.kind, file.version) != ("checkpoint", base))
+    doomed_keys = {file.key for file in doomed}
+    usable_keys = [
+        file.key
+        for file in files
+        if file.key not in doomed_keys
+        and file.version not in (dead if file.kind == "commit" else bad)
+    ]
+    listing = _listing_of(usable_keys)
+    versions = find_readable_versions(listing, version)
+    starts = find_required_checkpoints(listing, versions)
+    earliest_version = version if listing.empty else earliest_rebuildable_version(listing, version)
+    store_time_ms = max((file.stat.mtime_ms for file in files), default=0)
+    return RetentionPlan(
+        doomed, version, verified, earliest_version, versions, starts, store_time_ms
+    )
+
+
+def _base_checkpoint(
+    files: Sequence[LogFile], doomed_keys: Collection[str], version: int, bad: Collection[int]
+) -> int | None:
+    """Return the lowest checkpoint from which the retained commits lead to the latest version.
+
+    None if they reach down to version 0 and need no checkpoint, or if there is none.
+    """
+    commits = {
+        file.version for file in files if file.kind == "commit" and file.key not in doomed_keys
+    }
+    lowest = version
+    while lowest - 1 in commits:
+        lowest -= 1
+    if lowest == 0:
+        return None
+    checkpoints = {file.version for file in files if file.kind == "checkpoint"} - set(bad)
+    # A checkpoint at the lowest retained commit makes that commit redundant, so it serves as base;
+    # otherwise it is the one right below, or failing that the next one above.
+    first = lowest if lowest in checkpoints else lowest - 1
+    return min((c for c in checkpoints if first <= c <= version), default=None)
+
+
+def _write_times(files: Sequence[LogFile]) -> dict[tuple[str, int], int]:
+    """Map (kind, version) to the time in ms of its newest file.
+
+    The parts of a multi-part checkpoint share one time, so they expire together or not at all.
+    """
+    written_ms: dict[tuple[str, int], int] = {}
+    for file in files:
+        name, time_ms = (file.kind, file.version), file.stat.mtime_ms
+        time_ms = _UNKNOWN_TIME_MS if time_ms < 0 else time_ms
+        written_ms[name] = max(time_ms, written_ms.get(name, time_ms))
+    return written_ms
+
+
+def _is_expired(
+    file: LogFile, age_ms: int, version: int, verified: int, policy: RetentionPolicy
+) -> bool:
+    if file.kind == "checkpoint":
+        return file.version < verified and age_ms > policy.checkpoint_ms
+    limit = verified - policy.commits
+    return file.version < limit and 0 < file.version < version and age_ms > policy.log_ms
+
+
+def _listing_of(keys: Sequence[str]) -> LogListing:
+    inner = f"{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}/"
+    names = [key[len(LOG_FOLDER) + 1 :] for key in keys if not key.startswith(inner)]
+    return classify_names(names, [key[len(inner) :] for key in keys if key.startswith(inner)])
+
+
+def find_required_checkpoints(listing: LogListing, versions: Sequence[int]) -> tuple[int, ...]:
+    """Return the readable versions that can be rebuilt only from their own checkpoint.
+
+    `versions` are the readable versions, ascending; all others follow from these by replay.
+    """
+    readable_set = set(versions)
+    with_commit = readable_set & listing.commits.keys()
+    return tuple(v for v in versions if v and (v not in with_commit or v - 1 not in readable_set))
+
+
+def find_readable_versions(listing: LogListing, newest: int) -> tuple[int, ...]:
+    """Return every version up to `newest` that can be rebuilt from the listed files, ascending."""
+    checkpoints = {*listing.json_checkpoints, *listing.parquet_checkpoints}
+    candidates = sorted(v for v in {*listing.commits, *checkpoints} if v <= newest)
+    versions: list[int] = []
+    for v in candidates:
+        follows = v in listing.commits and (v == 0 or (bool(versions) and versions[-1] == v - 1))
+        if v in checkpoints or follows:
+            versions.append(v)
+    return tuple(versions)

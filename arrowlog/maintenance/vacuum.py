@@ -1,0 +1,334 @@
+"""Vacuum: delete data files that no readable version references.
+
+The folder is listed before the log is read, so a file committed in between is found in the log.
+Every file that a commit or checkpoint in the log references is kept, so every readable version
+keeps its rows. Recently removed files are kept for running readers. Any other file is deleted once
+it is old enough. Before each batch of deletions, new commits are read again.
+
+Writers must commit a file before it reaches the retention age. That is why a retention below one
+day requires an explicit override.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from arrowlog.errors import InvalidRequest, LogCorrupt, StoreUnavailable
+from arrowlog.fork_safety import pl
+from arrowlog.formats.indextables import LOG_FOLDER, classify_names, commit_name
+from arrowlog.maintenance.cleanup import delete_one_by_one
+from arrowlog.maintenance.orphan_files import FATES, classify_files, expand_path_variants
+from arrowlog.maintenance.retention import find_readable_versions, find_required_checkpoints
+from arrowlog.snapshot import (
+    check_writable,
+    earliest_rebuildable_version,
+    list_log,
+    load_snapshot,
+    plan_segment,
+    read_verified_actions,
+    root_spellings,
+    with_file_keys,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from arrowlog.config import Config
+    from arrowlog.decode import ActionBatch
+    from arrowlog.formats.indextables import LogListing
+    from arrowlog.storage import Store
+
+    Progress = Callable[[int, int], None]
+
+DAY_MS = 86_400_000
+_COMMITS_PER_BATCH = 512  # commits that are read and decoded together
+_DELETE_BATCH_KEYS = 1000  # the limit of one S3 DeleteObjects request
+_MAX_ATTEMPTS = 3  # a concurrent cleanup can delete log files between the listing and the read
+_MAX_FAILURES = 3  # failed deletions, after which the run stops
+_STRING_LIST = msgspec.json.Decoder(list[str])
+_FILES_SCHEMA = pa.schema(
+    [
+        ("path", pa.string()),
+        ("size_bytes", pa.int64()),
+        ("modification_time", pa.timestamp("ms", "UTC")),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class VacuumResult:
+    """The files that vacuum deleted or, with `dry_run`, would have deleted.
+
+    `files` has one row per file: path, size_bytes, modification_time. `counts` and `sizes` classify
+    all files in the folder, in files and bytes: `live` in the latest version, needed by `history`,
+    `young`, `orphan` (to be deleted), `other`, `hidden` and `log`. `failures` holds an error
+    message per failed deletion.
+    """
+
+    files: pa.Table = field(repr=False)
+    counts: dict[str, int]
+    sizes: dict[str, int] = field(repr=False)
+    version: int
+    earliest_version: int
+    dry_run: bool
+    failures: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """The number of files by fate."""
+        verb = "would be deleted" if self.dry_run else "deleted"
+        kept = ", ".join(f"{n} {fate}" for fate, n in self.counts.items() if fate != "orphan" and n)
+        return f"VacuumResult({self.num_files} files {verb}, {self.bytes_freed} bytes; {kept})"
+
+    @property
+    def num_files(self) -> int:
+        """Number of deleted files."""
+        return int(self.files.num_rows)
+
+    @property
+    def bytes_freed(self) -> int:
+        """Total size of the deleted files."""
+        return int(pc.sum(self.files["size_bytes"]).as_py() or 0)
+
+    def to_arrow(self) -> pa.Table:
+        """Return the deleted files, as `files`."""
+        return self.files
+
+
+@dataclass(frozen=True, slots=True)
+class ReferencedFiles:
+    """The data files that a log references, by key, and the versions that can be read."""
+
+    live: pa.ChunkedArray = field(repr=False)
+    history: pa.ChunkedArray = field(repr=False)  # may include live files
+    version: int
+    earliest_version: int
+    partition_columns: tuple[str, ...]
+
+
+def vacuum(
+    store: Store,
+    config: Config,
+    older_ms: int,
+    now_ms: int,
+    *,
+    dry_run: bool,
+    force: bool,
+    progress: Progress | None = None,
+) -> VacuumResult:
+    """Delete orphan files older than `older_ms` milliseconds.
+
+    `progress(done, total)` is called after each batch. Failed deletions are in the result.
+
+    Raises InvalidRequest if `older_ms` is less than a day and `force` is not set, LogCorrupt if
+    the log has a gap or cannot be read, and UnsupportedProtocol if the table needs a newer writer.
+    """
+    if older_ms < DAY_MS and not force:
+        raise InvalidRequest(
+            f"A retention of {older_ms / DAY_MS * 24:g} h is too short: files younger than a day"
+            " may belong to a commit in progress.",
+            next="Use at least 24h, or force=True if no writer is active on the table.",
+        )
+    horizon_ms = now_ms - older_ms
+    walked = store.walk()  # before the log is read: see the module's docstring
+    needed = find_referenced_files(store, config, horizon_ms)
+    classified = classify_files(
+        walked, needed.live, needed.history, needed.partition_columns, horizon_ms
+    )
+    orphans = classified.filter(pl.col("fate") == "orphan").sort("key")
+    counts, sizes = _count_by_fate(classified)
+    deleted = orphans["key"]
+    failures: list[str] = []
+    if not dry_run:
+        deleted, failures = _delete(
+            store, config, orphans["key"], needed.version, horizon_ms, progress
+        )
+    files = orphans.filter(pl.col("key").is_in(deleted.implode()))
+    return VacuumResult(
+        _to_arrow(files),
+        counts,
+        sizes,
+        needed.version,
+        needed.earliest_version,
+        dry_run,
+        tuple(failures),
+    )
+
+
+def _to_arrow(files: pl.DataFrame) -> pa.Table:
+    columns = files.select("key", "size", pl.col("mtime_ms").cast(pl.Datetime("ms", "UTC")))
+    return (
+        columns.to_arrow(compat_level=pl.CompatLevel.oldest())
+        .rename_columns(_FILES_SCHEMA.names)
+        .cast(_FILES_SCHEMA)
+    )
+
+
+def _count_by_fate(classified: pl.DataFrame) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the number of files and their bytes for every fate."""
+    totals = classified.group_by("fate").agg(pl.len().alias("count"), pl.col("size").sum())
+    rows = {fate: (count, size) for fate, count, size in totals.iter_rows()}
+    counts = {fate: rows.get(fate, (0, 0))[0] for fate in FATES}
+    return counts, {fate: rows.get(fate, (0, 0))[1] for fate in FATES}
+
+
+def find_referenced_files(store: Store, config: Config, horizon_ms: int) -> ReferencedFiles:
+    """Return every data file that a commit or checkpoint in the log references.
+
+    Files removed before `horizon_ms` count only if another action references them.
+
+    Raises LogCorrupt if the log has a gap or cannot be read, and UnsupportedProtocol if the table
+    needs a newer writer.
+    """
+    for attempt in range(_MAX_ATTEMPTS):
+        try:
+            return _needed_files(store, config, horizon_ms)
+        except FileNotFoundError as error:  # a concurrent cleanup: list again
+            if attempt == _MAX_ATTEMPTS - 1:
+                raise LogCorrupt(
+                    "it was listed, but was deleted before it could be read.",
+                    next="Another process is deleting files of the log; try again when it has"
+                    " finished.",
+                    file=str(error),
+                ) from None
+    raise AssertionError  # the last attempt returns or raises
+
+
+def _needed_files(store: Store, config: Config, horizon_ms: int) -> ReferencedFiles:
+    listing = list_log(store)
+    segment = plan_segment(listing, None)
+    if segment.gap is not None:
+        raise LogCorrupt(
+            f"{store.root} cannot be vacuumed: {segment.gap}.",
+            next="Repair the log first: files that later versions added may still be needed.",
+            version=segment.gap.missing,
+        )
+    latest = load_snapshot(store, listing, config, outside=True).state
+    check_writable(latest.protocol, store.root)
+    keys: list[pa.ChunkedArray] = []
+    commits = sorted(listing.commits.items())
+    for start in range(0, len(commits), _COMMITS_PER_BATCH):
+        actions = read_verified_actions(store, config, commits[start : start + _COMMITS_PER_BATCH])
+        keys += _referenced_keys(actions, store.root, horizon_ms)
+    for version in _required_checkpoints(listing, segment.version):
+        if version != latest.version:
+            keys.append(
+                load_snapshot(store, listing, config, version, outside=True).state.column("key")
+            )
+    chunks = [chunk for column in keys for chunk in column.chunks]
+    return ReferencedFiles(
+        latest.column("key"),
+        pa.chunked_array(chunks, pa.string()),
+        segment.version,
+        earliest_rebuildable_version(listing, segment.version),
+        latest.metadata.partition_columns,
+    )
+
+
+def _required_checkpoints(listing: LogListing, newest: int) -> tuple[int, ...]:
+    """Return the checkpoints whose content cannot be rebuilt from other files of the log."""
+    return find_required_checkpoints(listing, find_readable_versions(listing, newest))
+
+
+def _referenced_keys(actions: ActionBatch, root: str, horizon_ms: int) -> list[pa.ChunkedArray]:
+    """Return the files that commits added, and those they removed after `horizon_ms`.
+
+    A recently removed file may still be read by a scan that started before. A remove without a
+    time counts as recent. Source files of companion indexes are referenced as well.
+    """
+    adds, _ = with_file_keys(actions, "add", root)
+    removes, _ = with_file_keys(actions, "remove", root)
+    keys = [adds["key"]]
+    if "deletionTimestamp" in removes.column_names:
+        recent = pc.greater(removes["deletionTimestamp"], horizon_ms)
+        keys.append(removes["key"].filter(pc.fill_null(recent, True)))
+    elif removes.num_rows:
+        keys.append(removes["key"])
+    if "companionSourceFiles" in adds.column_names:
+        texts = adds["companionSourceFiles"].drop_null().unique().to_pylist()
+        keys.append(pa.chunked_array([_companion_keys(texts, root)], pa.string()))
+    return keys
+
+
+def _companion_keys(texts: Sequence[str], root: str) -> pa.Array:
+    """Decode lists of companion source files to keys relative to the table."""
+    paths: set[str] = set()
+    for text in texts:
+        with suppress(ValueError):  # written by another program, and not a JSON list of strings
+            paths.update(str(path) for path in _STRING_LIST.decode(text))
+    roots = [f"{name}/" for name in root_spellings(root)]
+    keys = [next((p[len(r) :] for r in roots if p.startswith(r)), p) for p in sorted(paths)]
+    return pa.array(keys, pa.string())
+
+
+def _delete(
+    store: Store,
+    config: Config,
+    keys: pl.Series,
+    version: int,
+    horizon_ms: int,
+    progress: Progress | None,
+) -> tuple[pl.Series, list[str]]:
+    """Delete files in parallel batches; return the deleted keys and the errors.
+
+    Before each round, files added by commits after `version` are taken off the list.
+    """
+    deleted: list[str] = []
+    failures: list[str] = []
+    workers = max(config.checkpoint_parallelism, 1)
+    round_size = workers * _DELETE_BATCH_KEYS
+    with ThreadPoolExecutor(workers) as pool:
+        for start in range(0, len(keys), round_size):
+            version, added = _newly_added_keys(store, config, version)
+            candidates = keys.slice(start, round_size)
+            if len(added):
+                candidates = candidates.filter(~candidates.is_in(added.implode()))
+            batches = [
+                candidates.slice(at, _DELETE_BATCH_KEYS).to_list()
+                for at in range(0, len(candidates), _DELETE_BATCH_KEYS)
+            ]
+            for done, errors in pool.map(
+                lambda batch: _delete_batch(store, batch, horizon_ms), batches
+            ):
+                deleted += done
+                failures += errors
+            if progress is not None:
+                progress(min(start + round_size, len(keys)), len(keys))
+            if len(failures) >= _MAX_FAILURES:
+                break
+    return pl.Series("key", deleted, dtype=pl.String), failures
+
+
+def _delete_batch(
+    store: Store, keys: Sequence[str], horizon_ms: int
+) -> tuple[list[str], list[str]]:
+    """Delete files; return those that are gone and the errors."""
+    if store.cheap_stat:
+        # A writer may have replaced an old file by a new one of the same name since the listing.
+        stats = {key: store.stat(key) for key in keys}
+        keys = [key for key, stat in stats.items() if stat and 0 <= stat.mtime_ms <= horizon_ms]
+    try:
+        store.delete(keys)
+    except StoreUnavailable:
+        failures = delete_one_by_one(store, keys)
+        left = {key for key in keys if store.stat(key) is not None} if failures else set()
+        return [key for key in keys if key not in left], failures
+    return list(keys), []
+
+
+def _newly_added_keys(store: Store, config: Config, version: int) -> tuple[int, pl.Series]:
+    """Return the latest version and the files that commits after `version` added."""
+    names = store.list_from(LOG_FOLDER, commit_name(version + 1))
+    commits = sorted(item for item in classify_names(names).commits.items() if item[0] > version)
+    if not commits:
+        return version, pl.Series("key", [], dtype=pl.String)
+    actions = read_verified_actions(store, config, commits)
+    return commits[-1][0], expand_path_variants(
+        with_file_keys(actions, "add", store.root)[0]["key"]
+    )

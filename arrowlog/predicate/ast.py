@@ -1,0 +1,222 @@
+"""The predicate AST: columns, literals and calls. Every predicate form is parsed into it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from decimal import Decimal
+
+COMPARISON_OPS = ("=", "<>", "<", "<=", ">", ">=")
+# Operators whose result is boolean (or NULL) whatever their arguments are.
+BOOLEAN_OPS = frozenset(
+    {*COMPARISON_OPS, "<=>", "and", "or", "not", "is null", "in", "between", "is true", "is false"}
+    | {"like", "ilike", "glob", "starts_with", "isnan", "~"}
+)
+# Operators whose result is never boolean.
+VALUE_OPS = frozenset({"+", "-", "*", "/", "//", "%", "||", "negative", "interval", "list"})
+# Days from 0000-03-01 to 1970-01-01. Years that start in March put the leap day last.
+_EPOCH_DAY = 719_468
+_DAY_MICROS = 86_400_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of the table, or with `path` a field inside a struct column."""
+
+    name: str
+    path: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A constant value.
+
+    Kinds: null, bool, int, decimal, float, double, text, date, timestamp, timestamptz, blob. A date
+    is days and a timestamp microseconds since 1970 (UTC), so that no local time zone is involved.
+    `float` is a 32-bit float: values compared with it are rounded to 32 bits.
+    """
+
+    value: bool | int | float | str | bytes | Decimal | None
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """An operator or function call. `detail` is the type of a cast or the unit of an interval."""
+
+    op: str
+    args: tuple[Node, ...]
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignExpr:
+    """A part of a polars or pyarrow expression that the AST cannot represent.
+
+    It may be a condition or a value, and never skips files. `source` is the expression of that part
+    alone, to be evaluated by its own engine; None if no engine here can evaluate it.
+    """
+
+    text: str
+    columns: frozenset[str]
+    source: Any = field(default=None, repr=False, compare=False)
+
+
+Node = Column | Literal | Call | ForeignExpr
+TRUE = Literal(True, "bool")
+FALSE = Literal(False, "bool")
+NULL = Literal(None, "null")
+
+
+def walk_nodes(node: Node) -> Iterator[Node]:
+    """Yield a node and all its descendants, parents first."""
+    yield node
+    if isinstance(node, Call):
+        for arg in node.args:
+            yield from walk_nodes(arg)
+
+
+def referenced_columns(node: Node) -> frozenset[str]:
+    """The columns a node references; a struct field counts as its top-level column."""
+    names: set[str] = set()
+    for part in walk_nodes(node):
+        if isinstance(part, Column):
+            names.add(part.name)
+        elif isinstance(part, ForeignExpr):
+            names |= part.columns
+    return frozenset(names)
+
+
+def split_conjuncts(node: Node) -> list[Node]:
+    """Split a node at its top-level ANDs."""
+    if isinstance(node, Call) and node.op == "and":
+        return [part for arg in node.args for part in split_conjuncts(arg)]
+    return [node]
+
+
+def join_nodes(op: str, parts: Iterable[Node]) -> Node:
+    """The AND or OR of nodes, with nested calls of the same operator flattened."""
+    flat: list[Node] = []
+    for part in parts:
+        flat += part.args if isinstance(part, Call) and part.op == op else (part,)
+    return flat[0] if len(flat) == 1 else Call(op, tuple(flat))
+
+
+def format_node(node: Node) -> str:  # noqa: C901, PLR0912 -- one branch per operator
+    """Format a node as SQL-like text for messages and `explain`.
+
+    Long lists and texts are abbreviated, so the text is not meant to be parsed again.
+    """
+    if isinstance(node, Column):
+        return ".".join(_quote_name(part) for part in (node.name, *node.path))
+    if isinstance(node, Literal):
+        return _describe_literal(node)
+    if isinstance(node, ForeignExpr):
+        return node.text
+    args = [_describe_operand(arg) for arg in node.args]
+    if node.op in ("and", "or"):
+        return f" {node.op.upper()} ".join(args)
+    if node.op == "not":
+        return _describe_not(node.args[0], args[0])
+    if node.op == "between":
+        return f"{args[0]} BETWEEN {args[1]} AND {args[2]}"
+    if node.op == "in":
+        shown = args[1:] if len(args) <= 9 else [*args[1:8], f"… {len(args) - 8} more"]
+        return f"{args[0]} IN ({', '.join(shown)})"
+    if node.op in ("is null", "is true", "is false"):
+        return f"{args[0]} {node.op.upper()}"
+    if node.op in ("cast", "try_cast"):
+        return f"{node.op.upper()}({args[0]} AS {node.detail})"
+    if node.op in ("like", "ilike"):
+        escape = f" ESCAPE {args[2]}" if len(args) > 2 else ""
+        return f"{args[0]} {node.op.upper()} {args[1]}{escape}"
+    if node.op == "interval":
+        return f"INTERVAL {args[0]} {node.detail.upper()}"
+    if node.op == "negative":
+        return f"-{args[0]}"
+    if len(args) == 2 and not node.op[0].isalpha():
+        return f"{args[0]} {node.op} {args[1]}"
+    return f"{node.op}({', '.join(args)})"
+
+
+def _describe_operand(node: Node) -> str:
+    """Format an operand, in parentheses if it is a condition or an operator."""
+    text = format_node(node)
+    unambiguous = not isinstance(node, Call) or node.op[0].isalpha()
+    unambiguous = unambiguous and not (
+        isinstance(node, Call) and node.op in BOOLEAN_OPS | {"interval"}
+    )
+    return text if unambiguous else f"({text})"
+
+
+def _describe_not(node: Node, text: str) -> str:
+    if isinstance(node, Call):
+        negations = {"is null": (" IS NULL", " IS NOT NULL"), "in": (" IN (", " NOT IN (")}
+        negations |= {"like": (" LIKE ", " NOT LIKE "), "ilike": (" ILIKE ", " NOT ILIKE ")}
+        if node.op in negations:
+            return format_node(node).replace(*negations[node.op], 1)
+    return f"NOT {text}"
+
+
+def _quote_name(name: str) -> str:
+    if name.isidentifier():
+        return name
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _describe_literal(node: Literal) -> str:
+    if node.value is None:
+        return "NULL"
+    if node.kind == "date":
+        return f"DATE '{format_day(int(node.value))}'"
+    if node.kind in ("timestamp", "timestamptz"):
+        days, micros = divmod(int(node.value), _DAY_MICROS)
+        seconds, fraction = divmod(micros, 1_000_000)
+        clock = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+        clock += f".{fraction:06d}" if fraction else ""
+        zone = "+00" if node.kind == "timestamptz" else ""
+        return f"{node.kind.upper()} '{format_day(days)} {clock}{zone}'"
+    if node.kind == "text":
+        text = str(node.value)
+        shown = text if len(text) <= 60 else text[:59] + "…"
+        return "'" + shown.replace("'", "''") + "'"
+    if node.kind == "bool":
+        return "TRUE" if node.value else "FALSE"
+    return str(node.value)
+
+
+def format_day(days: int) -> str:
+    """Format days since 1970 as an ISO date. No calendar library, so that years have no limit.
+
+    >>> day_text(19723), day_text(-1), day_text(-719529)
+    ('2024-01-01', '1969-12-31', '-001-12-31')
+    """
+    era, day = divmod(days + _EPOCH_DAY, 146_097)
+    year = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
+    day_of_year = day - (365 * year + year // 4 - year // 100)
+    month = (5 * day_of_year + 2) // 153
+    day_of_month = day_of_year - (153 * month + 2) // 5 + 1
+    month = month + 3 if month < 10 else month - 9
+    return f"{year + era * 400 + (month <= 2):04d}-{month:02d}-{day_of_month:02d}"
+
+
+def days_from_date(year: int, month: int, day: int) -> int:
+    """Days since 1970 of a date; the inverse of `format_day`.
+
+    >>> days_of(2024, 1, 1), days_of(1969, 12, 31)
+    (19723, -1)
+    """
+    year -= month <= 2
+    era, year_of_era = divmod(year, 400)
+    day_of_year = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
+    return (
+        era * 146_097
+        + year_of_era * 365
+        + year_of_era // 4
+        - year_of_era // 100
+        + day_of_year
+        - _EPOCH_DAY
+    )

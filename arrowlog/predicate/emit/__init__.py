@@ -1,0 +1,1 @@
+"""Emitters: a syntax tree to the expressions of an engine."""

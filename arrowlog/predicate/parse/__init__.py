@@ -1,0 +1,1 @@
+"""Parsers: every form in which a user writes a predicate to one syntax tree."""

@@ -1,0 +1,99 @@
+"""Parse predicates given as tuples, in the form known from pyarrow and PyIceberg filters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from arrowlog.errors import InvalidRequest
+from arrowlog.predicate.ast import TRUE, Call, Column, Literal, join_nodes
+from arrowlog.predicate.literals import to_literal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pyarrow as pa
+
+    from arrowlog.predicate.ast import Node
+
+_TUPLE_HINT = 'A condition is ("column", "op", value); a list of them is AND, a list of lists OR.'
+_COMPARISONS = {
+    "=": "=",
+    "==": "=",
+    "!=": "<>",
+    "<>": "<>",
+    "<": "<",
+    "<=": "<=",
+    ">": ">",
+    ">=": ">=",
+}
+_COMPARISONS |= {"<=>": "<=>"}
+_OPERATOR_NAMES = (
+    "=, !=, <, <=, >, >=, <=>, in, not in, between, like, not like, is null, is not null"
+)
+
+
+def parse_tuples(conditions: Sequence[Any], schema: pa.Schema) -> Node:
+    """Parse a list of tuples (their AND), or a list of lists of tuples (an OR of ANDs).
+
+    A single tuple is one condition. An empty list is true for every row. Raises InvalidRequest for
+    anything else, for an unknown column and for an unknown operator.
+    """
+    if isinstance(conditions, tuple) and conditions and isinstance(conditions[0], str):
+        return _condition(conditions, schema)
+    if not conditions:
+        return TRUE
+    if all(isinstance(part, list) for part in conditions):
+        if not all(conditions):
+            raise InvalidRequest("One of the lists of conditions is empty.", next=_TUPLE_HINT)
+        return join_nodes("or", [parse_tuples(part, schema) for part in conditions])
+    return join_nodes("and", [_condition(part, schema) for part in conditions])
+
+
+def _condition(condition: Any, schema: pa.Schema) -> Node:
+    if (
+        not isinstance(condition, tuple)
+        or len(condition) not in (2, 3)
+        or not isinstance(condition[0], str)
+    ):
+        raise InvalidRequest(f"{condition!r} is not a condition.", next=_TUPLE_HINT)
+    column = resolve_column(condition[0], schema)
+    op = " ".join(str(condition[1]).lower().split()) if isinstance(condition[1], str) else ""
+    negated = op.startswith("not ")
+    op = op.removeprefix("not ")
+    where = f"The condition on {condition[0]!r}"
+    value = condition[2] if len(condition) == 3 else None
+    if op in ("is null", "is not null") or (op in ("is", "is not") and value is None):
+        node: Node = Call("is null", (column,))
+        negated = "not" in op
+    elif len(condition) == 2:
+        raise InvalidRequest(f"{condition!r} has no value to compare with.", next=_TUPLE_HINT)
+    elif op in ("in", "between"):
+        node = _in_or_between(column, op, value, where)
+    elif op in ("like", "ilike", "starts_with"):
+        node = Call(op, (column, to_literal(value, where)))
+    elif op in _COMPARISONS and not negated:
+        node = Call(_COMPARISONS[op], (column, to_literal(value, where)))
+    else:
+        raise InvalidRequest(
+            f"{condition[1]!r} is not an operator.", next=f"Use one of {_OPERATOR_NAMES}."
+        )
+    return Call("not", (node,)) if negated else node
+
+
+def _in_or_between(column: Column, op: str, value: Any, where: str) -> Node:
+    if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
+        raise InvalidRequest(f"{where}: {op.upper()} needs a list of values.", next=_TUPLE_HINT)
+    values = [to_literal(item, where) for item in value]
+    if op == "between":
+        if len(values) != 2:
+            raise InvalidRequest(f"{where}: BETWEEN needs two values.", next=_TUPLE_HINT)
+        return Call("between", (column, *values))
+    return Call("in", (column, *values)) if values else Literal(False, "bool")
+
+
+def resolve_column(name: str, schema: pa.Schema) -> Column:
+    """A column by its exact name. Raises InvalidRequest, listing the columns, if there is none."""
+    if schema.get_field_index(name) >= 0:
+        return Column(name)
+    known = ", ".join(schema.names[:12]) + (", …" if len(schema.names) > 12 else "")
+    raise InvalidRequest(f"There is no column {name!r}.", next=f"The columns are {known}.")

@@ -1,0 +1,250 @@
+"""Parse a predicate from any of its four forms into one AST, and evaluate it on rows.
+
+SQL text, tuples, polars expressions and pyarrow expressions have one meaning, which is DuckDB's:
+NaN is greater than every number and equal to itself, NULL is unknown, and timestamps without a zone
+are UTC. `docs/predicates.md` has the complete table.
+
+A part of an expression without a DuckDB equivalent is evaluated by its own engine, and its values
+enter the rest of the tree as a column. So `~(f > 5)` next to such a part means the same as it does
+alone, and the same as in data skipping.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from arrowlog.arrays import FALSE, repeat_bool
+from arrowlog.errors import InvalidRequest
+from arrowlog.predicate.ast import (
+    BOOLEAN_OPS,
+    COMPARISON_OPS,
+    TRUE,
+    VALUE_OPS,
+    Call,
+    Column,
+    ForeignExpr,
+    Literal,
+    format_node,
+    referenced_columns,
+    walk_nodes,
+)
+from arrowlog.predicate.cost import check_text_growth
+from arrowlog.predicate.emit.duckdb import (
+    evaluate_node,
+    fold_constants,
+    infer_type,
+    is_evaluable,
+    is_supported,
+)
+from arrowlog.predicate.emit.native_expression import (
+    check_foreign_type,
+    evaluate_foreign,
+    not_boolean_error,
+)
+from arrowlog.predicate.limits import check_predicate_size, predicate_too_deep_error
+from arrowlog.predicate.literals import check_literal, to_double
+from arrowlog.predicate.parse.polars import parse_polars
+from arrowlog.predicate.parse.pyarrow import parse_pyarrow
+from arrowlog.predicate.parse.sql import parse_sql
+from arrowlog.predicate.parse.tuples import parse_tuples
+
+if TYPE_CHECKING:
+    from arrowlog.predicate.ast import Node
+
+# Operators that bring their arguments to a common type.
+_COERCING_OPS = frozenset({*COMPARISON_OPS, "<=>", "in", "between"})
+_FORMS_HINT = "Use SQL text, a list of tuples, a polars expression or a pyarrow expression."
+
+
+@dataclass(frozen=True, slots=True)
+class Predicate:
+    """A condition on the rows of a table.
+
+    `columns` are all columns it references. `understood` is False if it contains a `ForeignExpr`
+    part or an unknown function: such a part skips no files, and a `ForeignExpr` part is evaluated
+    by the engine that it comes from.
+    """
+
+    tree: Node
+    columns: frozenset[str]
+    understood: bool
+
+    @property
+    def computable(self) -> bool:
+        """Whether it can be evaluated row by row."""
+        return is_evaluable(self.tree)
+
+    def __str__(self) -> str:
+        """SQL-like text for people."""
+        return format_node(self.tree)
+
+
+def parse_predicate(where: Any, schema: pa.Schema, *, now_micros: int | None = None) -> Predicate:
+    """Parse a predicate from any form. None is true for every row; a Predicate is returned as is.
+
+    `now_micros` (microseconds since 1970) is the value of `current_timestamp`; the default is the
+    current time. Raises InvalidRequest if `where` is not a row predicate over `schema`, or is too
+    large, too deep or too expensive to evaluate.
+    """
+    if isinstance(where, Predicate):
+        return where
+    if now_micros is None:
+        now_micros = time.time_ns() // 1000
+    try:
+        tree = _parse_form(where, schema, now_micros)
+        check_predicate_size(tree)
+        for part in walk_nodes(tree):
+            if isinstance(part, Literal):
+                check_literal(part)
+        check_text_growth(tree)
+        tree = _decimals_to_doubles(fold_constants(tree), schema)
+        _check_boolean(tree, schema)
+        understood = is_supported(tree)
+        columns = referenced_columns(tree)
+    except RecursionError:
+        raise predicate_too_deep_error() from None
+    return Predicate(tree, columns, understood)
+
+
+def _parse_form(where: Any, schema: pa.Schema, now_micros: int) -> Node:
+    """Dispatch on the form and return its AST."""
+    if where is None:
+        return TRUE
+    if isinstance(where, str):
+        return parse_sql(where, schema, now_micros)
+    if isinstance(where, pc.Expression):
+        return parse_pyarrow(where, schema)
+    if type(where).__module__.partition(".")[0] == "polars" and hasattr(where, "meta"):
+        return parse_polars(where, schema)
+    if isinstance(where, (list, tuple)):
+        return parse_tuples(where, schema)
+    raise InvalidRequest(
+        f"A value of type {type(where).__name__} is not a predicate.", next=_FORMS_HINT
+    )
+
+
+def _decimals_to_doubles(node: Node, schema: pa.Schema) -> Node:
+    """Replace decimal literals by doubles where they are compared with floating-point values.
+
+    In DuckDB the literal 0.1 is a decimal in SQL and a double from Python, and only the decimal is
+    rounded to 32 bits in a comparison with a 32-bit float. Here, as in Spark, neither is.
+    """
+    if not isinstance(node, Call):
+        return node
+    if node.op in _COERCING_OPS and any(getattr(arg, "kind", "") == "decimal" for arg in node.args):
+        kinds = (_operand_type(arg, schema) for arg in node.args if not isinstance(arg, Literal))
+        if any(kind is not None and pa.types.is_floating(kind) for kind in kinds):
+            return Call(node.op, tuple(map(to_double, node.args)), node.detail)
+    args = tuple(
+        _decimals_to_doubles(arg, schema) if isinstance(arg, Call) else arg for arg in node.args
+    )
+    changed = any(new is not old for new, old in zip(args, node.args, strict=True))
+    return Call(node.op, args, node.detail) if changed else node
+
+
+def _operand_type(node: Node, schema: pa.Schema) -> pa.DataType | None:
+    """The type of an operand of a comparison; None if unknown."""
+    if isinstance(node, Column):
+        return _column_type(node, schema)
+    return infer_type(node, schema) if is_supported(node) else None
+
+
+def _check_boolean(node: Node, schema: pa.Schema) -> None:
+    """Raise InvalidRequest unless a node has a boolean value."""
+    if isinstance(node, Call) and node.op in ("and", "or", "not"):
+        for arg in node.args:
+            _check_boolean(arg, schema)
+        return
+    if isinstance(node, ForeignExpr):
+        check_foreign_type(node, schema)
+        return
+    not_boolean = isinstance(node, Call) and node.op in VALUE_OPS
+    if (
+        isinstance(node, Call)
+        and not not_boolean
+        and not _is_condition(node)
+        and is_supported(node)
+    ):
+        result_type = infer_type(node, schema)
+        not_boolean = result_type is not None and not _is_boolean(result_type)
+    if isinstance(node, Literal):
+        not_boolean = node.kind not in ("bool", "null")
+    if isinstance(node, Column):
+        column_type = _column_type(node, schema)
+        not_boolean = column_type is not None and not pa.types.is_boolean(column_type)
+    if not_boolean:
+        raise not_boolean_error(format_node(node))
+
+
+def _is_boolean(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_boolean(kind) or pa.types.is_null(kind))
+
+
+def _is_condition(node: Call) -> bool:
+    """Whether a call is boolean or NULL whatever the types of its arguments are."""
+    return node.op in BOOLEAN_OPS
+
+
+def _column_type(node: Column, schema: pa.Schema) -> pa.DataType | None:
+    """The type of a column or struct field; None if the struct has no such field."""
+    kind = schema.field(node.name).type
+    for part in node.path:
+        index = kind.get_field_index(part) if pa.types.is_struct(kind) else -1
+        if index < 0:
+            return None
+        kind = kind.field(index).type
+    return kind
+
+
+def evaluate_predicate(predicate: Predicate, columns: pa.Table) -> pa.ChunkedArray:
+    """Evaluate a predicate: TRUE for the rows that match, FALSE where it is FALSE or NULL.
+
+    Raises InvalidRequest if a column is missing or the evaluation fails.
+    """
+    if isinstance(predicate.tree, Literal):
+        constant = repeat_bool(predicate.tree.value is True, columns.num_rows)
+        return pa.chunked_array([constant], pa.bool_())
+    missing = sorted(predicate.columns - set(columns.column_names))
+    if missing:
+        raise InvalidRequest(
+            f"The rows have no column {missing[0]!r}.",
+            next="Pass every column that the predicate references.",
+        )
+    return pc.fill_null(_evaluate(predicate.tree, columns), FALSE)
+
+
+def _evaluate(node: Node, columns: pa.Table) -> pa.ChunkedArray:
+    """TRUE, FALSE or NULL for every row."""
+    if isinstance(node, ForeignExpr) and node.source is not None:
+        return pc.cast(evaluate_foreign(node, columns), pa.bool_())
+    foreign_values: dict[str, pa.ChunkedArray] = {}
+    tree = _bind_foreign(node, columns, foreign_values)
+    inputs = columns.select(sorted(referenced_columns(tree) - set(foreign_values)))
+    for name, values in foreign_values.items():
+        inputs = inputs.append_column(name, values)
+    return pc.cast(evaluate_node(tree, inputs), pa.bool_())
+
+
+def _bind_foreign(
+    node: Node, columns: pa.Table, foreign_values: dict[str, pa.ChunkedArray]
+) -> Node:
+    """Replace each foreign part by a column of its values, which its own engine computes.
+
+    The values are added to `foreign_values` under names that start with NUL.
+    """
+    if isinstance(node, ForeignExpr) and node.source is not None:
+        name = f"\0answer {len(foreign_values)}"
+        foreign_values[name] = evaluate_foreign(node, columns)
+        return Column(name)
+    if not isinstance(node, Call) or is_supported(node):
+        return node
+    return Call(
+        node.op,
+        tuple(_bind_foreign(arg, columns, foreign_values) for arg in node.args),
+        node.detail,
+    )

@@ -1,0 +1,16 @@
+"""Doctor, salvage and repair of damaged logs."""
+
+from arrowlog.recovery.data_file_checks import DoctorLimits
+from arrowlog.recovery.findings import Finding, Findings
+from arrowlog.recovery.log_checks import doctor, examine_table
+from arrowlog.recovery.log_repair import repair, repair_notes
+
+__all__ = [
+    "DoctorLimits",
+    "Finding",
+    "Findings",
+    "doctor",
+    "examine_table",
+    "repair",
+    "repair_notes",
+]

@@ -1,0 +1,347 @@
+"""Checks of a version's data files: existence, size, statistics, small files, orphans, skips.
+
+All checks are column operations, so they scale to millions of files.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from arrowlog.arrays import FALSE, repeat_bool
+from arrowlog.errors import ArrowlogError, InvalidRequest
+from arrowlog.fork_safety import pl
+from arrowlog.formats.indextables import LOG_FOLDER
+from arrowlog.maintenance import classify_files, find_referenced_files, read_skips
+from arrowlog.recovery.findings import Finding
+from arrowlog.snapshot import TRUNCATION_MARK, has_bounds
+
+if TYPE_CHECKING:
+    from arrowlog.config import Config
+    from arrowlog.formats.indextables import LogListing
+    from arrowlog.snapshot import Snapshot
+    from arrowlog.storage import Store
+
+MIB = 1 << 20
+DAY_MS = 86_400_000
+_DEFAULT_MAX_SMALL_FILES = 100
+_MAX_PATHS_IN_FIX = 10  # up to this many files, a fix lists their paths
+_MIN_REPEATED_SKIPS = 3  # skips of one file, from which on they are reported
+_COMMON_CUT_LENGTHS = tuple(1 << n for n in range(5, 13))  # 32 to 4096 characters
+
+_TRUNCATE_INSTEAD_OF_DROP = (
+    "table.set_properties({'spark.indextables.stats.truncation.strategy': 'truncate'})"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorLimits:
+    """What the doctor tolerates.
+
+    None means the default limit, which is reported as a warning when exceeded; a limit that the
+    caller gives is reported as an error.
+    """
+
+    commits_since_checkpoint: int | None = None
+    small_files: int | None = None
+    stats: tuple[str, ...] = ()  # columns for which every file must have bounds
+    data_files: bool = True  # whether to list the table's folder and look for data files
+    small_bytes: int = 32 * MIB  # files below this size are small
+    orphan_ms: int = 7 * DAY_MS  # unreferenced files older than this are orphans
+
+
+def check_data_files(
+    store: Store,
+    config: Config,
+    snapshot: Snapshot,
+    limits: DoctorLimits,
+    now_ms: int,
+    repair_call: str,
+    *,
+    writable: bool,
+) -> list[Finding]:
+    """Check the live files of a snapshot, and look for orphan files in the table's folder.
+
+    `repair_call` is the fix for missing files if there are many of them or if the log is not
+    `writable`. Raises InvalidRequest if a column in `limits.stats` does not exist.
+    """
+    _check_columns(snapshot, limits)
+    findings: list[Finding] = []
+    if limits.data_files:
+        walked = store.walk()
+        findings += _check_existence(snapshot, walked, repair_call, writable=writable)
+        findings += _find_orphans(store, config, walked, limits, now_ms)
+    if snapshot.num_files:
+        findings += _check_small_files(snapshot, limits)
+        findings += _check_bounds(snapshot, limits)
+        findings += _check_truncated_bounds(snapshot, config)
+    return findings
+
+
+def _check_columns(snapshot: Snapshot, limits: DoctorLimits) -> None:
+    for name in limits.stats:
+        if snapshot.schema.get_field_index(name) < 0:
+            raise InvalidRequest(
+                f"There is no column {name!r}.",
+                next=f"The columns are: {', '.join(snapshot.schema.names)}.",
+            )
+
+
+def _to_arrow(keys: pl.Series) -> pa.Array:
+    return keys.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(pa.string())
+
+
+def _first_and_count(keys: pl.Series) -> str:
+    rest = keys.len() - 1
+    return f"{keys[0]!r}{f' and {rest:,} more' if rest else ''}"
+
+
+def _live_files(keys: pl.Series, one: str, many: str) -> str:
+    """The subject and verb of a sentence about some live files."""
+    return f"1 live file {one}" if keys.len() == 1 else f"{keys.len():,} live files {many}"
+
+
+def _live_keys(snapshot: Snapshot) -> pl.Series:
+    if not snapshot.num_files:
+        return pl.Series([], dtype=pl.String)
+    return pl.Series(pl.from_arrow(snapshot.state.column("key")), dtype=pl.String)
+
+
+def _keys_where(snapshot: Snapshot, mask: Any) -> pl.Series:
+    return pl.Series(pl.from_arrow(snapshot.state.column("key").filter(mask)), dtype=pl.String)
+
+
+def _check_existence(
+    snapshot: Snapshot, walked: pa.Table, repair_call: str, *, writable: bool
+) -> list[Finding]:
+    """Report live files that do not exist or whose size differs from the log.
+
+    Files outside the table's folder are not in `walked`; they are not checked.
+    """
+    live = pl.DataFrame(
+        {
+            "key": _live_keys(snapshot),
+            "logged_size": pl.Series(pl.from_arrow(snapshot.state.column("size")), dtype=pl.Int64),
+        }
+        if snapshot.num_files
+        else {"key": [], "logged_size": []},
+        schema={"key": pl.String, "logged_size": pl.Int64},
+    )
+    existing = pl.DataFrame(pl.from_arrow(walked)).select("key", "size")
+    joined = live.join(existing, on="key", how="left").sort("key")
+    not_walked = joined.filter(pl.col("size").is_null())
+    missing = not_walked.filter(~pl.col("key").str.contains(r"^/|:/"))["key"]
+    findings = []
+    if missing.len():
+        by_name = missing.len() <= _MAX_PATHS_IN_FIX and writable
+        fix = (
+            f"table.remove({missing.to_list()!r})"
+            "  # Gives up their rows; restore the files from a backup instead if there is one."
+            if by_name
+            else repair_call
+        )
+        subject = _live_files(missing, "does not exist", "do not exist")
+        what = f"{subject}: {_first_and_count(missing)}. Scans that need such a file fail."
+        findings.append(_about_files("data-missing", "error", what, missing, fix))
+    resized = joined.filter(pl.col("size") != pl.col("logged_size"))["key"]
+    if resized.len():
+        subject = _live_files(resized, "has", "have")
+        what = f"{subject} a different size than the log says: {_first_and_count(resized)}."
+        findings.append(_fixed_by_statistics("data-size", "warning", what, resized))
+    return findings
+
+
+def _about_files(code: str, severity: str, what: str, keys: pl.Series, fix: str) -> Finding:
+    return Finding(code, severity, what, str(keys[0]), fix, keys.len(), _to_arrow(keys))
+
+
+def _fixed_by_statistics(
+    code: str, severity: str, what: str, keys: pl.Series, where: str = ""
+) -> Finding:
+    """A finding whose fix is to read the statistics of files again."""
+    by_name = keys.len() <= _MAX_PATHS_IN_FIX
+    paths = repr(keys.to_list()) if by_name else f"table.doctor().paths({code!r})"
+    fix = f"table.update_statistics({paths})  # Reads size and statistics from the files again."
+    return Finding(code, severity, what, where or str(keys[0]), fix, keys.len(), _to_arrow(keys))
+
+
+def _find_orphans(
+    store: Store, config: Config, walked: pa.Table, limits: DoctorLimits, now_ms: int
+) -> list[Finding]:
+    """Report files that no readable version references and that no pending commit can add."""
+    horizon_ms = now_ms - limits.orphan_ms
+    try:
+        needed = find_referenced_files(store, config, horizon_ms)
+    except (ArrowlogError, FileNotFoundError):
+        return []  # which files a damaged log references is unknown
+    classified = classify_files(
+        walked, needed.live, needed.history, needed.partition_columns, horizon_ms
+    )
+    orphans = classified.filter(pl.col("fate") == "orphan").sort("key")
+    if orphans.is_empty():
+        return []
+    hours = limits.orphan_ms // 3_600_000
+    size = int(orphans["size"].sum())
+    what = (
+        f"{orphans.height:,} orphan files of {size:,} bytes belong to no version that can be read:"
+        f" {_first_and_count(orphans['key'])}."
+    )
+    fix = f"table.vacuum(older_than='{hours}h')  # Deletes them."
+    return [_about_files("orphans", "info", what, orphans["key"], fix)]
+
+
+def _check_small_files(snapshot: Snapshot, limits: DoctorLimits) -> list[Finding]:
+    """Report small files that compaction could merge: those not alone in their partition."""
+    partition = {
+        f"p{number}": pl.Series(pl.from_arrow(snapshot.columns.partition(name)))
+        for number, name in enumerate(snapshot.partition_columns)
+    }
+    small = pl.DataFrame(
+        {
+            "key": _live_keys(snapshot),
+            "size": pl.Series(pl.from_arrow(snapshot.state.column("size")), dtype=pl.Int64),
+            **partition,
+        }
+    ).filter(pl.col("size") < limits.small_bytes)
+    mergeable = small.filter(pl.len().over(list(partition)) > 1) if partition else small
+    limit = _DEFAULT_MAX_SMALL_FILES if limits.small_files is None else limits.small_files
+    if mergeable.height <= max(limit, 1 if not partition else 0):
+        return []
+    severity = "warning" if limits.small_files is None else "error"
+    what = (
+        f"{mergeable.height:,} of {snapshot.num_files:,} files are smaller than"
+        f" {limits.small_bytes // MIB} MiB and can be compacted; the limit is {limit:,}."
+    )
+    fix = "table.compact()  # Merges small files; no row changes."
+    return [_about_files("small-files", severity, what, mergeable["key"], fix)]
+
+
+def _check_bounds(snapshot: Snapshot, limits: DoctorLimits) -> list[Finding]:
+    """Report columns without bounds in some files.
+
+    A column in which all rows of a file are null needs no bounds there.
+    """
+    partition = set(snapshot.partition_columns)
+    names = [f.name for f in snapshot.schema if has_bounds(f.type) and f.name not in partition]
+    names += [name for name in limits.stats if name not in names and name not in partition]
+    columns = snapshot.columns
+    columns.prepare(names)
+    num_records = columns.num_records()
+    lacking: dict[str, pa.Array] = {}  # column -> mask of the files without bounds
+    for name in names:
+        has_both = pc.and_(pc.is_valid(columns.low(name)), pc.is_valid(columns.high(name)))
+        all_null = pc.fill_null(pc.equal(columns.null_count(name), num_records), FALSE)
+        lacks = pc.invert(pc.or_(has_both, all_null))
+        if pc.any(lacks).as_py():
+            lacking[name] = lacks
+    required = {name: lacks for name, lacks in lacking.items() if name in limits.stats}
+    others = {name: lacks for name, lacks in lacking.items() if name not in limits.stats}
+    findings = []
+    for masks, severity in ((required, "error"), (others, "info")):
+        if masks:
+            findings.append(_report_missing_bounds(snapshot, masks, severity))
+    return findings
+
+
+def _report_missing_bounds(
+    snapshot: Snapshot, lacking: dict[str, pa.Array], severity: str
+) -> Finding:
+    total = snapshot.num_files
+    columns = [
+        f"{name} ({lacks.true_count:,} of {total:,} files)" for name, lacks in lacking.items()
+    ]
+    what = (
+        "files have no min and max values, so predicates on these columns cannot skip them:"
+        f" {', '.join(columns)}."
+    )
+    masks = iter(lacking.values())
+    mask = next(masks)
+    for other in masks:
+        mask = pc.or_(mask, other)
+    keys = _keys_where(snapshot, mask)
+    finding = _fixed_by_statistics("stats-missing", severity, what, keys, ", ".join(lacking))
+    if any(pa.types.is_string(snapshot.schema.field(name).type) for name in lacking):
+        # With the strategy `drop`, long strings would lose their bounds again.
+        finding = replace(finding, fix=f"{_TRUNCATE_INSTEAD_OF_DROP}; {finding.fix}")
+    return finding
+
+
+def _check_truncated_bounds(snapshot: Snapshot, config: Config) -> list[Finding]:
+    """Report string bounds that look truncated: they skip fewer files than exact ones.
+
+    A column is suspicious if its longest maximum occurs in several files and has a length at which
+    writers commonly cut, or if a bound carries the mark ` [TRUNCATED]`.
+    """
+    strings = [f.name for f in snapshot.schema if pa.types.is_string(f.type)]
+    configured = config.stats_truncation_max_length
+    cut_lengths = {*_COMMON_CUT_LENGTHS, configured}
+    marked = _marked_as_truncated(snapshot)
+    reasons: list[str] = []
+    mask: Any = marked
+    for name in strings:
+        if name in snapshot.partition_columns:
+            continue
+        lengths = pc.utf8_length(snapshot.columns.high(name))
+        longest = pc.max(lengths).as_py()
+        at_longest = None if longest is None else pc.fill_null(pc.equal(lengths, longest), FALSE)
+        if at_longest is not None and longest in cut_lengths and at_longest.true_count > 1:
+            reasons.append(f"{name} (at {longest} characters)")
+            mask = pc.or_(mask, at_longest)
+    if marked.true_count:
+        reasons.append(f"marked{TRUNCATION_MARK}")
+    if not reasons:
+        return []
+    keys = _keys_where(snapshot, mask)
+    what = f"min and max values look truncated, which skips fewer files: {', '.join(reasons)}."
+    finding = _fixed_by_statistics("bounds-truncated", "info", what, keys, ", ".join(strings))
+    if any(f"at {configured} characters" in text for text in reasons):
+        # Our own setting truncated them, and would do so again.
+        longer = f"{{'spark.indextables.stats.truncation.maxLength': {4 * configured}}}"
+        finding = replace(finding, fix=f"table.set_properties({longer}); {finding.fix}")
+    return [finding]
+
+
+def _marked_as_truncated(snapshot: Snapshot) -> pa.Array:
+    """Return a mask of the files with a bound that ends in the truncation mark."""
+    adds = snapshot.state.adds
+    mask = repeat_bool(False, adds.num_rows)
+    for name in adds.column_names:
+        if name.partition(".")[0] in ("minValues", "maxValues", "stats") and pa.types.is_string(
+            adds[name].type
+        ):
+            hit = pc.fill_null(pc.match_substring(adds[name], TRUNCATION_MARK.strip()), FALSE)
+            mask = pc.or_(mask, hit.combine_chunks())
+    return mask
+
+
+def check_repeated_skips(
+    store: Store, config: Config, listing: LogListing, snapshot: Snapshot
+) -> list[Finding]:
+    """Report live files that merges skipped repeatedly."""
+    try:
+        skips = read_skips(store, config, sorted(listing.commits.items()))
+    except (ArrowlogError, FileNotFoundError):
+        return []  # commits that cannot be read are reported separately
+    frame = pl.DataFrame(pl.from_arrow(skips.select(["key", "skipCount", "reason"])))
+    live = _live_keys(snapshot)
+    repeated = (
+        frame.group_by("key", maintain_order=True)
+        .agg(times=pl.max_horizontal(pl.col("skipCount").max(), pl.len()), why=pl.last("reason"))
+        .filter((pl.col("times") >= _MIN_REPEATED_SKIPS) & pl.col("key").is_in(live.implode()))
+    )
+    if repeated.is_empty():
+        return []
+    what = (
+        f"merges skipped {repeated.height:,} files {_MIN_REPEATED_SKIPS} times or more:"
+        f" {_first_and_count(repeated['key'])}. The last reason: {repeated['why'][0]}."
+    )
+    fix = "table.compact(include_skipped=True)  # Tries them again without waiting."
+    keys = repeated["key"]
+    return [
+        Finding(
+            "skips-piling-up", "warning", what, f"{LOG_FOLDER}/", fix, keys.len(), _to_arrow(keys)
+        )
+    ]

@@ -1,0 +1,514 @@
+"""Doctor: examine a table, write nothing, and report problems with the call that fixes each.
+
+This module examines the log: file names, commits, checkpoints, the pointer and the protocol.
+`checkup` examines the files of the latest version. Codes of findings are stable, and each `fix` can
+be executed as it stands. A log that cannot be opened can still be examined.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from arrowlog.clock import SystemClock
+from arrowlog.config import resolve
+from arrowlog.decode import SEQ_LINE_BITS
+from arrowlog.errors import ArrowlogError, ArrowlogWarning, LogCorrupt, UnsupportedProtocol
+from arrowlog.fork_safety import pl, require_polars
+from arrowlog.formats.indextables import (
+    CHECKPOINT_FOLDER_NAME,
+    LAST_CHECKPOINT,
+    LOG_FOLDER,
+    LogListing,
+    commit_name,
+)
+from arrowlog.recovery.data_file_checks import DoctorLimits, check_data_files, check_repeated_skips
+from arrowlog.recovery.findings import Finding, Findings
+from arrowlog.recovery.salvage import (
+    LogProblem,
+    broken_commit_version,
+    describe_divergence,
+    describe_pointer_ahead,
+    describe_table_id_mismatch,
+    list_damaged_log,
+    salvage,
+    valid_checkpoint_forms,
+    vanished_file_error,
+)
+from arrowlog.snapshot import (
+    check_writable,
+    checkpoint_versions,
+    earliest_rebuildable_version,
+    load_snapshot,
+    read_verified_actions,
+    with_file_keys,
+)
+from arrowlog.storage import open_store
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+
+    from arrowlog.config import Config
+    from arrowlog.snapshot import Snapshot
+    from arrowlog.storage import Store
+
+_COMMITS_PER_BATCH = 512  # commits that are read and decoded together
+_MAX_ATTEMPTS = 3  # a concurrent cleanup can delete files between the listing and the read
+# Without a limit from the caller, a checkpoint is reported as late after this many intervals.
+_NORMAL_INTERVALS = 2
+_UPGRADE = "pip install --upgrade arrowlog  # The installed version is too old."
+_CHECKPOINT = "table.checkpoint()  # Writes a checkpoint of the latest version and the pointer."
+_TRUNCATE = "table.truncate_history()  # Checkpoints the latest version, deletes all earlier ones."
+_CLEAN = "table.cleanup()  # Deletes it once it is older than checkpointRetention.duration."
+_CLEAN_DEAD = "table.cleanup()  # Deletes these files, whatever their age."
+
+
+@dataclass(slots=True)
+class _Examination:
+    """An examination in progress."""
+
+    store: Store
+    config: Config
+    limits: DoctorLimits
+    now_ms: int
+    findings: list[Finding] = field(default_factory=list)
+    listing: LogListing = field(default_factory=LogListing)
+    broken_commits: dict[int, str] = field(default_factory=dict)  # version -> what is wrong
+    valid_checkpoint: int | None = None  # the newest one
+
+    def report(self, code: str, severity: str, what: str, where: str, fix: str) -> None:
+        self.findings.append(Finding(code, severity, what, where, fix))
+
+    @property
+    def repair_call(self) -> str:
+        """The call that writes a clean log next to the damaged one."""
+        log = f"{self.store.root}/{LOG_FOLDER}"
+        return (
+            f"arrowlog.repair({log!r}, {f'{log}_repaired'!r})"
+            "  # Stop all writers first. Afterwards move the old log away, but keep it, and rename"
+            f" the repaired one to {LOG_FOLDER}."
+        )
+
+
+def doctor(
+    uri: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    options: Mapping[str, object] | None = None,
+    max_commits_since_checkpoint: int | None = None,
+    max_small_files: int | None = None,
+    assert_stats: Sequence[str] = (),
+    data_files: bool = True,
+) -> Findings:
+    """Examine a table, even one that cannot be opened. The options are those of `Table.doctor`."""
+    config = resolve(options)
+    store = open_store(
+        uri,
+        storage_options,
+        parallelism=config.checkpoint_parallelism,
+        timeout_seconds=config.checkpoint_read_timeout_seconds,
+        accelerate=config.store_accelerate,
+    )
+    limits = DoctorLimits(
+        max_commits_since_checkpoint, max_small_files, tuple(assert_stats), data_files=data_files
+    )
+    return examine_table(store, config, SystemClock().now_ms(), limits)
+
+
+def examine_table(
+    store: Store,
+    config: Config,
+    now_ms: int,
+    limits: DoctorLimits | None = None,
+    *,
+    outside: bool = False,
+) -> Findings:
+    """Run every check on a table. Writes nothing.
+
+    Damage of the log is reported as findings. Raises StoreUnavailable if the store fails,
+    InvalidRequest for an unknown column in `limits.stats`, and LogCorrupt if files of the log keep
+    vanishing while they are read. `outside` allows data files outside the table's folder.
+    """
+    require_polars("The doctor")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ArrowlogWarning)  # reported as findings instead
+        for attempt in range(_MAX_ATTEMPTS):
+            exam = _Examination(store, config, limits or DoctorLimits(), now_ms)
+            try:
+                return _examine(exam, outside=outside)
+            except UnsupportedProtocol as error:
+                where = f"{store.root}/{LOG_FOLDER}"
+                exam.report("protocol-unknown", "error", error.what, where, _UPGRADE)
+                return Findings(store.root, None, exam.findings)
+            except FileNotFoundError as error:  # a concurrent cleanup: start again
+                if attempt == _MAX_ATTEMPTS - 1:
+                    raise vanished_file_error(error) from None
+    raise AssertionError  # the last attempt returns or raises
+
+
+def _examine(exam: _Examination, *, outside: bool) -> Findings:
+    store, config = exam.store, exam.config
+    exam.listing, troubles = list_damaged_log(store, config)
+    for trouble in troubles:
+        exam.report(trouble.code, "error", trouble.what, trouble.where, exam.repair_call)
+    if exam.listing.empty:
+        exam.report(
+            "unreadable",
+            "error",
+            "there is no log: the folder contains no commits.",
+            f"{store.root}/{LOG_FOLDER}",
+            "arrowlog.Table.create(uri, schema)"
+            "  # Only for a new table; otherwise correct the address.",
+        )
+        return Findings(store.root, None, exam.findings)
+    _check_commits(exam)
+    _check_dead_commits(exam)
+    _check_checkpoints(exam)
+    snapshot = _load_snapshot(exam, outside=outside)
+    _check_pointer(exam)
+    if snapshot is None:
+        return Findings(store.root, None, exam.findings)
+    _check_protocol(exam, snapshot)
+    _check_table_id(exam, snapshot)
+    _check_history(exam, snapshot)
+    _check_checkpoint_age(exam, snapshot)
+    _check_actions(exam, snapshot)
+    exam.findings += check_repeated_skips(store, config, exam.listing, snapshot)
+    writable = not any(finding.severity == "error" for finding in exam.findings)
+    exam.findings += check_data_files(
+        store, config, snapshot, exam.limits, exam.now_ms, exam.repair_call, writable=writable
+    )
+    return Findings(store.root, snapshot.version, exam.findings)
+
+
+def _check_commits(exam: _Examination) -> None:
+    """Decode every commit and record each one that cannot be read.
+
+    Batches are decoded as a whole. When one fails, the commit that the error names is left out and
+    the rest of the batch is decoded again.
+    """
+    commits = sorted(exam.listing.commits.items())
+    for start in range(0, len(commits), _COMMITS_PER_BATCH):
+        batch = commits[start : start + _COMMITS_PER_BATCH]
+        for _ in range(len(batch)):
+            try:
+                read_verified_actions(exam.store, exam.config, batch)
+                break
+            except LogCorrupt as error:
+                broken = broken_commit_version(error)
+                if broken is None:
+                    raise
+                line = "" if error.line is None else f"line {error.line}: "
+                exam.broken_commits[broken] = f"{line}{error.what}"
+                batch = [commit for commit in batch if commit[0] != broken]
+
+
+def _check_dead_commits(exam: _Examination) -> None:
+    """Report commit files at retired versions, which do not count."""
+    dead = exam.listing.dead
+    if dead:
+        name = dead[min(dead)]
+        subject = f"{len(dead)} commit files have" if len(dead) > 1 else "a commit file has"
+        what = (
+            f"{subject} a version that was cleaned up: left by a writer or a cleanup that died, or"
+            " restored from a backup. Readers ignore such files."
+        )
+        exam.report("commit-dead", "info", what, f"{LOG_FOLDER}/{name}", _CLEAN_DEAD)
+
+
+def _check_checkpoints(exam: _Examination) -> None:
+    """Verify every checkpoint; compare the newest valid one with the commits it replaces."""
+    listing = exam.listing
+    troubles: list[LogProblem] = []
+    for version in checkpoint_versions(listing):
+        troubles_before = len(troubles)
+        forms = valid_checkpoint_forms(exam.store, listing, version, exam.config, troubles)
+        if any(forms) and exam.valid_checkpoint is None:
+            exam.valid_checkpoint = version
+            if len(troubles) == troubles_before:
+                _compare_with_commits(exam, version, *forms)
+    for trouble in troubles:
+        _report_checkpoint(exam, trouble)
+
+
+def _report_checkpoint(exam: _Examination, trouble: LogProblem) -> None:
+    assert trouble.version is not None
+    if trouble.code == "checkpoint-diverges":
+        exam.report(trouble.code, "error", trouble.what, trouble.where, exam.repair_call)
+    elif exam.valid_checkpoint is None or trouble.version >= exam.valid_checkpoint:
+        exam.report(trouble.code, "warning", trouble.what, trouble.where, _CHECKPOINT)
+    else:
+        what = f"{trouble.what} The newer checkpoint of version {exam.valid_checkpoint} is valid."
+        exam.report(trouble.code, "info", what, trouble.where, _CLEAN)
+
+
+def _compare_with_commits(
+    exam: _Examination,
+    version: int,
+    json_form: dict[int, str],
+    parquet_form: dict[int, tuple[str, ...]],
+) -> None:
+    """Report each form of a checkpoint that differs from the replay of its commits.
+
+    Nothing is compared unless all commits from version 0 on are there and readable.
+    """
+    commits = {v: name for v, name in exam.listing.commits.items() if v <= version}
+    if len(commits) != version + 1 or any(v in exam.broken_commits for v in commits):
+        return
+    for form, listing in (
+        ("json", LogListing({}, json_form, {})),
+        ("parquet", LogListing({}, {}, parquet_form)),
+    ):
+        if listing.empty:
+            continue
+        try:
+            stored = load_snapshot(exam.store, listing, exam.config, outside=True).state
+            replayed = load_snapshot(
+                exam.store, LogListing(commits, {}, {}), exam.config, outside=True
+            ).state
+        except ArrowlogError:
+            return
+        divergence = describe_divergence(stored, replayed)
+        if divergence is not None:
+            folder = LOG_FOLDER if form == "json" else f"{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}"
+            where = f"{folder}/{version:020d}.checkpoint.{form}"
+            exam.report("checkpoint-diverges", "error", divergence, where, exam.repair_call)
+
+
+def _load_snapshot(exam: _Examination, *, outside: bool) -> Snapshot | None:
+    """Load the latest version as a reader does, or else what can be salvaged; None if nothing."""
+    store, config, listing = exam.store, exam.config, exam.listing
+    try:
+        snapshot = load_snapshot(store, listing, config, outside=outside)
+        snapshot.state.column("key")  # deferred reads happen here, so that they can fail here
+    except (LogCorrupt, FileNotFoundError) as error:
+        _report_broken_commits(exam, None)
+        # Matches a message of `snapshot.log_replay`, which raises plain LogCorrupt for such paths.
+        if "outside the table" in str(error):
+            fix = (
+                f"arrowlog.Table({store.root!r}, allow_outside_paths=True)"
+                "  # Only if these files are meant to lie outside the folder."
+            )
+            exam.report("paths-outside", "error", str(error), f"{store.root}/{LOG_FOLDER}", fix)
+            return load_snapshot(store, listing, config, outside=True)
+        return _load_salvaged(exam, error)
+    _report_broken_commits(exam, snapshot)
+    gap = snapshot.report.gap
+    if gap is not None:
+        where = f"{LOG_FOLDER}/{gap.missing:020d}.json"
+        what = (
+            f"{gap}. Readers do not see later versions, and writers refuse to commit. If a backup"
+            " has the missing file, restore it instead of the repair, which gives up all later"
+            " versions."
+        )
+        exam.report("gap", "error", what, where, exam.repair_call)
+    return snapshot
+
+
+def _load_salvaged(exam: _Examination, error: Exception) -> Snapshot | None:
+    """Return the snapshot that a repair would keep of a log that cannot be read."""
+    text = str(error)
+    where = f"{exam.store.root}/{LOG_FOLDER}"
+    try:
+        salvaged = salvage(exam.store, exam.config)
+    except (ArrowlogError, FileNotFoundError):
+        fix = "Restore the files of the log from a backup: no version of it can be salvaged."
+        exam.report("unreadable", "error", text, where, fix)
+        return None
+    version = salvaged.snapshot.version
+    what = f"{text} Repair can salvage version {version}; the checks below refer to that version."
+    exam.report("unreadable", "error", what, where, exam.repair_call)
+    return salvaged.snapshot
+
+
+def _report_broken_commits(exam: _Examination, snapshot: Snapshot | None) -> None:
+    """Report commits that cannot be read: warnings below a valid checkpoint, errors above it."""
+    uses_checkpoint = snapshot is not None and snapshot.report.checkpoint is not None
+    base = (exam.valid_checkpoint or -1) if uses_checkpoint else -1
+    newest = max(exam.listing.commits, default=-1)
+    for version, problem in sorted(exam.broken_commits.items()):
+        where = f"{LOG_FOLDER}/{exam.listing.commits[version]}"
+        if version <= base:
+            what = f"{problem} Only versions up to {base - 1} need this commit."
+            exam.report("commit-broken", "warning", what, where, _TRUNCATE)
+        else:
+            code = "commit-torn" if version == newest else "commit-broken"
+            exam.report(code, "error", problem, where, exam.repair_call)
+
+
+def _check_pointer(exam: _Examination) -> None:
+    """Check `_last_checkpoint`. It is only a hint for arrowlog; other programs may rely on it."""
+    where = f"{LOG_FOLDER}/{LAST_CHECKPOINT}"
+    data = exam.store.find_many([where])[0]
+    version: object = None
+    if data is not None:
+        try:
+            version = json.loads(data)["version"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            version = None
+        if isinstance(version, bool) or not isinstance(version, int):
+            what = "the pointer cannot be read: it is not JSON with an integer version."
+            exam.report("pointer-broken", "warning", what, where, _CHECKPOINT)
+            return
+    newest = exam.listing.newest
+    checkpoint = exam.valid_checkpoint
+    if isinstance(version, int) and version > newest:
+        what = describe_pointer_ahead(version, newest)
+        exam.report("pointer-ahead", "error", what, where, exam.repair_call)
+    elif checkpoint is not None and (not isinstance(version, int) or version < checkpoint):
+        state = "is missing" if version is None else f"names version {version}"
+        what = f"the pointer {state}, but there is a valid checkpoint of version {checkpoint}."
+        exam.report("pointer-stale", "warning", what, where, _CHECKPOINT)
+
+
+def _check_protocol(exam: _Examination, snapshot: Snapshot) -> None:
+    """Report a table that this arrowlog can read but not write."""
+    try:
+        check_writable(snapshot.protocol, exam.store.root)
+    except UnsupportedProtocol as error:
+        # Matches a message of `snapshot.log_replay`: what the table needs comes before the
+        # semicolon.
+        needs_feature = "features" in error.what.partition(";")[0]
+        code = "feature-unknown" if needs_feature else "protocol-unknown"
+        what = f"{error.what} The table can be read, but not written."
+        exam.report(code, "warning", what, f"{exam.store.root}/{LOG_FOLDER}", _UPGRADE)
+
+
+def _check_history(exam: _Examination, snapshot: Snapshot) -> None:
+    """Report a missing commit below a checkpoint, which readers of the latest version skip."""
+    versions = sorted(v for v in exam.listing.commits if 0 < v <= snapshot.version)
+    for before, after in pairwise(versions):
+        if after > before + 1 and snapshot.report.gap is None:
+            first = earliest_rebuildable_version(exam.listing, snapshot.version)
+            what = (
+                f"the commits between versions {before} and {after} are missing. The latest version"
+                f" does not need them, but some versions before {first} cannot be read."
+            )
+            where = f"{LOG_FOLDER}/{commit_name(before + 1)}"
+            exam.report("history-gap", "info", what, where, _TRUNCATE)
+            return
+
+
+def _check_table_id(exam: _Examination, snapshot: Snapshot) -> None:
+    """Report a checkpoint left over from a previous table, which hides the present one.
+
+    Only possible where commits between version 0 and the checkpoint are missing.
+    """
+    commits = exam.listing.commits
+    name = commits.get(0)
+    has_first = name is not None and 0 not in exam.broken_commits
+    if not has_first or all(v in commits for v in range(snapshot.version + 1)):
+        return
+    first = load_snapshot(
+        exam.store, LogListing({0: commits[0]}, {}, {}), exam.config, outside=True
+    )
+    mismatch = describe_table_id_mismatch(first, snapshot)
+    if mismatch is not None:
+        exam.report("two-tables", "warning", mismatch, f"{LOG_FOLDER}/{name}", exam.repair_call)
+
+
+def _check_checkpoint_age(exam: _Examination, snapshot: Snapshot) -> None:
+    """Report too many commits after the newest valid checkpoint, which every reader replays."""
+    asked = exam.limits.commits_since_checkpoint
+    limit = _NORMAL_INTERVALS * exam.config.checkpoint_interval if asked is None else asked
+    base = -1 if exam.valid_checkpoint is None else exam.valid_checkpoint
+    num_commits = snapshot.version - max(base, 0)
+    if num_commits > limit:
+        last = "none" if base < 0 else f"version {base}"
+        what = (
+            f"readers replay {num_commits:,} commits, more than the limit of {limit:,}."
+            f" Newest valid checkpoint: {last}."
+        )
+        severity = "warning" if asked is None else "error"
+        exam.report("checkpoint-behind", severity, what, f"{LOG_FOLDER}/", _CHECKPOINT)
+
+
+def _check_actions(exam: _Examination, snapshot: Snapshot) -> None:
+    """Report files that were added while live or removed while not live.
+
+    Covers the commits that a reader of the latest version replays.
+    """
+    listing, base = exam.listing, snapshot.report.checkpoint
+    first = 0 if base is None else base + 1
+    commits = [(v, listing.commits[v]) for v in range(first, snapshot.version + 1)]
+    live_before = pl.Series([], dtype=pl.String)
+    if base is not None:
+        forms = valid_checkpoint_forms(exam.store, listing, base, exam.config, [])
+        if not any(forms):
+            return
+        state = load_snapshot(exam.store, LogListing({}, *forms), exam.config, outside=True).state
+        live_before = pl.Series(pl.from_arrow(state.column("key")), dtype=pl.String)
+    redundant = _redundant_actions(exam, commits, live_before)
+    for is_add, code, severity, verb in (
+        (True, "duplicate-adds", "warning", "added again while they were live"),
+        (False, "removes-without-adds", "info", "removed although they were not live"),
+    ):
+        actions = redundant.filter(pl.col("is_add") == is_add)
+        if actions.height:
+            version, key = actions["version"][0], actions["key"][0]
+            what = (
+                f"{actions.height:,} files were {verb}, the first {key!r} in version {version}."
+                " Readers use the last action."
+            )
+            keys = actions["key"].to_arrow(compat_level=pl.CompatLevel.oldest())
+            exam.findings.append(
+                Finding(
+                    code,
+                    severity,
+                    what,
+                    f"{LOG_FOLDER}/{listing.commits[version]}",
+                    _CHECKPOINT,
+                    actions.height,
+                    pa.chunked_array([keys]).combine_chunks().cast(pa.string()),
+                )
+            )
+
+
+def _redundant_actions(
+    exam: _Examination, commits: Sequence[tuple[int, str]], live_before: pl.Series
+) -> pl.DataFrame:
+    """Return adds of live files and removes of files that are not live, in log order.
+
+    `live_before` are the keys of the files that are live before the first commit.
+    """
+    events = [
+        pl.DataFrame(
+            schema={"key": pl.String, "at": pl.Int64, "version": pl.Int64, "is_add": pl.Boolean}
+        )
+    ]
+    for start in range(0, len(commits), _COMMITS_PER_BATCH):
+        actions = read_verified_actions(
+            exam.store, exam.config, commits[start : start + _COMMITS_PER_BATCH]
+        )
+        versions = pl.Series(actions.versions, dtype=pl.Int64)
+        for kind in ("add", "remove"):
+            table, _ = with_file_keys(actions, kind, exam.store.root)
+            if table.num_rows == 0:
+                continue
+            batch = pl.DataFrame(pl.from_arrow(table.select(["key", "seq"])))
+            # `seq` is the number of the commit in its batch, then LINE_BITS for the line.
+            commit_number = batch["seq"] // (1 << SEQ_LINE_BITS)
+            events.append(
+                batch.select(
+                    "key",
+                    at=pl.col("seq") + (start << SEQ_LINE_BITS),
+                    version=versions.gather(commit_number),
+                    is_add=pl.lit(kind == "add"),
+                )
+            )
+    ordered = (
+        pl.concat(events)
+        .sort("at")
+        .with_columns(
+            previous=pl.col("is_add").shift(1).over("key"),
+            initially_live=pl.col("key").is_in(live_before.implode()),
+        )
+    )
+    was_live = pl.coalesce("previous", "initially_live")
+    return ordered.filter(was_live == pl.col("is_add"))

@@ -1,0 +1,465 @@
+"""Repair: write a clean log, at another place, from what can be salvaged of a damaged one.
+
+The source is never written to. The new log has the protocol and metadata as version 0, the adds
+whose data files exist as version 1, and a checkpoint of version 1.
+
+Version 1 is written first, then version 0, then the checkpoint, then the pointer. The new log can
+therefore not be opened before it is complete, and one without a pointer is unfinished: running the
+same repair again recognizes what it wrote and continues. Nothing is ever deleted or overwritten,
+and a target with any other content is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from arrowlog.arrays import repeat_bool
+from arrowlog.clock import SystemClock
+from arrowlog.config import Config, resolve
+from arrowlog.decode import extract_commit_info, parse_commit_info
+from arrowlog.errors import InvalidRequest, LogCorrupt, TableNotFound, redact
+from arrowlog.fork_safety import require_polars
+from arrowlog.formats.indextables import (
+    CHECKPOINT_FOLDER_NAME,
+    CHECKSUM_PREFIX,
+    LOG_FOLDER,
+    StreamCompressor,
+    classify_names,
+    commit_name,
+    compress,
+    crc32,
+    decompress,
+    encode_action,
+    encode_adds,
+    encode_first_commit,
+    is_json_part,
+    is_parquet_part,
+    manifest_name,
+    no_recent_commits,
+)
+from arrowlog.maintenance import make_checkpoint
+from arrowlog.recovery.file_existence import check_files_exist, check_files_exist_on_spark
+from arrowlog.recovery.salvage import SalvageResult, salvage
+from arrowlog.snapshot import check_writable, json_checkpoint_name, paths_leading_out, truncate_adds
+from arrowlog.storage import RelocatedLogStore, open_store, put_identical
+from arrowlog.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from arrowlog.recovery.file_existence import Progress
+    from arrowlog.snapshot import State
+    from arrowlog.storage import Store
+
+_LOG = logging.getLogger("arrowlog")
+_ADDS_PER_BATCH = 1 << 15  # adds that are encoded as JSON at a time, to bound memory
+_MAX_NAMED_FILES = 10  # missing files that a note lists by name
+_STATS_FIELDS = ("stats", "minValues", "maxValues")
+NOTES_METADATA_KEY = b"arrowlog.notes"  # key of the notes in the metadata of the result's schema
+REPAIR_RESULT_SCHEMA = pa.schema(
+    [
+        ("source_path", pa.string()),
+        ("target_path", pa.string()),
+        ("source_version", pa.int64()),
+        ("total_splits", pa.int32()),
+        ("valid_splits", pa.int32()),
+        ("missing_splits", pa.int32()),
+        ("status", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """The arguments of a repair."""
+
+    source: str
+    target: str
+    storage_options: Mapping[str, Any]
+    options: Mapping[str, object]
+    session: Mapping[str, object]  # settings of the Spark session
+    spark: Any
+    progress: Progress | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    version: int  # of the source
+    total: int  # live files in the source
+    valid: int  # files in the new log
+    notes: tuple[str, ...]
+
+
+def repair(
+    source_log: str | os.PathLike[str],
+    target_log: str | os.PathLike[str],
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
+    spark: Any = None,
+    progress: Progress | None = None,
+) -> pa.Table:
+    """Write a clean log to `target_log` from what can be read of the log at `source_log`.
+
+    Both are log folders; data files are looked up next to the source. The target must be empty or
+    hold an unfinished run of the same repair, which is then completed. The source is only read.
+
+    Returns one row: `source_path`, `target_path`, `source_version`, `total_splits`, `valid_splits`,
+    `missing_splits` and `status`. The status is `SUCCESS`, or `ERROR: …` with version -1 and zeros.
+    What was left out, and why, is logged as warnings, stored in the `operationParameters` of the
+    new version 1, and returned by `repair_notes(result)`.
+
+    `options` may contain `repair.validateSplits`, `repair.preserveStats`, `repair.parallelism`,
+    `repair.failOnMissing` and `stats.truncation.*`. With `spark`, the session's workers look up the
+    data files. `progress(done, total)` is called as data files are looked up.
+
+    Raises InvalidRequest for a wrong option; every other failure is in `status`.
+    """
+    require_polars("Repair")
+    resolve(options)  # a wrong option is a mistake of the caller, so it raises
+    session = {} if spark is None else _session_settings(spark)
+    source, target = os.fspath(source_log), os.fspath(target_log)
+    shown = redact(source), redact(target)
+    job = _Job(source, target, storage_options or {}, options or {}, session, spark, progress)
+    try:
+        outcome = _repair(job)
+    except Exception as error:  # noqa: BLE001 -- the protocol reports every failure as a status
+        reason = redact(str(error)).split("\n", 1)[0] or type(error).__name__
+        _LOG.error("repair of %s failed: %s", shown[0], reason)
+        return _result_row(*shown, -1, 0, 0, f"ERROR: {reason}", ())
+    for note in outcome.notes:
+        _LOG.warning("repair of %s: %s", shown[0], note)
+    return _result_row(
+        *shown, outcome.version, outcome.total, outcome.valid, "SUCCESS", outcome.notes
+    )
+
+
+def repair_notes(result: pa.Table) -> list[str]:
+    """Return what a repair left out and why, one sentence each; empty for an undamaged log."""
+    text = (result.schema.metadata or {}).get(NOTES_METADATA_KEY, b"[]")
+    return [str(note) for note in json.loads(text)]
+
+
+def open_log_folder(uri: str, storage_options: Mapping[str, Any], config: Config) -> Store:
+    """Open the store of a table by its log folder, which may have any name."""
+    parent, name = split_log_address(uri)
+    store = open_store(
+        parent,
+        storage_options,
+        parallelism=config.checkpoint_parallelism,
+        timeout_seconds=config.checkpoint_read_timeout_seconds,
+        accelerate=config.store_accelerate,
+    )
+    return store if name == LOG_FOLDER else RelocatedLogStore(store, LOG_FOLDER, name)
+
+
+def split_log_address(uri: str) -> tuple[str, str]:
+    """Split the address of a log into that of its table and the name of the log folder.
+
+    Raises InvalidRequest if the address has no parent folder.
+
+    >>> split_log("s3://bucket/events/_transaction_log/")
+    ('s3://bucket/events', '_transaction_log')
+    """
+    text = uri.rstrip("/")
+    if text and "://" not in text:
+        text = os.path.abspath(os.path.expanduser(text))
+    parent, slash, name = text.rpartition("/")
+    if not slash or not name or parent.endswith(("/", ":")):
+        raise InvalidRequest(
+            f"{uri!r} is not the address of a log.",
+            next="Give the folder of the log, such as …/table/_transaction_log.",
+        )
+    return parent or "/", name
+
+
+def _session_settings(spark: Any) -> dict[str, object]:
+    """Return the `spark.indextables.*` settings of a Spark session."""
+    get_all = spark.conf.getAll  # a method or a property, depending on the version
+    settings = get_all() if callable(get_all) else get_all
+    return {key: value for key, value in settings.items() if key.startswith("spark.indextables.")}
+
+
+def _result_row(
+    source: str,
+    target: str,
+    version: int,
+    total: int,
+    valid: int,
+    status: str,
+    notes: tuple[str, ...],
+) -> pa.Table:
+    values = (source, target, version, total, valid, total - valid, status)
+    schema = REPAIR_RESULT_SCHEMA.with_metadata({NOTES_METADATA_KEY: json.dumps(notes).encode()})
+    columns = [pa.array([value], item.type) for value, item in zip(values, schema, strict=True)]
+    return pa.table(columns, schema=schema)
+
+
+def _repair(job: _Job) -> _Outcome:
+    config = resolve(job.options, job.session)
+    _check_separate(job)
+    source = open_log_folder(job.source, job.storage_options, config)
+    target = open_log_folder(job.target, job.storage_options, config)
+    _check_target(target, job.target)
+    salvaged = _salvage(source, job.source, config)
+    state = salvaged.snapshot.state
+    check_writable(state.protocol, redact(job.source))
+    config = _config_for_target(job, state)
+    valid, missing = _split_by_existence(job, source, state, config)
+    notes = _notes(salvaged, missing)
+    adds = _normalize_adds(valid, state, config)
+    size = _write(target, state, adds, config, _commit_info(job, salvaged, adds, missing, notes))
+    if size > Config().max_decompressed_bytes:
+        note = (
+            f"version 1 has {size:,} bytes, more than readers decompress by default: raise"
+            " transaction.maxDecompressedBytes if the checkpoint is ever lost"
+        )
+        notes += (note,)
+    return _Outcome(state.version, state.num_files, int(adds.num_rows), notes)
+
+
+def _salvage(store: Store, source: str, config: Config) -> SalvageResult:
+    """Salvage the source, with an error in the protocol's words if there is no log."""
+    try:
+        return salvage(store, config)
+    except TableNotFound:
+        is_table_folder = LOG_FOLDER in store.list_from(LOG_FOLDER)
+        raise TableNotFound(
+            f"Source transaction log not found: {redact(source)} has no commits in it.",
+            next=f"Did you mean {redact(source).rstrip('/')}/{LOG_FOLDER}?"
+            if is_table_folder
+            else "Check the address: it must be the folder of the log.",
+        ) from None
+
+
+def _check_separate(job: _Job) -> None:
+    """Refuse a target inside the source, which must never be written to."""
+    source, target = (f"{'/'.join(split_log_address(uri))}/" for uri in (job.source, job.target))
+    if target.startswith(source):
+        raise InvalidRequest(
+            f"Target location already exists and is not empty: {job.target} is the source."
+            if target == source
+            else f"The target {job.target} lies in the source, which is never written to.",
+            next="Choose a folder next to the source.",
+        )
+
+
+def _config_for_target(job: _Job, state: State) -> Config:
+    """Return the settings for the new log, including the table's own, with compression on."""
+    try:
+        config = resolve(job.options, job.session, state.metadata.configuration)
+    except InvalidRequest:  # an invalid table property must not prevent the repair
+        config = resolve(job.options, job.session)
+    codec = "gzip" if config.compression_codec == "none" else config.compression_codec
+    return replace(
+        config,
+        compression_enabled=True,
+        checkpoint_compression_enabled=True,
+        compression_codec=codec,
+    )
+
+
+def _split_by_existence(
+    job: _Job, store: Store, state: State, config: Config
+) -> tuple[pa.Table, pa.Table]:
+    """Split the live adds into those whose data files exist and those whose files do not.
+
+    Raises LogCorrupt if a path lies outside the table (a damaged or hostile log must not direct
+    requests elsewhere), or if files are missing and `repair.failOnMissing` is set.
+    """
+    adds = state.adds
+    if not config.repair_validate_splits or adds.num_rows == 0:
+        return adds, adds.slice(0, 0)
+    outside = paths_leading_out(adds["key"])
+    if outside is not None:
+        first = adds.filter(outside)["key"][0].as_py()
+        raise LogCorrupt(
+            f"{first!r} lies outside the table, so its existence is not checked.",
+            next="Keep such files unchecked with repair.validateSplits=false.",
+        )
+    exists = _look_up(job, store, adds["key"], config)
+    missing = adds.filter(pc.invert(exists))
+    if missing.num_rows and config.repair_fail_on_missing:
+        raise LogCorrupt(
+            f"{missing.num_rows:,} of {adds.num_rows:,} data files are missing, the first:"
+            f" {missing['key'][0].as_py()}.",
+            next="Restore them, or leave them out with repair.failOnMissing=false.",
+        )
+    return adds.filter(exists), missing
+
+
+def _look_up(job: _Job, store: Store, keys: pa.ChunkedArray, config: Config) -> pa.ChunkedArray:
+    """Return a mask of the data files that exist."""
+    parallelism = config.repair_parallelism
+    root = split_log_address(job.source)[0]
+    if job.spark is None or root.startswith("memory:"):  # workers cannot see this process's memory
+        return check_files_exist(store, keys, parallelism=parallelism, progress=job.progress)
+    exists = check_files_exist_on_spark(
+        job.spark, root, job.storage_options, keys, parallelism=parallelism
+    )
+    if job.progress is not None:
+        job.progress(len(keys), len(keys))
+    return exists
+
+
+def _notes(salvaged: SalvageResult, missing: pa.Table) -> tuple[str, ...]:
+    """Describe what the new log does not contain, and the problems of the source."""
+    notes = [str(trouble) for trouble in salvaged.troubles]
+    reached, newest = salvaged.snapshot.version, salvaged.newest
+    if newest > reached:
+        lost = f"version {newest} is"
+        if newest > reached + 1:
+            lost = f"versions {reached + 1} to {newest} are"
+        notes.append(f"the new log contains version {reached} of the source; {lost} not in it")
+    if missing.num_rows:
+        names = missing["key"].slice(0, _MAX_NAMED_FILES).to_pylist()
+        more = missing.num_rows - len(names)
+        tail = f" and {more:,} more" if more else ""
+        notes.append(f"missing data files are left out: {', '.join(names)}{tail}")
+    return tuple(notes)
+
+
+def _normalize_adds(adds: pa.Table, state: State, config: Config) -> pa.Table:
+    """Return the adds for the new log: relative paths, dataChange true, configured statistics."""
+    if not config.repair_preserve_stats:
+        stats = [n for n in adds.column_names if n.partition(".")[0] in _STATS_FIELDS]
+        adds = adds.drop_columns(stats)
+    elif adds.num_rows:
+        adds = truncate_adds(adds, state.metadata.partition_columns, config, state.schema)
+    if adds.num_rows == 0:
+        return adds
+    for name, column in (("path", adds["key"]), ("dataChange", repeat_bool(True, adds.num_rows))):
+        at = adds.schema.get_field_index(name)
+        adds = adds.append_column(name, column) if at < 0 else adds.set_column(at, name, column)
+    return adds
+
+
+def _commit_info(
+    job: _Job, salvaged: SalvageResult, adds: pa.Table, missing: pa.Table, notes: tuple[str, ...]
+) -> dict[str, Any]:
+    """Return the commitInfo of version 1, without id, time and checksum."""
+    size = int(pc.sum(adds["size"]).as_py() or 0) if adds.num_rows else 0
+    return {
+        "operation": "REPAIR",
+        "operationParameters": {
+            "source": redact(job.source),
+            "sourceVersion": salvaged.snapshot.version,
+            "notes": list(notes),
+        },
+        "operationMetrics": {
+            "numAddedFiles": int(adds.num_rows),
+            "numAddedBytes": size,
+            "numMissingFiles": int(missing.num_rows),
+        },
+        "readVersion": 0,
+        "engineInfo": f"arrowlog/{__version__}",
+    }
+
+
+def _list_target(store: Store) -> tuple[list[str], list[str]]:
+    """List a log folder and its checkpoint folder, without temporary files."""
+    names = [name for name in store.list_from(LOG_FOLDER) if not name.startswith(".")]
+    inner = (
+        store.list_from(f"{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}")
+        if CHECKPOINT_FOLDER_NAME in names
+        else []
+    )
+    return names, [name for name in inner if not name.startswith(".")]
+
+
+def _check_target(store: Store, target: str) -> None:
+    """Refuse a target that contains anything but the files of an interrupted repair."""
+    names, inner = _list_target(store)
+    if not names:
+        return
+    own = {commit_name(0), commit_name(1), json_checkpoint_name(1), CHECKPOINT_FOLDER_NAME}
+    foreign = [name for name in names if name not in own and not is_json_part(name, 1)]
+    foreign += [n for n in inner if n != manifest_name(1) and not is_parquet_part(n, 1)]
+    if foreign or commit_name(1) not in names:
+        raise InvalidRequest(
+            f"Target location already exists and is not empty: {redact(target)}.",
+            next="Choose another target, or delete its content.",
+        )
+
+
+def _write(store: Store, state: State, adds: pa.Table, config: Config, info: dict[str, Any]) -> int:
+    """Write the new log; return the size of version 1 in bytes, uncompressed.
+
+    The order of the writes matters: see the module's docstring. Raises InvalidRequest if the target
+    holds a version 0 or 1 of another repair.
+    """
+    clock = SystemClock()
+    store.check_writable(LOG_FOLDER)
+    crc = size = 0
+    for text in _encoded_batches(adds):
+        crc, size = crc32(text, crc), size + len(text)
+    timestamp = max(clock.now_ms(), (state.timestamp or 0) + 1)  # later than the source's
+    integrity = {"numActions": int(adds.num_rows), "checksum": f"{CHECKSUM_PREFIX}{crc:08x}"}
+    info = {"txnId": clock.new_id(), "timestamp": timestamp, **info, **integrity}
+    timestamp = _put_adds(store, info, adds, config)
+    first = encode_first_commit(state.protocol, state.metadata)
+    data = compress(first, config.compression_codec, config.compression_gzip_level)
+    if (
+        not put_identical(store, f"{LOG_FOLDER}/{commit_name(0)}", data)
+        and _read_plain(store, commit_name(0), config) != first
+    ):
+        raise _other_repair(commit_name(0))
+    txns = {app: (step, 1) for app, (step, _) in state.txns.items()}
+    recent = no_recent_commits(1)  # transaction ids of the source's versions do not apply here
+    new_state = replace(
+        state, version=1, source=adds, timestamp=timestamp, txns=txns, recent=recent
+    )
+    listing = classify_names(*_list_target(store))
+    make_checkpoint(store, listing, new_state, config, clock)
+    return size
+
+
+def _put_adds(store: Store, info: dict[str, Any], adds: pa.Table, config: Config) -> int:
+    """Write version 1, or accept an existing one with the same adds; return its timestamp.
+
+    Raises InvalidRequest if the existing one is not of a repair, or has other adds.
+    """
+    packing = StreamCompressor(config.compression_codec, config.compression_gzip_level)
+    packing.write(encode_action("commitInfo", info))
+    for text in _encoded_batches(adds):
+        packing.write(text)
+    if put_identical(store, f"{LOG_FOLDER}/{commit_name(1)}", packing.finish()):
+        return int(info["timestamp"])
+    head, _, body = _read_plain(store, commit_name(1), config).partition(b"\n")
+    raw = extract_commit_info(head)
+    existing = None if raw is None else parse_commit_info(raw)
+    if existing is None or existing.operation != "REPAIR" or existing.timestamp is None:
+        raise _other_repair(commit_name(1))
+    # The body is checked as well: the file may be torn behind an intact commitInfo.
+    if (
+        existing.checksum != info["checksum"]
+        or f"{CHECKSUM_PREFIX}{crc32(body):08x}" != existing.checksum
+    ):
+        raise _other_repair(commit_name(1))
+    return existing.timestamp
+
+
+def _encoded_batches(adds: pa.Table) -> Iterator[bytes]:
+    """Yield the lines of version 1 in batches."""
+    for start in range(0, adds.num_rows, _ADDS_PER_BATCH):
+        yield b"".join(encode_adds(adds.slice(start, _ADDS_PER_BATCH)))
+
+
+def _read_plain(store: Store, name: str, config: Config) -> bytes:
+    key = f"{LOG_FOLDER}/{name}"
+    return decompress(store.get(key), key, config.max_decompressed_bytes)
+
+
+def _other_repair(name: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"Target location already exists and is not empty: its {name} comes from another repair, or"
+        " from another state of the source.",
+        next="Choose another target, or delete its content.",
+    )

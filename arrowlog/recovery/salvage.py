@@ -1,0 +1,432 @@
+"""Salvage: read a damaged log as far as its content can be proven.
+
+1. Commits are replayed from version 0 up to the first one that is missing, torn, changed, or
+   present twice with different content. Nothing of such a commit is applied, nor anything after it,
+   because what it did is unknown.
+2. A newer valid checkpoint takes over from there, since it contains everything before it.
+   Checkpoints with checksums are verified. Those without are accepted if they can be read
+   completely.
+3. Where commits and a checkpoint disagree about a version, the commits win, since checkpoints are
+   derived from them. The exception: the checkpoint wins if it carries a checksum and not every
+   commit does.
+
+Whatever is passed over is reported as a `LogProblem`. Nothing is written and nothing is guessed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from arrowlog.errors import ArrowlogError, LogCorrupt, TableNotFound
+from arrowlog.fork_safety import pl
+from arrowlog.formats.indextables import (
+    CHECKPOINT_FOLDER_NAME,
+    LAST_CHECKPOINT,
+    LOG_FOLDER,
+    MAX_VERSION,
+    LogListing,
+    classify_log_file,
+    classify_names,
+    commit_name,
+    decompress,
+)
+from arrowlog.snapshot import (
+    CheckpointPartReader,
+    checkpoint_versions,
+    load_snapshot,
+    open_parquet_checkpoint,
+    read_pointer,
+    verify_checkpoint,
+    without_retired,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import pyarrow as pa
+
+    from arrowlog.config import Config
+    from arrowlog.snapshot import Snapshot, State
+    from arrowlog.storage import Store
+
+_CHECKSUM_MARKER = b'"checksum":"crc32:'  # in every commit and JSON checkpoint that has a checksum
+_MAX_ATTEMPTS = 3  # a concurrent cleanup can delete files between the listing and the read
+# The code of a checkpoint problem is derived from messages of `snapshot.loader`,
+# `snapshot.checkpoint.parquet`, `snapshot.checkpoint.parts`, `snapshot.checkpoint.manifest` and
+# `snapshot.log_replay`, which raise plain LogCorrupt. Keep in step.
+_DIVERGES_MESSAGES = ("the commits it stands for leave", "differs from a replay of the commits")
+_INCOMPLETE_MESSAGES = (
+    "is gone",
+    "it is missing",
+    "not all of one checkpoint",
+    "not a complete checkpoint",
+    "not whole",
+    "is incomplete",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LogProblem:
+    """A problem in a log: a stable code, the file concerned, and a description."""
+
+    code: str
+    where: str
+    what: str
+    version: int | None = None
+
+    def __str__(self) -> str:
+        """The file and the description."""
+        return f"{self.where}: {self.what}"
+
+
+@dataclass(frozen=True, slots=True)
+class SalvageResult:
+    """The newest snapshot that could be read, and the problems that were found."""
+
+    snapshot: Snapshot
+    listing: LogListing
+    newest: int  # the highest version that a commit, a checkpoint or the pointer names
+    troubles: tuple[LogProblem, ...] = ()
+
+
+@dataclass(slots=True)
+class _Salvaging:
+    """One run: the listing that it works on, and the problems so far."""
+
+    store: Store
+    config: Config
+    listing: LogListing
+    troubles: list[LogProblem] = field(default_factory=list)
+
+    def note(self, code: str, where: str, what: str, version: int | None = None) -> None:
+        self.troubles.append(LogProblem(code, where, what, version))
+
+
+def salvage(store: Store, config: Config) -> SalvageResult:
+    """Read a damaged log as far as its content can be proven.
+
+    Raises TableNotFound if there is no log, LogCorrupt if no version can be read, and
+    UnsupportedProtocol if the log needs a newer reader.
+    """
+    for attempt in range(_MAX_ATTEMPTS):
+        try:
+            return _salvage(store, config)
+        except FileNotFoundError as error:  # a concurrent cleanup: list again
+            if attempt == _MAX_ATTEMPTS - 1:
+                raise vanished_file_error(error) from None
+    raise AssertionError  # the last attempt returns or raises
+
+
+def vanished_file_error(error: FileNotFoundError) -> LogCorrupt:
+    """Return the error for a log whose listed files vanish on every attempt to read them."""
+    return LogCorrupt(
+        f"{error} was listed, but was deleted before it could be read.",
+        next="Another process is deleting files of the log; try again when it has finished.",
+    )
+
+
+def _salvage(store: Store, config: Config) -> SalvageResult:
+    listing, troubles = list_damaged_log(store, config)
+    if listing.empty:
+        raise TableNotFound(
+            f"There is no log at {store.root}: the folder has no commits in it.",
+            next="Check the address; it must be that of the log's folder.",
+        )
+    run = _Salvaging(store, config, listing, troubles)
+    by_commits = _replay_commits(run)
+    reached = -1 if by_commits is None else by_commits.version
+    by_checkpoint = _load_newer_checkpoint(run, reached)
+    if by_commits is not None and by_checkpoint is not None:
+        mismatch = describe_table_id_mismatch(by_commits, by_checkpoint)
+        if mismatch is not None:
+            run.note("two-tables", f"{LOG_FOLDER}/{commit_name(0)}", mismatch, reached)
+    snapshot = by_checkpoint or by_commits
+    if snapshot is None:
+        raise LogCorrupt(
+            "no version can be read"
+            + "".join(f"; {trouble}" for trouble in run.troubles[:3]).rstrip(".")
+            + ".",
+            next="Restore version 0 or a checkpoint from a backup.",
+        )
+    snapshot = _resolve_divergence(run, snapshot)
+    newest = max(listing.newest, read_pointer(store))
+    _note_unreachable(run, snapshot.version, newest)
+    return SalvageResult(snapshot, listing, newest, tuple(run.troubles))
+
+
+def list_damaged_log(store: Store, config: Config) -> tuple[LogListing, list[LogProblem]]:
+    """List the log, tolerating names that a reader rejects, and report these.
+
+    Files of the same version with equal content count once. If their content differs, none of them
+    counts, since there is no way to tell which one is right.
+    """
+    names = store.list_from(LOG_FOLDER)
+    inner = (
+        store.list_from(f"{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}")
+        if CHECKPOINT_FOLDER_NAME in names
+        else []
+    )
+    troubles: list[LogProblem] = []
+    by_version: dict[tuple[str, int], list[str]] = {}
+    accepted: list[str] = []
+    for name in names:
+        part = classify_log_file(name) if name.endswith(".json") else None
+        if part is None or part[1] > MAX_VERSION:
+            if part is not None:
+                what = f"the version number in the file name is larger than {MAX_VERSION}."
+                troubles.append(LogProblem("odd-name", f"{LOG_FOLDER}/{name[:60]}", what))
+            continue
+        if part[0] == "commit" or name.endswith(".checkpoint.json"):
+            by_version.setdefault(part, []).append(name)
+        else:
+            accepted.append(name)
+    for (kind, version), duplicates in by_version.items():
+        if len(duplicates) == 1 or _have_same_content(store, duplicates, config):
+            accepted.append(duplicates[0])
+            continue
+        what = f"{' and '.join(duplicates)} are both version {version}, but their content differs."
+        troubles.append(LogProblem(f"{kind}-twice", f"{LOG_FOLDER}/{duplicates[0]}", what, version))
+    inner = [name for name in inner if (classify_log_file(name) or ("", 0))[1] <= MAX_VERSION]
+    return without_retired(store, classify_names(sorted(accepted), inner), names), troubles
+
+
+def _have_same_content(store: Store, names: Iterable[str], config: Config) -> bool:
+    """Whether files are equal after decompression; False if one cannot be read."""
+    try:
+        keys = [f"{LOG_FOLDER}/{name}" for name in names]
+        limit = config.max_decompressed_bytes
+        contents = {
+            decompress(data, key, limit)
+            for key, data in zip(keys, store.get_many(keys), strict=True)
+        }
+    except (LogCorrupt, FileNotFoundError):
+        return False
+    return len(contents) == 1
+
+
+def _contiguous_commits(listing: LogListing, base: int) -> dict[int, str]:
+    """Return the commits right after version `base`, up to the first that is missing."""
+    commits = {}
+    while base + 1 in listing.commits:
+        base += 1
+        commits[base] = listing.commits[base]
+    return commits
+
+
+def _replay_commits(run: _Salvaging) -> Snapshot | None:
+    return _load_readable_prefix(run, _contiguous_commits(run.listing, -1), {}, {})
+
+
+def _load_readable_prefix(
+    run: _Salvaging,
+    commits: dict[int, str],
+    json: Mapping[int, str],
+    parquet: Mapping[int, tuple[str, ...]],
+) -> Snapshot | None:
+    """Load a checkpoint, if one is given, and the commits up to the first that is broken.
+
+    Returns None if nothing is left to load.
+    """
+    for _ in range(len(commits) + 1):
+        if not commits and not json and not parquet:
+            return None
+        listing = LogListing(commits, dict(json), dict(parquet))
+        try:
+            return load_snapshot(run.store, listing, run.config, outside=True)
+        except LogCorrupt as error:
+            broken = broken_commit_version(error)
+            if broken is None or broken not in commits:
+                raise
+            run.note("commit-broken", f"{LOG_FOLDER}/{commits[broken]}", _describe(error), broken)
+            commits = {version: name for version, name in commits.items() if version < broken}
+    raise AssertionError  # each round drops at least one commit
+
+
+def broken_commit_version(error: ArrowlogError) -> int | None:
+    """Return the version of the commit file that an error names; None if it names no commit."""
+    part = None if error.file is None else classify_log_file(error.file.rpartition("/")[2])
+    return None if part is None or part[0] != "commit" else part[1]
+
+
+def _describe(error: ArrowlogError) -> str:
+    line = "" if error.line is None else f"line {error.line}: "
+    return f"{line}{error.what}"
+
+
+def _load_newer_checkpoint(run: _Salvaging, reached: int) -> Snapshot | None:
+    """Load the newest valid checkpoint above version `reached`, and the commits after it."""
+    listing = run.listing
+    for version in checkpoint_versions(listing):
+        if version <= reached:
+            return None
+        json, parquet = valid_checkpoint_forms(
+            run.store, listing, version, run.config, run.troubles
+        )
+        if json or parquet:
+            commits = _contiguous_commits(listing, version)
+            return _load_readable_prefix(run, commits, json, parquet)
+    return None
+
+
+def valid_checkpoint_forms(
+    store: Store, listing: LogListing, version: int, config: Config, troubles: list[LogProblem]
+) -> tuple[dict[int, str], dict[int, tuple[str, ...]]]:
+    """Return the JSON and Parquet form of a checkpoint, each only if it is valid.
+
+    The result fits `Listing`. Problems of the other form are appended to `troubles`.
+    """
+    json: dict[int, str] = {}
+    parquet: dict[int, tuple[str, ...]] = {}
+    if version in listing.json_checkpoints:
+        name = listing.json_checkpoints[version]
+        problems = verify_checkpoint(store, listing, version, config, "json")
+        if problems:
+            # A missing part is reported by its bare name, the text of the FileNotFoundError.
+            is_part_name = problems[0].endswith(".json")
+            what = f"{problems[0]} is gone." if is_part_name else problems[0]
+            troubles.append(_checkpoint_trouble(f"{LOG_FOLDER}/{name}", what, version))
+        else:
+            json[version] = name
+    if version in listing.parquet_checkpoints:
+        trouble = _verify_parquet(store, listing, version, config)
+        if trouble is None:
+            parquet[version] = listing.parquet_checkpoints[version]
+        else:
+            troubles.append(trouble)
+    return json, parquet
+
+
+def _verify_parquet(
+    store: Store, listing: LogListing, version: int, config: Config
+) -> LogProblem | None:
+    """Return what is wrong with a Parquet checkpoint, None if it is valid."""
+    names = listing.parquet_checkpoints[version]
+    where = f"{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}/{names[0]}"
+    try:
+        opened = open_parquet_checkpoint(store, version, names, lambda _: None)
+        if opened is None:
+            what = "the checkpoint has no manifest: its writer stopped before it was complete."
+            return LogProblem("checkpoint-partial", where, what, version)
+        if isinstance(opened, CheckpointPartReader):
+            problems = verify_checkpoint(store, listing, version, config, "parquet")
+            return _checkpoint_trouble(where, problems[0], version) if problems else None
+        # A checkpoint of another program has no checksums: it is valid if it loads.
+        load_snapshot(store, LogListing({}, {}, {version: names}), config, outside=True)
+    except (LogCorrupt, FileNotFoundError) as error:
+        return _checkpoint_trouble(where, str(error), version)
+    return None
+
+
+def _checkpoint_trouble(where: str, what: str, version: int) -> LogProblem:
+    """Derive the code of a checkpoint problem from its message."""
+    code = "checkpoint-broken"
+    if any(text in what for text in _DIVERGES_MESSAGES):
+        code = "checkpoint-diverges"
+    elif any(text in what for text in _INCOMPLETE_MESSAGES) or "no such" in what.lower():
+        code = "checkpoint-partial"
+    return LogProblem(code, where, what, version)
+
+
+def _resolve_divergence(run: _Salvaging, snapshot: Snapshot) -> Snapshot:
+    """Compare replayed commits with the newest checkpoint they cover; return what to believe.
+
+    The commits win, unless the checkpoint carries a checksum and not every commit does.
+    """
+    listing = run.listing
+    version = next((v for v in checkpoint_versions(listing) if v <= snapshot.version), None)
+    if version is None or snapshot.report.checkpoint is not None:
+        return snapshot
+    json, parquet = valid_checkpoint_forms(run.store, listing, version, run.config, run.troubles)
+    if not json and not parquet:
+        return snapshot
+    commits = {v: name for v, name in _contiguous_commits(listing, -1).items() if v <= version}
+    checkpoint = load_snapshot(run.store, LogListing({}, json, parquet), run.config, outside=True)
+    replayed = load_snapshot(run.store, LogListing(commits, {}, {}), run.config, outside=True)
+    divergence = describe_divergence(checkpoint.state, replayed.state)
+    if divergence is None:
+        return snapshot
+    # Version 0 never carries a checksum: it consists of protocol and metaData only.
+    checkpoint_has_checksum = bool(parquet) or _have_checksums(run, [json[version]])
+    trust_checkpoint = checkpoint_has_checksum and not _have_checksums(
+        run, [commits[v] for v in commits if v]
+    )
+    used = (
+        "the checkpoint, because it has a checksum and not every commit does"
+        if trust_checkpoint
+        else "the commits"
+    )
+    where = (
+        f"{LOG_FOLDER}/{(json or listing.json_checkpoints).get(version, CHECKPOINT_FOLDER_NAME)}"
+    )
+    run.note("checkpoint-diverges", where, f"{divergence} Repair uses {used}.", version)
+    if not trust_checkpoint:
+        return snapshot
+    commits = _contiguous_commits(listing, version)
+    return _load_readable_prefix(run, commits, json, parquet) or snapshot
+
+
+def describe_table_id_mismatch(before: Snapshot, after: Snapshot) -> str | None:
+    """Describe how the table ids of commits and of a later checkpoint differ; None if equal."""
+    if before.metadata.id == after.metadata.id:
+        return None
+    return (
+        f"the commits up to version {before.version} belong to table {before.metadata.id}, but the"
+        f" checkpoint of version {after.report.checkpoint} belongs to table {after.metadata.id}:"
+        " one of them may be left over from a table that was here before. Readers and repair use"
+        " the checkpoint."
+    )
+
+
+def describe_divergence(checkpoint: State, replayed: State) -> str | None:
+    """Describe how a checkpoint differs from the replay of its commits; None if it does not.
+
+    Compares the keys of live files, the metadata and the protocol.
+    """
+    checkpoint_keys, replayed_keys = checkpoint.column("key"), replayed.column("key")
+    extra = _count_missing_from(checkpoint_keys, replayed_keys)
+    lacking = _count_missing_from(replayed_keys, checkpoint_keys)
+    if extra or lacking:
+        return (
+            f"the checkpoint has {len(checkpoint_keys):,} files, but its commits lead to"
+            f" {len(replayed_keys):,}: {extra:,} are only in the checkpoint, {lacking:,} only in"
+            " the commits."
+        )
+    if checkpoint.metadata != replayed.metadata:
+        return "the metaData of the checkpoint differs from that of its commits."
+    if checkpoint.protocol != replayed.protocol:
+        return "the protocol of the checkpoint differs from that of its commits."
+    return None
+
+
+def _count_missing_from(keys: pa.ChunkedArray, others: pa.ChunkedArray) -> int:
+    """Count the keys that are not among the others."""
+    wanted = pl.Series(pl.from_arrow(keys), dtype=pl.String)
+    present = pl.Series(pl.from_arrow(others), dtype=pl.String)
+    return int((~wanted.is_in(present.implode())).sum())
+
+
+def _have_checksums(run: _Salvaging, names: Iterable[str]) -> bool:
+    """Whether every one of these log files carries a checksum."""
+    keys = [f"{LOG_FOLDER}/{name}" for name in names]
+    limit = run.config.max_decompressed_bytes
+    contents = zip(keys, run.store.get_many(keys), strict=True)
+    return all(_CHECKSUM_MARKER in decompress(data, key, limit) for key, data in contents)
+
+
+def _note_unreachable(run: _Salvaging, reached: int, newest: int) -> None:
+    """Report what lies after the last version that can be read: a gap, a pointer too far ahead."""
+    listing = run.listing
+    later = sorted(v for v in listing.commits if v > reached)
+    reported = {trouble.version for trouble in run.troubles if trouble.code.startswith("commit")}
+    if later and later[0] > reached + 1 and reached + 1 not in reported:
+        what = f"version {reached + 1} is missing although version {later[0]} is there."
+        run.note("gap", f"{LOG_FOLDER}/{commit_name(reached + 1)}", what, reached + 1)
+    if newest > max(reached, listing.newest):
+        what = describe_pointer_ahead(newest, listing.newest)
+        run.note("pointer-ahead", f"{LOG_FOLDER}/{LAST_CHECKPOINT}", what, newest)
+
+
+def describe_pointer_ahead(pointer: int, newest: int) -> str:
+    """Describe a pointer that names a version beyond the end of the log."""
+    return f"the pointer names version {pointer}, but the log ends at version {newest}."

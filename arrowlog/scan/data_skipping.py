@@ -1,0 +1,385 @@
+"""Data skipping: decide from statistics which files cannot contain a row of a test. Pure.
+
+A skip mask has one value per file. TRUE means that no row of the file can satisfy the test; FALSE
+and NULL keep the file, and so does a mask of None (nothing is known for any file). Masks combine by
+Kleene logic: for `And` one TRUE skips the file, for `Or` all parts must be TRUE.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from arrowlog.arrays import (
+    FALSE,
+    TRUE,
+    make_array,
+    make_int64,
+    make_scalar,
+    null_scalar,
+    repeat_bool,
+    repeat_value,
+)
+from arrowlog.errors import InvalidRequest
+from arrowlog.fork_safety import pl, polars_is_stranded
+from arrowlog.predicate import evaluate_node, referenced_columns
+from arrowlog.scan.stats_predicate import (
+    And,
+    Comparison,
+    ConstantResult,
+    In,
+    IsNull,
+    Or,
+    PartitionEval,
+    StartsWith,
+    Unprunable,
+    nan_free_columns,
+)
+from arrowlog.snapshot import (
+    all_null_files,
+    comparison_type,
+    high_bounds,
+    low_bounds,
+    may_have_nan,
+    to_comparable,
+)
+
+if TYPE_CHECKING:
+    from arrowlog.scan.stats_predicate import StatsPredicate
+    from arrowlog.snapshot import FileStats
+
+_KERNELS = {
+    "=": pc.equal,
+    "<>": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+# U+E000 sorts after every character that a usable literal or bound contains (see
+# `enclose_literal`).
+_SENTINEL, _EMPTY = make_array(["\ue000", ""], pa.string())
+
+
+def required_columns(test: StatsPredicate) -> set[str]:
+    """The columns whose statistics or partition values a test reads."""
+    if isinstance(test, (And, Or)):
+        return set().union(*(required_columns(part) for part in test.parts))
+    if isinstance(test, PartitionEval):
+        return set(referenced_columns(test.node))
+    return set() if isinstance(test, (Unprunable, ConstantResult)) else {test.name}
+
+
+def compute_skip_mask(
+    test: StatsPredicate, columns: FileStats, nan_free: frozenset[str] = frozenset()
+) -> pa.Array | None:
+    """Compute the skip mask of a test: TRUE for files without a row that satisfies it.
+
+    `nan_free` names floating-point columns that are known not to be NaN in the rows concerned,
+    because another conjunct excludes NaN. Returns None if nothing can be skipped.
+    """
+    if isinstance(test, ConstantResult):
+        return None if test.value else repeat_bool(True, columns.num_rows)
+    if isinstance(test, Unprunable):
+        return None
+    if isinstance(test, And):
+        nan_free |= nan_free_columns(test, columns.schema)
+        masks = [
+            mask
+            for part in test.parts
+            if (mask := compute_skip_mask(part, columns, nan_free)) is not None
+        ]
+        return reduce(pc.or_kleene, masks) if masks else None
+    if isinstance(test, Or):
+        part_masks: list[pa.Array] = []
+        for part in test.parts:
+            mask = compute_skip_mask(part, columns, nan_free)
+            if mask is None:
+                return None
+            part_masks.append(mask)
+        return reduce(pc.and_kleene, part_masks)
+    if isinstance(test, PartitionEval):
+        return _evaluate_on_partitions(test, columns)
+    if test.name in columns.partition_columns:
+        return _skip_by_partition_value(test, columns)
+    return _skip_by_bounds(test, columns, nan_free)
+
+
+def invert_skip_mask(mask: pa.Array | None, count: int) -> pa.Array:
+    """Invert a skip mask into the mask of files to read; NULL keeps the file."""
+    return repeat_bool(True, count) if mask is None else pc.fill_null(pc.invert(mask), TRUE)
+
+
+def _or_masks(first: pa.Array | None, second: pa.Array | None) -> pa.Array | None:
+    """Kleene OR of two skip masks; None is neutral."""
+    if first is None or second is None:
+        return second if first is None else first
+    return pc.or_kleene(first, second)
+
+
+def _comparable_scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
+    """A literal as a scalar of the type in which bounds of a column are compared."""
+    return make_scalar(value, comparison_type(kind))
+
+
+# Partition columns: the value of every row is known, so the test is evaluated exactly.
+
+
+def _skip_by_partition_value(
+    test: Comparison | In | StartsWith | IsNull, columns: FileStats
+) -> pa.Array | None:
+    """Skip files whose partition value fails the test; an unreadable value keeps the file."""
+    unreadable = columns.unreadable(test.name)
+    mask = _partition_mismatch(test, columns)
+    return pc.and_not(mask, unreadable) if unreadable.true_count else mask
+
+
+def _partition_mismatch(
+    test: Comparison | In | StartsWith | IsNull, columns: FileStats
+) -> pa.Array:
+    """TRUE where the partition value fails the test. Unreadable values appear as NULL here."""
+    values = _partition_values(columns, test.name)
+    if isinstance(values, pa.DictionaryArray):
+        matches = _satisfies(test, values.dictionary, columns.schema.field(test.name).type)
+        matches = matches.take(values.indices)
+        if isinstance(test, IsNull):  # the dictionary does not contain NULL
+            matches = pc.is_valid(values.indices) if test.negated else pc.is_null(values.indices)
+    else:
+        matches = _satisfies(test, values, columns.schema.field(test.name).type)
+    return pc.fill_null(pc.invert(matches), TRUE)
+
+
+def _partition_values(columns: FileStats, name: str) -> pa.Array:
+    """Partition values in comparable form, cached per column.
+
+    Strings are dictionary-encoded: there are few distinct values, so tests run once per value.
+    """
+    if ("partition", name) not in columns.derived:
+        kind = columns.schema.field(name).type if name in columns.schema.names else pa.string()
+        values = columns.partition(name)
+        values = values if comparison_type(kind) is None else to_comparable(values, kind)
+        if pa.types.is_string(values.type):
+            values = values.dictionary_encode()
+        columns.derived["partition", name] = values
+    return columns.derived["partition", name]
+
+
+def _satisfies(
+    test: Comparison | In | StartsWith | IsNull, values: pa.Array, kind: pa.DataType
+) -> pa.Array:
+    """Evaluate a test on values; NULL where the value is NULL, except for IS [NOT] NULL and IN."""
+    if isinstance(test, IsNull):
+        return pc.is_valid(values) if test.negated else pc.is_null(values)
+    if isinstance(test, In):
+        matches = pc.is_in(values, value_set=_value_set(test, kind))
+        return pc.and_(pc.is_valid(values), pc.invert(matches)) if test.negated else matches
+    if isinstance(test, StartsWith):
+        matches = pc.starts_with(values, test.prefix)
+        return pc.invert(matches) if test.negated else matches
+    return _KERNELS[test.op](values, _comparable_scalar(test.down, kind))
+
+
+def _value_set(test: In, kind: pa.DataType) -> pa.Array:
+    values = list(test.values)
+    if may_have_nan(kind) and 0.0 in values:
+        values += [0.0, -0.0]  # equal, but hashed as two values
+    return make_array(values, comparison_type(kind))
+
+
+def _evaluate_on_partitions(test: PartitionEval, columns: FileStats) -> pa.Array | None:
+    """Evaluate a condition once per distinct combination of partition values."""
+    names = sorted(referenced_columns(test.node))
+    codes, combinations = _combinations(columns, names)
+    try:
+        result = pc.cast(evaluate_node(test.node, combinations), pa.bool_()).combine_chunks()
+    except (InvalidRequest, pa.ArrowException):
+        return None  # an evaluation error proves nothing about the rows
+    matches = result if test.want else pc.invert(result)
+    mismatch = pc.invert(pc.fill_null(matches, TRUE if test.null else FALSE)).take(codes)
+    for name in names:
+        unreadable = columns.unreadable(name)
+        mismatch = pc.and_not(mismatch, unreadable) if unreadable.true_count else mismatch
+    return mismatch
+
+
+def _combinations(columns: FileStats, names: list[str]) -> tuple[pa.Array, pa.Table]:
+    """Distinct combinations of partition values.
+
+    Returns the number of each file's combination and one row per combination. Cached.
+    """
+    key = ("combinations", *names)
+    if key not in columns.derived:
+        table = pa.table({name: columns.partition(name) for name in names})
+        codes = repeat_value(0, pa.int64(), table.num_rows)
+        for name in names:
+            encoded = table[name].combine_chunks().dictionary_encode(null_encoding="encode")
+            shifted = pc.multiply(codes, make_int64(len(encoded.dictionary) + 1))
+            combined = pc.add(shifted, pc.cast(encoded.indices, pa.int64())).dictionary_encode()
+            codes = pc.cast(combined.indices, pa.int64())
+        rows = pc.indices_nonzero(repeat_bool(True, table.num_rows))
+        numbered = pa.table({"code": codes, "row": rows})
+        first = numbered.group_by("code").aggregate([("row", "min")]).sort_by("code")
+        columns.derived[key] = (codes, table.take(first["row_min"]))
+    codes_and_rows: tuple[pa.Array, pa.Table] = columns.derived[key]
+    return codes_and_rows
+
+
+# Data columns: minimum, maximum and null count bound the values of a file.
+
+
+def _skip_by_bounds(
+    test: Comparison | In | StartsWith | IsNull, columns: FileStats, nan_free: frozenset[str]
+) -> pa.Array | None:
+    """Skip files whose bounds or null counts exclude the test, or whose column is all NULL."""
+    name = test.name
+    if isinstance(test, IsNull):
+        if test.negated:
+            return all_null_files(columns, name)
+        counts = columns.null_count(name)
+        return None if counts.null_count == len(counts) else pc.equal(counts, make_int64(0))
+    only_nulls = all_null_files(columns, name)
+    kind = columns.schema.field(name).type
+    if isinstance(test, StartsWith):
+        mask: pa.Array | None = _skip_by_prefix(test, columns)
+    elif isinstance(test, In):
+        skip = _skip_not_in if test.negated else _skip_in
+        mask = skip(test, columns, kind, nan_free=not may_have_nan(kind) or name in nan_free)
+    elif pa.types.is_string(kind):
+        mask = _skip_by_text_range(test, columns)
+    else:
+        mask = _skip_by_range(
+            test, columns, kind, nan_free=not may_have_nan(kind) or name in nan_free
+        )
+    return _or_masks(mask, only_nulls)
+
+
+def _skip_by_range(
+    test: Comparison, columns: FileStats, kind: pa.DataType, *, nan_free: bool
+) -> pa.Array | None:
+    """Compare a literal with the bounds of a column that is not a string.
+
+    Without `nan_free`, rows may be NaN: greater than every number and not covered by any maximum,
+    so `>`, `>=` and `<>` skip nothing.
+    """
+    low, high = low_bounds(columns, test.name), high_bounds(columns, test.name)
+    lower = None if test.down is None else _comparable_scalar(test.down, kind)
+    upper = None if test.up is None else _comparable_scalar(test.up, kind)
+    if test.op == ">":
+        return pc.less_equal(high, lower) if nan_free and lower is not None else None
+    if test.op == ">=":
+        return pc.less(high, lower) if nan_free and lower is not None else None
+    if test.op == "<":
+        return None if upper is None else pc.greater_equal(low, upper)
+    if test.op == "<=":
+        return None if upper is None else pc.greater(low, upper)
+    if test.op == "=":
+        above_maximum = None if lower is None else pc.less(high, lower)
+        return _or_masks(above_maximum, None if upper is None else pc.greater(low, upper))
+    if not (nan_free and test.exact):
+        return None
+    return pc.and_kleene(pc.equal(low, lower), pc.equal(high, lower))
+
+
+def _skip_in(test: In, columns: FileStats, kind: pa.DataType, *, nan_free: bool) -> pa.Array | None:
+    """Skip files whose range contains none of the sorted values.
+
+    The range is empty of values if as many values are below the minimum as are up to the maximum.
+    """
+    del nan_free  # the values of an IN list are never NaN
+    low, high = low_bounds(columns, test.name), high_bounds(columns, test.name)
+    values = make_array(test.values, comparison_type(kind))
+    if pa.types.is_string(kind):
+        outside = pc.or_kleene(_above_maximum(test.values[0], high), pc.greater(low, values[-1]))
+        # A maximum may be a truncated prefix; all literals starting with it sort before this.
+        if len(high) > high.null_count:
+            high = pc.binary_join_element_wise(high, _SENTINEL, _EMPTY)
+    else:
+        outside = pc.or_kleene(pc.less(high, values[0]), pc.greater(low, values[-1]))
+    below_minimum = _search_sorted(values, low, "left")
+    up_to_maximum = _search_sorted(values, high, "right")
+    return pc.or_kleene(outside, pc.greater_equal(below_minimum, up_to_maximum))
+
+
+def _search_sorted(values: pa.Array, bounds: pa.Array, side: Literal["left", "right"]) -> pa.Array:
+    """Insertion points of bounds in sorted values; null for an unknown bound."""
+    if not pa.types.is_decimal(values.type):
+        return pc.search_sorted(values, bounds, side=side)
+    if polars_is_stranded():
+        return _search_each(values.to_pylist(), bounds.to_pylist(), side)
+    series = pl.Series(pl.from_arrow(values))  # Arrow's search_sorted lacks decimals
+    positions = series.search_sorted(pl.Series(pl.from_arrow(bounds)), side=side).to_arrow()
+    return pc.if_else(pc.is_valid(bounds), positions, null_scalar(positions.type))
+
+
+def _search_each(values: list[Any], bounds: list[Any], side: str) -> pa.Array:
+    """`_search_sorted` without polars, which hangs in a forked child."""
+    search = bisect_left if side == "left" else bisect_right
+    positions = [None if bound is None else search(values, bound) for bound in bounds]
+    return make_array(positions, pa.int64())
+
+
+def _skip_not_in(
+    test: In, columns: FileStats, kind: pa.DataType, *, nan_free: bool
+) -> pa.Array | None:
+    """Skip files in which all rows have one and the same value, and the list contains it.
+
+    Not for strings: their bounds may be truncated.
+    """
+    if not nan_free or pa.types.is_string(kind):
+        return None
+    low, high = low_bounds(columns, test.name), high_bounds(columns, test.name)
+    return pc.and_kleene(pc.equal(low, high), pc.is_in(low, value_set=_value_set(test, kind)))
+
+
+def _skip_by_text_range(test: Comparison, columns: FileStats) -> pa.Array | None:
+    """Compare a literal with the bounds of a string column; a maximum may be a prefix."""
+    text = test.down
+    value = make_scalar(text, pa.string())
+    if test.op in (">", ">="):
+        return _above_maximum(text, high_bounds(columns, test.name))
+    low = low_bounds(columns, test.name)
+    if test.op == "<":
+        return pc.greater_equal(low, value)
+    if test.op == "<=":
+        return pc.greater(low, value)
+    if test.op == "=":
+        above_maximum = _above_maximum(text, high_bounds(columns, test.name))
+        return pc.or_kleene(above_maximum, pc.greater(low, value))
+    return None  # <>: the maximum may be truncated, so equal bounds do not prove equal rows
+
+
+def _above_maximum(value: str, high: pa.Array) -> pa.Array:
+    """TRUE where a text is greater than every row.
+
+    It must be greater than the maximum and not start with it: the maximum may be a truncated prefix
+    of the text itself.
+    """
+    greater = pc.less(high, make_scalar(value, pa.string()))
+    return pc.and_kleene(greater, pc.invert(mask_prefixes_of(value, high)))
+
+
+def mask_prefixes_of(value: str, texts: pa.Array) -> pa.Array:
+    """TRUE for the texts that are a prefix of `value`; FALSE for null.
+
+    Only prefixes with the length of one of the texts are built: building all of them takes memory
+    quadratic in the length of `value`.
+    """
+    lengths = pc.unique(pc.utf8_length(texts)).to_pylist()
+    prefixes = [value[:length] for length in lengths if length is not None and length <= len(value)]
+    return pc.is_in(texts, value_set=make_array(prefixes, pa.string()))
+
+
+def _skip_by_prefix(test: StartsWith, columns: FileStats) -> pa.Array | None:
+    """Skip files by a prefix test: [NOT] starts_with."""
+    low, high = low_bounds(columns, test.name), high_bounds(columns, test.name)
+    low_matches = pc.starts_with(low, test.prefix)
+    if test.negated:
+        return pc.and_kleene(low_matches, pc.starts_with(high, test.prefix))
+    above_prefix = pc.and_kleene(
+        pc.greater(low, make_scalar(test.prefix, pa.string())), pc.invert(low_matches)
+    )
+    return pc.or_kleene(_above_maximum(test.prefix, high), above_prefix)

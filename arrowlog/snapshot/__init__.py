@@ -1,0 +1,176 @@
+"""Log replay: which files are live at a version, as columns."""
+
+from arrowlog.snapshot.caches import CacheStats, LogTip
+from arrowlog.snapshot.checkpoint.json import (
+    CheckpointResult,
+    WrittenCheckpoint,
+    json_checkpoint_name,
+    read_pointer,
+    write_json_form,
+    write_pointer,
+)
+from arrowlog.snapshot.checkpoint.manifest import (
+    CheckpointManifest,
+    CheckpointPart,
+    with_chunk_checksums,
+)
+from arrowlog.snapshot.checkpoint.parquet import (
+    build_layout,
+    open_parquet_checkpoint,
+    put_manifest,
+    put_part,
+    write_parquet_form,
+)
+from arrowlog.snapshot.checkpoint.parts import CheckpointPartReader
+from arrowlog.snapshot.checkpoint.row_groups import (
+    build_row_group_index,
+    choose_sort_columns,
+    storage_order,
+    storage_sort_keys,
+)
+from arrowlog.snapshot.checkpoint.rows import (
+    RebuildRecipe,
+    flatten_all_maps,
+    from_checkpoint_rows,
+    to_checkpoint_rows,
+)
+from arrowlog.snapshot.file_table import FileStats, files_column_name, files_table
+from arrowlog.snapshot.listing import (
+    OBSERVATION_TRUST_SECONDS,
+    list_log,
+    list_retired,
+    without_retired,
+)
+from arrowlog.snapshot.loader import (
+    apply_commits,
+    load_snapshot,
+    read_verified_actions,
+    stream_actions,
+    verify_checkpoint,
+)
+from arrowlog.snapshot.log_replay import (
+    READER_VERSION_MAX,
+    SUPPORTED_FEATURES,
+    WRITER_VERSION_MAX,
+    check_readable,
+    check_writable,
+    parse_table_schema,
+    replay_actions,
+    root_spellings,
+    validate_commit_integrity,
+    with_checkpoint_keys,
+    with_file_keys,
+)
+from arrowlog.snapshot.log_segment import (
+    LogSegment,
+    VersionGap,
+    checkpoint_versions,
+    earliest_rebuildable_version,
+    plan_segment,
+)
+from arrowlog.snapshot.reconciliation import paths_leading_out
+from arrowlog.snapshot.snapshot import Report, Snapshot, State
+from arrowlog.snapshot.stats_bounds import (
+    DECIMAL_DIGITS_MAX,
+    INT_MAX,
+    INT_MIN,
+    all_null_files,
+    comparison_type,
+    high_bounds,
+    low_bounds,
+    may_have_nan,
+    to_comparable,
+)
+from arrowlog.snapshot.stats_truncation import StatsTruncation, truncate_add_fields, truncate_adds
+from arrowlog.snapshot.time_travel import TimestampLike, to_epoch_millis
+from arrowlog.snapshot.tracker import SnapshotTracker, open_trackers
+from arrowlog.snapshot.typed_values import (
+    HIVE_NULL,
+    TRUNCATION_MARK,
+    cast_text,
+    has_bounds,
+    partition_values,
+    to_log_text,
+)
+
+__all__ = [
+    "DECIMAL_DIGITS_MAX",
+    "HIVE_NULL",
+    "INT_MAX",
+    "INT_MIN",
+    "OBSERVATION_TRUST_SECONDS",
+    "READER_VERSION_MAX",
+    "SUPPORTED_FEATURES",
+    "TRUNCATION_MARK",
+    "WRITER_VERSION_MAX",
+    "CacheStats",
+    "CheckpointManifest",
+    "CheckpointPart",
+    "CheckpointPartReader",
+    "CheckpointResult",
+    "FileStats",
+    "LogSegment",
+    "LogTip",
+    "RebuildRecipe",
+    "Report",
+    "Snapshot",
+    "SnapshotTracker",
+    "State",
+    "StatsTruncation",
+    "TimestampLike",
+    "VersionGap",
+    "WrittenCheckpoint",
+    "all_null_files",
+    "apply_commits",
+    "build_layout",
+    "build_row_group_index",
+    "cast_text",
+    "check_readable",
+    "check_writable",
+    "checkpoint_versions",
+    "choose_sort_columns",
+    "comparison_type",
+    "earliest_rebuildable_version",
+    "files_column_name",
+    "files_table",
+    "flatten_all_maps",
+    "from_checkpoint_rows",
+    "has_bounds",
+    "high_bounds",
+    "json_checkpoint_name",
+    "list_log",
+    "list_retired",
+    "load_snapshot",
+    "low_bounds",
+    "may_have_nan",
+    "open_parquet_checkpoint",
+    "open_trackers",
+    "parse_table_schema",
+    "partition_values",
+    "paths_leading_out",
+    "plan_segment",
+    "put_manifest",
+    "put_part",
+    "read_pointer",
+    "read_verified_actions",
+    "replay_actions",
+    "root_spellings",
+    "storage_order",
+    "storage_sort_keys",
+    "stream_actions",
+    "to_checkpoint_rows",
+    "to_comparable",
+    "to_epoch_millis",
+    "to_log_text",
+    "truncate_add_fields",
+    "truncate_adds",
+    "validate_commit_integrity",
+    "verify_checkpoint",
+    "with_checkpoint_keys",
+    "with_chunk_checksums",
+    "with_file_keys",
+    "without_retired",
+    "write_json_form",
+    "write_parquet_form",
+    "write_pointer",
+]

@@ -1,0 +1,298 @@
+"""The in-memory cache of snapshots, and its hit rates.
+
+A disk cache of the newest snapshot of a table, for the next process on this machine.
+
+The copy is never trusted over the log (decision 15): the caller must find that the log still has
+the very commit that the copy ends with, and read what follows it. A copy that is damaged, of
+another table, or in another format is ignored; so is a failure to write one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import msgspec
+import pyarrow as pa
+
+from arrowlog.decode import parse_metadata, parse_protocol
+from arrowlog.errors import LogCorrupt
+from arrowlog.formats.indextables import RecentCommits, crc32, metadata_fields, protocol_fields
+from arrowlog.snapshot.checkpoint_files import CheckpointFiles
+from arrowlog.snapshot.log_replay import check_readable, parse_table_schema
+from arrowlog.snapshot.snapshot import Report, Snapshot, State
+from arrowlog.storage import ObjectStat
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+_VERSIONS_MAX = 8  # snapshots of earlier versions
+
+
+@dataclass(frozen=True, slots=True)
+class CacheStats:
+    """Hit rates from 0 to 1; 0 for what was never requested."""
+
+    protocol_hit_rate: float
+    metadata_hit_rate: float
+    version_hit_rate: float
+    files_hit_rate: float
+    versions_list_hit_rate: float
+
+
+@dataclass(slots=True)
+class HitCounter:
+    """Counts requests and cache hits."""
+
+    asked: int = 0
+    found: int = 0
+
+    def note(self, *, hit: bool) -> None:
+        """Count one request."""
+        self.asked += 1
+        self.found += hit
+
+    @property
+    def rate(self) -> float:
+        """Hits per request."""
+        return self.found / self.asked if self.asked else 0.0
+
+
+@dataclass(slots=True)
+class SnapshotCache:
+    """Snapshots of earlier versions, and a tally per kind of request.
+
+    A version is immutable, so it is kept until it is `seconds` old or evicted by others (LRU).
+    """
+
+    seconds: float
+    protocol: HitCounter = field(default_factory=HitCounter)
+    metadata: HitCounter = field(default_factory=HitCounter)
+    version: HitCounter = field(default_factory=HitCounter)
+    files: HitCounter = field(default_factory=HitCounter)
+    listing: HitCounter = field(default_factory=HitCounter)
+    _kept: OrderedDict[int, tuple[float, Snapshot]] = field(default_factory=OrderedDict)
+
+    def get(self, version: int, now: float) -> Snapshot | None:
+        """Return the snapshot of a version, if it is cached and not expired."""
+        entry = self._kept.get(version)
+        if entry is None or now - entry[0] > self.seconds:
+            return None
+        self._kept.move_to_end(version)
+        return entry[1]
+
+    def put(self, snapshot: Snapshot, now: float) -> None:
+        """Cache a snapshot; nothing if the cache is disabled."""
+        if self.seconds <= 0:
+            return
+        self._kept[snapshot.version] = (now, snapshot)
+        while len(self._kept) > _VERSIONS_MAX:
+            self._kept.popitem(last=False)
+
+    def count_state_request(self, *, hit: bool) -> None:
+        """Count one request for the newest state; a miss is a load from the log."""
+        for tally in (self.protocol, self.metadata, self.files):
+            tally.note(hit=hit)
+
+    def clear(self) -> None:
+        """Drop all snapshots; the tallies stay."""
+        self._kept.clear()
+
+    @property
+    def stats(self) -> CacheStats:
+        """The current hit rates."""
+        return CacheStats(
+            self.protocol.rate,
+            self.metadata.rate,
+            self.version.rate,
+            self.files.rate,
+            self.listing.rate,
+        )
+
+
+# To be changed with the format of the copy, or with what the decoder produces.
+_MAGIC = b"arrowlog copy 2 "
+# Magic, CRC-32 and length, padded so that the Arrow data behind it is aligned.
+_HEADER_BYTES = 64
+# One IPC file holds two tables: the decoded adds and the typed files.
+_TABLE_PREFIXES = ("adds.", "files.")
+_BROKEN = (OSError, ValueError, KeyError, TypeError, pa.ArrowException, msgspec.MsgspecError)
+
+
+@dataclass(frozen=True, slots=True)
+class LogTip:
+    """The last commit of a snapshot: its name, and the stat that identifies the object.
+
+    A log that still has this very object is the same log; a table that was dropped and created
+    again has another one. `stat` is None if it was not asked for.
+    """
+
+    version: int
+    name: str
+    stat: ObjectStat | None
+
+
+@dataclass(frozen=True, slots=True)
+class SavedSnapshot:
+    """A saved snapshot, its last commit, and the log folder's tag from before it was listed.
+
+    `folder` is None if the tag is unknown or not conclusive.
+    """
+
+    snapshot: Snapshot
+    mark: LogTip
+    folder: str | None
+
+
+class _Header(msgspec.Struct):
+    """The state besides its columns, as JSON in the metadata of the Arrow schema."""
+
+    root: str
+    version: int
+    protocol: msgspec.Raw
+    metaData: msgspec.Raw  # noqa: N815 -- as in the log
+    timestamp: int | None
+    txns: dict[str, tuple[int, int]]
+    recent: tuple[int, list[str | None]]
+    name: str
+    size: int
+    tag: str
+    folder: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotDiskCache:
+    """The copies in a folder: at most one per table, each of at most `limit` bytes."""
+
+    folder: str
+    limit: int
+
+    def path(self, root: str, *, outside: bool) -> str:
+        """Return the path of a table's copy.
+
+        `outside` is part of its name: a copy read with it may hold paths that are refused without.
+        """
+        name = sha256(f"{root}\n{outside}".encode()).hexdigest()
+        return os.path.join(self.folder, f"{name[:32]}.arrow")
+
+    def save(self, root: str, copy: SavedSnapshot, *, outside: bool) -> bool:
+        """Replace the copy of a table; returns whether it was written.
+
+        Not written are snapshots that rest on a Parquet checkpoint, which opens as fast, and those
+        above the size limit.
+        """
+        state, stat = copy.snapshot.state, copy.mark.stat
+        if isinstance(state.source, CheckpointFiles) or stat is None:
+            return False
+        adds, files = state.source, copy.snapshot.files
+        if adds.nbytes + files.nbytes > self.limit:
+            return False
+        header = _Header(
+            root,
+            state.version,
+            msgspec.Raw(msgspec.json.encode(protocol_fields(state.protocol))),
+            msgspec.Raw(msgspec.json.encode(metadata_fields(state.metadata))),
+            state.timestamp,
+            dict(state.txns),
+            (state.recent.first, list(state.recent.txn_ids)),
+            copy.mark.name,
+            stat.size,
+            stat.tag,
+            copy.folder,
+        )
+        try:
+            _write(self.path(root, outside=outside), _encode(adds, files, header))
+        except OSError:
+            return False
+        return True
+
+    def read_copy(self, root: str, *, outside: bool) -> SavedSnapshot | None:
+        """Return the copy of a table; None if there is none, or it is damaged or not usable."""
+        try:
+            buffer = pa.memory_map(self.path(root, outside=outside)).read_buffer()
+            return _decode(buffer, root)
+        except (*_BROKEN, LogCorrupt):
+            return None
+
+    def drop(self, root: str, *, outside: bool) -> None:
+        """Delete the copy of a table."""
+        with suppress(OSError):
+            os.unlink(self.path(root, outside=outside))
+
+
+def _encode(adds: pa.Table, files: pa.Table, header: _Header) -> pa.Buffer:
+    """Encode both tables as an Arrow IPC file, each column in one chunk, ready to be mapped."""
+    tables: Mapping[str, pa.Table] = dict(zip(_TABLE_PREFIXES, (adds, files), strict=True))
+    columns: dict[str, Any] = {
+        prefix + name: table[name]
+        for prefix, table in tables.items()
+        for name in table.column_names
+    }
+    combined = pa.table(columns).combine_chunks()
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_file(
+        sink, combined.schema.with_metadata({"said": msgspec.json.encode(header)})
+    ) as out:
+        out.write_table(combined)
+    return sink.getvalue()
+
+
+def _write(path: str, body: pa.Buffer) -> None:
+    """Write to a temporary file, then rename it into place.
+
+    Only the owner may read it: access to the log itself may be restricted.
+    """
+    os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+    prefix = _MAGIC + f"{crc32(body):08x} {len(body):020d}\n".encode()
+    temporary = f"{path}.{uuid4().hex}.tmp"
+    try:
+        with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+            out.write(prefix.ljust(_HEADER_BYTES))
+            out.write(body)
+        os.replace(temporary, path)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def _decode(buffer: pa.Buffer, root: str) -> SavedSnapshot | None:
+    """Decode a copy; None if its checksum is wrong or it belongs to another table."""
+    body = buffer.slice(_HEADER_BYTES)
+    prefix = _MAGIC + f"{crc32(body):08x} {len(body):020d}\n".encode()
+    if bytes(buffer.slice(0, _HEADER_BYTES)) != prefix.ljust(_HEADER_BYTES):
+        return None
+    combined = pa.ipc.open_file(body).read_all()
+    header = msgspec.json.decode(combined.schema.metadata[b"said"], type=_Header)
+    if header.root != root:
+        return None
+    adds, files = (_select_prefixed(combined, prefix) for prefix in _TABLE_PREFIXES)
+    protocol, metadata = parse_protocol(header.protocol), parse_metadata(header.metaData)
+    check_readable(protocol, root)
+    state = State(
+        header.version,
+        protocol,
+        metadata,
+        parse_table_schema(metadata, header.version),
+        adds,
+        header.timestamp,
+        header.txns,
+        RecentCommits(header.recent[0], tuple(header.recent[1])),
+    )
+    mark = LogTip(header.version, header.name, ObjectStat(header.size, -1, header.tag))
+    return SavedSnapshot(
+        Snapshot(state, Report(header.version, "copy"), files), mark, header.folder
+    )
+
+
+def _select_prefixed(table: pa.Table, prefix: str) -> pa.Table:
+    """Return the columns whose names begin with a prefix, without the prefix."""
+    names = [name for name in table.column_names if name.startswith(prefix)]
+    selected = table.select(names).rename_columns([name[len(prefix) :] for name in names])
+    return selected.replace_schema_metadata()

@@ -1,0 +1,1 @@
+"""Checkpoints: Parquet parts with a manifest, JSON files and the `_last_checkpoint` pointer."""

@@ -1,0 +1,234 @@
+"""Writes JSON checkpoints and the `_last_checkpoint` pointer.
+
+A checkpoint appears completely or not at all. One that exists is left alone unless it is damaged,
+so two writers of the same checkpoint do no harm. The pointer is written last and never moves back;
+correctness does not depend on it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from arrowlog.errors import ArrowlogError, StoreUnavailable
+from arrowlog.formats.indextables import (
+    CHECKSUM_PREFIX,
+    LAST_CHECKPOINT,
+    LOG_FOLDER,
+    CheckpointContext,
+    StreamCompressor,
+    encode_action,
+    encode_add_objects,
+    encode_checkpoint_end,
+    encode_checkpoint_start,
+    encode_json_manifest,
+    format_checksum,
+    metadata_fields,
+    protocol_fields,
+)
+from arrowlog.storage import PutOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from concurrent.futures import Future
+
+    from arrowlog.config import Config
+    from arrowlog.snapshot.snapshot import State
+    from arrowlog.storage import Store
+
+# Adds that are encoded as JSON at a time.
+_BATCH_ROWS_MAX = 1 << 15
+# JSON of an add is nearly always at least this long: so many adds of this size fill a file.
+_ADD_BYTES_MIN = 1 << 8
+# Part numbers have five digits.
+_PARTS_MAX = 10_000
+# What readers with default settings decompress at most (`maxDecompressedBytes`).
+_DEFAULT_DECOMPRESSED_BYTES_MAX = 512 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointResult:
+    """What was written: `names` in the log folder, empty if the checkpoint existed already."""
+
+    version: int
+    num_files: int
+    size_bytes: int
+    format: str
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenCheckpoint:
+    """The files of one form of a checkpoint, and their size and checksum."""
+
+    names: tuple[str, ...]
+    size_bytes: int
+    checksum: str = ""
+
+
+def json_checkpoint_name(version: int) -> str:
+    """Return the file name of a JSON checkpoint."""
+    return f"{version:020d}.checkpoint.json"
+
+
+def write_json_form(
+    store: Store, state: State, config: Config, now_ms: int, new_id: str, *, broken: bool = False
+) -> WrittenCheckpoint:
+    """Write a JSON checkpoint: one object, or parts and a manifest if it exceeds a file's limit.
+
+    With `broken`, a damaged checkpoint is replaced. Raises `StoreUnavailable` if it is unknown
+    whether the file was written.
+    """
+    codec = config.compression_codec if config.checkpoint_compression_enabled else "none"
+    level = config.compression_gzip_level
+    beside = CheckpointContext(state.timestamp, state.txns, state.recent)
+    name = json_checkpoint_name(state.version)
+    packing = StreamCompressor(codec, level)
+    packing.write(encode_checkpoint_start(state.version, state.protocol, state.metadata, beside))
+    first = True
+    for batch in _encode_adds(state, _batch_rows(state, config)):
+        packing.write(batch if first else b"," + batch)
+        first = False
+        if _is_full(packing, config):
+            return _write_parts(store, state, config, now_ms, new_id, broken=broken)
+    packing.write(b"]")
+    packing.write(encode_checkpoint_end(packing.sum))
+    data = packing.finish()
+    _put(store, f"{LOG_FOLDER}/{name}", data, broken=broken)
+    return WrittenCheckpoint((name,), len(data), format_checksum(data))
+
+
+def _write_parts(
+    store: Store, state: State, config: Config, now_ms: int, new_id: str, *, broken: bool
+) -> WrittenCheckpoint:
+    """Write parts of JSON lines, then the manifest that makes them a checkpoint."""
+    codec = config.compression_codec if config.checkpoint_compression_enabled else "none"
+    short = new_id.replace("-", "")[:12]
+    parts: dict[str, str] = {}
+    size = 0
+    head = encode_action("protocol", protocol_fields(state.protocol))
+    head += encode_action("metaData", metadata_fields(state.metadata))
+    packing = StreamCompressor(codec, config.compression_gzip_level)
+    packing.write(head)
+
+    def finish(packing: StreamCompressor) -> int:
+        part = f"{state.version:020d}.checkpoint.{short}.{len(parts) + 1:05d}.json"
+        parts[part] = f"{CHECKSUM_PREFIX}{packing.sum:08x}"
+        data = packing.finish()
+        store.replace(f"{LOG_FOLDER}/{part}", data)
+        return len(data)
+
+    for lines in _encode_adds(state, _batch_rows(state, config), lines=True):
+        packing.write(lines)
+        if _is_full(packing, config):
+            size += finish(packing)
+            packing = StreamCompressor(codec, config.compression_gzip_level)
+    if packing.uncompressed_size:
+        size += finish(packing)
+    beside = CheckpointContext(state.timestamp, state.txns, state.recent)
+    data = encode_json_manifest(state.version, parts, short, beside, now_ms)
+    name = json_checkpoint_name(state.version)
+    _put(store, f"{LOG_FOLDER}/{name}", data, broken=broken)
+    return WrittenCheckpoint((name, *parts), size + len(data), format_checksum(data))
+
+
+def _batch_rows(state: State, config: Config) -> int:
+    """Return how many adds are encoded at a time.
+
+    Parts can end only between batches, so a batch should not exceed a file's limit; and there must
+    not be more batches than part numbers.
+    """
+    per_file = min(_BATCH_ROWS_MAX, config.checkpoint_max_file_size // _ADD_BYTES_MIN)
+    return max(per_file, int(state.adds.num_rows) // _PARTS_MAX + 1)
+
+
+def _is_full(packing: StreamCompressor, config: Config) -> bool:
+    """Whether a file has reached its limit, on disk or decompressed in a reader's memory."""
+    plain_max = min(config.max_decompressed_bytes, _DEFAULT_DECOMPRESSED_BYTES_MAX) // 2
+    return packing.size > config.checkpoint_max_file_size or packing.uncompressed_size > plain_max
+
+
+def _encode_adds(state: State, batch_rows: int, *, lines: bool = False) -> Iterator[bytes]:
+    """Yield the adds as JSON in batches: comma-separated objects, or JSON lines.
+
+    Threads encode the next batches while the caller compresses the last one.
+    """
+    adds = state.adds
+    starts = range(0, adds.num_rows, batch_rows)
+
+    def encode(start: int) -> bytes:
+        texts = encode_add_objects(adds.slice(start, batch_rows), path="path").to_pylist()
+        if lines:
+            return "".join(f'{{"add":{text}}}\n' for text in texts).encode()
+        return ",".join(texts).encode()
+
+    if len(starts) < 2:
+        yield from map(encode, starts)
+        return
+    workers = os.cpu_count() or 1
+    with ThreadPoolExecutor(workers) as pool:
+        pending: deque[Future[bytes]] = deque()
+        for start in starts:
+            pending.append(pool.submit(encode, start))
+            if len(pending) > workers:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+
+
+def _put(store: Store, key: str, data: bytes, *, broken: bool) -> None:
+    """Put a checkpoint's file; one that another writer put there first is as good.
+
+    Raises `StoreUnavailable` if the outcome is unknown and the file cannot be found.
+    """
+    if broken:
+        store.replace(key, data)
+        return
+    outcome = store.put_if_absent(key, data)
+    if outcome in (PutOutcome.DONE, PutOutcome.EXISTS):
+        return
+    if store.find_many([key])[0] is None:
+        raise StoreUnavailable(
+            f"{key} could not be written: the put was not confirmed, and the file is not there.",
+            next="Try again.",
+        )
+
+
+def write_pointer(
+    store: Store,
+    state: State,
+    written: WrittenCheckpoint,
+    form: str,
+    parts: int | None,
+    now_ms: int,
+) -> None:
+    """Point `_last_checkpoint` to a checkpoint, unless it names a later one already."""
+    key = f"{LOG_FOLDER}/{LAST_CHECKPOINT}"
+    if read_pointer(store) >= state.version:
+        return
+    fields = {
+        "version": state.version,
+        "size": state.adds.num_rows + 2,
+        "sizeInBytes": written.size_bytes,
+        "numFiles": state.adds.num_rows,
+        "createdTime": now_ms,
+        "format": form,
+        "parts": parts,
+        "checksum": written.checksum,
+    }
+    present = {name: value for name, value in fields.items() if value is not None}
+    store.replace(key, json.dumps(present, separators=(",", ":")).encode())
+
+
+def read_pointer(store: Store) -> int:
+    """Return the version that `_last_checkpoint` names; -1 if there is none or it is unreadable."""
+    try:
+        data = store.find_many([f"{LOG_FOLDER}/{LAST_CHECKPOINT}"])[0]
+        version = -1 if data is None else json.loads(data)["version"]
+    except (ArrowlogError, ValueError, KeyError, TypeError, RecursionError):
+        return -1
+    return version if isinstance(version, int) and not isinstance(version, bool) else -1

@@ -1,0 +1,466 @@
+"""Writes, opens and verifies Parquet checkpoints.
+
+Parts mean nothing by themselves; the manifest, written last, makes them a checkpoint. Concurrent
+writers of the same checkpoint do not disturb each other: only a manifest that was found damaged is
+ever overwritten, a name already taken by other bytes is left alone, and a manifest identifies its
+parts by their bytes, not by their names.
+
+Reads Parquet checkpoints of other programs. Pure.
+
+They have one flat row per action: `actionType` and the fields of that action, with maps for keyed
+fields. For `add` these are path, partitionValues, size, numRecords, minValues, maxValues and any
+other field of an add; for `metadata` metadataId, schemaString, partitionColumns, format. What such
+checkpoints do not record (protocol, commit times, application transactions) is unknown in the
+state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from arrowlog.arrays import make_scalar
+from arrowlog.errors import ArrowlogError, LogCorrupt, StoreUnavailable
+from arrowlog.formats.indextables import (
+    ADD_FIELDS,
+    ADD_MAP_FIELDS,
+    CHECKPOINT_FOLDER_NAME,
+    LOG_FOLDER,
+    FieldKind,
+    Metadata,
+    Protocol,
+    format_checksum,
+    manifest_name,
+    parquet_names,
+)
+from arrowlog.snapshot.checkpoint.manifest import (
+    DAMAGED_CHECKPOINT_NEXT,
+    CheckpointManifest,
+    CheckpointPart,
+    decode_manifest,
+    encode_manifest,
+    with_chunk_checksums,
+)
+from arrowlog.snapshot.checkpoint.parts import (
+    CheckpointPartReader,
+    column_chunk_ranges,
+    decode_unverified_part,
+    read_footer_metadata,
+)
+from arrowlog.snapshot.checkpoint.row_groups import (
+    ROW_GROUP_FILES,
+    build_row_group_index,
+    storage_order,
+)
+from arrowlog.snapshot.checkpoint.rows import RebuildRecipe, flatten_all_maps, to_checkpoint_rows
+from arrowlog.snapshot.file_table import FileStats
+from arrowlog.snapshot.log_replay import check_readable, parse_table_schema, with_checkpoint_keys
+from arrowlog.snapshot.snapshot import State
+from arrowlog.storage import put_identical
+from arrowlog.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from arrowlog.config import Config
+    from arrowlog.storage import Store
+
+
+CHECKPOINT_FOLDER = f"{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}"
+# Row groups that are put in order at a time: ordering all would take as much memory again.
+_SLICE_GROUPS = 8
+# A column with a larger share of distinct values than this is not dictionary-encoded.
+_DISTINCT_SHARE_MAX = 0.5
+# Rows by which that share is estimated.
+_SAMPLE_ROWS = 4096
+# The key in a part's footer metadata that tells our parts from those of other programs.
+_FOOTER_KEY = b"arrowlog"
+_CODECS = {"uncompressed": "none"}
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenParquetCheckpoint:
+    """A checkpoint that exists now: its file names, the manifest last, and its size.
+
+    `checksum` is the manifest's. `made` is false if another writer had made it before.
+    """
+
+    names: tuple[str, ...]
+    num_bytes: int
+    num_files: int
+    checksum: str
+    made: bool = True
+
+
+@dataclass(slots=True)
+class ParquetCheckpointLayout:
+    """The stored rows of a checkpoint, their order, and how to write them."""
+
+    version: int
+    table: pa.Table
+    order: pa.Array
+    recipe: RebuildRecipe
+    index: pa.Table
+    options: dict[str, Any]
+
+
+def write_parquet_form(
+    store: Store, state: State, config: Config, *, now_ms: int, new_id: str, broken: bool = False
+) -> WrittenParquetCheckpoint:
+    """Write the checkpoint of a state.
+
+    `new_id` must be unique, with at least 12 hex digits. With `broken`, the manifest of a damaged
+    checkpoint is replaced. Returns the other writer's checkpoint if one finished first.
+    """
+    layout = _layout(state, config)
+    own = new_id.replace("-", "").lower()[:12]
+    parts, sums = _put_parts(store, layout, config.checkpoint_max_file_size, own)
+    manifest = CheckpointManifest(
+        state.version,
+        state.protocol,
+        state.metadata,
+        layout.table.num_rows,
+        tuple(parts),
+        tuple(layout.table.column_names),
+        layout.recipe,
+        with_chunk_checksums(layout.index, sums, layout.table.num_columns),
+        state.timestamp,
+        state.txns,
+        state.recent,
+    )
+    return put_manifest(store, manifest, own, now_ms, broken=broken)
+
+
+def put_manifest(
+    store: Store, manifest: CheckpointManifest, own: str, now_ms: int, *, broken: bool = False
+) -> WrittenParquetCheckpoint:
+    """Write the manifest of parts that are already stored.
+
+    If another writer's manifest is there first, it wins, and our unique parts are deleted. With
+    `broken`, a damaged manifest is replaced. Raises `LogCorrupt` if the manifest that is there is
+    another program's, `StoreUnavailable` if the checkpoint was truncated away meanwhile.
+    """
+    data = encode_manifest(manifest, own, now_ms, f"arrowlog/{__version__}")
+    key = f"{CHECKPOINT_FOLDER}/{manifest_name(manifest.version)}"
+    if broken:
+        store.replace(key, data)
+    if broken or put_identical(store, key, data):
+        return _written(manifest, data, made=True)
+    existing = store.find_many([key])[0]
+    if existing is None:  # another manifest was there, and clean-up has deleted it since
+        raise StoreUnavailable(
+            f"{key} could not be written: the log was truncated beyond it.", next="Try again."
+        )
+    theirs = decode_manifest(existing, manifest.version, key)
+    if theirs is None:
+        raise LogCorrupt(
+            "another program's manifest has this name.", next=DAMAGED_CHECKPOINT_NEXT, file=key
+        )
+    _delete_unused_parts(store, manifest, theirs, own)
+    return _written(theirs, existing, made=False)
+
+
+def _written(manifest: CheckpointManifest, data: bytes, *, made: bool) -> WrittenParquetCheckpoint:
+    names = (*(part.name for part in manifest.parts), manifest_name(manifest.version))
+    size = sum(part.sizeInBytes for part in manifest.parts) + len(data)
+    return WrittenParquetCheckpoint(names, size, manifest.num_files, format_checksum(data), made)
+
+
+def _delete_unused_parts(
+    store: Store, ours: CheckpointManifest, theirs: CheckpointManifest, own: str
+) -> None:
+    """Delete parts under our own unique names that the other manifest does not use."""
+    used = {part.name for part in theirs.parts}
+    unused = [part.name for part in ours.parts if f".{own}." in part.name and part.name not in used]
+    store.delete([f"{CHECKPOINT_FOLDER}/{name}" for name in unused])
+
+
+def _layout(state: State, config: Config) -> ParquetCheckpointLayout:
+    partition = state.metadata.partition_columns
+    adds = flatten_all_maps(state.adds, [*state.schema.names, *partition])
+    columns = FileStats(adds, state.schema, partition)
+    columns.prepare([*state.schema.names, *partition])
+    keys = adds["key"] if adds.num_rows else pa.chunked_array([], pa.string())
+    order = storage_order(columns, keys)
+    index = build_row_group_index(columns, order)
+    table, recipe = to_checkpoint_rows(columns, adds)
+    table = table.combine_chunks()
+    return build_layout(state.version, table, order, recipe, index, config)
+
+
+def build_layout(
+    version: int,
+    table: pa.Table,
+    order: pa.Array,
+    recipe: RebuildRecipe,
+    index: pa.Table,
+    config: Config,
+) -> ParquetCheckpointLayout:
+    """Return the layout of a checkpoint, with Parquet options from the settings."""
+    codec = config.checkpoint_compression
+    options = {
+        "compression": _CODECS.get(codec, codec),
+        "use_dictionary": _repetitive_columns(table),
+        "write_statistics": False,
+        "write_page_checksum": True,
+    }
+    return ParquetCheckpointLayout(version, table, order, recipe, index, options)
+
+
+def _repetitive_columns(table: pa.Table) -> list[str]:
+    """Return the columns worth a dictionary, judged by a sample from the middle."""
+    sample = table.slice(table.num_rows // 2, _SAMPLE_ROWS)
+    repetitive = []
+    for name, column in zip(sample.column_names, sample.columns, strict=True):
+        if pa.types.is_dictionary(column.type):
+            repetitive.append(name)
+        elif not pa.types.is_boolean(column.type):
+            distinct = len(column.combine_chunks().dictionary_encode().dictionary)
+            if distinct <= sample.num_rows * _DISTINCT_SHARE_MAX:
+                repetitive.append(name)
+    return repetitive
+
+
+def _put_parts(
+    store: Store, layout: ParquetCheckpointLayout, size_max: int, own: str
+) -> tuple[list[CheckpointPart], list[int]]:
+    """Write all parts; returns their manifest entries and the CRC-32 of each column chunk."""
+    sums: list[int] = []
+    ranges = _part_ranges(layout, size_max)
+    usual_names = parquet_names(layout.version, len(ranges))
+    own_names = parquet_names(layout.version, len(ranges), own)
+    parts: list[CheckpointPart] = []
+    for rows, usual, unique in zip(ranges, usual_names, own_names, strict=True):
+        part, part_sums = put_part(store, layout, rows, (usual, unique))
+        parts.append(part)
+        sums += part_sums
+    return parts, sums
+
+
+def put_part(
+    store: Store, layout: ParquetCheckpointLayout, rows: tuple[int, int], names: Sequence[str]
+) -> tuple[CheckpointPart, list[int]]:
+    """Write a range of rows as a part, under the first of `names` that is free or has these bytes.
+
+    The last name must be unique to this writer. Returns the part's manifest entry and the CRC-32 of
+    each of its column chunks.
+    """
+    start, stop = rows
+    data, metadata = _encode_rows(layout, start, stop)
+    for chosen in names:
+        if put_identical(store, f"{CHECKPOINT_FOLDER}/{chosen}", data):
+            break
+    else:
+        what = "a part under this writer's unique name exists already, with other bytes."
+        raise LogCorrupt(what, next="Try again.", file=f"{CHECKPOINT_FOLDER}/{names[-1]}")
+    view = memoryview(data)
+    sums = [int(format_checksum(view[a:b])[6:], 16) for a, b in column_chunk_ranges(metadata)]
+    footer = len(data) - metadata.serialized_size - 8  # the footer's length and `PAR1` follow it
+    part = CheckpointPart(
+        name=chosen,
+        sizeInBytes=len(data),
+        numFiles=stop - start,
+        rowGroups=metadata.num_row_groups,
+        checksum=format_checksum(data),
+        footerOffset=footer,
+        footerChecksum=format_checksum(view[footer:]),
+    )
+    return part, sums
+
+
+def _part_ranges(layout: ParquetCheckpointLayout, size_max: int) -> list[tuple[int, int]]:
+    """Return the rows of each part; the first row group, encoded on trial, tells the size."""
+    rows = layout.table.num_rows
+    if rows <= ROW_GROUP_FILES:
+        return [(0, rows)]
+    size = len(_encode_rows(layout, 0, ROW_GROUP_FILES)[0])
+    groups = max(1, size_max // max(size, 1))
+    step = groups * ROW_GROUP_FILES
+    return [(start, min(start + step, rows)) for start in range(0, rows, step)]
+
+
+def _encode_rows(layout: ParquetCheckpointLayout, start: int, stop: int) -> tuple[pa.Buffer, Any]:
+    """Encode a range of rows as a Parquet file; returns its bytes and its footer's metadata."""
+    import pyarrow.parquet as pq
+
+    sink = pa.BufferOutputStream()
+    footer = {_FOOTER_KEY: b"%d" % layout.version}
+    schema = layout.table.schema.with_metadata(footer)
+    with pq.ParquetWriter(sink, schema, **layout.options) as writer:
+        for piece in _ordered_slices(layout, start, stop):
+            writer.write_table(piece.cast(schema), row_group_size=ROW_GROUP_FILES)
+    data = sink.getvalue()
+    return data, pq.read_metadata(pa.BufferReader(data))
+
+
+def _ordered_slices(layout: ParquetCheckpointLayout, start: int, stop: int) -> Iterator[pa.Table]:
+    """Yield a range of rows in stored order, a few row groups at a time."""
+    step = _SLICE_GROUPS * ROW_GROUP_FILES
+    for at in range(start, stop, step):
+        yield layout.table.take(layout.order.slice(at, min(step, stop - at)))
+
+
+def open_parquet_checkpoint(
+    store: Store, version: int, names: Sequence[str], count: Callable[[int], None]
+) -> CheckpointPartReader | pa.Table | None:
+    """Open a checkpoint by the names of its files.
+
+    Returns `CheckpointPartReader` for one of ours, of which only the manifest is read; all rows for
+    one of another program; None for parts of ours without a manifest, which a writer is still
+    making or has abandoned. `count` is called with the size of each file that was read.
+
+    Raises `LogCorrupt` if the manifest is damaged or a part is missing.
+    """
+    manifests = [name for name in names if name.endswith(".json")]
+    for name in manifests:
+        key = f"{CHECKPOINT_FOLDER}/{name}"
+        data = store.get(key)
+        count(len(data))
+        manifest = decode_manifest(data, version, key)
+        if manifest is None:
+            continue
+        check_readable(manifest.protocol, key)
+        for part in manifest.parts:
+            if part.name not in names:
+                raise LogCorrupt(
+                    "it is missing.",
+                    next=DAMAGED_CHECKPOINT_NEXT,
+                    file=f"{CHECKPOINT_FOLDER}/{part.name}",
+                )
+        return CheckpointPartReader(store, manifest)
+    return _read_unverified(store, version, names, count)
+
+
+def _read_unverified(
+    store: Store, version: int, names: Sequence[str], count: Callable[[int], None]
+) -> pa.Table | None:
+    """Read all rows of another program's checkpoint, which has no checksums; None if it is ours."""
+    parts = [name for name in names if name.endswith(".parquet")]
+    if parts == list(names) and _FOOTER_KEY in read_footer_metadata(
+        store, f"{CHECKPOINT_FOLDER}/{parts[0]}"
+    ):
+        return None
+    expected = parquet_names(version, len(parts))
+    if [name.lstrip("0") for name in parts] != [name.lstrip("0") for name in expected]:
+        raise LogCorrupt(
+            f"it has the parts {', '.join(parts) or 'none'}, which are not a complete checkpoint.",
+            next=DAMAGED_CHECKPOINT_NEXT,
+            file=CHECKPOINT_FOLDER,
+            version=version,
+        )
+    tables = []
+    for name, data in zip(
+        parts, store.get_many([f"{CHECKPOINT_FOLDER}/{n}" for n in parts]), strict=True
+    ):
+        count(len(data))
+        tables.append(decode_unverified_part(data, f"{CHECKPOINT_FOLDER}/{name}"))
+        if _FOOTER_KEY in (tables[-1].schema.metadata or {}):
+            what = "arrowlog wrote it, but its manifest is another program's, without checksums."
+            raise LogCorrupt(what, next=DAMAGED_CHECKPOINT_NEXT, file=f"{CHECKPOINT_FOLDER}/{name}")
+    return pa.concat_tables(tables, promote_options="default")
+
+
+def verify_parquet_checkpoint(
+    store: Store, version: int, names: Sequence[str], config: Config
+) -> list[str]:
+    """Read and verify a whole checkpoint; returns what is wrong with it, nothing if intact."""
+    del config
+    try:
+        parts = open_parquet_checkpoint(store, version, names, lambda _: None)
+    except FileNotFoundError as error:
+        return [f"{error} is gone."]
+    except ArrowlogError as error:
+        return [str(error)]
+    if not isinstance(parts, CheckpointPartReader):
+        return [f"checkpoint {version} has no manifest of arrowlog's, so it cannot be verified."]
+    problems, num_rows = [], 0
+    for part in parts.manifest.parts:
+        try:
+            rows = parts.check(part)
+        except ArrowlogError as error:
+            problems.append(str(error))
+            continue
+        num_rows += rows.num_rows
+        if rows.num_rows != part.numFiles:
+            problems.append(
+                f"{CHECKPOINT_FOLDER}/{part.name}: it has {rows.num_rows} rows instead of"
+                f" {part.numFiles}."
+            )
+    if not problems and num_rows != parts.manifest.num_files:
+        problems.append(
+            f"checkpoint {version} has {num_rows} files instead of {parts.manifest.num_files}."
+        )
+    return problems
+
+
+_REQUIRED_FIELDS = ("path", "size")
+_NEXT = "Delete it if the commits up to its version exist."
+
+
+def read_foreign_checkpoint(rows: pa.Table, version: int, root: str, *, outside: bool) -> State:
+    """Build the state from the rows of a checkpoint.
+
+    Raises `LogCorrupt` if the layout is unknown, there is not exactly one metadata row, an add
+    lacks a required field, a file occurs twice, or a path leads out of the table.
+    """
+    if "actionType" not in rows.column_names:
+        what = "the Parquet checkpoint has no column actionType: its layout is unknown."
+        raise LogCorrupt(what, next=_NEXT, version=version)
+    kinds = pc.ascii_lower(pc.cast(rows["actionType"], pa.string()))
+    metadata = _metadata(
+        rows.filter(pc.equal(kinds, make_scalar("metadata", pa.string()))), version
+    )
+    adds = _adds(rows.filter(pc.equal(kinds, make_scalar("add", pa.string()))), version)
+    keyed = with_checkpoint_keys(adds, root, version, outside=outside)
+    return State(version, Protocol(), metadata, parse_table_schema(metadata, version), keyed)
+
+
+def _metadata(rows: pa.Table, version: int) -> Metadata:
+    actions: list[dict[str, Any]] = rows.slice(0, 2).to_pylist()  # two show that it is not one
+    if len(actions) != 1 or not isinstance(actions[0].get("schemaString"), str):
+        what = "the Parquet checkpoint must have one metadata row, with a schemaString."
+        raise LogCorrupt(what, next=_NEXT, version=version)
+    row = actions[0]
+    table_format = dict(row.get("format") or ())
+    return Metadata(
+        id=row.get("metadataId") or "",
+        schema_string=row["schemaString"],
+        partition_columns=tuple(row.get("partitionColumns") or ()),
+        configuration={k: v for k, v in dict(row.get("configuration") or ()).items() if v},
+        format_provider=table_format.pop("provider", None) or "indextables",
+        format_options={k: v for k, v in table_format.items() if v is not None},
+    )
+
+
+def _adds(rows: pa.Table, version: int) -> pa.Table:
+    for name in _REQUIRED_FIELDS:
+        if name not in rows.column_names or rows[name].null_count:
+            what = f"the Parquet checkpoint has an add without {name}."
+            raise LogCorrupt(what, next=_NEXT, version=version)
+    columns: dict[str, pa.ChunkedArray] = {}
+    for name, kind in ADD_FIELDS.items():
+        if name not in rows.column_names:
+            continue
+        column = rows[name]
+        if name in ADD_MAP_FIELDS:
+            if pa.types.is_map(column.type):
+                columns |= _flatten_map(name, column)
+        elif kind is FieldKind.WORD:
+            columns[name] = pc.cast(column, pa.string()).dictionary_encode()
+        elif not pa.types.is_nested(column.type):
+            columns[name] = pc.cast(column, kind.type)
+    return pa.table(columns)
+
+
+def _flatten_map(name: str, maps: pa.ChunkedArray) -> dict[str, pa.ChunkedArray]:
+    """Return a map column as one text column per key, named `<name>.<key>`."""
+    array = maps.combine_chunks()
+    keys = pc.unique(pc.cast(array.keys, pa.string())).to_pylist() if len(array) else []
+    columns = {}
+    for key in keys:
+        values = pc.map_lookup(array, key, "last")
+        columns[f"{name}.{key}"] = pa.chunked_array([pc.cast(values, pa.string())])
+    return columns

@@ -1,0 +1,339 @@
+"""The live files of a state that starts from a Parquet checkpoint, read on demand.
+
+The live files are the checkpoint's rows whose keys no later commit touched, in stored order,
+followed by the live adds of those commits (the tail). If the checkpoint turns out to be damaged,
+the adds are loaded without it and a warning is issued; the order of rows that were already handed
+out does not change.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from arrowlog.errors import ArrowlogWarning, LogCorrupt
+from arrowlog.formats.indextables import ADD_FIELDS, ADD_MAP_FIELDS
+from arrowlog.snapshot.checkpoint.row_groups import RowGroupStats
+from arrowlog.snapshot.checkpoint.rows import from_checkpoint_rows, render_as_text
+from arrowlog.snapshot.file_table import (
+    FileStats,
+    files_table,
+    files_table_from_checkpoint,
+    typed_checkpoint_column,
+)
+from arrowlog.snapshot.reconciliation import paths_leading_out
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from arrowlog.snapshot.checkpoint.parts import CheckpointPartReader
+
+# Restrictions to some row groups that are kept in memory: how many, and up to how many rows each.
+_PICKS_MAX = 8
+CACHED_SELECTION_ROWS_MAX = 1 << 17
+NO_ADDS = pa.table({"key": pa.nulls(0, pa.string())})
+
+
+class CheckpointRows:
+    """The rows of a checkpoint, or of some of its row groups. Columns are kept once read."""
+
+    def __init__(
+        self,
+        parts: CheckpointPartReader,
+        schema: pa.Schema,
+        groups: Sequence[int] | None,
+        *,
+        outside: bool,
+    ) -> None:
+        """Read nothing yet."""
+        self.parts = parts
+        self.schema = schema
+        self.outside = outside
+        self.groups = groups
+        sizes = parts.manifest.index["rows"]
+        chosen = sizes if groups is None else sizes.take(_to_int64(groups))
+        self.count = int(pc.sum(chosen).as_py() or 0)
+        self._columns: dict[str, pa.ChunkedArray] = {}
+        self._picks: dict[tuple[int, ...], CheckpointRows] = {}
+
+    def table(self, names: Iterable[str]) -> pa.Table:
+        """Read columns, always including `path`; columns that are not stored are left out.
+
+        Raises `LogCorrupt` if the rows are damaged, not as many as the manifest says, or have a
+        path that is null or leads out of the table.
+        """
+        stored = self.parts.manifest.columns
+        wanted = [name for name in dict.fromkeys(("path", *names)) if name in stored]
+        missing = [name for name in wanted if name not in self._columns]
+        if missing:
+            read = self.parts.read(self.groups, missing)
+            if read.num_rows != self.count:
+                what = f"the checkpoint has {read.num_rows} rows instead of {self.count}."
+                raise LogCorrupt(what, version=self.parts.manifest.version)
+            if "path" in missing:
+                self._check_keys(read["path"])
+            self._columns |= {name: read[name] for name in missing}
+        return pa.table({name: self._columns[name] for name in wanted})
+
+    def only(self, groups: tuple[int, ...]) -> CheckpointRows:
+        """Return the rows of some row groups. The last few results are kept, columns included."""
+        rows = self._picks.get(groups)
+        if rows is None:
+            rows = CheckpointRows(self.parts, self.schema, groups, outside=self.outside)
+            if rows.count <= CACHED_SELECTION_ROWS_MAX:
+                insert_evicting_oldest(self._picks, groups, rows)
+        return rows
+
+    def _check_keys(self, keys: pa.ChunkedArray) -> None:
+        if keys.null_count or (not self.outside and paths_leading_out(keys) is not None):
+            what = "the checkpoint has a path that is null or leads out of the table."
+            raise LogCorrupt(what, version=self.parts.manifest.version)
+
+
+def insert_evicting_oldest(kept: dict[Any, Any], key: object, value: object) -> None:
+    """Insert a value, evicting the oldest entries so that at most `_PICKS_MAX` remain."""
+    while len(kept) >= _PICKS_MAX:
+        kept.pop(next(iter(kept)), None)
+    kept[key] = value
+
+
+def _to_int64(groups: Sequence[int]) -> pa.Array:
+    """Convert without `pa.array`, which imports pandas when it is given a list."""
+    from array import array
+
+    data = array("q", groups)
+    return pa.Array.from_buffers(pa.int64(), len(data), [None, pa.py_buffer(data)])
+
+
+class CheckpointFiles:
+    """The live files of a state, in a checkpoint that is not read yet.
+
+    `tail` holds the live adds of the commits after the checkpoint, `touched` the keys of all files
+    that those commits add or remove. `again` loads all live adds of a version without this
+    checkpoint, for the case that it is damaged.
+    """
+
+    def __init__(
+        self,
+        rows: CheckpointRows,
+        version: int,
+        again: Callable[[int], pa.Table],
+        tail: pa.Table = NO_ADDS,
+        touched: pa.ChunkedArray | None = None,
+        notes: list[str] | None = None,
+    ) -> None:
+        """Read nothing yet. `notes` collects warnings, shared with all states derived from this."""
+        self.rows = rows
+        self.version = version
+        self.tail = tail
+        self.touched = touched
+        self.notes: list[str] = [] if notes is None else notes
+        self._again = again
+        self._live_mask: pa.ChunkedArray | None = None  # of the checkpoint's rows; None: all live
+        self._keys: pa.ChunkedArray | None = None  # of its live rows, once they were handed out
+        self._adds: pa.Table | None = None  # all live adds, once all of them were needed
+        self._groups: RowGroupStats | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as the live adds: the receiver may not be able to reach the store."""
+        return _identity, (self.adds(),)
+
+    @property
+    def checkpoint(self) -> int:
+        """The version of the checkpoint."""
+        return self.rows.parts.manifest.version
+
+    @property
+    def loaded(self) -> bool:
+        """Whether all live adds are in memory."""
+        return self._adds is not None
+
+    @property
+    def num_files(self) -> int:
+        """The number of live files. Reads the keys if later commits touched any file."""
+        if self._adds is not None:
+            return int(self._adds.num_rows)
+        if self.touched is None:
+            return self.rows.count + int(self.tail.num_rows)
+        rows = self.stored(())
+        if rows is None:  # damaged: all adds are loaded now, so this recurses once
+            return self.num_files
+        return int(rows.num_rows + self.tail.num_rows)
+
+    @property
+    def groups(self) -> RowGroupStats:
+        """The statistics of the checkpoint's row groups, for data skipping."""
+        if self._groups is None:
+            manifest = self.rows.parts.manifest
+            # `Columns` adds partition columns that the schema lacks.
+            typed = FileStats(NO_ADDS, self.rows.schema, manifest.metadata.partition_columns)
+            self._groups = RowGroupStats(manifest.index, typed.schema)
+        return self._groups
+
+    def matches_schema(self, schema: pa.Schema, partition_columns: Sequence[str]) -> bool:
+        """Whether the checkpoint's typed columns follow this schema and partitioning."""
+        stored = self.rows.parts.manifest.metadata.partition_columns
+        return tuple(partition_columns) == stored and self.rows.schema.equals(schema)
+
+    def stored(self, names: Iterable[str]) -> pa.Table | None:
+        """Read columns of the checkpoint's rows that are still live, `path` included.
+
+        Returns None if the checkpoint is damaged; all adds are in memory then.
+        """
+        if self._keys is None and self._adds is not None:
+            return None
+        try:
+            rows = self.rows.table(names)
+        except LogCorrupt as error:
+            self._fall_back(error)
+            return None
+        if self._keys is None and self.touched is not None:
+            dead = pc.is_in(rows["path"], value_set=self.touched.combine_chunks())
+            self._live_mask = pc.invert(dead) if pc.any(dead).as_py() else None
+        rows = rows if self._live_mask is None else rows.filter(self._live_mask)
+        if self._keys is None:
+            self._keys = rows["path"]
+        return rows
+
+    def adds(self) -> pa.Table:
+        """Return all live adds, as the log decoder would."""
+        if self._adds is None:
+            rows = self.stored(self.rows.parts.manifest.columns)
+            if rows is not None:
+                base = from_checkpoint_rows(rows, self.rows.parts.manifest.recipe)
+                self._adds = pa.concat_tables([base, self.tail], promote_options="default")
+        assert self._adds is not None
+        return self._adds
+
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Return one column of the adds; reads only the stored column that it is made of."""
+        recipe = self.rows.parts.manifest.recipe
+        rows = None if self._adds is not None else self.stored([recipe.stored_column_of(name)])
+        if rows is None:
+            return self.adds()[name]
+        source, form = recipe.rebuilt.get(name, (recipe.stored_column_of(name), "as it is"))
+        tail = self.tail[name] if name in self.tail.column_names else None
+        if source not in rows.column_names:
+            kind = pa.string() if tail is None else tail.type
+            base = pa.chunked_array([pa.nulls(rows.num_rows, kind)])
+        else:
+            base = render_as_text(rows[source], form)
+        more = [pa.nulls(self.tail.num_rows, base.type)] if tail is None else tail.chunks
+        return pa.chunked_array([*base.chunks, *more], base.type)
+
+    def files(
+        self, schema: pa.Schema, partition_columns: Sequence[str], mask: pa.Array | None = None
+    ) -> pa.Table:
+        """Return the typed table of live files, or of those in `mask`, from the typed columns."""
+        manifest = self.rows.parts.manifest
+        wanted = {*ADD_FIELDS, *manifest.recipe.typed} - {*ADD_MAP_FIELDS, "numRecords"}
+        rows = self.stored([name for name in manifest.columns if name in wanted])
+        if rows is None:
+            chosen = self.adds() if mask is None else self.adds().filter(mask)
+            return files_table(chosen, schema, partition_columns)
+        tail = self.tail
+        if mask is not None:
+            tail = tail.filter(mask.slice(rows.num_rows))
+            rows = rows.filter(mask.slice(0, rows.num_rows))
+        base = files_table_from_checkpoint(rows, schema, partition_columns)
+        if not tail.num_rows:
+            return base
+        more = files_table(tail, schema, partition_columns)
+        return pa.concat_tables([base, more], promote_options="default")
+
+    def only(self, groups: Sequence[int]) -> CheckpointFiles:
+        """Return the files restricted to some row groups; the tail stays."""
+        rows = self.rows.only(tuple(groups))
+        return CheckpointFiles(rows, self.version, self._again, self.tail, self.touched, self.notes)
+
+    def after(
+        self, version: int, kept: Any, fresh: pa.Table, touched: pa.ChunkedArray
+    ) -> CheckpointFiles:
+        """Return the live files after further commits.
+
+        `kept` masks the rows of the tail that are still live (None: all), `fresh` are new live
+        adds, `touched` the keys of all files that the commits add or remove.
+        """
+        still_live = self.tail if kept is None else self.tail.filter(kept)
+        tail = pa.concat_tables([still_live, fresh], promote_options="default")
+        before = [] if self.touched is None else self.touched.chunks
+        keys = pa.chunked_array([*before, *touched.chunks], pa.string())
+        all_touched = keys if len(keys) else None
+        return CheckpointFiles(self.rows, version, self._again, tail, all_touched, self.notes)
+
+    def mask_excluding(self, keys: pa.ChunkedArray) -> pa.Array | None:
+        """Return a mask of the live files that are not among `keys`; None if none is."""
+        hit = pc.is_in(self.column("key"), value_set=keys.combine_chunks()).combine_chunks()
+        return pc.invert(hit) if hit.true_count else None
+
+    def _fall_back(self, error: LogCorrupt) -> None:
+        """Load the adds without the checkpoint, keeping the order of rows already handed out."""
+        note = f"checkpoint {self.checkpoint} was not used: {error}"
+        if note not in self.notes:
+            self.notes.append(note)
+            root = self.rows.parts.store.root
+            warnings.warn(f"{root}: {note}", ArrowlogWarning, stacklevel=2)
+        adds = self._again(self.version)
+        if self._keys is not None:
+            tail = self.tail["key"].chunks
+            order = pa.chunked_array([*self._keys.chunks, *tail], pa.string())
+            rows = pc.index_in(order, value_set=adds["key"].combine_chunks())
+            if rows.null_count:
+                what = "the checkpoint has files that are not live by a replay of the commits."
+                raise LogCorrupt(what, version=self.checkpoint) from error
+            adds = adds.take(rows)
+        self._adds, self._keys = adds, None
+
+
+def _identity(adds: pa.Table) -> pa.Table:
+    return adds
+
+
+class CheckpointFileStats(FileStats):
+    """Typed columns of a checkpoint's live files and its tail.
+
+    The checkpoint stores them typed, so only the tail is cast from text.
+    """
+
+    def __init__(
+        self, source: CheckpointFiles, schema: pa.Schema, partition_columns: Sequence[str]
+    ) -> None:
+        """Read nothing yet."""
+        super().__init__(source.tail, schema, partition_columns)
+        self._source = source
+        self._tail = FileStats(source.tail, schema, partition_columns)
+        self._fallback: FileStats | None = None  # of all adds, if the checkpoint is damaged
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as columns of the live adds, as `CheckpointFiles` does."""
+        return FileStats, (self._source.adds(), self.schema, self.partition_columns)
+
+    @property
+    def num_rows(self) -> int:
+        """The number of live files."""
+        return self._source.num_files
+
+    def prepare(self, names: Iterable[str]) -> None:
+        """Read the statistics of several columns in one pass."""
+        wanted = list(names)
+        self._source.stored([column for name in wanted for column in self._stored_names(name)])
+        self._tail.prepare(wanted)
+
+    def _stored_names(self, name: str) -> list[str]:
+        """Return the checkpoint's columns that hold the statistics of a table column."""
+        if name in self.partition_columns:
+            return [f"partition.{name}", f"unreadable.{name}"]
+        return [f"min.{name}", f"max.{name}", f"null_count.{name}", "num_records"]
+
+    def _make(self, what: str, name: str) -> pa.ChunkedArray:
+        rows = self._source.stored(self._stored_names(name) if name else ["num_records"])
+        if rows is None:
+            if self._fallback is None:
+                adds = self._source.adds()
+                self._fallback = FileStats(adds, self.schema, self.partition_columns)
+            return pa.chunked_array([self._fallback.typed(what, name)])
+        base = typed_checkpoint_column(rows, what, name, self.schema)
+        return pa.chunked_array([*base.chunks, self._tail.typed(what, name)], base.type)

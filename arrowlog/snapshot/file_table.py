@@ -1,0 +1,359 @@
+"""The live files as typed Arrow columns: `Snapshot.files`, and the statistics for data skipping."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from arrowlog.arrays import FALSE, TRUE, repeat_bool
+from arrowlog.decode import flatten_map_columns
+from arrowlog.formats.indextables import ADD_FIELDS, FieldKind
+from arrowlog.snapshot.typed_values import cast_text, has_bounds, partition_values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+
+    # A column that is computed when called.
+    LazyColumn = Callable[[], pa.ChunkedArray]
+
+_RENAMED = {"size": "size_bytes"}
+# Add fields that `_build` places by hand; the others follow in the order of `ADD_FIELDS`.
+_LEADING_FIELDS = (
+    "path",
+    "partitionValues",
+    "size",
+    "modificationTime",
+    "dataChange",
+    "numRecords",
+)
+_BOUND_FIELDS = ("minValues", "maxValues")
+_STATS_PREFIXES = ("partition", "min", "max", "null_count")
+_MILLIS = pa.timestamp("ms", "UTC")
+_TAGS = pa.map_(pa.string(), pa.string())
+_LIST = pa.list_(pa.string())
+# Below this many rows, starting threads costs more than computing the columns one by one.
+_THREADED_ROWS_MIN = 20_000
+
+
+def files_column_name(name: str) -> str:
+    """Return the column name of an add field in the table of files.
+
+    >>> snake("footerStartOffset"), snake("size")
+    ('footer_start_offset', 'size_bytes')
+    """
+    if name in _RENAMED:
+        return _RENAMED[name]
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in name)
+
+
+def files_table(
+    adds: pa.Table,
+    schema: pa.Schema,
+    partition_columns: Sequence[str],
+    names: Collection[str] | None = None,
+) -> pa.Table:
+    """Return the typed table of files, one row per add, in their order.
+
+    Columns: path, typed partition values and statistics, and every other add field. Text that is
+    not a value of its column's type becomes null. With `names`, only those columns are computed.
+    """
+    keys = [*schema.names, *partition_columns]
+    if names is None:
+        return _build(_AddView(flatten_map_columns(adds, keys)), schema, partition_columns)
+    keys = [key for key in keys if any(f"{prefix}.{key}" in names for prefix in _STATS_PREFIXES)]
+    needs_maps = bool(keys) or "num_records" in names
+    view = _AddView(flatten_map_columns(adds, keys) if needs_maps else adds)
+    return _build(view, schema, partition_columns, names)
+
+
+def files_table_from_checkpoint(
+    stored: pa.Table, schema: pa.Schema, partition_columns: Sequence[str]
+) -> pa.Table:
+    """Return the typed table of files from the rows of a checkpoint, which are mostly typed."""
+    return _build(_StoredView(stored), schema, partition_columns)
+
+
+def _build(
+    view: _AddView,
+    schema: pa.Schema,
+    partition_columns: Sequence[str],
+    names: Collection[str] | None = None,
+) -> pa.Table:
+    columns: dict[str, LazyColumn] = {"path": lambda: view.text("path")}
+    for name in partition_columns:
+        columns[f"partition.{name}"] = view.partition(name, _type(schema, name))
+    columns["size_bytes"] = lambda: view.number("size")
+    columns["modification_time"] = lambda: pc.cast(view.number("modificationTime"), _MILLIS)
+    columns["data_change"] = lambda: view.flag("dataChange", absent=True)
+    columns["num_records"] = view.records
+    bounded = [f for f in schema if has_bounds(f.type) and f.name not in partition_columns]
+    for prefix, source in (("min", "minValues"), ("max", "maxValues")):
+        for item in bounded:
+            columns[f"{prefix}.{item.name}"] = view.bound(source, item.name, item.type)
+    for item in bounded:
+        columns[f"null_count.{item.name}"] = view.null_count(item.name)
+    for name, kind in ADD_FIELDS.items():
+        if name not in _LEADING_FIELDS and name not in _BOUND_FIELDS:
+            columns[files_column_name(name)] = view.other(name, kind)
+    if names is not None:
+        columns = {name: column for name, column in columns.items() if name in names}
+    return pa.table(_compute(columns, view.num_rows))
+
+
+class FileStats:
+    """Typed statistics of the live files by column, each computed on first use.
+
+    Rows are in the order of the adds. A null means unknown. `derived` caches what other packages
+    compute from a column, for as long as the column itself is cached.
+    """
+
+    def __init__(self, adds: pa.Table, schema: pa.Schema, partition_columns: Sequence[str]) -> None:
+        """Type nothing yet. A partition column that the schema lacks is text."""
+        undeclared = [name for name in partition_columns if schema.get_field_index(name) < 0]
+        for name in undeclared:
+            schema = schema.append(pa.field(name, pa.string()))
+        self._adds = adds
+        self.schema = schema
+        self.partition_columns = tuple(partition_columns)
+        self.derived: dict[Any, Any] = {}
+        self._typed: dict[tuple[str, str], pa.Array] = {}
+        self._views: dict[str, _AddView] = {}
+
+    @property
+    def num_rows(self) -> int:
+        """The number of files."""
+        return int(self._adds.num_rows)
+
+    def prepare(self, names: Iterable[str]) -> None:
+        """Look up several columns in one pass over the adds; otherwise each costs its own pass."""
+        missing = [name for name in names if name not in self._views]
+        if missing:
+            view = _AddView(flatten_map_columns(self._adds, missing))
+            self._views.update(dict.fromkeys(missing, view))
+
+    def low(self, name: str) -> pa.Array:
+        """Return the minimum of a column per file, as logged; null is unknown."""
+        return self.typed("minValues", name)
+
+    def high(self, name: str) -> pa.Array:
+        """Return the maximum of a column per file, as logged; null is unknown."""
+        return self.typed("maxValues", name)
+
+    def null_count(self, name: str) -> pa.Array:
+        """Return the number of NULLs in a column per file; null is unknown."""
+        return self.typed("nullCount", name)
+
+    def partition(self, name: str) -> pa.Array:
+        """Return the partition value per file; null is NULL, or unknown where `unreadable`."""
+        return self.typed("partition", name)
+
+    def unreadable(self, name: str) -> pa.Array:
+        """Return which files have a partition value that is not of the column's type."""
+        return self.typed("unreadable", name)
+
+    def num_records(self) -> pa.Array:
+        """Return the number of rows per file; null is unknown."""
+        return self.typed("records", "")
+
+    def followed(self, kept: pa.Array | pa.ChunkedArray | None, fresh: pa.Table) -> dict[Any, Any]:
+        """Return the columns typed so far, for the rows in `kept` followed by new adds.
+
+        `kept` masks the rows that are still live; None for all.
+        """
+        new = FileStats(fresh, self.schema, self.partition_columns)
+        new.prepare({name for _, name in self._typed})
+        mask = kept.combine_chunks() if isinstance(kept, pa.ChunkedArray) else kept
+        typed = dict(self._typed)  # a copy: other threads may type further columns meanwhile
+        still_live = {key: a if mask is None else a.filter(mask) for key, a in typed.items()}
+        return {key: pa.concat_arrays([a, new.typed(*key)]) for key, a in still_live.items()}
+
+    def take_typed_columns(self, typed: dict[Any, Any]) -> None:
+        """Take over typed columns that the previous snapshot computed with `followed`."""
+        self._typed.update(typed)
+
+    def typed(self, what: str, name: str) -> pa.Array:
+        """Return a typed column by its cache key.
+
+        `what` is `minValues`, `maxValues`, `nullCount`, `partition`, `unreadable` or `records`.
+        """
+        values = self._typed.get((what, name))
+        if values is None:
+            computed = self._make(what, name)
+            values = (
+                computed.combine_chunks() if isinstance(computed, pa.ChunkedArray) else computed
+            )
+            self._typed[what, name] = values
+        return values
+
+    def _make(self, what: str, name: str) -> pa.ChunkedArray:
+        self.prepare([name])
+        view = self._views[name]
+        if what == "unreadable":  # one pass over the texts yields both
+            values, unreadable = view.partition_pair(name, _type(self.schema, name))
+            self._typed["partition", name] = values.combine_chunks()
+            return unreadable
+        return view.values(what, name, _type(self.schema, name))
+
+
+def typed_checkpoint_column(
+    stored: pa.Table, what: str, name: str, schema: pa.Schema
+) -> pa.ChunkedArray:
+    """Return a typed column of checkpoint rows; `what` as for `Columns.typed`."""
+    return _StoredView(stored).values(what, name, _type(schema, name))
+
+
+def _compute(columns: dict[str, LazyColumn], rows: int) -> dict[str, pa.ChunkedArray]:
+    if rows < _THREADED_ROWS_MIN:
+        return {name: column() for name, column in columns.items()}
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        futures = {name: pool.submit(column) for name, column in columns.items()}
+        return {name: future.result() for name, future in futures.items()}
+
+
+def _type(schema: pa.Schema, name: str) -> pa.DataType:
+    """Return the type of a column; text if the schema lacks it."""
+    index = schema.get_field_index(name)
+    return pa.string() if index < 0 else schema.field(index).type
+
+
+class _AddView:
+    """Decoded adds as typed columns.
+
+    Methods that return a `LazyColumn` defer the work, so that `_compute` can spread it over
+    threads.
+    """
+
+    def __init__(self, adds: pa.Table) -> None:
+        self.num_rows = adds.num_rows
+        self._adds = adds
+        self._names = set(adds.column_names)
+        self._nulls: dict[pa.DataType, pa.ChunkedArray] = {}
+
+    def _all_null(self, kind: pa.DataType) -> pa.ChunkedArray:
+        """Return a column of nulls; all columns of one type share its memory."""
+        if kind not in self._nulls:
+            self._nulls[kind] = pa.chunked_array([pa.nulls(self._adds.num_rows, kind)], kind)
+        return self._nulls[kind]
+
+    def values(self, what: str, name: str, kind: pa.DataType) -> pa.ChunkedArray:
+        """Return a typed column; `what` as for `Columns.typed`."""
+        if what in ("partition", "unreadable"):
+            return self.partition_pair(name, kind)[what == "unreadable"]
+        if what == "nullCount":
+            return self.null_count(name)()
+        return self.records() if what == "records" else self.bound(what, name, kind)()
+
+    def text(self, name: str) -> pa.ChunkedArray:
+        return self._adds[name] if name in self._names else self._all_null(pa.string())
+
+    def number(self, name: str) -> pa.ChunkedArray:
+        return self._adds[name] if name in self._names else self._all_null(pa.int64())
+
+    def flag(self, name: str, *, absent: bool) -> pa.ChunkedArray:
+        if name not in self._names:
+            return pa.chunked_array([repeat_bool(absent, self._adds.num_rows)])
+        return pc.fill_null(self._adds[name], TRUE if absent else FALSE)
+
+    def _coalesce(self, first: str, second: str) -> pa.ChunkedArray | None:
+        """Return the first column, its nulls filled from the second; None if neither exists."""
+        if first in self._names and second in self._names:
+            return pc.coalesce(self._adds[first], self._adds[second])
+        name = first if first in self._names else second
+        return self._adds[name] if name in self._names else None
+
+    def records(self) -> pa.ChunkedArray:
+        if "stats.numRecords" not in self._names:
+            return self.number("numRecords")
+        from_stats = self._adds["stats.numRecords"]
+        if "numRecords" not in self._names:
+            return from_stats
+        return pc.coalesce(self._adds["numRecords"], from_stats)
+
+    def partition(self, name: str, kind: pa.DataType) -> LazyColumn:
+        return lambda: self.partition_pair(name, kind)[0]
+
+    def partition_pair(
+        self, name: str, kind: pa.DataType
+    ) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+        """Return the partition values, and which of them are unreadable."""
+        column = f"partitionValues.{name}"
+        if column not in self._names:
+            none_unreadable = pa.chunked_array([repeat_bool(False, self._adds.num_rows)])
+            return self._all_null(kind), none_unreadable
+        return partition_values(self._adds[column], kind)
+
+    def bound(self, source: str, name: str, kind: pa.DataType) -> LazyColumn:
+        """Return a bound; the maps `minValues` and `maxValues` win over `stats`."""
+        text = self._coalesce(f"{source}.{name}", f"stats.{source}.{name}")
+        if text is None:
+            return lambda: self._all_null(kind)
+        return lambda: cast_text(text, kind, upper=source == "maxValues")
+
+    def null_count(self, name: str) -> LazyColumn:
+        return lambda: self.number(f"stats.nullCount.{name}")
+
+    def other(self, name: str, kind: FieldKind) -> LazyColumn:
+        if name == "hasFooterOffsets":
+            return lambda: self.flag(name, absent=False)
+        if kind is FieldKind.JSON:
+            target = _TAGS if name == "tags" else _LIST
+            return lambda: self._json(name, target)
+        if name in self._names:
+            return lambda: self._adds[name]
+        return lambda: self._all_null(kind.type)
+
+    def _json(self, name: str, kind: pa.DataType) -> pa.ChunkedArray:
+        """Parse a column of JSON maps or lists; each distinct text is parsed once."""
+        if name not in self._names or self._adds[name].null_count == self._adds.num_rows:
+            return self._all_null(kind)
+        codes = self._adds[name].combine_chunks().dictionary_encode()
+        values = pa.array([_parse_json(text.as_py(), kind) for text in codes.dictionary], kind)
+        return pa.chunked_array([values.take(codes.indices)], kind)
+
+
+class _StoredView(_AddView):
+    """Rows of a Parquet checkpoint as typed columns: most are stored typed already."""
+
+    def _stored(self, name: str, kind: pa.DataType) -> pa.ChunkedArray:
+        return self._adds[name] if name in self._names else self._all_null(kind)
+
+    def records(self) -> pa.ChunkedArray:
+        return self._stored("num_records", pa.int64())
+
+    def partition_pair(
+        self, name: str, kind: pa.DataType
+    ) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+        unreadable = self.flag(f"unreadable.{name}", absent=False)
+        return self._stored(f"partition.{name}", kind), unreadable
+
+    def bound(self, source: str, name: str, kind: pa.DataType) -> LazyColumn:
+        side = "max" if source == "maxValues" else "min"
+        return lambda: self._stored(f"{side}.{name}", kind)
+
+    def null_count(self, name: str) -> LazyColumn:
+        return lambda: self._stored(f"null_count.{name}", pa.int64())
+
+
+def _parse_json(text: str | None, kind: pa.DataType) -> Any:
+    """Parse a JSON map or list of text; None if it is anything else.
+
+    The log keeps the original text, so nothing is lost.
+    """
+    try:
+        value = msgspec.json.decode(text or "null")
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    if pa.types.is_map(kind):
+        return [(k, _as_text(v)) for k, v in value.items()] if isinstance(value, dict) else None
+    return [_as_text(item) for item in value] if isinstance(value, list) else None
+
+
+def _as_text(value: object) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,493 @@
+"""Loads a snapshot: choose the log segment, read and decode its files, replay them.
+
+A checkpoint that cannot be used is skipped for the next older one; the report names it and says
+why. Reading commits is left to `reading`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from arrowlog.decode import ActionBatch, LineBuffer
+from arrowlog.errors import ArrowlogWarning, InvalidRequest, LogCorrupt
+from arrowlog.formats.indextables import (
+    CHECKPOINT_FOLDER_NAME,
+    LOG_FOLDER,
+    JsonManifest,
+    LogListing,
+    checkpoint_to_lines,
+    commit_name,
+    decompress,
+    no_recent_commits,
+)
+from arrowlog.memory_limit import check_memory
+from arrowlog.snapshot.checkpoint.parquet import (
+    open_parquet_checkpoint,
+    read_foreign_checkpoint,
+    verify_parquet_checkpoint,
+)
+from arrowlog.snapshot.checkpoint.parts import CheckpointPartReader
+from arrowlog.snapshot.checkpoint_files import CheckpointFiles, CheckpointRows
+from arrowlog.snapshot.commit_reader import CommitReader
+from arrowlog.snapshot.file_table import files_table
+from arrowlog.snapshot.listing import list_log
+from arrowlog.snapshot.log_replay import (
+    compact_chunks,
+    parse_table_schema,
+    replay_actions,
+    validate_commit_integrity,
+)
+from arrowlog.snapshot.log_segment import (
+    LogSegment,
+    VersionGap,
+    earliest_rebuildable_version,
+    plan_segment,
+)
+from arrowlog.snapshot.snapshot import Report, Snapshot, State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from arrowlog.config import Config
+    from arrowlog.snapshot.log_replay import ReplayResult
+    from arrowlog.storage import Store
+
+# Live files added after a checkpoint up to which the checkpoint stays unread. With more of them,
+# masking and concatenating on every question costs more than reading the checkpoint once.
+_TAIL_FILES_MAX = 50_000
+
+
+@dataclass(slots=True)
+class _Load:
+    """The parameters of one load, and what it has read so far.
+
+    `avoid` are versions of damaged Parquet checkpoints. `observed` is when the commits were seen to
+    belong to the log, by `clock.boottime`.
+    """
+
+    store: Store
+    config: Config
+    outside: bool
+    avoid: frozenset[int] = frozenset()
+    observed: float = float("-inf")
+    started: float = field(default_factory=time.perf_counter)
+    files_read: int = 0
+    bytes_read: int = 0
+    warnings: list[str] = field(default_factory=list)
+    gap: VersionGap | None = None
+    checksum_verified: bool = False  # the JSON checkpoint carries a checksum, and it matches
+    missing_file: FileNotFoundError | None = None  # a checkpoint's file that was listed
+
+    def count(self, size: int) -> None:
+        """Count one file that was read."""
+        self.files_read += 1
+        self.bytes_read += size
+
+    def report(self, version: int, source: str, checkpoint: int | None, commits: int) -> Report:
+        milliseconds = (time.perf_counter() - self.started) * 1000
+        return Report(
+            version,
+            source,
+            checkpoint,
+            commits,
+            self.files_read,
+            self.bytes_read,
+            milliseconds,
+            tuple(self.warnings),
+            self.gap,
+        )
+
+
+def load_snapshot(
+    store: Store,
+    listing: LogListing,
+    config: Config,
+    version: int | None = None,
+    *,
+    strict: bool = False,
+    outside: bool = False,
+    avoid: frozenset[int] = frozenset(),
+) -> Snapshot:
+    """Load the snapshot of a version, by default the newest before any gap.
+
+    `strict` makes a gap an error instead of a warning. `outside` admits data files outside the
+    table's root. `avoid` are versions of Parquet checkpoints known to be damaged.
+
+    Raises `InvalidRequest` if the version does not exist or was cleaned up, `LogCorrupt` if it
+    cannot be rebuilt, and `FileNotFoundError` if a listed file is gone: list again and retry.
+    """
+    work = _Load(store, config, outside, avoid, listing.observed)
+    segment, base = _read_base(work, listing, version)
+    _check_reached(segment, listing, version)
+    if segment.gap is not None:
+        if strict:
+            raise LogCorrupt(
+                f"{segment.gap}.",
+                next="Restore the missing file from a backup.",
+                version=segment.gap.missing,
+            )
+        work.gap = segment.gap
+        work.warnings.append(str(segment.gap))
+        warnings.warn(f"{store.root}: {segment.gap}", ArrowlogWarning, stacklevel=4)
+    actions = _read_actions(work, segment.commits)
+    change = replay_actions(base, actions, segment.version, store.root, outside=outside)
+    state = _fold_long_tail(change.state)
+    source = "commits" if segment.checkpoint is None else "checkpoint"
+    return Snapshot(
+        state, work.report(state.version, source, segment.checkpoint, len(segment.commits))
+    )
+
+
+def read_verified_actions(
+    store: Store, config: Config, commits: Sequence[tuple[int, str]]
+) -> ActionBatch:
+    """Read all actions of some commits, removes and commitInfos included.
+
+    Raises `LogCorrupt` if a commit does not match its declared action count or checksum.
+    """
+    actions = _read_actions(_Load(store, config, outside=True), commits)
+    validate_commit_integrity(actions)
+    return actions
+
+
+def apply_commits(
+    store: Store,
+    config: Config,
+    snapshot: Snapshot,
+    commits: Sequence[tuple[int, str]],
+    *,
+    outside: bool = False,
+    observed: float = float("-inf"),
+) -> Snapshot:
+    """Apply further commits to a snapshot. They must begin at the next version, without a gap.
+
+    Typed columns that the snapshot has already computed carry over; only new files are typed.
+    `observed` is when the commits were seen to belong to the log. Raises `FileNotFoundError` if one
+    of them is gone, or may have been replaced since by a file that does not count.
+    """
+    work = _Load(store, config, outside, observed=observed)
+    actions = _read_actions(work, commits)
+    change = replay_actions(snapshot.state, actions, commits[-1][0], store.root, outside=outside)
+    state, files = _fold_long_tail(change.state), None
+    computed = {"files", "columns"} & set(snapshot.__dict__)  # cached properties, once used
+    if state.metadata is not snapshot.state.metadata:
+        computed = set()  # a new schema may type every column anew
+    kept = _kept_mask(snapshot, change) if computed else None
+    if "files" in computed:
+        files = _carry_over_files(snapshot, change, kept)
+    report = work.report(state.version, "refresh", snapshot.report.checkpoint, len(commits))
+    after = Snapshot(state, report, files)
+    if "columns" in computed:
+        after.columns.take_typed_columns(snapshot.columns.followed(kept, change.fresh))
+    return after
+
+
+def _fold_long_tail(state: State) -> State:
+    """Read all adds into memory if many live files were added after the checkpoint."""
+    source = state.source
+    if not isinstance(source, CheckpointFiles):
+        return state
+    tail_files = int(source.tail.num_rows)
+    if tail_files <= max(_TAIL_FILES_MAX, source.rows.count // 2):
+        return state
+    return replace(state, source=source.adds())
+
+
+def _kept_mask(snapshot: Snapshot, change: ReplayResult) -> pa.Array | pa.ChunkedArray | None:
+    """Return which rows of a snapshot are still live; None for all."""
+    source = snapshot.state.source
+    if isinstance(source, CheckpointFiles) and change.touched is not None:
+        return source.mask_excluding(change.touched)
+    return change.kept
+
+
+def _carry_over_files(
+    snapshot: Snapshot, change: ReplayResult, kept_mask: pa.Array | pa.ChunkedArray | None
+) -> pa.Table:
+    """Return the typed files of the new state; only new files are typed."""
+    state = change.state
+    kept = snapshot.files if kept_mask is None else snapshot.files.filter(kept_mask)
+    typed = files_table(change.fresh, state.schema, state.metadata.partition_columns)
+    return compact_chunks(pa.concat_tables([kept, typed], promote_options="default"))
+
+
+def _read_base(
+    work: _Load, listing: LogListing, version: int | None
+) -> tuple[LogSegment, State | None]:
+    """Choose the log segment and read its checkpoint; unusable checkpoints are skipped.
+
+    Returns the segment and the checkpoint's state, None without a checkpoint.
+    """
+    unusable: set[int] = set()
+    for _ in range(len(listing.json_checkpoints) + len(listing.parquet_checkpoints) + 1):
+        try:
+            segment = plan_segment(listing, version, unusable)
+        except LogCorrupt as error:
+            _require_full_listing(listing)
+            if work.missing_file is None:
+                raise
+            raise work.missing_file from error  # possibly a concurrent clean-up: list again
+        if segment.checkpoint is None:
+            break
+        state = _read_checkpoint(work, listing, segment.checkpoint)
+        if state is not None:
+            return segment, state
+        unusable.add(segment.checkpoint)
+    return segment, None
+
+
+def _require_full_listing(listing: LogListing) -> None:
+    """Raise `FileNotFoundError` if the listing began at a checkpoint.
+
+    Files that seem to be missing may be below it, so the caller has to list the whole log.
+    """
+    if listing.start:
+        raise FileNotFoundError(f"{LOG_FOLDER}/{commit_name(listing.start)}")
+
+
+def _read_checkpoint(work: _Load, listing: LogListing, version: int) -> State | None:
+    """Read a checkpoint in the fastest form that is usable; None if no form is."""
+    readers: list[Callable[[_Load, LogListing, int], State | None]] = []
+    if version in listing.parquet_checkpoints and version not in work.avoid:
+        readers.append(_read_parquet)
+    if version in listing.json_checkpoints:
+        readers.append(_read_json)
+    for read in readers:
+        try:
+            state = read(work, listing, version)
+            if state is not None:
+                return state
+        except FileNotFoundError as error:
+            work.missing_file = error
+            work.warnings.append(f"checkpoint {version} was not used: {error} is gone")
+        except LogCorrupt as error:
+            work.warnings.append(f"checkpoint {version} was not used: {error}")
+    return None
+
+
+def _read_parquet(work: _Load, listing: LogListing, version: int) -> State | None:
+    """Open a Parquet checkpoint; None if its writer never finished it.
+
+    Of a checkpoint with a verifiable manifest, only the manifest is read; its rows are read on
+    demand. One written by another program has no checksums and is read completely.
+    """
+    names = listing.parquet_checkpoints[version]
+    checkpoint = open_parquet_checkpoint(work.store, version, names, work.count)
+    if checkpoint is None:
+        return None
+    if not isinstance(checkpoint, CheckpointPartReader):
+        state = read_foreign_checkpoint(checkpoint, version, work.store.root, outside=work.outside)
+        work.warnings.append(
+            f"checkpoint {version} was used unverified: another program wrote it without checksums"
+        )
+        return state
+    manifest = checkpoint.manifest
+    rows = CheckpointRows(
+        checkpoint, parse_table_schema(manifest.metadata, version), None, outside=work.outside
+    )
+    source = CheckpointFiles(rows, version, _fallback_loader(work, version))
+    return State(
+        version,
+        manifest.protocol,
+        manifest.metadata,
+        rows.schema,
+        source,
+        manifest.timestamp,
+        manifest.txns,
+        manifest.recent,
+    )
+
+
+def _fallback_loader(work: _Load, checkpoint: int) -> Callable[[int], pa.Table]:
+    """Return a function that loads all live adds of a version without this checkpoint."""
+    store, config, outside = work.store, work.config, work.outside
+    avoid = work.avoid | {checkpoint}
+
+    def load_adds(version: int) -> pa.Table:
+        for last_attempt in (False, True):
+            listing = list_log(store)
+            try:
+                snapshot = load_snapshot(
+                    store, listing, config, version, outside=outside, avoid=avoid
+                )
+            except FileNotFoundError as error:  # possibly a concurrent clean-up: list again
+                if last_attempt:
+                    raise missing_file_error(error) from None
+            else:
+                return snapshot.state.adds
+        raise AssertionError  # the loop either returns or raises
+
+    return load_adds
+
+
+def missing_file_error(error: FileNotFoundError) -> LogCorrupt:
+    """Return the error for a file that two listings showed and that cannot be read."""
+    if isinstance(error.__cause__, LogCorrupt):
+        return error.__cause__
+    return LogCorrupt(
+        "it was listed, but it is gone.",
+        next="Another program is deleting files of the log; try again when it has finished.",
+        file=str(error),
+    )
+
+
+def _check_reached(segment: LogSegment, listing: LogListing, version: int | None) -> None:
+    """Raise if the segment ends before the requested version.
+
+    `InvalidRequest` if the version was cleaned up or never existed, else `LogCorrupt`.
+    """
+    if version is None or segment.version == version:
+        return
+    first = earliest_rebuildable_version(listing, listing.newest)
+    gap = segment.gap
+    if gap is not None and gap.missing in listing.retired:
+        # Not damage: clean-up keeps single commits that hold a skip still in its cooldown.
+        gap, first = None, max(first, version + 1)
+    if version < first and (gap is None or gap.missing == 1):
+        raise InvalidRequest(
+            f"Version {version} is no longer available: the log was cleaned up to version {first}.",
+            next=f"Read version {first} or a later one.",
+            version=version,
+        )
+    if segment.gap is not None or version <= listing.newest:
+        raise LogCorrupt(
+            f"version {version} cannot be rebuilt: {segment.gap or 'its commit is gone'}.",
+            next="Restore the missing file, or read an earlier version.",
+            version=version,
+        )
+    raise InvalidRequest(
+        f"There is no version {version}; the newest is {segment.version}.", next="", version=version
+    )
+
+
+def _read_json(work: _Load, listing: LogListing, version: int) -> State:
+    """Read a JSON checkpoint of any form: one file, or a manifest and its parts."""
+    file = f"{LOG_FOLDER}/{listing.json_checkpoints[version]}"
+    content, beside = checkpoint_to_lines(_get_files(work, [file])[0], version, file)
+    work.checksum_verified = beside.summed
+    names, contents = [file], [content]
+    if isinstance(content, JsonManifest):
+        names = [f"{LOG_FOLDER}/{part}" for part in content.parts]
+        parts = _get_files(work, names)
+        for number, (name, data) in enumerate(zip(names, parts, strict=True)):
+            content.check(number, data, name)
+        contents = [
+            checkpoint_to_lines(data, version, n)[0] for n, data in zip(names, parts, strict=True)
+        ]
+    lines = [data for data in contents if isinstance(data, bytes)]
+    if len(lines) < len(names):
+        raise LogCorrupt("a part of the checkpoint is a manifest itself.", file=file)
+    window = LineBuffer(work.config.max_decompressed_bytes)
+    for name, data in zip(names, lines, strict=True):
+        window.append(name, version, data)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        actions = CommitReader(work.store, work.config).decoded(window, pool)
+    if not actions.metadata:
+        raise LogCorrupt("the checkpoint has no metaData.", file=file, version=version)
+    state = replay_actions(None, actions, version, work.store.root, outside=work.outside).state
+    timestamps = [ms for ms in (beside.timestamp, state.timestamp) if ms is not None]
+    return replace(
+        state,
+        timestamp=max(timestamps, default=None),
+        txns={**state.txns, **beside.txns},
+        recent=beside.recent or no_recent_commits(version),
+    )
+
+
+def verify_checkpoint(
+    store: Store, listing: LogListing, version: int, config: Config, form: str | None = None
+) -> list[str]:
+    """Read a checkpoint completely and return what is wrong with it.
+
+    Returns an empty list if the requested form (`json` or `parquet`; None: either) is intact.
+    """
+    problems: list[str] = []
+    for name, checkpoints in (
+        ("json", listing.json_checkpoints),
+        ("parquet", listing.parquet_checkpoints),
+    ):
+        if form not in (None, name) or version not in checkpoints:
+            continue
+        try:
+            _verify_form(store, listing, version, config, name)
+        except (LogCorrupt, FileNotFoundError) as error:
+            problems.append(str(error))
+        else:
+            return []
+    return problems or [f"there is no checkpoint of version {version}"]
+
+
+def _verify_form(
+    store: Store, listing: LogListing, version: int, config: Config, form: str
+) -> None:
+    if form == "json":
+        work = _Load(store, config, outside=True)
+        state = _read_json(work, listing, version)
+        if not work.checksum_verified:
+            _compare_with_commits(store, listing, config, state)
+        return
+    problems = verify_parquet_checkpoint(
+        store, version, listing.parquet_checkpoints[version], config
+    )
+    if problems:
+        raise LogCorrupt(
+            f"{problems[0]}.", file=f"{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}", version=version
+        )
+
+
+def _compare_with_commits(store: Store, listing: LogListing, config: Config, state: State) -> None:
+    """Compare a checkpoint without a checksum with a replay that does not use it.
+
+    Passes if the replay is impossible because the commits were cleaned up.
+    """
+    json = {v: name for v, name in listing.json_checkpoints.items() if v != state.version}
+    parquet = {v: names for v, names in listing.parquet_checkpoints.items() if v != state.version}
+    others = LogListing(listing.commits, json, parquet)
+    try:
+        replayed = load_snapshot(store, others, config, state.version, outside=True).state
+    except (LogCorrupt, InvalidRequest, FileNotFoundError):
+        return
+    same_files = set(replayed.adds["key"].to_pylist()) == set(state.adds["key"].to_pylist())
+    if not same_files or replayed.metadata.id != state.metadata.id:
+        raise LogCorrupt(
+            f"it differs from a replay of the commits: it has {state.adds.num_rows} files, the"
+            f" replay {replayed.adds.num_rows}, or the same number of other files.",
+            next="Delete it; the table can be read without it.",
+            file=f"{LOG_FOLDER}/{listing.json_checkpoints[state.version]}",
+            version=state.version,
+        )
+
+
+def _get_files(work: _Load, keys: Sequence[str]) -> list[bytes]:
+    """Read files of the log and decompress them."""
+    files = work.store.get_many(keys)
+    work.files_read += len(files)
+    work.bytes_read += sum(len(data) for data in files)
+    limit = work.config.max_decompressed_bytes
+    return [decompress(data, key, limit) for key, data in zip(keys, files, strict=True)]
+
+
+def stream_actions(
+    store: Store, config: Config, commits: Sequence[tuple[int, str]]
+) -> Iterator[ActionBatch]:
+    """Yield the actions of commits in batches, in log order, so that not all are in memory."""
+    for run in CommitReader(store, config).runs(commits):
+        yield run.actions
+
+
+def _read_actions(work: _Load, commits: Sequence[tuple[int, str]]) -> ActionBatch:
+    """Read all actions of the commits; `LogTooLarge` before the process runs out of memory."""
+    actions = ActionBatch()
+    for run in CommitReader(work.store, work.config, work.observed).runs(commits):
+        work.files_read += run.commits
+        work.bytes_read += run.size
+        check_memory(work.store.root, work.bytes_read, work.config.max_memory)
+        actions.extend(run.actions)
+    return actions

@@ -1,0 +1,442 @@
+"""Log replay: applies actions to a state. Pure: no store, no clock.
+
+Checks what must hold before the actions are used: the protocol is supported, every commit has the
+actions it declares, and no path leads out of the table. Which files are live is decided by
+`replay`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from arrowlog.arrays import make_scalar
+from arrowlog.decode import SEQ_LINE_BITS, commit_info_from_row, concat_column_bytes
+from arrowlog.errors import LogCorrupt, UnsupportedProtocol
+from arrowlog.fork_safety import pl, polars_is_stranded
+from arrowlog.formats import parse_spark_schema
+from arrowlog.formats.indextables import (
+    CHECKSUM_PREFIX,
+    MAX_RECENT_COMMITS,
+    Protocol,
+    RecentCommits,
+    no_recent_commits,
+)
+from arrowlog.snapshot import reconciliation
+from arrowlog.snapshot.checkpoint_files import CheckpointFiles
+from arrowlog.snapshot.snapshot import State
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from arrowlog.decode import ActionBatch, CommitInfo
+    from arrowlog.formats.indextables import Metadata
+
+READER_VERSION_MAX = 3
+WRITER_VERSION_MAX = 3
+SUPPORTED_FEATURES = frozenset(
+    {
+        "checkpoint",
+        "checkpoints",
+        "conditionalWrites",
+        "extendedMetadata",
+        "footerOffsets",
+        "multiPartCheckpoint",
+        "optimizeWrite",
+        "parquetCheckpoint",
+        "schemaDeduplication",
+        "skippedFiles",
+        "tantivy4java",
+    }
+)
+# Below this many keys, starting polars' thread pool costs more than the join (decision 14).
+_POLARS_MIN_KEYS = 20_000
+# A table is compacted once it has more chunks than this and fewer rows per chunk, on average, than
+# `_CHUNK_ROWS_MIN`: kernels have a fixed cost per chunk, compaction costs a copy.
+_CHUNKS_MAX = 64
+_CHUNK_ROWS_MIN = 1 << 9
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """The result of a replay: the new state, and how it differs from the state before.
+
+    `kept` masks the rows of the old state that are still live (None: all), `fresh` holds the new
+    live adds. If the old state was not read yet, its rows are unknown: `kept` is None, and
+    `touched` holds the keys of all files that the actions add or remove.
+    """
+
+    state: State
+    kept: pa.Array | pa.ChunkedArray | None
+    fresh: pa.Table
+    touched: pa.ChunkedArray | None = None
+
+    @property
+    def added(self) -> int:
+        """The number of new live files."""
+        return int(self.fresh.num_rows)
+
+
+def replay_actions(
+    base: State | None, actions: ActionBatch, version: int, root: str, *, outside: bool = False
+) -> ReplayResult:
+    """Replay actions on a state, or from scratch if `base` is None.
+
+    `version` is the version that the actions lead to. `root` is the table's address; absolute paths
+    below it are made relative. `outside` admits data files outside the root.
+
+    Raises `UnsupportedProtocol` if the protocol needs a newer reader, `LogCorrupt` if there is no
+    metadata, a commit is incomplete or altered, or a path leads out of the table.
+    """
+    # The protocol comes first: under an unsupported one, nothing else can be believed.
+    protocol = _latest_protocol(base, actions)
+    metadata, schema = _latest_metadata(base, actions, version)
+    infos = validate_commit_integrity(actions)
+    adds, suspect = with_file_keys(actions, "add", root)
+    if suspect and not outside:
+        _check_paths(actions, adds, root)
+    removes, _ = with_file_keys(actions, "remove", root)
+    timestamp, txns = _latest_timestamp_and_txns(base, actions, infos)
+    recent = _recent_commits(base, actions, infos, version)
+    if base is not None and isinstance(base.source, CheckpointFiles) and not base.source.loaded:
+        kept, live = _reconcile(base.source.tail["key"], adds, removes)
+        fresh = adds if live is None else adds.filter(live)
+        touched = pa.chunked_array([*adds["key"].chunks, *removes["key"].chunks], pa.string())
+        source = base.source.after(version, kept, fresh, touched)
+        state = State(version, protocol, metadata, schema, source, timestamp, txns, recent)
+        return ReplayResult(state, None, fresh, touched)
+    old_keys = pa.chunked_array([], pa.string()) if base is None else base.adds["key"]
+    kept, live = _reconcile(old_keys, adds, removes)
+    fresh = live_adds = adds if live is None else adds.filter(live)
+    if base is not None:
+        still_live = base.adds if kept is None else base.adds.filter(kept)
+        live_adds = compact_chunks(pa.concat_tables([still_live, fresh], promote_options="default"))
+    state = State(version, protocol, metadata, schema, live_adds, timestamp, txns, recent)
+    return ReplayResult(state, kept, fresh)
+
+
+def validate_commit_integrity(actions: ActionBatch) -> list[tuple[int, CommitInfo]]:
+    """Check every commit's declared action count and CRC-32 against its content.
+
+    Returns the commitInfos with their sequence numbers. Raises `LogCorrupt` naming a bad file.
+    """
+    infos = _columnar_infos(actions)
+    for batch in actions.infos:
+        infos += zip(batch.seq.to_pylist(), batch.found, strict=True)
+    _check_action_counts(actions, infos)
+    _check_checksums(actions, infos)
+    return infos
+
+
+def _columnar_infos(actions: ActionBatch) -> list[tuple[int, CommitInfo]]:
+    """Return the commitInfos that were decoded as columns.
+
+    Without `numActions`, which `_check_action_counts` reads from the columns.
+    """
+    infos = []
+    for table in actions.tables["commitInfo"]:
+        known = [name for name in ("timestamp", "txn", "txnId") if name in table.column_names]
+        for row in table.select(["seq", *known]).to_pylist():
+            info = commit_info_from_row(row.get("timestamp"), row.get("txn"), row.get("txnId"))
+            infos.append((row["seq"], info))
+    return infos
+
+
+def compact_chunks(table: pa.Table) -> pa.Table:
+    """Combine the chunks of a table if refreshes have left too many small ones."""
+    chunks = max((column.num_chunks for column in table.columns), default=0)
+    fragmented = chunks > max(_CHUNKS_MAX, table.num_rows // _CHUNK_ROWS_MIN)
+    return table.combine_chunks() if fragmented else table
+
+
+def _latest_protocol(base: State | None, actions: ActionBatch) -> Protocol:
+    if not actions.protocols:
+        return Protocol() if base is None else base.protocol
+    seq, protocol = max(actions.protocols, key=itemgetter(0))
+    check_readable(protocol, actions.place(seq)[0])
+    return protocol
+
+
+def check_writable(protocol: Protocol, where: str) -> None:
+    """Raise `UnsupportedProtocol` unless this version can read and write the table.
+
+    `where` names the file or table for the error.
+    """
+    check_readable(protocol, where)
+    version, features = protocol.min_writer_version, protocol.writer_features
+    _check_supported("writer", version, WRITER_VERSION_MAX, features, where)
+
+
+def check_readable(protocol: Protocol, where: str) -> None:
+    """Raise `UnsupportedProtocol` unless this version can read the table.
+
+    `where` names the file or table for the error.
+    """
+    version, features = protocol.min_reader_version, protocol.reader_features
+    _check_supported("reader", version, READER_VERSION_MAX, features, where)
+
+
+def _check_supported(
+    role: str, version: int, highest: int, features: Sequence[str], where: str
+) -> None:
+    unknown = sorted(set(features) - SUPPORTED_FEATURES)
+    if version <= highest and not unknown:
+        return
+    needs = f"{role} version {version}"
+    if unknown:
+        needs += f" and the features {', '.join(unknown)}"
+    verb = "read" if role == "reader" else "write"
+    raise UnsupportedProtocol(
+        f"{where}: the table needs {needs}; this arrowlog supports {role} version {highest} and the"
+        f" features {', '.join(sorted(SUPPORTED_FEATURES))}.",
+        next=f"Upgrade arrowlog, or {verb} the table with the program that wrote it.",
+    )
+
+
+def _latest_metadata(
+    base: State | None, actions: ActionBatch, version: int
+) -> tuple[Metadata, pa.Schema]:
+    if actions.metadata:
+        seq, metadata = max(actions.metadata, key=itemgetter(0))
+        file, line = actions.place(seq)
+        return metadata, parse_table_schema(metadata, version, file, line)
+    if base is not None:
+        return base.metadata, base.schema
+    raise LogCorrupt(
+        f"no metaData in the log up to version {version}.",
+        next="Restore version 0 from a backup.",
+        file=actions.names[0] if actions.names else None,
+    )
+
+
+def parse_table_schema(
+    metadata: Metadata, version: int, file: str | None = None, line: int | None = None
+) -> pa.Schema:
+    """Parse the schema of a metaData action.
+
+    Raises `LogCorrupt`, naming `file`, `line` and `version`, if it is not a Spark schema.
+    """
+    try:
+        return parse_spark_schema(metadata.schema_string)
+    except ValueError as error:
+        what = f"metaData.schemaString: {error}."
+        raise LogCorrupt(what, file=file, line=line, version=version) from None
+
+
+def _reconcile(
+    old_keys: pa.ChunkedArray, adds: pa.Table, removes: pa.Table
+) -> tuple[pa.Array | None, pa.Array | None]:
+    """Return masks of the old rows and of the adds that are live afterwards; None for all.
+
+    The common case, a few distinct new files and no removes, takes one Arrow kernel.
+    """
+    if polars_is_stranded():
+        return reconciliation.reconcile_without_polars(old_keys, adds, removes)
+    keys = adds["key"]
+    few = len(keys) <= _POLARS_MIN_KEYS
+    if removes.num_rows == 0 and few and _to_series(keys).n_unique() == len(keys):
+        if not len(old_keys):
+            return None, None
+        touched = pc.is_in(old_keys, value_set=keys.combine_chunks())
+        return (pc.invert(touched) if pc.any(touched).as_py() else None), None
+    kept, live = reconciliation.reconcile(
+        _to_series(old_keys), _keys_and_seqs(adds), _keys_and_seqs(removes)
+    )
+    return (
+        None if kept is None else kept.to_arrow(),
+        None if live is None else live.to_arrow(),
+    )
+
+
+def _to_series(texts: pa.ChunkedArray) -> pl.Series:
+    return pl.Series(pl.from_arrow(texts), dtype=pl.String)
+
+
+def _keys_and_seqs(table: pa.Table) -> pl.DataFrame:
+    return pl.DataFrame(pl.from_arrow(table.select(["key", "seq"])))
+
+
+def with_file_keys(actions: ActionBatch, action: str, root: str) -> tuple[pa.Table, bool]:
+    """Return the `add` or `remove` actions with a column `key`, the path relative to the root.
+
+    Also returns whether a path looks absolute, empty or as if it led out of the table.
+    """
+    table = actions.table(action)
+    if "path" not in table.column_names:
+        table = table.append_column("path", pa.nulls(0, pa.string()))
+    return _with_keys(table, root)
+
+
+def with_checkpoint_keys(adds: pa.Table, root: str, version: int, *, outside: bool) -> pa.Table:
+    """Return the adds of a checkpoint with a column `key`, the path relative to the root.
+
+    Raises `LogCorrupt` if two adds have the same key, or a path is empty or leads out of the table.
+    """
+    table, suspect = _with_keys(adds, root)
+    if suspect and not outside and reconciliation.paths_leading_out(table["key"]) is not None:
+        what = "the checkpoint has a path that is empty or leads out of the table."
+        raise LogCorrupt(what, version=version)
+    if pc.count_distinct(table["key"]).as_py() != table.num_rows:
+        raise LogCorrupt("the checkpoint lists a file twice.", version=version)
+    return table
+
+
+def _with_keys(table: pa.Table, root: str) -> tuple[pa.Table, bool]:
+    """Append the column `key`; most tables have only relative paths, which are their own keys."""
+    path = table["path"]
+    suspect = _contains_any(path, ":/", "..") or bool(pc.any(pc.starts_with(path, "/")).as_py())
+    if suspect and polars_is_stranded():
+        path = reconciliation.file_keys_without_polars(path, root_spellings(root))
+    elif suspect:
+        paths = pl.Series("path", pl.from_arrow(path), dtype=pl.String).to_frame()
+        key = paths.select(
+            reconciliation.file_keys(pl.col("path"), root_spellings(root))
+        ).to_series()
+        path = pa.chunked_array([pc.cast(key.to_arrow(), pa.string())])
+    empty = pc.min(pc.binary_length(path)).as_py() == 0
+    return table.append_column("key", path), suspect or empty
+
+
+def _contains_any(texts: pa.ChunkedArray, *needles: str) -> bool:
+    """Whether any text contains one of the needles, which are two ASCII characters each.
+
+    polars is the fastest for many texts. For few, a scan over all their bytes together rules most
+    logs out before any text is searched.
+    """
+    if len(texts) > _POLARS_MIN_KEYS and not polars_is_stranded():
+        return bool(_to_series(texts).str.contains_any(list(needles)).any())
+    octets = concat_column_bytes([texts])
+    if not any(_may_contain(octets, *needle.encode()) for needle in needles):
+        return False
+    return any(pc.any(pc.match_substring(texts, needle)).as_py() for needle in needles)
+
+
+def _may_contain(octets: pa.ChunkedArray, first: int, second: int) -> bool:
+    """Whether one byte directly follows another; also true across the border of two texts."""
+    is_first = pc.bit_wise_xor(octets, make_scalar(first, pa.uint8()))  # 0 where equal
+    if pc.min(is_first).as_py() != 0:
+        return False
+    is_second = pc.bit_wise_xor(octets, make_scalar(second, pa.uint8()))
+    both = pc.bit_wise_or(is_first.slice(0, len(is_first) - 1), is_second.slice(1))
+    return bool(pc.min(both).as_py() == 0)
+
+
+def root_spellings(root: str) -> list[str]:
+    """Return every spelling of the table's root that an absolute path may begin with."""
+    scheme, colon, rest = root.partition("://")
+    if not colon:
+        return [root, f"file://{root}", f"file:{root}"]
+    if scheme in ("s3", "s3a", "s3n"):
+        return [f"{name}://{rest}" for name in ("s3", "s3a", "s3n")]
+    return [root, f"/{rest}"] if scheme == "memory" else [root]
+
+
+def _check_paths(actions: ActionBatch, adds: pa.Table, root: str) -> None:
+    """Raise `LogCorrupt` if a path is empty or leads out of the table.
+
+    A log from an untrusted writer must not make a reader fetch files from elsewhere.
+    """
+    leads_out = reconciliation.paths_leading_out(adds["key"])
+    if leads_out is None:
+        return
+    bad = adds.filter(leads_out)
+    path = bad["path"][0].as_py()
+    file, line = actions.place(bad["seq"][0].as_py())
+    if not path:
+        raise LogCorrupt("the path of the add is empty.", file=file, line=line)
+    raise LogCorrupt(
+        f"the add has the path {path!r}, outside the table.",
+        next=f"If files of {root} may lie elsewhere, open it with allow_outside_paths=True.",
+        file=file,
+        line=line,
+    )
+
+
+def _latest_timestamp_and_txns(
+    base: State | None, actions: ActionBatch, infos: Sequence[tuple[int, CommitInfo]]
+) -> tuple[int | None, Mapping[str, tuple[int, int]]]:
+    """Return the latest commit timestamp, and the last application transaction per application.
+
+    The timestamp is in milliseconds, None if no commit has one. The transactions map an application
+    id to its transaction version and the table version that holds it.
+    """
+    times = [info.timestamp for _, info in infos if info.timestamp is not None]
+    tables = [table for table in actions.tables["commitInfo"] if "timestamp" in table.column_names]
+    latest = [pc.max(table["timestamp"]).as_py() for table in tables]
+    times += [time for time in latest if time is not None]
+    created = [metadata.created_time for _, metadata in actions.metadata]
+    times += [time for time in created if time is not None]
+    txns = {} if base is None else dict(base.txns)
+    if base is not None and base.timestamp is not None:
+        times.append(base.timestamp)
+    new_txns = [(seq, info.txn) for seq, info in infos if info.txn is not None]
+    for seq, txn in sorted(new_txns, key=itemgetter(0)):
+        known = txns.get(txn.appId)
+        if known is None or txn.version > known[0]:
+            txns[txn.appId] = (txn.version, actions.versions[seq >> SEQ_LINE_BITS])
+    return max(times, default=None), txns
+
+
+def _recent_commits(
+    base: State | None, actions: ActionBatch, infos: Sequence[tuple[int, CommitInfo]], version: int
+) -> RecentCommits:
+    """Return the transaction ids of the last commits, continuing those of the base state."""
+    versions = actions.versions
+    if base is None:
+        recent = RecentCommits(versions[0] if versions else 0)
+    else:
+        recent = (
+            base.recent if base.recent.last == base.version else no_recent_commits(base.version)
+        )
+    start = recent.last + 1
+    if version - start >= MAX_RECENT_COMMITS:
+        start = version + 1 - MAX_RECENT_COMMITS
+        recent = RecentCommits(start)
+    first_seq = bisect_left(versions, start) << SEQ_LINE_BITS
+    ids = {versions[seq >> SEQ_LINE_BITS]: info.txnId for seq, info in infos if seq >= first_seq}
+    return recent.extended([ids.get(v) for v in range(start, version + 1)])
+
+
+def _check_checksums(actions: ActionBatch, infos: Sequence[tuple[int, CommitInfo]]) -> None:
+    """Compare the CRC-32 that a commit declares for its actions with the one computed on read."""
+    for seq, info in infos:
+        number = seq >> SEQ_LINE_BITS
+        declared, computed = info.checksum, actions.sums.get(number)
+        if declared is None or computed is None or not declared.startswith(CHECKSUM_PREFIX):
+            continue
+        if declared != f"{CHECKSUM_PREFIX}{computed:08x}":
+            raise LogCorrupt(
+                f"its actions have the checksum {CHECKSUM_PREFIX}{computed:08x}, but it declares"
+                f" {declared}: it was damaged or changed after it was written.",
+                next="Restore the file from a backup, or read an earlier version.",
+                file=actions.names[number],
+                version=actions.versions[number],
+            )
+
+
+def _check_action_counts(actions: ActionBatch, infos: Sequence[tuple[int, CommitInfo]]) -> None:
+    """Compare the number of actions that a commit declares with the lines it has."""
+    declared = [(seq, info.numActions) for seq, info in infos if info.numActions is not None]
+    for table in actions.tables["commitInfo"]:
+        if "numActions" in table.column_names:
+            known = table.filter(pc.is_valid(table["numActions"]))
+            pairs = zip(known["seq"].to_pylist(), known["numActions"].to_pylist(), strict=True)
+            declared.extend(pairs)
+    # The commitInfo itself is a line as well.
+    wrong = [pair for pair in declared if actions.lines[pair[0] >> SEQ_LINE_BITS] != pair[1] + 1]
+    if not wrong:
+        return
+    seq, count = min(wrong)
+    number = seq >> SEQ_LINE_BITS
+    raise LogCorrupt(
+        f"the commit declares {count} actions but has {actions.lines[number] - 1}:"
+        " it is incomplete or was changed.",
+        next="Restore the file from a backup, or read an earlier version.",
+        file=actions.names[number],
+        version=actions.versions[number],
+    )

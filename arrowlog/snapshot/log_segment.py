@@ -1,0 +1,143 @@
+"""Log segments: choose the checkpoint and the commits that make up a version. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from arrowlog.errors import LogCorrupt
+from arrowlog.formats.indextables import LOG_FOLDER, commit_name
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from arrowlog.formats.indextables import LogListing
+
+
+@dataclass(frozen=True, slots=True)
+class VersionGap:
+    """A version that is missing although a later version exists."""
+
+    missing: int
+    next: int
+
+    def __str__(self) -> str:
+        """Describe the gap and its consequence, for warnings."""
+        return (
+            f"version {self.missing} is missing although version {self.next} is there;"
+            f" the table is read as of version {self.missing - 1}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LogSegment:
+    """A log segment: the files that, replayed in order, give one version.
+
+    Invariants:
+
+    1. `commits` are contiguous and ascending.
+    2. They start right after `checkpoint`, or at version 0 if there is no checkpoint.
+    3. The last commit, or else the checkpoint, is at `version`.
+    4. `gap` is where replay has to stop; the segment contains nothing after it.
+    """
+
+    version: int
+    checkpoint: int | None
+    commits: tuple[tuple[int, str], ...]
+    gap: VersionGap | None = None
+
+
+def checkpoint_versions(listing: LogListing) -> list[int]:
+    """Return the versions that have a checkpoint of any form, newest first."""
+    return sorted({*listing.json_checkpoints, *listing.parquet_checkpoints}, reverse=True)
+
+
+def plan_segment(
+    listing: LogListing, version: int | None, unusable: Collection[int] = ()
+) -> LogSegment:
+    """Choose the segment for `version` (None: the newest) without the checkpoints in `unusable`.
+
+    Stops at a gap and records it in the segment. An unusable checkpoint must not make a table look
+    older than it is: if the commits below it are gone, `LogCorrupt` is raised instead of recording
+    a gap. `LogCorrupt` is also raised if there is nothing to start from.
+    """
+    checkpoints = [v for v in checkpoint_versions(listing) if version is None or v <= version]
+    usable = [v for v in checkpoints if v not in unusable]
+    base = usable[0] if usable else None
+    commits, gap = _contiguous_commits(listing, -1 if base is None else base, version)
+    reached = commits[-1][0] if commits else base
+    lost = [v for v in checkpoints if v in unusable and (reached is None or v > reached)]
+    if lost or reached is None:
+        raise _no_base_error(listing, base, lost)
+    if version is None and gap is not None and gap.missing in listing.retired:
+        raise _lost_checkpoint_error(listing, gap)
+    return LogSegment(reached, base, commits, gap)
+
+
+def _contiguous_commits(
+    listing: LogListing, base: int, stop: int | None
+) -> tuple[tuple[tuple[int, str], ...], VersionGap | None]:
+    """Return the commits right after `base` up to `stop`, the end of the log, or a gap."""
+    later = sorted(listing.commits)
+    if later and (later[0] <= base or (stop is not None and later[-1] > stop)):
+        later = [v for v in later if v > base and (stop is None or v <= stop)]
+    num_contiguous = len(later)
+    if later and later[-1] - base != len(later):
+        num_contiguous = next(i for i, v in enumerate(later) if v != base + 1 + i)
+    versions = later[:num_contiguous]
+    commits = tuple(zip(versions, map(listing.commits.__getitem__, versions), strict=True))
+    gap = None
+    if num_contiguous < len(later):
+        gap = VersionGap(base + 1 + num_contiguous, later[num_contiguous])
+    return commits, gap
+
+
+def _retired_hint(listing: LogListing) -> str:
+    """Return a further step for logs in which commits exist at retired versions."""
+    if not listing.dead:
+        return ""
+    return f" Restored commits are ignored until {LOG_FOLDER}/_retired is deleted as well."
+
+
+def _no_base_error(listing: LogListing, base: int | None, lost: list[int]) -> LogCorrupt:
+    """Return the error for a log that cannot be replayed, as commits or checkpoints are missing."""
+    first = 0 if base is None else base + 1
+    missing = next(
+        v for v in range(first, first + len(listing.commits) + 1) if v not in listing.commits
+    )
+    if lost:
+        return LogCorrupt(
+            f"the checkpoint of version {lost[0]} cannot be read, and the commit of version"
+            f" {missing}, which is needed instead, is gone.",
+            next="Restore the checkpoint or the missing commits from a backup."
+            + _retired_hint(listing),
+            file=f"{LOG_FOLDER}/{commit_name(missing)}",
+            version=missing,
+        )
+    return LogCorrupt(
+        f"version {missing} is missing and there is no checkpoint to start from.",
+        next="Restore the file from a backup.",
+        file=f"{LOG_FOLDER}/{commit_name(missing)}",
+        version=missing,
+    )
+
+
+def _lost_checkpoint_error(listing: LogListing, gap: VersionGap) -> LogCorrupt:
+    """Return the error for commits that clean-up deleted below a checkpoint that is gone."""
+    return LogCorrupt(
+        f"version {gap.missing} was cleaned up, and the checkpoint that replaced it is gone.",
+        next="Restore the checkpoint or the commits from a backup." + _retired_hint(listing),
+        file=f"{LOG_FOLDER}/{commit_name(gap.missing)}",
+        version=gap.missing,
+    )
+
+
+def earliest_rebuildable_version(listing: LogListing, newest: int) -> int:
+    """Return the lowest version from which every version up to `newest` can be rebuilt."""
+    checkpoints = set(checkpoint_versions(listing))
+    low = newest  # invariant: every version after `low` has a commit or a checkpoint
+    while low >= 0 and (low in listing.commits or low in checkpoints):
+        low -= 1
+    if low < 0 and 0 in listing.commits:
+        return 0
+    return min(v for v in (*checkpoints, newest) if low < v <= newest)

@@ -1,0 +1,128 @@
+"""Action reconciliation: which files are live. For each file, the newest action wins.
+
+Pure functions over narrow frames of keys. They return masks, so that the wide columns of the adds
+are filtered once and never joined. A frame of live files has `key` (the file's path relative to the
+table) and any columns to carry along; a frame of actions also has `seq` (its place in log order)
+and `add` (true for an add, false for a remove).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from arrowlog.arrays import make_array
+from arrowlog.fork_safety import pl, polars_is_stranded
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Absolute, with a `..` segment, with a URL scheme, or empty.
+_LEADS_OUT = r"^/|(^|/)\.\.(/|$)|^[A-Za-z][A-Za-z0-9+.-]*:/|^$"
+
+
+def file_keys(path: pl.Expr, roots: Sequence[str]) -> pl.Expr:
+    """Return the key of a file: its path relative to the table's root.
+
+    `roots` are the spellings of the root that an absolute path may begin with.
+    """
+    key = path
+    for root in roots:
+        relative = path.str.slice(len(root) + 1).str.strip_chars_start("/")
+        key = pl.when(path.str.starts_with(f"{root}/")).then(relative).otherwise(key)
+    return key
+
+
+def paths_leading_out(keys: pa.ChunkedArray) -> pa.ChunkedArray | None:
+    """Return a mask of keys that are empty or lead out of the table; None if none does."""
+    if not _suspect(keys):
+        return None
+    bad = pc.match_substring_regex(keys, _LEADS_OUT)
+    return bad if pc.any(bad).as_py() else None
+
+
+def _suspect(keys: pa.ChunkedArray) -> bool:
+    """Whether a key may match `_LEADS_OUT`. Cheaper than the pattern, without false negatives."""
+    if pc.any(pc.starts_with(keys, "/")).as_py() or pc.min(pc.binary_length(keys)).as_py() == 0:
+        return True
+    if polars_is_stranded():
+        return True  # let the pattern decide
+    texts = pl.Series(pl.from_arrow(keys), dtype=pl.String)
+    return bool(texts.str.contains_any([":/", ".."]).any())
+
+
+def last_actions(actions: pl.LazyFrame) -> pl.LazyFrame:
+    """Return the last action on each file."""
+    return actions.sort("seq").unique("key", keep="last", maintain_order=True)
+
+
+def reconcile_frames(live: pl.LazyFrame, tail: pl.LazyFrame) -> pl.LazyFrame:
+    """Apply later actions to the live files.
+
+    Composes: `advance(advance(live, a), b)` equals `advance(live, a followed by b)`.
+    """
+    last = last_actions(tail)
+    kept = live.join(last.select("key"), on="key", how="anti", nulls_equal=True)
+    return pl.concat([kept, last.filter("add").drop("add", "seq")], how="diagonal")
+
+
+def reconcile(
+    live: pl.Series, adds: pl.DataFrame, removes: pl.DataFrame
+) -> tuple[pl.Series | None, pl.Series | None]:
+    """Return masks of `live` and of `adds` that are live after the actions; None for all rows.
+
+    `live` holds keys; `adds` and `removes` have `key` and `seq`. Equivalent to `advance`, with a
+    fast path without a join for the common case: every file is added once and none is removed.
+    """
+    # A hash collision only costs the fast path.
+    if removes.is_empty() and adds["key"].hash().n_unique() == adds.height:
+        if live.is_empty():
+            return None, None
+        touched = live.is_in(adds["key"].implode())
+        return (~touched if touched.any() else None), None
+    tail = pl.concat(
+        [
+            adds.lazy().select("key", "seq", add=True, row=pl.int_range(pl.len()), new=True),
+            removes.lazy().select("key", "seq", add=False, row=-1, new=True),
+        ],
+        how="vertical_relaxed",
+    )
+    rows = pl.int_range(live.len(), eager=True)
+    before = pl.DataFrame({"key": live, "row": rows}).lazy().with_columns(new=False)
+    after = reconcile_frames(before, tail).select("row", "new").collect()
+    old = after.filter(~pl.col("new"))["row"]
+    kept = None if old.len() == live.len() else rows.is_in(old.implode())
+    return kept, pl.int_range(adds.height, eager=True).is_in(after.filter("new")["row"].implode())
+
+
+def file_keys_without_polars(paths: pa.ChunkedArray, roots: Sequence[str]) -> pa.ChunkedArray:
+    """Do what `keys` does, path by path, for a forked process in which polars would hang."""
+    relative = []
+    for path in paths.to_pylist():
+        key = path
+        for root in roots:
+            if path is not None and path.startswith(f"{root}/"):
+                key = path[len(root) + 1 :].lstrip("/")
+        relative.append(key)
+    return pa.chunked_array([make_array(relative, pa.string())])
+
+
+def reconcile_without_polars(
+    live: pa.ChunkedArray, adds: pa.Table, removes: pa.Table
+) -> tuple[pa.ChunkedArray | None, pa.Array | None]:
+    """Do what `survivors` does with a dictionary of keys: slower, but without polars' threads."""
+    # By key: the seq of the last action, and its row in `adds`, -1 for a remove.
+    newest: dict[str | None, tuple[int, int]] = {}
+    for table, is_add in ((adds, True), (removes, False)):
+        keys, seqs = table["key"].to_pylist(), table["seq"].to_pylist()
+        for row, (key, seq) in enumerate(zip(keys, seqs, strict=True)):
+            if key not in newest or newest[key][0] < seq:
+                newest[key] = seq, row if is_add else -1
+    touched = pc.is_in(live, value_set=make_array(list(newest), pa.string()))
+    kept = pc.invert(touched) if pc.any(touched).as_py() else None
+    rows = {row for _, row in newest.values()}
+    if len(rows - {-1}) == adds.num_rows:
+        return kept, None
+    return kept, make_array([row in rows for row in range(adds.num_rows)], pa.bool_())

@@ -1,0 +1,143 @@
+"""Time travel: finds the version that was current at a time.
+
+Our commits carry a timestamp that strictly increases with the version, so a binary search finds the
+version. A commit of another writer may lack one; then the modification time of its file is used. It
+is less reliable, since copying a table changes it, so it is clamped between the timestamps of the
+neighbouring commits.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from arrowlog.decode import read_commit_time
+from arrowlog.errors import InvalidRequest
+from arrowlog.formats.indextables import LOG_FOLDER, decompress
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from arrowlog.config import Config
+    from arrowlog.formats.indextables import LogListing
+    from arrowlog.storage import Store
+
+TimestampLike = str | int | datetime
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def to_epoch_millis(moment: TimestampLike) -> int:
+    """Convert a user's timestamp to milliseconds since 1970; without a time zone it is UTC.
+
+    Raises `InvalidRequest` if it is none of the accepted types.
+
+    >>> to_millis("2024-10-01T00:00:00Z")
+    1727740800000
+    """
+    if isinstance(moment, bool):
+        raise InvalidRequest(f"{moment!r} is not a timestamp.", next=_ALLOWED)
+    if isinstance(moment, int):
+        return moment
+    try:
+        parsed = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+        zoned = parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)
+        return (zoned - _EPOCH) // timedelta(milliseconds=1)
+    except (ValueError, TypeError, AttributeError, OverflowError):
+        raise InvalidRequest(f"{moment!r} is not a timestamp.", next=_ALLOWED) from None
+
+
+_ALLOWED = "Give ISO-8601 text, a datetime, or milliseconds since 1970 as an integer."
+
+
+def format_epoch_millis(millis: int) -> str:
+    """Format a time for messages."""
+    try:
+        return datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{millis} ms since 1970"
+
+
+def find_version_at(
+    store: Store, listing: LogListing, config: Config, earliest: int, newest: int, millis: int
+) -> int:
+    """Return the last version from `earliest` to `newest` committed at or before a time.
+
+    Raises `InvalidRequest` if there is none, and `FileNotFoundError` if a listed commit is gone.
+    """
+    versions = [v for v in range(earliest, newest + 1) if v in listing.commits]
+    times = _CommitTimes(store, listing, config)
+    position = _binary_search(times, versions, millis)
+    if position is None:
+        position = _linear_scan(times, versions, millis)
+    if position >= 0:
+        return versions[position]
+    first = times.timestamp(versions[0]) if versions else None
+    since = "" if first is None else f" of {format_epoch_millis(first)}"
+    raise InvalidRequest(
+        f"At {format_epoch_millis(millis)} the table had no version that can still be read: its"
+        f" history begins with version {versions[0] if versions else earliest}{since}.",
+        next="Ask for a later time.",
+    )
+
+
+class _CommitTimes:
+    """Commit timestamps, read on demand and kept."""
+
+    def __init__(self, store: Store, listing: LogListing, config: Config) -> None:
+        self._store = store
+        self._listing = listing
+        self._limit = config.max_decompressed_bytes
+        self._seen: dict[int, int | None] = {}
+
+    def timestamp(self, version: int) -> int | None:
+        """Return the timestamp that a commit carries; None if it has none."""
+        return self.timestamps([version])[0]
+
+    def timestamps(self, versions: Sequence[int]) -> list[int | None]:
+        """Return the timestamps that several commits carry."""
+        unseen = [v for v in versions if v not in self._seen]
+        keys = [f"{LOG_FOLDER}/{self._listing.commits[v]}" for v in unseen]
+        for version, key, data in zip(unseen, keys, self._store.get_many(keys), strict=True):
+            self._seen[version] = read_commit_time(decompress(data, key, self._limit))
+        return [self._seen[v] for v in versions]
+
+    def file_time(self, version: int) -> int | None:
+        """Return the modification time of a commit's file; None if the store has none."""
+        stat = self._store.stat(f"{LOG_FOLDER}/{self._listing.commits[version]}")
+        return None if stat is None or stat.mtime_ms < 0 else stat.mtime_ms
+
+
+def _binary_search(times: _CommitTimes, versions: Sequence[int], millis: int) -> int | None:
+    """Return the position of the last version at or before a time, -1 if there is none.
+
+    None if a commit on the way carries no timestamp.
+    """
+    low, high = -1, len(versions)
+    while high - low > 1:
+        middle = (low + high) // 2
+        time = times.timestamp(versions[middle])
+        if time is None:
+            return None
+        low, high = (middle, high) if time <= millis else (low, middle)
+    return low
+
+
+def _linear_scan(times: _CommitTimes, versions: Sequence[int], millis: int) -> int:
+    """Return the position of the last version at or before a time, -1 if there is none.
+
+    A commit without a timestamp gets its file's time, at most the next commit's timestamp; then
+    times are made non-decreasing. In plain Python, because it also runs in forked processes, where
+    polars may hang; reading the commits costs far more.
+    """
+    timestamps = times.timestamps(versions)
+    upper_limits, following = list(timestamps), None
+    for at in range(len(timestamps) - 1, -1, -1):
+        following = upper_limits[at] = following if timestamps[at] is None else timestamps[at]
+    count, latest = 0, None
+    for version, timestamp, limit in zip(versions, timestamps, upper_limits, strict=True):
+        candidates = [timestamp] if timestamp is not None else [times.file_time(version), limit]
+        known = [time for time in candidates if time is not None]
+        if known:
+            latest = min(known) if latest is None else max(latest, min(known))
+        count += latest is not None and latest <= millis
+    return count - 1

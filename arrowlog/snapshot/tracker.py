@@ -1,0 +1,572 @@
+"""The newest snapshot of one table, kept current with as few store requests as possible.
+
+On a local disk a stat costs next to nothing: a refresh stats the last known commit and probes for
+its successors. Over a network a refresh is one listing that starts at the last known commit. It
+shows both whether that commit is still the same object (a table may be dropped and created again)
+and which commits follow it.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from threading import Thread
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+from arrowlog.clock import COUNTS_SUSPENSION, boottime
+from arrowlog.config import resolve
+from arrowlog.errors import ArrowlogError, InvalidRequest
+from arrowlog.fork_safety import ForkSafeLock
+from arrowlog.formats.indextables import (
+    LAST_CHECKPOINT,
+    LOG_FOLDER,
+    classify_names,
+    commit_name,
+)
+from arrowlog.snapshot.caches import LogTip, SavedSnapshot, SnapshotCache, SnapshotDiskCache
+from arrowlog.snapshot.checkpoint.json import read_pointer
+from arrowlog.snapshot.listing import (
+    OBSERVATION_TRUST_SECONDS,
+    check_not_retired,
+    list_log,
+    list_recent,
+    list_retired,
+    without_retired,
+)
+from arrowlog.snapshot.loader import apply_commits, load_snapshot, missing_file_error
+from arrowlog.snapshot.log_segment import earliest_rebuildable_version, plan_segment
+from arrowlog.snapshot.time_travel import find_version_at
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from arrowlog.config import Config
+    from arrowlog.formats.indextables import LogListing, Metadata
+    from arrowlog.snapshot.caches import CacheStats, HitCounter
+    from arrowlog.snapshot.snapshot import Snapshot
+    from arrowlog.storage import ObjectStat, Store
+
+# Commits that a refresh probes for one by one before it lists the log instead.
+_PROBES_MAX = 16
+# Commits read since the last save that make rewriting the snapshot's disk copy worthwhile.
+_SAVE_AFTER_COMMITS = 64
+# File system times are coarse: a folder modified less than this before it was listed may change
+# again without a new modification time, so its tag identifies nothing.
+_FOLDER_SETTLED_MS = 2000
+# For how long after the last look at the log a probe for the next version is conclusive: clean-up
+# deletes no commit younger than this.
+PROBE_TRUST_SECONDS = 30.0
+
+
+def open_trackers() -> list[SnapshotTracker]:
+    """Return the followers of all tables that are open in this process."""
+    return list(_OPEN)
+
+
+class SnapshotTracker:
+    """Holds the newest snapshot of a table and decides whether it is still current.
+
+    `latest` is the newest snapshot read so far. It holds every commit that the log had at `asked`,
+    a `boottime`. Refreshes are serialised by a lock; reading a sufficiently recent answer is not.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        config: Config,
+        *,
+        strict: bool,
+        outside: bool,
+        options: Mapping[str, object] | None = None,
+    ) -> None:
+        """List the log, or restore the snapshot from the disk cache.
+
+        `strict` makes a gap an error, `outside` admits data files outside the table's root.
+        `options` are the caller's options; if given, the table's own properties apply beneath them.
+        Raises `TableNotFound` if there is no log.
+        """
+        self.store = store
+        self.config = config
+        self._options = options
+        self._configured_by: Metadata | None = None  # whose properties `config` already includes
+        self.strict = strict
+        self.outside = outside
+        self.latest: Snapshot | None = None
+        self.asked = float("-inf")
+        self.outdated = False  # this process has committed since the last answer
+        self.odd = False  # some commit names are not 20 digits wide: another program writes here
+        self.looks = 0  # how often the store was asked for the newest version
+        self._tip: LogTip | None = None  # the last commit of `latest`, to recognise the log by
+        self._stale_pointer: ObjectStat | None = (
+            None  # a pointer already read, with nothing new in it
+        )
+        self._lock = ForkSafeLock(self._after_torn_fork)
+        self._cache = SnapshotCache(_cache_seconds(config))
+        self._refreshing: Thread | None = None
+        self._listing: LogListing | None = None  # of the constructor; the first load uses it up
+        self._unsaved_commits = 0  # read since the disk copy was written
+        if not self._restore_copy():
+            self._list_again()
+        _OPEN.add(self)
+
+    @property
+    def _copies(self) -> SnapshotDiskCache | None:
+        config = self.config
+        if config.snapshot_cache_path is None or not config.cache_enabled:
+            return None
+        return SnapshotDiskCache(config.snapshot_cache_path, config.snapshot_cache_max_size)
+
+    def _restore_copy(self) -> bool:
+        """Start from the disk copy of another process, if the log confirms it.
+
+        On a local disk, an unchanged folder tag means that no file was added or deleted, and the
+        last commit identifies the log: commits are immutable, and a table that was created again
+        has a different one. Otherwise the log is listed and later commits are read. Returns False
+        if there is no copy or the log contradicts it.
+        """
+        copies = self._copies
+        copy = copies and copies.read_copy(self.store.root, outside=self.outside)
+        if not copy:
+            return False
+        self._observe_folder()
+        self.latest, self._tip = copy.snapshot, copy.mark
+        folder_unchanged = copy.folder is not None and copy.folder == self._folder_tag
+        if (folder_unchanged and self.unchanged()) or self._catch_up():
+            self.asked = self._listed_at
+            return True
+        self.latest = self._tip = None
+        return False
+
+    def _save_copy(self) -> None:
+        """Write the disk copy if it is enabled and enough commits were read since the last one.
+
+        A snapshot with warnings is not saved, so that every process reports them.
+        """
+        copies, latest, tip = self._copies, self.latest, self._tip
+        if copies is None or latest is None or tip is None or latest.report.warnings:
+            return
+        if self._unsaved_commits < _SAVE_AFTER_COMMITS or tip.version != latest.version:
+            return
+        self._unsaved_commits = 0
+        copies.save(
+            self.store.root, SavedSnapshot(latest, tip, self._folder_tag), outside=self.outside
+        )
+
+    def _observe_folder(self) -> None:
+        """Record the time and the log folder's tag. Must precede the listing they describe."""
+        self._listed_at = boottime()
+        wanted = self._copies is not None and self.store.cheap_stat
+        stat = self.store.stat(LOG_FOLDER) if wanted else None
+        settled = stat is not None and time.time() * 1000 - stat.mtime_ms > _FOLDER_SETTLED_MS
+        self._folder_tag = stat.tag if stat is not None and settled else None
+
+    def _list_again(self) -> LogListing:
+        self._observe_folder()
+        self._listing = list_recent(self.store)
+        return self._listing
+
+    @property
+    def stats(self) -> CacheStats:
+        """Hit rates of the in-memory cache."""
+        return self._cache.stats
+
+    @property
+    def hit_counters(self) -> tuple[HitCounter, ...]:
+        """Requests and hits: protocol, metadata, version, files, listing."""
+        cache = self._cache
+        return (cache.protocol, cache.metadata, cache.version, cache.files, cache.listing)
+
+    @property
+    def version(self) -> int:
+        """The newest version, as the store has it now."""
+        with self._lock:
+            if self.latest is not None:
+                return self.newest().version
+            return plan_segment(list_log(self.store), None).version
+
+    @property
+    def earliest_version(self) -> int:
+        """The lowest version from which on every version can be rebuilt."""
+        listing = list_log(self.store)
+        return earliest_rebuildable_version(listing, plan_segment(listing, None).version)
+
+    def version_at(self, millis: int) -> int:
+        """Return the last version committed at or before a time, in milliseconds since 1970.
+
+        Raises `InvalidRequest` if the history begins later, `LogCorrupt` if a commit that was
+        listed twice cannot be found.
+        """
+        for last_attempt in (False, True):
+            listing = list_log(self.store)
+            newest = plan_segment(listing, None).version
+            first = earliest_rebuildable_version(listing, newest)
+            try:
+                version = find_version_at(self.store, listing, self.config, first, newest, millis)
+                commits = sorted(listing.commits.items())
+                observed = listing.observed if self._is_recent(listing.observed) else float("-inf")
+                check_not_retired(self.store, commits, observed)
+            except FileNotFoundError as error:  # possibly a concurrent clean-up: list again
+                if last_attempt:
+                    raise missing_file_error(error) from None
+            else:
+                return version
+        raise AssertionError  # the loop either returns or raises
+
+    def at(self, version: int, *, strict: bool | None = None) -> Snapshot:
+        """Return the snapshot of a version, from the cache if the log is still the same.
+
+        Raises `InvalidRequest` if the version does not exist or was cleaned up, `LogCorrupt` if it
+        cannot be rebuilt.
+        """
+        if isinstance(version, bool) or not isinstance(version, int) or version < 0:
+            raise InvalidRequest(f"{version!r} is not a version.", next="Versions are 0, 1, 2, …")
+        now = boottime()
+        with self._lock:
+            cached = self._cached_version(version, now)
+            self._cache.version.note(hit=cached is not None)
+        if cached is not None:
+            return cached
+        listing = list_log(self.store)
+        snapshot = self._load(listing, version, strict=strict)
+        name = listing.commits.get(version)
+        with self._lock:
+            if self.latest is None and name is not None and self.config.cache_enabled:
+                self._tip = LogTip(version, name, self.store.stat(f"{LOG_FOLDER}/{name}"))
+            self._cache.put(snapshot, now)
+        return snapshot
+
+    def _cached_version(self, version: int, now: float) -> Snapshot | None:
+        """Return a cached version, unless the table was replaced since it was read."""
+        latest = self.latest
+        snapshot = self._cache.get(version, now)
+        if latest is not None and latest.version == version:
+            snapshot = latest
+        if snapshot is None or not self.config.cache_enabled:
+            return None
+        if self._log_replaced():
+            self._cache.clear()  # every entry belongs to the table that was there before
+            return None
+        return snapshot
+
+    def newest(self, *, strict: bool | None = None, max_staleness: float | None = None) -> Snapshot:
+        """Return the newest snapshot.
+
+        With `max_staleness`, an answer at most that many seconds old may be returned without asking
+        the store, unless this process has committed since.
+        """
+        served = self._served(max_staleness or 0.0)
+        if served is not None:
+            return served
+        with self._lock:
+            started = boottime()  # whatever the store answers from here on was not true earlier
+            self._cache.listing.note(hit=False)
+            current = (
+                self._can_build_on_latest(strict) and self.config.cache_enabled and self._catch_up()
+            )
+            self._cache.count_state_request(hit=current)
+            if not current:
+                self._cache.clear()  # it may be another table, even one with the same id
+                listed_before = self._listing is not None
+                self._reload(strict=strict)
+                if not self._catch_up() and listed_before:
+                    self._reload(strict=strict)  # the constructor's listing was out of date
+            assert self.latest is not None
+            self._apply_table_properties(self.latest.metadata)
+            self.asked = started
+            self.outdated = False
+            self.looks += 1
+            self._save_copy()
+            return self.latest
+
+    def _can_build_on_latest(self, strict: bool | None) -> bool:  # noqa: FBT001 -- passed through
+        """Whether `latest` may be refreshed; not if it ends at a gap and gaps are errors."""
+        if self.latest is None:
+            return False
+        return self.latest.report.gap is None or not (self.strict if strict is None else strict)
+
+    def _served(self, max_staleness: float) -> Snapshot | None:
+        """Return the last answer if it is recent enough.
+
+        Takes no lock: the thread that holds it may be waiting for the store. Past half the allowed
+        age, a background refresh starts, so that a steady reader never waits.
+        """
+        age, latest = boottime() - self.asked, self.latest
+        max_age = min(max_staleness, self._cache.seconds)
+        if latest is None or max_age <= 0 or age > max_age or self.outdated:
+            return None
+        self._cache.listing.note(hit=True)
+        self._cache.count_state_request(hit=True)
+        if age > max_age / 2:
+            self._refresh_soon()
+        return latest
+
+    def _apply_table_properties(self, metadata: Metadata) -> None:
+        """Resolve the settings again with the table's own properties, if they changed."""
+        if self._options is None or metadata is self._configured_by:
+            return
+        self._configured_by = metadata
+        try:
+            self.config = resolve(self._options, table=metadata.configuration)
+        except InvalidRequest:  # an invalid table property must not make the table unreadable
+            self.config = resolve(self._options)
+        self._cache.seconds = _cache_seconds(self.config)
+
+    def _fresh_seconds(self) -> float:
+        """For how long clean-up cannot have deleted the commits after `latest`."""
+        return min(PROBE_TRUST_SECONDS, self.config.log_retention_ms / 2000)
+
+    def _refresh_soon(self) -> None:
+        """Refresh in a background thread, unless one is already running."""
+        if self._refreshing is None or not self._refreshing.is_alive():
+            self._refreshing = Thread(target=self._refresh_quietly, daemon=True)
+            self._refreshing.start()
+
+    def _refresh_quietly(self) -> None:
+        with suppress(ArrowlogError):  # the next caller that accepts no stale answer gets the error
+            self.newest()
+
+    def _after_torn_fork(self) -> None:
+        """Discard everything if the process was forked while another thread held the lock."""
+        self.latest = self._tip = self._stale_pointer = None
+        self._cache.clear()
+
+    def forget(self) -> None:
+        """Drop every cached snapshot, the disk copy included; the next read starts from the log."""
+        with self._lock:
+            self.latest = self._tip = None
+            self._cache.clear()
+            if self._copies is not None:
+                self._copies.drop(self.store.root, outside=self.outside)
+
+    def advance(self, version: int) -> Snapshot:
+        """Read the commits up to `version`, which is known to follow the latest snapshot.
+
+        For versions that this process committed itself: neither the tip nor the time of the last
+        answer changes, so the next `newest` still asks the store.
+        """
+        with self._lock:
+            latest = self.latest
+            assert latest is not None
+            commits = [(v, commit_name(v)) for v in range(latest.version + 1, version + 1)]
+            if commits:
+                latest = apply_commits(
+                    self.store, self.config, latest, commits, outside=self.outside
+                )
+                self.latest = latest
+            return latest
+
+    def tip_of(self, version: int, name: str) -> LogTip:
+        """Return a commit's `LogTip`; asks the store for its stat only where that is cheap."""
+        stat = self.store.stat(f"{LOG_FOLDER}/{name}") if self.store.cheap_stat else None
+        return LogTip(version, name, stat)
+
+    def is_same_object(self, mark: LogTip) -> bool:
+        """Whether a commit is still the object that was marked; True where a stat is not cheap."""
+        if not self.store.cheap_stat:
+            return True
+        return self.store.stat(f"{LOG_FOLDER}/{mark.name}") == mark.stat
+
+    def unchanged(self) -> bool:
+        """Whether the last known commit still stands; not checked where a stat is not cheap."""
+        return self._tip is not None and self.is_same_object(self._tip)
+
+    def _is_recent(self, observed: float) -> bool:
+        """Whether no version can have been committed and deleted since a `boottime`."""
+        trusted = COUNTS_SUSPENSION and self.config.commit_verify != "always"
+        return trusted and boottime() - observed <= OBSERVATION_TRUST_SECONDS
+
+    def dropped(self) -> bool:
+        """Whether the last known commit is gone or replaced, other than by clean-up."""
+        tip = self._tip
+        if tip is None or self.is_same_object(tip):
+            return False
+        return tip.version not in list_retired(self.store)
+
+    def overtaken(self, version: int) -> bool:
+        """Whether the commits after a version may have been deleted; False if not cheap to tell.
+
+        If so, the next version may be missing although the log continues. Other programs delete
+        commits without recording it, so a pointer to a later checkpoint counts as well.
+        """
+        if not self.store.cheap_stat:
+            return False
+        return version + 1 in list_retired(self.store) or self.pointer_names_later(version)
+
+    def pointer_names_later(self, version: int) -> bool:
+        """Whether `_last_checkpoint` names a later version; one stat if the file is unchanged."""
+        stat = self.store.stat(f"{LOG_FOLDER}/{LAST_CHECKPOINT}")
+        if stat == self._stale_pointer:
+            return False
+        if read_pointer(self.store) > version:
+            return True
+        self._stale_pointer = stat
+        return False
+
+    def _log_replaced(self) -> bool:
+        tip = self._tip
+        return tip is None or self.store.stat(f"{LOG_FOLDER}/{tip.name}") != tip.stat
+
+    def _load(self, listing: LogListing, version: int | None, *, strict: bool | None) -> Snapshot:
+        """Load a snapshot; if a concurrent clean-up deleted a file, list again and retry once."""
+        strictly = self.strict if strict is None else strict
+        for last_attempt in (False, True):
+            try:
+                return load_snapshot(
+                    self.store, listing, self.config, version, strict=strictly, outside=self.outside
+                )
+            except FileNotFoundError as error:
+                if last_attempt:
+                    raise missing_file_error(error) from None
+                listing = list_log(self.store)
+        raise AssertionError  # the loop either returns or raises
+
+    def _reload(self, *, strict: bool | None) -> None:
+        """Load the newest snapshot from the log."""
+        listing = self._listing or self._list_again()
+        self._listing = None
+        stat_before = self._stat_of(listing, listing.newest) if self._copies else None
+        snapshot = self._load(listing, None, strict=strict)
+        name = listing.commits.get(snapshot.version)
+        stat = self._stat_of(listing, snapshot.version)
+        self.odd = bool(set(map(len, listing.commits.values())) - {len(commit_name(0))})
+        self.latest = snapshot
+        self.asked = self._listed_at
+        # If the last commit was replaced during the load, the stat may not describe what was read.
+        self._unsaved_commits = _SAVE_AFTER_COMMITS if stat_before == stat else 0
+        self._tip = None if name is None else LogTip(snapshot.version, name, stat)
+
+    def _stat_of(self, listing: LogListing, version: int) -> ObjectStat | None:
+        name = listing.commits.get(version)
+        return None if name is None else self.store.stat(f"{LOG_FOLDER}/{name}")
+
+    def _catch_up(self) -> bool:
+        """Apply the commits after `latest`; False if `latest` is no longer part of the log."""
+        tip, latest, started = self._tip, self.latest, boottime()
+        if tip is None or latest is None:
+            return False
+        probe = self.store.cheap_stat and boottime() - self.asked < self._fresh_seconds()
+        if probe and not self.overtaken(latest.version):
+            new_commits = self._probe_commits(tip, latest.version)
+        else:
+            new_commits = self._list_commits(tip, latest.version)
+        if new_commits is None:
+            return False
+        commits, stat = new_commits
+        if commits:
+            try:
+                self.latest = apply_commits(
+                    self.store,
+                    self.config,
+                    latest,
+                    commits,
+                    outside=self.outside,
+                    observed=started,
+                )
+            except FileNotFoundError:
+                return False
+            version, name = commits[-1]
+            self._tip = LogTip(version, name, stat)
+            self._unsaved_commits += len(commits)
+        return True
+
+    def _probe_commits(
+        self, tip: LogTip, base: int
+    ) -> tuple[list[tuple[int, str]], ObjectStat | None] | None:
+        """Find the commits after `base` with one stat each.
+
+        Returns the commits and the stat of the last one (of the tip if there are none), or None if
+        the tip was replaced or a gap appeared.
+        """
+        if self.store.stat(f"{LOG_FOLDER}/{tip.name}") != tip.stat:
+            return None
+        commits: list[tuple[int, str]] = []
+        stat = tip.stat
+        for version in range(base + 1, base + 1 + _PROBES_MAX):
+            commit = self._find_commit(version, tip.name)
+            if commit is None:
+                return None if self._has_new_gap(version, tip.name) else (commits, stat)
+            commits.append((version, commit[0]))
+            stat = commit[1]
+        commits = _contiguous_commits(list_log(self.store), base)
+        return (commits, self.store.stat(f"{LOG_FOLDER}/{commits[-1][1]}")) if commits else None
+
+    def _has_new_gap(self, version: int, like: str) -> bool:
+        """Whether a commit is missing, its successor exists, and no report has said so yet.
+
+        The missing commit is looked for again after its successor was seen: both may have landed
+        since the first probe.
+        """
+        assert self.latest is not None
+        gap = self.latest.report.gap
+        if gap is not None and gap.missing == version:
+            return False
+        successor = self._find_commit(version + 1, like)
+        return successor is not None and self._find_commit(version, like) is None
+
+    def _find_commit(self, version: int, like: str) -> tuple[str, ObjectStat] | None:
+        """Stat a commit under its usual name and under a name as wide as `like`."""
+        width = len(like) - len(".json")
+        for name in {commit_name(version), f"{version:0{max(width, 1)}d}.json"}:
+            stat = self.store.stat(f"{LOG_FOLDER}/{name}")
+            if stat is not None:
+                return name, stat
+        return None
+
+    def _list_commits(
+        self, tip: LogTip, base: int
+    ) -> tuple[list[tuple[int, str]], ObjectStat | None] | None:
+        """Find the commits after `base` with one listing that starts at the tip.
+
+        Returns what `_probe_commits` returns, or None if the tip was replaced, or the log continues
+        where `base` does not lead: behind a checkpoint or a gap.
+        """
+        usual = tip.name == commit_name(tip.version)  # names of another width sort elsewhere
+        entries = self._entries(tip, tip.name if usual else "")
+        if entries.get(tip.name) != tip.stat or tip.stat is None:
+            return None
+        listing = classify_names(sorted(entries))
+        if base + 1 in listing.commits and not self._is_recent(self.asked):
+            # The version was empty at the last look. It may have been committed and deleted since,
+            # and the file may be a stalled writer's, which does not count (decision 17).
+            listing = without_retired(self.store, listing, entries)
+            if any(version > base for version in listing.dead):
+                return None  # the log continues behind a checkpoint
+        commits = _contiguous_commits(listing, base)
+        reached, name = commits[-1] if commits else (base, tip.name)
+        if listing.newest > reached:  # the versions in between were cleaned up, or are missing
+            return None
+        return commits, entries[name]
+
+    def _entries(self, tip: LogTip, start: str) -> dict[str, ObjectStat | None]:
+        """List the log from a name on, with stats.
+
+        A network store's listing includes them. On a local disk only the tip and the last commit
+        are statted; the others are None.
+        """
+        if not self.store.cheap_stat:
+            return dict(self.store.stats_from(LOG_FOLDER, start))
+        entries: dict[str, ObjectStat | None] = dict.fromkeys(
+            self.store.list_from(LOG_FOLDER, start)
+        )
+        commits = _contiguous_commits(classify_names(sorted(entries)), tip.version)
+        for name in (tip.name, *(name for _, name in commits[-1:])):
+            entries[name] = self.store.stat(f"{LOG_FOLDER}/{name}")
+        return entries
+
+
+_OPEN: WeakSet[SnapshotTracker] = WeakSet()
+
+
+def _cache_seconds(config: Config) -> float:
+    return config.cache_expiration_seconds if config.cache_enabled else 0
+
+
+def _contiguous_commits(listing: LogListing, base: int) -> list[tuple[int, str]]:
+    """Return the commits after `base`, up to the first missing version."""
+    commits = []
+    version = base
+    while version + 1 in listing.commits:
+        version += 1
+        commits.append((version, listing.commits[version]))
+    return commits

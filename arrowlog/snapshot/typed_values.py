@@ -1,0 +1,272 @@
+"""Casts text to types: partition values and statistics, by the table's schema.
+
+The type comes from the schema, never from how the text looks. Text that is not a value of its type
+becomes null, which for a bound means unknown; `partition_values` tells an unreadable partition
+value from a real NULL. Casts run over whole columns; the slow path runs only for columns in which
+the plain cast fails.
+
+Partition values and statistics as the text stored in a log. Pure.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from arrowlog.arrays import make_array, make_scalar, null_scalar
+from arrowlog.decode import concat_column_bytes
+from arrowlog.fork_safety import pl
+
+HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+TRUNCATION_MARK = " [TRUNCATED]"
+_INTEGER = r"^-?0*[0-9]{1,19}$"
+_FLOAT = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,2})?$"
+# Longer text is treated as unknown, so that its digits fit a decimal256, which has 76.
+_DECIMAL_TEXT_MAX = 60
+_DATE = r"^-?[0-9]{4}-[0-9]{2}-[0-9]{2}$"
+_TIMESTAMP = (
+    r"^(?P<day>[0-9]{4}-[0-9]{2}-[0-9]{2})[T ]"
+    r"(?P<hour>[0-9]{2}:[0-9]{2})(?:(?P<second>:[0-9]{2})(?P<part>\.[0-9]{1,9})?)?"
+    r"(?P<zone>Z|[+-](?:0[0-9]|1[0-8])(?::?[0-5][0-9])?)?$"
+)
+# Integers are read as epoch days only below 10^6 (the year 4707), and as epoch microseconds only
+# from 10^14 on (1973): other values could be in another unit.
+EPOCH_DAYS_MAX = 10**6
+EPOCH_MICROS_MIN = 10**14
+
+
+def has_bounds(kind: pa.DataType) -> bool:
+    """Whether columns of this type can have minimum and maximum bounds."""
+    spans = pa.types.is_interval(kind) or pa.types.is_duration(kind)
+    return not (
+        pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_null(kind) or spans
+    )
+
+
+def cast_text(text: pa.ChunkedArray, kind: pa.DataType, *, upper: bool = False) -> pa.ChunkedArray:
+    """Cast text to a type; null where the text is not a value of it.
+
+    `upper` is for maxima: digits below a microsecond round up; for minima they round down.
+    """
+    if text.null_count == len(text) or pa.types.is_null(kind) or pa.types.is_nested(kind):
+        return pa.chunked_array([pa.nulls(len(text), kind)])
+    if pa.types.is_interval(kind) or pa.types.is_duration(
+        kind
+    ):  # writers do not agree on a text format
+        return pa.chunked_array([pa.nulls(len(text), kind)])
+    if pa.types.is_binary(kind):
+        return pc.cast(text, kind)
+    if pa.types.is_string(kind):
+        return _strip_truncation_mark(text)
+    if pa.types.is_timestamp(kind):
+        return _timestamps(text, kind, upper=upper)
+    if pa.types.is_date(kind):
+        return _dates(text)
+    if pa.types.is_floating(kind):
+        return _finite(_numbers(text, kind, _FLOAT))
+    if pa.types.is_boolean(kind):
+        return _booleans(text)
+    return _numbers(text, kind, _DECIMAL if pa.types.is_decimal(kind) else _INTEGER)
+
+
+def _numbers(text: pa.ChunkedArray, kind: pa.DataType, pattern: str) -> pa.ChunkedArray:
+    """Cast the whole column; if that fails, only texts that match the pattern."""
+    if pa.types.is_decimal(kind):
+        return _decimals(text, kind)
+    if not _has_letters(text) or not _has_hexadecimal(text):
+        try:
+            return pc.cast(text, kind)
+        except pa.ArrowInvalid:
+            pass
+    return _cast_each(_only_matching(text, pattern), kind)
+
+
+def _has_letters(text: pa.ChunkedArray) -> bool:
+    """Whether any text may contain a letter: one maximum over all bytes, which is cheap."""
+    highest = pc.max(concat_column_bytes([text])).as_py()
+    return highest is not None and highest > ord("9")
+
+
+def _has_hexadecimal(text: pa.ChunkedArray) -> bool:
+    """Whether a text may be hexadecimal: Arrow casts `0x10` to 16, but it is not a number here."""
+    return any(pc.any(pc.match_substring(text, letter)).as_py() for letter in "xX")
+
+
+def _decimals(text: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Cast exactly or to null. Through 256 bits, because a cast to 128 bits would wrap around."""
+    decimal = _only_matching(text, _DECIMAL)
+    short = pc.less_equal(pc.utf8_length(decimal), make_scalar(_DECIMAL_TEXT_MAX, pa.int32()))
+    wide = pa.decimal256(76, kind.scale)
+    return _cast_each(pc.if_else(short, decimal, null_scalar(decimal.type)), kind, wide)
+
+
+def _only_matching(text: pa.ChunkedArray, pattern: str) -> pa.ChunkedArray:
+    """Null the texts that do not match a pattern."""
+    return pc.if_else(pc.match_substring_regex(text, pattern), text, null_scalar(text.type))
+
+
+def _cast_each(
+    text: pa.ChunkedArray, kind: pa.DataType, through: pa.DataType | None = None
+) -> pa.ChunkedArray:
+    """Cast, nulling texts that are out of range; those are found by casting distinct texts singly.
+
+    `through` is a type to cast through.
+    """
+    try:
+        return pc.cast(pc.cast(text, through or kind), kind)
+    except pa.ArrowInvalid:
+        pass
+    codes = text.combine_chunks().dictionary_encode()
+    values = pa.concat_arrays(
+        [_cast_one(value, kind, through or kind) for value in codes.dictionary]
+    )
+    return pa.chunked_array([values.take(codes.indices)], kind)
+
+
+def _cast_one(value: pa.Scalar, kind: pa.DataType, through: pa.DataType) -> pa.Array:
+    try:
+        return pc.cast(pc.cast(make_array([value.as_py()], pa.string()), through), kind)
+    except pa.ArrowInvalid:
+        return pa.nulls(1, kind)
+
+
+def _finite(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Null NaN and infinities: as bounds they say nothing."""
+    finite = pc.is_finite(values)
+    if pc.all(finite).as_py() is not False:
+        return values
+    return pc.if_else(finite, values, null_scalar(values.type))
+
+
+def _booleans(text: pa.ChunkedArray) -> pa.ChunkedArray:
+    lower = pc.ascii_lower(text)
+    known = pc.is_in(lower, make_array(["true", "false"], pa.string()))
+    return pc.if_else(
+        known, pc.equal(lower, make_scalar("true", lower.type)), null_scalar(pa.bool_())
+    )
+
+
+def _strip_truncation_mark(text: pa.ChunkedArray) -> pa.ChunkedArray:
+    marked = pc.ends_with(text, TRUNCATION_MARK)
+    if not pc.any(marked).as_py():
+        return text
+    return pc.if_else(marked, pc.utf8_slice_codeunits(text, 0, -len(TRUNCATION_MARK)), text)
+
+
+def _dates(text: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Cast ISO dates, or integers that can only be epoch days."""
+    try:
+        return pc.cast(text, pa.date32())
+    except pa.ArrowInvalid:
+        pass
+    iso = _cast_each(_only_matching(text, _DATE), pa.date32())
+    number = _cast_each(_only_matching(text, _INTEGER), pa.int64())
+    near = pc.and_(
+        pc.less(number, make_scalar(EPOCH_DAYS_MAX, pa.int64())),
+        pc.greater(number, make_scalar(-EPOCH_DAYS_MAX, pa.int64())),
+    )
+    days = pc.if_else(near, number, null_scalar(pa.int64()))
+    return pc.coalesce(iso, pc.cast(pc.cast(days, pa.int32()), pa.date32()))
+
+
+def _timestamps(text: pa.ChunkedArray, kind: pa.DataType, *, upper: bool) -> pa.ChunkedArray:
+    """Cast ISO-8601 times, UTC without a zone, or integers that can only be epoch microseconds."""
+    shortest = pc.min(pc.binary_length(text)).as_py()
+    if shortest >= len("2024-01-01T00:00"):  # a bare date is not a timestamp
+        for written in (pa.timestamp("us", "UTC"), pa.timestamp("us")):
+            try:
+                return pc.cast(pc.cast(pc.cast(text, written), pa.int64()), kind)
+            except pa.ArrowInvalid:
+                continue
+    return pc.cast(_slow_micros(text, upper=upper), kind)
+
+
+def _slow_micros(text: pa.ChunkedArray, *, upper: bool) -> pa.ChunkedArray:
+    """Parse any mix of timestamp formats to epoch microseconds."""
+    texts = pl.Series("text", pl.from_arrow(text), dtype=pl.String)
+    parts = texts.to_frame().select("text", groups=pl.col("text").str.extract_groups(_TIMESTAMP))
+    clock = pl.concat_str("day", pl.lit("T"), "hour", pl.col("second").fill_null(":00"))
+    nanos = pl.col("part").fill_null(".").str.slice(1).str.pad_end(9, "0").cast(pl.Int64)
+    zone = pl.col("zone").fill_null("Z").str.replace(":", "")
+    sign = pl.when(zone.str.starts_with("-")).then(-1).otherwise(1)
+    hours = zone.str.slice(1, 2).cast(pl.Int64, strict=False).fill_null(0)
+    minutes = zone.str.slice(3, 2).cast(pl.Int64, strict=False).fill_null(0)
+    moment = clock.str.to_datetime("%Y-%m-%dT%H:%M:%S", strict=False, time_unit="us")
+    iso = (
+        moment.dt.epoch("us")
+        + (nanos + (999 if upper else 0)) // 1000
+        - sign * (hours * 60 + minutes) * 60_000_000
+    )
+    number = pl.col("text").str.extract("^(-?[0-9]{1,19})$").cast(pl.Int64, strict=False)
+    micros = pl.when((number >= EPOCH_MICROS_MIN) | (number <= -EPOCH_MICROS_MIN)).then(number)
+    values = parts.unnest("groups").select(pl.coalesce(iso, micros)).to_series()
+    return pa.chunked_array([values.to_arrow()])
+
+
+def partition_values(
+    text: pa.ChunkedArray, kind: pa.DataType
+) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
+    """Return the partition values of a column, and which of them are unreadable.
+
+    JSON null, absence, empty text for a type other than text, and Hive's marker are NULL.
+    """
+    absent = pc.equal(text, make_scalar(HIVE_NULL, text.type))
+    if not pa.types.is_string(kind):
+        absent = pc.or_(absent, pc.equal(text, make_scalar("", text.type)))
+    if pc.any(absent).as_py():
+        text = pc.if_else(absent, null_scalar(text.type), text)
+    values = text if pa.types.is_string(kind) else cast_text(text, kind)
+    return values, pc.and_(pc.is_valid(text), pc.is_null(values))
+
+
+def to_log_text(value: object, kind: pa.DataType) -> str | None:
+    """Return the log text of a value of a column, or None for null.
+
+    Text is returned unchanged: it may come from a log. Raises `ValueError` with the reason if the
+    value has no such text.
+
+    >>> text_of(dt.date(2024, 1, 31), pa.date32()), text_of(True, pa.bool_())
+    ('2024-01-31', 'true')
+    """
+    if value is None or isinstance(value, str):
+        return _checked(value)
+    if isinstance(value, pa.Scalar):
+        return to_log_text(value.as_py(), kind)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, dt.datetime):
+        return _timestamp_text(value, kind)
+    if isinstance(value, dt.date):
+        return value.isoformat()
+    if hasattr(value, "item"):  # a numpy scalar
+        return to_log_text(value.item(), kind)
+    raise ValueError(f"values of type {type(value).__name__} cannot be stored in a log")
+
+
+def _checked(text: str | None) -> str | None:
+    if text is not None:
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ValueError("it contains an unpaired surrogate") from None
+    return text
+
+
+def _timestamp_text(value: dt.datetime, kind: pa.DataType) -> str:
+    """Return ISO-8601 with microseconds: in UTC with `Z` if the column has a zone, else without."""
+    if pa.types.is_date(kind):
+        raise ValueError("the column holds dates")
+    zoned = pa.types.is_timestamp(kind) and kind.tz is not None
+    if value.tzinfo is not None:
+        value = value.astimezone(dt.UTC).replace(tzinfo=None)
+    return value.isoformat(timespec="microseconds") + ("Z" if zoned else "")

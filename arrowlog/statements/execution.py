@@ -1,0 +1,337 @@
+"""Execution of the IndexTables SQL statements.
+
+Each statement becomes one or two calls of `Table`. The result has the columns that IndexTables
+returns for it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from arrowlog.errors import InvalidRequest
+from arrowlog.formats.indextables import LAST_CHECKPOINT, LOG_FOLDER
+from arrowlog.recovery import repair
+from arrowlog.snapshot import open_trackers
+from arrowlog.statements.describe_log import describe_log
+from arrowlog.statements.parser import Statement, parse_statement
+from arrowlog.table import Table
+from arrowlog.transaction import parse_partition_predicate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_TEXT, _LONG, _INT, _FLAG = pa.string(), pa.int64(), pa.int32(), pa.bool_()
+_DOUBLE = pa.float64()
+_HOUR_MS = 3_600_000
+_DEFAULT_PURGE_AGE_MS = 7 * 24 * _HOUR_MS  # as `Table.vacuum`
+_STATE_COLUMNS = pa.schema(
+    [
+        ("table_path", _TEXT),
+        ("format", _TEXT),
+        ("version", _LONG),
+        ("num_files", _LONG),
+        ("num_manifests", _INT),
+        ("num_tombstones", _INT),
+        ("tombstone_ratio", _DOUBLE),
+        ("total_bytes", _LONG),
+        ("needs_compaction", _FLAG),
+        ("status", _TEXT),
+    ]
+)
+_CHECKPOINT_COLUMNS = pa.schema(
+    [
+        ("table_path", _TEXT),
+        ("status", _TEXT),
+        ("checkpoint_version", _LONG),
+        ("num_actions", _LONG),
+        ("num_files", _LONG),
+        ("protocol_version", _LONG),
+        ("is_multi_part", _FLAG),
+    ]
+)
+_TRUNCATE_COLUMNS = pa.schema(
+    [
+        ("table_path", _TEXT),
+        ("status", _TEXT),
+        ("checkpoint_version", _LONG),
+        ("versions_deleted", _LONG),
+        ("checkpoints_deleted", _LONG),
+        ("files_preserved", _LONG),
+        ("message", _TEXT),
+    ]
+)
+_DROP_COLUMNS = pa.schema(
+    [
+        ("table_path", _TEXT),
+        ("status", _TEXT),
+        ("partitions_dropped", _LONG),
+        ("splits_removed", _LONG),
+        ("total_size_bytes", _LONG),
+        ("message", _TEXT),
+    ]
+)
+_PURGE_METRICS = pa.struct(
+    [
+        ("status", _TEXT),
+        ("orphaned_files_found", _LONG),
+        ("orphaned_files_deleted", _LONG),
+        ("size_mb_deleted", _DOUBLE),
+        ("retention_hours", _LONG),
+        ("tx_log_files_deleted", _LONG),
+        ("expired_states_found", _LONG),
+        ("expired_states_deleted", _LONG),
+        ("dry_run", _FLAG),
+        ("duration_ms", _LONG),
+        ("message", _TEXT),
+    ]
+)
+_PURGE_COLUMNS = pa.schema([("table_path", _TEXT), ("metrics", _PURGE_METRICS)])
+_MERGE_METRICS = pa.struct(
+    [
+        ("status", _TEXT),
+        ("merged_files", _LONG),
+        ("merge_groups", _LONG),
+        ("original_size_bytes", _LONG),
+        ("merged_size_bytes", _LONG),
+        ("message", _TEXT),
+    ]
+)
+_MERGE_COLUMNS = pa.schema(
+    [
+        ("table_path", _TEXT),
+        ("metrics", _MERGE_METRICS),
+        ("temp_directory_path", _TEXT),
+        ("heap_size_bytes", _LONG),
+    ]
+)
+_INVALIDATE_COLUMNS = pa.schema(
+    [
+        ("table_path", _TEXT),
+        ("result", _TEXT),
+        ("cache_hits_before", _LONG),
+        ("cache_misses_before", _LONG),
+        ("hit_rate_before", _TEXT),
+    ]
+)
+
+
+def sql_statement(
+    text: str,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
+    spark: Any = None,
+) -> pa.Table:
+    """Execute an IndexTables statement: REPAIR, DESCRIBE, CHECKPOINT, TRUNCATE, DROP, PURGE, ….
+
+    The README lists the statements. Returns a table in the columns of the statement. Raises
+    `InvalidRequest` with a caret under the offending word if the text is not a valid statement, and
+    the errors of the `Table` method that the statement calls. With `spark`, REPAIR and MERGE SPLITS
+    use its workers.
+    """
+    statement = parse_statement(text)
+    if statement.kind == "invalidate":
+        return _invalidate(statement)
+    assert statement.path is not None
+    if statement.kind == "repair":
+        assert statement.target is not None
+        how = {"storage_options": storage_options, "options": options, "spark": spark}
+        return repair(statement.path, statement.target, **how)
+    settings = dict(options or {})
+    if statement.log_retention_ms is not None:
+        settings["logRetention.duration"] = statement.log_retention_ms
+    table = Table(statement.path, storage_options, options=settings)
+    if statement.kind == "merge":
+        return _merge(table, statement, spark)
+    return _EXECUTORS[statement.kind](table, statement)
+
+
+def _row(schema: pa.Schema, *values: object) -> pa.Table:
+    columns = [pa.array([value], item.type) for value, item in zip(values, schema, strict=True)]
+    return pa.table(columns, schema=schema)
+
+
+def _describe_log(table: Table, statement: Statement) -> pa.Table:
+    follower = table._follower  # noqa: SLF001 -- the handle's own store and settings
+    return describe_log(follower.store, follower.config, include_all=statement.include_all)
+
+
+def _describe_state(table: Table, _: Statement) -> pa.Table:
+    snapshot = table.snapshot()
+    checkpoint = snapshot.report.checkpoint
+    store, config = table._follower.store, table._follower.config  # noqa: SLF001 -- the same
+    tombstones = 0  # removes since the checkpoint
+    if checkpoint is not None and checkpoint < snapshot.version:
+        actions = describe_log(store, config, include_all=False)
+        tombstones = actions["action_type"].to_pylist().count("remove")
+    pointer = _decode_pointer(store.find_many([f"{LOG_FOLDER}/{LAST_CHECKPOINT}"])[0])
+    parts = pointer.get("parts")
+    form = "none" if checkpoint is None else str(pointer.get("format", "json"))
+    return _row(
+        _STATE_COLUMNS,
+        table.uri,
+        form,
+        snapshot.version,
+        snapshot.num_files,
+        0 if checkpoint is None else parts if isinstance(parts, int) else 1,
+        tombstones,
+        tombstones / (snapshot.num_files + tombstones) if tombstones else 0.0,
+        snapshot.size_bytes,
+        snapshot.version - (checkpoint or 0) >= config.checkpoint_interval,
+        "No checkpoint found" if checkpoint is None else "OK",
+    )
+
+
+def _decode_pointer(data: bytes | None) -> dict[str, Any]:
+    """Return the fields of the checkpoint pointer; {} if it is missing or not a JSON object."""
+    try:
+        pointer = json.loads(data or b"{}")
+    except ValueError:
+        return {}
+    return pointer if isinstance(pointer, dict) else {}
+
+
+def _checkpoint(table: Table, _: Statement) -> pa.Table:
+    done = table.checkpoint()
+    protocol = table.snapshot().protocol
+    return _row(
+        _CHECKPOINT_COLUMNS,
+        table.uri,
+        "SUCCESS",
+        done.version,
+        done.num_files + 2,  # the adds, one protocol, one metaData
+        done.num_files,
+        protocol.min_reader_version,
+        len(done.names) > 3,  # one JSON file, one Parquet file and its manifest
+    )
+
+
+def _truncate(table: Table, statement: Statement) -> pa.Table:
+    done = table.truncate_history(dry_run=statement.dry_run)
+    kinds = done.files["kind"].to_pylist()
+    commits, checkpoints = kinds.count("commit"), kinds.count("checkpoint")
+    snapshot = table.snapshot()
+    verb = "Would delete" if statement.dry_run else "Deleted"
+    return _row(
+        _TRUNCATE_COLUMNS,
+        table.uri,
+        "DRY_RUN" if statement.dry_run else "SUCCESS",
+        snapshot.version,
+        commits,
+        checkpoints,
+        snapshot.num_files,
+        f"{verb} {commits} commits and {checkpoints} checkpoint files;"
+        f" the earliest readable version is {done.earliest_version}.",
+    )
+
+
+def _drop(table: Table, statement: Statement) -> pa.Table:
+    snapshot = table.snapshot()
+    if not snapshot.partition_columns:
+        raise InvalidRequest(
+            f"{table.uri} is not partitioned.",
+            next="Remove files with table.remove(paths).",
+        )
+    # Refuses a predicate on other columns even if no file matches it.
+    parse_partition_predicate(statement.where, table._committer.head_of(snapshot))  # noqa: SLF001 -- its own
+    files = table.scan(statement.where, version=snapshot.version).files
+    if files.num_rows == 0:
+        message = f"No partition matches: {statement.where}"
+        return _row(_DROP_COLUMNS, table.uri, "no_action", 0, 0, 0, message)
+    done = table.drop_partitions(statement.where, read_version=snapshot.version)
+    columns = [f"partition.{name}" for name in snapshot.partition_columns]
+    partitions = files.group_by(columns).aggregate([]).num_rows
+    metrics = done.operation_metrics
+    removed = int(metrics["numRemovedFiles"])
+    message = (
+        f"Dropped {partitions} partitions with {removed} files in version {done.version};"
+        " PURGE INDEXTABLE deletes the files."
+    )
+    size = int(metrics["numRemovedBytes"])
+    return _row(_DROP_COLUMNS, table.uri, "success", partitions, removed, size, message)
+
+
+def _purge(table: Table, statement: Statement) -> pa.Table:
+    started = time.monotonic()
+    older_than = (
+        _DEFAULT_PURGE_AGE_MS if statement.older_than_ms is None else statement.older_than_ms
+    )
+    cleaned = table.cleanup(dry_run=statement.dry_run)
+    vacuumed = table.vacuum(older_than=older_than, dry_run=statement.dry_run)
+    status = (
+        "DRY_RUN" if statement.dry_run else "PARTIAL_SUCCESS" if vacuumed.failures else "SUCCESS"
+    )
+    states = {
+        file.version for file in cleaned.retention.files_to_delete if file.kind == "checkpoint"
+    }
+    commits = cleaned.num_files - sum(
+        file.kind == "checkpoint" for file in cleaned.retention.files_to_delete
+    )
+    deleted = 0 if statement.dry_run else vacuumed.num_files
+    verb = "would be deleted" if statement.dry_run else "were deleted"
+    metrics = {
+        "status": status,
+        "orphaned_files_found": vacuumed.counts["orphan"],
+        "orphaned_files_deleted": deleted,
+        "size_mb_deleted": 0.0 if statement.dry_run else vacuumed.bytes_freed / (1 << 20),
+        "retention_hours": older_than // _HOUR_MS,
+        "tx_log_files_deleted": 0 if statement.dry_run else commits,
+        "expired_states_found": len(states),
+        "expired_states_deleted": 0 if statement.dry_run else len(states),
+        "dry_run": statement.dry_run,
+        "duration_ms": int((time.monotonic() - started) * 1000),
+        "message": f"{vacuumed.num_files} data files and {cleaned.num_files} log files {verb}.",
+    }
+    return _row(_PURGE_COLUMNS, table.uri, metrics)
+
+
+def _merge(table: Table, statement: Statement, spark: Any) -> pa.Table:
+    options = {
+        "target_size": statement.target_size,
+        "where": statement.where,
+        "max_groups": statement.max_groups,
+        "max_files_per_group": statement.max_files_per_group,
+        "spark": spark,
+    }
+    done = table.compact(**{name: value for name, value in options.items() if value is not None})
+    message = f"{done.files_removed} files were merged into {done.files_added}"
+    if done.num_conflicts:
+        message += f"; {done.num_conflicts} groups conflicted with a concurrent commit"
+    if done.skipped:
+        message += f"; {len(done.skipped)} files could not be read and were skipped"
+    metrics = {
+        "status": "success" if done.num_groups else "no_action",
+        "merged_files": done.files_removed,
+        "merge_groups": done.num_groups,
+        "original_size_bytes": done.bytes_removed,
+        "merged_size_bytes": done.bytes_added,
+        "message": f"{message}.",
+    }
+    return _row(_MERGE_COLUMNS, table.uri, metrics, None, None)
+
+
+def _invalidate(statement: Statement) -> pa.Table:
+    """Invalidate the caches of the tables open in this process: of one path, or of all."""
+    root = None if statement.path is None else Table(statement.path).uri
+    followers = [each for each in open_trackers() if root is None or each.store.root == root]
+    lookups = sum(tally.asked for each in followers for tally in each.hit_counters)
+    hits = sum(tally.found for each in followers for tally in each.hit_counters)
+    for each in followers:
+        each.forget()
+    rate = f"{100 * hits / lookups:.1f}%" if lookups else "N/A"
+    message = f"Transaction log cache invalidated in {len(followers)} open tables"
+    return _row(_INVALIDATE_COLUMNS, root or "GLOBAL", message, hits, lookups - hits, rate)
+
+
+_EXECUTORS: dict[str, Callable[[Table, Statement], pa.Table]] = {
+    "describe-log": _describe_log,
+    "describe-state": _describe_state,
+    "checkpoint": _checkpoint,
+    "truncate": _truncate,
+    "drop": _drop,
+    "purge": _purge,
+}

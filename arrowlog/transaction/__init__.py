@@ -1,0 +1,52 @@
+"""Commits by optimistic concurrency: each lands in the log exactly once or not at all."""
+
+from arrowlog.transaction import operations
+from arrowlog.transaction.add_files import Add, add_file, relative_data_path
+from arrowlog.transaction.backoff import Clock
+from arrowlog.transaction.commit_loop import CommitResult, PreparedCommit
+from arrowlog.transaction.conflict_checker import ReadSet, TableHead
+from arrowlog.transaction.creation import build_metadata, create_table
+from arrowlog.transaction.data_writer import WriteTarget, write_rows
+from arrowlog.transaction.file_statistics import DataFileStats, compute_stats
+from arrowlog.transaction.metadata_changes import check_partitions, check_schema
+from arrowlog.transaction.operations import upgrade_protocol
+from arrowlog.transaction.parquet_adds import describe_parquet_file
+from arrowlog.transaction.prepared_commits import (
+    CommitOptions,
+    PrepareContext,
+    parse_partition_predicate,
+    prepare_file_changes,
+    select_files_by_path,
+)
+from arrowlog.transaction.winning_commits import UNREADABLE_PARTITION, typed_partition_values
+from arrowlog.transaction.write_session import WriteSession
+
+__all__ = [
+    "UNREADABLE_PARTITION",
+    "Add",
+    "Clock",
+    "CommitOptions",
+    "CommitResult",
+    "DataFileStats",
+    "PrepareContext",
+    "PreparedCommit",
+    "ReadSet",
+    "TableHead",
+    "WriteSession",
+    "WriteTarget",
+    "add_file",
+    "build_metadata",
+    "check_partitions",
+    "check_schema",
+    "compute_stats",
+    "create_table",
+    "describe_parquet_file",
+    "operations",
+    "parse_partition_predicate",
+    "prepare_file_changes",
+    "relative_data_path",
+    "select_files_by_path",
+    "typed_partition_values",
+    "upgrade_protocol",
+    "write_rows",
+]

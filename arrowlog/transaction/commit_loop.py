@@ -1,0 +1,558 @@
+"""The commit loop: optimistic concurrency with exactly-once semantics.
+
+A version is one file, `_transaction_log/<version>.json`, created with put-if-absent: of all writers
+that try, exactly one succeeds. The store's response can be lost, or can be the response to a retry
+of the same request, so the response alone does not decide. The commit's `txnId`, read back from the
+log, does: the writer's own id means the commit landed, a missing file means the same version is
+tried again, and another id means a concurrent writer won the version. In that case the winning
+commits are checked for conflicts and the commit is rebased onto them.
+
+Log clean-up deletes commit files and thereby makes their versions available to put-if-absent again.
+A put at such a version succeeds, but no reader ever sees it. A put is therefore acknowledged only
+if its version cannot have been deleted since the writer last observed the end of the log; otherwise
+the writer reads the log to find out which commit owns that version (decision 17). If the log can no
+longer tell, `CommitStateUnknown` is raised.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from arrowlog.errors import (
+    ArrowlogError,
+    CommitConflict,
+    CommitStateUnknown,
+    InvalidRequest,
+    StoreUnavailable,
+)
+from arrowlog.formats.indextables import (
+    LOG_FOLDER,
+    classify_names,
+    commit_name,
+    compress,
+    encode_commit,
+)
+from arrowlog.transaction.conflict_checker import (
+    CONFLICT_NEXT_STEP,
+    ReadSet,
+    TableHead,
+    WinningCommit,
+    advance_head,
+    check_conflict,
+    check_conflict_between,
+)
+from arrowlog.transaction.version_put import (
+    MAX_PUTS_PER_VERSION,
+    CommitProgress,
+    PutContext,
+    backoff_seconds,
+    commit_state_unknown,
+    put_commit,
+)
+from arrowlog.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from arrowlog.config import Config
+    from arrowlog.formats.indextables import Metadata, RecentCommits
+
+# Time granted for one more attempt to a process whose deadline passed while it was suspended.
+_RESUME_GRACE_SECONDS = 10.0
+# Winning commits fetched per request batch when a writer catches up; bounds memory.
+_WINNERS_PER_READ = 256
+ENGINE_NAME = "arrowlog"
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedCommit:
+    """A commit's content and read set, prepared for a particular head.
+
+    Attributes:
+        operation: name of the operation, written to `commitInfo`.
+        lines: the actions as encoded JSON lines.
+        intent: the read set, checked against winning commits.
+        parameters: `operationParameters` of `commitInfo`.
+        metrics: `operationMetrics` of `commitInfo`.
+        txn: application id and version of an idempotent write.
+        user_metadata: `userMetadata` of `commitInfo`.
+        protocol: the new protocol if the commit changes it, else None.
+        metadata: the new metadata and schema if the commit changes them, else None.
+        rebuild: the content depends on the table state and must be prepared again after
+            every lost race, even without a conflict.
+    """
+
+    operation: str
+    lines: Sequence[bytes]
+    intent: ReadSet = field(default_factory=ReadSet)
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, int] = field(default_factory=dict)
+    txn: tuple[str, int] | None = None
+    user_metadata: Any = None
+    protocol: Any = None
+    metadata: tuple[Metadata, pa.Schema] | None = None
+    rebuild: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CommitResult:
+    """The outcome of a commit that is in the log.
+
+    Attributes:
+        version: the version of the commit.
+        attempts: number of puts sent to the store.
+        operation_metrics: files, bytes and rows added and removed.
+        operation: name of the operation.
+        timestamp: commit time in milliseconds since the epoch.
+        txn_id: the unique id of the commit.
+        duplicate: the application transaction given as `txn` was committed before, at `version`.
+            Nothing was written; `timestamp` and `txn_id` are None.
+    """
+
+    version: int
+    attempts: int
+    operation_metrics: Mapping[str, int]
+    operation: str = ""
+    timestamp: int | None = None
+    txn_id: str | None = None
+    duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionContext(PutContext):
+    """The environment of a transaction: store, clock, settings and queries on the log.
+
+    Attributes:
+        rivals: decodes winning commits. Called with the first version, the commit files, the
+            head before them, and whether their added and removed files are needed.
+        permit: raises `UnsupportedProtocol` if the protocol of a head cannot be written.
+        verify: read the log after every put, because the clock may not count suspended time.
+        undeleted: called with the first and last version of a range and the time at which the
+            log was observed to end before it. True only if no version of the range can have been
+            deleted since.
+        unretired: whether no version of a range is recorded as deleted.
+        reobserve: lists the log again; returns the newest head and the recent commits.
+        recent: the ids of the most recent commits as of the last read.
+        own: ids of the commits made earlier by the same session.
+    """
+
+    rivals: Callable[[int, Sequence[bytes], TableHead, bool], Iterable[WinningCommit]]
+    check_protocol: Callable[[TableHead], None]
+    verify: bool
+    none_deleted: Callable[[int, int, float], bool]
+    none_retired: Callable[[int, int], bool]
+    reobserve: Callable[[], tuple[TableHead, RecentCommits]]
+    recent: Callable[[], RecentCommits]
+    own: Container[str | None] = ()
+
+
+def run_transaction(
+    writer: TransactionContext,
+    head: TableHead,
+    prepare: Callable[[TableHead], PreparedCommit],
+    newest: TableHead | None = None,
+) -> tuple[CommitResult, TableHead]:
+    """Commit what `prepare` produces for a head, rebasing onto winning commits.
+
+    Args:
+        writer: store, clock, settings and queries on the log.
+        head: the head that the commit's decisions were based on.
+        prepare: makes the commit for a head. Called again when a rebase invalidates its result.
+        newest: a later head that was already observed. Versions up to it exist, so they are read
+            and checked for conflicts without attempting to put them.
+
+    Returns:
+        The result and the head after the commit.
+
+    Raises:
+        CommitConflict: a winning commit conflicts with this one, or every attempt permitted by
+            `commit.maxAttempts` and `commit.timeoutSeconds` lost its race. Not committed.
+        CommitStateUnknown: it cannot be determined whether the commit is in the log.
+        StoreUnavailable: the store failed. Not committed.
+    """
+    clock, config = writer.clock, writer.config
+    progress = CommitProgress(clock.new_id(), clock.seconds() + config.commit_timeout_seconds)
+    writer.check_protocol(head)
+    transaction = _Transaction(writer, progress, prepare, head, prepare(head), newest)
+    wait_seconds = writer.pace.wait(clock)
+    if wait_seconds > 0:
+        clock.sleep(wait_seconds)
+    for _ in range(config.commit_max_attempts):
+        duplicate = _find_duplicate(transaction.draft, transaction.head, progress)
+        result = duplicate or transaction.attempt()
+        if result is not None:
+            return result, transaction.head
+        if clock.seconds() >= progress.deadline:
+            break
+    races = "1 race" if progress.losses == 1 else f"{progress.losses} races"
+    raise CommitConflict(
+        f"The commit lost {races} against concurrent writers and is not in the log.",
+        next="Try again, or raise commit.timeoutSeconds.",
+        version=transaction.head.version,
+        txn_id=progress.txn_id,
+    )
+
+
+@dataclass(slots=True)
+class _Transaction:
+    """A commit in progress: the head it builds on and the content to be put after it.
+
+    `newest` is a later head that was observed; commits up to it are read before anything is put.
+    """
+
+    writer: TransactionContext
+    progress: CommitProgress
+    prepare: Callable[[TableHead], PreparedCommit]
+    head: TableHead
+    draft: PreparedCommit
+    newest: TableHead | None
+
+    def attempt(self) -> CommitResult | None:
+        """Try to commit the version after the head.
+
+        Returns None if winning commits were found; the head has then advanced past them.
+        """
+        if self.newest is not None and self.newest.version > self.head.version:
+            return self._rebase(
+                _read_commits_until(self.writer, self.head, self.newest, self.draft.intent)
+            )
+        version, clock = self.head.version + 1, self.writer.clock
+        # Commit timestamps increase strictly, whatever the writers' clocks say: time travel
+        # searches them by bisection.
+        timestamp = max(clock.now_ms(), (self.head.timestamp or 0) + 1)
+        self.progress.timestamps[version] = timestamp
+        plain = _encode(self.draft, self.head, self.progress, timestamp)
+        data = _compress(plain, self.writer.config)
+        try:
+            commit_files = put_commit(self.writer, self.progress, version, data)
+        except CommitStateUnknown as unknown:
+            return self._find_landed(unknown)
+        if not commit_files and _is_effective(self.writer, self.progress, self.head, data):
+            return self._record_landed(version)
+        self.progress.losses += 1
+        winners = _read_winners(self.writer, self.head, commit_files, self.draft.intent)
+        return self._start_over() if winners is None else self._rebase(winners)
+
+    def _record_landed(self, version: int, timestamp: int | None = None) -> CommitResult:
+        """Return the result of a commit that is in the log, and advance the head to it.
+
+        `timestamp` is the commit time read from the log; by default the one last sent for the
+        version.
+        """
+        self.writer.pace.raced(self.progress.losses, self.writer.clock.seconds())
+        timestamp = self.progress.timestamps[version] if timestamp is None else timestamp
+        result = _result_of(self.draft, self.progress, version, timestamp)
+        if version > self.head.version:
+            self.head = _head_after(self.draft, self.head, self.progress, version, timestamp)
+        return result
+
+    def _find_landed(self, unknown: CommitStateUnknown) -> CommitResult:
+        """Return the result if the log contains the commit, else raise `unknown`.
+
+        While this writer was suspended, its commit may have landed and its file been deleted
+        below a checkpoint; the recent commit ids still list it.
+        """
+        try:
+            newest, recent = self.writer.reobserve()
+        except (ArrowlogError, FileNotFoundError):
+            raise unknown from None
+        version = recent.version_of(self.progress.txn_id)
+        if version is None:
+            raise unknown
+        result = self._record_landed(version)
+        self.head = newest
+        return result
+
+    def _rebase(self, winners: Sequence[WinningCommit]) -> CommitResult | None:
+        """Advance the head past the winning commits, or raise the first conflict.
+
+        Returns a result if one of them is this commit, or the same application transaction.
+        """
+        stale = self.draft.rebuild
+        for winner in winners:
+            if winner.txn_id == self.progress.txn_id:  # the put landed, only its response was lost
+                return self._record_landed(winner.version, winner.timestamp)
+            head = advance_head(self.head, winner)
+            duplicate = _find_duplicate(self.draft, head, self.progress)
+            if duplicate is not None:
+                self.head = head
+                return duplicate
+            stale |= _requires_rebuild(self.draft.intent, self.head, winner, self.writer.own)
+            self.head = head
+        self.progress.pending = None  # every version put so far is known to belong to a winner
+        newest = self.newest
+        if newest is not None and newest.version == self.head.version:
+            self.head = replace(self.head, observed=max(self.head.observed, newest.observed))
+        self.writer.check_protocol(self.head)
+        if stale:
+            self.draft = self.prepare(self.head)
+        return None
+
+    def _start_over(self) -> CommitResult | None:
+        """Build on the newest version, because commits after the head may have been deleted.
+
+        Raises the conflict with what changed since the head, or `CommitStateUnknown` if this
+        commit may be in the log.
+        """
+        newest, recent = _reobserve(self.writer, self.progress, self.head)
+        # A process that was suspended has not used its time, so it gets some for another attempt.
+        grace = self.writer.clock.seconds() + _RESUME_GRACE_SECONDS
+        self.progress.deadline = max(self.progress.deadline, grace)
+        landed = recent.version_of(self.progress.txn_id)
+        if landed is not None:
+            result = self._record_landed(landed)
+            self.head = newest
+            return result
+        pending = self.progress.pending
+        if pending is not None and pending < recent.first:
+            raise commit_state_unknown(self.progress, pending, _ids_forgotten(newest))
+        self.newest = newest
+        if self.draft.intent.depends_on_files:
+            return None  # the next attempt reads the commits up to `newest`, if they still exist
+        conflict = check_conflict_between(self.draft.intent, self.head, newest)
+        if conflict is not None:
+            raise conflict
+        self.writer.check_protocol(newest)
+        self.head = newest
+        self.draft = self.prepare(newest)
+        return None
+
+
+def _read_winners(
+    writer: TransactionContext, head: TableHead, commit_files: Sequence[bytes], intent: ReadSet
+) -> list[WinningCommit] | None:
+    """Decode the winning commits that follow a head.
+
+    Returns None if they cannot be trusted: their versions may have been deleted since the head was
+    observed, and the files put there afterwards by stalled writers. An empty `commit_files` means
+    that this writer's own put was such a file.
+    """
+    if not commit_files:
+        return None
+    first = head.version + 1
+    winners = list(writer.rivals(first, commit_files, head, intent.depends_on_files))
+    # A dead file read in place of a conflicting commit would hide the conflict; one with the same
+    # application transaction would pass for a duplicate.
+    trusted = writer.none_deleted(first, first + len(commit_files) - 1, head.observed)
+    return winners if trusted else None
+
+
+def _is_effective(
+    writer: TransactionContext, progress: CommitProgress, head: TableHead, data: bytes
+) -> bool:
+    """Whether a successful put is the commit that readers see at its version.
+
+    Returns False if the version had been committed by another writer and deleted before the put
+    arrived. The file is then deleted; readers ignore it in any case. Raises `CommitStateUnknown`
+    if the log cannot tell.
+    """
+    version, clock = head.version + 1, writer.clock
+    if progress.pending is None:
+        progress.pending = version
+    with suppress(StoreUnavailable):  # the commit may be in the log: read the log instead
+        if not writer.verify and writer.none_deleted(version, version, head.observed):
+            return True
+    for retry in range(MAX_PUTS_PER_VERSION):
+        try:
+            newest, recent = writer.reobserve()
+        except (ArrowlogError, FileNotFoundError) as error:
+            raise commit_state_unknown(progress, version, str(error)) from None
+        if recent.knows(version):
+            if recent.txn_id(version) == progress.txn_id:
+                return True
+            _withdraw(writer, version, data)
+            progress.pending = None
+            return False
+        if newest.version >= version:
+            raise commit_state_unknown(progress, version, _ids_forgotten(newest))
+        if clock.seconds() >= progress.deadline:
+            break
+        clock.sleep(backoff_seconds(clock, retry))  # listings of the store lag behind the put
+    raise commit_state_unknown(progress, version, "the store's listings do not show it")
+
+
+def _ids_forgotten(newest: TableHead) -> str:
+    return (
+        f"the log is at version {newest.version} and no longer records which writer committed that"
+        " version"
+    )
+
+
+def _withdraw(writer: TransactionContext, version: int, data: bytes) -> None:
+    """Delete this writer's file at a version owned by another commit; best effort."""
+    key = f"{LOG_FOLDER}/{commit_name(version)}"
+    with suppress(StoreUnavailable):  # readers ignore the file, clean-up deletes it
+        if writer.store.find_many([key])[0] == data:
+            writer.store.delete([key])
+
+
+def _reobserve(
+    writer: TransactionContext, progress: CommitProgress, head: TableHead
+) -> tuple[TableHead, RecentCommits]:
+    """List the log again until it shows at least the version of `head`, which was read before."""
+    clock = writer.clock
+    for retry in range(MAX_PUTS_PER_VERSION):
+        try:
+            newest, recent = writer.reobserve()
+        except (ArrowlogError, FileNotFoundError) as error:
+            if progress.pending is None:
+                raise
+            raise commit_state_unknown(progress, progress.pending, str(error)) from None
+        if newest.version >= head.version:
+            return newest, recent
+        if clock.seconds() >= progress.deadline:
+            break
+        clock.sleep(backoff_seconds(clock, retry))
+    reason = f"version {head.version} was read before, but the store's listings do not show it"
+    if progress.pending is not None:
+        raise commit_state_unknown(progress, progress.pending, reason)
+    raise StoreUnavailable(f"The commit was not made: {reason}.", next="Try again.")
+
+
+def _requires_rebuild(
+    intent: ReadSet, head: TableHead, winner: WinningCommit, own: Container[str | None]
+) -> bool:
+    """Whether the commit must be prepared again after a winning commit.
+
+    Raises the conflict unless the same session made the winning commit: the session knows its own
+    changes, so they are taken into account instead. An `exact` read set conflicts with those, too.
+    """
+    conflict = check_conflict(intent, head, winner)
+    if conflict is None:
+        return False
+    if intent.exact or winner.txn_id not in own:
+        raise conflict
+    return True  # own commit
+
+
+def _find_duplicate(
+    draft: PreparedCommit, head: TableHead, progress: CommitProgress
+) -> CommitResult | None:
+    """Return the earlier commit of the same application transaction, if there is one.
+
+    An application's transaction versions increase, so a lower or equal one was committed before.
+    """
+    committed = None if draft.txn is None else head.txns.get(draft.txn[0])
+    if draft.txn is None or committed is None or committed[0] < draft.txn[1]:
+        return None
+    return CommitResult(
+        version=committed[1],
+        attempts=progress.attempts,
+        operation_metrics={},
+        operation=draft.operation,
+        duplicate=True,
+    )
+
+
+def _result_of(
+    draft: PreparedCommit, progress: CommitProgress, version: int, timestamp: int
+) -> CommitResult:
+    return CommitResult(
+        version=version,
+        attempts=progress.attempts,
+        operation_metrics=dict(draft.metrics),
+        operation=draft.operation,
+        timestamp=timestamp,
+        txn_id=progress.txn_id,
+    )
+
+
+def _head_after(
+    draft: PreparedCommit, head: TableHead, progress: CommitProgress, version: int, timestamp: int
+) -> TableHead:
+    """Return the head after this commit landed at a version."""
+    txns = head.txns
+    if draft.txn is not None:
+        txns = {**txns, draft.txn[0]: (draft.txn[1], version)}
+    metadata, schema = draft.metadata or (head.metadata, head.schema)
+    protocol = draft.protocol or head.protocol
+    # Versions are contiguous: when the put of this version began, the next one did not exist.
+    observed = max(head.observed, progress.put_started_at)
+    return TableHead(version, protocol, metadata, schema, timestamp, txns, observed)
+
+
+def _commit_info(
+    draft: PreparedCommit, head: TableHead, progress: CommitProgress, timestamp: int
+) -> dict[str, Any]:
+    txn = None if draft.txn is None else {"appId": draft.txn[0], "version": draft.txn[1]}
+    return {
+        "txnId": progress.txn_id,
+        "timestamp": timestamp,
+        "operation": draft.operation,
+        "operationParameters": dict(draft.parameters),
+        "operationMetrics": dict(draft.metrics),
+        "readVersion": head.version,
+        "engineInfo": f"{ENGINE_NAME}/{__version__}",
+        "userMetadata": draft.user_metadata,
+        "txn": txn,
+    }
+
+
+def _encode(
+    draft: PreparedCommit, head: TableHead, progress: CommitProgress, timestamp: int
+) -> bytes:
+    """Encode the commit file.
+
+    Raises `InvalidRequest` if `parameters` or `user_metadata` hold values that JSON cannot.
+    """
+    try:
+        return encode_commit(_commit_info(draft, head, progress, timestamp), draft.lines)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidRequest(
+            f"The commit cannot be written as JSON: {error}.",
+            next="Use text, numbers, maps and lists in operation, parameters and user_metadata.",
+        ) from None
+
+
+def _compress(plain: bytes, config: Config) -> bytes:
+    codec = config.compression_codec if config.compression_enabled else "none"
+    return compress(plain, codec, config.compression_gzip_level)
+
+
+def _read_commits_until(
+    writer: TransactionContext, head: TableHead, newest: TableHead, intent: ReadSet
+) -> list[WinningCommit]:
+    """Read the winning commits after a head, up to a newer head or `_WINNERS_PER_READ` of them.
+
+    Raises `CommitConflict` if one of them was deleted: whether it conflicts is then unknown.
+    """
+    first, last = head.version + 1, min(newest.version, head.version + _WINNERS_PER_READ)
+    keys = [f"{LOG_FOLDER}/{commit_name(version)}" for version in range(first, last + 1)]
+    commit_files = [data for data in writer.store.find_many(keys) if data is not None]
+    if len(commit_files) < len(keys):
+        # Other programs may pad version numbers to another width: take the names from a listing.
+        names = classify_names(writer.store.list_from(LOG_FOLDER)).commits
+        keys = [
+            f"{LOG_FOLDER}/{names[version]}"
+            for version in range(first, last + 1)
+            if version in names
+        ]
+        commit_files = [data for data in writer.store.find_many(keys) if data is not None]
+    if len(commit_files) == last + 1 - first:
+        winners = list(writer.rivals(first, commit_files, head, intent.depends_on_files))
+        if _are_authentic(writer, winners):
+            return winners
+    raise CommitConflict(
+        f"The table is at version {newest.version}, and commits after version {first - 1}, which"
+        " this commit is based on, were cleaned up: conflicts with them cannot be checked.",
+        next=CONFLICT_NEXT_STEP,
+        version=first - 1,
+    )
+
+
+def _are_authentic(writer: TransactionContext, winners: Sequence[WinningCommit]) -> bool:
+    """Whether commit files that were read are the commits that readers see at their versions.
+
+    A file put at a deleted version by a stalled writer is not.
+    """
+    recent = writer.recent()
+    known = [winner for winner in winners if recent.knows(winner.version)]
+    if any(recent.txn_id(winner.version) != winner.txn_id for winner in known):
+        return False
+    if len(known) == len(winners) and all(winner.txn_id is not None for winner in known):
+        return True
+    return writer.none_retired(winners[0].version, winners[-1].version)

@@ -1,0 +1,264 @@
+"""Describe an existing Parquet file as an add, from its footer."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from arrowlog.errors import InvalidRequest
+from arrowlog.scan import (
+    find_nanosecond_column,
+    int_range,
+    is_always_readable_as,
+    is_readable_as,
+    map_column_case,
+)
+from arrowlog.snapshot import HIVE_NULL
+from arrowlog.storage import RangeReader, stat_object
+from arrowlog.transaction.add_files import Add
+from arrowlog.transaction.file_statistics import read_footer_stats
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from arrowlog.snapshot import StatsTruncation
+    from arrowlog.storage import Store
+
+_BATCH_ROWS = 1 << 16
+_BUFFER_BYTES = 1 << 16
+# Codecs and encodings that all supported readers decode.
+_CODECS = frozenset({"UNCOMPRESSED", "SNAPPY", "GZIP", "BROTLI", "ZSTD", "LZ4", "LZ4_RAW"})
+_ENCODINGS = frozenset(
+    {"PLAIN", "PLAIN_DICTIONARY", "RLE", "BIT_PACKED", "RLE_DICTIONARY", "BYTE_STREAM_SPLIT"}
+    | {"DELTA_BINARY_PACKED", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"}
+)
+
+
+def describe_parquet_file(
+    store: Store,
+    path: str,
+    schema: pa.Schema,
+    partition_columns: Sequence[str],
+    cut: StatsTruncation,
+    partition_values: Mapping[str, object] | None = None,
+    fields: Mapping[str, Any] | None = None,
+    *,
+    verify: bool = False,
+) -> Add:
+    """Return the add for a Parquet file in the table's folder.
+
+    Args:
+        store: the table's store.
+        path: path of the file, relative to the table.
+        schema: the table's schema.
+        partition_columns: names of the partition columns.
+        cut: truncation of text statistics.
+        partition_values: partition values by column; those not given are taken from folders named
+            `column=value`.
+        fields: further fields of the `add` action.
+        verify: also read the columns whose compatibility depends on their values: text, which may
+            not be UTF-8, and values that may exceed the table's type.
+
+    Raises:
+        InvalidRequest: the file does not exist, is damaged, or cannot be read as rows of the
+            table. The message names the column and the reason.
+    """
+    stat = stat_object(store, path)
+    if stat is None:
+        raise InvalidRequest(
+            f"There is no file {path} in {store.root}.", next="Write it before adding it."
+        )
+    file_schema = pa.schema([item for item in schema if item.name not in partition_columns])
+    with _open_parquet(store, path, stat.size) as file:
+        undecided = _check_columns(file, file_schema, path)
+        if verify and undecided:
+            _check_values(file, file_schema, undecided, path)
+        stats = read_footer_stats(file.metadata, file_schema, cut)
+    given = {**_values_from_path(path, partition_columns), **(partition_values or {})}
+    return Add(
+        path,
+        given,
+        stat.size,
+        max(stat.mtime_ms, 0),
+        stats.num_records,
+        stats.low,
+        stats.high,
+        stats.nulls,
+        dict(fields or {}),
+    )
+
+
+@contextmanager
+def _open_parquet(store: Store, path: str, size: int) -> Iterator[Any]:
+    """Open a Parquet file by range requests. Raises `InvalidRequest` if it is damaged."""
+    import pyarrow.parquet as pq
+
+    try:
+        source = pa.PythonFile(RangeReader(store, path, size), "r")
+        file = pq.ParquetFile(source, coerce_int96_timestamp_unit="us", buffer_size=_BUFFER_BYTES)
+        file.schema_arrow.names  # noqa: B018 -- raises for schemas that Arrow cannot convert
+        _check_footer(file)
+        with file:
+            yield file
+    except InvalidRequest:
+        raise
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        raise InvalidRequest(
+            f"{path} is not a readable Parquet file: {_reason(error)}.",
+            next="Check that it is complete, or write it again.",
+        ) from None
+
+
+def _check_footer(file: Any) -> None:
+    """Raise for damage in the footer that would abort the process when statistics are read.
+
+    pyarrow 26.0.1 does not catch C++ exceptions where it reads the column metadata of a footer.
+    Reading a row raises a Python error for the same damage. A physical type that contradicts the
+    schema is not detected that way and is compared here.
+    """
+    footer = file.metadata
+    types = [footer.schema.column(at).physical_type for at in range(footer.num_columns)]
+    for group in range(file.num_row_groups):
+        next(file.iter_batches(1, row_groups=[group]), None)
+        parts = footer.row_group(group)
+        if [parts.column(at).physical_type for at in range(parts.num_columns)] != types:
+            raise ValueError("its footer is inconsistent")
+
+
+def _reason(error: Exception) -> str:
+    return str(error).split("\n", 1)[0].strip().rstrip(".") or type(error).__name__
+
+
+def _check_columns(file: Any, schema: pa.Schema, path: str) -> list[str]:
+    """Raise `InvalidRequest` for columns that some reader would not find or could not read.
+
+    Returns the columns whose compatibility depends on their values.
+    """
+    stored_schema, footer = file.schema_arrow, file.metadata
+    for name, other in map_column_case(stored_schema.names, schema.names, path).items():
+        raise InvalidRequest(
+            f"{path} spells the column {name!r} as {other!r}; most readers would return nulls for"
+            " it.",
+            next="Rewrite the file with the column names of the table's schema.",
+        )
+    nanosecond_column = find_nanosecond_column(stored_schema, schema)
+    if nanosecond_column is not None and _has_nanoseconds(footer, nanosecond_column):
+        raise InvalidRequest(
+            f"{path}: {nanosecond_column} has timestamps with nanoseconds, but the table's type has"
+            " microseconds.",
+            next="Rewrite the file with microseconds.",
+        )
+    undecided = []
+    for item in schema:
+        similar = [name for name in stored_schema.names if name.lower() == item.name.lower()]
+        # Spark does not distinguish names by case, unless the table has both columns.
+        if len(similar) > 1 and (
+            similar.count(item.name) > 1 or not set(similar) <= set(schema.names)
+        ):
+            names = " and ".join(repr(name) for name in similar)
+            raise _unreadable(path, f"it has the column {item.name!r} twice, as {names}")
+        if item.name not in similar:
+            continue
+        stored = stored_schema.field(item.name).type
+        if not is_readable_as(stored, item.type):
+            raise _unreadable(
+                path, f"its column {item.name!r} has type {stored}, the table's {item.type}"
+            )
+        _check_encoding(footer, item.name, path)
+        if not is_always_readable_as(stored, item.type) and not _fits_integers(
+            footer, item, stored, path
+        ):
+            undecided.append(item.name)
+    return undecided
+
+
+def _unreadable(path: str, what: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"{path} cannot be read as rows of the table: {what}.",
+        next="Rewrite the file with the types of the table's schema.",
+    )
+
+
+def _column_chunks(footer: Any, name: str) -> Iterator[Any]:
+    """Iterate over the column chunks of a column, including those of its nested fields."""
+    for group in range(footer.num_row_groups):
+        parts = footer.row_group(group)
+        for part in (parts.column(index) for index in range(parts.num_columns)):
+            if part.path_in_schema == name or part.path_in_schema.startswith(f"{name}."):
+                yield part
+
+
+def _check_encoding(footer: Any, name: str, path: str) -> None:
+    """Raise `InvalidRequest` for codecs and encodings that some reader does not support."""
+    for chunk in _column_chunks(footer, name):
+        unknown = sorted(set(chunk.encodings) - _ENCODINGS)
+        if chunk.compression not in _CODECS or unknown:
+            scheme = unknown[0] if unknown else chunk.compression
+            raise _unreadable(
+                path, f"its column {name!r} is stored as {scheme}, which is not supported"
+            )
+
+
+def _fits_integers(footer: Any, item: pa.Field, stored: pa.DataType, path: str) -> bool:
+    """Whether the footer proves that all integers of a column fit into the table's type.
+
+    Raises `InvalidRequest` if it proves that one does not.
+    """
+    if not (pa.types.is_integer(stored) and pa.types.is_integer(item.type)):
+        return False
+    low, high = int_range(item.type)
+    for chunk in _column_chunks(footer, item.name):
+        stats = chunk.statistics
+        if stats is None or not stats.has_min_max:
+            if chunk.num_values and not (
+                stats is not None and stats.has_null_count and stats.null_count == chunk.num_values
+            ):
+                return False
+            continue
+        if not low <= stats.min <= stats.max <= high:
+            values = f"its column {item.name!r} has values from {stats.min} to {stats.max}"
+            raise _unreadable(path, f"{values}, but the table's type is {item.type}")
+    return True
+
+
+def _check_values(file: Any, schema: pa.Schema, names: list[str], path: str) -> None:
+    """Read columns as readers do. Raises `InvalidRequest` for values that do not fit the schema."""
+    # Arrow takes a dot in a column name for a struct field: read all columns then.
+    dotted = any("." in name for name in names)
+    name = names[0]
+    try:
+        for batch in file.iter_batches(_BATCH_ROWS, columns=None if dotted else names):
+            for name in names:
+                column = pc.cast(batch[name], schema.field(name).type)
+                column.validate(full=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        kind = file.schema_arrow.field(name).type
+        values = f"its column {name!r} ({kind}) has values that do not fit"
+        raise _unreadable(path, f"{values} {schema.field(name).type}: {_reason(error)}") from None
+
+
+def _has_nanoseconds(footer: Any, name: str) -> bool:
+    """Whether a bound of a column is not a whole number of microseconds."""
+    for group in range(footer.num_row_groups):
+        parts = footer.row_group(group)
+        for part in (parts.column(index) for index in range(parts.num_columns)):
+            stats = part.statistics if part.path_in_schema == name else None
+            if stats is None or not stats.has_min_max or part.physical_type != "INT64":
+                continue
+            if stats.min_raw % 1000 or stats.max_raw % 1000:
+                return True
+    return False
+
+
+def _values_from_path(path: str, columns: Sequence[str]) -> dict[str, str | None]:
+    """Return the partition values in folders named `column=value`."""
+    values: dict[str, str | None] = {}
+    for part in path.split("/")[:-1]:
+        name, equals, value = part.partition("=")
+        if equals and unquote(name) in columns:
+            values[unquote(name)] = None if value == HIVE_NULL else unquote(value)
+    return values

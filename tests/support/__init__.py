@@ -1,0 +1,1 @@
+"""Helpers of the tests: models, generators, faulty stores and programs to kill."""

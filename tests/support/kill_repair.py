@@ -1,0 +1,99 @@
+"""Kill a repair at every point where it changes the disk; look at what is left; run it again.
+
+A program of its own: a child forked from a process whose engines have threads may hang, so the
+parent imports everything and begins nothing. `cutting.py SOURCE TARGET` prints how many points
+there were, and how many of the logs that were left behind could be opened.
+"""
+
+import json
+import os
+import shutil
+import signal
+import sys
+
+import arrowlog
+from arrowlog.errors import ArrowlogError
+from arrowlog.formats.indextables.file_names import LOG_FOLDER
+
+CHANGES = ("mkdir", "fsync", "link", "replace", "rename", "unlink")
+OPENED, SHUT, WRONG, UNFINISHED = 10, 11, 12, 13
+
+
+def kill_at(number):
+    """Have this process killed just before its change of the disk with a number."""
+    left = [number]
+
+    def watched(change):
+        def call(*args, **how):
+            left[0] -= 1
+            if left[0] == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return change(*args, **how)
+
+        return call
+
+    for name in CHANGES:
+        setattr(os, name, watched(getattr(os, name)))
+
+
+def in_a_child(work):
+    """Do something in a process of its own; its exit code, negative if it was killed."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = work()
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def repair(source, target, number):
+    """Repair, being killed at a point; 0 if it came to its end before that."""
+    kill_at(number)
+    result = arrowlog.repair(f"{source}/{LOG_FOLDER}", f"{target}/{LOG_FOLDER}").to_pylist()[0]
+    return 0 if result["status"] == "SUCCESS" else 1
+
+
+def files(root):
+    """The live files of a table."""
+    return sorted(arrowlog.Table(root).snapshot().files["path"].to_pylist())
+
+
+def look_and_repeat(source, target):
+    """Whether what was left can be opened; then it is all of it. Run again, the repair finishes."""
+    expected, code = files(source), OPENED
+    try:
+        if files(target) != expected:
+            return WRONG
+    except ArrowlogError:
+        code = SHUT
+    result = arrowlog.repair(f"{source}/{LOG_FOLDER}", f"{target}/{LOG_FOLDER}").to_pylist()[0]
+    done = result["status"] == "SUCCESS" or "is not empty" in result["status"]
+    snapshot = arrowlog.Table(target, strict=True).snapshot()
+    whole = files(target) == expected and snapshot.report.checkpoint == 1
+    there = os.path.exists(f"{target}/{LOG_FOLDER}/_last_checkpoint")
+    return code if done and whole and there else UNFINISHED
+
+
+def main():
+    """Point after point, until the repair comes to its end."""
+    source, target = sys.argv[1:]
+    left = []
+    for number in range(1, 1000):
+        code = in_a_child(lambda number=number: repair(source, target, number))
+        if code != 0 and code != -signal.SIGKILL:
+            raise SystemExit(f"point {number}: the repair failed by itself")
+        left.append(in_a_child(lambda: look_and_repeat(source, target)))
+        if left[-1] not in (OPENED, SHUT):
+            what = {WRONG: "a half log opens", UNFINISHED: "run again, it does not finish"}
+            raise SystemExit(f"point {number}: {what.get(left[-1], left[-1])}")
+        shutil.rmtree(target)
+        if code == 0:
+            break
+    print(json.dumps({"points": len(left), "opened": left.count(OPENED)}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,333 @@
+"""Processes that stall, die and race over one log, in one thread, from a seed.
+
+A process is a handle. Every request it makes to the store is a point at which the scheduler may
+stop it: for a while, in which other processes work (and may be stopped themselves), or for good.
+The model needs nothing of arrowlog to know the truth: the first file that is put at a version is
+the commit of that version, and every later file at the same version is none.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import warnings
+import zlib
+from collections import Counter
+
+import pyarrow as pa
+
+from arrowlog import add_file, testing
+from arrowlog.config import resolve
+from arrowlog.errors import (
+    ArrowlogWarning,
+    CommitConflict,
+    CommitStateUnknown,
+    InvalidRequest,
+    LogCorrupt,
+    StoreUnavailable,
+)
+from arrowlog.formats.indextables.file_names import LOG_FOLDER, commit_name
+from arrowlog.maintenance.checkpointing import BackgroundCheckpointer
+from arrowlog.snapshot.listing import list_retired
+from arrowlog.storage import ObjectStat
+from support.faulty_store import FakeClock, FaultyStore, frozen_clock, insist, table_on
+
+SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
+START_MS = 1_700_000_000_000
+PROCESSES = 4
+DEPTH = 3  # processes that can be stopped at the same time
+SEEN = Counter()
+
+
+class Killed(BaseException):
+    """The process ends here and now."""
+
+
+class Scheduler(FaultyStore):
+    """A store that hands control to others at every request."""
+
+    def __init__(self, world, *, cheap):
+        self.world = world
+        self.times = {}
+        super().__init__(cheap_stat=cheap)
+
+    def _arrive(self):
+        self.world.preempt()
+        for item in list(self.late):
+            item[0] -= 1
+            if item[0] <= 0:
+                self.late.remove(item)
+                self._put(item[1], item[2])
+
+    def _put(self, key, data):
+        if key in self.objects:
+            return super()._put(key, data)
+        outcome = super()._put(key, data)
+        self._written(key)
+        self.world.model.put(key, data)
+        self.world.preempt()
+        return outcome
+
+    def _written(self, key):
+        # As S3 does: whole seconds, by the store's clock.
+        self.times[key] = START_MS + int(self.world.elapsed[0] + self.world.missed) * 1000
+
+    def replace(self, key, data):
+        super().replace(key, data)
+        self._written(key)
+        self.world.preempt()
+
+    def delete(self, keys):
+        for key in keys:
+            self.world.preempt()
+            self.objects.pop(key, None)
+
+    def _stat(self, key):
+        found = super()._stat(key)
+        return found and ObjectStat(found.size, self.times.get(key, START_MS), found.tag)
+
+
+class Model:
+    """The commits that count, by version, and the files that each version has."""
+
+    def __init__(self):
+        self.ids, self.live = [], []
+
+    def put(self, key, data):
+        name = key.removeprefix(f"{LOG_FOLDER}/")
+        if not name.removesuffix(".json").isdigit():
+            return
+        version = int(name.removesuffix(".json"))
+        insist(version <= len(self.ids), f"version {version} leaves a gap")
+        if version < len(self.ids):
+            SEEN["dead put"] += 1
+            return
+        plain = zlib.decompress(data[2:], 31) if data[:2] == b"\x01\x01" else data
+        live, txn_id = set(self.live[-1]) if self.live else set(), None
+        for line in plain.splitlines():
+            action = json.loads(line)
+            if "add" in action:
+                live.add(action["add"]["path"])
+            elif "remove" in action:
+                insist(action["remove"]["path"] in live, f"version {version} removes it twice")
+                live.remove(action["remove"]["path"])
+            elif "commitInfo" in action:
+                txn_id = action["commitInfo"].get("txnId")
+        insist(txn_id is None or txn_id not in self.ids, f"{txn_id} is committed twice")
+        self.ids.append(txn_id)
+        self.live.append(frozenset(live))
+
+
+class World:
+    """Processes, the schedule they run by, and what they were told."""
+
+    def __init__(self, seed, elapsed, *, cheap, options, blind):
+        self.options, self.blind = options, blind
+        self.turn = threading.RLock()
+        self.missed = 0.0  # time that the machine's clock has not counted, and the store's has
+        self.random = random.Random(seed)
+        self.elapsed = elapsed
+        self.model = Model()
+        self.store = Scheduler(self, cheap=cheap)
+        self.stack, self.plans, self.files = [], [], 0
+        opening = [testing.protocol(), testing.metadata(SCHEMA, ["p"])]
+        self.store._put(f"{LOG_FOLDER}/{commit_name(0)}", testing.lines(opening))
+        self.processes = [self.open(number) for number in range(PROCESSES)]
+
+    def open(self, number):
+        clock = FakeClock(f"p{number}.{self.random.getrandbits(40)}", elapsed=self.elapsed)
+        table = table_on(self.store, clock, {"commit.timeoutSeconds": 120, **self.options})
+        table._follower.config = resolve(self.options)
+        table._keeper = BackgroundCheckpointer(self.store, clock, outside=False)
+        return table
+
+    def preempt(self):
+        """Maybe stop the process that makes a request.
+
+        A process may make several at a time, in threads; others get their turn in one of them.
+        """
+        if self.turn.acquire(blocking=False):
+            try:
+                self._preempt()
+            finally:
+                self.turn.release()
+
+    def _preempt(self):
+        if not self.plans or self.plans[-1] is None:
+            return
+        plan = self.plans[-1]
+        plan["requests"] -= 1
+        if plan["requests"] >= 0:
+            return
+        self.plans[-1] = None  # once a step
+        if plan["killed"]:
+            raise Killed
+        SEEN["stall"] += 1
+        before = self.elapsed[0]
+        for _ in range(plan["others"]):
+            self.step(nested=True)
+        self.elapsed[0] = max(self.elapsed[0], before + plan["seconds"])
+        if self.blind:
+            self.missed += self.elapsed[0] - before
+            self.elapsed[0] = before
+
+    def step(self, *, nested=False):
+        """One process does one thing."""
+        SEEN["steps"] += 1
+        rng = self.random
+        idle = [n for n in range(PROCESSES) if n not in self.stack]
+        if not idle or len(self.stack) >= DEPTH:
+            return
+        number = rng.choice(idle)
+        plan = None
+        if rng.random() < (0.7 if not nested else 0.3):
+            plan = {
+                "requests": int(rng.expovariate(1 / 6)),
+                "killed": rng.random() < 0.15,
+                "others": rng.randint(1, 7),
+                "seconds": rng.choice([0, 0, 1, 5, 12, 40, 4000]),
+            }
+        saved = self.store.puts, self.store.reads
+        puts = ["lost after", "lost before", "retried", "late 3", "late 30", "transient"]
+        self.store.puts = [rng.choice(puts)] if rng.random() < 0.15 else []
+        self.store.reads = [False] * rng.randint(0, 9) + [True] if rng.random() < 0.05 else []
+        self.stack.append(number)
+        self.plans.append(plan)
+        try:
+            self.act(number, rng)
+        except Killed:
+            SEEN["killed"] += 1
+            self.plans[-1] = None
+            self.store.puts, self.store.reads = [], []
+            self.processes[number] = self.open(number)
+        finally:
+            self.plans.pop()
+            self.stack.pop()
+            self.store.puts, self.store.reads = saved
+        self.elapsed[0] += rng.choice([0, 0.01, 0.5, 3])
+
+    def act(self, number, rng):
+        table = self.processes[number]
+        clock_ids = table._committer.clock.ids
+        issued = len(clock_ids)
+        kind = rng.choice(
+            ["append"] * 6
+            + ["remove", "overwrite", "restore", "refresh", "step", "checkpoint", "cleanup"]
+            + ["truncate"] * 3
+            + ["zombie"] * 2
+        )
+        SEEN[kind] += 1
+        try:
+            result = getattr(self, f"do_{kind}")(table, rng)
+        except CommitStateUnknown as error:
+            SEEN["unknown"] += 1
+            insist(error.txn_id in clock_ids[issued:], "another's id")
+        except (CommitConflict, InvalidRequest, StoreUnavailable, LogCorrupt) as error:
+            SEEN[type(error).__name__] += 1
+            if isinstance(error, LogCorrupt):
+                # A file may vanish under a reader more often than it looks again, never more.
+                insist("gone" in str(error) or "cleaned up" in str(error), f"{kind}: {error}")
+            landed = set(clock_ids[issued:]) & set(self.model.ids)
+            insist(not landed, f"{kind} landed as {landed}, and was told: {error}")
+        else:
+            if result is not None and not getattr(result, "duplicate", False):
+                insist(result.version < len(self.model.ids), f"{result} is not in the log")
+                there = self.model.ids[result.version]
+                insist(there == result.txn_id, f"{result} was acknowledged, and {there} is there")
+                SEEN["acknowledged"] += 1
+
+    def do_append(self, table, rng):
+        self.files += 1
+        return table.append([add_file(f"f{self.files}", {"p": "x"}, size=1, modification_time=1)])
+
+    def do_step(self, table, rng):
+        self.files += 1
+        add = add_file(f"f{self.files}", {"p": "x"}, size=1, modification_time=1)
+        return table.append([add], txn=(rng.choice("ab"), rng.randint(0, 1 + self.files // 20)))
+
+    def do_remove(self, table, rng):
+        live = sorted(self.model.live[-1])
+        return table.remove([rng.choice(live)]) if live else None
+
+    def do_overwrite(self, table, rng):
+        self.files += 1
+        add = add_file(f"f{self.files}", {"p": "x"}, size=1, modification_time=1)
+        return table.overwrite([add])
+
+    def do_restore(self, table, rng):
+        first, last = table.earliest_version, len(self.model.ids) - 1
+        return table.restore(rng.randint(min(first, last), last))
+
+    def do_refresh(self, table, rng):
+        seen = table.refresh()
+        truth = self.model.live[seen.version]
+        shown = set(seen.files["path"].to_pylist())
+        insist(shown == truth, f"a handle shows {shown ^ truth} wrong at version {seen.version}")
+
+    def do_zombie(self, table, rng):
+        """A put that was begun long ago arrives where its version has been deleted since."""
+        names = {key.removeprefix(f"{LOG_FOLDER}/") for key in self.store.objects}
+        last = len(self.model.ids) - 1
+        empty = [v for v in range(1, last) if commit_name(v) not in names]
+        for version in {rng.choice(empty), empty[-1], empty[0]} if empty else ():
+            self.files += 1
+            info = testing.commit_info(self.files, "ZOMBIE", txnId=f"zombie-{self.files}")
+            if rng.random() < 0.5:
+                info["commitInfo"]["txn"] = {"appId": rng.choice("ab"), "version": 9}
+            lines = testing.lines([info, testing.add(f"zombie{self.files}", {"p": "x"})])
+            self.store._put(f"{LOG_FOLDER}/{commit_name(version)}", lines)
+
+    def do_checkpoint(self, table, rng):
+        table.checkpoint()
+
+    def do_truncate(self, table, rng):
+        table.truncate_history()
+
+    def do_cleanup(self, table, rng):
+        options = {"logRetention.duration": "0s", "checkpointRetention.duration": "0s"}
+        other = table_on(self.store, table._committer.clock, options)
+        other.cleanup()
+
+    def check(self):
+        """What a new reader sees is what was committed, at every version it may ask for."""
+        self.store.late, late = [], self.store.late
+        reader = table_on(self.store)
+        reader._follower.config = resolve(self.options)
+        newest = reader.snapshot()
+        insist(newest.version == len(self.model.ids) - 1, f"readers see {newest.version}")
+        shown = set(newest.files["path"].to_pylist())
+        insist(shown == self.model.live[-1], f"{shown ^ self.model.live[-1]} differ")
+        first = reader.earliest_version
+        middle = self.random.randint(first, newest.version)
+        for version in {0, min(1, newest.version), first, middle}:
+            try:
+                files = reader.snapshot(version=version).files["path"].to_pylist()
+            except InvalidRequest:
+                insist(version < first, f"version {version} cannot be read")
+            except LogCorrupt:  # whoever deleted its checkpoint died before the last of its files
+                insist(version in list_retired(self.store), f"version {version} cannot be read")
+            else:
+                insist(set(files) == self.model.live[version], f"files of version {version}")
+        self.store.late = late
+
+
+def simulate(seed, steps, *, options=None, blind=False, check_every=3):
+    """Run so many steps; the first lie is a `Violation` that names the seed.
+
+    With `blind`, the clock of a process stands still while it is stopped, as that of a virtual
+    machine may.
+    """
+    elapsed = [1000.0]
+    with frozen_clock(elapsed), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ArrowlogWarning)
+        world = World(seed, elapsed, cheap=bool(seed % 2), options=options or {}, blind=blind)
+        for number in range(steps):
+            try:
+                world.step()
+                if number % check_every == 0:
+                    world.check()
+            except BaseException as error:
+                error.add_note(f"seed {seed}, step {number}")
+                raise
+    return len(world.model.ids)
