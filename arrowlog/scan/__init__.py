@@ -1,6 +1,7 @@
 """Data skipping: which files may hold rows that match a predicate, and their rows."""
 
-from arrowlog.scan.arrow_dataset import LazyScanner
+from typing import TYPE_CHECKING, Any
+
 from arrowlog.scan.explain import Explanation
 from arrowlog.scan.file_schema import (
     find_nanosecond_column,
@@ -14,6 +15,9 @@ from arrowlog.scan.plan import ScanPlan, Split, plan_scan
 from arrowlog.scan.read_errors import build_data_file_error
 from arrowlog.scan.row_reader import RowReader
 from arrowlog.scan.stats_predicate import LIKE_WILDCARDS, coerce_literals
+
+if TYPE_CHECKING:
+    from arrowlog.scan.arrow_dataset import LazyScanner
 
 __all__ = [
     "LIKE_WILDCARDS",
@@ -32,3 +36,12 @@ __all__ = [
     "map_column_case",
     "plan_scan",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `LazyScanner` on first use: `pyarrow.dataset` imports pandas, a third of a second."""
+    if name == "LazyScanner":
+        from arrowlog.scan.arrow_dataset import LazyScanner
+
+        return LazyScanner
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
