@@ -1,15 +1,13 @@
-"""Read merge skips from the commits of a log, including those below a checkpoint.
+"""Merge skips (`table.skips`): files that merges leave out until a cooldown is over.
+
+A skip is an action in the log: a file could not be merged, for which reason, and when to try again.
+Readers are not affected. After the cooldown the file is merged like any other; if that fails again,
+the next skip has a higher count. Cleanup keeps a commit as long as it holds a skip in its cooldown.
 
 Checkpoints do not contain skips, so every commit is searched, whether a checkpoint covers it or
 not. Most commits have none, which a search of their bytes proves; only the others are decoded. No
 commit is too old to matter: each skip has its own cooldown, and the oldest ones contribute to the
 skip count. Commits are immutable, so each handle searches every commit only once.
-
-Merge skips (`table.skips`): files that merges leave out until a cooldown is over.
-
-A skip is an action in the log: a file could not be merged, for which reason, and when to try again.
-Readers are not affected. After the cooldown the file is merged like any other; if that fails again,
-the next skip has a higher count. Cleanup keeps a commit as long as it holds a skip in its cooldown.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Classify for each file why a test could not skip it. Pure; used by explanations only.
-
-Explanations of scan plans: what each clause skipped, and why the other files were kept.
-"""
+"""Explanations of scan plans: what each conjunct skipped, and why the other files were kept."""
 
 from __future__ import annotations
 

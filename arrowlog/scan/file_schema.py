@@ -1,9 +1,7 @@
-"""Data files whose column names differ in case from the table's: `ID` instead of `id`.
+"""How the columns of a data file map to those of the table: names that differ in case, and types.
 
-Spark treats these as the same column. Arrow treats them as different ones and reads the column as
-NULL.
-
-Whether a column of a data file can be read as a column of the table. Pure.
+Spark treats `ID` and `id` as the same column. Arrow treats them as different ones and would read
+the column as NULL.
 
 Readers cast a file's values to the table's type, and a cast may fail for some values only. So there
 are three answers: every value can be read, no file of that type is accepted, or it depends on the

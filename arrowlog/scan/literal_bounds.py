@@ -1,10 +1,9 @@
-"""Rewrite conditions on a cast column to equivalent conditions on the column. Pure.
+"""Literals in the order of a column's type: where they lie, and how casts of the column move them.
 
-Locate a literal among the values of a column's type. Pure.
-
-The result is a pair `(down, up)` of values of the type that enclose the literal. They are equal if
+`enclose_literal` returns a pair of values of the type that enclose the literal. They are equal if
 the type represents the literal exactly; None on a side means that the type has no value there.
-Compare the pair only with bounds from `arrowlog.snapshot.stats_bounds`.
+Compare the pair only with bounds from `arrowlog.snapshot.stats_bounds`. `unwrap_cast` rewrites a
+condition on a cast column to an equivalent one on the column itself. Pure.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""The in-memory cache of snapshots, and its hit rates.
+"""Caches of snapshots: earlier versions in memory, and the newest one on the local disk.
 
-A disk cache of the newest snapshot of a table, for the next process on this machine.
-
-The copy is never trusted over the log (decision 15): the caller must find that the log still has
-the very commit that the copy ends with, and read what follows it. A copy that is damaged, of
-another table, or in another format is ignored; so is a failure to write one.
+The disk cache serves the next process on this machine. Its copy is never trusted over the log
+(decision 15): the caller must find that the log still has the very commit that the copy ends with,
+and read what follows it. A copy that is damaged, of another table, or in another format is ignored;
+so is a failure to write one.
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
-"""Casts text to types: partition values and statistics, by the table's schema.
+"""Partition values and statistics: text in the log to types of the schema, and back.
 
 The type comes from the schema, never from how the text looks. Text that is not a value of its type
 becomes null, which for a bound means unknown; `partition_values` tells an unreadable partition
 value from a real NULL. Casts run over whole columns; the slow path runs only for columns in which
 the plain cast fails.
-
-Partition values and statistics as the text stored in a log. Pure.
 """
 
 from __future__ import annotations

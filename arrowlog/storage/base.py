@@ -1,10 +1,8 @@
 """The storage interface: few stateless operations on keys relative to the table's root.
 
 A store knows nothing about logs. One contract test suite checks the guarantees of every backend.
-The correctness of commits rests on `put_new`, which is put-if-absent: it creates an object that
-does not exist, completely or not at all, and of several concurrent callers exactly one succeeds.
-
-An object as a seekable file, for readers that need only a part of it, such as a footer.
+The correctness of commits rests on `put_if_absent`: it creates an object that does not exist,
+completely or not at all, and of several concurrent callers exactly one succeeds.
 """
 
 from __future__ import annotations
@@ -59,7 +57,7 @@ class FileBuffer(Protocol):
 
 
 class PutOutcome(Enum):
-    """The outcome of a `put_new`."""
+    """The outcome of a `put_if_absent`."""
 
     DONE = "this call created the object"
     # A layer below may have repeated a request of this call whose response was lost.
@@ -140,7 +138,7 @@ class Store(Protocol):
         """Return the stat of an object; None if it does not exist."""
 
     def check_writable(self, folder: str) -> None:
-        """Raise `InvalidRequest` unless `put_new` is known to be atomic on this store.
+        """Raise `InvalidRequest` unless `put_if_absent` is known to be atomic on this store.
 
         A backend that has to probe the server does so with temporary objects in `folder`.
         """

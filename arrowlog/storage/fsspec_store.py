@@ -1,7 +1,4 @@
-"""Remote stores: their common base class, and a store for any fsspec file system.
-
-`memory://`: objects in the memory of this process, in fsspec's memory file system.
-"""
+"""Remote stores: their common base class, any fsspec file system, and `memory://`."""
 
 from __future__ import annotations
 
@@ -231,7 +228,7 @@ class FsspecStore(RemoteStore):
     ) -> None:
         """Connect to the file system.
 
-        `unsafe` permits commits although `put_new` may not be atomic. Raises `InvalidRequest` if
+        `unsafe` permits commits although `put_if_absent` may not be atomic. Raises `InvalidRequest` if
         the package for the protocol is missing or refuses the options.
         """
         secrets = [*secrets, *find_secrets(options), *_secrets_in_uri(uri)]

@@ -33,7 +33,7 @@ def insist(holds, what):
 class FaultyStore:
     """Objects in a dictionary, and the ways in which requests go wrong.
 
-    `puts`: what becomes of the next `put_new`, one word each; `outage`: of all after them.
+    `puts`: what becomes of the next `put_if_absent`, one word each; `outage`: of all after them.
     `reads`: whether the next requests that read fail. `lag`: how many of the newest objects
     the next `LISTINGS_BEHIND` listings do not show. `window`: what others do right before the next
     puts arrive.

@@ -1,17 +1,15 @@
-"""Writes, opens and verifies Parquet checkpoints.
+"""Parquet checkpoints: write, open and verify arrowlog's own, and read those of other programs.
 
 Parts mean nothing by themselves; the manifest, written last, makes them a checkpoint. Concurrent
 writers of the same checkpoint do not disturb each other: only a manifest that was found damaged is
 ever overwritten, a name already taken by other bytes is left alone, and a manifest identifies its
 parts by their bytes, not by their names.
 
-Reads Parquet checkpoints of other programs. Pure.
-
-They have one flat row per action: `actionType` and the fields of that action, with maps for keyed
-fields. For `add` these are path, partitionValues, size, numRecords, minValues, maxValues and any
-other field of an add; for `metadata` metadataId, schemaString, partitionColumns, format. What such
-checkpoints do not record (protocol, commit times, application transactions) is unknown in the
-state.
+Checkpoints of other programs have one flat row per action: `actionType` and the fields of that
+action, with maps for keyed fields. For `add` these are path, partitionValues, size, numRecords,
+minValues, maxValues and any other field of an add; for `metadata` metadataId, schemaString,
+partitionColumns, format. What they do not record (protocol, commit times, application transactions)
+is unknown in the state.
 """
 
 from __future__ import annotations
