@@ -228,8 +228,8 @@ class FsspecStore(RemoteStore):
     ) -> None:
         """Connect to the file system.
 
-        `unsafe` permits commits although `put_if_absent` may not be atomic. Raises `InvalidRequest` if
-        the package for the protocol is missing or refuses the options.
+        `unsafe` permits commits although `put_if_absent` may not be atomic. Raises `InvalidRequest`
+        if the package for the protocol is missing or refuses the options.
         """
         secrets = [*secrets, *find_secrets(options), *_secrets_in_uri(uri)]
         super().__init__(redact(uri).rstrip("/"), secrets, parallelism, seconds)
