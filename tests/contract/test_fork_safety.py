@@ -168,7 +168,7 @@ def test_a_child_of_a_process_that_has_not_used_an_engine_can_do_everything(tmp_
     code = """
 import sys, pyarrow as pa
 import arrowlog
-from forking import in_child
+from support.forked_child import in_child
 root = sys.argv[1]
 schema = pa.schema([("id", pa.int64()), ("day", pa.string())])
 arrowlog.Table.create(root, schema, ["day"])
@@ -187,14 +187,14 @@ def test_a_child_asks_on_a_connection_of_its_own(tmp_path):
     table = make(tmp_path / "table")
     code = """
 import sys, arrowlog
-from forking import in_child
+from support.forked_child import in_child
 table = arrowlog.Table(sys.argv[1])
 table.sql("SELECT count(*) FROM adds").fetchall()
-mine = table._asking.asked().connection
+mine = table._history_session.asked().connection
 assert not arrowlog.fork_safety._pool_runs()
 def ask():
     found = table.sql("SELECT count(*) FROM adds").fetchall()[0][0] > 0
-    return found and table._asking.asked().connection is not mine
+    return found and table._history_session.asked().connection is not mine
 print(in_child(ask), in_child(ask, orderly=True))
 """
     assert program("-c", code, table.uri) == "True True"
@@ -215,7 +215,7 @@ def test_workers_of_a_server_share_a_table_and_end_in_order(used):
     """The parent has opened and asked it; each worker serves, commits, and takes Python down."""
     code = """
 import sys, arrowlog
-from forking import in_child
+from support.forked_child import in_child
 table = arrowlog.Table(sys.argv[1])
 relation = table.sql("SELECT count(*) FROM adds")
 relation.fetchall()

@@ -40,7 +40,7 @@ def test_nothing_but_the_object_is_there_afterwards(store):
     assert store.get(f"{LOG}/1") == b"mine"
 
 
-@pytest.mark.parametrize("call", ["put_new", "replace"])
+@pytest.mark.parametrize("call", ["put_if_absent", "replace"])
 def test_a_write_that_fails_half_way_leaves_nothing(store, call, monkeypatch):
     store.put_if_absent(f"{LOG}/0", b"0")
     write, calls = os.write, []

@@ -26,8 +26,8 @@ CALLS = {
     "find_many": lambda store: store.find_many(["k", "l"]),
     "list_from": lambda store: store.list_from("folder", "1"),
     "stat": lambda store: store.stat("k"),
-    "put_new": lambda store: store.put_if_absent("k", b"1"),
-    "put_new, large": lambda store: store.put_if_absent("k", b"1" * 2_000_000),
+    "put_if_absent": lambda store: store.put_if_absent("k", b"1"),
+    "put_if_absent, large": lambda store: store.put_if_absent("k", b"1" * 2_000_000),
     "replace": lambda store: store.replace("k", b"1"),
     "delete": lambda store: store.delete(["k", "l"]),
     "check_writable": lambda store: store.check_writable(LOG_FOLDER),
@@ -126,7 +126,7 @@ def test_a_server_that_repeats_what_it_was_sent_and_may_be_asked_again(opened, e
     methods = ("GET", "PUT", "POST", "DELETE", "HEAD")
     echoing.faults = [Fault(500, method, times=ALWAYS, echo=True) for method in methods]
     errors = provoke(opened("options", echoing.url, seconds=0.1), capfd)
-    assert errors == set(CALLS) - {"put_new", "put_new, large"}
+    assert errors == set(CALLS) - {"put_if_absent", "put_if_absent, large"}
 
 
 @pytest.mark.parametrize("way", SOME)
@@ -146,7 +146,7 @@ def test_a_secret_that_is_wrong(opened, seaweedfs, way, capfd):
 def test_a_bucket_that_is_not_there(opened, seaweedfs, way, capfd):
     store = opened(way, seaweedfs[0].url, KEY, SECRET, None, uri="s3://no-such-bucket/t")
     errors = provoke(store, capfd, (KEY, SECRET))
-    assert {"list_from", "put_new", "replace", "check_writable"} <= errors
+    assert {"list_from", "put_if_absent", "replace", "check_writable"} <= errors
 
 
 @pytest.mark.parametrize("way", SOME)
@@ -154,7 +154,7 @@ def test_a_refused_connection(opened, way, capfd):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     errors = provoke(opened(way, f"http://127.0.0.1:{port}", seconds=0.1), capfd)
-    assert errors == set(CALLS) - {"put_new", "put_new, large"}
+    assert errors == set(CALLS) - {"put_if_absent", "put_if_absent, large"}
 
 
 @pytest.mark.parametrize("way", WAYS[:1])
@@ -162,7 +162,7 @@ def test_a_server_that_says_nothing(opened, way, capfd):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         store = opened(way, f"http://127.0.0.1:{silent.getsockname()[1]}", seconds=0.1)
         errors = provoke(store, capfd)
-    assert errors == set(CALLS) - {"put_new", "put_new, large"}
+    assert errors == set(CALLS) - {"put_if_absent", "put_if_absent, large"}
 
 
 @pytest.mark.parametrize("way", WAYS[:1])

@@ -21,7 +21,7 @@ ALL = (
     "list_from",
     "stats_from",
     "stat",
-    "put_new",
+    "put_if_absent",
     "replace",
     "delete",
 )

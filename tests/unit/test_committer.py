@@ -121,7 +121,7 @@ def test_without_its_guard_a_commit_that_landed_would_be_denied(monkeypatch):
     assert source.count(guard) == 1
     names = dict(vars(write_session))
     exec(source.replace(guard, "except ZeroDivisionError:  #"), names)
-    monkeypatch.setattr(write_session.WriteSession, "_record", names["Committer"]._record)
+    monkeypatch.setattr(write_session.WriteSession, "_record", names["WriteSession"]._record)
     with pytest.raises(StoreUnavailable):
         test_a_commit_that_landed_is_told_though_the_store_fails_right_after(2)
 
