@@ -57,6 +57,33 @@ def map_column_case(names: Sequence[str], columns: Iterable[str], path: str) -> 
     return spellings
 
 
+def find_member_case_mismatch(stored: pa.DataType, wanted: pa.DataType) -> str | None:
+    """The first struct member that a file's type spells in another case than the table's; or None.
+
+    Arrow looks members up by their exact names and reads NULL for one that it does not find.
+    """
+    stored, wanted = _decoded_type(stored), _decoded_type(wanted)
+    family = type_family(wanted)
+    if family != type_family(stored) or family not in ("struct", "list", "map"):
+        return None
+    if family == "list":
+        return find_member_case_mismatch(stored.value_type, wanted.value_type)
+    if family == "map":
+        return find_member_case_mismatch(
+            stored.key_type, wanted.key_type
+        ) or find_member_case_mismatch(stored.item_type, wanted.item_type)
+    names = [item.name for item in stored]
+    known = {item.name for item in wanted}
+    for item in wanted:
+        if item.name in names:
+            inner = find_member_case_mismatch(stored.field(item.name).type, item.type)
+            if inner is not None:
+                return f"{item.name}.{inner}"
+        elif any(n.lower() == item.name.lower() and n not in known for n in names):
+            return str(item.name)
+    return None
+
+
 def find_nanosecond_column(file: pa.Schema, table: pa.Schema) -> str | None:
     """The first timestamp column in nanoseconds in the file, but not in the table; or None."""
     for field in table:
