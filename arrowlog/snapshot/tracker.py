@@ -167,6 +167,11 @@ class SnapshotTracker:
         return self._listing
 
     @property
+    def tip(self) -> LogTip | None:
+        """The last commit of `latest`, or an earlier one: while it stands, the log is the same."""
+        return self._tip
+
+    @property
     def stats(self) -> CacheStats:
         """Hit rates of the in-memory cache."""
         return self._cache.stats
@@ -425,7 +430,8 @@ class SnapshotTracker:
         """Load the newest snapshot from the log."""
         listing = self._listing or self._list_again()
         self._listing = None
-        stat_before = self._stat_of(listing, listing.newest) if self._copies else None
+        known_before = self.store.cheap_stat or self._copies is not None
+        stat_before = self._stat_of(listing, listing.newest) if known_before else None
         snapshot = self._load(listing, None, strict=strict)
         name = listing.commits.get(snapshot.version)
         stat = self._stat_of(listing, snapshot.version)
@@ -434,6 +440,8 @@ class SnapshotTracker:
         self.asked = self._listed_at
         # If the last commit was replaced during the load, the stat may not describe what was read.
         self._unsaved_commits = _SAVE_AFTER_COMMITS if stat_before == stat else 0
+        if known_before and snapshot.version == listing.newest:
+            stat = stat_before
         self._tip = None if name is None else LogTip(snapshot.version, name, stat)
 
     def _stat_of(self, listing: LogListing, version: int) -> ObjectStat | None:

@@ -121,7 +121,7 @@ def test_without_its_guard_a_commit_that_landed_would_be_denied(monkeypatch):
     assert source.count(guard) == 1
     names = dict(vars(write_session))
     exec(source.replace(guard, "except ZeroDivisionError:  #"), names)
-    monkeypatch.setattr(write_session.WriteSession, "_record", names["Committer"]._record)
+    monkeypatch.setattr(write_session.WriteSession, "_record", names["WriteSession"]._record)
     with pytest.raises(StoreUnavailable):
         test_a_commit_that_landed_is_told_though_the_store_fails_right_after(2)
 
@@ -202,3 +202,25 @@ def test_bounds_of_rows_about_which_nothing_is_known(tmp_path):
     pq.write_table(table, tmp_path / "a", row_group_size=2)
     found = read_footer_stats(pq.read_metadata(tmp_path / "a"), table.schema, cut)
     assert (found.low, found.high, found.nulls) == ({}, {}, {"f": 0})
+
+
+@pytest.mark.parametrize("cheap", [False, True])
+@pytest.mark.parametrize("fault", ["lost after", "retried"])
+def test_a_commit_that_landed_is_never_reported_as_unavailable(fault, cheap):
+    """The answer to the put is lost, and one of the requests that follow fails."""
+    for requests in range(24):
+        for appended in (True, False):
+            store = fresh(cheap_stat=cheap)
+            table = table_on(store, FakeClock("a"))
+            table.append([file("first")])
+            store.puts = [fault]
+            store.reads = [*[False] * requests, True]
+            try:
+                if appended:
+                    assert table.append([file("second")]).version == 5
+                else:
+                    assert table.overwrite([file("second")]).version == 5
+            except CommitStateUnknown:
+                pass
+            except StoreUnavailable as error:
+                assert f"{LOG_FOLDER}/{commit_name(5)}" not in store.objects, (requests, error)
