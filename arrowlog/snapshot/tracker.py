@@ -396,7 +396,10 @@ class SnapshotTracker:
         """
         if not self.store.cheap_stat:
             return False
-        return version + 1 in list_retired(self.store) or self.pointer_names_later(version)
+        return self._is_next_retired(version) or self.pointer_names_later(version)
+
+    def _is_next_retired(self, version: int) -> bool:
+        return self.store.cheap_stat and version + 1 in list_retired(self.store)
 
     def pointer_names_later(self, version: int) -> bool:
         """Whether `_last_checkpoint` names a later version; one stat if the file is unchanged."""
@@ -454,13 +457,16 @@ class SnapshotTracker:
         if tip is None or latest is None:
             return False
         probe = self.store.cheap_stat and boottime() - self.asked < self._fresh_seconds()
-        if probe and not self.overtaken(latest.version):
+        probe = probe and not self.overtaken(latest.version)
+        if probe:
             new_commits = self._probe_commits(tip, latest.version)
         else:
             new_commits = self._list_commits(tip, latest.version)
         if new_commits is None:
             return False
         commits, stat = new_commits
+        if not commits and not probe and self._is_next_retired(latest.version):
+            return False  # a complete listing tells whether the log continues behind a checkpoint
         if commits:
             try:
                 self.latest = apply_commits(

@@ -68,7 +68,7 @@ def test_a_quick_writer_asks_nothing_but_the_put(place, monkeypatch):
     table = arrowlog.Table.create(place.uri, SCHEMA, storage_options=place.options)
     table.append([file("first")])
     asked = []
-    for name in ("list_from", "stats_from", "find_many", "get", "get_many", "stat", "put_new"):
+    for name in ("list_from", "stats_from", "find_many", "get", "get_many", "stat", "put_if_absent"):
         plain = getattr(table._store, name)
 
         def note(*given, name=name, plain=plain):
@@ -80,4 +80,4 @@ def test_a_quick_writer_asks_nothing_but_the_put(place, monkeypatch):
     if table._store.cheap_stat:
         assert asked.index(("list_from", f"{LOG_FOLDER}/_retired")) >= 0
     else:
-        assert asked == [("put_new", f"{LOG_FOLDER}/{commit_name(2)}")]
+        assert asked == [("put_if_absent", f"{LOG_FOLDER}/{commit_name(2)}")]
