@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.errors import InvalidRequest
-from arrowlog.scan import find_member_case_mismatch, map_column_case
+from arrowlog.scan import find_column_problem, map_column_case
 from arrowlog.snapshot import has_bounds
 from arrowlog.storage import RangeReader, stat_object
 from arrowlog.transaction import Add, DataFileStats, compute_stats
@@ -211,12 +211,9 @@ def _rename_to_table(key: str, stored: pa.Schema, table: pa.Schema) -> pa.Schema
         raise UnreadableFile(key, _first_line(error)) from None
     table_names = {other: name for name, other in spellings.items()}
     renamed = pa.schema([item.with_name(table_names.get(item.name, item.name)) for item in stored])
-    for item in table:
-        index = renamed.get_field_index(item.name)
-        member = index >= 0 and find_member_case_mismatch(renamed.field(index).type, item.type)
-        if member:
-            reason = f"it spells the member {member!r} of its column {item.name!r} in another case"
-            raise UnreadableFile(key, reason)
+    problem = find_column_problem(renamed, table)
+    if problem is not None:
+        raise UnreadableFile(key, problem)
     return renamed
 
 

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from arrowlog.scan.explain import Explanation
 from arrowlog.scan.file_schema import (
+    find_column_problem,
     find_member_case_mismatch,
     find_nanosecond_column,
     int_range,
@@ -30,6 +31,7 @@ __all__ = [
     "build_data_file_error",
     "coerce_literals",
     "enclose_literal",
+    "find_column_problem",
     "find_member_case_mismatch",
     "find_nanosecond_column",
     "int_range",
