@@ -224,8 +224,8 @@ def _first_line(error: Exception) -> str:
 def _merged_schema(table: pa.Schema, keys: Sequence[str], stored: Sequence[pa.Schema]) -> pa.Schema:
     """Return the table's columns, then further columns of the files.
 
-    A column is nullable if a file lacks it or has it nullable. Raises UnreadableFile if files disagree
-    about the type of a column that the table does not know.
+    A column is nullable if a file lacks it or has it nullable. Raises UnreadableFile if files
+    disagree about the type of a column that the table does not know.
     """
     fields = {item.name: item.with_metadata(None) for item in table}
     for key, schema in zip(keys, stored, strict=True):

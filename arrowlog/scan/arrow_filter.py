@@ -122,9 +122,7 @@ def _expression(  # noqa: C901 -- one branch per kind of node
         return ~_expression(node.args[0], schema, positive=not positive, null_is_false=False)
     if node.op in ("is true", "is false"):
         true = node.op == "is true"
-        inner = _expression(
-            node.args[0], schema, positive=positive is true, null_is_false=true
-        )
+        inner = _expression(node.args[0], schema, positive=positive is true, null_is_false=true)
         return pc.coalesce(inner if true else ~inner, pc.scalar(False))
     if node.op in ("between", "in") and not _same_kind(node.args[1:]):
         raise _Unrepresentable

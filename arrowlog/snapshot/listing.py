@@ -64,7 +64,7 @@ def _consistent(list_once: Callable[[], LogListing]) -> LogListing:
 
 
 class _CheckpointsLost(LogCorrupt):
-    """The pointer names a checkpoint above all commits, and there is no checkpoint."""
+    """The pointer names a checkpoint, but the log has nothing but version 0."""
 
 
 def _list_all(store: Store) -> LogListing:
@@ -87,12 +87,15 @@ def _list_all(store: Store) -> LogListing:
 
 
 def _check_pointer_is_reached(store: Store, listing: LogListing) -> None:
-    """Raise `LogCorrupt` if a log without any checkpoint ends below the one its pointer names."""
+    """Raise `LogCorrupt` if the pointer names a checkpoint, and nothing is left but version 0.
+
+    Such a table would look like a new one. Otherwise the pointer is only a hint.
+    """
     pointed = read_pointer(store)
-    if pointed > max(listing.commits, default=-1) and not listing.retired:
+    if pointed > 0 and max(listing.commits, default=0) == 0 and not listing.retired:
         raise _CheckpointsLost(
-            f"the pointer names a checkpoint of version {pointed}, but all checkpoints are gone and"
-            f" the commits end at version {max(listing.commits, default=-1)}.",
+            f"the pointer names a checkpoint of version {pointed}, but all commits after version 0"
+            " and all checkpoints are gone.",
             next="Restore them from a backup, or delete the pointer if it is wrong.",
             file=f"{LOG_FOLDER}/{LAST_CHECKPOINT}",
             version=pointed,

@@ -341,9 +341,7 @@ def _merge(tokens: _TokenStream) -> Statement:
     options = ["DEST", "GROUPS", "SOURCE"]  # those that have not been given yet
     while options and tokens.accept("MAX"):
         word = tokens.expect(*options)
-        options = [
-            other for other in options if (other == "SOURCE") is not (word == "SOURCE")
-        ]
+        options = [other for other in options if (other == "SOURCE") is not (word == "SOURCE")]
         if word == "SOURCE":
             tokens.phrase("SPLITS", "PER", "MERGE")
             statement = replace(statement, max_files_per_group=tokens.count(2))

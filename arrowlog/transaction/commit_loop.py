@@ -363,11 +363,9 @@ def _is_effective(
     if the log cannot tell, `MetadataChanged` if it belongs to another table by now.
     """
     version, clock = head.version + 1, writer.clock
-    if progress.pending is None:
-        progress.pending = version
-    with suppress(StoreUnavailable):  # the commit may be in the log: read the log instead
-        if not writer.verify and writer.none_deleted(version, version, head.observed):
-            return True
+    progress.pending = version if progress.pending is None else progress.pending
+    if _is_undisputed(writer, head):
+        return True
     if _withdraw_from_replaced_log(writer, version, data):
         progress.pending = None
         return False
@@ -377,10 +375,7 @@ def _is_effective(
         except (ArrowlogError, FileNotFoundError) as error:
             raise commit_state_unknown(progress, version, str(error)) from None
         if newest.metadata.id != head.metadata.id:
-            # Others may have built on the commit, and without it their log would have a gap.
-            if newest.version > version or not _withdraw(writer, version, data):
-                raise commit_state_unknown(progress, version, _REPLACED_REASON)
-            raise _table_replaced(head)
+            raise _withdraw_from_other_table(writer, progress, head, newest, data)
         if recent.knows(version):
             if recent.txn_id(version) == progress.txn_id:
                 return True
@@ -393,6 +388,14 @@ def _is_effective(
             break
         clock.sleep(backoff_seconds(clock, retry))  # listings of the store lag behind the put
     raise commit_state_unknown(progress, version, "the store's listings do not show it")
+
+
+def _is_undisputed(writer: TransactionContext, head: TableHead) -> bool:
+    """Whether the version after a head cannot have belonged to another commit before."""
+    version = head.version + 1
+    with suppress(StoreUnavailable):  # the commit may be in the log: read the log instead
+        return not writer.verify and writer.none_deleted(version, version, head.observed)
+    return False
 
 
 def _ids_forgotten(newest: TableHead) -> str:
@@ -425,6 +428,23 @@ def _withdraw_from_replaced_log(writer: TransactionContext, version: int, data: 
         if writer.store.find_many([later])[0] is None:
             return _withdraw(writer, version, data)
     return False
+
+
+def _withdraw_from_other_table(
+    writer: TransactionContext,
+    progress: CommitProgress,
+    head: TableHead,
+    newest: TableHead,
+    data: bytes,
+) -> ArrowlogError:
+    """Take a commit back from the log of another table, which `newest` is of; return the error.
+
+    Others may have built on the commit. Without it their log would have a gap, so it stays.
+    """
+    version = head.version + 1
+    if newest.version > version or not _withdraw(writer, version, data):
+        return commit_state_unknown(progress, version, _REPLACED_REASON)
+    return _table_replaced(head)
 
 
 def _table_replaced(head: TableHead) -> MetadataChanged:

@@ -68,7 +68,15 @@ def test_a_quick_writer_asks_nothing_but_the_put(place, monkeypatch):
     table = arrowlog.Table.create(place.uri, SCHEMA, storage_options=place.options)
     table.append([file("first")])
     asked = []
-    for name in ("list_from", "stats_from", "find_many", "get", "get_many", "stat", "put_if_absent"):
+    for name in (
+        "list_from",
+        "stats_from",
+        "find_many",
+        "get",
+        "get_many",
+        "stat",
+        "put_if_absent",
+    ):
         plain = getattr(table._store, name)
 
         def note(*given, name=name, plain=plain):

@@ -1,4 +1,4 @@
-"""Records of deleted commits that no clean-up can have written, and logs that lost their commits."""
+"""Records of deleted commits that no clean-up has written, and logs that lost their commits."""
 
 import pyarrow as pa
 import pytest

@@ -283,7 +283,9 @@ def test_a_file_that_cannot_be_read_is_skipped_and_the_rest_goes_on(root, how):
 def test_a_column_spelled_in_another_case_keeps_its_values(root):
     table = make(root, pa.schema([("id", pa.int64()), ("s", pa.string())]), ())
     table.write(pa.table({"id": [1, 2], "s": ["a", "b"]}))
-    pq.write_table(pa.table({"ID": pa.array([3, 4], pa.int64()), "s": ["c", "d"]}), root / "x.parquet")
+    pq.write_table(
+        pa.table({"ID": pa.array([3, 4], pa.int64()), "s": ["c", "d"]}), root / "x.parquet"
+    )
     table.append([arrowlog.add_file("x.parquet", size=(root / "x.parquet").stat().st_size)])
     before = read(table).sort_by("s")
     assert before["id"].to_pylist() == [1, 2, 3, 4]
