@@ -62,6 +62,13 @@ def parse_bytes(value: object) -> int:
     return int(match[1]) * _UNIT_BYTES[match[2]]
 
 
+def _bytes_or_zero(value: object) -> int:
+    """Parse a size as `parse_bytes` does, or 0 for the default."""
+    if not isinstance(value, bool) and str(value).strip() == "0":
+        return 0
+    return parse_bytes(value)
+
+
 def _integer(low: int, high: int) -> Callable[[object], int]:
     def parse(value: object) -> int:
         text = str(value).strip()
@@ -209,7 +216,7 @@ class Config:
     max_memory: int = _setting(
         "transaction.maxMemory",
         0,
-        parse_bytes,
+        _bytes_or_zero,
         "memory beyond which LogTooLarge is raised; 0 uses the limit of the process",
     )
     store_accelerate: bool = _setting(

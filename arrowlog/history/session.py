@@ -14,7 +14,12 @@ from arrowlog.formats.indextables import LOG_FOLDER, commit_name
 from arrowlog.history import view_columns
 from arrowlog.history.commit_history import CommitHistory
 from arrowlog.history.view_columns import COMMITS_SCHEMA
-from arrowlog.snapshot import earliest_rebuildable_version, list_log, plan_segment
+from arrowlog.snapshot import (
+    checkpoint_versions,
+    earliest_rebuildable_version,
+    list_log,
+    plan_segment,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +29,9 @@ if TYPE_CHECKING:
     from arrowlog.snapshot import SnapshotTracker
 
     Progress = Callable[[int, int], None]
+
+# Listings in which the newest version may have been truncated since it was looked up.
+_ATTEMPTS_MAX = 5
 
 
 class HistorySession:
@@ -62,11 +70,22 @@ class HistorySession:
         return segment.version, listing
 
     def past(self, version: int, listing: LogListing | None) -> CommitHistory:
-        """Return the history up to a version; lists the log if no listing is given."""
+        """Return the history up to a version; lists the log if no listing is given.
+
+        If the version was truncated since it was the newest, the history ends with a newer one.
+        """
         follower = self.tracker
-        listing = list_log(follower.store) if listing is None else listing
-        first = earliest_rebuildable_version(listing, version)
-        return CommitHistory(follower.store, listing, follower.config, first, version)
+        for _ in range(_ATTEMPTS_MAX):
+            listing = list_log(follower.store) if listing is None else listing
+            if version in listing.commits or version in checkpoint_versions(listing):
+                first = earliest_rebuildable_version(listing, version)
+                return CommitHistory(follower.store, listing, follower.config, first, version)
+            version, listing = self._newest()
+        raise LogCorrupt(
+            f"version {version} was the newest, but was deleted before it could be listed.",
+            next="Another process is truncating the log; try again when it has finished.",
+            version=version,
+        )
 
     def sources(self) -> ViewSources:
         """Return the datasets of the views; the cached ones if the newest commit is unchanged."""
@@ -84,6 +103,7 @@ class HistorySession:
             newest_commit = version, follower.store.stat(f"{LOG_FOLDER}/{name}")
             if self._cached is None or self._cached[0] != newest_commit:
                 past = self.past(version, listing)
+                version = past.last
                 # The new listing may spell the file's name in another way; stat that name.
                 name = past.listing.commits.get(version, name)
                 newest_commit = version, follower.store.stat(f"{LOG_FOLDER}/{name}")

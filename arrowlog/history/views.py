@@ -260,12 +260,14 @@ class ViewConnection:
     def sql(self, query: str) -> Any:
         """Return a lazy DuckDB relation, or None for a statement without a result.
 
-        Raises `InvalidRequest` if DuckDB rejects the query, and the log's own error if reading the
-        log failed while the query was bound.
+        Raises `InvalidRequest` if DuckDB rejects the query or the sandbox does not allow it, and
+        the log's own error if reading the log failed while the query was bound.
         """
         import duckdb
 
         self.sources.past.failure = None
+        if self.sources.past.config.history_sandbox:
+            self._check_only_reads(query)
         if _CATALOG_QUERY.search(query):
             self.whole()
         try:
@@ -277,6 +279,26 @@ class ViewConnection:
         except duckdb.Error as error:
             translated = translate_duckdb_error(error, self.sources)
             raise translated from translated.__cause__
+
+    def _check_only_reads(self, query: str) -> None:
+        """Raise `InvalidRequest` for a statement that may change what later queries are told.
+
+        The connection outlives the query, so one that redefines a view, a macro or a setting, or
+        opens a transaction, would reach the next one.
+        """
+        import duckdb
+
+        try:
+            statements = self.connection.extract_statements(query)
+        except duckdb.Error as error:
+            translated = translate_duckdb_error(error, self.sources)
+            raise translated from translated.__cause__
+        for statement in statements:
+            if statement.type != duckdb.StatementType.SELECT:
+                raise InvalidRequest(
+                    f"A statement of type {statement.type.name} is not allowed in the sandbox.",
+                    next="Use SELECT; for anything else, open a connection with table.connect().",
+                )
 
     def _register(self, datasets: dict[str, LazyDataset]) -> None:
         for name, dataset in datasets.items():

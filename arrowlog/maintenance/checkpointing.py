@@ -34,6 +34,7 @@ from arrowlog.snapshot import (
     write_parquet_form,
     write_pointer,
 )
+from arrowlog.transaction import read_txn_id
 
 if TYPE_CHECKING:
     from arrowlog.config import Config
@@ -242,12 +243,30 @@ class BackgroundCheckpointer:
         self, version: int, latest: Snapshot, listing: LogListing, config: Config
     ) -> State:
         """Return the state at a version, built on the handle's latest snapshot where possible."""
-        if latest.version == version:
-            return latest.state
         commits = [(v, commit_name(v)) for v in range(latest.version + 1, version + 1)]
-        if latest.version > version or any(listing.commits.get(v) != name for v, name in commits):
-            return load_snapshot(self._store, listing, config, version, outside=self._outside).state
-        return apply_commits(self._store, config, latest, commits, outside=self._outside).state
+        if latest.version <= version and all(listing.commits.get(v) == name for v, name in commits):
+            state = latest.state
+            if commits:
+                state = apply_commits(
+                    self._store, config, latest, commits, outside=self._outside
+                ).state
+            # After the read: then the commits that were read belong to the same log as well.
+            if self._still_contains(latest, config):
+                return state
+        return load_snapshot(self._store, listing, config, version, outside=self._outside).state
+
+    def _still_contains(self, snapshot: Snapshot, config: Config) -> bool:
+        """Whether the log still has the commit that a snapshot ends with.
+
+        While the thread was suspended, the table may have been dropped and another one created:
+        applying its commits to the snapshot would mix two tables. False if it cannot be told.
+        """
+        recent, version = snapshot.state.recent, snapshot.version
+        txn_id = recent.txn_id(version) if recent.knows(version) else None
+        key = f"{LOG_FOLDER}/{commit_name(version)}"
+        data = None if txn_id is None else self._store.find_many([key])[0]
+        limit = config.max_decompressed_bytes
+        return data is not None and read_txn_id(data, key, limit) == txn_id
 
 
 def is_checkpoint_due(

@@ -39,6 +39,7 @@ from arrowlog.snapshot import (
     checkpoint_versions,
     json_checkpoint_name,
     plan_segment,
+    retired_record_error,
     verify_checkpoint,
     without_retired,
 )
@@ -207,12 +208,15 @@ def find_young_commits(store: Store, files: Sequence[LogFile]) -> frozenset[int]
 
 
 def _list_files(store: Store) -> tuple[LogListing, list[LogFile]]:
-    """List the log with modification times, consistently with the retirement records."""
+    """List the log with modification times, consistently with the retirement records.
+
+    Raises LogCorrupt if a record has no checkpoint above it: the commits there may be needed.
+    """
     for _ in range(_MAX_LISTINGS):
         listing, files = _list_files_once(store)
         if not listing.overtaken:
-            break
-    return listing, files
+            return listing, files
+    raise retired_record_error(listing)
 
 
 def _list_files_once(store: Store) -> tuple[LogListing, list[LogFile]]:

@@ -1,7 +1,8 @@
 """Merge the rows of several Parquet files into one, streaming, with exact statistics.
 
-Rows keep their order. The columns are those of the table, null where a file lacks one; columns of a
-file that the table does not know are kept. Page checksums are verified, and the row counts of
+Rows keep their order. The columns are those of the table, null where a file lacks one; as in every
+reader, a column that a file spells in another case is found. Columns of a file that the table does
+not know are kept. Page checksums are verified, and the row counts of
 the log, of the footers and of the new file are compared. A file that fails a check raises
 `UnreadableFile`; a store that does not answer raises StoreUnavailable, which says nothing about the
 file.
@@ -17,6 +18,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from arrowlog.errors import InvalidRequest
+from arrowlog.scan import find_column_problem, map_column_case
 from arrowlog.snapshot import has_bounds
 from arrowlog.storage import RangeReader, stat_object
 from arrowlog.transaction import Add, DataFileStats, compute_stats
@@ -55,6 +58,19 @@ class RewriteTask:
     cut: StatsTruncation
     new_id: str
     now_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenFile:
+    """An open Parquet file and its columns under the table's names."""
+
+    parquet: Any
+    schema: pa.Schema
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows by the footer."""
+        return int(self.parquet.metadata.num_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +128,7 @@ class _StatsAccumulator:
 def rewrite(store: Store, task: RewriteTask) -> RewrittenFile:
     """Write the rows of a group to a new file, which no commit references yet.
 
-    The file is written to a local temporary file first, then stored. Raises Unreadable naming a
+    The file is written to a local temporary file first, then stored. Raises UnreadableFile naming a
     file that cannot be merged, StoreUnavailable, and OSError if the temporary file fails.
     """
     import tempfile
@@ -121,9 +137,9 @@ def rewrite(store: Store, task: RewriteTask) -> RewrittenFile:
 
     group = task.group
     with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
-        files = list(pool.map(lambda source: _open(store, source), group.sources))
-    schema = _merged_schema(task.schema, group.keys, [file.schema_arrow for file in files])
-    expected = sum(file.metadata.num_rows for file in files)
+        files = list(pool.map(lambda source: _open(store, source, task.schema), group.sources))
+    schema = _merged_schema(task.schema, group.keys, [file.schema for file in files])
+    expected = sum(file.num_rows for file in files)
     accumulator = _StatsAccumulator([item.name for item in task.schema if has_bounds(item.type)])
     with tempfile.TemporaryFile() as draft:
         with pq.ParquetWriter(draft, schema, compression="zstd") as writer:
@@ -165,8 +181,8 @@ def _make_add(task: RewriteTask, path: str, size: int, stats: DataFileStats) -> 
     )
 
 
-def _open(store: Store, source: SourceFile) -> Any:
-    """Open a Parquet file and check its footer. Raises Unreadable."""
+def _open(store: Store, source: SourceFile, table: pa.Schema) -> _OpenFile:
+    """Open a Parquet file and check its footer. Raises UnreadableFile."""
     import pyarrow.parquet as pq
 
     stat = stat_object(store, source.key)
@@ -184,7 +200,21 @@ def _open(store: Store, source: SourceFile) -> Any:
         raise UnreadableFile(source.key, reason)
     if len(set(names)) < len(names):
         raise UnreadableFile(source.key, "it has two columns of the same name")
-    return file
+    return _OpenFile(file, _rename_to_table(source.key, file.schema_arrow, table))
+
+
+def _rename_to_table(key: str, stored: pa.Schema, table: pa.Schema) -> pa.Schema:
+    """Return a file's schema with the table's spelling of its columns. Raises UnreadableFile."""
+    try:
+        spellings = map_column_case(stored.names, table.names, key)
+    except InvalidRequest as error:
+        raise UnreadableFile(key, _first_line(error)) from None
+    table_names = {other: name for name, other in spellings.items()}
+    renamed = pa.schema([item.with_name(table_names.get(item.name, item.name)) for item in stored])
+    problem = find_column_problem(renamed, table)
+    if problem is not None:
+        raise UnreadableFile(key, problem)
+    return renamed
 
 
 def _first_line(error: Exception) -> str:
@@ -194,8 +224,8 @@ def _first_line(error: Exception) -> str:
 def _merged_schema(table: pa.Schema, keys: Sequence[str], stored: Sequence[pa.Schema]) -> pa.Schema:
     """Return the table's columns, then further columns of the files.
 
-    A column is nullable if a file lacks it or has it nullable. Raises Unreadable if files disagree
-    about the type of a column that the table does not know.
+    A column is nullable if a file lacks it or has it nullable. Raises UnreadableFile if files
+    disagree about the type of a column that the table does not know.
     """
     fields = {item.name: item.with_metadata(None) for item in table}
     for key, schema in zip(keys, stored, strict=True):
@@ -211,17 +241,17 @@ def _merged_schema(table: pa.Schema, keys: Sequence[str], stored: Sequence[pa.Sc
 
 
 def _pieces(
-    sources: Sequence[SourceFile], files: list[Any], schema: pa.Schema
+    sources: Sequence[SourceFile], files: list[_OpenFile], schema: pa.Schema
 ) -> Iterator[pa.Table]:
     """Yield the rows of all files in order, one row group of the new file at a time.
 
     Empties `files`, so that the buffers of each reader are freed when it is exhausted.
     """
+    files.reverse()
     held: list[pa.Table] = []
     size = rows = 0
-    for number, source in enumerate(sources):
-        file, files[number] = files[number], None
-        for batch in _batches(source, file):
+    for source in sources:
+        for batch in _batches(source, files.pop()):
             held.append(_conform(source.key, batch, schema))
             size += held[-1].nbytes
             rows += held[-1].num_rows
@@ -232,9 +262,9 @@ def _pieces(
         yield pa.concat_tables(held)
 
 
-def _batches(source: SourceFile, file: Any) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file in batches of bounded size. Raises Unreadable."""
-    metadata = file.metadata
+def _batches(source: SourceFile, file: _OpenFile) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file in batches of bounded size. Raises UnreadableFile."""
+    metadata = file.parquet.metadata
     row_groups = range(metadata.num_row_groups)
     uncompressed = sum(metadata.row_group(number).total_byte_size for number in row_groups)
     bytes_per_row = max(uncompressed // max(metadata.num_rows, 1), 1)
@@ -244,13 +274,14 @@ def _batches(source: SourceFile, file: Any) -> Iterator[pa.RecordBatch]:
     runs = [None] if source.size <= _SINGLE_READ_BYTES else [[number] for number in row_groups]
     try:
         for run in runs:
-            yield from file.iter_batches(batch_size=batch_rows, row_groups=run)
+            for batch in file.parquet.iter_batches(batch_size=batch_rows, row_groups=run):
+                yield batch.rename_columns(file.schema.names)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise UnreadableFile(source.key, _first_line(error)) from None
 
 
 def _conform(key: str, batch: pa.RecordBatch, schema: pa.Schema) -> pa.Table:
-    """Cast a batch to the schema, with nulls for missing columns. Raises Unreadable."""
+    """Cast a batch to the schema, with nulls for missing columns. Raises UnreadableFile."""
     columns = []
     for item in schema:
         if batch.schema.get_field_index(item.name) < 0:

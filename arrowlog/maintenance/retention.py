@@ -138,7 +138,8 @@ def plan_retention(
     `version` is the latest version and `verified` the newest verified checkpoint; without one,
     nothing is deleted. `bad` are checkpoints that failed verification: no version counts as
     readable because of them. `held` are versions whose commits must stay. `dead` are retired
-    versions that have a commit file: these files are deleted at any age and make nothing readable.
+    versions that have a commit file: below the verified checkpoint these files are deleted at any
+    age, and nowhere do they make anything readable.
     """
     written_ms = _write_times(files)
     doomed = tuple(
@@ -146,7 +147,7 @@ def plan_retention(
         for file in files
         if verified is not None
         and (
-            (file.kind == "commit" and file.version in dead)
+            (file.kind == "commit" and file.version in dead and file.version < verified)
             or (
                 not (file.kind == "commit" and file.version in held)
                 and _is_expired(

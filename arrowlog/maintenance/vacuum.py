@@ -3,7 +3,8 @@
 The folder is listed before the log is read, so a file committed in between is found in the log.
 Every file that a commit or checkpoint in the log references is kept, so every readable version
 keeps its rows. Recently removed files are kept for running readers. Any other file is deleted once
-it is old enough. Before each batch of deletions, new commits are read again.
+it is old enough. Before each batch of deletions, new commits are read again; if some of them may
+have been deleted meanwhile, all of the log is.
 
 Writers must commit a file before it reaches the retention age. That is why a retention below one
 day requires an explicit override.
@@ -30,6 +31,7 @@ from arrowlog.snapshot import (
     check_writable,
     earliest_rebuildable_version,
     list_log,
+    list_retired,
     load_snapshot,
     plan_segment,
     read_verified_actions,
@@ -277,7 +279,7 @@ def _delete(
 ) -> tuple[pl.Series, list[str]]:
     """Delete files in parallel batches; return the deleted keys and the errors.
 
-    Before each round, files added by commits after `version` are taken off the list.
+    Before each round, files that the log references since `version` are taken off the list.
     """
     deleted: list[str] = []
     failures: list[str] = []
@@ -285,7 +287,7 @@ def _delete(
     round_size = workers * _DELETE_BATCH_KEYS
     with ThreadPoolExecutor(workers) as pool:
         for start in range(0, len(keys), round_size):
-            version, added = _newly_added_keys(store, config, version)
+            version, added = _newly_added_keys(store, config, version, horizon_ms)
             candidates = keys.slice(start, round_size)
             if len(added):
                 candidates = candidates.filter(~candidates.is_in(added.implode()))
@@ -322,13 +324,26 @@ def _delete_batch(
     return list(keys), []
 
 
-def _newly_added_keys(store: Store, config: Config, version: int) -> tuple[int, pl.Series]:
-    """Return the latest version and the files that commits after `version` added."""
-    names = store.list_from(LOG_FOLDER, commit_name(version + 1))
-    commits = sorted(item for item in classify_names(names).commits.items() if item[0] > version)
-    if not commits:
-        return version, pl.Series("key", [], dtype=pl.String)
-    actions = read_verified_actions(store, config, commits)
-    return commits[-1][0], expand_path_variants(
-        with_file_keys(actions, "add", store.root)[0]["key"]
-    )
+def _newly_added_keys(
+    store: Store, config: Config, version: int, horizon_ms: int
+) -> tuple[int, pl.Series]:
+    """Return the latest version and the files that the log references since `version`.
+
+    Normally these are the files that the commits after `version` added. If such a commit may have
+    been deleted meanwhile, or `version` itself is gone, they are all files that the log references.
+    """
+    names = store.list_from(LOG_FOLDER, commit_name(version))
+    commits = sorted(classify_names(names).commits.items())
+    newest = commits[-1][0] if commits else -1
+    if commits and [number for number, _ in commits] == list(range(version, newest + 1)):
+        if newest == version:
+            return version, pl.Series("key", [], dtype=pl.String)
+        with suppress(FileNotFoundError):  # a commit was deleted since it was listed
+            actions = read_verified_actions(store, config, commits[1:])
+            # After the read: what was read may be a stalled writer's file at a deleted version.
+            if not list_retired(store).overlaps(version + 1, newest):
+                added = with_file_keys(actions, "add", store.root)[0]["key"]
+                return newest, expand_path_variants(added)
+    needed = find_referenced_files(store, config, horizon_ms)
+    keys = pa.chunked_array([*needed.live.chunks, *needed.history.chunks], pa.string())
+    return needed.version, expand_path_variants(keys)

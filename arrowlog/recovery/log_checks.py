@@ -46,6 +46,7 @@ from arrowlog.snapshot import (
     earliest_rebuildable_version,
     load_snapshot,
     read_verified_actions,
+    retired_record_error,
     with_file_keys,
 )
 from arrowlog.storage import open_store
@@ -154,7 +155,10 @@ def examine_table(
 
 def _examine(exam: _Examination, *, outside: bool) -> Findings:
     store, config = exam.store, exam.config
-    exam.listing, troubles = list_damaged_log(store, config)
+    for _ in range(_MAX_ATTEMPTS):
+        exam.listing, troubles = list_damaged_log(store, config)
+        if not exam.listing.overtaken:  # otherwise a truncation may have come in between
+            break
     for trouble in troubles:
         exam.report(trouble.code, "error", trouble.what, trouble.where, exam.repair_call)
     if exam.listing.empty:
@@ -170,6 +174,10 @@ def _examine(exam: _Examination, *, outside: bool) -> Findings:
     _check_commits(exam)
     _check_dead_commits(exam)
     _check_checkpoints(exam)
+    if exam.listing.overtaken:
+        _report_retired_record(exam)
+        _check_pointer(exam)
+        return Findings(store.root, None, exam.findings)
     snapshot = _load_snapshot(exam, outside=outside)
     _check_pointer(exam)
     if snapshot is None:
@@ -220,6 +228,12 @@ def _check_dead_commits(exam: _Examination) -> None:
             " restored from a backup. Readers ignore such files."
         )
         exam.report("commit-dead", "info", what, f"{LOG_FOLDER}/{name}", _CLEAN_DEAD)
+
+
+def _report_retired_record(exam: _Examination) -> None:
+    """Report a record of deleted commits that has no checkpoint above it."""
+    error = retired_record_error(exam.listing)
+    exam.report("record-wrong", "error", error.what, str(error.file), f"# {error.next}")
 
 
 def _check_checkpoints(exam: _Examination) -> None:

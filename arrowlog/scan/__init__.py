@@ -4,6 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 from arrowlog.scan.explain import Explanation
 from arrowlog.scan.file_schema import (
+    find_column_problem,
+    find_member_case_mismatch,
     find_nanosecond_column,
     int_range,
     is_always_readable_as,
@@ -29,6 +31,8 @@ __all__ = [
     "build_data_file_error",
     "coerce_literals",
     "enclose_literal",
+    "find_column_problem",
+    "find_member_case_mismatch",
     "find_nanosecond_column",
     "int_range",
     "is_always_readable_as",

@@ -55,7 +55,7 @@ def emit_pyarrow(node: Node, schema: pa.Schema) -> pc.Expression | None:
     try:
         if _count_conditions(node) > _CONDITIONS_MAX:
             raise _Unrepresentable
-        return _expression(node, schema, positive=True)
+        return _expression(node, schema, positive=True, null_is_false=True)
     except _Unrepresentable:
         return None
 
@@ -93,10 +93,14 @@ def _count_conditions(node: Node) -> int:
     return count
 
 
-def _expression(node: Node, schema: pa.Schema, *, positive: bool) -> pc.Expression:  # noqa: C901
-    """Translate a condition. `positive` is False under an odd number of NOT and IS FALSE.
+def _expression(  # noqa: C901 -- one branch per kind of node
+    node: Node, schema: pa.Schema, *, positive: bool, null_is_false: bool
+) -> pc.Expression:
+    """Translate a condition.
 
-    There, a comparison that is FALSE for NaN becomes TRUE for it.
+    `positive` is False under an odd number of NOT and IS FALSE: there, a comparison that is FALSE
+    for NaN becomes TRUE for it. `null_is_false` is whether FALSE may stand for NULL: a filter keeps
+    the rows that are TRUE, but any NOT or IS FALSE around the condition tells the two apart.
     """
     if isinstance(node, Literal):
         if node.kind not in ("bool", "null"):
@@ -109,20 +113,24 @@ def _expression(node: Node, schema: pa.Schema, *, positive: bool) -> pc.Expressi
     if isinstance(node, ForeignExpr):
         raise _Unrepresentable
     if node.op in ("and", "or"):
-        parts = [_expression(arg, schema, positive=positive) for arg in merge_equalities(node)]
+        parts = [
+            _expression(arg, schema, positive=positive, null_is_false=null_is_false)
+            for arg in merge_equalities(node)
+        ]
         return _combine_balanced(operator.and_ if node.op == "and" else operator.or_, parts)
     if node.op == "not":
-        return ~_expression(node.args[0], schema, positive=not positive)
+        return ~_expression(node.args[0], schema, positive=not positive, null_is_false=False)
     if node.op in ("is true", "is false"):
         true = node.op == "is true"
-        inner = _expression(node.args[0], schema, positive=positive is true)
+        inner = _expression(node.args[0], schema, positive=positive is true, null_is_false=true)
         return pc.coalesce(inner if true else ~inner, pc.scalar(False))
     if node.op in ("between", "in") and not _same_kind(node.args[1:]):
         raise _Unrepresentable
     if node.op == "between":
         low, high = Call(">=", node.args[:2]), Call("<=", (node.args[0], node.args[2]))
-        return _expression(Call("and", (low, high)), schema, positive=positive)
-    return _column_condition(node, schema, positive=positive)
+        both = Call("and", (low, high))
+        return _expression(both, schema, positive=positive, null_is_false=null_is_false)
+    return _column_condition(node, schema, positive=positive, null_is_false=null_is_false)
 
 
 def _combine_balanced(
@@ -144,7 +152,9 @@ def _same_kind(nodes: tuple[Node, ...]) -> bool:
     return len(kinds) < 2
 
 
-def _column_condition(node: Call, schema: pa.Schema, *, positive: bool) -> pc.Expression:
+def _column_condition(
+    node: Call, schema: pa.Schema, *, positive: bool, null_is_false: bool
+) -> pc.Expression:
     """Translate a condition on one column."""
     op, args = node.op, node.args
     if op in SWAPPED_COMPARISONS and isinstance(args[0], Literal):
@@ -165,27 +175,26 @@ def _column_condition(node: Call, schema: pa.Schema, *, positive: bool) -> pc.Ex
         same = _compare(column.name, "=", _exact_scalar(args[1], kind))
         return pc.coalesce(same, pc.scalar(False))
     if op == "in":
-        return _is_in(
-            column.name, [_exact_scalar(arg, kind) for arg in args[1:]], kind, positive=positive
-        )
+        values = [_exact_scalar(arg, kind) for arg in args[1:]]
+        return _is_in(column.name, values, kind, null_is_false=null_is_false)
     if op in ("like", "starts_with") and len(args) == 2 and pa.types.is_string(kind):
         return _starts_with(column.name, op, args[1])
     raise _Unrepresentable
 
 
 def _is_in(
-    name: str, values: list[pa.Scalar], kind: pa.DataType, *, positive: bool
+    name: str, values: list[pa.Scalar], kind: pa.DataType, *, null_is_false: bool
 ) -> pc.Expression:
-    """IN. Arrow's `isin` is FALSE for NULL, where SQL gives NULL: under NOT that matters."""
+    """IN. Arrow's `isin` is FALSE for NULL, and for a miss in a list with NULL; SQL gives NULL."""
     if len(values) <= _EQUALITIES_MAX:
         return _combine_balanced(operator.or_, [_compare(name, "=", value) for value in values])
     members = [value for value in values if value.is_valid]
-    if not positive and len(members) < len(values):
+    if not null_is_false and len(members) < len(values):
         raise _Unrepresentable
     if pa.types.is_floating(kind) and any(value.as_py() == 0 for value in members):
         members += [pa.scalar(0.0, kind), pa.scalar(-0.0, kind)]  # equal, but hashed as two values
     contained = pc.field(name).isin(pa.array(members, kind))
-    if positive:
+    if null_is_false:
         return contained
     return pc.if_else(pc.field(name).is_valid(), contained, null_scalar(pa.bool_()))
 

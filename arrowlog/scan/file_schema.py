@@ -55,6 +55,56 @@ def map_column_case(names: Sequence[str], columns: Iterable[str], path: str) -> 
     return spellings
 
 
+def find_member_case_mismatch(stored: pa.DataType, wanted: pa.DataType) -> str | None:
+    """The first struct member that a file's type spells in another case than the table's; or None.
+
+    Arrow looks members up by their exact names and reads NULL for one that it does not find.
+    """
+    stored, wanted = _decoded_type(stored), _decoded_type(wanted)
+    family = type_family(wanted)
+    if family != type_family(stored) or family not in ("struct", "list", "map"):
+        return None
+    if family == "list":
+        return find_member_case_mismatch(stored.value_type, wanted.value_type)
+    if family == "map":
+        return find_member_case_mismatch(
+            stored.key_type, wanted.key_type
+        ) or find_member_case_mismatch(stored.item_type, wanted.item_type)
+    names = [item.name for item in stored]
+    known = {item.name for item in wanted}
+    for item in wanted:
+        if item.name in names:
+            inner = find_member_case_mismatch(stored.field(item.name).type, item.type)
+            if inner is not None:
+                return f"{item.name}.{inner}"
+        elif any(n.lower() == item.name.lower() and n not in known for n in names):
+            return str(item.name)
+    return None
+
+
+def find_column_problem(stored: pa.Schema, table: pa.Schema) -> str | None:
+    """Why the columns of a file cannot be read as the table's, as far as its footer tells; or None.
+
+    Names are compared exactly. Without this check the answer would depend on the query: Arrow reads
+    a timestamp as an integer, or the first of two columns of one name, but not under a filter.
+    """
+    for item in table:
+        indices = stored.get_all_field_indices(item.name)
+        if len(indices) > 1:
+            return f"the file has the column {item.name!r} more than once"
+        if not indices:
+            continue
+        kind = stored.field(indices[0]).type
+        families = {type_family(_decoded_type(kind)), type_family(item.type)}
+        mixed = families & _TEMPORAL_FAMILIES and families & _NUMBER_FAMILIES
+        if mixed or not is_castable(kind, item.type):
+            return f"the column {item.name!r} is {kind} and cannot be read as {item.type}"
+        member = find_member_case_mismatch(kind, item.type)
+        if member is not None:
+            return f"the file spells the member {member!r} of the column {item.name!r} differently"
+    return None
+
+
 def find_nanosecond_column(file: pa.Schema, table: pa.Schema) -> str | None:
     """The first timestamp column in nanoseconds in the file, but not in the table; or None."""
     for field in table:
@@ -74,14 +124,32 @@ class ColumnCaseResolver:
         """Partition columns are ignored: they are not read from files."""
         self._schema = schema
         self._columns = [name for name in schema.names if name not in set(partition_columns)]
+        self._stored_schema = pa.schema([schema.field(name) for name in self._columns])
         self._known: dict[str, dict[str, str]] = {}
+        self._last_readable: pa.Schema | None = None  # files mostly share one schema
 
     def of(self, fragment: Any) -> Mapping[str, str]:
-        """Names in a file that differ, by name in the table. Reads its footer if necessary."""
+        """Names in a file that differ, by name in the table. Reads its footer if necessary.
+
+        Raises ArrowInvalid if the columns of the file cannot be read as the table's.
+        """
         path = fragment.path
         if path not in self._known:
-            self._known[path] = map_column_case(fragment.physical_schema.names, self._columns, path)
+            stored = fragment.physical_schema
+            file_names = map_column_case(stored.names, self._columns, path)
+            self._check(stored, file_names, path)
+            self._known[path] = file_names
         return self._known[path]
+
+    def _check(self, stored: pa.Schema, file_names: Mapping[str, str], path: str) -> None:
+        if self._last_readable is not None and stored.equals(self._last_readable):
+            return
+        table_names = {other: name for name, other in file_names.items()}
+        renamed = [item.with_name(table_names.get(item.name, item.name)) for item in stored]
+        problem = find_column_problem(pa.schema(renamed), self._stored_schema)
+        if problem is not None:
+            raise pa.ArrowInvalid(f"{path}: {problem}")
+        self._last_readable = stored
 
     def any(self, fragments: Sequence[Any]) -> bool:
         """Whether any file has differing names. Reads every footer that is not cached."""
@@ -105,6 +173,8 @@ class ColumnCaseResolver:
 _TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
 _BYTES_TYPES = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
 _LIST_TYPES = (pa.types.is_list, pa.types.is_large_list, pa.types.is_list_view)
+_TEMPORAL_FAMILIES = {"date", "timestamp"}
+_NUMBER_FAMILIES = {"integer", "float", "decimal"}
 # Families from which a column of the table may be read, in addition to its own.
 _READABLE_FROM = {
     "float": ("integer",),

@@ -17,7 +17,7 @@ from arrowlog.arrays import make_scalar
 from arrowlog.config import resolve
 from arrowlog.decode import SEQ_LINE_BITS
 from arrowlog.errors import ArrowlogError, DataFileError, StoreUnavailable
-from arrowlog.scan.file_schema import find_nanosecond_column, is_castable
+from arrowlog.scan.file_schema import find_column_problem, find_nanosecond_column
 from arrowlog.snapshot import list_log, read_verified_actions, with_file_keys
 from arrowlog.storage import find_secrets, open_store
 
@@ -134,15 +134,9 @@ class ReadErrorTranslator:
             if serialized in seen:
                 continue
             seen.add(serialized)
-            for item in self._schema:
-                index = stored.get_field_index(item.name)
-                if index >= 0 and not is_castable(stored.field(index).type, item.type):
-                    stored_type = stored.field(index).type
-                    raise self.file_error(
-                        key,
-                        f"the column {item.name!r} is {stored_type} and cannot be read as"
-                        f" {item.type}",
-                    )
+            problem = find_column_problem(stored, self._schema)
+            if problem is not None:
+                raise self.file_error(key, problem)
 
     def _find_problems(
         self, error: Exception, fragments: Mapping[str, Any]
@@ -182,9 +176,9 @@ class ReadErrorTranslator:
         stored = fragment.physical_schema
         nanosecond_column = find_nanosecond_column(stored, self._schema)
         wanted = [name for name in self._schema.names if stored.get_field_index(name) >= 0]
-        duplicates = [name for name in self._schema.names if stored.names.count(name) > 1]
-        if duplicates:
-            return f"the file has the column {duplicates[0]!r} more than once"
+        problem = find_column_problem(stored, self._schema)
+        if problem is not None:
+            return problem
         if self._fails(fragment, wanted) is None:
             return None
         for name in wanted:

@@ -67,6 +67,7 @@ from arrowlog.snapshot.log_segment import (
     checkpoint_versions,
     earliest_rebuildable_version,
     plan_segment,
+    retired_record_error,
 )
 from arrowlog.snapshot.reconciliation import paths_leading_out
 from arrowlog.snapshot.snapshot import Report, Snapshot, State
@@ -154,6 +155,7 @@ __all__ = [
     "read_pointer",
     "read_verified_actions",
     "replay_actions",
+    "retired_record_error",
     "root_spellings",
     "storage_order",
     "storage_sort_keys",

@@ -11,9 +11,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from arrowlog.clock import COUNTS_SUSPENSION, boottime
-from arrowlog.errors import TableNotFound
+from arrowlog.errors import LogCorrupt, TableNotFound
 from arrowlog.formats.indextables import (
     CHECKPOINT_FOLDER_NAME,
+    LAST_CHECKPOINT,
     LOG_FOLDER,
     RETIRED_FOLDER,
     RetiredVersions,
@@ -21,6 +22,7 @@ from arrowlog.formats.indextables import (
     parse_retired_records,
 )
 from arrowlog.snapshot.checkpoint.json import read_pointer
+from arrowlog.snapshot.log_segment import retired_record_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -46,14 +48,23 @@ def _consistent(list_once: Callable[[], LogListing]) -> LogListing:
     """Return a listing that shows a checkpoint above every retired version.
 
     Folders are listed one after the other; a checkpoint and a truncation may happen in between, and
-    the listing is repeated. If no such checkpoint appears, it is lost: the last listing is
-    returned, and planning with it raises `LogCorrupt`.
+    the listing is repeated. If no such checkpoint appears, it is lost or the record is wrong, and
+    `LogCorrupt` is raised: without its retired commits the table would look older than it is.
     """
-    for _ in range(_ATTEMPTS_MAX):
-        listing = list_once()
+    for attempt in range(_ATTEMPTS_MAX):
+        try:
+            listing = list_once()
+        except _CheckpointsLost:  # or the first one was written while the names were listed
+            if attempt == _ATTEMPTS_MAX - 1:
+                raise
+            continue
         if not listing.overtaken:
-            break
-    return listing
+            return listing
+    raise retired_record_error(listing)
+
+
+class _CheckpointsLost(LogCorrupt):
+    """The pointer names a checkpoint, but the log has nothing but version 0."""
 
 
 def _list_all(store: Store) -> LogListing:
@@ -69,7 +80,26 @@ def _list_all(store: Store) -> LogListing:
             f"There is no table at {store.root}: {LOG_FOLDER}/ has no commits.",
             next="Check the address and your access to it, or create a table with Table.create.",
         )
-    return without_retired(store, listing, names)
+    listing = without_retired(store, listing, names)
+    if LAST_CHECKPOINT in names and not (listing.json_checkpoints or listing.parquet_checkpoints):
+        _check_pointer_is_reached(store, listing)
+    return listing
+
+
+def _check_pointer_is_reached(store: Store, listing: LogListing) -> None:
+    """Raise `LogCorrupt` if the pointer names a checkpoint, and nothing is left but version 0.
+
+    Such a table would look like a new one. Otherwise the pointer is only a hint.
+    """
+    pointed = read_pointer(store)
+    if pointed > 0 and max(listing.commits, default=0) == 0 and not listing.retired:
+        raise _CheckpointsLost(
+            f"the pointer names a checkpoint of version {pointed}, but all commits after version 0"
+            " and all checkpoints are gone.",
+            next="Restore them from a backup, or delete the pointer if it is wrong.",
+            file=f"{LOG_FOLDER}/{LAST_CHECKPOINT}",
+            version=pointed,
+        )
 
 
 def list_recent(store: Store) -> LogListing:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from arrowlog.errors import LogCorrupt
-from arrowlog.formats.indextables import LOG_FOLDER, commit_name
+from arrowlog.formats.indextables import LOG_FOLDER, RETIRED_FOLDER, commit_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -119,6 +119,22 @@ def _no_base_error(listing: LogListing, base: int | None, lost: list[int]) -> Lo
         next="Restore the file from a backup.",
         file=f"{LOG_FOLDER}/{commit_name(missing)}",
         version=missing,
+    )
+
+
+def retired_record_error(listing: LogListing) -> LogCorrupt:
+    """Return the error for a listing that shows no checkpoint above the retired versions.
+
+    Commits are retired only below a checkpoint. Believing such a record would hide commits.
+    """
+    first, last = listing.retired.ranges[-1]
+    return LogCorrupt(
+        f"versions {first} to {last} are recorded as cleaned up, but there is no checkpoint above"
+        " them: it is gone, or the record is wrong.",
+        next="Restore the checkpoint from a backup, or delete the record if no clean-up wrote it."
+        + _retired_hint(listing),
+        file=f"{LOG_FOLDER}/{RETIRED_FOLDER}/{last:020d}-*.json",
+        version=last,
     )
 
 

@@ -167,6 +167,11 @@ class SnapshotTracker:
         return self._listing
 
     @property
+    def tip(self) -> LogTip | None:
+        """The last commit of `latest`, or an earlier one: while it stands, the log is the same."""
+        return self._tip
+
+    @property
     def stats(self) -> CacheStats:
         """Hit rates of the in-memory cache."""
         return self._cache.stats
@@ -391,7 +396,10 @@ class SnapshotTracker:
         """
         if not self.store.cheap_stat:
             return False
-        return version + 1 in list_retired(self.store) or self.pointer_names_later(version)
+        return self._is_next_retired(version) or self.pointer_names_later(version)
+
+    def _is_next_retired(self, version: int) -> bool:
+        return self.store.cheap_stat and version + 1 in list_retired(self.store)
 
     def pointer_names_later(self, version: int) -> bool:
         """Whether `_last_checkpoint` names a later version; one stat if the file is unchanged."""
@@ -425,7 +433,8 @@ class SnapshotTracker:
         """Load the newest snapshot from the log."""
         listing = self._listing or self._list_again()
         self._listing = None
-        stat_before = self._stat_of(listing, listing.newest) if self._copies else None
+        known_before = self.store.cheap_stat or self._copies is not None
+        stat_before = self._stat_of(listing, listing.newest) if known_before else None
         snapshot = self._load(listing, None, strict=strict)
         name = listing.commits.get(snapshot.version)
         stat = self._stat_of(listing, snapshot.version)
@@ -434,6 +443,8 @@ class SnapshotTracker:
         self.asked = self._listed_at
         # If the last commit was replaced during the load, the stat may not describe what was read.
         self._unsaved_commits = _SAVE_AFTER_COMMITS if stat_before == stat else 0
+        if known_before and snapshot.version == listing.newest:
+            stat = stat_before
         self._tip = None if name is None else LogTip(snapshot.version, name, stat)
 
     def _stat_of(self, listing: LogListing, version: int) -> ObjectStat | None:
@@ -446,13 +457,16 @@ class SnapshotTracker:
         if tip is None or latest is None:
             return False
         probe = self.store.cheap_stat and boottime() - self.asked < self._fresh_seconds()
-        if probe and not self.overtaken(latest.version):
+        probe = probe and not self.overtaken(latest.version)
+        if probe:
             new_commits = self._probe_commits(tip, latest.version)
         else:
             new_commits = self._list_commits(tip, latest.version)
         if new_commits is None:
             return False
         commits, stat = new_commits
+        if not commits and not probe and self._is_next_retired(latest.version):
+            return False  # a complete listing tells whether the log continues behind a checkpoint
         if commits:
             try:
                 self.latest = apply_commits(

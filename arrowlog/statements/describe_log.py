@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import make_array, make_int64, repeat_bool, repeat_value
+from arrowlog.arrays import make_array, make_int64, null_scalar, repeat_bool, repeat_value
 from arrowlog.decode import SEQ_LINE_BITS
 from arrowlog.formats.indextables import LOG_FOLDER, encode_json_column
 from arrowlog.history import TIMESTAMP_MS, cast_to_view_type, missing_commit_is_corrupt
@@ -193,6 +193,10 @@ def _rows(action_type: str, columns: dict[str, Any], count: int) -> pa.Table:
 def _cast(column: Any, kind: pa.DataType) -> Any:
     if pa.types.is_timestamp(kind):
         return pc.cast(cast_to_view_type(column, _MILLIS_FIELD), kind)
+    if kind == _INT:
+        column = pc.cast(column, _LONG)
+        fits = pc.equal(pc.cast(pc.cast(column, _INT, safe=False), _LONG), column)
+        column = pc.if_else(fits, column, null_scalar(_LONG))
     return pc.cast(column, kind)
 
 

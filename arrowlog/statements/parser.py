@@ -205,8 +205,9 @@ class _TokenStream:
         token = self.peek()
         if not token.text.isascii() or not token.text.isdigit():
             self.fail("Expected a whole number.")
-        # int() raises on thousands of digits; 20 are enough to see that a number is too large.
-        number = int(token.text[:20])
+        # int() raises on thousands of digits; 20 significant ones are enough to see that a number
+        # is too large.
+        number = int(token.text.lstrip("0")[:20] or "0")
         if not minimum <= number <= _MAX_COUNT:
             self.fail(f"Expected a number from {minimum} to {_MAX_COUNT}.")
         self.at += 1
@@ -337,10 +338,10 @@ def _merge(tokens: _TokenStream) -> Statement:
     if tokens.accept("TARGET"):
         tokens.expect("SIZE")
         statement = replace(statement, target_size=tokens.size())
-    for _ in range(2):
-        if not tokens.accept("MAX"):
-            break
-        word = tokens.expect("DEST", "SOURCE", "GROUPS")
+    options = ["DEST", "GROUPS", "SOURCE"]  # those that have not been given yet
+    while options and tokens.accept("MAX"):
+        word = tokens.expect(*options)
+        options = [other for other in options if (other == "SOURCE") is not (word == "SOURCE")]
         if word == "SOURCE":
             tokens.phrase("SPLITS", "PER", "MERGE")
             statement = replace(statement, max_files_per_group=tokens.count(2))

@@ -18,7 +18,11 @@ from arrowlog.transaction.prepared_commits import (
     prepare_file_changes,
     select_files_by_path,
 )
-from arrowlog.transaction.winning_commits import UNREADABLE_PARTITION, typed_partition_values
+from arrowlog.transaction.winning_commits import (
+    UNREADABLE_PARTITION,
+    read_txn_id,
+    typed_partition_values,
+)
 from arrowlog.transaction.write_session import WriteSession
 
 __all__ = [
@@ -44,6 +48,7 @@ __all__ = [
     "operations",
     "parse_partition_predicate",
     "prepare_file_changes",
+    "read_txn_id",
     "relative_data_path",
     "select_files_by_path",
     "typed_partition_values",

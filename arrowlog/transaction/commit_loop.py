@@ -25,6 +25,7 @@ from arrowlog.errors import (
     CommitConflict,
     CommitStateUnknown,
     InvalidRequest,
+    MetadataChanged,
     StoreUnavailable,
 )
 from arrowlog.formats.indextables import (
@@ -66,6 +67,7 @@ _RESUME_GRACE_SECONDS = 10.0
 # Winning commits fetched per request batch when a writer catches up; bounds memory.
 _WINNERS_PER_READ = 256
 ENGINE_NAME = "arrowlog"
+_REPLACED_REASON = "the table was dropped, and the one in its place may have received the commit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +133,12 @@ class TransactionContext(PutContext):
             head before them, and whether their added and removed files are needed.
         permit: raises `UnsupportedProtocol` if the protocol of a head cannot be written.
         verify: read the log after every put, because the clock may not count suspended time.
-        undeleted: called with the first and last version of a range and the time at which the
+        none_deleted: called with the first and last version of a range and the time at which the
             log was observed to end before it. True only if no version of the range can have been
-            deleted since.
-        unretired: whether no version of a range is recorded as deleted.
+            deleted since and, where that costs no request, the log is still the same.
+        none_retired: whether no version of a range is recorded as deleted.
+        replaced: whether the commit that the head was observed by is gone, other than by clean-up:
+            the table was dropped, and another one may have been created. False if that is unknown.
         reobserve: lists the log again; returns the newest head and the recent commits.
         recent: the ids of the most recent commits as of the last read.
         own: ids of the commits made earlier by the same session.
@@ -145,6 +149,7 @@ class TransactionContext(PutContext):
     verify: bool
     none_deleted: Callable[[int, int, float], bool]
     none_retired: Callable[[int, int], bool]
+    replaced: Callable[[], bool]
     reobserve: Callable[[], tuple[TableHead, RecentCommits]]
     recent: Callable[[], RecentCommits]
     own: Container[str | None] = ()
@@ -234,7 +239,12 @@ class _Transaction:
         if not commit_files and _is_effective(self.writer, self.progress, self.head, data):
             return self._record_landed(version)
         self.progress.losses += 1
-        winners = _read_winners(self.writer, self.head, commit_files, self.draft.intent)
+        try:
+            winners = _read_winners(self.writer, self.head, commit_files, self.draft.intent)
+        except ArrowlogError:
+            if self.progress.pending is None:
+                raise
+            winners = None  # an earlier put may have landed: only the log can tell
         return self._start_over() if winners is None else self._rebase(winners)
 
     def _record_landed(self, version: int, timestamp: int | None = None) -> CommitResult:
@@ -310,6 +320,8 @@ class _Transaction:
         pending = self.progress.pending
         if pending is not None and pending < recent.first:
             raise commit_state_unknown(self.progress, pending, _ids_forgotten(newest))
+        if pending is not None and recent.knows(pending):
+            self.progress.pending = None  # it belongs to another commit
         self.newest = newest
         if self.draft.intent.depends_on_files:
             return None  # the next attempt reads the commits up to `newest`, if they still exist
@@ -348,19 +360,22 @@ def _is_effective(
 
     Returns False if the version had been committed by another writer and deleted before the put
     arrived. The file is then deleted; readers ignore it in any case. Raises `CommitStateUnknown`
-    if the log cannot tell.
+    if the log cannot tell, `MetadataChanged` if it belongs to another table by now.
     """
     version, clock = head.version + 1, writer.clock
-    if progress.pending is None:
-        progress.pending = version
-    with suppress(StoreUnavailable):  # the commit may be in the log: read the log instead
-        if not writer.verify and writer.none_deleted(version, version, head.observed):
-            return True
+    progress.pending = version if progress.pending is None else progress.pending
+    if _is_undisputed(writer, head):
+        return True
+    if _withdraw_from_replaced_log(writer, version, data):
+        progress.pending = None
+        return False
     for retry in range(MAX_PUTS_PER_VERSION):
         try:
             newest, recent = writer.reobserve()
         except (ArrowlogError, FileNotFoundError) as error:
             raise commit_state_unknown(progress, version, str(error)) from None
+        if newest.metadata.id != head.metadata.id:
+            raise _withdraw_from_other_table(writer, progress, head, newest, data)
         if recent.knows(version):
             if recent.txn_id(version) == progress.txn_id:
                 return True
@@ -375,6 +390,14 @@ def _is_effective(
     raise commit_state_unknown(progress, version, "the store's listings do not show it")
 
 
+def _is_undisputed(writer: TransactionContext, head: TableHead) -> bool:
+    """Whether the version after a head cannot have belonged to another commit before."""
+    version = head.version + 1
+    with suppress(StoreUnavailable):  # the commit may be in the log: read the log instead
+        return not writer.verify and writer.none_deleted(version, version, head.observed)
+    return False
+
+
 def _ids_forgotten(newest: TableHead) -> str:
     return (
         f"the log is at version {newest.version} and no longer records which writer committed that"
@@ -382,18 +405,64 @@ def _ids_forgotten(newest: TableHead) -> str:
     )
 
 
-def _withdraw(writer: TransactionContext, version: int, data: bytes) -> None:
-    """Delete this writer's file at a version owned by another commit; best effort."""
+def _withdraw(writer: TransactionContext, version: int, data: bytes) -> bool:
+    """Delete this writer's file at a version that it must not be at; return whether it is gone."""
     key = f"{LOG_FOLDER}/{commit_name(version)}"
-    with suppress(StoreUnavailable):  # readers ignore the file, clean-up deletes it
+    with suppress(StoreUnavailable):  # at a retired version, readers ignore it
         if writer.store.find_many([key])[0] == data:
             writer.store.delete([key])
+        return True
+    return False
+
+
+def _withdraw_from_replaced_log(writer: TransactionContext, version: int, data: bytes) -> bool:
+    """Take a commit back that was put into a log that replaced the one it was prepared for.
+
+    The new log is another table's, or a backup of this one. Returns False if the log was not
+    replaced as far as can be told, or if others may have built on the commit already.
+    """
+    with suppress(StoreUnavailable):
+        if not writer.replaced():
+            return False
+        later = f"{LOG_FOLDER}/{commit_name(version + 1)}"
+        if writer.store.find_many([later])[0] is None:
+            return _withdraw(writer, version, data)
+    return False
+
+
+def _withdraw_from_other_table(
+    writer: TransactionContext,
+    progress: CommitProgress,
+    head: TableHead,
+    newest: TableHead,
+    data: bytes,
+) -> ArrowlogError:
+    """Take a commit back from the log of another table, which `newest` is of; return the error.
+
+    Others may have built on the commit. Without it their log would have a gap, so it stays.
+    """
+    version = head.version + 1
+    if newest.version > version or not _withdraw(writer, version, data):
+        return commit_state_unknown(progress, version, _REPLACED_REASON)
+    return _table_replaced(head)
+
+
+def _table_replaced(head: TableHead) -> MetadataChanged:
+    return MetadataChanged(
+        f"The table whose version {head.version} this commit is based on was dropped, and another"
+        " one created. Nothing was committed.",
+        next=CONFLICT_NEXT_STEP,
+        version=head.version,
+    )
 
 
 def _reobserve(
     writer: TransactionContext, progress: CommitProgress, head: TableHead
 ) -> tuple[TableHead, RecentCommits]:
-    """List the log again until it shows at least the version of `head`, which was read before."""
+    """List the log again until it shows at least the version of `head`, which was read before.
+
+    Raises `MetadataChanged` if the log belongs to another table by now.
+    """
     clock = writer.clock
     for retry in range(MAX_PUTS_PER_VERSION):
         try:
@@ -402,6 +471,13 @@ def _reobserve(
             if progress.pending is None:
                 raise
             raise commit_state_unknown(progress, progress.pending, str(error)) from None
+        if newest.metadata.id != head.metadata.id:
+            pending = progress.pending
+            if pending is not None and (
+                not recent.knows(pending) or recent.version_of(progress.txn_id) is not None
+            ):
+                raise commit_state_unknown(progress, pending, _REPLACED_REASON)
+            raise _table_replaced(head)
         if newest.version >= head.version:
             return newest, recent
         if clock.seconds() >= progress.deadline:

@@ -9,7 +9,9 @@ from arrowlog.clock import SystemClock
 from arrowlog.errors import InvalidRequest, TableExists
 from arrowlog.formats.indextables import (
     CHECKPOINT_FOLDER_NAME,
+    LAST_CHECKPOINT,
     LOG_FOLDER,
+    RETIRED_FOLDER,
     Metadata,
     Protocol,
     classify_names,
@@ -86,6 +88,7 @@ def create_table(store: Store, config: Config, metadata: Metadata, *, exist_ok: 
     created = classify_names(names, inner).empty
     if created:
         store.check_writable(LOG_FOLDER)
+        _delete_leftovers(store, names)
         codec = config.compression_codec if config.compression_enabled else "none"
         protocol = (
             PARQUET_CHECKPOINT_PROTOCOL
@@ -103,3 +106,17 @@ def create_table(store: Store, config: Config, metadata: Metadata, *, exist_ok: 
             f"There is already a table at {store.root}.",
             next="Open it with arrowlog.Table, or pass exist_ok=True.",
         )
+
+
+def _delete_leftovers(store: Store, names: Sequence[str]) -> None:
+    """Delete what a dropped table has left in its log folder and would be believed of a new one.
+
+    Records of deleted versions would make commits of the new table invisible, and the pointer would
+    name a checkpoint that it does not have. Raises `StoreUnavailable` if that fails.
+    """
+    keys = [f"{LOG_FOLDER}/{LAST_CHECKPOINT}"] if LAST_CHECKPOINT in names else []
+    if RETIRED_FOLDER in names:
+        folder = f"{LOG_FOLDER}/{RETIRED_FOLDER}"
+        keys += [f"{folder}/{name}" for name in store.list_from(folder)]
+    if keys:
+        store.delete(keys)

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from arrowlog.errors import InvalidRequest
 from arrowlog.scan import (
+    find_member_case_mismatch,
     find_nanosecond_column,
     int_range,
     is_always_readable_as,
@@ -164,6 +165,12 @@ def _check_columns(file: Any, schema: pa.Schema, path: str) -> list[str]:
         if item.name not in similar:
             continue
         stored = stored_schema.field(item.name).type
+        member = find_member_case_mismatch(stored, item.type)
+        if member is not None:
+            raise _unreadable(
+                path,
+                f"it spells the member {member!r} of the column {item.name!r} in another case",
+            )
         if not is_readable_as(stored, item.type):
             raise _unreadable(
                 path, f"its column {item.name!r} has type {stored}, the table's {item.type}"

@@ -152,6 +152,13 @@ def typed_partition_values(adds: pa.Table, schema: pa.Schema, columns: Sequence[
     )
 
 
+def read_txn_id(data: bytes, file: str, limit: int) -> str | None:
+    """Return the `txnId` of a commit file; None if it does not begin with a `commitInfo`."""
+    first_line = decompress(data, file, limit).partition(b"\n")[0]
+    raw = extract_commit_info(first_line) if first_line.startswith(b'{"commitInfo":') else None
+    return None if raw is None else parse_commit_info(raw).txnId
+
+
 def read_table_id(data: bytes, limit: int) -> str | None:
     """Return the table id in a version 0 commit file, or None if it has no `metaData`."""
     file = f"{LOG_FOLDER}/{commit_name(0)}"

@@ -221,7 +221,8 @@ class WriteSession:
         """Commit a change that depends on the head of the log only. See `transaction.run`."""
         with self._lock:
             head = self._newest_head()
-        return self._run(head, prepare)
+            tip = self._known_tip()
+        return self._run(head, prepare, tip)
 
     def change(
         self, prepare: Prepare, base: Snapshot | None = None, *, mends: bool = False
@@ -250,7 +251,8 @@ class WriteSession:
                     next=CONFLICT_NEXT_STEP,
                     version=snapshot.version,
                 )
-        return self._run(head_of(snapshot.state), prepare, newest, mends=mends)
+            tip = self._known_tip()
+        return self._run(head_of(snapshot.state), prepare, tip, newest, mends=mends)
 
     def _is_ancestor(self, snapshot: Snapshot, head: TableHead) -> bool:
         """Whether a snapshot belongs to the log that ends with a head."""
@@ -307,6 +309,10 @@ class WriteSession:
         self._check_no_gap(latest)
         self._head = head_of(latest.state, follower.asked)
         return self._head
+
+    def _known_tip(self) -> LogTip | None:
+        """Return the commit by which the newest head was observed; None if it is not known."""
+        return self._mark or self._follower.tip
 
     def _is_overtaken(self) -> bool:
         """Whether commits after the newest head known may have been made and deleted."""
@@ -382,8 +388,11 @@ class WriteSession:
         self._ready = True
         return head
 
-    def writer(self, config: Config) -> TransactionContext:
-        """Return the environment in which `transaction.run` commits."""
+    def writer(self, config: Config, tip: LogTip | None = None) -> TransactionContext:
+        """Return the environment in which `transaction.run` commits.
+
+        `tip` is a commit at or below the head: while it stands, the log is the one that was read.
+        """
         store = self._follower.store
 
         def decode_winners(
@@ -412,7 +421,23 @@ class WriteSession:
                 return True
             # Clean-up by arrowlog records what it deletes. Other programs do not; what they delete
             # is below a checkpoint, which their pointer names.
-            return none_retired(first, last) and not self._follower.pointer_names_later(first - 1)
+            return (
+                none_retired(first, last)
+                and not self._follower.pointer_names_later(first - 1)
+                and (tip is None or self._follower.is_same_object(tip))
+            )
+
+        def replaced() -> bool:
+            if tip is None or self._follower.is_same_object(tip):
+                return False
+            return tip.version not in list_retired(store)
+
+        def reobserve() -> tuple[TableHead, RecentCommits]:
+            nonlocal tip
+            with self._lock:
+                found = self._reobserve()
+                tip = self._known_tip()
+            return found
 
         return TransactionContext(
             store,
@@ -424,7 +449,8 @@ class WriteSession:
             verify,
             none_deleted,
             none_retired,
-            self._reobserve,
+            replaced,
+            reobserve,
             self._recent,
             self._own,
         )
@@ -433,6 +459,7 @@ class WriteSession:
         self,
         head: TableHead,
         prepare: Prepare,
+        tip: LogTip | None,
         newest: TableHead | None = None,
         *,
         mends: bool = False,
@@ -440,13 +467,13 @@ class WriteSession:
         config = self._follower.config if mends else self.config(head)
         if newest is not None and newest.version == head.version:
             head = replace(head, observed=newest.observed)
-        writer = self.writer(config)
+        writer = self.writer(config, tip)
         try:
             result, after = run_transaction(writer, head, prepare, newest)
         except CommitConflict as conflict:
             raise self.refused(conflict) from None
         if not result.duplicate:
-            self._record(result, after)
+            self._record(result, after, writer)
             if self._landed is not None:
                 # The commit is in the log: an invalid property set by a winning commit must not
                 # turn it into an error.
@@ -455,7 +482,7 @@ class WriteSession:
                 self._landed(result.version, self._follower.latest, config)
         return result
 
-    def _record(self, result: CommitResult, head: TableHead) -> None:
+    def _record(self, result: CommitResult, head: TableHead, writer: TransactionContext) -> None:
         """Remember a commit and the head after it."""
         with self._lock:
             self._own[result.txn_id] = result.version
@@ -466,6 +493,8 @@ class WriteSession:
                 self._head = head
                 try:
                     self._mark = self._follower.tip_of(head.version, commit_name(head.version))
+                    if writer.replaced():  # the mark may be another table's commit
+                        self._head = self._mark = None
                 except StoreUnavailable:  # the commit stands; the next one reads the head again
                     self._head = self._mark = None
 

@@ -63,6 +63,15 @@ def text_for_numbers(path):
     pq.write_table(pa.table({"id": ["x"], "s": ["a"]}), path)
 
 
+def times_for_numbers(path):
+    pq.write_table(pa.table({"id": pa.array([1, 1], pa.timestamp("us")), "s": ["a", "b"]}), path)
+
+
+def column_twice(path):
+    columns = [pa.array([150, 151]), pa.array([152, 153]), pa.array(["a", "b"])]
+    pq.write_table(pa.Table.from_arrays(columns, ["id", "id", "s"]), path)
+
+
 def directory(path):
     os.remove(path)
     os.mkdir(path)
@@ -96,6 +105,7 @@ DUCKDB = {
     "relation, filtered later": lambda t, con: t.scan().to_duckdb(con).filter("f > 0").df(),
 }
 DAMAGE = [missing, empty, truncated, page, other_types, text_for_numbers, directory]
+DAMAGE += [times_for_numbers, column_twice]
 
 
 @pytest.mark.parametrize("reader", READERS)

@@ -250,3 +250,34 @@ def test_long_work_shows_progress_on_a_terminal_and_none_when_piped(tmp_path):
     piped = run("sql", str(root), query)
     assert piped.stderr == ""
     assert piped.stdout.split() == ["n", "2100"]
+
+
+@pytest.mark.parametrize("ask", ["history", "limited", "connect", "sql", "note"])
+def test_a_truncation_between_look_and_listing_is_looked_at_again(root, monkeypatch, ask):
+    from arrowlog.history import session
+
+    table = arrowlog.Table.create(root, pa.schema([("id", pa.int64())]))
+    for number in range(3):
+        table.write(pa.table({"id": [number]}))
+    table.snapshot()
+    whole, pending = session.list_log, [True]
+
+    def list_log(store):
+        if pending:
+            pending.pop()
+            other = arrowlog.Table(root)
+            other.write(pa.table({"id": [9]}))
+            other.truncate_history()
+        return whole(store)
+
+    monkeypatch.setattr(session, "list_log", list_log)
+    if ask in ("history", "limited"):
+        found = table.history() if ask == "history" else table.history(2)
+        assert found["version"].to_pylist() == [4]
+    elif ask == "connect":
+        assert table.connect().sql("SELECT version FROM commits").fetchall() == [(4,)]
+    elif ask == "sql":
+        assert table.sql("SELECT version FROM commits").fetchall() == [(4,)]
+    else:
+        assert table._history_session.note()
+    assert not pending

@@ -280,6 +280,42 @@ def test_a_file_that_cannot_be_read_is_skipped_and_the_rest_goes_on(root, how):
     assert sorted(day(table, "a")) == [n for f in range(0, 40, 10) for n in range(f, f + 3)]
 
 
+def test_a_column_spelled_in_another_case_keeps_its_values(root):
+    table = make(root, pa.schema([("id", pa.int64()), ("s", pa.string())]), ())
+    table.write(pa.table({"id": [1, 2], "s": ["a", "b"]}))
+    pq.write_table(
+        pa.table({"ID": pa.array([3, 4], pa.int64()), "s": ["c", "d"]}), root / "x.parquet"
+    )
+    table.append([arrowlog.add_file("x.parquet", size=(root / "x.parquet").stat().st_size)])
+    before = read(table).sort_by("s")
+    assert before["id"].to_pylist() == [1, 2, 3, 4]
+    assert table.compact().files_removed == 2
+    assert read(table).sort_by("s") == before
+    assert table.scan("id >= 3").to_arrow_dataset().count_rows() == 2
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        {"ID": [3], "Id": [4]},
+        {"id": [3], "st": [{"A": 1}]},
+        {"id": [3], "li": [[{"inner": {"B": 1}}]]},
+    ],
+    ids=["ambiguous", "struct", "nested"],
+)
+def test_a_file_whose_columns_cannot_be_told_is_left_as_it_is(root, stored):
+    inner = pa.struct([("inner", pa.struct([("b", pa.int64())]))])
+    types = [("id", pa.int64()), ("st", pa.struct([("a", pa.int64())])), ("li", pa.list_(inner))]
+    table = make(root, pa.schema(types), ())
+    for number in (1, 2):
+        table.write(pa.table({"id": [number]}))
+    pq.write_table(pa.table(stored), root / "x.parquet")
+    table.append([arrowlog.add_file("x.parquet", size=(root / "x.parquet").stat().st_size)])
+    done = table.compact()
+    assert [path for path, _ in done.skipped] == ["x.parquet"]
+    assert "x.parquet" in table.refresh().files["path"].to_pylist()
+
+
 def test_files_that_are_no_parquet_by_their_name_are_left_alone(root):
     table = make(root)
     adds = [arrowlog.add_file(f"{n}.split", {"day": "a"}, size=10) for n in range(3)]
@@ -378,12 +414,12 @@ def test_a_file_that_was_removed_while_it_was_read_is_no_skip(root, monkeypatch)
     whole = file_rewriter._open
     once = threading.Lock()
 
-    def _open(store, source):
+    def _open(store, source, schema):
         if source.key.startswith("day=a"):
             if once.acquire(blocking=False):  # footers are read by several threads
                 other.drop_partitions("day = 'a'")
             raise file_rewriter.UnreadableFile(source.key, "it is not there")
-        return whole(store, source)
+        return whole(store, source, schema)
 
     monkeypatch.setattr(file_rewriter, "_open", _open)
     done = table.compact()

@@ -107,3 +107,26 @@ def test_a_relation_raises_duckdbs_error_in_our_words_and_query_ours(place):
         table.sql("SELECT sum(adds) FROM commits").fetchall()
     with pytest.raises(arrowlog.LogCorrupt, match=path.name):
         table.query("SELECT sum(adds) FROM commits")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CREATE OR REPLACE VIEW commits AS SELECT 666 AS version",
+        "CREATE OR REPLACE TEMP VIEW commits AS SELECT 666 AS version",
+        "CREATE OR REPLACE MACRO count(x) AS 666",
+        "SELECT 1; CREATE TEMP TABLE commits AS SELECT 666 AS version",
+        "EXPLAIN ANALYZE CREATE TEMP TABLE commits AS SELECT 666 AS version",
+        "BEGIN",
+        "SET VARIABLE a = 1",
+    ],
+)
+def test_a_query_cannot_change_what_later_queries_are_told(place, text):
+    table = locked(place)
+    question = "SELECT version, count(version) OVER () AS n FROM commits ORDER BY 1"
+    before = table.query(question)
+    for ask in (table.query, table.sql):
+        with pytest.raises(arrowlog.InvalidRequest, match="not allowed in the sandbox"):
+            ask(text)
+    assert table.query(question) == before
+    assert table.query("SHOW TABLES").num_rows > 3

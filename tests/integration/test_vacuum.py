@@ -1,6 +1,7 @@
 """Vacuum: what nobody needs goes, everything that can be read stays."""
 
 import os
+import shutil
 import threading
 import time
 
@@ -265,6 +266,33 @@ def test_what_is_committed_between_look_and_deletion_stays(root, monkeypatch):
         return whole(*args)
 
     monkeypatch.setattr(room, "classify_files", sort_out)
+    assert table.vacuum().num_files == 0
+    assert (root / key).exists()
+
+
+@pytest.mark.parametrize("how", ["truncated", "dropped"])
+def test_what_is_committed_and_then_truncated_before_the_deletion_stays(root, monkeypatch, how):
+    """The commit that needs the file is deleted before vacuum looks at the log again."""
+    from arrowlog.maintenance import vacuum as room
+
+    table = make(root)
+    for number in range(3):
+        table.write(rows(number))
+    key = orphan(root, "day=a/x.parquet")
+    whole = room.classify_files
+
+    def classify(*args):
+        if how == "dropped":
+            shutil.rmtree(root / LOG)
+            make(root)
+        other = arrowlog.Table(root)
+        other.append([arrowlog.add_file(key, {"day": "a"})])
+        if how == "truncated":
+            other.write(rows(9))
+            other.truncate_history()
+        return whole(*args)
+
+    monkeypatch.setattr(room, "classify_files", classify)
     assert table.vacuum().num_files == 0
     assert (root / key).exists()
 

@@ -39,6 +39,10 @@ REFUSED = {
     "a time for a date": ({"d": pa.array([1], pa.timestamp("us"))}, "'d' has type timestamp"),
     "a list of text for a list of numbers": ({"l": [["a"]]}, "'l' has type list"),
     "a struct of text for one of numbers": ({"st": [{"a": "x", "b": "y"}]}, "'st' has type struct"),
+    "a struct whose member is spelled in another case": (
+        {"st": [{"A": 1, "b": "y"}]},
+        "the member 'a' of the column 'st'",
+    ),
     "a map by numbers for one by text": (
         {"m": pa.array([[(1, 1)]], pa.map_(pa.int64(), pa.int64()))},
         "'m' has type map",

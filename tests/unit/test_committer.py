@@ -101,13 +101,13 @@ def test_others_that_went_ahead_leave_no_gap():
     assert table.append([file("new")]).version == 6
 
 
-@pytest.mark.parametrize("later", [0, 1, 2], ids=["records", "pointer", "mark"])
+@pytest.mark.parametrize("later", range(5), ids=["records", "pointer", "tip", "mark", "tip again"])
 def test_a_commit_that_landed_is_told_though_the_store_fails_right_after(later):
     store = fresh()
     table = table_on(store, FakeClock("a"))
     table.append([file("first")])
     # Before the put: the mark, the records, the pointer, what may lie ahead. After it: the records
-    # of retired versions, the pointer, then the new mark.
+    # of retired versions, the pointer, the commit before, then the new mark and that commit again.
     store.reads = [*[False] * (3 + _GAP_PROBES + later), True]
     assert table.append([file("second")]).version == 5
     assert not store.reads
@@ -123,7 +123,7 @@ def test_without_its_guard_a_commit_that_landed_would_be_denied(monkeypatch):
     exec(source.replace(guard, "except ZeroDivisionError:  #"), names)
     monkeypatch.setattr(write_session.WriteSession, "_record", names["WriteSession"]._record)
     with pytest.raises(StoreUnavailable):
-        test_a_commit_that_landed_is_told_though_the_store_fails_right_after(2)
+        test_a_commit_that_landed_is_told_though_the_store_fails_right_after(3)
 
 
 def test_a_refusal_after_a_lost_answer_is_unknown_and_alone_it_is_not():
@@ -202,3 +202,26 @@ def test_bounds_of_rows_about_which_nothing_is_known(tmp_path):
     pq.write_table(table, tmp_path / "a", row_group_size=2)
     found = read_footer_stats(pq.read_metadata(tmp_path / "a"), table.schema, cut)
     assert (found.low, found.high, found.nulls) == ({}, {}, {"f": 0})
+
+
+@pytest.mark.parametrize("cheap", [False, True])
+@pytest.mark.parametrize("fault", ["lost after", "retried"])
+def test_a_commit_that_landed_is_never_reported_as_unavailable(fault, cheap):
+    """The answer to the put is lost, and one of the requests that follow fails."""
+    for requests in range(24):
+        for appended in (True, False):
+            store = fresh(cheap_stat=cheap)
+            table = table_on(store, FakeClock("a"))
+            table.append([file("first")])
+            store.puts = [fault]
+            store.reads = [*[False] * requests, True]
+            change = table.append if appended else table.overwrite
+            denied = False
+            try:
+                assert change([file("second")]).version == 5
+            except CommitStateUnknown:
+                pass
+            except StoreUnavailable:
+                denied = True
+            landed = f"{LOG_FOLDER}/{commit_name(5)}" in store.objects
+            assert not (denied and landed), requests

@@ -239,3 +239,11 @@ def test_sizes(text, size):
 )
 def test_booleans(text, meant):
     assert parse_bool(text) is meant
+
+
+def test_the_default_of_max_memory_can_be_given():
+    for value in (0, "0", " 0 "):
+        assert resolve({"transaction.maxMemory": value}).max_memory == 0
+    for value in (False, "00x", -1):
+        with pytest.raises(InvalidRequest):
+            resolve({"transaction.maxMemory": value})

@@ -8,6 +8,7 @@ from arrowlog.formats.indextables.file_names import (
     classify_names,
     commit_name,
     is_json_part,
+    is_parquet_part,
 )
 
 TWENTY = "00000000000000000007"
@@ -181,3 +182,10 @@ def test_what_is_written_is_twenty_digits_and_read_back(version):
 )
 def test_a_manifest_may_name_only_parts_of_its_own_version(name, yes):
     assert is_json_part(name, 7) is yes
+
+
+@pytest.mark.parametrize("rest", [".checkpoint.0123456789ab.00001.json", ".checkpoint.parquet"])
+def test_a_part_with_more_digits_than_python_converts_is_corrupt(rest):
+    check = is_json_part if rest.endswith(".json") else is_parquet_part
+    with pytest.raises(LogCorrupt, match="version number"):
+        check("1" * 5000 + rest, 1)

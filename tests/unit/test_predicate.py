@@ -290,3 +290,11 @@ def test_a_value_that_does_not_fit_is_an_error_of_ours_when_rows_are_asked():
     found = parse_predicate("id = 'abc'", SCHEMA)
     with pytest.raises(InvalidRequest, match="cannot be evaluated"):
         evaluate_predicate(found, ROWS)
+
+
+@pytest.mark.parametrize("op", ["not is null", "not is not null", "NOT IS", "not is not"])
+def test_a_negated_is_test_is_refused_in_tuples(op):
+    """It used to mean its opposite."""
+    condition = ("id", op) if "null" in op.lower() else ("id", op, None)
+    with pytest.raises(InvalidRequest, match=r"is not an operator|no value"):
+        parse_predicate([condition], pa.schema([("id", pa.int64())]))

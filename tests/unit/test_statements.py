@@ -429,3 +429,39 @@ def test_any_text_is_understood_or_refused_with_a_place(words):
     except arrowlog.InvalidRequest as error:
         said = str(error)
     assert said in KINDS or (said.startswith("Line ") and "^" in said)
+
+
+def test_leading_zeros_do_not_shorten_a_number():
+    """Seven days, not none: what is younger must not be deleted."""
+    statement = parse_statement(f"PURGE INDEXTABLE 'x' OLDER THAN {'0' * 30}7 DAYS")
+    assert statement.older_than_ms == 7 * 86_400_000
+    assert parse_statement(f"PURGE INDEXTABLE 'x' OLDER THAN {'0' * 30} DAYS").older_than_ms == 0
+    with pytest.raises(arrowlog.InvalidRequest, match="Expected a number"):
+        parse_statement(f"PURGE INDEXTABLE 'x' OLDER THAN {'9' * 5000} DAYS")
+
+
+@pytest.mark.parametrize(
+    "clauses",
+    [
+        "MAX DEST SPLITS 1 MAX GROUPS 5",
+        "MAX GROUPS 1 MAX GROUPS 5",
+        "MAX SOURCE SPLITS PER MERGE 3 MAX SOURCE SPLITS PER MERGE 4",
+        "MAX DEST SPLITS 1 MAX SOURCE SPLITS PER MERGE 3 MAX GROUPS 1",
+    ],
+)
+def test_a_clause_that_is_repeated_is_refused(clauses):
+    with pytest.raises(arrowlog.InvalidRequest, match="Expected"):
+        parse_statement(f"MERGE SPLITS 'x' {clauses}")
+
+
+def test_describe_log_with_a_number_beyond_its_column(root):
+    """The column is a 32-bit integer; what does not fit is unknown there."""
+    table = arrowlog.Table.create(root, pa.schema([("id", pa.int64())]))
+    skip = {"path": "x", "skipTimestamp": 1, "reason": "r", "operation": "m"}
+    for version, count in enumerate([2**31, 2**31 - 1], 1):
+        name = f"{version:020d}.json"
+        lines = testing.lines([{"mergeskip": {**skip, "skipCount": count}}])
+        (root / LOG_FOLDER / name).write_bytes(lines)
+    del table
+    told = arrowlog.sql_statement(f"DESCRIBE INDEXTABLES TRANSACTION LOG '{root}' INCLUDE ALL")
+    assert told["skip_count"].to_pylist()[-2:] == [None, 2**31 - 1]

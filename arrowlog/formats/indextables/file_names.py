@@ -181,13 +181,13 @@ def _group_parquet_files(names: Iterable[str]) -> dict[int, tuple[str, ...]]:
 def is_json_part(name: str, version: int) -> bool:
     """Return whether the manifest of JSON checkpoint `version` may list `name` as a part."""
     match = _JSON_PART.fullmatch(name)
-    return match is not None and int(match[1]) == version
+    return match is not None and _parse_version(match[1], name) == version
 
 
 def is_parquet_part(name: str, version: int) -> bool:
     """Return whether the manifest of Parquet checkpoint `version` may list `name` as a part."""
     match = _PARQUET_FILE.fullmatch(name)
-    return match is not None and int(match[1]) == version
+    return match is not None and _parse_version(match[1], name) == version
 
 
 def _put_unique(files: dict[int, str], stem: str, name: str) -> None:

@@ -62,7 +62,8 @@ def _condition(condition: Any, schema: pa.Schema) -> Node:
     op = op.removeprefix("not ")
     where = f"The condition on {condition[0]!r}"
     value = condition[2] if len(condition) == 3 else None
-    if op in ("is null", "is not null") or (op in ("is", "is not") and value is None):
+    is_test = op in ("is null", "is not null") or (op in ("is", "is not") and value is None)
+    if is_test and not negated:
         node: Node = Call("is null", (column,))
         negated = "not" in op
     elif len(condition) == 2:

@@ -1,0 +1,174 @@
+"""A table is dropped and another one created in its place while a process is suspended.
+
+Nothing of the old table may end up in the new one, and nothing is acknowledged that no reader sees.
+"""
+
+import shutil
+import threading
+import warnings
+
+import pyarrow as pa
+import pytest
+from support.faulty_store import FakeClock, FaultyStore, table_on
+
+import arrowlog
+from arrowlog.config import Config
+from arrowlog.errors import ArrowlogWarning, MetadataChanged, StoreUnavailable, TableNotFound
+from arrowlog.formats.indextables import LOG_FOLDER, commit_name
+from arrowlog.maintenance import checkpointing
+from arrowlog.storage import LocalStore
+from arrowlog.transaction import build_metadata, create_table
+
+SCHEMA = pa.schema([("id", pa.int64())])
+KEEP = {"checkpoint.enabled": False}
+
+
+def rows(*ids):
+    return pa.table({"id": list(ids)}, schema=SCHEMA)
+
+
+def build(root, first, commits):
+    table = arrowlog.Table.create(root, SCHEMA, properties=KEEP)
+    for number in range(commits):
+        table.write(rows(first + number))
+    return table
+
+
+def ids(root):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", ArrowlogWarning)  # a gap
+        found = arrowlog.Table(root).scan().to_arrow_dataset().to_table()["id"].to_pylist()
+    return sorted(found)
+
+
+def before_put(monkeypatch, version, act):
+    """Do something right before the put of a version, as if the writer was suspended there."""
+    whole, pending = LocalStore.put_if_absent, [act]
+
+    def put(store, key, data):
+        if pending and key == f"{LOG_FOLDER}/{commit_name(version)}":
+            pending.pop()()
+        return whole(store, key, data)
+
+    monkeypatch.setattr(LocalStore, "put_if_absent", put)
+
+
+CHANGES = {
+    "append": lambda table: table.append([arrowlog.add_file("old", size=1)]),
+    "append after own commits": lambda table: table.append([arrowlog.add_file("old", size=1)]),
+    "overwrite": lambda table: table.overwrite([arrowlog.add_file("old", size=1)]),
+    "remove": lambda table: table.remove(table.snapshot().files["path"].to_pylist()[:1]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("commits", [0, 4, 5, 6, 9])
+def test_a_stalled_commit_stays_out_of_the_new_table(root, monkeypatch, commits, change):
+    table = build(root, 0, 5)
+    if change != "append after own commits":
+        table = arrowlog.Table(root)
+    if change == "remove":
+        table.snapshot()
+
+    def recreate():
+        shutil.rmtree(root)
+        build(root, 1000, commits)
+
+    before_put(monkeypatch, 6, recreate)
+    with pytest.raises(MetadataChanged, match="dropped"):
+        CHANGES[change](table)
+    assert ids(root) == list(range(1000, 1000 + commits))
+    assert arrowlog.Table(root).write(rows(7)).version == commits + 1
+    assert table.write(rows(8)).version == commits + 2  # the handle goes on with the new table
+
+
+def test_a_stalled_commit_to_a_dropped_table_leaves_nothing(root, monkeypatch):
+    table = build(root, 0, 5)
+    before_put(monkeypatch, 6, lambda: shutil.rmtree(root))
+    with pytest.raises(TableNotFound):
+        table.append([arrowlog.add_file("old", size=1)])
+    assert not list(root.rglob("*.json"))
+
+
+def test_an_append_over_a_network_that_took_long_notices_the_new_table():
+    store = FaultyStore(cheap_stat=False)
+
+    def create():
+        create_table(store, Config(), build_metadata(SCHEMA, [], KEEP, None, None), exist_ok=False)
+
+    create()
+    clock = FakeClock("a")
+    table = table_on(store, clock)
+    table.append([arrowlog.add_file("f1", size=1)])
+
+    def stall():
+        store.objects.clear()
+        create()
+        table_on(store, FakeClock("b")).append([arrowlog.add_file("new", size=1)])
+        clock.sleep(11)
+
+    store.window = [stall]
+    with pytest.raises(MetadataChanged, match="dropped"):
+        table.append([arrowlog.add_file("f2", size=1)])
+    assert table_on(store).snapshot().files["path"].to_pylist() == ["new"]
+
+
+@pytest.mark.parametrize("refreshed", [False, True])
+def test_a_background_checkpoint_never_mixes_two_tables(root, monkeypatch, refreshed):
+    table = arrowlog.Table.create(root, SCHEMA)
+    table.refresh()
+    whole, pending = checkpointing.list_log, [True]
+
+    def list_log(store):
+        if pending and threading.current_thread().name == "arrowlog-checkpoint":
+            pending.pop()
+            shutil.rmtree(root)
+            build(root, 1000, 14)
+        return whole(store)
+
+    monkeypatch.setattr(checkpointing, "list_log", list_log)
+    for number in range(10):
+        table.append([arrowlog.add_file(f"old{number}", size=1)])
+        if refreshed and number == 5:
+            table.refresh()
+    table.wait_for_checkpoint()
+    assert not pending
+    assert ids(root) == list(range(1000, 1014))
+
+
+@pytest.mark.parametrize("cheap", [False, True])
+def test_a_new_table_is_not_bound_by_what_a_dropped_one_left_behind(cheap):
+    """A drop that was cut short leaves the records of deleted versions and the pointer."""
+    store = FaultyStore(cheap_stat=cheap)
+
+    def create():
+        create_table(store, Config(), build_metadata(SCHEMA, [], KEEP, None, None), exist_ok=False)
+
+    create()
+    record = f"{LOG_FOLDER}/_retired/{5:020d}-{1:020d}.json"
+    pointer = f"{LOG_FOLDER}/_last_checkpoint"
+    store.objects = {record: b"", pointer: b'{"version": 6}'}
+    create()
+    assert record not in store.objects
+    assert pointer not in store.objects
+    table = table_on(store, FakeClock("b"))
+    assert table.append([arrowlog.add_file("new", size=1)]).version == 1
+    assert table_on(store).snapshot().files["path"].to_pylist() == ["new"]
+
+
+def test_leftovers_that_cannot_be_deleted_stop_the_creation(root, monkeypatch):
+    table = build(root, 0, 5)
+    table.truncate_history()
+    for path in (root / LOG_FOLDER).rglob("*"):
+        if path.is_file() and path.parent.name != "_retired":
+            path.unlink()
+
+    def delete(store, keys):
+        raise StoreUnavailable("The store refused.")
+
+    monkeypatch.setattr(LocalStore, "delete", delete)
+    with pytest.raises(StoreUnavailable):
+        arrowlog.Table.create(root, SCHEMA)
+    monkeypatch.undo()
+    build(root, 1000, 3)
+    assert ids(root) == [1000, 1001, 1002]
