@@ -17,17 +17,9 @@ from arrowlog.snapshot.tracker import SnapshotTracker
 from arrowlog.storage import ObjectStat, PutOutcome
 from arrowlog.storage.base import build_walk_table
 from arrowlog.transaction.write_session import WriteSession
+from support.commit_model import commit_lines, insist
 
 LISTINGS_BEHIND = 4
-
-
-class Violation(AssertionError):
-    """Something that must never be, is."""
-
-
-def insist(holds, what):
-    if not holds:
-        raise Violation(what)
 
 
 class FaultyStore:
@@ -115,7 +107,7 @@ class FaultyStore:
         data = self.objects.get(key)
         return None if data is None else ObjectStat(len(data), 0, f"{zlib.crc32(data)}")
 
-    def check_writable(self):
+    def check_writable(self, folder):
         pass
 
     def put_if_absent(self, key, data):
@@ -256,9 +248,7 @@ class Log:
             self.commits.append(self._read(version, found[version]))
 
     def _read(self, version, data):
-        plain = zlib.decompress(data[2:], 31) if data[:2] == b"\x01\x01" else data
-        insist(plain.endswith(b"\n"), f"version {version} is torn")
-        lines = plain.split(b"\n")[:-1]
+        lines = commit_lines(data)
         actions = [json.loads(text) for text in lines]
         last = self.commits[-1] if self.commits else None
         live = dict(last.after) if last else {}

@@ -143,7 +143,7 @@ def _pass_on(wire, client, asked, server):
 def _ask(wire, server, method, target, headers, body):
     """Let the server do it: status, headers and body of its answer."""
     place = urlsplit(server.url)
-    there = http.client.HTTPConnection(place.hostname, place.port, timeout=60)
+    there = http.client.HTTPConnection(place.hostname, place.port, timeout=300)
     try:
         there.putrequest(method, target, skip_host=True, skip_accept_encoding=True)
         for name, value in headers.items():

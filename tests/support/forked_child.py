@@ -5,7 +5,7 @@ import select
 import signal
 import sys
 
-SECONDS = 60
+SECONDS_MAX = 300  # against hanging
 
 
 def in_child(call, *, orderly=False):
@@ -28,11 +28,11 @@ def in_child(call, *, orderly=False):
         os._exit(0)
     os.close(write)
     with os.fdopen(read, "rb") as answer:
-        ready, _, _ = select.select([answer], [], [], SECONDS)
+        ready, _, _ = select.select([answer], [], [], SECONDS_MAX)
         said = answer.read().decode() if ready else "nothing"
     ended = os.pidfd_open(child)
     try:
-        if not select.select([ended], [], [], SECONDS if ready else 0)[0]:
+        if not select.select([ended], [], [], SECONDS_MAX if ready else 0)[0]:
             os.kill(child, signal.SIGKILL)
             said = f"hung after {said}"
     finally:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 BUCKET = "bucket"
 KEY, SECRET = "AKIATESTS", "a/secret+of=tests"
-_START_SECONDS = 60
+_START_SECONDS_MAX = 180
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +145,12 @@ def _end_weed(folder, process, ports):
 
 def _wait_for(server, process, output):
     """Until a bucket can be made and written to."""
-    stop = time.monotonic() + _START_SECONDS
+    stop = time.monotonic() + _START_SECONDS_MAX
     client, error = None, None
     while time.monotonic() < stop and process.poll() is None:
         try:
             if client is None:
-                with urllib.request.urlopen(f"{server.url}/status", timeout=1):
+                with urllib.request.urlopen(f"{server.url}/status", timeout=10):
                     client = server.client()
             with contextlib.suppress(client.exceptions.BucketAlreadyOwnedByYou):
                 client.create_bucket(Bucket=BUCKET)

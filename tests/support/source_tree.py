@@ -72,6 +72,7 @@ def _runtime(nodes: list[ast.stmt]):
             yield from _runtime(getattr(node, name, []) or [])
 
 
+@cache
 def imports(module: str, *, types: bool = False) -> set[tuple[str, str]]:
     """What a module imports, as (module, name); the name is "" for `import x`."""
     tree = syntax(module)
@@ -85,6 +86,7 @@ def imports(module: str, *, types: bool = False) -> set[tuple[str, str]]:
     return found
 
 
+@cache
 def defining(module: str, name: str) -> str:
     """The module that defines a name which `module` exports, or the submodule of that name."""
     if f"{module}.{name}" in modules():
@@ -95,6 +97,7 @@ def defining(module: str, name: str) -> str:
     return module
 
 
+@cache
 def reaches(module: str) -> dict[str, list[str]]:
     """Every module that is needed to run this one, ours and others', each with the way to it."""
     ways = {module: [module]}

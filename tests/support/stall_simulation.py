@@ -8,11 +8,9 @@ the commit of that version, and every later file at the same version is none.
 
 from __future__ import annotations
 
-import json
 import random
 import threading
 import warnings
-import zlib
 from collections import Counter
 
 import pyarrow as pa
@@ -31,7 +29,8 @@ from arrowlog.formats.indextables.file_names import LOG_FOLDER, commit_name
 from arrowlog.maintenance.checkpointing import BackgroundCheckpointer
 from arrowlog.snapshot.listing import list_retired
 from arrowlog.storage import ObjectStat
-from support.faulty_store import FakeClock, FaultyStore, frozen_clock, insist, table_on
+from support.commit_model import CommitModel, insist
+from support.faulty_store import FakeClock, FaultyStore, frozen_clock, table_on
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
 START_MS = 1_700_000_000_000
@@ -65,7 +64,7 @@ class Scheduler(FaultyStore):
             return super()._put(key, data)
         outcome = super()._put(key, data)
         self._written(key)
-        self.world.model.put(key, data)
+        self.world.record(key, data)
         self.world.preempt()
         return outcome
 
@@ -88,37 +87,6 @@ class Scheduler(FaultyStore):
         return found and ObjectStat(found.size, self.times.get(key, START_MS), found.tag)
 
 
-class Model:
-    """The commits that count, by version, and the files that each version has."""
-
-    def __init__(self):
-        self.ids, self.live = [], []
-
-    def put(self, key, data):
-        name = key.removeprefix(f"{LOG_FOLDER}/")
-        if not name.removesuffix(".json").isdigit():
-            return
-        version = int(name.removesuffix(".json"))
-        insist(version <= len(self.ids), f"version {version} leaves a gap")
-        if version < len(self.ids):
-            SEEN["dead put"] += 1
-            return
-        plain = zlib.decompress(data[2:], 31) if data[:2] == b"\x01\x01" else data
-        live, txn_id = set(self.live[-1]) if self.live else set(), None
-        for line in plain.splitlines():
-            action = json.loads(line)
-            if "add" in action:
-                live.add(action["add"]["path"])
-            elif "remove" in action:
-                insist(action["remove"]["path"] in live, f"version {version} removes it twice")
-                live.remove(action["remove"]["path"])
-            elif "commitInfo" in action:
-                txn_id = action["commitInfo"].get("txnId")
-        insist(txn_id is None or txn_id not in self.ids, f"{txn_id} is committed twice")
-        self.ids.append(txn_id)
-        self.live.append(frozenset(live))
-
-
 class World:
     """Processes, the schedule they run by, and what they were told."""
 
@@ -128,7 +96,7 @@ class World:
         self.missed = 0.0  # time that the machine's clock has not counted, and the store's has
         self.random = random.Random(seed)
         self.elapsed = elapsed
-        self.model = Model()
+        self.model = CommitModel()
         self.store = Scheduler(self, cheap=cheap)
         self.stack, self.plans, self.files = [], [], 0
         opening = [testing.protocol(), testing.metadata(SCHEMA, ["p"])]
@@ -141,6 +109,12 @@ class World:
         table._follower.config = resolve(self.options)
         table._keeper = BackgroundCheckpointer(self.store, clock, outside=False)
         return table
+
+    def record(self, key, data):
+        """Tell the model of a commit file that was put."""
+        number = key.removeprefix(f"{LOG_FOLDER}/").removesuffix(".json")
+        if number.isdigit() and not self.model.put(int(number), data):
+            SEEN["dead put"] += 1
 
     def preempt(self):
         """Maybe stop the process that makes a request.
