@@ -1,4 +1,4 @@
-"""Run calls in forked children: a child that hangs or dies by a signal says so."""
+"""Run calls in forked children, and report children that hang or crash."""
 
 import os
 import select
@@ -9,10 +9,11 @@ SECONDS_MAX = 300  # against hanging
 
 
 def in_child(call, *, orderly=False):
-    """What a call returns or raises in a forked child, as text; `hung`, or how the child ended.
+    """Return as text what a call returns or raises in a forked child, or how the child failed.
 
-    A child ends at once, as those of multiprocessing do, or `orderly`: Python is taken down, as it
-    is in a worker of a server. That is for programs of their own: it would end pytest in the child.
+    The child exits at once, as those of multiprocessing do. With `orderly` it finalizes the
+    interpreter, as a worker of a server does; only for programs of their own, since it would run
+    pytest's exit hooks in the child.
     """
     read, write = os.pipe()
     child = os.fork()

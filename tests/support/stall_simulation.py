@@ -1,9 +1,8 @@
-"""Processes that stall, die and race over one log, in one thread, from a seed.
+"""A simulation of processes that stall, die and race for one log, reproducible from a seed.
 
-A process is a handle. Every request it makes to the store is a point at which the scheduler may
-stop it: for a while, in which other processes work (and may be stopped themselves), or for good.
-The model needs nothing of arrowlog to know the truth: the first file that is put at a version is
-the commit of that version, and every later file at the same version is none.
+A process is a handle. At every request to the store the scheduler may stop it: for a while, in
+which other processes work (and may be stopped themselves), or for good. `CommitModel` knows which
+commits count.
 """
 
 from __future__ import annotations
@@ -40,11 +39,11 @@ SEEN = Counter()
 
 
 class Killed(BaseException):
-    """The process ends here and now."""
+    """The simulated process is killed."""
 
 
 class Scheduler(FaultyStore):
-    """A store that hands control to others at every request."""
+    """A store that lets other processes run at every request."""
 
     def __init__(self, world, *, cheap):
         self.world = world
@@ -88,7 +87,7 @@ class Scheduler(FaultyStore):
 
 
 class World:
-    """Processes, the schedule they run by, and what they were told."""
+    """The simulated processes, their schedule, and the check of what they were told."""
 
     def __init__(self, seed, elapsed, *, cheap, options, blind):
         self.options, self.blind = options, blind
@@ -117,9 +116,9 @@ class World:
             SEEN["dead put"] += 1
 
     def preempt(self):
-        """Maybe stop the process that makes a request.
+        """Perhaps stop the process that makes a request.
 
-        A process may make several at a time, in threads; others get their turn in one of them.
+        A process may make several requests at a time, in threads; it is stopped in one of them.
         """
         if self.turn.acquire(blocking=False):
             try:
@@ -147,7 +146,7 @@ class World:
             self.elapsed[0] = before
 
     def step(self, *, nested=False):
-        """One process does one thing."""
+        """Let one process do one thing."""
         SEEN["steps"] += 1
         rng = self.random
         idle = [n for n in range(PROCESSES) if n not in self.stack]
@@ -240,7 +239,7 @@ class World:
         insist(shown == truth, f"a handle shows {shown ^ truth} wrong at version {seen.version}")
 
     def do_zombie(self, table, rng):
-        """A put that was begun long ago arrives where its version has been deleted since."""
+        """Apply a put of a stalled writer at a version that has been deleted since."""
         names = {key.removeprefix(f"{LOG_FOLDER}/") for key in self.store.objects}
         last = len(self.model.ids) - 1
         empty = [v for v in range(1, last) if commit_name(v) not in names]
@@ -264,7 +263,7 @@ class World:
         other.cleanup()
 
     def check(self):
-        """What a new reader sees is what was committed, at every version it may ask for."""
+        """Check that a new reader sees what was committed, at every version that it can read."""
         self.store.late, late = [], self.store.late
         reader = table_on(self.store)
         reader._follower.config = resolve(self.options)
@@ -287,10 +286,10 @@ class World:
 
 
 def simulate(seed, steps, *, options=None, blind=False, check_every=3):
-    """Run so many steps; the first lie is a `Violation` that names the seed.
+    """Run a number of steps; return the number of commits.
 
-    With `blind`, the clock of a process stands still while it is stopped, as that of a virtual
-    machine may.
+    Raises `Violation` with the seed if a process was told something wrong. With `blind`, the clock
+    of a process stands still while it is stopped, as that of a virtual machine may.
     """
     elapsed = [1000.0]
     with frozen_clock(elapsed), warnings.catch_warnings():
