@@ -24,7 +24,7 @@ VENV = HERE / ".venv"
 PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 STAMP = VENV / "arrowlog-requirements"
 SPARK = "tests/spark"
-FAST = "not slow and not s3 and not fork and not spark"
+FAST = "not slow and not thorough and not s3 and not fork and not spark"
 STATIC = [
     ["-m", "ruff", "format", "--check", "."],
     ["-m", "ruff", "check", "."],

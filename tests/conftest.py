@@ -1,5 +1,7 @@
 """Fixtures and settings that all tests share."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import HealthCheck, settings
 from support import s3_servers, small_table, store_places
@@ -9,6 +11,28 @@ settings.register_profile(
     "default", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("default")
+
+
+HERE = Path(__file__).parent
+S3_FIXTURES = {"moto", "seaweedfs"}
+S3_KINDS = {kind for kind in store_places.KINDS if kind.partition("-")[2] in S3_FIXTURES}
+
+
+def pytest_collection_modifyitems(items):
+    """Mark tests by what they need: a server or Java."""
+    for item in items:
+        if item.path.is_relative_to(HERE / "spark"):
+            item.add_marker("spark")
+        if _needs_s3(item):
+            item.add_marker("s3")
+
+
+def _needs_s3(item):
+    """Whether a test uses a server: as a fixture, or as the kind of store in its parameters."""
+    if S3_FIXTURES & set(getattr(item, "fixturenames", ())):
+        return True
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return any(value in S3_KINDS for value in parameters if isinstance(value, str))
 
 
 def pytest_report_header():

@@ -124,10 +124,41 @@ def _write_parquet(
     return WrittenCheckpoint(names, written.num_bytes, written.checksum)
 
 
+class _InProgress:
+    """The background checkpoints that this process is writing, by table.
+
+    Without it, every handle of a table would start one while the first is still being written.
+    """
+
+    def __init__(self) -> None:
+        self.lock = ForkSafeLock(self._after_torn_fork)
+        self._running: dict[tuple[str, str], tuple[int, threading.Thread]] = {}
+
+    def covers(self, table: tuple[str, str], version: int, interval: int) -> bool:
+        """Whether a checkpoint in progress makes one of `version` superfluous.
+
+        One that is a whole interval old does not count any more: it may hang.
+        """
+        running, thread = self._running.get(table, (0, None))
+        return thread is not None and thread.is_alive() and version - running < interval
+
+    def record(self, table: tuple[str, str], version: int, thread: threading.Thread) -> None:
+        """Take note of a checkpoint that was started; its end shows by the thread's."""
+        self._running = {key: each for key, each in self._running.items() if each[1].is_alive()}
+        self._running[table] = version, thread
+
+    def _after_torn_fork(self) -> None:
+        self._running = {}  # threads do not survive a fork
+
+
+_IN_PROGRESS = _InProgress()
+
+
 class BackgroundCheckpointer:
     """Writes checkpoints in a background thread after commits, and cleans up after each.
 
-    At most one checkpoint per handle is in progress. Failures are logged and never raised. The
+    At most one checkpoint per handle is in progress, and while one is, other handles of the same
+    table in this process start none for an interval. Failures are logged and never raised. The
     interpreter waits for the thread before it exits.
     """
 
@@ -169,6 +200,14 @@ class BackgroundCheckpointer:
                 return
             if self._thread is not None and self._thread.is_alive():
                 return
+            self._start(version, latest, config)
+
+    def _start(self, version: int, latest: Snapshot, config: Config) -> None:
+        """Start the thread, unless another handle is writing a checkpoint of this table."""
+        table = (self._store.root, latest.metadata.id)
+        with _IN_PROGRESS.lock:
+            if _IN_PROGRESS.covers(table, version, config.checkpoint_interval):
+                return
             thread = threading.Thread(
                 target=self._run, args=(version, latest, config), name="arrowlog-checkpoint"
             )
@@ -178,6 +217,7 @@ class BackgroundCheckpointer:
                 self._last_failure = version
                 self._warn("the checkpoint of version %s was not started: %s", version, error)
                 return
+            _IN_PROGRESS.record(table, version, thread)
             self._thread = thread
 
     def _after_torn_fork(self) -> None:

@@ -7,6 +7,7 @@ import time
 
 import pytest
 from support.case_count import cases
+from support.waiting import wait_until
 
 from arrowlog.storage import LocalStore, local
 
@@ -14,6 +15,8 @@ LOG = "_transaction_log"
 SIZE = 300_000
 
 
+@pytest.mark.promise("storage.whole_or_absent")
+@pytest.mark.fork
 @pytest.mark.parametrize("named", [False, True], ids=["nameless", "named"])
 def test_a_killed_writer_leaves_nothing_torn(tmp_path, monkeypatch, named):
     if named:
@@ -29,7 +32,9 @@ def test_a_killed_writer_leaves_nothing_torn(tmp_path, monkeypatch, named):
                 store.put_if_absent(f"{LOG}/{cycle:04d}-{number:04d}", b"x" * SIZE)
                 store.replace(f"{LOG}/pointer", b"y" * rng.choice([1, SIZE]))
             os._exit(0)
-        time.sleep(rng.uniform(0, 0.01) if cycle % 10 else 0.5)  # some must have come to write
+        if cycle % 10 == 0:  # this one has written, however slow the machine is
+            wait_until(lambda name=f"{cycle:04d}-0001": name in store.stats_from(LOG), "a commit")
+        time.sleep(rng.uniform(0, 0.01))  # a random moment is the point of the test
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     stats = store.stats_from(LOG)

@@ -2,16 +2,19 @@
 
 import sys
 import threading
+import time
 from collections import Counter
 from contextlib import nullcontext
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from support import put_races, store_places
 from support.case_count import cases
 
 from arrowlog.storage import PutOutcome, fsspec_store, local
 
 THREADS = 16
+NAIVE_ROUNDS = 500
 ROUNDS = {
     "local": 2_000,
     "s3fs-seaweedfs": 2_000,
@@ -34,6 +37,7 @@ def judge(outcomes, found):
     return wrong
 
 
+@pytest.mark.promise("storage.one_winner")
 @pytest.mark.parametrize(("kind", "rounds"), ROUNDS.items(), ids=ROUNDS)
 def test_of_two_processes_one_wins_every_round(kind, rounds, request):
     place, rounds = store_places.make(kind, request), cases(rounds)
@@ -50,10 +54,10 @@ def test_of_two_processes_one_wins_every_round(kind, rounds, request):
 def test_the_race_would_find_out_a_put_that_looks_first(tmp_path):
     """The same race with a put that is not atomic has rounds with two winners."""
     place = store_places.Local(tmp_path / "table")
-    outcomes = put_races.race(2_000, place.uri, naive=True)
-    found = place.store.find_many([put_races.key_of(number) for number in range(2_000)])
+    outcomes = put_races.race(NAIVE_ROUNDS, place.uri, naive=True)
+    found = place.store.find_many([put_races.key_of(number) for number in range(NAIVE_ROUNDS)])
     wrong = judge(outcomes, found)
-    print(len(wrong), "of 2000 rounds went wrong, as they should")
+    print(len(wrong), f"of {NAIVE_ROUNDS} rounds went wrong, as they should")
     assert wrong
 
 
@@ -91,10 +95,19 @@ def thread_race(place, threads, keys):
     return judge(outcomes, place.store.find_many([put_races.key_of(n) for n in range(keys)]))
 
 
+@pytest.mark.promise("storage.one_winner")
 def test_of_many_threads_one_wins_in_memory():
     assert thread_race(store_places.Memory(), THREADS, cases(500)) == []
 
 
 def test_the_race_would_find_out_a_memory_without_its_lock(monkeypatch):
     monkeypatch.setattr(fsspec_store, "_LOCK", nullcontext())
-    assert thread_race(store_places.Memory(), THREADS, 500)
+    usual = MemoryFileSystem.exists
+
+    def exists(self, path, **how):
+        found = usual(self, path, **how)
+        time.sleep(0.001)  # lets the others look before this one writes
+        return found
+
+    monkeypatch.setattr(MemoryFileSystem, "exists", exists)
+    assert thread_race(store_places.Memory(), THREADS, 50)

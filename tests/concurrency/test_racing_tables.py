@@ -1,9 +1,5 @@
 """Real processes, and threads, that race for one table on a local disk."""
 
-import json
-import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,18 +11,6 @@ from support.faulty_store import Log
 import arrowlog
 from arrowlog.errors import CommitConflict, InvalidRequest
 from arrowlog.formats.indextables.file_names import LOG_FOLDER
-
-
-def race(job, root, processes, rounds):
-    path = os.pathsep.join([str(Path(arrowlog.__file__).parents[1]), *filter(None, sys.path)])
-    done = subprocess.run(
-        [sys.executable, table_races.__file__, job, str(root), str(processes), str(rounds)],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path},
-    )
-    return [json.loads(text) for text in done.stdout.splitlines()]
 
 
 def log_of(root):
@@ -43,10 +27,11 @@ def assert_same(root, log):
     assert sorted(snapshot.files["path"].to_pylist()) == sorted(log.live)
 
 
+@pytest.mark.promise("commit.exactly_once")
 @pytest.mark.parametrize(("processes", "rounds"), [(2, 60), (6, 20)])
 def test_appends_of_many_processes_all_land_once(root, processes, rounds):
     arrowlog.Table.create(root, table_races.SCHEMA, ["p"])
-    told = race("append", root, processes, rounds)
+    told = table_races.race("append", root, processes, rounds)
     assert sorted(item["version"] for item in told) == list(range(1, processes * rounds + 1))
     log = log_of(root)
     assert len(log.at) == log.version == processes * rounds
@@ -56,9 +41,10 @@ def test_appends_of_many_processes_all_land_once(root, processes, rounds):
     assert_same(root, log)
 
 
+@pytest.mark.promise("commit.serializable")
 def test_overwrites_and_appends_of_two_processes_are_as_if_one_came_after_the_other(root):
     arrowlog.Table.create(root, table_races.SCHEMA, ["p"])
-    told = race("mix", root, 2, cases(60))
+    told = table_races.race("mix", root, 2, cases(60))
     log = log_of(root)
     done = [item for item in told if "version" in item]
     assert sorted(item["version"] for item in done) == list(range(1, log.version + 1))
@@ -76,7 +62,7 @@ def test_overwrites_and_appends_of_two_processes_are_as_if_one_came_after_the_ot
 
 def test_of_many_creators_one_wins(tmp_path):
     rounds = cases(50)
-    told = race("create", tmp_path, 8, rounds)
+    told = table_races.race("create", tmp_path, 8, rounds)
     for number in range(rounds):
         made = [item for item in told if item["round"] == number and item["made"]]
         assert len(made) == 1
@@ -87,6 +73,7 @@ def test_of_many_creators_one_wins(tmp_path):
         assert log.commits[0].protocol == {"minReaderVersion": 2, "minWriterVersion": 2}
 
 
+@pytest.mark.promise("commit.serializable")
 def test_threads_share_one_table(root):
     table = arrowlog.Table.create(root, table_races.SCHEMA, ["p"])
 

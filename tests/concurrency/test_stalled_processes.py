@@ -3,30 +3,16 @@
 import json
 import os
 import random
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-from support import stopped_processes
-
-import arrowlog
+from support import programs, stopped_processes
 
 
 def torment(root, seconds):
     seed = random.randrange(1 << 32)
     print("seed", seed)
-    path = os.pathsep.join(
-        [str(Path(arrowlog.__file__).parents[1]), str(Path(__file__).parents[1])]
-    )
-    done = subprocess.run(
-        [sys.executable, stopped_processes.__file__, "torment", str(root), str(seed), str(seconds)],
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path},
-    )
-    found = json.loads(done.stdout)
+    done = programs.run(stopped_processes.__file__, "torment", root, seed, seconds)
+    found = json.loads(done)
     print({**found, "errors": len(found["errors"])})
     return found
 
@@ -39,6 +25,7 @@ def check(found):
     assert not [line for line in found["errors"] if line[1] in alarming]
 
 
+@pytest.mark.promise("commit.stalled_writers")
 def test_stopped_writers_lose_nothing_beside_truncation(root):
     check(torment(root, 15))
 

@@ -2,30 +2,29 @@
 
 import gc
 import multiprocessing
-import os
 import random
-import subprocess
-import sys
 import threading
-import time
 from decimal import Decimal
 from functools import cached_property, partial
-from pathlib import Path
 
 import duckdb
 import polars as pl
 import pyarrow as pa
 import pytest
+from support import fork_rounds, programs
 from support.case_count import cases
 from support.forked_child import in_child
+from support.waiting import SECONDS_MAX, wait_until
 
 import arrowlog
 from arrowlog import fork_safety
 from arrowlog.errors import ForkedProcess
 from arrowlog.snapshot import snapshot as snapshots
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-TESTS = Path(__file__).parent.parent
+pytestmark = [
+    pytest.mark.fork,
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+]
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string()), ("price", pa.decimal128(9, 2))])
 
 
@@ -134,6 +133,7 @@ def test_what_needs_no_thread_of_polars_works_in_a_child(used, name):
     assert in_child(partial(WORKS[name], used)) == "True"
 
 
+@pytest.mark.promise("fork.works_or_says_so")
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_needs_polars_is_refused_at_once_with_what_to_do(used, name):
     said = in_child(partial(REFUSED[name], used))
@@ -149,19 +149,8 @@ def test_the_parent_goes_on_as_before(used):
 
 
 def program(*arguments):
-    """What a program prints, which has the helpers of tests at hand."""
-    command = [sys.executable, "-W", "ignore", *map(str, arguments)]
-    paths = os.pathsep.join([str(TESTS), str(TESTS.parent), *sys.path])
-    done = subprocess.run(
-        command,
-        cwd=TESTS,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": paths},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
+    """Run a Python program that has the helpers of these tests at hand; return its output."""
+    return programs.run("-W", "ignore", *arguments).strip()
 
 
 def test_a_child_of_a_process_that_has_not_used_an_engine_can_do_everything(tmp_path):
@@ -208,7 +197,7 @@ def test_workers_of_a_loader_read_splits(used):
     splits = used.scan("day = '2'").splits(target_size=1000)
     assert len(splits) > 2
     with multiprocessing.get_context("fork").Pool(2) as pool:
-        assert sum(pool.map_async(_read, splits).get(60)) == used.scan("day = '2'").count()
+        assert sum(pool.map_async(_read, splits).get(SECONDS_MAX)) == used.scan("day = '2'").count()
 
 
 def test_workers_of_a_server_share_a_table_and_end_in_order(used):
@@ -253,11 +242,11 @@ def test_connections_of_threads_that_a_fork_leaves_behind_are_not_destroyed_eith
     def ask():
         used.query("SELECT count(*) FROM adds")
         asked.set()
-        done.wait(60)
+        done.wait(SECONDS_MAX)
 
     thread = threading.Thread(target=ask)
     thread.start()
-    asked.wait(60)
+    asked.wait(SECONDS_MAX)
     try:
         assert in_child(lambda: used.version > 0) == "True"
     finally:
@@ -273,11 +262,11 @@ def test_a_lock_that_another_thread_held_is_free_in_a_child(used, lock):
     def hold():
         with owner._lock:
             held.set()
-            done.wait(60)
+            done.wait(SECONDS_MAX)
 
     thread = threading.Thread(target=hold)
     thread.start()
-    held.wait(60)
+    held.wait(SECONDS_MAX)
     try:
         assert in_child(lambda: used.append([add("torn")]).version == used.version) == "True"
         assert in_child(lambda: used._follower.latest is None) == str(lock == "_follower")
@@ -296,7 +285,7 @@ def test_a_property_that_another_thread_was_computing_is_computed_in_a_child(use
 
     def slow(_):
         computing.set()
-        done.wait(60)
+        done.wait(SECONDS_MAX)
         return 1
 
     found = cached_property(slow)
@@ -305,7 +294,7 @@ def test_a_property_that_another_thread_was_computing_is_computed_in_a_child(use
     snapshot = used.snapshot()
     thread = threading.Thread(target=lambda: snapshot.slow)
     thread.start()
-    computing.wait(60)
+    computing.wait(SECONDS_MAX)
 
     def again():
         done.set()
@@ -320,15 +309,25 @@ def test_a_property_that_another_thread_was_computing_is_computed_in_a_child(use
 
 def test_a_fork_waits_for_imports_of_other_threads(tmp_path, monkeypatch):
     """A module that is half imported at a fork stays so, and its lock stays held."""
-    (tmp_path / "slowly.py").write_text("import time; time.sleep(1); found = 5")
+    waiting = threading.Event()
+    monkeypatch.setattr(fork_safety, "waiting", waiting, raising=False)
+    code = "from arrowlog import fork_safety; fork_safety.waiting.wait(60); found = 5"
+    (tmp_path / "slowly.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     ours = {}
     exec(compile("def call(): import slowly", arrowlog.__file__, "exec"), ours)
     assert not fork_safety._others_import()
     thread = threading.Thread(target=ours["call"])
     thread.start()
-    while not fork_safety._others_import():
-        time.sleep(0.001)
+    wait_until(fork_safety._others_import, "the import")
+    usual = fork_safety._others_import
+
+    def others_import():
+        found = usual()
+        waiting.set()  # the import ends once the fork waits for it, and not before
+        return found
+
+    monkeypatch.setattr(fork_safety, "_others_import", others_import)
     assert in_child(lambda: __import__("slowly").found) == "5"
     thread.join()
 
@@ -339,13 +338,13 @@ def test_a_thread_inside_polars_may_be_starting_its_pool(monkeypatch):
 
     def hook(_):
         inside.set()
-        done.wait(60)
+        done.wait(SECONDS_MAX)
         return 1
 
     thread = threading.Thread(target=lambda: pl.Series([1]).map_elements(hook, pl.Int64))
     assert in_child(fork_safety.polars_is_stranded) == "False"
     thread.start()
-    inside.wait(60)
+    inside.wait(SECONDS_MAX)
     try:
         assert in_child(fork_safety.polars_is_stranded) == "True"
     finally:
@@ -353,12 +352,13 @@ def test_a_thread_inside_polars_may_be_starting_its_pool(monkeypatch):
         thread.join()
 
 
+@pytest.mark.promise("fork.works_or_says_so")
 def test_forks_while_threads_write_checkpoint_and_ask(tmp_path):
     """Set ARROWLOG_CASES for more rounds."""
     seed = random.randrange(1 << 32)
     print("seed", seed)
     rounds = cases(12)
-    said = program("fork_rounds.py", tmp_path / "busy", rounds, seed)
+    said = program(fork_rounds.__file__, tmp_path / "busy", rounds, seed)
     assert said == f"rounds {rounds}"
 
 

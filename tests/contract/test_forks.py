@@ -1,13 +1,12 @@
 """Stores in forked children: threads stay with the parent, so clients must not wait for them."""
 
-import os
-import select
-import signal
 import threading
 
 import polars as pl
 import pyarrow as pa
 import pytest
+from support.forked_child import in_child
+from support.waiting import SECONDS_MAX
 
 import arrowlog
 from arrowlog.fork_safety import polars_is_stranded
@@ -15,28 +14,10 @@ from arrowlog.predicate.ast import Call, Literal
 from arrowlog.predicate.emit import duckdb
 from arrowlog.storage import PutOutcome
 
-SECONDS = 30
-pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-
-
-def in_child(call):
-    """What a call returns in a forked child; a child that hangs is ended and called so."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            said = repr(call())
-        except BaseException as error:  # noqa: BLE001 -- it is the parent that judges
-            said = f"{type(error).__name__}: {error}"
-        os.write(write, said.encode())
-        os._exit(0)
-    os.close(write)
-    ready, _, _ = select.select([read], [], [], SECONDS)
-    if not ready:
-        os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    with os.fdopen(read, "rb") as answer:
-        return answer.read().decode() if ready else "hung"
+pytestmark = [
+    pytest.mark.fork,
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),
+]
 
 
 def use(store, name):
@@ -57,6 +38,7 @@ def use(store, name):
 USED = (PutOutcome.DONE, PutOutcome.EXISTS, b"1", [b"1", None, b"3"], [b"1"] * 13, True, 1, None)
 
 
+@pytest.mark.promise("fork.works_or_says_so")
 def test_a_store_used_before_a_fork_works_in_the_child_and_in_the_parent(place):
     assert use(place.store, "parent") == USED
     assert in_child(lambda: use(place.store, "child")) == repr(USED)
@@ -103,11 +85,11 @@ def test_a_predicate_is_evaluated_in_a_child_of_a_process_that_was_evaluating_on
     def evaluating():
         with duckdb._LOCK:
             busy.set()
-            done.wait(SECONDS)
+            done.wait(SECONDS_MAX)
 
     thread = threading.Thread(target=evaluating)
     thread.start()
-    busy.wait(SECONDS)
+    busy.wait(SECONDS_MAX)
     threading.Timer(0.2, done.set).start()
     assert in_child(lambda: duckdb.evaluate_constant(sure).value) == "'A'"
     thread.join()

@@ -67,6 +67,7 @@ def test_a_disk_that_takes_little_at_a_time_gets_all(store, monkeypatch):
     assert store.get("k") == store.get("r") == bytes(range(250))
 
 
+@pytest.mark.promise("commit.acknowledged_is_durable")
 def test_bytes_are_on_the_disk_before_they_have_a_name(store, monkeypatch):
     """A power cut must not leave a name without its bytes, nor lose a name that was promised."""
     happened = []
@@ -139,6 +140,7 @@ def as_nobody(call):
     return said
 
 
+@pytest.mark.fork
 @pytest.mark.parametrize(
     ("verb", "call"),
     [

@@ -25,6 +25,7 @@ def later(monkeypatch):
     return passed
 
 
+@pytest.mark.promise("commit.stalled_writers")
 @pytest.mark.parametrize("op", ["append", "overwrite", "restore"])
 def test_a_stalled_writer_does_not_land_below_a_truncation(place, later, monkeypatch, op):
     quiet = {"checkpoint.enabled": False}

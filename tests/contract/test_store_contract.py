@@ -5,6 +5,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from support.waiting import SECONDS_MAX
 
 from arrowlog.decode.line_buffer import SEQ_LINE_BITS, LineBuffer
 from arrowlog.errors import ArrowlogError, LogCorrupt, StoreUnavailable
@@ -108,6 +109,7 @@ def test_get_many_of_few(place, count):
     assert place.store.get_many(["k"] * count) == [b"1"] * count
 
 
+@pytest.mark.promise("storage.same_contract")
 def test_listing_is_sorted_and_has_only_what_is_directly_in_the_folder(place):
     for name in ("b", "a", "10", "9", "sub/inner", "ab", "_last"):
         place.put(f"{LOG}/{name}", b"1")
@@ -233,6 +235,7 @@ def test_a_file_above_the_limit_is_refused_with_its_name(place, codec):
     place.store.read_into(LineBuffer(10_000), ["k"], [0], ENOUGH)
 
 
+@pytest.mark.promise("storage.gives_up_in_time")
 @pytest.mark.parametrize("count", [1, 3])
 def test_reads_that_take_too_long_are_given_up(count):
     """The error must come while the store still hangs, not when it has answered after all."""
@@ -240,14 +243,14 @@ def test_reads_that_take_too_long_are_given_up(count):
 
     class Hanging(FsspecStore):
         def get(self, key):
-            release.wait(20)
+            release.wait(SECONDS_MAX)
             return b""
 
     store = Hanging("memory://hanging", {}, 2, 0.05)
     with ThreadPoolExecutor(1) as pool:
         try:
             answer = pool.submit(store.get_many, [str(n) for n in range(count)])
-            error = answer.exception(timeout=3)
+            error = answer.exception(timeout=SECONDS_MAX / 2)
         finally:
             release.set()
     assert isinstance(error, StoreUnavailable)

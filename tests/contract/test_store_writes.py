@@ -34,6 +34,7 @@ def test_a_new_object_is_put_whole(place, size):
     assert place.store.stat("k").size == size
 
 
+@pytest.mark.promise("storage.same_contract")
 @pytest.mark.parametrize("data", [b"", b"mine", b"mine" * 500_000])
 def test_what_is_there_is_never_overwritten(place, data):
     place.put("k", b"theirs")
@@ -67,6 +68,7 @@ def test_folders_are_made_as_needed(place):
     assert place.store.list_from("a/b") == ["c", "e"]
 
 
+@pytest.mark.promise("storage.whole_or_absent")
 def test_an_object_that_is_being_put_is_not_there_or_whole(place):
     """Readers look as fast as they can while objects appear and are replaced."""
     sizes, stop, seen = {1_000_000, 2_000_000}, threading.Event(), set()

@@ -66,6 +66,7 @@ BAD_LINES = {
 }
 
 
+@pytest.mark.promise("errors.typed_and_named")
 @pytest.mark.parametrize("many", [False, True], ids=["few lines", "many lines"])
 @pytest.mark.parametrize("case", BAD_LINES)
 def test_a_bad_line_is_an_error_with_file_and_line(table, case, many):
@@ -145,6 +146,7 @@ def test_a_bad_envelope_is_an_error_with_the_file(table, case):
         arrowlog.Table(table).snapshot()
 
 
+@pytest.mark.promise("security.bounded_memory")
 def test_a_bomb_is_refused_before_it_fills_memory(table):
     testing.write_file(table, commit_name(2), compress(b" " * (64 << 20), "gzip"))
     with pytest.raises(arrowlog.LogCorrupt, match="maxDecompressedBytes"):
@@ -221,6 +223,7 @@ def test_version_zero_may_be_missing_only_with_a_checkpoint(table):
     assert paths(arrowlog.Table(table).snapshot()) == ["good.parquet"]
 
 
+@pytest.mark.promise("snapshot.never_older")
 def test_a_bad_checkpoint_never_makes_a_table_look_older(table):
     for version in range(2, 5):
         testing.write_commit(table, version, [testing.add(f"f{version}", {"day": None})])

@@ -89,6 +89,7 @@ def test_every_file_in_every_way(root, form, size, codec):
     assert arrowlog.Table(root).snapshot().report.checkpoint == 4
 
 
+@pytest.mark.promise("checkpoint.damage_is_found")
 @pytest.mark.parametrize("size", SIZES, ids=["whole", "parts"])
 @pytest.mark.parametrize("codec", ["none", "gzip", "zstd", "snappy"])
 @pytest.mark.parametrize("form", FORMATS)
@@ -149,6 +150,7 @@ def test_all_checkpoints_bad_is_the_commits(root):
     assert same(again, whole)
 
 
+@pytest.mark.promise("snapshot.never_older")
 def test_a_bad_checkpoint_whose_commits_are_gone_never_makes_a_table_look_older(root):
     build(root, "json", 1 << 20)
     for version in (3, 4):
@@ -186,6 +188,7 @@ POINTERS = {
 }
 
 
+@pytest.mark.promise("checkpoint.pointer_is_a_hint")
 @pytest.mark.parametrize("how", POINTERS)
 def test_a_pointer_is_only_a_hint(root, how):
     whole = build(root, "json", 1 << 20)

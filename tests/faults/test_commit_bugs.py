@@ -69,6 +69,7 @@ def made(root):
     return root
 
 
+@pytest.mark.promise("commit.exactly_once")
 @pytest.mark.parametrize("fault", ["lost after", "retried", "late 1", "late 3"])
 def test_a_lost_answer_does_not_commit_twice(faulty, fault):
     table = table_on(faulty, FakeClock("a"))
@@ -83,6 +84,7 @@ def test_a_lost_answer_does_not_commit_twice(faulty, fault):
     assert log.version == 3
 
 
+@pytest.mark.promise("commit.idempotent_write")
 def test_an_answer_that_stays_lost_is_told_and_the_step_is_taken_once(faulty):
     faulty.cheap_stat = False
     table = table_on(faulty, FakeClock("a"))
@@ -114,6 +116,7 @@ def test_a_failed_put_moves_no_counter(faulty, fault):
     assert sorted(log.live) == ["a", "c"]
 
 
+@pytest.mark.promise("commit.no_gap")
 @every_operation
 @pytest.mark.parametrize("when", ["before the handle", "under the handle"])
 def test_nobody_writes_into_a_gap(made, operation, when):

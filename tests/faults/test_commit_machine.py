@@ -444,6 +444,7 @@ def same(snapshot, log):
     )
 
 
+@pytest.mark.promise("commit.exactly_once")
 def test_commits_land_once_whatever_the_store_does():
     SEEN.clear()
     how = settings(max_examples=cases(300), stateful_step_count=40, report_multiple_bugs=False)

@@ -68,7 +68,7 @@ def accelerate(request):
 def opened(accelerate, monkeypatch):
     """A store that was given its credentials in some way."""
 
-    def make(way, url, key=ID, secret=HIDDEN, token=TOKEN, uri="s3://bucket/t", seconds=0.5):
+    def make(way, url, key=ID, secret=HIDDEN, token=TOKEN, uri="s3://bucket/t", seconds=60):
         env = {"AWS_ACCESS_KEY_ID": key, "AWS_SECRET_ACCESS_KEY": secret}
         env |= {"AWS_SESSION_TOKEN": token} if token else {}
         options = {"endpoint_url": url, "region": "us-east-1"}
@@ -113,6 +113,7 @@ def echoing(moto):
         yield found
 
 
+@pytest.mark.promise("security.no_credentials")
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("status", [400, 403, 404])
 def test_a_server_that_repeats_what_it_was_sent(opened, echoing, way, status, capfd):
@@ -195,6 +196,7 @@ def test_a_bucket_name_that_is_none(opened, seaweedfs, way, bucket, capfd):
     assert {"list_from", "replace"} <= provoke(store, capfd)
 
 
+@pytest.mark.promise("security.no_credentials")
 @pytest.mark.parametrize(
     "uri",
     [

@@ -108,6 +108,7 @@ DAMAGE = [missing, empty, truncated, page, other_types, text_for_numbers, direct
 DAMAGE += [times_for_numbers, column_twice]
 
 
+@pytest.mark.promise("scan.missing_data_is_named")
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_every_reader_names_file_version_and_next_step(root, damage, reader):
@@ -191,6 +192,7 @@ def test_a_log_that_cannot_be_read_hides_no_missing_file(root):
     assert caught.value.path == path
 
 
+@pytest.mark.promise("errors.survive_pickling")
 def test_an_error_survives_pickling():
     error = DataFileError("it is missing.", next="Restore it.", file="a.parquet", version=3)
     again = pickle.loads(pickle.dumps(error))

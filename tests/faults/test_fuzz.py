@@ -50,6 +50,7 @@ def test_any_bytes_give_actions_or_our_error(data):
             decode_buffer(window, columnar=columnar)
 
 
+@pytest.mark.promise("errors.typed_and_named")
 @pytest.mark.parametrize("seed", range(cases(40)))
 def test_a_table_with_a_mangled_file_opens_or_says_why(tmp_path, seed):
     rng = random.Random(seed)
@@ -82,12 +83,12 @@ def test_a_hostile_commit_costs_little_time_and_memory(table):
         b"{}\n" * 500_000,
     ]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    started = time.monotonic()
+    started = time.process_time()
     for content in hostile:
         testing.write_commit(table, 2, content)
         with suppress(*EXPECTED):
             arrowlog.Table(table).snapshot()
-    assert time.monotonic() - started < 120  # a bound against hanging, not a measure of speed
+    assert time.process_time() - started < 120  # against hanging; other processes do not count
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1_500_000
 
 

@@ -3,6 +3,7 @@
 import os
 import random
 
+import pytest
 from support import kill_committers, killable_children
 from support.case_count import cases
 from support.faulty_store import Log
@@ -13,6 +14,8 @@ from arrowlog.formats.indextables.file_names import LOG_FOLDER, classify_names
 KILLS = 40  # of one table: a log that stays short makes for more kills a second
 
 
+@pytest.mark.promise("commit.acknowledged_is_durable")
+@pytest.mark.fork
 def test_killed_committers_leave_whole_commits_and_no_gap(tmp_path):
     seed = random.randrange(2**32)
     print(f"seed {seed}")

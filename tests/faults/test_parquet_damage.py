@@ -90,6 +90,7 @@ def test_a_damaged_file_changes_nothing_and_is_told(damaged):
     check(root, expected, told=False)
 
 
+@pytest.mark.promise("checkpoint.damage_is_found")
 def test_verify_finds_every_damage(damaged):
     root, names, _ = damaged
     store, config = arrowlog.Table(root)._store, resolve()
@@ -217,6 +218,7 @@ def test_damage_found_late_keeps_the_rows_of_a_plan(tmp_path, monkeypatch):
     assert any("checksum" in text for text in plan.snapshot.report.warnings)
 
 
+@pytest.mark.promise("security.paths_stay_inside")
 def test_a_path_that_leads_out_of_the_table_is_refused_from_a_checkpoint_too(table):
     testing.write_commit(table, 2, [testing.add("/etc/passwd", {"day": None})])
     outside = arrowlog.Table(table, allow_outside_paths=True)

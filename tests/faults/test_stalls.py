@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 from support import stall_simulation
 from support.case_count import cases
-from support.faulty_store import FakeClock, FaultyStore, Log, Violation, frozen_clock, table_on
+from support.commit_model import Violation
+from support.faulty_store import FakeClock, FaultyStore, Log, frozen_clock, table_on
 
 import arrowlog
 from arrowlog import add_file, testing
@@ -37,6 +38,7 @@ def run(seeds, **how):
     print(dict(stall_simulation.SEEN))
 
 
+@pytest.mark.promise("commit.stalled_writers")
 def test_no_acknowledged_commit_is_lost_or_doubled():
     first = random.randrange(1 << 32)
     print("seeds from", first)
@@ -177,6 +179,7 @@ def test_a_commit_that_was_checkpointed_and_deleted_is_not_made_twice(world):
     assert open_table(world, "r").version == 5
 
 
+@pytest.mark.promise("commit.outcome_is_true")
 def test_what_the_log_no_longer_tells_is_unknown(world):
     writer, other = open_table(world, "w"), open_table(world, "o")
     writer.append([file("first")])

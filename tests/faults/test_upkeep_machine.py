@@ -27,7 +27,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from support.case_count import cases
-from support.faulty_store import FakeClock, FaultyStore, Violation, insist, table_on
+from support.commit_model import Violation, insist
+from support.faulty_store import FakeClock, FaultyStore, table_on
 
 from arrowlog.config import Config
 from arrowlog.errors import (
@@ -377,6 +378,7 @@ def run(examples, steps=25):
     run_state_machine_as_test(Machine, settings=how)
 
 
+@pytest.mark.promise("maintenance.no_row_is_lost")
 def test_no_row_is_lost_whatever_is_done_in_whatever_order():
     SEEN.clear()
     run(cases(20))

@@ -6,6 +6,7 @@ import threading
 import pytest
 from support import faulty_wire, small_table, store_places
 from support.s3_servers import BUCKET, Server
+from support.waiting import SECONDS_MAX
 
 import arrowlog
 from arrowlog import testing
@@ -143,7 +144,7 @@ def test_half_way_an_answer_is_renewed_behind_the_readers_back(table, clock):
     clock.now += 3
     old = handle.snapshot(max_staleness=5.0)
     assert old.version == 1
-    handle._follower._refreshing.join(60)
+    handle._follower._refreshing.join(SECONDS_MAX)
     assert handle._follower.latest.version == 2
     assert handle.snapshot(max_staleness=5.0).version == 2
 
@@ -155,19 +156,19 @@ def test_nobody_waits_for_the_one_who_renews(table, clock):
 
     def slow():
         inside.set()
-        assert leave.wait(60)
+        assert leave.wait(SECONDS_MAX)
         return usual()
 
     handle._follower._catch_up = slow
     clock.now += 3
     first = handle.snapshot(max_staleness=5.0)
-    assert inside.wait(60)
+    assert inside.wait(SECONDS_MAX)
     done = []
     reader = threading.Thread(target=lambda: done.append(handle.snapshot(max_staleness=5.0)))
     reader.start()
-    reader.join(30)
+    reader.join(SECONDS_MAX)
     leave.set()
-    handle._follower._refreshing.join(60)
+    handle._follower._refreshing.join(SECONDS_MAX)
     assert done == [first]
 
 
@@ -237,6 +238,7 @@ def drop(place):
         shutil.rmtree(place.uri)
 
 
+@pytest.mark.promise("snapshot.caches_change_nothing")
 @pytest.mark.parametrize("longer", [0, 2])
 @pytest.mark.parametrize("kind", ["same id", "new id"])
 @pytest.mark.parametrize("where", ["local", "memory", "s3fs-moto", "obstore-moto"])

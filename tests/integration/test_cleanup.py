@@ -214,6 +214,7 @@ def test_a_pointer_is_no_ceiling_and_is_never_moved_back(root):
         assert json.load(file) == {"version": 12, "size": 77}
 
 
+@pytest.mark.promise("cleanup.keeps_what_it_promises")
 @pytest.mark.parametrize("form", FORMATS)
 def test_any_cleanup_of_any_log_keeps_what_it_promises(tmp_path, form):
     for seed in range(cases(15)):
@@ -386,6 +387,7 @@ class Overtaken(store_module.LocalStore):
         return found
 
 
+@pytest.mark.promise("cleanup.readers_recover")
 @pytest.mark.parametrize("earlier", [False, True])
 def test_a_reader_that_loses_files_to_a_cleanup_looks_again(root, monkeypatch, earlier):
     other = build(root, at=(4, 8))
@@ -419,6 +421,7 @@ def test_a_reader_of_a_moment_looks_again_too(root, monkeypatch):
     assert reader.snapshot(timestamp=stamp + HOUR).version == 12
 
 
+@pytest.mark.promise("cleanup.readers_recover")
 @pytest.mark.parametrize("base", [0, 3])
 @pytest.mark.parametrize("where", ["table", "call"])
 def test_a_handle_whose_base_was_cleaned_away_catches_up(root, base, where):

@@ -500,6 +500,7 @@ def test_memory_does_not_grow_with_the_group(tmp_path):
     assert peaks["large"] - peaks["warm"] < 150 << 20
 
 
+@pytest.mark.promise("maintenance.compaction_keeps_rows")
 def test_compactions_writers_and_removers_race(root):
     """Five handles at one table: every row is there once, but for those that were removed."""
     make(root)

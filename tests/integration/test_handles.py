@@ -58,6 +58,7 @@ def test_a_pointer_that_runs_ahead_of_the_log_is_told(root):
         arrowlog.Table(root).append([file("b")])
 
 
+@pytest.mark.promise("commit.idempotent_write")
 @pytest.mark.parametrize("anew", [False, True])
 def test_a_step_with_removes_is_taken_once(root, anew):
     table = create(root)

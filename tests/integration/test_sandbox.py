@@ -40,6 +40,7 @@ def locked(place):
     return arrowlog.Table(place / "table", options={"history.sandbox": True})
 
 
+@pytest.mark.promise("security.sandbox")
 @pytest.mark.parametrize("query", OUTSIDE)
 def test_nothing_outside_is_reached_and_nothing_is_written(place, query):
     text = query.format(secret=place / "secret.csv", folder=place)

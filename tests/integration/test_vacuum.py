@@ -48,6 +48,7 @@ def ids(table, version=None):
     return sorted(found)
 
 
+@pytest.mark.promise("vacuum.deletes_only_orphans")
 def test_only_what_no_version_needs_goes(root):
     table = make(root)
     table.write(rows(1, 2))
@@ -315,6 +316,7 @@ def test_deletions_that_fail_are_told_and_stop_nothing_else(root, monkeypatch):
     assert len(done.failures) == 1
 
 
+@pytest.mark.promise("vacuum.beside_writers")
 def test_beside_a_running_writer_nothing_is_deleted_that_it_commits(root):
     """Half a second of vacuuming a table that is written to; every row stays."""
     table = make(root)
@@ -399,6 +401,7 @@ def test_truncation_waits_for_writers(place, monkeypatch):
         assert 25 < sum(waited) < 35
 
 
+@pytest.mark.promise("vacuum.beside_writers")
 def test_beside_running_writers_truncation_loses_no_commit(root):
     """Writers that now and then fall behind, while what they have not seen is taken away."""
     make(root)

@@ -9,16 +9,22 @@ from nbclient import NotebookClient
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 BOOKS = sorted(FOLDER.glob("*.ipynb"))
+RUNS = [
+    pytest.param(path, marks=pytest.mark.spark if "spark" in path.stem else ()) for path in BOOKS
+]
+CELL_SECONDS_MAX = 1200  # against hanging
 
 
-@pytest.mark.parametrize("path", BOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)
 def test_it_runs_and_its_claims_hold(path, monkeypatch, tmp_path):
     known = os.environ.get("PYTHONPATH", "")
     monkeypatch.setenv("PYTHONPATH", f"{FOLDER.parent}{os.pathsep}{known}")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     book = nbformat.read(path, as_version=4)
-    client = NotebookClient(book, timeout=300, resources={"metadata": {"path": str(FOLDER)}})
+    client = NotebookClient(
+        book, timeout=CELL_SECONDS_MAX, resources={"metadata": {"path": str(FOLDER)}}
+    )
     client.execute()
     shown = [
         output.get("data", {}).get("text/html", "")

@@ -82,6 +82,7 @@ def assert_same(found, expected):
             assert one == other
 
 
+@pytest.mark.promise("checkpoint.changes_nothing")
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("batch", range(SEEDS // BATCH))
 def test_a_checkpoint_changes_no_version(batch, form, tmp_path, threshold):

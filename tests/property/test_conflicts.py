@@ -142,6 +142,7 @@ def rival(kind, version=6):
     return WinningCommit(version=version, who="RIVAL", timestamp=150, txn_id="r", **parts)
 
 
+@pytest.mark.promise("commit.conflicts_are_found")
 @pytest.mark.parametrize("exact", [False, True], ids=["", "with read_version"])
 @pytest.mark.parametrize("ours", OURS)
 @pytest.mark.parametrize("theirs", RIVALS)
@@ -160,6 +161,7 @@ PARTS = st.sampled_from(["x", "y", "z", None])
 ADDED = st.lists(st.tuples(PATHS, PARTS, st.booleans(), st.booleans()), max_size=4)
 
 
+@pytest.mark.promise("commit.conflicts_are_found")
 @settings(max_examples=cases(600))
 @given(
     removes=st.lists(PATHS, max_size=3, unique=True),

@@ -39,6 +39,7 @@ def harm(rng, copies):
                 file.write(data)
 
 
+@pytest.mark.promise("snapshot.caches_change_nothing")
 @pytest.mark.parametrize("seed", range(cases(24)))
 def test_a_copy_never_changes_an_answer(tmp_path, seed, monkeypatch):
     rng = random.Random(seed)

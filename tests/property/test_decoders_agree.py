@@ -119,6 +119,7 @@ def rows(table: pa.Table) -> list[dict]:
     return [{k: v for k, v in row.items() if v is not None and v != {}} for row in found]
 
 
+@pytest.mark.promise("snapshot.decoders_agree")
 @pytest.mark.parametrize("batch", range(10))
 def test_damaged_lines_mean_the_same_to_both_decoders(batch):
     for seed in range(batch * ROUNDS // 10, (batch + 1) * ROUNDS // 10):

@@ -27,6 +27,7 @@ def harm(root, rng):
             (root / LOG_FOLDER / name).write_bytes(how(whole[name], rng))
 
 
+@pytest.mark.promise("recovery.doctor_is_right")
 @pytest.mark.filterwarnings("ignore:.*was not used:arrowlog.ArrowlogWarning")
 def test_who_is_told_that_all_is_well_reads_all_and_can_write(tmp_path):
     told = {"well": 0, "ill": 0}

@@ -4,6 +4,7 @@ import re
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.case_count import cases
@@ -77,6 +78,7 @@ def fate(key, time, logs, endings, live, spoken_of):
     return "orphan"
 
 
+@pytest.mark.promise("vacuum.deletes_only_orphans")
 @settings(max_examples=cases(150))
 @given(
     st.dictionaries(KEYS, st.sampled_from([-1, 0, 1, HORIZON, HORIZON + 1]), max_size=12),

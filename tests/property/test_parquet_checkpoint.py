@@ -21,6 +21,7 @@ SEEDS = cases(120)
 WORLDS, PREDICATES = cases(80), 40
 
 
+@pytest.mark.promise("checkpoint.changes_nothing")
 @pytest.mark.parametrize("batch", range(SEEDS // BATCH))
 def test_a_parquet_checkpoint_changes_no_version(batch, tmp_path, monkeypatch):
     for seed in range(batch * BATCH, (batch + 1) * BATCH):

@@ -23,6 +23,7 @@ def test_the_page_has_lines_of_every_type():
     assert len(LINES) > 80
 
 
+@pytest.mark.promise("predicate.meaning")
 @pytest.mark.parametrize("kind", predicate_meaning.TYPES)
 def test_the_page_is_true_for_every_reader_in_every_layout(kind, tmp_path):
     lines = [line for line in LINES if line.kind == kind]
@@ -58,6 +59,7 @@ def tables(tmp_path_factory):
     return rows.to_pylist(), made
 
 
+@pytest.mark.promise("scan.readers_agree")
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_every_form_reader_and_layout_finds_the_rows_of_the_model(batch, tables):
     rows, made = tables

@@ -67,6 +67,7 @@ def harm(rng, root):
         os.unlink(os.path.join(log, rng.choice(names)))
 
 
+@pytest.mark.promise("checkpoint.pointer_is_a_hint")
 @pytest.mark.parametrize("seed", range(cases(30)))
 def test_the_same_from_the_pointer_as_from_the_beginning(tmp_path, seed, far):
     rng, root = random.Random(seed), str(tmp_path / "table")

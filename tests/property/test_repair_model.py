@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 
+import pytest
 from support import log_damage, log_model
 from support.case_count import cases
 from support.random_history import history
@@ -52,6 +53,7 @@ def assert_both_ways(target, expected):
     return snapshot
 
 
+@pytest.mark.promise("recovery.repair_keeps_what_can_be_read")
 def test_what_is_kept_is_what_the_rules_say(tmp_path):
     for seed in range(cases(60)):
         print("seed", seed)
@@ -113,6 +115,7 @@ def harm(root, rng):
     return done
 
 
+@pytest.mark.promise("recovery.repair_keeps_what_can_be_read")
 def test_no_bit_that_flips_makes_repair_lie(tmp_path):
     for number in range(cases(12)):
         seed = random.randrange(2**32)

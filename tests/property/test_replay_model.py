@@ -75,6 +75,7 @@ def threshold(request, monkeypatch):
     monkeypatch.setattr(decoder, "COLUMNAR_MIN_LINES", request.param)
 
 
+@pytest.mark.promise("snapshot.log_replay")
 @pytest.mark.parametrize("batch", range(SEEDS // BATCH))
 def test_every_version_equals_the_model(batch, tmp_path, threshold):
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
@@ -109,6 +110,7 @@ def test_a_checkpoint_changes_no_version(batch, tmp_path, threshold):
             assert_same(table.snapshot(version=version), state, root)
 
 
+@pytest.mark.promise("snapshot.refresh_equals_open")
 @pytest.mark.parametrize("batch", range(SEEDS // BATCH // 3))
 def test_refreshing_commit_by_commit_equals_opening_anew(batch, tmp_path):
     for seed in range(batch * BATCH, (batch + 1) * BATCH):

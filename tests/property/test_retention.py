@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 from support.case_count import cases
 
 from arrowlog.formats.indextables.file_names import classify_names
@@ -97,6 +98,7 @@ def naive_versions(newest, commits, bases):
     return found
 
 
+@pytest.mark.promise("cleanup.keeps_what_it_promises")
 def test_what_goes_is_what_the_rules_say():
     seed = random.randrange(1 << 32)
     print("seed", seed)

@@ -60,6 +60,7 @@ def check_extremes(world, plan, con, text):
             assert said == true["m"][0].as_py(), f"{word}({name}) of {text}"
 
 
+@pytest.mark.promise("scan.no_row_is_lost")
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_no_row_is_ever_lost(batch, tmp_path):
     asked = dropped = counted = 0

@@ -223,6 +223,7 @@ TESTS = {
 }
 
 
+@pytest.mark.promise("scan.no_row_is_lost")
 @settings(max_examples=cases(20))
 @given(
     st.lists(st.lists(st.one_of(WORDS, st.none()), min_size=1, max_size=4), min_size=1, max_size=4),

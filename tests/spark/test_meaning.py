@@ -158,6 +158,7 @@ def test_filters_on_other_columns_are_still_pushed_into_parquet(spark, root):
     assert read("f = 0.5D AND id < 1500") == 2000
 
 
+@pytest.mark.promise("spark.same_rows")
 @pytest.mark.parametrize("layout", ["a file per row", "plain, small row groups"])
 def test_random_predicates_find_the_rows_of_the_model(layout, spark, tmp_path):
     rows = predicate_meaning.rows(seed=11)

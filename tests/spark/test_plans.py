@@ -62,6 +62,7 @@ def ids(frame):
     return sorted(frame.toArrow()["id"].to_pylist())
 
 
+@pytest.mark.promise("spark.same_rows")
 @pytest.mark.parametrize("seed", range(3000, 3000 + cases(3)))
 def test_random_rows_are_those_of_duckdb(request, spark, tmp_path, seed):
     print("seed", seed)
@@ -283,6 +284,7 @@ def plans_of(frame):
     return "\n".join([*texts, query.optimizedPlan().numberedTreeString(), repr(frame)])
 
 
+@pytest.mark.promise("security.no_credentials")
 def test_credentials_reach_workers_and_no_plan(sessions, root, moto, capfd):
     server, client = moto
     options = {**server.options, "secret": SECRET}

@@ -94,6 +94,7 @@ def history_of(root, commits=12, seed=5):
     return table
 
 
+@pytest.mark.promise("spark.checkpoints_are_the_same")
 def test_a_snapshot_is_that_of_one_process(either, root):
     table = history_of(root)
     found = arrowlog.spark.snapshot(either, root, buckets=3)

@@ -194,6 +194,7 @@ query.trigger(availableNow=True).start().awaitTermination()
 """
 
 
+@pytest.mark.promise("spark.streams_exactly_once")
 def test_a_stream_killed_between_files_and_commit_loses_and_doubles_nothing(source, root, tmp_path):
     make(root, 3)
     out = tmp_path / "out"
@@ -217,6 +218,7 @@ def test_a_stream_killed_between_files_and_commit_loses_and_doubles_nothing(sour
     assert ids(out) == list(range(6))
 
 
+@pytest.mark.promise("spark.streams_exactly_once")
 def test_a_batch_that_comes_again_is_in_the_log_once(source, root, tmp_path):
     """Spark runs a batch again if it did not get to note down that it was committed."""
     table, out = make(root, 2), tmp_path / "out"

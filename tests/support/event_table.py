@@ -1,4 +1,4 @@
-"""Five days of events, written by hand: the same files, times and bounds in every run."""
+"""A table of five days of events, with the same files, times and bounds in every run."""
 
 import os
 from datetime import date, timedelta
@@ -17,7 +17,7 @@ DAYS, ROWS = 5, 1000
 
 
 def build(root):
-    """A commit a day, then the first day's file replaced by another."""
+    """Write one commit per day, then one that replaces the file of the first day."""
     os.makedirs(root, exist_ok=True)
     opening = [testing.protocol(), testing.metadata(SCHEMA, ["day"], created=START)]
     testing.write_commit(root, 0, opening, codec="gzip")
@@ -35,7 +35,7 @@ def _commit(root, version, actions, operation):
 
 
 def _data_file(root, day, number, name="part"):
-    """A real Parquet file, and the add that describes it."""
+    """Write a Parquet file and return the add that describes it."""
     ids = pa.array(range(number * ROWS, (number + 1) * ROWS), pa.int64())
     cities = pa.array([CITIES[(number + row) % len(CITIES)] for row in range(ROWS)])
     path = f"day={day}/{name}-{number:05d}.parquet"

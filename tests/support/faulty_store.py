@@ -1,4 +1,4 @@
-"""A store that fails on purpose, clocks that disagree, and a naive reading of what is in a log."""
+"""A store that fails on request, clocks that can be set, and a naive reader of logs."""
 
 from __future__ import annotations
 
@@ -17,26 +17,18 @@ from arrowlog.snapshot.tracker import SnapshotTracker
 from arrowlog.storage import ObjectStat, PutOutcome
 from arrowlog.storage.base import build_walk_table
 from arrowlog.transaction.write_session import WriteSession
+from support.commit_model import commit_lines, insist
 
 LISTINGS_BEHIND = 4
 
 
-class Violation(AssertionError):
-    """Something that must never be, is."""
-
-
-def insist(holds, what):
-    if not holds:
-        raise Violation(what)
-
-
 class FaultyStore:
-    """Objects in a dictionary, and the ways in which requests go wrong.
+    """Objects in a dictionary, and the faults that the next requests meet.
 
-    `puts`: what becomes of the next `put_if_absent`, one word each; `outage`: of all after them.
-    `reads`: whether the next requests that read fail. `lag`: how many of the newest objects
-    the next `LISTINGS_BEHIND` listings do not show. `window`: what others do right before the next
-    puts arrive.
+    `puts` has a fault for each of the next calls of `put_if_absent`; `outage` is the fault of all
+    later ones. `reads` says whether the next reading requests fail. The next `LISTINGS_BEHIND`
+    listings miss the newest `lag` objects. `window` has calls that are made right before the next
+    puts are applied, as if by other writers.
     """
 
     def __init__(self, *, cheap_stat=True, root="/table"):
@@ -60,7 +52,7 @@ class FaultyStore:
             raise StoreUnavailable("The store did not answer.")
 
     def _arrive(self):
-        """Requests that were on their way for long arrive at last."""
+        """Apply delayed puts whose time has come."""
         for item in list(self.late):
             item[0] -= 1
             if item[0] <= 0:
@@ -164,7 +156,7 @@ class FaultyStore:
 
 @dataclass
 class FakeClock:
-    """Time that passes by sleeping alone; the calendar says what it is told."""
+    """A clock whose time passes by sleeping only, with a calendar that can be wrong."""
 
     name: str
     skew_ms: int = 0
@@ -191,7 +183,7 @@ class FakeClock:
 
 @contextlib.contextmanager
 def frozen_clock(elapsed):
-    """The machine's clock is that of the simulation."""
+    """Replace the machine's monotonic clock by that of a simulation."""
     real, clock._read = clock._read, lambda: elapsed[0]
     try:
         yield
@@ -200,7 +192,7 @@ def frozen_clock(elapsed):
 
 
 def table_on(store, clock=None, options=None):
-    """A table whose store and clock are ours."""
+    """Return a table on a given store and clock."""
     table = object.__new__(arrowlog.Table)
     table._store = store
     table._follower = SnapshotTracker(store, Config(), strict=False, outside=False)
@@ -210,7 +202,7 @@ def table_on(store, clock=None, options=None):
 
 @dataclass
 class Commit:
-    """One commit, read line by line with nothing but the standard library."""
+    """One commit, read line by line with the standard library only."""
 
     version: int
     info: dict
@@ -224,7 +216,7 @@ class Commit:
 
 @dataclass
 class Log:
-    """All commits of a log; reading one that breaks a promise is a `Violation`."""
+    """All commits of a log. Reading one that breaks a promise raises `Violation`."""
 
     commits: list[Commit] = field(default_factory=list)
     raw: list[bytes] = field(default_factory=list)
@@ -241,7 +233,7 @@ class Log:
         return self.commits[-1].after
 
     def absorb(self, objects):
-        """Read what is new."""
+        """Read the commits that are new, and check that the known ones are unchanged."""
         found = {}
         for key in objects:
             name = key.removeprefix(f"{LOG_FOLDER}/")
@@ -256,9 +248,7 @@ class Log:
             self.commits.append(self._read(version, found[version]))
 
     def _read(self, version, data):
-        plain = zlib.decompress(data[2:], 31) if data[:2] == b"\x01\x01" else data
-        insist(plain.endswith(b"\n"), f"version {version} is torn")
-        lines = plain.split(b"\n")[:-1]
+        lines = commit_lines(data)
         actions = [json.loads(text) for text in lines]
         last = self.commits[-1] if self.commits else None
         live = dict(last.after) if last else {}

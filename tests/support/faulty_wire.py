@@ -1,6 +1,6 @@
-"""A faulty wire: an HTTP proxy before a real server that loses, delays, refuses and cuts.
+"""A faulty network: an HTTP proxy before a real server that loses, delays, refuses and cuts.
 
-Runs in threads of the test process, so that a test sets its faults and sees its traffic directly.
+It runs in threads of the test process, so that a test can set faults and see the traffic.
 """
 
 import contextlib
@@ -18,11 +18,11 @@ _HOP = ("connection", "keep-alive", "transfer-encoding", "content-length")
 
 @dataclass(slots=True)
 class Fault:
-    """What goes wrong with the requests of a method whose address contains `match`.
+    """What goes wrong with requests of a method whose address contains `match`.
 
-    `kind`: "drop" (the connection is cut), "hang" (no answer until the wire heals), "cut" (half an
-    answer), or a status that is answered. With `after`, the server has done what it was asked; with
-    `echo`, the answer repeats everything that was sent.
+    `kind` is "drop" (the connection is closed), "hang" (no answer until the wire is healed), "cut"
+    (half an answer), or the status of an answer. With `after`, the request reaches the server
+    first. With `echo`, the answer repeats everything that was sent.
     """
 
     kind: str | int
@@ -34,7 +34,7 @@ class Fault:
     echo: bool = False
 
     def takes(self, method, path):
-        """Whether this request is one of those."""
+        """Whether the fault meets this request; counts it if so."""
         if method != self.method or self.match not in path or self.times == 0:
             return False
         if self.skip:
@@ -46,7 +46,7 @@ class Fault:
 
 @dataclass(slots=True)
 class Wire:
-    """Faults to come, headers to lose on the way, and the requests that reached the server."""
+    """Pending faults, headers to strip, and the requests that were seen and that were applied."""
 
     url: str = ""
     faults: list = field(default_factory=list)
@@ -58,14 +58,14 @@ class Wire:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def heal(self):
-        """No faults from here on; what hangs is cut."""
+        """Remove all faults and close the connections that hang."""
         with self.lock:
             self.faults, self.strip = [], set()
             self.healed.set()
             self.healed = threading.Event()
 
     def fault_of(self, method, path):
-        """The fault that meets this request, if any."""
+        """Return the fault that meets this request, or None."""
         with self.lock:
             self.asked.append((method, path))
             return next((fault for fault in self.faults if fault.takes(method, path)), None)
@@ -73,7 +73,7 @@ class Wire:
 
 @contextlib.contextmanager
 def before(server):
-    """A wire to a server; healthy until faults are put on it."""
+    """Yield a wire to a server, without faults at first."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=128)
     wire = Wire(f"http://127.0.0.1:{listener.getsockname()[1]}")
     threading.Thread(target=_listen, args=(wire, listener, server), daemon=True).start()
@@ -97,7 +97,7 @@ def _listen(wire, listener, server):
 
 
 def _talk(wire, client, server):
-    """Requests of one connection, one after the other."""
+    """Serve the requests of one connection in order."""
     with client, client.makefile("rb") as asked:
         with contextlib.suppress(OSError, http.client.HTTPException):
             while not wire.closed.is_set() and _pass_on(wire, client, asked, server):
@@ -107,7 +107,7 @@ def _talk(wire, client, server):
 
 
 def _pass_on(wire, client, asked, server):
-    """One request; returns whether the connection may be used again."""
+    """Serve one request; return whether the connection can be used again."""
     first = asked.readline().decode("latin-1").split()
     if len(first) != 3:
         return False
@@ -143,7 +143,7 @@ def _pass_on(wire, client, asked, server):
 def _ask(wire, server, method, target, headers, body):
     """Let the server do it: status, headers and body of its answer."""
     place = urlsplit(server.url)
-    there = http.client.HTTPConnection(place.hostname, place.port, timeout=60)
+    there = http.client.HTTPConnection(place.hostname, place.port, timeout=300)
     try:
         there.putrequest(method, target, skip_host=True, skip_accept_encoding=True)
         for name, value in headers.items():

@@ -1,7 +1,7 @@
-"""A program that forks while its threads write, checkpoint, ask and read: `TABLE ROUNDS SEED`.
+"""A program that forks while its threads write, checkpoint, query and read: `TABLE ROUNDS SEED`.
 
-Each child makes one call. What is neither right nor `ForkedProcess`, or hangs, or dies, is printed.
-Every second child takes Python down in order, the others end at once.
+Each child makes one call. A wrong answer, an error other than `ForkedProcess`, a hang or a crash is
+printed. Every second child finalizes the interpreter; the others exit at once.
 """
 
 import logging

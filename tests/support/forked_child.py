@@ -1,18 +1,19 @@
-"""Run calls in forked children: a child that hangs or dies by a signal says so."""
+"""Run calls in forked children, and report children that hang or crash."""
 
 import os
 import select
 import signal
 import sys
 
-SECONDS = 60
+SECONDS_MAX = 300  # against hanging
 
 
 def in_child(call, *, orderly=False):
-    """What a call returns or raises in a forked child, as text; `hung`, or how the child ended.
+    """Return as text what a call returns or raises in a forked child, or how the child failed.
 
-    A child ends at once, as those of multiprocessing do, or `orderly`: Python is taken down, as it
-    is in a worker of a server. That is for programs of their own: it would end pytest in the child.
+    The child exits at once, as those of multiprocessing do. With `orderly` it finalizes the
+    interpreter, as a worker of a server does; only for programs of their own, since it would run
+    pytest's exit hooks in the child.
     """
     read, write = os.pipe()
     child = os.fork()
@@ -28,11 +29,11 @@ def in_child(call, *, orderly=False):
         os._exit(0)
     os.close(write)
     with os.fdopen(read, "rb") as answer:
-        ready, _, _ = select.select([answer], [], [], SECONDS)
+        ready, _, _ = select.select([answer], [], [], SECONDS_MAX)
         said = answer.read().decode() if ready else "nothing"
     ended = os.pidfd_open(child)
     try:
-        if not select.select([ended], [], [], SECONDS if ready else 0)[0]:
+        if not select.select([ended], [], [], SECONDS_MAX if ready else 0)[0]:
             os.kill(child, signal.SIGKILL)
             said = f"hung after {said}"
     finally:

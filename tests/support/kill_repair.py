@@ -1,8 +1,7 @@
-"""Kill a repair at every point where it changes the disk; look at what is left; run it again.
+"""Kill a repair before each of its changes of the disk, examine what is left, and run it again.
 
-A program of its own: a child forked from a process whose engines have threads may hang, so the
-parent imports everything and begins nothing. `cutting.py SOURCE TARGET` prints how many points
-there were, and how many of the logs that were left behind could be opened.
+A program of its own, for the reason given in `killable_children`: `kill_repair.py SOURCE TARGET`
+prints how many points there were, and how many of the logs that were left behind could be opened.
 """
 
 import json
@@ -20,7 +19,7 @@ OPENED, SHUT, WRONG, UNFINISHED = 10, 11, 12, 13
 
 
 def kill_at(number):
-    """Have this process killed just before its change of the disk with a number."""
+    """Make this process kill itself right before its change of the disk with that number."""
     left = [number]
 
     def watched(change):
@@ -37,7 +36,7 @@ def kill_at(number):
 
 
 def in_a_child(work):
-    """Do something in a process of its own; its exit code, negative if it was killed."""
+    """Run `work` in a forked child and return its exit code, negative if it was killed."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -50,19 +49,19 @@ def in_a_child(work):
 
 
 def repair(source, target, number):
-    """Repair, being killed at a point; 0 if it came to its end before that."""
+    """Repair until killed at a point; return 0 if the repair succeeded before it."""
     kill_at(number)
     result = arrowlog.repair(f"{source}/{LOG_FOLDER}", f"{target}/{LOG_FOLDER}").to_pylist()[0]
     return 0 if result["status"] == "SUCCESS" else 1
 
 
 def files(root):
-    """The live files of a table."""
+    """Return the live files of a table."""
     return sorted(arrowlog.Table(root).snapshot().files["path"].to_pylist())
 
 
 def look_and_repeat(source, target):
-    """Whether what was left can be opened; then it is all of it. Run again, the repair finishes."""
+    """Check that what was left cannot be opened or is complete, and that a second run finishes."""
     expected, code = files(source), OPENED
     try:
         if files(target) != expected:
@@ -78,7 +77,7 @@ def look_and_repeat(source, target):
 
 
 def main():
-    """Point after point, until the repair comes to its end."""
+    """Kill at one point after the other, until a repair finishes."""
     source, target = sys.argv[1:]
     left = []
     for number in range(1, 1000):

@@ -1,4 +1,4 @@
-"""Random damage to the files of a log, and a naive idea of how far it can be read afterwards."""
+"""Random damage to the files of a log, and a naive model of how far it can still be read."""
 
 import hashlib
 import json
@@ -9,7 +9,7 @@ from arrowlog.formats.indextables.file_names import LOG_FOLDER, classify_log_fil
 
 
 def files_of(folder):
-    """Every file below a folder, by its path in it."""
+    """Return the bytes of every file below a folder, by relative path."""
     found = {}
     for base, _, names in os.walk(folder):
         for name in names:
@@ -20,12 +20,12 @@ def files_of(folder):
 
 
 def fingerprint(folder):
-    """What a folder holds, bytes and names."""
+    """Return a checksum of every file below a folder, by relative path."""
     return {name: hashlib.sha256(data).hexdigest() for name, data in files_of(folder).items()}
 
 
 def cut(data, rng):
-    """A file that was not written to its end, never cut where a line ends."""
+    """Cut a file off at a random place that is not the end of a line."""
     for _ in range(100):
         at = rng.randrange(len(data))
         if at == 0 or (data[at - 1 : at] != b"\n" and data[at : at + 1] != b"\n"):
@@ -34,16 +34,16 @@ def cut(data, rng):
 
 
 def flip(data, rng):
-    """A file with one bit changed."""
+    """Flip a random bit of a file."""
     at = rng.randrange(len(data))
     return data[:at] + bytes([data[at] ^ (1 << rng.randrange(8))]) + data[at + 1 :]
 
 
 def reachable(commits, checkpoints, damaged):
-    """The version that can be read, by the rules, and -1 if none can.
+    """Return the newest version that can be read, or -1.
 
-    `commits` and `checkpoints` are versions that are there, `damaged` those that cannot be read, as
-    pairs of kind and version.
+    `commits` and `checkpoints` are the versions that exist; `damaged` are pairs of kind and version
+    that cannot be read.
     """
     good = {v for v in commits if ("commit", v) not in damaged}
     reached = -1
@@ -58,7 +58,7 @@ def reachable(commits, checkpoints, damaged):
 
 
 def known(add, key):
-    """An add as a repaired log must have it: every field that is known, null equals absent."""
+    """Return an add as a repaired log must have it: known fields only, without nulls."""
     kept = {name: value for name, value in add.items() if name in ADD_FIELDS and value is not None}
     for name in ("partitionValues", "minValues", "maxValues"):
         if name in kept:
@@ -71,12 +71,12 @@ def known(add, key):
 
 
 def kind_of(name):
-    """What a file of a log is, and of which version."""
+    """Return the kind and version of a file of a log."""
     return classify_log_file(os.path.basename(name))
 
 
 def put(root, keys):
-    """Data files with nothing in them."""
+    """Create empty data files."""
     for key in keys:
         path = f"{root}/{key}"
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -85,5 +85,5 @@ def put(root, keys):
 
 
 def log_of(root):
-    """The folder of a table's log."""
+    """Return the folder of a table's log."""
     return f"{root}/{LOG_FOLDER}"

@@ -1,4 +1,4 @@
-"""A naive model of a log beside the real thing: dicts, loops, one line at a time."""
+"""Random logs and a naive model of them: dictionaries, loops, one line at a time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ ODD_NAMES = (
 
 @dataclass
 class History:
-    """A generated log: what was written, and what must come out of it at every version."""
+    """A generated log: its commits, and the live files and metadata of every version."""
 
     root: str
     rng: random.Random
@@ -53,7 +53,7 @@ class History:
 
 
 def replay(history: History, content: bytes) -> None:
-    """Apply a commit the way the protocol says it, line by line."""
+    """Apply a commit line by line, as the protocol says."""
     for text in content.decode().split("\n"):
         if not text.strip():
             continue
@@ -112,7 +112,7 @@ def random_add(rng: random.Random, path: str) -> dict:
 
 
 def random_line(rng: random.Random, action: dict) -> bytes:
-    """A line the way one of many writers would put it."""
+    """Encode an action in the style of one of several writers."""
     style = rng.random()
     if style < 0.85:
         text = json.dumps(action, separators=(",", ":"), ensure_ascii=False)
@@ -182,7 +182,7 @@ def random_path(history: History, version: int, number: int) -> str:
 
 
 def write(root: str, seed: int, versions: int) -> History:
-    """A random log on disk."""
+    """Write a random log and return its model."""
     rng = random.Random(seed)
     history = History(str(root), rng)
     digits = rng.choice([20, 20, 20, 18])
@@ -196,7 +196,7 @@ def write(root: str, seed: int, versions: int) -> History:
 
 
 def actions_at(history: History, version: int) -> list[dict]:
-    """What a checkpoint of a version holds."""
+    """Return the actions of a checkpoint of a version."""
     adds = [{"add": add} for add in history.states[version].values()]
     known = [m for m in history.metadata if m in _metadata_until(history, version)]
     return [testing.protocol(), {"metaData": known[-1]}, *adds]

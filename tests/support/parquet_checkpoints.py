@@ -1,4 +1,4 @@
-"""Parquet checkpoints for tests: small groups, many parts, and what a state says in full."""
+"""Parquet checkpoints with small row groups and parts, and everything that a snapshot says."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from arrowlog.snapshot.checkpoint import parquet, row_groups
 
 
 def small_groups(monkeypatch, rows: int) -> None:
-    """Row groups of so many files."""
+    """Limit row groups to a number of files."""
     monkeypatch.setattr(row_groups, "ROW_GROUP_FILES", rows)
     monkeypatch.setattr(parquet, "ROW_GROUP_FILES", rows)
 
 
 def write(root, version, *, own="0123456789ab", **options):
-    """Make the Parquet checkpoint of a version."""
+    """Write the Parquet checkpoint of a version."""
     table = arrowlog.Table(root)
     given = {key.replace("_", "."): value for key, value in options.items()}
     state = table.snapshot(version=version).state
@@ -32,7 +32,7 @@ def folder(root):
 
 
 def said(snapshot):
-    """All that a snapshot says, with paths as keys, in no order."""
+    """Return everything that a snapshot says, independent of the order of files."""
     state = snapshot.state
     adds = [without_nulls(json.loads(line)["add"]) for line in encode_adds(state.adds)]
     keys = dict(zip(state.column("path").to_pylist(), state.column("key").to_pylist(), strict=True))
@@ -51,7 +51,7 @@ def said(snapshot):
 
 
 def without_nulls(add):
-    """An add without what is null; null equals absent, in maps too."""
+    """Return an add without nulls: a null equals an absent value, in maps too."""
     kept = {name: value for name, value in add.items() if value is not None}
     for name in ("partitionValues", "minValues", "maxValues"):
         if name in kept:

@@ -1,4 +1,4 @@
-"""Random histories of tables of ours: sealed commits, checkpoints, and what is live when."""
+"""Random histories of tables that arrowlog wrote, with checkpoints."""
 
 import pyarrow as pa
 
@@ -8,7 +8,7 @@ SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
 
 
 def history(root, rng):
-    """Appends, removes, overwrites and checkpoints; the live files of every version."""
+    """Append, remove, overwrite and checkpoint; return the live files of every version."""
     quiet = {"checkpoint.enabled": False, "checkpoint.format": rng.choice(["both", "json"])}
     table = arrowlog.Table.create(root, SCHEMA, ["p"], options=quiet)
     states = [set()]

@@ -1,4 +1,4 @@
-"""Random lives of a table: commits, removals, checkpoints, clean-ups, a table made anew."""
+"""Random changes of a table: commits, checkpoints, truncation, and replacement by a new one."""
 
 import shutil
 
@@ -26,7 +26,7 @@ def add(rng, number):
 
 
 def said(table):
-    """All that a user can see of the newest version."""
+    """Return everything that a user can see of the newest version."""
     snap = table.snapshot()
     files = pl.DataFrame(snap.files).sort("path")
     return (
@@ -42,7 +42,7 @@ def said(table):
 
 
 def step(rng, root, number):
-    """Something happens to the table."""
+    """Change the table at random."""
     table = arrowlog.Table(root, options=NEVER)
     kind = rng.choice(["append", "append", "txn", "remove", "checkpoint", "anew", "properties"])
     if kind == "append":

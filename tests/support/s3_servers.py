@@ -1,6 +1,6 @@
-"""S3 servers of the tests' own: moto (in memory) and SeaweedFS (a real one, from its wheel).
+"""S3 servers for tests: moto (in memory) and SeaweedFS (a real server, from its wheel).
 
-Each runs in a process of its own that ends when the test process does, however that ends.
+Each runs in its own process, which ends when the test process ends, however that happens.
 """
 
 import contextlib
@@ -24,12 +24,12 @@ from pathlib import Path
 
 BUCKET = "bucket"
 KEY, SECRET = "AKIATESTS", "a/secret+of=tests"
-_START_SECONDS = 60
+_START_SECONDS_MAX = 180
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where a server listens, and who may ask it."""
+    """The address of a server; its credentials are the same for all."""
 
     name: str
     url: str
@@ -40,7 +40,7 @@ class Server:
         return {"key": KEY, "secret": SECRET, "endpoint_url": self.url, "region": "us-east-1"}
 
     def client(self):
-        """A client that is none of ours."""
+        """Return a boto3 client, independent of arrowlog's stores."""
         import boto3
         from botocore.config import Config
 
@@ -56,7 +56,7 @@ class Server:
 
 @contextlib.contextmanager
 def moto():
-    """moto, one request at a time: by itself it lets two conditional puts win now and then."""
+    """Run moto with one request at a time: otherwise two conditional puts can both succeed."""
     process = subprocess.Popen(
         [sys.executable, __file__, "moto"],
         stdin=subprocess.PIPE,
@@ -79,7 +79,7 @@ def moto():
 
 @contextlib.contextmanager
 def seaweedfs():
-    """One SeaweedFS with all its parts, on ports of its own, with keys."""
+    """Run a SeaweedFS server on free ports, with credentials."""
     for last in (False, False, True):  # another program may take a port before it does
         folder = tempfile.mkdtemp(prefix="arrowlog-weed-")
         process, ports = _start_weed(folder)
@@ -144,13 +144,13 @@ def _end_weed(folder, process, ports):
 
 
 def _wait_for(server, process, output):
-    """Until a bucket can be made and written to."""
-    stop = time.monotonic() + _START_SECONDS
+    """Wait until a bucket can be created and written to."""
+    stop = time.monotonic() + _START_SECONDS_MAX
     client, error = None, None
     while time.monotonic() < stop and process.poll() is None:
         try:
             if client is None:
-                with urllib.request.urlopen(f"{server.url}/status", timeout=1):
+                with urllib.request.urlopen(f"{server.url}/status", timeout=10):
                     client = server.client()
             with contextlib.suppress(client.exceptions.BucketAlreadyOwnedByYou):
                 client.create_bucket(Bucket=BUCKET)
@@ -165,7 +165,7 @@ def _wait_for(server, process, output):
 
 
 def _free_ports(count):
-    """Ports that nobody listens on, below those that systems give to outgoing connections."""
+    """Return free ports below the range of outgoing connections."""
     found = []
     for port in random.SystemRandom().sample(range(20_000, 32_000), 1_000):
         with socket.socket() as one, contextlib.suppress(OSError):
@@ -177,7 +177,7 @@ def _free_ports(count):
 
 
 def _serve_moto():
-    """Serve until the test process is gone."""
+    """Serve until the test process has ended."""
     import logging
 
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
@@ -200,7 +200,7 @@ def _serve_moto():
 
 
 def _watch(command):
-    """Run a program until the test process is gone."""
+    """Run a program until the test process has ended."""
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
 
     def end(*_):

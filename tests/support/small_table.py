@@ -1,4 +1,4 @@
-"""A small table that tests damage and look at."""
+"""A small table: two versions, one file."""
 
 import pyarrow as pa
 
@@ -10,12 +10,12 @@ GOOD = testing.add("good.parquet", {"day": "2024-01-01"}, size=1)
 
 
 def write(root):
-    """Two versions, one file."""
+    """Write the table and return its folder."""
     testing.write_commit(root, 0, OPENING)
     testing.write_commit(root, 1, [GOOD])
     return root
 
 
 def paths(snapshot):
-    """The paths of the live files, sorted."""
+    """Return the paths of the live files, sorted."""
     return sorted(snapshot.files["path"].to_pylist())

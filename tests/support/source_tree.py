@@ -1,4 +1,4 @@
-"""The source tree as data: modules, what each imports at run time, and the module map of the docs.
+"""The modules of arrowlog, what each imports at run time, and the module map of the docs.
 
 `python tests/support/source_tree.py` rewrites the module map in ARCHITECTURE.md.
 """
@@ -33,7 +33,7 @@ CONTRACTS = (
 
 @cache
 def modules() -> dict[str, Path]:
-    """Every module of arrowlog by its dotted name, sorted."""
+    """Return every module of arrowlog by its dotted name, sorted."""
     named = {}
     for path in PACKAGE.rglob("*.py"):
         parts = path.relative_to(ROOT).with_suffix("").parts
@@ -43,12 +43,12 @@ def modules() -> dict[str, Path]:
 
 @cache
 def syntax(module: str) -> ast.Module:
-    """The syntax tree of a module."""
+    """Return the syntax tree of a module."""
     return ast.parse(modules()[module].read_text())
 
 
 def contract_of(module: str) -> str | None:
-    """The innermost package with a contract that a module belongs to."""
+    """Return the innermost package with a contract that a module belongs to."""
     fitting = [name for name in CONTRACTS if f"{module}.".startswith(f"arrowlog.{name}.")]
     return max(fitting, key=len, default=None)
 
@@ -62,7 +62,7 @@ def exports(package: str, name: str) -> bool:
 
 
 def _runtime(nodes: list[ast.stmt]):
-    """Statements that run, wherever they stand; those for type checkers are left out."""
+    """Yield all nested statements except those for type checkers."""
     for node in nodes:
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             yield from _runtime(node.orelse)
@@ -72,8 +72,9 @@ def _runtime(nodes: list[ast.stmt]):
             yield from _runtime(getattr(node, name, []) or [])
 
 
+@cache
 def imports(module: str, *, types: bool = False) -> set[tuple[str, str]]:
-    """What a module imports, as (module, name); the name is "" for `import x`."""
+    """Return what a module imports, as (module, name); the name is "" for `import x`."""
     tree = syntax(module)
     nodes = ast.walk(tree) if types else _runtime(tree.body)
     found = set()
@@ -85,8 +86,9 @@ def imports(module: str, *, types: bool = False) -> set[tuple[str, str]]:
     return found
 
 
+@cache
 def defining(module: str, name: str) -> str:
-    """The module that defines a name which `module` exports, or the submodule of that name."""
+    """Return the module that defines a name which `module` exports, or the submodule."""
     if f"{module}.{name}" in modules():
         return f"{module}.{name}"
     for source, imported in imports(module, types=True):
@@ -95,8 +97,9 @@ def defining(module: str, name: str) -> str:
     return module
 
 
+@cache
 def reaches(module: str) -> dict[str, list[str]]:
-    """Every module that is needed to run this one, ours and others', each with the way to it."""
+    """Return every module that is needed to run this one, each with the path of imports to it."""
     ways = {module: [module]}
     waiting = [module]
     while waiting:
@@ -112,7 +115,7 @@ def reaches(module: str) -> dict[str, list[str]]:
 
 
 def module_map() -> str:
-    """The packages and modules with the first sentence of their docstrings, as a code block."""
+    """Return the packages and modules with the first line of their docstrings, as a code block."""
     lines = ["```", "arrowlog/"]
     names = sorted(modules(), key=_depth_first)
     width = max(4 * name.count(".") + len(name.rpartition(".")[2]) for name in names) + 2
@@ -133,7 +136,7 @@ def _depth_first(name: str) -> tuple[tuple[bool, str], ...]:
 
 
 def with_module_map(page: str) -> str:
-    """The page with its module map made anew."""
+    """Return the page with an up-to-date module map."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return before + BEGIN + module_map() + END + after

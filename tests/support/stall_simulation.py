@@ -1,18 +1,15 @@
-"""Processes that stall, die and race over one log, in one thread, from a seed.
+"""A simulation of processes that stall, die and race for one log, reproducible from a seed.
 
-A process is a handle. Every request it makes to the store is a point at which the scheduler may
-stop it: for a while, in which other processes work (and may be stopped themselves), or for good.
-The model needs nothing of arrowlog to know the truth: the first file that is put at a version is
-the commit of that version, and every later file at the same version is none.
+A process is a handle. At every request to the store the scheduler may stop it: for a while, in
+which other processes work (and may be stopped themselves), or for good. `CommitModel` knows which
+commits count.
 """
 
 from __future__ import annotations
 
-import json
 import random
 import threading
 import warnings
-import zlib
 from collections import Counter
 
 import pyarrow as pa
@@ -31,7 +28,8 @@ from arrowlog.formats.indextables.file_names import LOG_FOLDER, commit_name
 from arrowlog.maintenance.checkpointing import BackgroundCheckpointer
 from arrowlog.snapshot.listing import list_retired
 from arrowlog.storage import ObjectStat
-from support.faulty_store import FakeClock, FaultyStore, frozen_clock, insist, table_on
+from support.commit_model import CommitModel, insist
+from support.faulty_store import FakeClock, FaultyStore, frozen_clock, table_on
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
 START_MS = 1_700_000_000_000
@@ -41,11 +39,11 @@ SEEN = Counter()
 
 
 class Killed(BaseException):
-    """The process ends here and now."""
+    """The simulated process is killed."""
 
 
 class Scheduler(FaultyStore):
-    """A store that hands control to others at every request."""
+    """A store that lets other processes run at every request."""
 
     def __init__(self, world, *, cheap):
         self.world = world
@@ -66,7 +64,7 @@ class Scheduler(FaultyStore):
             return super()._put(key, data)
         outcome = super()._put(key, data)
         self._written(key)
-        self.world.model.put(key, data)
+        self.world.record(key, data)
         self.world.preempt()
         return outcome
 
@@ -89,39 +87,8 @@ class Scheduler(FaultyStore):
         return found and ObjectStat(found.size, self.times.get(key, START_MS), found.tag)
 
 
-class Model:
-    """The commits that count, by version, and the files that each version has."""
-
-    def __init__(self):
-        self.ids, self.live = [], []
-
-    def put(self, key, data):
-        name = key.removeprefix(f"{LOG_FOLDER}/")
-        if not name.removesuffix(".json").isdigit():
-            return
-        version = int(name.removesuffix(".json"))
-        insist(version <= len(self.ids), f"version {version} leaves a gap")
-        if version < len(self.ids):
-            SEEN["dead put"] += 1
-            return
-        plain = zlib.decompress(data[2:], 31) if data[:2] == b"\x01\x01" else data
-        live, txn_id = set(self.live[-1]) if self.live else set(), None
-        for line in plain.splitlines():
-            action = json.loads(line)
-            if "add" in action:
-                live.add(action["add"]["path"])
-            elif "remove" in action:
-                insist(action["remove"]["path"] in live, f"version {version} removes it twice")
-                live.remove(action["remove"]["path"])
-            elif "commitInfo" in action:
-                txn_id = action["commitInfo"].get("txnId")
-        insist(txn_id is None or txn_id not in self.ids, f"{txn_id} is committed twice")
-        self.ids.append(txn_id)
-        self.live.append(frozenset(live))
-
-
 class World:
-    """Processes, the schedule they run by, and what they were told."""
+    """The simulated processes, their schedule, and the check of what they were told."""
 
     def __init__(self, seed, elapsed, *, cheap, options, blind):
         self.options, self.blind = options, blind
@@ -129,7 +96,7 @@ class World:
         self.missed = 0.0  # time that the machine's clock has not counted, and the store's has
         self.random = random.Random(seed)
         self.elapsed = elapsed
-        self.model = Model()
+        self.model = CommitModel()
         self.store = Scheduler(self, cheap=cheap)
         self.stack, self.plans, self.files = [], [], 0
         opening = [testing.protocol(), testing.metadata(SCHEMA, ["p"])]
@@ -143,10 +110,16 @@ class World:
         table._keeper = BackgroundCheckpointer(self.store, clock, outside=False)
         return table
 
-    def preempt(self):
-        """Maybe stop the process that makes a request.
+    def record(self, key, data):
+        """Tell the model of a commit file that was put."""
+        number = key.removeprefix(f"{LOG_FOLDER}/").removesuffix(".json")
+        if number.isdigit() and not self.model.put(int(number), data):
+            SEEN["dead put"] += 1
 
-        A process may make several at a time, in threads; others get their turn in one of them.
+    def preempt(self):
+        """Perhaps stop the process that makes a request.
+
+        A process may make several requests at a time, in threads; it is stopped in one of them.
         """
         if self.turn.acquire(blocking=False):
             try:
@@ -174,7 +147,7 @@ class World:
             self.elapsed[0] = before
 
     def step(self, *, nested=False):
-        """One process does one thing."""
+        """Let one process do one thing."""
         SEEN["steps"] += 1
         rng = self.random
         idle = [n for n in range(PROCESSES) if n not in self.stack]
@@ -267,7 +240,7 @@ class World:
         insist(shown == truth, f"a handle shows {shown ^ truth} wrong at version {seen.version}")
 
     def do_zombie(self, table, rng):
-        """A put that was begun long ago arrives where its version has been deleted since."""
+        """Apply a put of a stalled writer at a version that has been deleted since."""
         names = {key.removeprefix(f"{LOG_FOLDER}/") for key in self.store.objects}
         last = len(self.model.ids) - 1
         empty = [v for v in range(1, last) if commit_name(v) not in names]
@@ -291,7 +264,7 @@ class World:
         other.cleanup()
 
     def check(self):
-        """What a new reader sees is what was committed, at every version it may ask for."""
+        """Check that a new reader sees what was committed, at every version that it can read."""
         self.store.late, late = [], self.store.late
         reader = table_on(self.store)
         reader._follower.config = resolve(self.options)
@@ -314,10 +287,10 @@ class World:
 
 
 def simulate(seed, steps, *, options=None, blind=False, check_every=3):
-    """Run so many steps; the first lie is a `Violation` that names the seed.
+    """Run a number of steps; return the number of commits.
 
-    With `blind`, the clock of a process stands still while it is stopped, as that of a virtual
-    machine may.
+    Raises `Violation` with the seed if a process was told something wrong. With `blind`, the clock
+    of a process stands still while it is stopped, as that of a virtual machine may.
     """
     elapsed = [1000.0]
     with frozen_clock(elapsed), warnings.catch_warnings():

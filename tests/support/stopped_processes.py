@@ -1,9 +1,9 @@
 """Real processes over one table, stopped, continued and killed at random moments.
 
-A program of its own: `python stopping.py ROOT SEED SECONDS`. Writers append, restore and report
-what was acknowledged; a truncator checkpoints, truncates and cleans up. Before a commit file is
-deleted, its bytes are kept in `ROOT.kept`, so that the whole log can be replayed afterwards by
-somebody who knows nothing of arrowlog: the first file at a version is its commit.
+A program of its own: `python stopped_processes.py torment ROOT SEED SECONDS`. Writers append,
+restore and report what was acknowledged; truncators checkpoint, truncate and clean up. Before a
+commit file is deleted, its bytes are kept in `ROOT.kept`, so that `CommitModel` can replay the
+whole log afterwards.
 """
 
 import json
@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import time
-import zlib
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,6 +20,7 @@ import pyarrow as pa
 import arrowlog
 from arrowlog.errors import ArrowlogError, CommitStateUnknown
 from arrowlog.storage import LocalStore
+from support.commit_model import CommitModel
 
 LOG = "_transaction_log"
 SCHEMA = pa.schema([("id", pa.int64())])
@@ -28,7 +28,7 @@ WRITERS = 4
 
 
 def write(root, seed, told):
-    """Append and restore for ever; report every commit before the next."""
+    """Append and restore until killed; report every commit before the next one."""
     rng = random.Random(seed)
     table = arrowlog.Table(root)
     with open(told, "a", buffering=1) as out:
@@ -48,7 +48,7 @@ def write(root, seed, told):
 
 
 def truncate(root, seed, told):
-    """Checkpoint, truncate and clean up for ever."""
+    """Checkpoint, truncate and clean up until killed."""
     rng = random.Random(seed)
     short = {"logRetention.duration": "0s", "checkpointRetention.duration": "0s"}
     with open(told, "a", buffering=1) as out:
@@ -67,7 +67,7 @@ def truncate(root, seed, told):
 
 
 def keep_what_is_deleted(root):
-    """Copy every commit file before it is deleted, whoever deletes it."""
+    """Copy every commit file before this process deletes it."""
     kept = Path(f"{root}.kept")
     kept.mkdir(exist_ok=True)
     plain = LocalStore.delete
@@ -88,13 +88,16 @@ def keep_what_is_deleted(root):
 
 
 def start(role, root, seed):
-    """A process in a role."""
+    """Start a process in a role."""
     told = f"{root}.told.{role}.{seed}"
     return subprocess.Popen([sys.executable, __file__, role, root, str(seed), told])
 
 
 def torment(root, seed, seconds):
-    """Stop, continue, kill and replace processes until the time is up."""
+    """Stop, continue, kill and replace processes until the time is up and all have done some work.
+
+    The time says how much is tried, not what comes out.
+    """
     rng = random.Random(seed)
     arrowlog.Table.create(root, SCHEMA)
     roles = ["write"] * WRITERS + ["truncate"] * 2
@@ -102,7 +105,7 @@ def torment(root, seed, seconds):
     stopped = {}
     counts = {"stops": 0, "kills": 0}
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
+    while time.monotonic() < end or not _all_have_worked(root):
         time.sleep(rng.uniform(0, 0.1))
         for place, until in list(stopped.items()):
             if time.monotonic() > until:
@@ -126,34 +129,31 @@ def torment(root, seed, seconds):
     return counts
 
 
+def _all_have_worked(root):
+    """Whether a commit was acknowledged and a truncation has finished."""
+    reports = [path.read_text() for path in Path(root).parent.glob(f"{Path(root).name}.told.*")]
+    return any('["done"' in text for text in reports) and any(
+        '["truncated"' in text for text in reports
+    )
+
+
 def replay(root):
-    """Whose commit each version is, and the files at the end, by nothing but the files."""
+    """Return the version of each commit by its transaction id, and the files that are live."""
     found = {}
     for path in sorted(Path(f"{root}.kept").glob("[0-9]*"), key=lambda p: int(p.suffix[1:])):
         found.setdefault(int(path.name.split(".")[0]), path.read_bytes())
     for path in Path(root, LOG).glob("*.json"):
         if path.stem.isdigit():
             found.setdefault(int(path.stem), path.read_bytes())
-    ids, live = {}, set()
-    assert sorted(found) == list(range(len(found))), "the kept commits have a gap"
+    model = CommitModel()
     for version in sorted(found):
-        data = found[version]
-        plain = zlib.decompress(data[2:], 31) if data[:2] == b"\x01\x01" else data
-        for line in plain.splitlines():
-            action = json.loads(line)
-            if "add" in action:
-                live.add(action["add"]["path"])
-            elif "remove" in action:
-                live.discard(action["remove"]["path"])
-            elif "commitInfo" in action:
-                txn_id = action["commitInfo"]["txnId"]
-                assert txn_id not in ids, f"{txn_id} is there twice"
-                ids[txn_id] = version
-    return ids, live
+        model.put(version, found[version])
+    ids = {txn_id: version for version, txn_id in enumerate(model.ids) if txn_id is not None}
+    return ids, model.live[-1]
 
 
 def check(root):
-    """Every acknowledged commit is there, once; readers see what was committed."""
+    """Compare what was acknowledged with the log, and the log with what a reader sees."""
     ids, live = replay(root)
     told = []
     for path in Path(root).parent.glob(f"{Path(root).name}.told.*"):
@@ -176,7 +176,7 @@ def check(root):
 
 
 def main():
-    """Torment a table and print what became of it as JSON."""
+    """Run in a role, or torment a table and print as JSON what became of it."""
     role, root, seed = sys.argv[1], sys.argv[2], int(sys.argv[3])
     if role in ("write", "truncate"):
         keep_what_is_deleted(root)

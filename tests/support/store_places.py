@@ -1,4 +1,4 @@
-"""The stores under contract: each with a way to put objects there that is none of ours."""
+"""A place for a table in every kind of store, with access that is independent of arrowlog."""
 
 import asyncio
 import os
@@ -14,7 +14,7 @@ _SESSIONS = {}
 
 
 class Local:
-    """A folder, written to by hand."""
+    """A local folder."""
 
     def __init__(self, root):
         """`root` need not exist."""
@@ -34,7 +34,7 @@ class Local:
             self.put(key, data)
 
     def read(self, key):
-        """What is there, None if nothing."""
+        """Return an object, or None."""
         try:
             with open(f"{self.store.root}/{key}", "rb") as file:
                 return file.read()
@@ -42,15 +42,15 @@ class Local:
             return None
 
     def again(self, **how):
-        """Another store on the same place."""
+        """Open another store on the same place."""
         return open_store(self.uri, self.options, **how)
 
 
 class Memory(Local):
-    """The memory of this process, written to through fsspec."""
+    """A folder in memory, accessed with fsspec."""
 
     def __init__(self):
-        """Every place has a name of its own."""
+        """Create a place with a unique name."""
         self.uri, self.options = f"memory://contract-{uuid.uuid4()}/table", {}
         self.store = open_store(self.uri)
 
@@ -59,7 +59,7 @@ class Memory(Local):
         fsspec.filesystem("memory").pipe_file(f"{self.uri}/{key}", data)
 
     def read(self, key):
-        """What is there, None if nothing."""
+        """Return an object, or None."""
         try:
             return fsspec.filesystem("memory").cat_file(f"{self.uri}/{key}")
         except FileNotFoundError:
@@ -67,10 +67,10 @@ class Memory(Local):
 
 
 class S3(Local):
-    """A folder of a bucket, written to by boto3."""
+    """A folder of a bucket, accessed with boto3."""
 
     def __init__(self, server, *, accelerate, writer=None):
-        """`accelerate` is obstore, else it is s3fs."""
+        """`accelerate` selects obstore, otherwise s3fs."""
         self.accelerate = accelerate
         self.prefix = f"t-{uuid.uuid4()}/table"
         self.uri, self.options = f"s3://{BUCKET}/{self.prefix}", server.options
@@ -82,22 +82,22 @@ class S3(Local):
         self.writer.put_object(Bucket=BUCKET, Key=f"{self.prefix}/{key}", Body=data)
 
     def put_many(self, found):
-        """Write many objects, some at a time."""
+        """Write many objects concurrently."""
         asyncio.run(_put_many(self.options, self.prefix, found))
 
     def read(self, key):
-        """What the server has, None if nothing."""
+        """Return an object from the server, or None."""
         try:
             return self.writer.get_object(Bucket=BUCKET, Key=f"{self.prefix}/{key}")["Body"].read()
         except self.writer.exceptions.NoSuchKey:
             return None
 
     def again(self, **how):
-        """Another store on the same place."""
+        """Open another store on the same place."""
         return open_store(self.uri, self.options, **{"accelerate": self.accelerate, **how})
 
     def shared(self, name="", **how):
-        """The same with one session for all tests: it takes s3fs a quarter of a second to make."""
+        """Open a store that shares one s3fs session with all tests: creating one is slow."""
         store = self.again(**how)
         if not self.accelerate:
             session = _SESSIONS.setdefault((self.options["endpoint_url"], name), store.fs)
@@ -130,7 +130,7 @@ async def _put_many(options, prefix, found):
 
 
 def make(kind, request):
-    """A new, empty place of a kind."""
+    """Create an empty place of a kind."""
     if kind == "local":
         return Local(request.getfixturevalue("tmp_path") / "table")
     if kind == "memory":

@@ -1,36 +1,31 @@
-"""Processes that race for one table; prints what each was told, as JSON lines.
+"""Processes that race for one table, and report what each was told."""
 
-A program of its own, which forks before any engine has begun: see `mortal`.
-"""
-
-import json
-import os
 import random
-import sys
-import traceback
 
 import pyarrow as pa
 
 import arrowlog
 from arrowlog.errors import CommitConflict, TableExists
+from support import racing_processes
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
 
 
 def add(name, part="x"):
+    """Return the add of a file that nobody reads."""
     return arrowlog.add_file(name, {"p": part}, size=1, modification_time=1)
 
 
-def append(root, me, rounds):
-    """Nothing but appends: all of them go together."""
+def append(me, wait, root, rounds):
+    """Append only: appends never conflict."""
     table = arrowlog.Table(root)
     for number in range(rounds):
         result = table.append([add(f"{me}-{number}")])
         yield {"version": result.version, "txn": result.txn_id, "adds": [f"{me}-{number}"]}
 
 
-def mix(root, me, rounds):
-    """Appends, overwrites of all and of a part, removes: what does not go together is told."""
+def mix(me, wait, root, rounds):
+    """Append, overwrite all or a part, and remove; report conflicts."""
     table = arrowlog.Table(root)
     rng = random.Random(me)
     part = "xy"[me % 2]
@@ -53,9 +48,10 @@ def mix(root, me, rounds):
         yield {"version": result.version, "txn": result.txn_id, "kind": kind, "name": name}
 
 
-def create(root, me, rounds):
-    """Tables made by everybody at the same time."""
+def create(me, wait, root, rounds):
+    """Create tables that all racers create at the same time."""
     for number in range(rounds):
+        wait()
         try:
             arrowlog.Table.create(f"{root}/{number}", SCHEMA, ["p"], {"made.by": f"{me}"})
         except TableExists:
@@ -67,34 +63,14 @@ def create(root, me, rounds):
 JOBS = {"append": append, "mix": mix, "create": create}
 
 
-def main():
-    """`racing.py JOB ROOT PROCESSES ROUNDS`."""
-    job, root, processes, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-    gate, open_gate = os.pipe()
-    children = []
-    for me in range(processes):
-        ours, theirs = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                os.close(open_gate)
-                os.read(gate, 1)  # until the parent has closed its end
-                with os.fdopen(theirs, "w") as out:
-                    for told in JOBS[job](root, me, rounds):
-                        out.write(json.dumps(told) + "\n")
-            except BaseException:  # noqa: BLE001 -- a child must not go on as its parent
-                traceback.print_exc()
-                os._exit(1)
-            os._exit(0)
-        os.close(theirs)
-        children.append((child, ours))
-    os.close(open_gate)
-    for child, pipe in children:
-        with os.fdopen(pipe) as told:
-            print(told.read(), end="")
-        if os.waitpid(child, 0)[1]:
-            raise SystemExit(1)
+def race(job, root, processes, rounds):
+    """Run a job in several processes that begin together; return what all of them were told."""
+    reports = racing_processes.race(
+        racing_processes.FORKSERVER, processes, _report, job, str(root), rounds
+    )
+    return [each for report in reports for each in report]
 
 
-if __name__ == "__main__":
-    main()
+def _report(racer, wait, job, root, rounds):
+    wait()
+    return list(JOBS[job](racer, wait, root, rounds))

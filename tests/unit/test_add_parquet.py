@@ -179,6 +179,7 @@ print("refused", refused)
 """
 
 
+@pytest.mark.thorough
 def test_no_damage_to_a_footer_ends_the_process(root):
     """pyarrow aborts if statistics are asked for whose part of the footer is damaged."""
     done = subprocess.run(

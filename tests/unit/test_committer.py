@@ -92,6 +92,7 @@ def test_a_listing_that_lags_behind_what_was_seen_is_no_other_table():
     Log().absorb(store.objects)
 
 
+@pytest.mark.promise("commit.no_gap")
 def test_others_that_went_ahead_leave_no_gap():
     store = fresh()
     table = table_on(store, FakeClock("a"))
@@ -101,6 +102,7 @@ def test_others_that_went_ahead_leave_no_gap():
     assert table.append([file("new")]).version == 6
 
 
+@pytest.mark.promise("commit.outcome_is_true")
 @pytest.mark.parametrize("later", range(5), ids=["records", "pointer", "tip", "mark", "tip again"])
 def test_a_commit_that_landed_is_told_though_the_store_fails_right_after(later):
     store = fresh()

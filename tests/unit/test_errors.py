@@ -76,6 +76,7 @@ def test_a_file_without_a_line_stands_in_front():
     assert str(LogCorrupt("it broke.", file="f")) == "f: it broke."
 
 
+@pytest.mark.promise("errors.survive_pickling")
 @pytest.mark.parametrize("kind", [LogCorrupt, InvalidRequest, arrowlog.ConcurrentRemove])
 def test_an_error_survives_the_way_between_processes(kind):
     error = kind("it broke.", next="Mend it.", file="f", line=3, version=1)
@@ -92,6 +93,7 @@ def test_an_address_loses_what_is_secret(address):
     assert redact(address).endswith(("/t", "/t#part"))
 
 
+@pytest.mark.promise("security.no_credentials")
 @pytest.mark.parametrize("address", ADDRESSES)
 @pytest.mark.parametrize("shape", ["{}", "Could not read '{}': gone.", "a {} b {} c"])
 def test_no_part_of_an_error_shows_a_credential(address, shape):

@@ -84,7 +84,7 @@ def test_a_trimmed_java_is_run_without_the_module(monkeypatch, tmp_path):
 
 def test_the_wrapper_goes_when_python_does(tmp_path):
     trimmed = make(tmp_path / "trimmed", TRIMMED)
-    code = "from arrowlog.spark.java import java_home; print(java_home())"
+    code = "from arrowlog.spark.java import find_java_home; print(find_java_home())"
     home = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "JAVA_HOME": str(trimmed)},
@@ -96,6 +96,7 @@ def test_the_wrapper_goes_when_python_does(tmp_path):
     assert not os.path.exists(home)
 
 
+@pytest.mark.spark
 def test_the_extra_brings_one(monkeypatch):
     monkeypatch.undo()
     monkeypatch.delenv("JAVA_HOME", raising=False)

@@ -19,6 +19,7 @@ from arrowlog.predicate import limits
 from arrowlog.predicate.predicate import evaluate_predicate, parse_predicate
 from arrowlog.scan.arrow_filter import emit_pyarrow
 
+pytestmark = pytest.mark.thorough
 SCHEMA = pa.schema([("id", pa.int64()), ("f", pa.float64()), ("s", pa.string())])
 MANY = 200_000
 ID = pl.col("id")
@@ -149,6 +150,7 @@ DEEP = {
 }
 
 
+@pytest.mark.promise("predicate.limits")
 @pytest.mark.parametrize("count", [1000, 20_000])
 @pytest.mark.parametrize("form", DEEP)
 def test_what_is_too_deep_is_refused_in_words(table, form, count):
@@ -177,6 +179,7 @@ TOO_LONG = {
 }
 
 
+@pytest.mark.promise("predicate.limits")
 @pytest.mark.parametrize("form", TOO_LONG)
 def test_what_is_too_long_is_refused_in_words(table, form):
     with pytest.raises(arrowlog.InvalidRequest, match="more than 100,000 conditions"):

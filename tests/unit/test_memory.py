@@ -59,6 +59,7 @@ def test_what_is_free_to_be_given_back_does_not_count(monkeypatch):
     memory_limit.check_memory("t", 1 << 30, 100)
 
 
+@pytest.mark.promise("security.bounded_memory")
 def test_a_log_that_is_too_large_is_told_in_words(tmp_path, monkeypatch):
     monkeypatch.setattr(memory_limit, "_CHECK_FROM_BYTES", 1)
 

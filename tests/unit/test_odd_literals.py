@@ -79,6 +79,8 @@ def ids(table, where):
     return found
 
 
+@pytest.mark.promise("predicate.meaning")
+@pytest.mark.thorough
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_every_form_means_what_duckdb_means(tables, form, value):

@@ -109,6 +109,7 @@ def test_remove_takes_absolute_paths_in_a_list(table):
     assert live(table) == ["c", "n"]
 
 
+@pytest.mark.promise("commit.refused_leaves_no_trace")
 @pytest.mark.parametrize(
     ("call", "said"),
     [

@@ -320,6 +320,7 @@ class Counting:
         return noted
 
 
+@pytest.mark.thorough
 def test_a_selective_plan_takes_few_requests(monkeypatch):
     """The manifest, the footer, and one range for each run of columns."""
     parquet_checkpoints.small_groups(monkeypatch, 500)

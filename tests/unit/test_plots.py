@@ -8,6 +8,8 @@ from support.event_table import build
 import arrowlog
 from arrowlog import plots, testing
 
+pytestmark = pytest.mark.thorough  # altair validates every chart
+
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):

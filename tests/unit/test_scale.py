@@ -10,6 +10,7 @@ from benchmarks import beyond, costs, scale, slots, written
 C = scale.known()
 
 
+@pytest.mark.thorough
 def test_the_tables_of_the_document_are_those_of_the_model():
     with open(scale.DOCUMENT) as file:
         text = file.read()

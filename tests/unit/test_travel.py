@@ -157,6 +157,7 @@ def test_in_a_copied_table_known_times_hold_and_others_lie_between_them(tmp_path
     assert at(tmp_path, T0 + after) == version
 
 
+@pytest.mark.promise("snapshot.time_travel")
 def test_file_times_that_run_backwards_never_hide_an_earlier_version(tmp_path):
     write(tmp_path, [None] * 3)
     written(tmp_path, [T0, T0 + 2000, T0 + 1000])
@@ -206,6 +207,7 @@ def test_versions_behind_the_newest_that_can_be_read_are_not_found(tmp_path):
     assert at(tmp_path, T0 + 10**9, newest=2) == 2
 
 
+@pytest.mark.promise("snapshot.time_travel")
 def test_a_snapshot_by_time_is_the_snapshot_of_that_version(tmp_path):
     write(tmp_path, [T0 + 1000 * v for v in range(6)])
     table = Table(tmp_path)
