@@ -168,7 +168,7 @@ def test_a_child_of_a_process_that_has_not_used_an_engine_can_do_everything(tmp_
     code = """
 import sys, pyarrow as pa
 import arrowlog
-from forking import in_child
+from support.forked_child import in_child
 root = sys.argv[1]
 schema = pa.schema([("id", pa.int64()), ("day", pa.string())])
 arrowlog.Table.create(root, schema, ["day"])
@@ -182,19 +182,53 @@ print(in_child(work), in_child(work, orderly=True))
     assert program("-c", code, tmp_path / "table") == "(2, 1) (3, 2)"
 
 
+def test_a_fork_is_noticed_before_arrowlog_has_loaded_an_engine(used):
+    """`import arrowlog` registers the hooks, although it loads neither polars nor pyarrow."""
+    code = """
+import sys, arrowlog
+assert "polars" not in sys.modules
+import polars
+from support.forked_child import in_child
+polars.DataFrame({"a": [1, 2]}).group_by("a").len()
+print(in_child(lambda: arrowlog.Table(sys.argv[1]).history()))
+"""
+    assert program("-c", code, used.uri).startswith("ForkedProcess: The history of a table")
+
+
+def test_a_fork_waits_until_another_thread_has_loaded_a_public_name(used):
+    """The thread stands in a module of arrowlog, half imported, whose lock a child would inherit."""
+    code = """
+import dataclasses, sys, threading, arrowlog
+from support.forked_child import in_child
+inside, release, dataclass = threading.Event(), threading.Event(), dataclasses.dataclass
+def slowly(*args, **options):
+    inside.set()
+    release.wait(60)
+    return dataclass(*args, **options)
+dataclasses.dataclass = slowly
+thread = threading.Thread(target=lambda: arrowlog.Table)
+thread.start()
+inside.wait(60)
+threading.Timer(0.2, release.set).start()
+print(in_child(lambda: arrowlog.Table(sys.argv[1]).version > 0))
+thread.join()
+"""
+    assert program("-c", code, used.uri) == "True"
+
+
 def test_a_child_asks_on_a_connection_of_its_own(tmp_path):
     # A table of its own: a longer log makes the parent start polars' pool, which is another case.
     table = make(tmp_path / "table")
     code = """
 import sys, arrowlog
-from forking import in_child
+from support.forked_child import in_child
 table = arrowlog.Table(sys.argv[1])
 table.sql("SELECT count(*) FROM adds").fetchall()
-mine = table._asking.asked().connection
+mine = table._history_session.asked().connection
 assert not arrowlog.fork_safety._pool_runs()
 def ask():
     found = table.sql("SELECT count(*) FROM adds").fetchall()[0][0] > 0
-    return found and table._asking.asked().connection is not mine
+    return found and table._history_session.asked().connection is not mine
 print(in_child(ask), in_child(ask, orderly=True))
 """
     assert program("-c", code, table.uri) == "True True"
@@ -215,7 +249,7 @@ def test_workers_of_a_server_share_a_table_and_end_in_order(used):
     """The parent has opened and asked it; each worker serves, commits, and takes Python down."""
     code = """
 import sys, arrowlog
-from forking import in_child
+from support.forked_child import in_child
 table = arrowlog.Table(sys.argv[1])
 relation = table.sql("SELECT count(*) FROM adds")
 relation.fetchall()
@@ -358,7 +392,7 @@ def test_forks_while_threads_write_checkpoint_and_ask(tmp_path):
     seed = random.randrange(1 << 32)
     print("seed", seed)
     rounds = cases(12)
-    said = program("fork_rounds.py", tmp_path / "busy", rounds, seed)
+    said = program("support/fork_rounds.py", tmp_path / "busy", rounds, seed)
     assert said == f"rounds {rounds}"
 
 
