@@ -174,7 +174,7 @@ def test_upkeep_that_cannot_be_done_is_one_sentence(long, tmp_path):
 
 
 ENDING = """
-import atexit, os, sys, threading, time
+import atexit, os, sys, threading
 import arrowlog.cli
 class Bomb:
     def __del__(self, write=os.write, abort=os.abort):
@@ -182,7 +182,8 @@ class Bomb:
         abort()
 bomb = Bomb()
 atexit.register(print, "hook")
-threading.Thread(target=lambda: (time.sleep(0.5), print("thread"))).start()
+# The main thread counts as ended once it waits for the other threads.
+threading.Thread(target=lambda: (threading.main_thread().join(), print("thread"))).start()
 sys.argv = ["arrowlog", *sys.argv[1:]]
 arrowlog.cli.program()
 """
