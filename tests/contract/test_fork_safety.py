@@ -196,7 +196,7 @@ print(in_child(lambda: arrowlog.Table(sys.argv[1]).history()))
 
 
 def test_a_fork_waits_until_another_thread_has_loaded_a_public_name(used):
-    """The thread stands in a module of arrowlog, half imported, whose lock a child would inherit."""
+    """The thread is inside a half-imported module of arrowlog, whose lock a child inherits."""
     code = """
 import dataclasses, sys, threading, arrowlog
 from support.forked_child import in_child
