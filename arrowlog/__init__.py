@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from arrowlog import fork_safety as _fork_safety  # noqa: F401 -- registers the fork hooks
 from arrowlog.version import __version__
 
 if TYPE_CHECKING:  # type checkers see the same names as `_HOMES` lists; a test compares the two
@@ -131,20 +132,22 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use."""
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module 'arrowlog' has no attribute {name!r}")
-    from importlib import import_module
-
-    if not home:
-        return import_module(f"arrowlog.{name}")  # the import sets the attribute
-    value = getattr(import_module(f"arrowlog.{home}"), name)
-    globals()[name] = value
-    return value
-
-
 def __dir__() -> list[str]:
     """List the public names and nothing else."""
     return list(__all__)
+
+
+if not TYPE_CHECKING:  # to a type checker, it would turn every misspelt name into Any
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name on first use."""
+        home = _HOME_OF.get(name)
+        if home is None:
+            raise AttributeError(f"module 'arrowlog' has no attribute {name!r}")
+        from importlib import import_module
+
+        if not home:
+            return import_module(f"arrowlog.{name}")  # the import sets the attribute
+        value = getattr(import_module(f"arrowlog.{home}"), name)
+        globals()[name] = value
+        return value

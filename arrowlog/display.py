@@ -22,7 +22,7 @@ _RIGHT = ' style="text-align:right"'
 def format_bytes(count: int) -> str:
     """Format a number of bytes, in decimal units.
 
-    >>> size_text(999), size_text(1_500_000)
+    >>> format_bytes(999), format_bytes(1_500_000)
     ('999 B', '1.5 MB')
     """
     size, unit = float(count), 0
@@ -34,7 +34,7 @@ def format_bytes(count: int) -> str:
 def escape_control_characters(text: str) -> str:
     r"""Escape control characters, so that text from a log cannot control the terminal.
 
-    >>> print(plain("a\nb\x1b[31m"))
+    >>> print(escape_control_characters("a\nb\x1b[31m"))
     a\nb\x1b[31m
     """
     return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
@@ -43,7 +43,7 @@ def escape_control_characters(text: str) -> str:
 def format_count(count: int | None) -> str:
     """Format a number with thousands separators; None is unknown.
 
-    >>> count_text(12345), count_text(None)
+    >>> format_count(12345), format_count(None)
     ('12,345', 'unknown')
     """
     return "unknown" if count is None else f"{count:,}"
@@ -54,7 +54,7 @@ def format_text_table(
 ) -> list[str]:
     """Format rows as lines of text under a header line; columns in `right` are right-aligned.
 
-    >>> text_table(["file", "size"], [["a", "1"], ["bb", "22"]], right=[1])
+    >>> format_text_table(["file", "size"], [["a", "1"], ["bb", "22"]], right=[1])
     ['file  size', 'a        1', 'bb      22']
     """
     table = [tuple(heads), *(tuple(map(escape_control_characters, row)) for row in rows)]

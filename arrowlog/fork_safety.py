@@ -15,28 +15,30 @@
 
 Arrow restarts its thread pools in a child, and stores handle their clients themselves. This module
 is below all others except `config` and `errors`, because every layer uses one of the engines.
+
+`import arrowlog` loads this module, because a fork is only noticed by hooks that were registered
+before it. It loads no engine itself: polars is imported when a module first imports `pl`.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
 import os
 import re
 import sys
 import threading
 import time
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 from weakref import WeakMethod, ref
-
-import polars  # noqa: ICN001 -- `pl` is the guarded module for others
-import pyarrow as pa
 
 from arrowlog.errors import ForkedProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from types import FrameType, TracebackType
+    from types import FrameType, ModuleType, TracebackType
 
     import polars as pl
 
@@ -51,10 +53,10 @@ __all__ = [
 _TASKS = "/proc/self/task"  # the threads of this process, on Linux
 # Names of the threads of polars' pool. polars has other threads, which are harmless.
 _POOL_THREAD = re.compile(rb"polars-[0-9]")
-_IMPORTING = "<frozen importlib"  # file name of the frames of the import system
+# How the file names of the import system's frames begin.
+_IMPORTING = ("<frozen importlib", importlib.__file__)
 # A fork waits at most this long for imports of other threads to finish.
 _IMPORT_SECONDS_MAX = 10.0
-_POLARS = os.path.dirname(polars.__file__) + os.sep
 _OURS = os.path.dirname(__file__) + os.sep
 _NEXT_STEP = (
     "Start worker processes with multiprocessing.get_context('spawn'), or fork before the parent"
@@ -97,24 +99,36 @@ _THREADLESS = frozenset(
 class _GuardedPolars:
     """The polars module; where its pool is lost, only the names that do not use it."""
 
+    def __init__(self, polars: ModuleType) -> None:
+        self._polars = polars
+
     def __getattr__(self, name: str) -> Any:
         if _Stranded.now and name not in _THREADLESS:
             if name in ("concat", "from_arrow"):
-                return functools.partial(_make_series, name)
+                return functools.partial(self._make_series, name)
             require_polars("This call")
-        return getattr(polars, name)
+        return getattr(self._polars, name)
+
+    def _make_series(self, name: str, given: Any, **options: Any) -> Any:
+        """Make a series from an array or series. Tables are converted on the pool and refused."""
+        import pyarrow as pa
+
+        series = (self._polars.Series, pa.Array, pa.ChunkedArray)
+        parts = given if name == "concat" else [given]
+        if not all(isinstance(part, series) for part in parts):
+            require_polars("This call")
+        return getattr(self._polars, name)(given, **options)
 
 
-def _make_series(name: str, given: Any, **options: Any) -> Any:
-    """Make a series from an array or series. Tables are converted on the pool and refused."""
-    parts = given if name == "concat" else [given]
-    if not all(isinstance(part, (polars.Series, pa.Array, pa.ChunkedArray)) for part in parts):
-        require_polars("This call")
-    return getattr(polars, name)(given, **options)
+if not TYPE_CHECKING:  # type checkers see the import of `pl` above
 
+    def __getattr__(name: str) -> Any:
+        """Import polars when a module first imports `pl`."""
+        if name != "pl":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import polars  # noqa: ICN001 -- `pl` is the guarded module for others
 
-if not TYPE_CHECKING:
-    pl = _GuardedPolars()
+        return globals().setdefault("pl", _GuardedPolars(polars))
 
 
 class ForkSafeLock:
@@ -211,20 +225,22 @@ def _stacks_of_others() -> Iterator[list[str]]:
         yield files
 
 
-def _others_in_polars() -> bool:
-    return any(file.startswith(_POLARS) for files in _stacks_of_others() for file in files)
+def _others_in_polars(polars: ModuleType) -> bool:
+    folder = os.path.dirname(polars.__file__ or "") + os.sep
+    return any(file.startswith(folder) for files in _stacks_of_others() for file in files)
 
 
 def _others_import() -> bool:
-    """Whether arrowlog code in another thread is importing a module, most likely an engine.
+    """Whether another thread is inside an import that arrowlog code has begun.
 
-    Imports above it on the stack do not count: a program may run forever inside an import.
+    That is an engine, or a module of arrowlog behind a public name. Imports that others have begun
+    do not count: a program may run forever inside an import.
     """
-    for files in _stacks_of_others():
-        ours = [at for at, file in enumerate(files) if file.startswith(_OURS)]
-        if ours and any(file.startswith(_IMPORTING) for file in files[: ours[0]]):
-            return True
-    return False
+    return any(
+        inner.startswith(_IMPORTING) and outer.startswith(_OURS)
+        for files in _stacks_of_others()
+        for inner, outer in pairwise(files)
+    )
 
 
 def _await_imports() -> None:
@@ -242,8 +258,11 @@ def _before() -> None:
     # Objects that only other threads refer to are destroyed in the child before any hook runs
     # there. Hence the references are taken here, before the fork.
     _kept_alive.extend(_living(_CONNECTIONS))
+    polars = sys.modules.get("polars")
     # A thread that is inside polars may be about to start the pool.
-    _Stranded.in_children = _Stranded.now or _pool_runs() or _others_in_polars()
+    _Stranded.in_children = _Stranded.now or (
+        polars is not None and (_pool_runs() or _others_in_polars(polars))
+    )
 
 
 def _in_parent() -> None:

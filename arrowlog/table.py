@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from arrowlog.clock import SystemClock
 from arrowlog.config import resolve
-from arrowlog.errors import InvalidRequest
+from arrowlog.display import format_html_card
+from arrowlog.errors import ArrowlogError, InvalidRequest
 from arrowlog.fork_safety import require_polars
-from arrowlog.history import HistorySession, Questions
+from arrowlog.history import HistorySession, diff_snapshots, summarize_table
 from arrowlog.maintenance import BackgroundCheckpointer, Skips, procedures, update_statistics
 from arrowlog.recovery import DoctorLimits, examine_table
 from arrowlog.scan import plan_scan
@@ -23,14 +24,19 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    import duckdb
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+    from arrowlog.history import Diff, Overview
     from arrowlog.maintenance import CleanupResult, CompactResult, RetentionPlan, VacuumResult
     from arrowlog.recovery import Findings
     from arrowlog.scan import ScanPlan
     from arrowlog.snapshot import CacheStats, CheckpointResult, Snapshot
-    from arrowlog.transaction import CommitResult
+    from arrowlog.transaction import Add, CommitResult, WriteMode
 
 
-class Table(Questions):
+class Table:
     """A table on a file system or object store: data files and a transaction log.
 
     A handle reads lazily, caches the newest snapshot and refreshes it incrementally. It can be
@@ -398,7 +404,7 @@ class Table(Questions):
     def write(
         self,
         data: object,
-        mode: str = "append",
+        mode: WriteMode = "append",
         *,
         where: object = None,
         target_size: str | int = "128MB",
@@ -490,6 +496,66 @@ class Table(Questions):
         """
         return operations.restore(self._committer, version)
 
+    def history(
+        self, limit: int | None = None, *, progress: Callable[[int, int], None] | None = None
+    ) -> pa.Table:
+        """Return one row per commit, newest first: time, operation, files, bytes, rows, writer.
+
+        Args:
+            limit: read only this many commits.
+            progress: called with the number of commits read and their total.
+
+        Raises:
+            InvalidRequest: `limit` is not a non-negative integer.
+            LogCorrupt: a commit is damaged.
+        """
+        return self._history_session.history(limit, progress)
+
+    def diff(self, a: int, b: int) -> Diff:
+        """Return what turns version `a` into version `b`; `a` may be the newer one."""
+        return diff_snapshots(self.snapshot(a), self.snapshot(b))
+
+    def sql(self, query: str) -> duckdb.DuckDBPyRelation:
+        """Return a lazy DuckDB relation over the history of the table.
+
+        The views are `commits`, `actions`, `adds`, `removes`, `skips`, `metadata`, `protocols`,
+        `checkpoints`, `files`, `file_lifetimes` and `coverage`; the table function
+        `files_at(version)` returns the live files of a version.
+
+        A query can do what DuckDB can: read and write any file of this user (`read_csv`, `COPY`,
+        `ATTACH`), load extensions and use the network. Open the table with
+        `options={"history.sandbox": True}` if queries come from an untrusted source.
+
+        Raises:
+            InvalidRequest: the query is invalid. An error in the log is raised when the relation is
+                executed, as a DuckDB exception with arrowlog's message; `query` raises arrowlog's.
+        """
+        return self._history_session.sql(query)
+
+    def query(self, query: str, *, progress: Callable[[int, int], None] | None = None) -> pa.Table:
+        """Execute a query over the same views as `sql` and return the result as a table.
+
+        Raises arrowlog's exceptions, never DuckDB's. Like `sql`, a query can access any file unless
+        `history.sandbox` is set.
+
+        Raises:
+            InvalidRequest: the query is invalid.
+            LogCorrupt: the log is damaged.
+        """
+        return self._history_session.query(query, progress)
+
+    def connect(self) -> duckdb.DuckDBPyConnection:
+        """Return a new DuckDB connection with the same views over the current log.
+
+        The caller owns it. It can access any file unless `history.sandbox` is set, and raises
+        DuckDB's exceptions.
+        """
+        return self._history_session.connect()
+
+    def overview(self, commits: int = 5) -> Overview:
+        """Summarize the newest version on one screen, with its last commits and warnings."""
+        return summarize_table(self._history_session, commits)
+
     def checkpoint(self) -> CheckpointResult:
         """Write a checkpoint of the newest version, so that readers replay only later commits.
 
@@ -538,7 +604,7 @@ class Table(Questions):
         include_skipped: bool = False,
         cooldown: str | int = "24h",
         dry_run: bool = False,
-        spark: Any = None,
+        spark: SparkSession | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> CompactResult:
         """Rewrite small Parquet files into larger ones, partition by partition.
@@ -681,6 +747,13 @@ class Table(Questions):
         known = "" if latest is None else f", version={latest.version}"
         return f"Table({self.uri!r}{known})"
 
+    def _repr_html_(self) -> str:
+        """Show the newest snapshot in a notebook, or the error if the log cannot be read."""
+        try:
+            return format_html_card(self.uri, ()) + self.snapshot()._repr_html_()
+        except ArrowlogError as error:
+            return format_html_card(self.uri, [(type(error).__name__, str(error))])
+
 
 def add_parquet(
     table: Table,
@@ -689,7 +762,7 @@ def add_parquet(
     *,
     verify: bool = True,
     **fields: Any,
-) -> Any:
+) -> Add:
     """Describe a Parquet file in the table's folder for `Table.append`.
 
     Size, row count, bounds and null counts are taken from the file's footer.

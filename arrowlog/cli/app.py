@@ -1,12 +1,9 @@
-"""What all commands share: the command group, common options, progress, exit codes."""
+"""What all commands share: the command group, common options, progress."""
 
 from __future__ import annotations
 
-import errno
 import functools
-import os
 import sys
-import warnings
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -137,59 +134,29 @@ def _pairs(_: click.Context, option: click.Parameter, values: tuple[str, ...]) -
 
 
 @contextmanager
-def commit_progress(what: str) -> Iterator[Callable[[int, int], None] | None]:
+def progress_bar(
+    label: str, *, at_once: bool = False
+) -> Iterator[Callable[[int, int], None] | None]:
     """Yield a callback that draws a progress bar, or None if standard error is no terminal.
 
-    The bar appears with the first call that reports unfinished work.
+    The bar appears with the first call that reports unfinished work, so that quick work shows none.
+    With `at_once` it appears before that: for work whose first step may take long.
     """
+    if not sys.stderr.isatty():
+        yield None
+        return
     from rich.console import Console
     from rich.progress import Progress
 
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    with ExitStack() as stack:
-        display: dict[str, Any] = {}
+    bar = Progress(console=Console(stderr=True), transient=True)
+    task = bar.add_task(label, total=None)
+    with ExitStack() as shown:
+        if at_once:
+            shown.enter_context(bar)
 
         def report(done: int, total: int) -> None:
-            if "bar" not in display and done < total:
-                display["bar"] = stack.enter_context(Progress(console=console, transient=True))
-                display["task"] = display["bar"].add_task(what, total=total)
-            if "bar" in display:
-                display["bar"].update(display["task"], completed=done)
+            if not bar.live.is_started and done < total:
+                shown.enter_context(bar)
+            bar.update(task, completed=done, total=total)
 
         yield report
-
-
-def _print_warning(message: Warning | str, *_: object, **__: object) -> None:
-    """Print a warning as one line, without Python's file name and source line."""
-    print(f"Warning: {message}", file=sys.stderr)
-
-
-def run() -> int:
-    """Run the command and return the exit code.
-
-    0 is success, 1 an `ArrowlogError` (printed as one message, without a traceback), an interrupt
-    or a closed pipe, 2 wrong usage. Other exceptions are bugs and propagate.
-    """
-    warnings.showwarning = _print_warning
-    try:
-        commands.main(prog_name="arrowlog", standalone_mode=False)
-        sys.stdout.flush()
-    except click.ClickException as error:
-        error.show()
-        return 2
-    except click.Abort:
-        return 1
-    except arrowlog.ArrowlogError as error:
-        print(f"Error: {error}", file=sys.stderr)
-        return 1
-    except OSError as error:
-        if error.errno != errno.EPIPE:
-            raise
-        # The reader of the pipe has closed it (`| head`). Discard the rest of the buffer, or
-        # flushing it at exit would fail again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    return 0

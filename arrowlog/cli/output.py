@@ -7,14 +7,12 @@ import sys
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.csv as pv
-
-from arrowlog.arrays import clip_to_datetime_range
 from arrowlog.display import escape_control_characters
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import pyarrow as pa
 
 OUTPUT_FORMATS = ("text", "json", "csv", "arrow")
 _COLUMN_GAP = 2  # spaces
@@ -24,6 +22,10 @@ _JSON_BATCH_ROWS = 1 << 13  # bounds the Python objects alive at a time
 
 def print_table(table: pa.Table, form: str, limit: int | None = None) -> None:
     """Print a table in an output format: `json` is one object per line, `arrow` an IPC stream."""
+    import pyarrow as pa
+
+    from arrowlog.arrays import clip_to_datetime_range
+
     table = table if limit is None else table.slice(0, limit)
     if form == "text":
         _print_text(table)
@@ -32,8 +34,10 @@ def print_table(table: pa.Table, form: str, limit: int | None = None) -> None:
             for row in clip_to_datetime_range(pa.Table.from_batches([batch])).to_pylist():
                 print(json.dumps(row, default=str, ensure_ascii=False))
     elif form == "csv":
+        from pyarrow import csv
+
         sys.stdout.flush()
-        pv.write_csv(_without_nested(table), sys.stdout.buffer)
+        csv.write_csv(_without_nested(table), sys.stdout.buffer)
     else:
         sys.stdout.flush()
         with pa.ipc.new_stream(sys.stdout.buffer, table.schema) as writer:
@@ -42,6 +46,8 @@ def print_table(table: pa.Table, form: str, limit: int | None = None) -> None:
 
 def _without_nested(table: pa.Table) -> pa.Table:
     """Turn lists, structs and maps into JSON text and decode dictionaries, for CSV."""
+    import pyarrow as pa
+
     columns = [
         pa.array(
             [None if v is None else json.dumps(v, default=str) for v in column.to_pylist()],
@@ -60,6 +66,8 @@ def _print_text(table: pa.Table) -> None:
     """Print aligned columns, cut to the width of the terminal; a pipe gets everything."""
     from rich.console import Console
     from rich.text import Text
+
+    from arrowlog.arrays import clip_to_datetime_range
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
     room = console.width if console.is_terminal else None
@@ -87,9 +95,9 @@ def fit_column_widths(widths: Sequence[int], right: Sequence[bool], room: int) -
     Drops columns from the end until the others fit with their text cut to a minimum, then cuts the
     widest text columns. Right-aligned columns are never cut.
 
-    >>> fitted([50, 5, 30], [False, True, False], 60)
+    >>> fit_column_widths([50, 5, 30], [False, True, False], 60)
     [25, 5, 26]
-    >>> fitted([50, 5, 30], [False, True, False], 40)
+    >>> fit_column_widths([50, 5, 30], [False, True, False], 40)
     [33, 5]
     """
     fitting = list(widths)
@@ -137,6 +145,8 @@ def _cell(value: object) -> str:
 
 def _is_right_aligned(kind: pa.DataType) -> bool:
     """Return whether a column holds numbers or times."""
+    import pyarrow as pa
+
     return bool(
         pa.types.is_integer(kind)
         or pa.types.is_floating(kind)

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 import arrowlog
-from arrowlog.cli.app import commit_progress
+from arrowlog.cli.app import progress_bar
 from arrowlog.cli.output import print_table
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def run_prompt(table: arrowlog.Table, output: str, limit: int | None) -> None:
     while query is not None:
         if query:
             try:
-                with commit_progress("reading commits") as report:
+                with progress_bar("reading commits") as report:
                     result = table.query(query, progress=report)
                 print_table(result, output, limit)
             except arrowlog.ArrowlogError as error:
@@ -80,9 +80,9 @@ def _completions(table: arrowlog.Table) -> list[str]:
 def complete_line(names: Sequence[str], line: str) -> list[str]:
     """Return the completions of the last word of a line.
 
-    >>> matches(["commits", "coverage", "min.id"], "SELECT * FROM co")
+    >>> complete_line(["commits", "coverage", "min.id"], "SELECT * FROM co")
     ['commits', 'coverage', 'COUNT']
-    >>> matches(["min.id"], 'SELECT m')
+    >>> complete_line(["min.id"], 'SELECT m')
     ['"min.id"', 'MIN', 'MAX']
     """
     last_word = _LAST_WORD.search(line)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import arrowlog
-from arrowlog.cli.app import commands, output_options, settings_options
-from arrowlog.cli.file_commands import progress_bar
+from arrowlog.cli.app import commands, output_options, progress_bar, settings_options
 from arrowlog.cli.output import print_table
 
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ def repair(
       mv /data/t/_transaction_log_repaired /data/t/_transaction_log
     """
     how = {"storage_options": storage_options, "options": settings}
-    with _logging_disabled(), progress_bar("checking data files") as progress:
+    with _logging_disabled(), progress_bar("checking data files", at_once=True) as progress:
         result = arrowlog.repair(source, target, progress=progress, **how)
     row = result.to_pylist()[0]
     if output == "text":

@@ -1,14 +1,18 @@
 """The history of a table: SQL views over the log, diff, overview."""
 
 from arrowlog.history.commit_history import missing_commit_is_corrupt
-from arrowlog.history.questions import Questions
+from arrowlog.history.diff import Diff, diff_snapshots
+from arrowlog.history.overview import Overview, summarize_table
 from arrowlog.history.session import HistorySession
 from arrowlog.history.view_columns import TIMESTAMP_MS, cast_to_view_type
 
 __all__ = [
     "TIMESTAMP_MS",
+    "Diff",
     "HistorySession",
-    "Questions",
+    "Overview",
     "cast_to_view_type",
+    "diff_snapshots",
     "missing_commit_is_corrupt",
+    "summarize_table",
 ]

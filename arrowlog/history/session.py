@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from threading import RLock, local
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -23,6 +23,8 @@ from arrowlog.snapshot import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import duckdb
 
     from arrowlog.formats.indextables import LogListing
     from arrowlog.history.views import ViewConnection, ViewSources
@@ -121,7 +123,7 @@ class HistorySession:
             views = self._thread.views = ViewConnection(sources)
         return views
 
-    def sql(self, query: str) -> Any:
+    def sql(self, query: str) -> duckdb.DuckDBPyRelation:
         """Return the result of a query as a lazy DuckDB relation."""
         return self.asked().sql(query)
 
@@ -160,7 +162,7 @@ class HistorySession:
             self._cached = None
         return run()
 
-    def connect(self) -> Any:
+    def connect(self) -> duckdb.DuckDBPyConnection:
         """Return a new connection with all views, owned by the caller."""
         from arrowlog.history.views import ViewConnection
 

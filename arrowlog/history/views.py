@@ -44,6 +44,8 @@ from arrowlog.snapshot import parse_table_schema, stream_actions, with_file_keys
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
+    import duckdb
+
     from arrowlog.formats.indextables import Metadata
     from arrowlog.history.commit_history import CommitBatch, CommitHistory
     from arrowlog.snapshot import Snapshot
@@ -257,7 +259,7 @@ class ViewConnection:
             self._whole = True
         return self
 
-    def sql(self, query: str) -> Any:
+    def sql(self, query: str) -> duckdb.DuckDBPyRelation:
         """Return a lazy DuckDB relation, or None for a statement without a result.
 
         Raises `InvalidRequest` if DuckDB rejects the query or the sandbox does not allow it, and
@@ -447,7 +449,7 @@ def _coverage(past: CommitHistory) -> pa.Table:
     return pa.table(arrays, schema=_COVERAGE_ROW)
 
 
-def _connect(*, sandbox: bool) -> Any:
+def _connect(*, sandbox: bool) -> duckdb.DuckDBPyConnection:
     """Open an in-memory DuckDB connection in UTC that spills to its own temporary folder.
 
     In a sandbox, external access is off (files, network, extensions) and the configuration is

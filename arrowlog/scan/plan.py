@@ -25,8 +25,10 @@ from arrowlog.snapshot import files_table
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    import duckdb
     import polars as pl
     import pyarrow.dataset as ds
+    from pyspark.sql import DataFrame, SparkSession
 
     from arrowlog.scan.stats_predicate import StatsPredicate
     from arrowlog.snapshot import Snapshot
@@ -243,11 +245,11 @@ class ScanPlan:
         """The matching rows as a polars LazyFrame."""
         return self._rows.to_polars()
 
-    def to_duckdb(self, connection: Any) -> Any:
+    def to_duckdb(self, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
         """The matching rows as a relation on the given DuckDB connection."""
         return self._rows.to_duckdb(connection)
 
-    def to_spark(self, spark: Any, *, native: bool | None = None) -> Any:
+    def to_spark(self, spark: SparkSession, *, native: bool | None = None) -> DataFrame:
         """The matching rows as a DataFrame of a Spark session, read when Spark executes it.
 
         Uses Spark's own Parquet reader where possible and Python workers elsewhere. `native=True`

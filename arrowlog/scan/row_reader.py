@@ -32,6 +32,7 @@ from arrowlog.scan.read_errors import ReadErrorTranslator
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    import duckdb
     import polars as pl
     import pyarrow.dataset as ds
 
@@ -140,7 +141,7 @@ class RowReader:
                     next="Use `to_arrow_dataset()` or `to_duckdb(con)`.",
                 )
 
-    def to_duckdb(self, connection: Any) -> Any:
+    def to_duckdb(self, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
         """A relation on the caller's connection, read when the relation is executed.
 
         Raises DataFileError if the footer of a file cannot be read. A later failure is raised by

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from arrowlog.transaction import Add
+    from arrowlog.transaction import Add, WriteMode
 
 _SPLIT_SIZE = "128MB"  # as spark.sql.files.maxPartitionBytes by default
 
@@ -81,7 +81,7 @@ class ArrowlogSource(DataSource):  # type: ignore[misc] # pyspark is not typed
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001
         """Return a writer. Raises `InvalidRequest` if the schema does not fit the table."""
         options = self._options
-        mode = "overwrite" if overwrite else "append"
+        mode: WriteMode = "overwrite" if overwrite else "append"
         target = resolve_destination(
             options.path,
             schema,
@@ -164,7 +164,7 @@ class TaskAdds(WriterCommitMessage):  # type: ignore[misc] # as above
 class SourceWriter(DataSourceArrowWriter):  # type: ignore[misc] # as above
     """Tasks write data files; the driver makes one commit of them."""
 
-    def __init__(self, target: WriteDestination, mode: str, where: str | None) -> None:
+    def __init__(self, target: WriteDestination, mode: WriteMode, where: str | None) -> None:
         """`target` has been checked against the schema of the rows."""
         self._target = target
         self._mode = mode

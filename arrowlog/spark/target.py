@@ -23,16 +23,14 @@ from arrowlog.spark.fit import check_fit
 from arrowlog.spark.types import to_spark_schema
 from arrowlog.storage import open_store
 from arrowlog.table import Table
-from arrowlog.transaction import WriteTarget, write_rows
+from arrowlog.transaction import WriteTarget, check_write_mode, write_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql.types import StructType
 
-    from arrowlog.transaction import Add, CommitResult
-
-_MODES = ("append", "overwrite")
+    from arrowlog.transaction import Add, CommitResult, WriteMode
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,7 @@ class WriteDestination:
     def commit(
         self,
         adds: Sequence[Add],
-        mode: str,
+        mode: WriteMode,
         where: object = None,
         txn: tuple[str, int] | None = None,
     ) -> CommitResult | None:
@@ -159,7 +157,7 @@ def resolve_destination(
     uri: str,
     given: StructType,
     *,
-    mode: str,
+    mode: WriteMode,
     where: object = None,
     partition_columns: Sequence[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
@@ -171,8 +169,7 @@ def resolve_destination(
     Raises `InvalidRequest` before any file is written: for an unknown mode, for partition columns
     that differ from the table's, and for columns or types that do not fit.
     """
-    if mode not in _MODES:
-        raise InvalidRequest(f"mode is {mode!r}.", next=f"Use {' or '.join(_MODES)}.")
+    check_write_mode(mode)
     if where is not None and mode != "overwrite":
         raise InvalidRequest("replaceWhere requires mode overwrite.", next="Omit it to append.")
     storage, settings = dict(storage_options or {}), dict(options or {})

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from arrowlog.storage import Store
-    from arrowlog.transaction import Add, CommitResult
+    from arrowlog.transaction import Add, CommitResult, WriteMode
 
 _CONCURRENT_FOOTERS = 16
 _DATA_FILE_NAME = re.compile(r"part-.*\.parquet")
@@ -61,7 +61,7 @@ _SETTINGS_LOCK = RLock()  # one native write at a time: see `_session_settings`
 def write(
     frame: DataFrame,
     uri: str | os.PathLike[str],
-    mode: str = "append",
+    mode: WriteMode = "append",
     *,
     replace_where: object = None,
     partition_columns: Sequence[str] | None = None,

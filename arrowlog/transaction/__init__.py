@@ -9,7 +9,7 @@ from arrowlog.transaction.creation import build_metadata, create_table
 from arrowlog.transaction.data_writer import WriteTarget, write_rows
 from arrowlog.transaction.file_statistics import DataFileStats, compute_stats
 from arrowlog.transaction.metadata_changes import check_partitions, check_schema
-from arrowlog.transaction.operations import upgrade_protocol
+from arrowlog.transaction.operations import WriteMode, check_write_mode, upgrade_protocol
 from arrowlog.transaction.parquet_adds import describe_parquet_file
 from arrowlog.transaction.prepared_commits import (
     CommitOptions,
@@ -36,12 +36,14 @@ __all__ = [
     "PreparedCommit",
     "ReadSet",
     "TableHead",
+    "WriteMode",
     "WriteSession",
     "WriteTarget",
     "add_file",
     "build_metadata",
     "check_partitions",
     "check_schema",
+    "check_write_mode",
     "compute_stats",
     "create_table",
     "describe_parquet_file",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from arrowlog.transaction.prepared_commits import Prepare
     from arrowlog.transaction.write_session import WriteSession
 
-_MODES = ("append", "overwrite")
+WriteMode = Literal["append", "overwrite"]
 # Concurrent requests for the sizes and times of data files.
 _STAT_THREADS = 16
 # Transaction versions of applications are 64-bit integers in the log.
@@ -355,10 +355,17 @@ def commit(
     return committer.change(prepare, base)
 
 
+def check_write_mode(mode: str) -> None:
+    """Raise `InvalidRequest` if `mode` is not a `WriteMode`."""
+    modes = get_args(WriteMode)
+    if mode not in modes:
+        raise InvalidRequest(f"mode is {mode!r}.", next=f"Use {' or '.join(modes)}.")
+
+
 def write(
     committer: WriteSession,
     data: object,
-    mode: str,
+    mode: WriteMode,
     *,
     where: object,
     target_size: str | int,
@@ -366,8 +373,7 @@ def write(
     user_metadata: object,
 ) -> CommitResult:
     """Write rows to new files and commit them. See `Table.write`."""
-    if mode not in _MODES:
-        raise InvalidRequest(f"mode is {mode!r}.", next=f"Use {' or '.join(_MODES)}.")
+    check_write_mode(mode)
     if where is not None and mode != "overwrite":
         raise InvalidRequest(
             "where is only valid with mode='overwrite'.", next="Leave it out to append."

@@ -171,6 +171,40 @@ print(in_child(work), in_child(work, orderly=True))
     assert program("-c", code, tmp_path / "table") == "(2, 1) (3, 2)"
 
 
+def test_a_fork_is_noticed_before_arrowlog_has_loaded_an_engine(used):
+    """`import arrowlog` registers the hooks, although it loads neither polars nor pyarrow."""
+    code = """
+import sys, arrowlog
+assert "polars" not in sys.modules
+import polars
+from support.forked_child import in_child
+polars.DataFrame({"a": [1, 2]}).group_by("a").len()
+print(in_child(lambda: arrowlog.Table(sys.argv[1]).history()))
+"""
+    assert program("-c", code, used.uri).startswith("ForkedProcess: The history of a table")
+
+
+def test_a_fork_waits_until_another_thread_has_loaded_a_public_name(used):
+    """The thread is inside a half-imported module of arrowlog, whose lock a child inherits."""
+    code = """
+import dataclasses, sys, threading, arrowlog
+from support.forked_child import in_child
+inside, release, dataclass = threading.Event(), threading.Event(), dataclasses.dataclass
+def slowly(*args, **options):
+    inside.set()
+    release.wait(60)
+    return dataclass(*args, **options)
+dataclasses.dataclass = slowly
+thread = threading.Thread(target=lambda: arrowlog.Table)
+thread.start()
+inside.wait(60)
+threading.Timer(0.2, release.set).start()
+print(in_child(lambda: arrowlog.Table(sys.argv[1]).version > 0))
+thread.join()
+"""
+    assert program("-c", code, used.uri) == "True"
+
+
 def test_a_child_asks_on_a_connection_of_its_own(tmp_path):
     # A table of its own: a longer log makes the parent start polars' pool, which is another case.
     table = make(tmp_path / "table")

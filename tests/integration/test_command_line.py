@@ -182,9 +182,8 @@ class Bomb:
         abort()
 bomb = Bomb()
 atexit.register(print, "hook")
-ending = threading.Event()
-threading._register_atexit(ending.set)  # runs when the command is over and threads are waited for
-threading.Thread(target=lambda: (ending.wait(), print("thread"))).start()
+# The main thread counts as ended once it waits for the other threads.
+threading.Thread(target=lambda: (threading.main_thread().join(), print("thread"))).start()
 sys.argv = ["arrowlog", *sys.argv[1:]]
 arrowlog.cli.program()
 """

@@ -1,18 +1,15 @@
-"""Commands that read state and history: info, files, history, diff, sql."""
+"""Commands that only read: info, files, scan, explain, history, diff, sql."""
 
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
-from arrowlog.cli.app import commands, commit_progress, output_options, version_option, with_table
+import arrowlog
+from arrowlog.cli.app import commands, output_options, progress_bar, version_option, with_table
 from arrowlog.cli.output import print_table
 from arrowlog.display import format_bytes
-
-if TYPE_CHECKING:
-    import arrowlog
 
 _COLOURS = {"warning:": "yellow", "healthy:": "green"}
 _COMMIT_COLUMNS = ("version", "timestamp", "operation", "adds", "removes", "bytes", "rows")
@@ -74,6 +71,74 @@ def files(
 
 @commands.command()
 @with_table
+@click.argument("predicate")
+@version_option
+@output_options
+def scan(
+    table: arrowlog.Table, predicate: str, version: int | None, output: str, limit: int | None
+) -> None:
+    r"""List the files of TABLE that a query with PREDICATE has to read.
+
+    Use it to see how well partitions and statistics prune. PREDICATE is a SQL condition on the
+    columns of the table. Files are listed unless the log proves that no row matches.
+
+    \b
+    Examples:
+      arrowlog scan /data/events "day = '2024-01-01' AND id BETWEEN 5 AND 9"
+      arrowlog scan /data/events "day >= current_date - 7" --output json
+    """
+    plan = table.scan(predicate, version)
+    names = ["path", "size_bytes", "num_records"]
+    names += [f"partition.{name}" for name in plan.snapshot.partition_columns]
+    print_table(plan.files.select(names), output, limit)
+    if output == "text":
+        print(f"{plan.num_files:,} of {plan.total_files:,} files, {format_bytes(plan.size_bytes)}")
+
+
+@commands.command()
+@with_table
+@click.argument("predicate")
+@click.option(
+    "--min-pruning",
+    type=click.FloatRange(0, 1),
+    metavar="SHARE",
+    help="Exit with 1 if less than this share of the files is pruned, for use in tests.",
+)
+@version_option
+@output_options
+def explain(
+    table: arrowlog.Table,
+    predicate: str,
+    min_pruning: float | None,
+    version: int | None,
+    output: str,
+    limit: int | None,
+) -> None:
+    r"""Explain how many files each clause of PREDICATE prunes, and why.
+
+    Use it when a query reads more of TABLE than expected. Text output has one line per clause: the
+    files it drops, and why it keeps the others (no statistics, truncated bounds, not prunable).
+    json, csv and arrow output have one row per file and clause.
+
+    \b
+    Examples:
+      arrowlog explain /data/events "day = '2024-01-01' AND id > 900"
+      arrowlog explain /data/events "id = 7" --min-pruning 0.9
+    """
+    explanation = table.scan(predicate, version).explain()
+    if output == "text":
+        print(explanation)
+    else:
+        print_table(explanation.to_arrow(), output, limit)
+    if min_pruning is not None and explanation.pruned < min_pruning:
+        raise arrowlog.ArrowlogError(
+            f"{explanation.pruned:.1%} of the files are pruned, {min_pruning:.1%} are required.",
+            next="The explanation shows which clause prunes nothing, and why.",
+        )
+
+
+@commands.command()
+@with_table
 @output_options
 def history(table: arrowlog.Table, output: str, limit: int | None) -> None:
     r"""List the commits of TABLE, newest first.
@@ -87,7 +152,7 @@ def history(table: arrowlog.Table, output: str, limit: int | None) -> None:
       arrowlog history /data/events --limit 10
       arrowlog history /data/events --output json
     """
-    with commit_progress("reading commits") as report:
+    with progress_bar("reading commits") as report:
         commits = table.history(limit, progress=report)
     if output != "text":
         print_table(commits, output)
@@ -152,6 +217,6 @@ def sql(table: arrowlog.Table, query: str | None, output: str, limit: int | None
 
         run_prompt(table, output, limit)
         return
-    with commit_progress("reading commits") as report:
+    with progress_bar("reading commits") as report:
         result = table.query(sys.stdin.read() if query is None else query, progress=report)
     print_table(result, output, limit)
