@@ -339,8 +339,8 @@ def _rows_from_checkpoints(
         keys = state.adds["key"].combine_chunks() if state.num_files else pa.nulls(0, _TEXT)
         rows = len(keys)
         begin_known = repeat_bool(False, rows)
-        if version in past.listing.commits:
-            commit = (version, past.listing.commits[version])
+        commit = past.listing.commit_file(version)
+        if commit is not None:
             actions = next(stream_actions(past.store, past.config, [commit]))
             added = with_file_keys(actions, "add", past.store.root)[0]["key"]
             begin_known = pc.is_in(keys, value_set=added.combine_chunks())

@@ -17,7 +17,7 @@ from arrowlog.fork_safety import ForkSafeLock, polars_is_stranded
 from arrowlog.formats.indextables import (
     CHECKPOINT_FOLDER_NAME,
     LOG_FOLDER,
-    commit_name,
+    CommitFile,
     format_checksum,
 )
 from arrowlog.maintenance.cleanup import cleanup, configured_retention, describe_failures
@@ -244,8 +244,8 @@ class BackgroundCheckpointer:
         """Return the state at a version, built on the handle's latest snapshot where possible."""
         if latest.version == version:
             return latest.state
-        commits = [(v, commit_name(v)) for v in range(latest.version + 1, version + 1)]
-        if latest.version > version or any(listing.commits.get(v) != name for v, name in commits):
+        commits = [CommitFile.canonical(v) for v in range(latest.version + 1, version + 1)]
+        if latest.version > version or any(listing.commit_file(c.version) != c for c in commits):
             return load_snapshot(self._store, listing, config, version, outside=self._outside).state
         return apply_commits(self._store, config, latest, commits, outside=self._outside).state
 

@@ -212,7 +212,7 @@ def _needed_files(store: Store, config: Config, horizon_ms: int) -> ReferencedFi
     latest = load_snapshot(store, listing, config, outside=True).state
     check_writable(latest.protocol, store.root)
     keys: list[pa.ChunkedArray] = []
-    commits = sorted(listing.commits.items())
+    commits = listing.commit_files()
     for start in range(0, len(commits), _COMMITS_PER_BATCH):
         actions = read_verified_actions(store, config, commits[start : start + _COMMITS_PER_BATCH])
         keys += _referenced_keys(actions, store.root, horizon_ms)
@@ -325,10 +325,10 @@ def _delete_batch(
 def _newly_added_keys(store: Store, config: Config, version: int) -> tuple[int, pl.Series]:
     """Return the latest version and the files that commits after `version` added."""
     names = store.list_from(LOG_FOLDER, commit_name(version + 1))
-    commits = sorted(item for item in classify_names(names).commits.items() if item[0] > version)
+    commits = [c for c in classify_names(names).commit_files() if c.version > version]
     if not commits:
         return version, pl.Series("key", [], dtype=pl.String)
     actions = read_verified_actions(store, config, commits)
-    return commits[-1][0], expand_path_variants(
+    return commits[-1].version, expand_path_variants(
         with_file_keys(actions, "add", store.root)[0]["key"]
     )

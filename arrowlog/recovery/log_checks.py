@@ -24,8 +24,8 @@ from arrowlog.formats.indextables import (
     CHECKPOINT_FOLDER_NAME,
     LAST_CHECKPOINT,
     LOG_FOLDER,
+    CommitFile,
     LogListing,
-    commit_name,
 )
 from arrowlog.recovery.data_file_checks import DoctorLimits, check_data_files, check_repeated_skips
 from arrowlog.recovery.findings import Finding, Findings
@@ -193,7 +193,7 @@ def _check_commits(exam: _Examination) -> None:
     Batches are decoded as a whole. When one fails, the commit that the error names is left out and
     the rest of the batch is decoded again.
     """
-    commits = sorted(exam.listing.commits.items())
+    commits = exam.listing.commit_files()
     for start in range(0, len(commits), _COMMITS_PER_BATCH):
         batch = commits[start : start + _COMMITS_PER_BATCH]
         for _ in range(len(batch)):
@@ -206,20 +206,20 @@ def _check_commits(exam: _Examination) -> None:
                     raise
                 line = "" if error.line is None else f"line {error.line}: "
                 exam.broken_commits[broken] = f"{line}{error.what}"
-                batch = [commit for commit in batch if commit[0] != broken]
+                batch = [commit for commit in batch if commit.version != broken]
 
 
 def _check_dead_commits(exam: _Examination) -> None:
     """Report commit files at retired versions, which do not count."""
     dead = exam.listing.dead
     if dead:
-        name = dead[min(dead)]
+        first = CommitFile(min(dead), dead[min(dead)])
         subject = f"{len(dead)} commit files have" if len(dead) > 1 else "a commit file has"
         what = (
             f"{subject} a version that was cleaned up: left by a writer or a cleanup that died, or"
             " restored from a backup. Readers ignore such files."
         )
-        exam.report("commit-dead", "info", what, f"{LOG_FOLDER}/{name}", _CLEAN_DEAD)
+        exam.report("commit-dead", "info", what, first.key, _CLEAN_DEAD)
 
 
 def _check_checkpoints(exam: _Examination) -> None:
@@ -301,7 +301,7 @@ def _load_snapshot(exam: _Examination, *, outside: bool) -> Snapshot | None:
     _report_broken_commits(exam, snapshot)
     gap = snapshot.report.gap
     if gap is not None:
-        where = f"{LOG_FOLDER}/{gap.missing:020d}.json"
+        where = CommitFile.canonical(gap.missing).key
         what = (
             f"{gap}. Readers do not see later versions, and writers refuse to commit. If a backup"
             " has the missing file, restore it instead of the repair, which gives up all later"
@@ -333,7 +333,7 @@ def _report_broken_commits(exam: _Examination, snapshot: Snapshot | None) -> Non
     base = (exam.valid_checkpoint or -1) if uses_checkpoint else -1
     newest = max(exam.listing.commits, default=-1)
     for version, problem in sorted(exam.broken_commits.items()):
-        where = f"{LOG_FOLDER}/{exam.listing.commits[version]}"
+        where = CommitFile(version, exam.listing.commits[version]).key
         if version <= base:
             what = f"{problem} Only versions up to {base - 1} need this commit."
             exam.report("commit-broken", "warning", what, where, _TRUNCATE)
@@ -390,7 +390,7 @@ def _check_history(exam: _Examination, snapshot: Snapshot) -> None:
                 f"the commits between versions {before} and {after} are missing. The latest version"
                 f" does not need them, but some versions before {first} cannot be read."
             )
-            where = f"{LOG_FOLDER}/{commit_name(before + 1)}"
+            where = CommitFile.canonical(before + 1).key
             exam.report("history-gap", "info", what, where, _TRUNCATE)
             return
 
@@ -401,16 +401,17 @@ def _check_table_id(exam: _Examination, snapshot: Snapshot) -> None:
     Only possible where commits between version 0 and the checkpoint are missing.
     """
     commits = exam.listing.commits
-    name = commits.get(0)
-    has_first = name is not None and 0 not in exam.broken_commits
-    if not has_first or all(v in commits for v in range(snapshot.version + 1)):
+    commit = exam.listing.commit_file(0)
+    if commit is None or commit.version in exam.broken_commits:
+        return
+    if all(v in commits for v in range(snapshot.version + 1)):
         return
     first = load_snapshot(
-        exam.store, LogListing({0: commits[0]}, {}, {}), exam.config, outside=True
+        exam.store, LogListing({commit.version: commit.name}, {}, {}), exam.config, outside=True
     )
     mismatch = describe_table_id_mismatch(first, snapshot)
     if mismatch is not None:
-        exam.report("two-tables", "warning", mismatch, f"{LOG_FOLDER}/{name}", exam.repair_call)
+        exam.report("two-tables", "warning", mismatch, commit.key, exam.repair_call)
 
 
 def _check_checkpoint_age(exam: _Examination, snapshot: Snapshot) -> None:
@@ -436,7 +437,7 @@ def _check_actions(exam: _Examination, snapshot: Snapshot) -> None:
     """
     listing, base = exam.listing, snapshot.report.checkpoint
     first = 0 if base is None else base + 1
-    commits = [(v, listing.commits[v]) for v in range(first, snapshot.version + 1)]
+    commits = listing.commit_files(range(first, snapshot.version + 1))
     live_before = pl.Series([], dtype=pl.String)
     if base is not None:
         forms = valid_checkpoint_forms(exam.store, listing, base, exam.config, [])
@@ -462,7 +463,7 @@ def _check_actions(exam: _Examination, snapshot: Snapshot) -> None:
                     code,
                     severity,
                     what,
-                    f"{LOG_FOLDER}/{listing.commits[version]}",
+                    CommitFile(version, listing.commits[version]).key,
                     _CHECKPOINT,
                     actions.height,
                     pa.chunked_array([keys]).combine_chunks().cast(pa.string()),
@@ -471,7 +472,7 @@ def _check_actions(exam: _Examination, snapshot: Snapshot) -> None:
 
 
 def _redundant_actions(
-    exam: _Examination, commits: Sequence[tuple[int, str]], live_before: pl.Series
+    exam: _Examination, commits: Sequence[CommitFile], live_before: pl.Series
 ) -> pl.DataFrame:
     """Return adds of live files and removes of files that are not live, in log order.
 

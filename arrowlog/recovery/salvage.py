@@ -25,10 +25,10 @@ from arrowlog.formats.indextables import (
     LAST_CHECKPOINT,
     LOG_FOLDER,
     MAX_VERSION,
+    CommitFile,
     LogListing,
     classify_log_file,
     classify_names,
-    commit_name,
     decompress,
 )
 from arrowlog.snapshot import (
@@ -140,7 +140,7 @@ def _salvage(store: Store, config: Config) -> SalvageResult:
     if by_commits is not None and by_checkpoint is not None:
         mismatch = describe_table_id_mismatch(by_commits, by_checkpoint)
         if mismatch is not None:
-            run.note("two-tables", f"{LOG_FOLDER}/{commit_name(0)}", mismatch, reached)
+            run.note("two-tables", CommitFile.canonical(0).key, mismatch, reached)
     snapshot = by_checkpoint or by_commits
     if snapshot is None:
         raise LogCorrupt(
@@ -238,7 +238,9 @@ def _load_readable_prefix(
             broken = broken_commit_version(error)
             if broken is None or broken not in commits:
                 raise
-            run.note("commit-broken", f"{LOG_FOLDER}/{commits[broken]}", _describe(error), broken)
+            run.note(
+                "commit-broken", CommitFile(broken, commits[broken]).key, _describe(error), broken
+            )
             commits = {version: name for version, name in commits.items() if version < broken}
     raise AssertionError  # each round drops at least one commit
 
@@ -421,7 +423,7 @@ def _note_unreachable(run: _Salvaging, reached: int, newest: int) -> None:
     reported = {trouble.version for trouble in run.troubles if trouble.code.startswith("commit")}
     if later and later[0] > reached + 1 and reached + 1 not in reported:
         what = f"version {reached + 1} is missing although version {later[0]} is there."
-        run.note("gap", f"{LOG_FOLDER}/{commit_name(reached + 1)}", what, reached + 1)
+        run.note("gap", CommitFile.canonical(reached + 1).key, what, reached + 1)
     if newest > max(reached, listing.newest):
         what = describe_pointer_ahead(newest, listing.newest)
         run.note("pointer-ahead", f"{LOG_FOLDER}/{LAST_CHECKPOINT}", what, newest)

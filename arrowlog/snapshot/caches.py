@@ -22,7 +22,13 @@ import pyarrow as pa
 
 from arrowlog.decode import parse_metadata, parse_protocol
 from arrowlog.errors import LogCorrupt
-from arrowlog.formats.indextables import RecentCommits, crc32, metadata_fields, protocol_fields
+from arrowlog.formats.indextables import (
+    CommitFile,
+    RecentCommits,
+    crc32,
+    metadata_fields,
+    protocol_fields,
+)
 from arrowlog.snapshot.checkpoint_files import CheckpointFiles
 from arrowlog.snapshot.log_replay import check_readable, parse_table_schema
 from arrowlog.snapshot.snapshot import Report, Snapshot, State
@@ -136,6 +142,11 @@ class LogTip:
     version: int
     name: str
     stat: ObjectStat | None
+
+    @property
+    def key(self) -> str:
+        """The key of the commit in the store."""
+        return CommitFile(self.version, self.name).key
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,10 @@ from arrowlog.errors import ArrowlogWarning, InvalidRequest, LogCorrupt
 from arrowlog.formats.indextables import (
     CHECKPOINT_FOLDER_NAME,
     LOG_FOLDER,
+    CommitFile,
     JsonManifest,
     LogListing,
     checkpoint_to_lines,
-    commit_name,
     decompress,
     no_recent_commits,
 )
@@ -146,7 +146,7 @@ def load_snapshot(
 
 
 def read_verified_actions(
-    store: Store, config: Config, commits: Sequence[tuple[int, str]]
+    store: Store, config: Config, commits: Sequence[CommitFile]
 ) -> ActionBatch:
     """Read all actions of some commits, removes and commitInfos included.
 
@@ -161,7 +161,7 @@ def apply_commits(
     store: Store,
     config: Config,
     snapshot: Snapshot,
-    commits: Sequence[tuple[int, str]],
+    commits: Sequence[CommitFile],
     *,
     outside: bool = False,
     observed: float = float("-inf"),
@@ -174,7 +174,9 @@ def apply_commits(
     """
     work = _Load(store, config, outside, observed=observed)
     actions = _read_actions(work, commits)
-    change = replay_actions(snapshot.state, actions, commits[-1][0], store.root, outside=outside)
+    change = replay_actions(
+        snapshot.state, actions, commits[-1].version, store.root, outside=outside
+    )
     state, files = _fold_long_tail(change.state), None
     computed = {"files", "columns"} & set(snapshot.__dict__)  # cached properties, once used
     if state.metadata is not snapshot.state.metadata:
@@ -249,7 +251,7 @@ def _require_full_listing(listing: LogListing) -> None:
     Files that seem to be missing may be below it, so the caller has to list the whole log.
     """
     if listing.start:
-        raise FileNotFoundError(f"{LOG_FOLDER}/{commit_name(listing.start)}")
+        raise FileNotFoundError(CommitFile.canonical(listing.start).key)
 
 
 def _read_checkpoint(work: _Load, listing: LogListing, version: int) -> State | None:
@@ -475,14 +477,14 @@ def _get_files(work: _Load, keys: Sequence[str]) -> list[bytes]:
 
 
 def stream_actions(
-    store: Store, config: Config, commits: Sequence[tuple[int, str]]
+    store: Store, config: Config, commits: Sequence[CommitFile]
 ) -> Iterator[ActionBatch]:
     """Yield the actions of commits in batches, in log order, so that not all are in memory."""
     for run in CommitReader(store, config).runs(commits):
         yield run.actions
 
 
-def _read_actions(work: _Load, commits: Sequence[tuple[int, str]]) -> ActionBatch:
+def _read_actions(work: _Load, commits: Sequence[CommitFile]) -> ActionBatch:
     """Read all actions of the commits; `LogTooLarge` before the process runs out of memory."""
     actions = ActionBatch()
     for run in CommitReader(work.store, work.config, work.observed).runs(commits):

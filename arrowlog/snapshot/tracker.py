@@ -21,6 +21,7 @@ from arrowlog.fork_safety import ForkSafeLock
 from arrowlog.formats.indextables import (
     LAST_CHECKPOINT,
     LOG_FOLDER,
+    CommitFile,
     classify_names,
     commit_name,
 )
@@ -203,7 +204,7 @@ class SnapshotTracker:
             first = earliest_rebuildable_version(listing, newest)
             try:
                 version = find_version_at(self.store, listing, self.config, first, newest, millis)
-                commits = sorted(listing.commits.items())
+                commits = listing.commit_files()
                 observed = listing.observed if self._is_recent(listing.observed) else float("-inf")
                 check_not_retired(self.store, commits, observed)
             except FileNotFoundError as error:  # possibly a concurrent clean-up: list again
@@ -229,10 +230,10 @@ class SnapshotTracker:
             return cached
         listing = list_log(self.store)
         snapshot = self._load(listing, version, strict=strict)
-        name = listing.commits.get(version)
+        commit = listing.commit_file(version)
         with self._lock:
-            if self.latest is None and name is not None and self.config.cache_enabled:
-                self._tip = LogTip(version, name, self.store.stat(f"{LOG_FOLDER}/{name}"))
+            if self.latest is None and commit is not None and self.config.cache_enabled:
+                self._tip = LogTip(*commit, self.store.stat(commit.key))
             self._cache.put(snapshot, now)
         return snapshot
 
@@ -348,7 +349,7 @@ class SnapshotTracker:
         with self._lock:
             latest = self.latest
             assert latest is not None
-            commits = [(v, commit_name(v)) for v in range(latest.version + 1, version + 1)]
+            commits = [CommitFile.canonical(v) for v in range(latest.version + 1, version + 1)]
             if commits:
                 latest = apply_commits(
                     self.store, self.config, latest, commits, outside=self.outside
@@ -358,14 +359,14 @@ class SnapshotTracker:
 
     def tip_of(self, version: int, name: str) -> LogTip:
         """Return a commit's `LogTip`; asks the store for its stat only where that is cheap."""
-        stat = self.store.stat(f"{LOG_FOLDER}/{name}") if self.store.cheap_stat else None
-        return LogTip(version, name, stat)
+        commit = CommitFile(version, name)
+        return LogTip(*commit, self.store.stat(commit.key) if self.store.cheap_stat else None)
 
     def is_same_object(self, mark: LogTip) -> bool:
         """Whether a commit is still the object that was marked; True where a stat is not cheap."""
         if not self.store.cheap_stat:
             return True
-        return self.store.stat(f"{LOG_FOLDER}/{mark.name}") == mark.stat
+        return self.store.stat(mark.key) == mark.stat
 
     def unchanged(self) -> bool:
         """Whether the last known commit still stands; not checked where a stat is not cheap."""
@@ -405,7 +406,7 @@ class SnapshotTracker:
 
     def _log_replaced(self) -> bool:
         tip = self._tip
-        return tip is None or self.store.stat(f"{LOG_FOLDER}/{tip.name}") != tip.stat
+        return tip is None or self.store.stat(tip.key) != tip.stat
 
     def _load(self, listing: LogListing, version: int | None, *, strict: bool | None) -> Snapshot:
         """Load a snapshot; if a concurrent clean-up deleted a file, list again and retry once."""
@@ -427,18 +428,18 @@ class SnapshotTracker:
         self._listing = None
         stat_before = self._stat_of(listing, listing.newest) if self._copies else None
         snapshot = self._load(listing, None, strict=strict)
-        name = listing.commits.get(snapshot.version)
+        commit = listing.commit_file(snapshot.version)
         stat = self._stat_of(listing, snapshot.version)
         self.odd = bool(set(map(len, listing.commits.values())) - {len(commit_name(0))})
         self.latest = snapshot
         self.asked = self._listed_at
         # If the last commit was replaced during the load, the stat may not describe what was read.
         self._unsaved_commits = _SAVE_AFTER_COMMITS if stat_before == stat else 0
-        self._tip = None if name is None else LogTip(snapshot.version, name, stat)
+        self._tip = None if commit is None else LogTip(*commit, stat)
 
     def _stat_of(self, listing: LogListing, version: int) -> ObjectStat | None:
-        name = listing.commits.get(version)
-        return None if name is None else self.store.stat(f"{LOG_FOLDER}/{name}")
+        commit = listing.commit_file(version)
+        return None if commit is None else self.store.stat(commit.key)
 
     def _catch_up(self) -> bool:
         """Apply the commits after `latest`; False if `latest` is no longer part of the log."""
@@ -465,31 +466,30 @@ class SnapshotTracker:
                 )
             except FileNotFoundError:
                 return False
-            version, name = commits[-1]
-            self._tip = LogTip(version, name, stat)
+            self._tip = LogTip(*commits[-1], stat)
             self._unsaved_commits += len(commits)
         return True
 
     def _probe_commits(
         self, tip: LogTip, base: int
-    ) -> tuple[list[tuple[int, str]], ObjectStat | None] | None:
+    ) -> tuple[list[CommitFile], ObjectStat | None] | None:
         """Find the commits after `base` with one stat each.
 
         Returns the commits and the stat of the last one (of the tip if there are none), or None if
         the tip was replaced or a gap appeared.
         """
-        if self.store.stat(f"{LOG_FOLDER}/{tip.name}") != tip.stat:
+        if self.store.stat(tip.key) != tip.stat:
             return None
-        commits: list[tuple[int, str]] = []
+        commits: list[CommitFile] = []
         stat = tip.stat
         for version in range(base + 1, base + 1 + _PROBES_MAX):
-            commit = self._find_commit(version, tip.name)
-            if commit is None:
+            commit, commit_stat = self._find_commit(version, tip.name)
+            if commit_stat is None:
                 return None if self._has_new_gap(version, tip.name) else (commits, stat)
-            commits.append((version, commit[0]))
-            stat = commit[1]
+            commits.append(commit)
+            stat = commit_stat
         commits = _contiguous_commits(list_log(self.store), base)
-        return (commits, self.store.stat(f"{LOG_FOLDER}/{commits[-1][1]}")) if commits else None
+        return (commits, self.store.stat(commits[-1].key)) if commits else None
 
     def _has_new_gap(self, version: int, like: str) -> bool:
         """Whether a commit is missing, its successor exists, and no report has said so yet.
@@ -501,21 +501,25 @@ class SnapshotTracker:
         gap = self.latest.report.gap
         if gap is not None and gap.missing == version:
             return False
-        successor = self._find_commit(version + 1, like)
-        return successor is not None and self._find_commit(version, like) is None
+        _, successor = self._find_commit(version + 1, like)
+        return successor is not None and self._find_commit(version, like)[1] is None
 
-    def _find_commit(self, version: int, like: str) -> tuple[str, ObjectStat] | None:
-        """Stat a commit under its usual name and under a name as wide as `like`."""
+    def _find_commit(self, version: int, like: str) -> tuple[CommitFile, ObjectStat | None]:
+        """Stat a commit under its usual name and under a name as wide as `like`.
+
+        The stat is None if there is no such commit.
+        """
         width = len(like) - len(".json")
         for name in {commit_name(version), f"{version:0{max(width, 1)}d}.json"}:
-            stat = self.store.stat(f"{LOG_FOLDER}/{name}")
+            commit = CommitFile(version, name)
+            stat = self.store.stat(commit.key)
             if stat is not None:
-                return name, stat
-        return None
+                break
+        return commit, stat
 
     def _list_commits(
         self, tip: LogTip, base: int
-    ) -> tuple[list[tuple[int, str]], ObjectStat | None] | None:
+    ) -> tuple[list[CommitFile], ObjectStat | None] | None:
         """Find the commits after `base` with one listing that starts at the tip.
 
         Returns what `_probe_commits` returns, or None if the tip was replaced, or the log continues
@@ -533,7 +537,7 @@ class SnapshotTracker:
             if any(version > base for version in listing.dead):
                 return None  # the log continues behind a checkpoint
         commits = _contiguous_commits(listing, base)
-        reached, name = commits[-1] if commits else (base, tip.name)
+        reached, name = commits[-1] if commits else CommitFile(base, tip.name)
         if listing.newest > reached:  # the versions in between were cleaned up, or are missing
             return None
         return commits, entries[name]
@@ -550,8 +554,8 @@ class SnapshotTracker:
             self.store.list_from(LOG_FOLDER, start)
         )
         commits = _contiguous_commits(classify_names(sorted(entries)), tip.version)
-        for name in (tip.name, *(name for _, name in commits[-1:])):
-            entries[name] = self.store.stat(f"{LOG_FOLDER}/{name}")
+        for commit in (CommitFile(tip.version, tip.name), *commits[-1:]):
+            entries[commit.name] = self.store.stat(commit.key)
         return entries
 
 
@@ -562,11 +566,11 @@ def _cache_seconds(config: Config) -> float:
     return config.cache_expiration_seconds if config.cache_enabled else 0
 
 
-def _contiguous_commits(listing: LogListing, base: int) -> list[tuple[int, str]]:
+def _contiguous_commits(listing: LogListing, base: int) -> list[CommitFile]:
     """Return the commits after `base`, up to the first missing version."""
     commits = []
     version = base
     while version + 1 in listing.commits:
         version += 1
-        commits.append((version, listing.commits[version]))
+        commits.append(CommitFile(version, listing.commits[version]))
     return commits

@@ -102,7 +102,7 @@ def describe_log(store: Store, config: Config, *, include_all: bool) -> pa.Table
 
 def _describe(store: Store, config: Config, *, include_all: bool) -> pa.Table:
     listing = list_log(store)
-    commits = sorted(listing.commits.items())
+    commits = listing.commit_files()
     tables: list[pa.Table] = [DESCRIBE_SCHEMA.empty_table()]
     checkpoint = None
     if not include_all:
@@ -113,7 +113,7 @@ def _describe(store: Store, config: Config, *, include_all: bool) -> pa.Table:
         tables += _checkpoint_rows(
             state, f"{store.root}/{LOG_FOLDER}/{json_checkpoint_name(checkpoint)}"
         )
-        commits = [(version, name) for version, name in commits if version > checkpoint]
+        commits = [commit for commit in commits if commit.version > checkpoint]
     for start in range(0, len(commits), _COMMITS_PER_BATCH):
         actions = read_verified_actions(store, config, commits[start : start + _COMMITS_PER_BATCH])
         tables.append(_commit_rows(actions, store.root))
