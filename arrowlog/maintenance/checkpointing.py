@@ -23,6 +23,7 @@ from arrowlog.formats.indextables import (
 from arrowlog.maintenance.cleanup import cleanup, configured_retention, describe_failures
 from arrowlog.snapshot import (
     CheckpointResult,
+    ReadOptions,
     WrittenCheckpoint,
     apply_commits,
     list_log,
@@ -130,11 +131,11 @@ class BackgroundCheckpointer:
     interpreter waits for the thread before it exits.
     """
 
-    def __init__(self, store: Store, clock: Clock, *, outside: bool) -> None:
-        """`outside` allows data files outside the table's folder."""
+    def __init__(self, store: Store, clock: Clock, *, allow_external_paths: bool) -> None:
+        """Does no I/O. `allow_external_paths` as in `ReadOptions`."""
         self._store = store
         self._clock = clock
-        self._outside = outside
+        self._allow_external_paths = allow_external_paths
         self._lock = ForkSafeLock(self._after_torn_fork)
         self._thread: threading.Thread | None = None
         self._table_id: str | None = None  # the table that the next two attributes refer to
@@ -244,10 +245,11 @@ class BackgroundCheckpointer:
         """Return the state at a version, built on the handle's latest snapshot where possible."""
         if latest.version == version:
             return latest.state
+        options = ReadOptions(config, allow_external_paths=self._allow_external_paths)
         commits = [CommitFile.canonical(v) for v in range(latest.version + 1, version + 1)]
         if latest.version > version or any(listing.commit_file(c.version) != c for c in commits):
-            return load_snapshot(self._store, listing, config, version, outside=self._outside).state
-        return apply_commits(self._store, config, latest, commits, outside=self._outside).state
+            return load_snapshot(self._store, listing, options, version).state
+        return apply_commits(self._store, options, latest, commits).state
 
 
 def is_checkpoint_due(

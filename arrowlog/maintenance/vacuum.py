@@ -27,6 +27,7 @@ from arrowlog.maintenance.cleanup import delete_one_by_one
 from arrowlog.maintenance.orphan_files import FATES, classify_files, expand_path_variants
 from arrowlog.maintenance.retention import find_readable_versions, find_required_checkpoints
 from arrowlog.snapshot import (
+    ReadOptions,
     check_writable,
     earliest_rebuildable_version,
     list_log,
@@ -209,7 +210,8 @@ def _needed_files(store: Store, config: Config, horizon_ms: int) -> ReferencedFi
             next="Repair the log first: files that later versions added may still be needed.",
             version=segment.gap.missing,
         )
-    latest = load_snapshot(store, listing, config, outside=True).state
+    options = ReadOptions(config, allow_external_paths=True)
+    latest = load_snapshot(store, listing, options).state
     check_writable(latest.protocol, store.root)
     keys: list[pa.ChunkedArray] = []
     commits = listing.commit_files()
@@ -218,9 +220,7 @@ def _needed_files(store: Store, config: Config, horizon_ms: int) -> ReferencedFi
         keys += _referenced_keys(actions, store.root, horizon_ms)
     for version in _required_checkpoints(listing, segment.version):
         if version != latest.version:
-            keys.append(
-                load_snapshot(store, listing, config, version, outside=True).state.column("key")
-            )
+            keys.append(load_snapshot(store, listing, options, version).state.column("key"))
     chunks = [chunk for column in keys for chunk in column.chunks]
     return ReferencedFiles(
         latest.column("key"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +41,7 @@ from arrowlog.recovery.salvage import (
     vanished_file_error,
 )
 from arrowlog.snapshot import (
+    ReadOptions,
     check_writable,
     checkpoint_versions,
     earliest_rebuildable_version,
@@ -74,13 +75,23 @@ class _Examination:
     """An examination in progress."""
 
     store: Store
-    config: Config
+    options: ReadOptions
     limits: DoctorLimits
     now_ms: int
     findings: list[Finding] = field(default_factory=list)
     listing: LogListing = field(default_factory=LogListing)
     broken_commits: dict[int, str] = field(default_factory=dict)  # version -> what is wrong
     valid_checkpoint: int | None = None  # the newest one
+
+    @property
+    def config(self) -> Config:
+        """The settings."""
+        return self.options.config
+
+    @property
+    def any_path(self) -> ReadOptions:
+        """Options for checks that do not judge paths; `_load_snapshot` reports those."""
+        return replace(self.options, allow_external_paths=True)
 
     def report(self, code: str, severity: str, what: str, where: str, fix: str) -> None:
         self.findings.append(Finding(code, severity, what, where, fix))
@@ -118,30 +129,26 @@ def doctor(
     limits = DoctorLimits(
         max_commits_since_checkpoint, max_small_files, tuple(assert_stats), data_files=data_files
     )
-    return examine_table(store, config, SystemClock().now_ms(), limits)
+    return examine_table(store, ReadOptions(config), SystemClock().now_ms(), limits)
 
 
 def examine_table(
-    store: Store,
-    config: Config,
-    now_ms: int,
-    limits: DoctorLimits | None = None,
-    *,
-    outside: bool = False,
+    store: Store, options: ReadOptions, now_ms: int, limits: DoctorLimits | None = None
 ) -> Findings:
     """Run every check on a table. Writes nothing.
 
-    Damage of the log is reported as findings. Raises StoreUnavailable if the store fails,
-    InvalidRequest for an unknown column in `limits.stats`, and LogCorrupt if files of the log keep
-    vanishing while they are read. `outside` allows data files outside the table's folder.
+    Damage of the log, gaps included, is reported as findings. Raises StoreUnavailable if the store
+    fails, InvalidRequest for an unknown column in `limits.stats`, and LogCorrupt if files of the
+    log keep vanishing while they are read.
     """
     require_polars("The doctor")
+    options = replace(options, strict=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ArrowlogWarning)  # reported as findings instead
         for attempt in range(_MAX_ATTEMPTS):
-            exam = _Examination(store, config, limits or DoctorLimits(), now_ms)
+            exam = _Examination(store, options, limits or DoctorLimits(), now_ms)
             try:
-                return _examine(exam, outside=outside)
+                return _examine(exam)
             except UnsupportedProtocol as error:
                 where = f"{store.root}/{LOG_FOLDER}"
                 exam.report("protocol-unknown", "error", error.what, where, _UPGRADE)
@@ -152,7 +159,7 @@ def examine_table(
     raise AssertionError  # the last attempt returns or raises
 
 
-def _examine(exam: _Examination, *, outside: bool) -> Findings:
+def _examine(exam: _Examination) -> Findings:
     store, config = exam.store, exam.config
     exam.listing, troubles = list_damaged_log(store, config)
     for trouble in troubles:
@@ -170,7 +177,7 @@ def _examine(exam: _Examination, *, outside: bool) -> Findings:
     _check_commits(exam)
     _check_dead_commits(exam)
     _check_checkpoints(exam)
-    snapshot = _load_snapshot(exam, outside=outside)
+    snapshot = _load_snapshot(exam)
     _check_pointer(exam)
     if snapshot is None:
         return Findings(store.root, None, exam.findings)
@@ -268,10 +275,9 @@ def _compare_with_commits(
         if listing.empty:
             continue
         try:
-            stored = load_snapshot(exam.store, listing, exam.config, outside=True).state
-            replayed = load_snapshot(
-                exam.store, LogListing(commits, {}, {}), exam.config, outside=True
-            ).state
+            stored = load_snapshot(exam.store, listing, exam.any_path).state
+            commits_only = LogListing(commits, {}, {})
+            replayed = load_snapshot(exam.store, commits_only, exam.any_path).state
         except ArrowlogError:
             return
         divergence = describe_divergence(stored, replayed)
@@ -281,11 +287,11 @@ def _compare_with_commits(
             exam.report("checkpoint-diverges", "error", divergence, where, exam.repair_call)
 
 
-def _load_snapshot(exam: _Examination, *, outside: bool) -> Snapshot | None:
+def _load_snapshot(exam: _Examination) -> Snapshot | None:
     """Load the latest version as a reader does, or else what can be salvaged; None if nothing."""
-    store, config, listing = exam.store, exam.config, exam.listing
+    store, listing = exam.store, exam.listing
     try:
-        snapshot = load_snapshot(store, listing, config, outside=outside)
+        snapshot = load_snapshot(store, listing, exam.options)
         snapshot.state.column("key")  # deferred reads happen here, so that they can fail here
     except (LogCorrupt, FileNotFoundError) as error:
         _report_broken_commits(exam, None)
@@ -296,7 +302,7 @@ def _load_snapshot(exam: _Examination, *, outside: bool) -> Snapshot | None:
                 "  # Only if these files are meant to lie outside the folder."
             )
             exam.report("paths-outside", "error", str(error), f"{store.root}/{LOG_FOLDER}", fix)
-            return load_snapshot(store, listing, config, outside=True)
+            return load_snapshot(store, listing, exam.any_path)
         return _load_salvaged(exam, error)
     _report_broken_commits(exam, snapshot)
     gap = snapshot.report.gap
@@ -406,9 +412,8 @@ def _check_table_id(exam: _Examination, snapshot: Snapshot) -> None:
         return
     if all(v in commits for v in range(snapshot.version + 1)):
         return
-    first = load_snapshot(
-        exam.store, LogListing({commit.version: commit.name}, {}, {}), exam.config, outside=True
-    )
+    only_first = LogListing({commit.version: commit.name}, {}, {})
+    first = load_snapshot(exam.store, only_first, exam.any_path)
     mismatch = describe_table_id_mismatch(first, snapshot)
     if mismatch is not None:
         exam.report("two-tables", "warning", mismatch, commit.key, exam.repair_call)
@@ -443,7 +448,7 @@ def _check_actions(exam: _Examination, snapshot: Snapshot) -> None:
         forms = valid_checkpoint_forms(exam.store, listing, base, exam.config, [])
         if not any(forms):
             return
-        state = load_snapshot(exam.store, LogListing({}, *forms), exam.config, outside=True).state
+        state = load_snapshot(exam.store, LogListing({}, *forms), exam.any_path).state
         live_before = pl.Series(pl.from_arrow(state.column("key")), dtype=pl.String)
     redundant = _redundant_actions(exam, commits, live_before)
     for is_add, code, severity, verb in (

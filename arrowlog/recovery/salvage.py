@@ -33,6 +33,7 @@ from arrowlog.formats.indextables import (
 )
 from arrowlog.snapshot import (
     CheckpointPartReader,
+    ReadOptions,
     checkpoint_versions,
     load_snapshot,
     open_parquet_checkpoint,
@@ -98,6 +99,11 @@ class _Salvaging:
     config: Config
     listing: LogListing
     troubles: list[LogProblem] = field(default_factory=list)
+
+    @property
+    def options(self) -> ReadOptions:
+        """Paths are not judged here: readers of the salvaged log do."""
+        return ReadOptions(self.config, allow_external_paths=True)
 
     def note(self, code: str, where: str, what: str, version: int | None = None) -> None:
         self.troubles.append(LogProblem(code, where, what, version))
@@ -233,7 +239,7 @@ def _load_readable_prefix(
             return None
         listing = LogListing(commits, dict(json), dict(parquet))
         try:
-            return load_snapshot(run.store, listing, run.config, outside=True)
+            return load_snapshot(run.store, listing, run.options)
         except LogCorrupt as error:
             broken = broken_commit_version(error)
             if broken is None or broken not in commits:
@@ -314,7 +320,8 @@ def _verify_parquet(
             problems = verify_checkpoint(store, listing, version, config, "parquet")
             return _checkpoint_trouble(where, problems[0], version) if problems else None
         # A checkpoint of another program has no checksums: it is valid if it loads.
-        load_snapshot(store, LogListing({}, {}, {version: names}), config, outside=True)
+        options = ReadOptions(config, allow_external_paths=True)
+        load_snapshot(store, LogListing({}, {}, {version: names}), options)
     except (LogCorrupt, FileNotFoundError) as error:
         return _checkpoint_trouble(where, str(error), version)
     return None
@@ -343,8 +350,8 @@ def _resolve_divergence(run: _Salvaging, snapshot: Snapshot) -> Snapshot:
     if not json and not parquet:
         return snapshot
     commits = {v: name for v, name in _contiguous_commits(listing, -1).items() if v <= version}
-    checkpoint = load_snapshot(run.store, LogListing({}, json, parquet), run.config, outside=True)
-    replayed = load_snapshot(run.store, LogListing(commits, {}, {}), run.config, outside=True)
+    checkpoint = load_snapshot(run.store, LogListing({}, json, parquet), run.options)
+    replayed = load_snapshot(run.store, LogListing(commits, {}, {}), run.options)
     divergence = describe_divergence(checkpoint.state, replayed.state)
     if divergence is None:
         return snapshot

@@ -42,6 +42,7 @@ from arrowlog.snapshot.listing import (
     without_retired,
 )
 from arrowlog.snapshot.loader import (
+    ReadOptions,
     apply_commits,
     load_snapshot,
     read_verified_actions,
@@ -111,6 +112,7 @@ __all__ = [
     "FileStats",
     "LogSegment",
     "LogTip",
+    "ReadOptions",
     "RebuildRecipe",
     "Report",
     "Snapshot",

@@ -184,15 +184,16 @@ class SnapshotDiskCache:
     folder: str
     limit: int
 
-    def path(self, root: str, *, outside: bool) -> str:
+    def path(self, root: str, *, allow_external_paths: bool) -> str:
         """Return the path of a table's copy.
 
-        `outside` is part of its name: a copy read with it may hold paths that are refused without.
+        `allow_external_paths` is part of its name: a copy read with it may hold paths that are
+        refused without.
         """
-        name = sha256(f"{root}\n{outside}".encode()).hexdigest()
+        name = sha256(f"{root}\n{allow_external_paths}".encode()).hexdigest()
         return os.path.join(self.folder, f"{name[:32]}.arrow")
 
-    def save(self, root: str, copy: SavedSnapshot, *, outside: bool) -> bool:
+    def save(self, root: str, copy: SavedSnapshot, *, allow_external_paths: bool) -> bool:
         """Replace the copy of a table; returns whether it was written.
 
         Not written are snapshots that rest on a Parquet checkpoint, which opens as fast, and those
@@ -218,23 +219,24 @@ class SnapshotDiskCache:
             copy.folder,
         )
         try:
-            _write(self.path(root, outside=outside), _encode(adds, files, header))
+            path = self.path(root, allow_external_paths=allow_external_paths)
+            _write(path, _encode(adds, files, header))
         except OSError:
             return False
         return True
 
-    def read_copy(self, root: str, *, outside: bool) -> SavedSnapshot | None:
+    def read_copy(self, root: str, *, allow_external_paths: bool) -> SavedSnapshot | None:
         """Return the copy of a table; None if there is none, or it is damaged or not usable."""
         try:
-            buffer = pa.memory_map(self.path(root, outside=outside)).read_buffer()
-            return _decode(buffer, root)
+            path = self.path(root, allow_external_paths=allow_external_paths)
+            return _decode(pa.memory_map(path).read_buffer(), root)
         except (*_BROKEN, LogCorrupt):
             return None
 
-    def drop(self, root: str, *, outside: bool) -> None:
+    def drop(self, root: str, *, allow_external_paths: bool) -> None:
         """Delete the copy of a table."""
         with suppress(OSError):
-            os.unlink(self.path(root, outside=outside))
+            os.unlink(self.path(root, allow_external_paths=allow_external_paths))
 
 
 def _encode(adds: pa.Table, files: pa.Table, header: _Header) -> pa.Buffer:

@@ -46,12 +46,12 @@ class CheckpointRows:
         schema: pa.Schema,
         groups: Sequence[int] | None,
         *,
-        outside: bool,
+        allow_external_paths: bool,
     ) -> None:
         """Read nothing yet."""
         self.parts = parts
         self.schema = schema
-        self.outside = outside
+        self.allow_external_paths = allow_external_paths
         self.groups = groups
         sizes = parts.manifest.index["rows"]
         chosen = sizes if groups is None else sizes.take(_to_int64(groups))
@@ -82,13 +82,19 @@ class CheckpointRows:
         """Return the rows of some row groups. The last few results are kept, columns included."""
         rows = self._picks.get(groups)
         if rows is None:
-            rows = CheckpointRows(self.parts, self.schema, groups, outside=self.outside)
+            rows = CheckpointRows(
+                self.parts,
+                self.schema,
+                groups,
+                allow_external_paths=self.allow_external_paths,
+            )
             if rows.count <= CACHED_SELECTION_ROWS_MAX:
                 insert_evicting_oldest(self._picks, groups, rows)
         return rows
 
     def _check_keys(self, keys: pa.ChunkedArray) -> None:
-        if keys.null_count or (not self.outside and paths_leading_out(keys) is not None):
+        checked = not self.allow_external_paths
+        if keys.null_count or (checked and paths_leading_out(keys) is not None):
             what = "the checkpoint has a path that is null or leads out of the table."
             raise LogCorrupt(what, version=self.parts.manifest.version)
 

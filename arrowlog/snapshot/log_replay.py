@@ -83,12 +83,17 @@ class ReplayResult:
 
 
 def replay_actions(
-    base: State | None, actions: ActionBatch, version: int, root: str, *, outside: bool = False
+    base: State | None,
+    actions: ActionBatch,
+    version: int,
+    root: str,
+    *,
+    allow_external_paths: bool = False,
 ) -> ReplayResult:
     """Replay actions on a state, or from scratch if `base` is None.
 
     `version` is the version that the actions lead to. `root` is the table's address; absolute paths
-    below it are made relative. `outside` admits data files outside the root.
+    below it are made relative.
 
     Raises `UnsupportedProtocol` if the protocol needs a newer reader, `LogCorrupt` if there is no
     metadata, a commit is incomplete or altered, or a path leads out of the table.
@@ -98,7 +103,7 @@ def replay_actions(
     metadata, schema = _latest_metadata(base, actions, version)
     infos = validate_commit_integrity(actions)
     adds, suspect = with_file_keys(actions, "add", root)
-    if suspect and not outside:
+    if suspect and not allow_external_paths:
         _check_paths(actions, adds, root)
     removes, _ = with_file_keys(actions, "remove", root)
     timestamp, txns = _latest_timestamp_and_txns(base, actions, infos)
@@ -272,13 +277,16 @@ def with_file_keys(actions: ActionBatch, action: str, root: str) -> tuple[pa.Tab
     return _with_keys(table, root)
 
 
-def with_checkpoint_keys(adds: pa.Table, root: str, version: int, *, outside: bool) -> pa.Table:
+def with_checkpoint_keys(
+    adds: pa.Table, root: str, version: int, *, allow_external_paths: bool
+) -> pa.Table:
     """Return the adds of a checkpoint with a column `key`, the path relative to the root.
 
     Raises `LogCorrupt` if two adds have the same key, or a path is empty or leads out of the table.
     """
     table, suspect = _with_keys(adds, root)
-    if suspect and not outside and reconciliation.paths_leading_out(table["key"]) is not None:
+    checked = suspect and not allow_external_paths
+    if checked and reconciliation.paths_leading_out(table["key"]) is not None:
         what = "the checkpoint has a path that is empty or leads out of the table."
         raise LogCorrupt(what, version=version)
     if pc.count_distinct(table["key"]).as_py() != table.num_rows:

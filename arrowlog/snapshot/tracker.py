@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from dataclasses import replace
 from threading import Thread
 from typing import TYPE_CHECKING
 from weakref import WeakSet
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from arrowlog.config import Config
     from arrowlog.formats.indextables import LogListing, Metadata
     from arrowlog.snapshot.caches import CacheStats, HitCounter
+    from arrowlog.snapshot.loader import ReadOptions
     from arrowlog.snapshot.snapshot import Snapshot
     from arrowlog.storage import ObjectStat, Store
 
@@ -75,24 +77,19 @@ class SnapshotTracker:
     def __init__(
         self,
         store: Store,
-        config: Config,
+        read_options: ReadOptions,
         *,
-        strict: bool,
-        outside: bool,
         options: Mapping[str, object] | None = None,
     ) -> None:
         """List the log, or restore the snapshot from the disk cache.
 
-        `strict` makes a gap an error, `outside` admits data files outside the table's root.
         `options` are the caller's options; if given, the table's own properties apply beneath them.
         Raises `TableNotFound` if there is no log.
         """
         self.store = store
-        self.config = config
+        self.read_options = read_options
         self._options = options
         self._configured_by: Metadata | None = None  # whose properties `config` already includes
-        self.strict = strict
-        self.outside = outside
         self.latest: Snapshot | None = None
         self.asked = float("-inf")
         self.outdated = False  # this process has committed since the last answer
@@ -103,13 +100,18 @@ class SnapshotTracker:
             None  # a pointer already read, with nothing new in it
         )
         self._lock = ForkSafeLock(self._after_torn_fork)
-        self._cache = SnapshotCache(_cache_seconds(config))
+        self._cache = SnapshotCache(_cache_seconds(self.config))
         self._refreshing: Thread | None = None
         self._listing: LogListing | None = None  # of the constructor; the first load uses it up
         self._unsaved_commits = 0  # read since the disk copy was written
         if not self._restore_copy():
             self._list_again()
         _OPEN.add(self)
+
+    @property
+    def config(self) -> Config:
+        """The settings, including the table's own properties once they were read."""
+        return self.read_options.config
 
     @property
     def _copies(self) -> SnapshotDiskCache | None:
@@ -127,7 +129,8 @@ class SnapshotTracker:
         if there is no copy or the log contradicts it.
         """
         copies = self._copies
-        copy = copies and copies.read_copy(self.store.root, outside=self.outside)
+        external = self.read_options.allow_external_paths
+        copy = copies and copies.read_copy(self.store.root, allow_external_paths=external)
         if not copy:
             return False
         self._observe_folder()
@@ -150,9 +153,9 @@ class SnapshotTracker:
         if self._unsaved_commits < _SAVE_AFTER_COMMITS or tip.version != latest.version:
             return
         self._unsaved_commits = 0
-        copies.save(
-            self.store.root, SavedSnapshot(latest, tip, self._folder_tag), outside=self.outside
-        )
+        copy = SavedSnapshot(latest, tip, self._folder_tag)
+        external = self.read_options.allow_external_paths
+        copies.save(self.store.root, copy, allow_external_paths=external)
 
     def _observe_folder(self) -> None:
         """Record the time and the log folder's tag. Must precede the listing they describe."""
@@ -284,7 +287,7 @@ class SnapshotTracker:
         """Whether `latest` may be refreshed; not if it ends at a gap and gaps are errors."""
         if self.latest is None:
             return False
-        return self.latest.report.gap is None or not (self.strict if strict is None else strict)
+        return self.latest.report.gap is None or not self._with_strict(strict).strict
 
     def _served(self, max_staleness: float) -> Snapshot | None:
         """Return the last answer if it is recent enough.
@@ -308,9 +311,10 @@ class SnapshotTracker:
             return
         self._configured_by = metadata
         try:
-            self.config = resolve(self._options, table=metadata.configuration)
+            config = resolve(self._options, table=metadata.configuration)
         except InvalidRequest:  # an invalid table property must not make the table unreadable
-            self.config = resolve(self._options)
+            config = resolve(self._options)
+        self.read_options = replace(self.read_options, config=config)
         self._cache.seconds = _cache_seconds(self.config)
 
     def _fresh_seconds(self) -> float:
@@ -338,7 +342,8 @@ class SnapshotTracker:
             self.latest = self._tip = None
             self._cache.clear()
             if self._copies is not None:
-                self._copies.drop(self.store.root, outside=self.outside)
+                external = self.read_options.allow_external_paths
+                self._copies.drop(self.store.root, allow_external_paths=external)
 
     def advance(self, version: int) -> Snapshot:
         """Read the commits up to `version`, which is known to follow the latest snapshot.
@@ -351,9 +356,7 @@ class SnapshotTracker:
             assert latest is not None
             commits = [CommitFile.canonical(v) for v in range(latest.version + 1, version + 1)]
             if commits:
-                latest = apply_commits(
-                    self.store, self.config, latest, commits, outside=self.outside
-                )
+                latest = apply_commits(self.store, self.read_options, latest, commits)
                 self.latest = latest
             return latest
 
@@ -410,17 +413,19 @@ class SnapshotTracker:
 
     def _load(self, listing: LogListing, version: int | None, *, strict: bool | None) -> Snapshot:
         """Load a snapshot; if a concurrent clean-up deleted a file, list again and retry once."""
-        strictly = self.strict if strict is None else strict
+        options = self._with_strict(strict)
         for last_attempt in (False, True):
             try:
-                return load_snapshot(
-                    self.store, listing, self.config, version, strict=strictly, outside=self.outside
-                )
+                return load_snapshot(self.store, listing, options, version)
             except FileNotFoundError as error:
                 if last_attempt:
                     raise missing_file_error(error) from None
                 listing = list_log(self.store)
         raise AssertionError  # the loop either returns or raises
+
+    def _with_strict(self, strict: bool | None) -> ReadOptions:  # noqa: FBT001 -- passed through
+        """Return the options for one request, which may override `strict`."""
+        return self.read_options if strict is None else replace(self.read_options, strict=strict)
 
     def _reload(self, *, strict: bool | None) -> None:
         """Load the newest snapshot from the log."""
@@ -457,12 +462,7 @@ class SnapshotTracker:
         if commits:
             try:
                 self.latest = apply_commits(
-                    self.store,
-                    self.config,
-                    latest,
-                    commits,
-                    outside=self.outside,
-                    observed=started,
+                    self.store, self.read_options, latest, commits, observed=started
                 )
             except FileNotFoundError:
                 return False

@@ -148,7 +148,9 @@ def _from_part(run: LogRun, job: ReplayJob) -> pa.Table:
     checkpoint = open_parquet_checkpoint(store, run.checkpoint, run.names, lambda _: None)
     assert isinstance(checkpoint, CheckpointPartReader)
     adds = from_checkpoint_rows(checkpoint.check(run.part), checkpoint.manifest.recipe)
-    return with_checkpoint_keys(adds.drop_columns("key"), store.root, run.checkpoint, outside=False)
+    return with_checkpoint_keys(
+        adds.drop_columns("key"), store.root, run.checkpoint, allow_external_paths=False
+    )
 
 
 def _from_commits(run: LogRun, job: ReplayJob) -> tuple[pa.Table, pa.Table, TableActions]:

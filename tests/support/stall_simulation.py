@@ -30,6 +30,7 @@ from arrowlog.errors import (
 from arrowlog.formats.indextables.file_names import LOG_FOLDER, commit_name
 from arrowlog.maintenance.checkpointing import BackgroundCheckpointer
 from arrowlog.snapshot.listing import list_retired
+from arrowlog.snapshot.loader import ReadOptions
 from arrowlog.storage import ObjectStat
 from support.faulty_store import FakeClock, FaultyStore, frozen_clock, insist, table_on
 
@@ -138,8 +139,8 @@ class World:
     def open(self, number):
         clock = FakeClock(f"p{number}.{self.random.getrandbits(40)}", elapsed=self.elapsed)
         table = table_on(self.store, clock, {"commit.timeoutSeconds": 120, **self.options})
-        table._follower.config = resolve(self.options)
-        table._keeper = BackgroundCheckpointer(self.store, clock, outside=False)
+        table._follower.read_options = ReadOptions(resolve(self.options))
+        table._keeper = BackgroundCheckpointer(self.store, clock, allow_external_paths=False)
         return table
 
     def preempt(self):
@@ -293,7 +294,7 @@ class World:
         """What a new reader sees is what was committed, at every version it may ask for."""
         self.store.late, late = [], self.store.late
         reader = table_on(self.store)
-        reader._follower.config = resolve(self.options)
+        reader._follower.read_options = ReadOptions(resolve(self.options))
         newest = reader.snapshot()
         insist(newest.version == len(self.model.ids) - 1, f"readers see {newest.version}")
         shown = set(newest.files["path"].to_pylist())

@@ -400,7 +400,9 @@ _REQUIRED_FIELDS = ("path", "size")
 _NEXT = "Delete it if the commits up to its version exist."
 
 
-def read_foreign_checkpoint(rows: pa.Table, version: int, root: str, *, outside: bool) -> State:
+def read_foreign_checkpoint(
+    rows: pa.Table, version: int, root: str, *, allow_external_paths: bool
+) -> State:
     """Build the state from the rows of a checkpoint.
 
     Raises `LogCorrupt` if the layout is unknown, there is not exactly one metadata row, an add
@@ -414,7 +416,7 @@ def read_foreign_checkpoint(rows: pa.Table, version: int, root: str, *, outside:
         rows.filter(pc.equal(kinds, make_scalar("metadata", pa.string()))), version
     )
     adds = _adds(rows.filter(pc.equal(kinds, make_scalar("add", pa.string()))), version)
-    keyed = with_checkpoint_keys(adds, root, version, outside=outside)
+    keyed = with_checkpoint_keys(adds, root, version, allow_external_paths=allow_external_paths)
     return State(version, Protocol(), metadata, parse_table_schema(metadata, version), keyed)
 
 
