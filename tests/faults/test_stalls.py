@@ -84,7 +84,7 @@ GUARDS = {
     "nothing is recorded": [(cleanup, "_retire", lambda *_: [])],
     "young commits are deleted": [
         (cleanup, "find_young_commits", lambda *_: frozenset()),
-        (procedures, "_let_commits_age", lambda *_: None),
+        (procedures, "_wait_for_commit_age", lambda *_: None),
     ],
     "a deleted commit is taken for lost": [(RecentCommits, "txn_id", lambda *_: None)],
     "a commit that landed is not looked for": [(RecentCommits, "version_of", lambda *_: None)],
