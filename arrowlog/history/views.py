@@ -197,7 +197,8 @@ class ViewSources:
         checkpoint or has built its files table already.
         """
         newest = self._load_version(self.past.last)
-        if newest.state.deferred is None and "files" not in newest.__dict__:
+        typed = newest.state.source.is_typed(newest.schema, newest.partition_columns)
+        if not typed and "files" not in newest.__dict__:
             columns = view_columns.add_columns(newest.state.adds, self.types, names)
         else:
             columns = {n: newest.files[n] for n in names if n in newest.files.column_names}

@@ -23,6 +23,7 @@ from arrowlog.formats.indextables import (
 from arrowlog.maintenance.cleanup import cleanup, configured_retention, describe_failures
 from arrowlog.snapshot import (
     CheckpointResult,
+    InMemoryFiles,
     ReadOptions,
     WrittenCheckpoint,
     apply_commits,
@@ -90,7 +91,7 @@ def _with_truncated_stats(state: State, config: Config) -> State:
     """Apply the limit on the length of statistics, also to those of other writers."""
     columns = state.metadata.partition_columns
     adds = truncate_adds(state.adds, columns, config, state.schema)
-    return state if adds is state.adds else replace(state, source=adds)
+    return state if adds is state.adds else replace(state, source=InMemoryFiles(adds))
 
 
 def _is_valid(store: Store, listing: LogListing, state: State, config: Config, form: str) -> bool:

@@ -34,6 +34,7 @@ from arrowlog.snapshot.checkpoint.rows import (
     from_checkpoint_rows,
     to_checkpoint_rows,
 )
+from arrowlog.snapshot.file_source import FileSource, InMemoryFiles
 from arrowlog.snapshot.file_table import FileStats, files_column_name, files_table
 from arrowlog.snapshot.listing import (
     OBSERVATION_TRUST_SECONDS,
@@ -109,7 +110,9 @@ __all__ = [
     "CheckpointPart",
     "CheckpointPartReader",
     "CheckpointResult",
+    "FileSource",
     "FileStats",
+    "InMemoryFiles",
     "LogSegment",
     "LogTip",
     "ReadOptions",

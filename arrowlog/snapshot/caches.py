@@ -29,7 +29,7 @@ from arrowlog.formats.indextables import (
     metadata_fields,
     protocol_fields,
 )
-from arrowlog.snapshot.checkpoint_files import CheckpointFiles
+from arrowlog.snapshot.file_source import InMemoryFiles
 from arrowlog.snapshot.log_replay import check_readable, parse_table_schema
 from arrowlog.snapshot.snapshot import Report, Snapshot, State
 from arrowlog.storage import ObjectStat
@@ -200,9 +200,9 @@ class SnapshotDiskCache:
         above the size limit.
         """
         state, stat = copy.snapshot.state, copy.mark.stat
-        if isinstance(state.source, CheckpointFiles) or stat is None:
+        if state.source.checkpoint is not None or stat is None:
             return False
-        adds, files = state.source, copy.snapshot.files
+        adds, files = state.adds, copy.snapshot.files
         if adds.nbytes + files.nbytes > self.limit:
             return False
         header = _Header(
@@ -293,7 +293,7 @@ def _decode(buffer: pa.Buffer, root: str) -> SavedSnapshot | None:
         protocol,
         metadata,
         parse_table_schema(metadata, header.version),
-        adds,
+        InMemoryFiles(adds),
         header.timestamp,
         header.txns,
         RecentCommits(header.recent[0], tuple(header.recent[1])),

@@ -1,7 +1,7 @@
 """Loads a snapshot: choose the log segment, read and decode its files, replay them.
 
 A checkpoint that cannot be used is skipped for the next older one; the report names it and says
-why. Reading commits is left to `reading`.
+why. Reading commits is left to `commit_reader`.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from arrowlog.snapshot.checkpoint.parquet import (
 from arrowlog.snapshot.checkpoint.parts import CheckpointPartReader
 from arrowlog.snapshot.checkpoint_files import CheckpointFiles, CheckpointRows
 from arrowlog.snapshot.commit_reader import CommitReader
+from arrowlog.snapshot.file_source import compact_chunks
 from arrowlog.snapshot.file_table import files_table
 from arrowlog.snapshot.listing import list_log
 from arrowlog.snapshot.log_replay import (
-    compact_chunks,
     parse_table_schema,
     replay_actions,
     validate_commit_integrity,
@@ -58,10 +58,6 @@ if TYPE_CHECKING:
     from arrowlog.config import Config
     from arrowlog.snapshot.log_replay import ReplayResult
     from arrowlog.storage import Store
-
-# Live files added after a checkpoint up to which the checkpoint stays unread. With more of them,
-# masking and concatenating on every question costs more than reading the checkpoint once.
-_TAIL_FILES_MAX = 50_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +149,7 @@ def load_snapshot(
         store.root,
         allow_external_paths=options.allow_external_paths,
     )
-    state = _fold_long_tail(change.state)
+    state = change.state
     source = "commits" if segment.checkpoint is None else "checkpoint"
     return Snapshot(
         state, work.report(state.version, source, segment.checkpoint, len(segment.commits))
@@ -195,11 +191,11 @@ def apply_commits(
         store.root,
         allow_external_paths=options.allow_external_paths,
     )
-    state, files = _fold_long_tail(change.state), None
+    state, files = change.state, None
     computed = {"files", "columns"} & set(snapshot.__dict__)  # cached properties, once used
     if state.metadata is not snapshot.state.metadata:
         computed = set()  # a new schema may type every column anew
-    kept = _kept_mask(snapshot, change) if computed else None
+    kept = change.kept_mask() if computed else None
     if "files" in computed:
         files = _carry_over_files(snapshot, change, kept)
     report = work.report(state.version, "refresh", snapshot.report.checkpoint, len(commits))
@@ -207,25 +203,6 @@ def apply_commits(
     if "columns" in computed:
         after.columns.take_typed_columns(snapshot.columns.followed(kept, change.fresh))
     return after
-
-
-def _fold_long_tail(state: State) -> State:
-    """Read all adds into memory if many live files were added after the checkpoint."""
-    source = state.source
-    if not isinstance(source, CheckpointFiles):
-        return state
-    tail_files = int(source.tail.num_rows)
-    if tail_files <= max(_TAIL_FILES_MAX, source.rows.count // 2):
-        return state
-    return replace(state, source=source.adds())
-
-
-def _kept_mask(snapshot: Snapshot, change: ReplayResult) -> pa.Array | pa.ChunkedArray | None:
-    """Return which rows of a snapshot are still live; None for all."""
-    source = snapshot.state.source
-    if isinstance(source, CheckpointFiles) and change.touched is not None:
-        return source.mask_excluding(change.touched)
-    return change.kept
 
 
 def _carry_over_files(

@@ -21,6 +21,7 @@ from arrowlog.errors import ArrowlogWarning, LogCorrupt
 from arrowlog.formats.indextables import LOG_FOLDER, Protocol, RecentCommits, decompress
 from arrowlog.snapshot import (
     CheckpointPartReader,
+    InMemoryFiles,
     Report,
     Snapshot,
     State,
@@ -105,7 +106,7 @@ def _snapshot(spark: SparkSession, rebuild: DistributedReplay, started: float) -
         state.protocol,
         state.metadata,
         state.schema,
-        adds,
+        InMemoryFiles(adds),
         state.timestamp,
         state.txns,
         state.recent,
@@ -251,7 +252,7 @@ class DistributedReplay:
                 f"no metaData in the log up to version {version}.",
                 next="Restore version 0 from a backup.",
             )
-        empty = pa.table({"key": pa.nulls(0, pa.string())})
+        empty = InMemoryFiles(pa.table({"key": pa.nulls(0, pa.string())}))
         schema = parse_table_schema(metadata, version)
         time = max(times, default=None)
         return State(version, protocol, metadata, schema, empty, time, txns, recent)

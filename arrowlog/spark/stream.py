@@ -32,6 +32,7 @@ from arrowlog.errors import InvalidRequest
 from arrowlog.formats.indextables import CommitFile, decompress
 from arrowlog.scan import plan_scan
 from arrowlog.snapshot import (
+    InMemoryFiles,
     Snapshot,
     list_log,
     list_retired,
@@ -282,7 +283,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             return [StreamPartition(b"")]
         adds = pa.concat_tables(slices, promote_options="default")
         base = self._log.base
-        batch = Snapshot(replace(base.state, source=adds), base.report)
+        batch = Snapshot(replace(base.state, source=InMemoryFiles(adds)), base.report)
         plan = plan_scan(batch, self._options.where, self._log.root, self._options.storage)
         return [StreamPartition(pickle.dumps(split)) for split in plan.splits(_SPLIT_SIZE)] or [
             StreamPartition(b"")

@@ -23,6 +23,7 @@ from arrowlog.formats.indextables import (
 )
 from arrowlog.snapshot import (
     CheckpointPartReader,
+    InMemoryFiles,
     State,
     from_checkpoint_rows,
     open_parquet_checkpoint,
@@ -172,7 +173,7 @@ def _from_commits(run: LogRun, job: ReplayJob) -> tuple[pa.Table, pa.Table, Tabl
     if size:
         actions.extend(decode_buffer(window))
     last = run.commits[-1].version
-    no_files = pa.table({"key": pa.nulls(0, pa.string())})
+    no_files = InMemoryFiles(pa.table({"key": pa.nulls(0, pa.string())}))
     before = run.commits[0].version - 1
     recent = no_recent_commits(before)
     base = State(before, Protocol(), _EMPTY_METADATA, pa.schema([]), no_files, recent=recent)

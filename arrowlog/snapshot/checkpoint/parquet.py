@@ -56,6 +56,7 @@ from arrowlog.snapshot.checkpoint.row_groups import (
     storage_order,
 )
 from arrowlog.snapshot.checkpoint.rows import RebuildRecipe, flatten_all_maps, to_checkpoint_rows
+from arrowlog.snapshot.file_source import InMemoryFiles
 from arrowlog.snapshot.file_table import FileStats
 from arrowlog.snapshot.log_replay import check_readable, parse_table_schema, with_checkpoint_keys
 from arrowlog.snapshot.snapshot import State
@@ -417,7 +418,8 @@ def read_foreign_checkpoint(
     )
     adds = _adds(rows.filter(pc.equal(kinds, make_scalar("add", pa.string()))), version)
     keyed = with_checkpoint_keys(adds, root, version, allow_external_paths=allow_external_paths)
-    return State(version, Protocol(), metadata, parse_table_schema(metadata, version), keyed)
+    schema = parse_table_schema(metadata, version)
+    return State(version, Protocol(), metadata, schema, InMemoryFiles(keyed))
 
 
 def _metadata(rows: pa.Table, version: int) -> Metadata:
