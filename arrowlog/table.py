@@ -16,7 +16,7 @@ from arrowlog.history import HistorySession, diff_snapshots, summarize_table
 from arrowlog.maintenance import BackgroundCheckpointer, Skips, procedures, update_statistics
 from arrowlog.recovery import DoctorLimits, examine_table
 from arrowlog.scan import plan_scan
-from arrowlog.snapshot import SnapshotTracker, TimestampLike, to_epoch_millis
+from arrowlog.snapshot import ReadOptions, SnapshotTracker, TimestampLike, to_epoch_millis
 from arrowlog.storage import open_store
 from arrowlog.transaction import WriteSession, build_metadata, create_table, operations
 
@@ -112,13 +112,11 @@ class Table:
         self._storage_options = dict(storage_options or {})
         self._follower = SnapshotTracker(
             self._store,
-            config,
-            strict=strict,
-            outside=allow_outside_paths,
+            ReadOptions(config, allow_external_paths=allow_outside_paths, strict=strict),
             options=dict(options or {}),
         )
         self._keeper = BackgroundCheckpointer(
-            self._store, SystemClock(), outside=allow_outside_paths
+            self._store, SystemClock(), allow_external_paths=allow_outside_paths
         )
         self._committer = WriteSession(self._follower, options, landed=self._keeper.on_commit)
         self._history_session = HistorySession(self._follower)
@@ -710,7 +708,7 @@ class Table:
             data_files=data_files,
         )
         follower, now = self._follower, SystemClock().now_ms()
-        return examine_table(self._store, follower.config, now, limits, outside=follower.outside)
+        return examine_table(self._store, follower.read_options, now, limits)
 
     def update_statistics(self, paths: Iterable[str]) -> CommitResult:
         """Read size, row count and bounds of live Parquet files from their footers and commit them.

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from arrowlog.config import Config
     from arrowlog.decode import ActionBatch
-    from arrowlog.formats.indextables import LogListing, Metadata, Protocol
+    from arrowlog.formats.indextables import CommitFile, LogListing, Metadata, Protocol
     from arrowlog.storage import Store
 
 # Commits per block, the unit of lazy reading and of progress reports. A filter on `version` skips
@@ -119,7 +119,7 @@ class CommitHistory:
         self.first = first
         self.last = last
         versions = range(first, last + 1)
-        self.commits = [(v, listing.commits[v]) for v in versions if v in listing.commits]
+        self.commits = listing.commit_files(v for v in versions if v in listing.commits)
         self.missing_versions = [v for v in versions if v not in listing.commits]
         self.on_progress: Callable[[int, int], None] | None = (
             None  # progress: commits read, of how many
@@ -156,7 +156,7 @@ class CommitHistory:
         """Return the first and the last version of each block."""
         starts = range(0, len(self.commits), COMMITS_PER_BLOCK)
         blocks = [self.commits[start : start + COMMITS_PER_BLOCK] for start in starts]
-        return [(block[0][0], block[-1][0]) for block in blocks]
+        return [(block[0].version, block[-1].version) for block in blocks]
 
     def pieces(self, blocks: Sequence[int] | None = None) -> Iterator[CommitBatch]:
         """Yield the pieces of all blocks, or of the given ones, in log order.
@@ -171,7 +171,7 @@ class CommitHistory:
         """Yield the pieces of the newest `count` commits; they are not kept."""
         yield from self._read(self.commits[max(0, len(self.commits) - count) :])
 
-    def _read(self, commits: Sequence[tuple[int, str]]) -> Iterator[CommitBatch]:
+    def _read(self, commits: Sequence[CommitFile]) -> Iterator[CommitBatch]:
         with missing_commit_is_corrupt(self.store):
             for actions in stream_actions(self.store, self.config, commits):
                 yield _checked_piece(actions, self.store.root)
@@ -188,7 +188,7 @@ class CommitHistory:
         with self._lock:
             if self._write_times is None:
                 stats = self.store.stats_from(LOG_FOLDER)
-                versions = {name: version for version, name in self.commits}
+                versions = {commit.name: commit.version for commit in self.commits}
                 self._write_times = {
                     versions[name]: stat.mtime_ms
                     for name, stat in stats.items()

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from arrowlog.errors import InvalidRequest, LogCorrupt
 from arrowlog.fork_safety import require_polars
-from arrowlog.formats.indextables import LOG_FOLDER, commit_name
+from arrowlog.formats.indextables import CommitFile
 from arrowlog.history import view_columns
 from arrowlog.history.commit_history import CommitHistory
 from arrowlog.history.view_columns import COMMITS_SCHEMA
@@ -100,15 +100,15 @@ class HistorySession:
         with self._lock:
             version, listing = self._newest()
             last_listing = listing or (self._cached and self._cached[1].past.listing)
-            name = last_listing.commits.get(version) if last_listing else None
-            name = name or commit_name(version)
-            newest_commit = version, follower.store.stat(f"{LOG_FOLDER}/{name}")
+            commit = last_listing.commit_file(version) if last_listing else None
+            commit = commit or CommitFile.canonical(version)
+            newest_commit = version, follower.store.stat(commit.key)
             if self._cached is None or self._cached[0] != newest_commit:
                 past = self.past(version, listing)
                 version = past.last
                 # The new listing may spell the file's name in another way; stat that name.
-                name = past.listing.commits.get(version, name)
-                newest_commit = version, follower.store.stat(f"{LOG_FOLDER}/{name}")
+                commit = past.listing.commit_file(version) or commit
+                newest_commit = version, follower.store.stat(commit.key)
                 loaded = follower.latest is not None
                 self._cached = newest_commit, ViewSources(past, follower.at, loaded=loaded)
             return self._cached[1]

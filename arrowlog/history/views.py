@@ -199,7 +199,8 @@ class ViewSources:
         checkpoint or has built its files table already.
         """
         newest = self._load_version(self.past.last)
-        if newest.state.deferred is None and "files" not in newest.__dict__:
+        typed = newest.state.source.is_typed(newest.schema, newest.partition_columns)
+        if not typed and "files" not in newest.__dict__:
             columns = view_columns.add_columns(newest.state.adds, self.types, names)
         else:
             columns = {n: newest.files[n] for n in names if n in newest.files.column_names}
@@ -363,8 +364,8 @@ def _rows_from_checkpoints(
         keys = state.adds["key"].combine_chunks() if state.num_files else pa.nulls(0, _TEXT)
         rows = len(keys)
         begin_known = repeat_bool(False, rows)
-        if version in past.listing.commits:
-            commit = (version, past.listing.commits[version])
+        commit = past.listing.commit_file(version)
+        if commit is not None:
             actions = next(stream_actions(past.store, past.config, [commit]))
             added = with_file_keys(actions, "add", past.store.root)[0]["key"]
             begin_known = pc.is_in(keys, value_set=added.combine_chunks())

@@ -17,12 +17,14 @@ from arrowlog.fork_safety import ForkSafeLock, polars_is_stranded
 from arrowlog.formats.indextables import (
     CHECKPOINT_FOLDER_NAME,
     LOG_FOLDER,
-    commit_name,
+    CommitFile,
     format_checksum,
 )
 from arrowlog.maintenance.cleanup import cleanup, configured_retention, describe_failures
 from arrowlog.snapshot import (
     CheckpointResult,
+    InMemoryFiles,
+    ReadOptions,
     WrittenCheckpoint,
     apply_commits,
     list_log,
@@ -90,7 +92,7 @@ def _with_truncated_stats(state: State, config: Config) -> State:
     """Apply the limit on the length of statistics, also to those of other writers."""
     columns = state.metadata.partition_columns
     adds = truncate_adds(state.adds, columns, config, state.schema)
-    return state if adds is state.adds else replace(state, source=adds)
+    return state if adds is state.adds else replace(state, source=InMemoryFiles(adds))
 
 
 def _is_valid(store: Store, listing: LogListing, state: State, config: Config, form: str) -> bool:
@@ -162,11 +164,11 @@ class BackgroundCheckpointer:
     interpreter waits for the thread before it exits.
     """
 
-    def __init__(self, store: Store, clock: Clock, *, outside: bool) -> None:
-        """`outside` allows data files outside the table's folder."""
+    def __init__(self, store: Store, clock: Clock, *, allow_external_paths: bool) -> None:
+        """Does no I/O. `allow_external_paths` as in `ReadOptions`."""
         self._store = store
         self._clock = clock
-        self._outside = outside
+        self._allow_external_paths = allow_external_paths
         self._lock = ForkSafeLock(self._after_torn_fork)
         self._thread: threading.Thread | None = None
         self._table_id: str | None = None  # the table that the next two attributes refer to
@@ -283,17 +285,16 @@ class BackgroundCheckpointer:
         self, version: int, latest: Snapshot, listing: LogListing, config: Config
     ) -> State:
         """Return the state at a version, built on the handle's latest snapshot where possible."""
-        commits = [(v, commit_name(v)) for v in range(latest.version + 1, version + 1)]
-        if latest.version <= version and all(listing.commits.get(v) == name for v, name in commits):
+        options = ReadOptions(config, allow_external_paths=self._allow_external_paths)
+        commits = [CommitFile.canonical(v) for v in range(latest.version + 1, version + 1)]
+        if latest.version <= version and all(listing.commit_file(c.version) == c for c in commits):
             state = latest.state
             if commits:
-                state = apply_commits(
-                    self._store, config, latest, commits, outside=self._outside
-                ).state
+                state = apply_commits(self._store, options, latest, commits).state
             # After the read: then the commits that were read belong to the same log as well.
             if self._still_contains(latest, config):
                 return state
-        return load_snapshot(self._store, listing, config, version, outside=self._outside).state
+        return load_snapshot(self._store, listing, options, version).state
 
     def _still_contains(self, snapshot: Snapshot, config: Config) -> bool:
         """Whether the log still has the commit that a snapshot ends with.
@@ -303,7 +304,7 @@ class BackgroundCheckpointer:
         """
         recent, version = snapshot.state.recent, snapshot.version
         txn_id = recent.txn_id(version) if recent.knows(version) else None
-        key = f"{LOG_FOLDER}/{commit_name(version)}"
+        key = CommitFile.canonical(version).key
         data = None if txn_id is None else self._store.find_many([key])[0]
         limit = config.max_decompressed_bytes
         return data is not None and read_txn_id(data, key, limit) == txn_id

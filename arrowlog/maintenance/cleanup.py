@@ -140,7 +140,7 @@ def plan_cleanup(
         if not unchecked:
             doomed_commits = [file for file in retention.files_to_delete if file.kind == "commit"]
             held = find_commits_with_active_skips(
-                store, config, [(f.version, f.key) for f in doomed_commits], now_ms
+                store, config, [file.commit for file in doomed_commits], now_ms
             )
             if held:
                 retention = plan_retention(
@@ -181,9 +181,7 @@ def plan_truncation(store: Store, config: Config, now_ms: int) -> RetentionPlan:
         )
     dead = listing.dead
     retention = plan_retention(files, version, version, RETAIN_NOTHING, now_ms, dead=dead)
-    doomed_commits = [
-        (file.version, file.key) for file in retention.files_to_delete if file.kind == "commit"
-    ]
+    doomed_commits = [file.commit for file in retention.files_to_delete if file.kind == "commit"]
     held = find_commits_with_active_skips(store, config, doomed_commits, now_ms)
     return plan_retention(files, version, version, RETAIN_NOTHING, now_ms, (), held, dead)
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 from arrowlog.formats.indextables import (
     CHECKPOINT_FOLDER_NAME,
     LOG_FOLDER,
+    CommitFile,
     LogListing,
     classify_log_file,
     classify_names,
@@ -58,6 +59,11 @@ class LogFile:
     kind: str
     version: int
     stat: ObjectStat
+
+    @property
+    def commit(self) -> CommitFile:
+        """This file, which must be one of kind `commit`, as a commit of the log."""
+        return CommitFile(self.version, self.key.removeprefix(f"{LOG_FOLDER}/"))
 
 
 @dataclass(frozen=True, slots=True)

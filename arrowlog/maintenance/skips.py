@@ -30,7 +30,7 @@ from arrowlog.decode import (
 )
 from arrowlog.errors import InvalidRequest, LogCorrupt
 from arrowlog.fork_safety import pl
-from arrowlog.formats.indextables import LOG_FOLDER, SKIP_FIELDS, decompress, encode_action
+from arrowlog.formats.indextables import SKIP_FIELDS, decompress, encode_action
 from arrowlog.snapshot import list_log, root_spellings, with_file_keys
 from arrowlog.transaction import PreparedCommit, ReadSet, relative_data_path
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from arrowlog.config import Config
-    from arrowlog.formats.indextables import LogListing
+    from arrowlog.formats.indextables import CommitFile, LogListing
     from arrowlog.snapshot import State
     from arrowlog.storage import Store
     from arrowlog.transaction import CommitResult, TableHead, WriteSession
@@ -52,7 +52,7 @@ SKIPS_SCHEMA = pa.schema(
 )
 
 
-def read_skips(store: Store, config: Config, commits: Sequence[tuple[int, str]]) -> pa.Table:
+def read_skips(store: Store, config: Config, commits: Sequence[CommitFile]) -> pa.Table:
     """Return the skips of some commits in log order, in the columns of `SCHEMA`.
 
     Commits that were deleted meanwhile are left out. Raises LogCorrupt naming a damaged commit.
@@ -60,14 +60,14 @@ def read_skips(store: Store, config: Config, commits: Sequence[tuple[int, str]])
     tables = [SKIPS_SCHEMA.empty_table()]
     for start in range(0, len(commits), _COMMITS_PER_BATCH):
         batch = commits[start : start + _COMMITS_PER_BATCH]
-        keys = [f"{LOG_FOLDER}/{name}" for _, name in batch]
+        contents = store.find_many([commit.key for commit in batch])
         window = LineBuffer(config.max_decompressed_bytes)
-        for (version, _), key, data in zip(batch, keys, store.find_many(keys), strict=True):
+        for commit, data in zip(batch, contents, strict=True):
             if data is None:
                 continue  # deleted by a concurrent cleanup
-            plain = decompress(data, key, config.max_decompressed_bytes)
+            plain = decompress(data, commit.key, config.max_decompressed_bytes)
             if _SKIP_MARKER in plain:
-                window.append(key, version, plain)
+                window.append(commit.key, commit.version, plain)
         if window.names:
             tables.append(_decode_skips(decode_buffer(window), store.root))
     return pa.concat_tables(tables)
@@ -92,24 +92,22 @@ def filter_cooling_down(skips: pa.Table, now_ms: int) -> pa.Table:
 
 
 def find_commits_with_active_skips(
-    store: Store, config: Config, commits: Sequence[tuple[int, str]], now_ms: int
+    store: Store, config: Config, commits: Sequence[CommitFile], now_ms: int
 ) -> frozenset[int]:
     """Return the versions of commits that hold a skip in its cooldown, which cleanup must keep.
 
-    `commits` are pairs of version and key. A commit that cannot be read holds nothing: its skips
-    are lost already.
+    A commit that cannot be read holds nothing: its skips are lost already.
     """
-    names = [(version, key.removeprefix(f"{LOG_FOLDER}/")) for version, key in commits]
     try:
-        skips = read_skips(store, config, names)
+        skips = read_skips(store, config, commits)
     except LogCorrupt:
-        undamaged = _read_skips_one_by_one(store, config, names)
+        undamaged = _read_skips_one_by_one(store, config, commits)
         skips = pa.concat_tables([SKIPS_SCHEMA.empty_table(), *undamaged])
     return frozenset(filter_cooling_down(skips, now_ms)["version"].to_pylist())
 
 
 def _read_skips_one_by_one(
-    store: Store, config: Config, commits: Sequence[tuple[int, str]]
+    store: Store, config: Config, commits: Sequence[CommitFile]
 ) -> list[pa.Table]:
     """Read the skips of each commit, leaving out commits that are damaged."""
     tables = []
@@ -135,13 +133,13 @@ class SkipCache:
         """Return all skips up to version `newest`, reading only commits not searched before."""
         if table_id != self.table_id:  # the table was replaced by another
             self.table_id, self.versions, self.skips = table_id, set(), SKIPS_SCHEMA.empty_table()
-        commits = sorted(
-            (v, n) for v, n in listing.commits.items() if v <= newest and v not in self.versions
+        commits = listing.commit_files(
+            v for v in sorted(listing.commits) if v <= newest and v not in self.versions
         )
         if commits:
             new_skips = read_skips(store, config, commits)
             self.skips = pa.concat_tables([self.skips, new_skips]).sort_by("version")
-            self.versions.update(version for version, _ in commits)
+            self.versions.update(commit.version for commit in commits)
         return self.skips.filter(pc.less_equal(self.skips["version"], make_int64(newest)))
 
 

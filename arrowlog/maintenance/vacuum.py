@@ -28,6 +28,7 @@ from arrowlog.maintenance.cleanup import delete_one_by_one
 from arrowlog.maintenance.orphan_files import FATES, classify_files, expand_path_variants
 from arrowlog.maintenance.retention import find_readable_versions, find_required_checkpoints
 from arrowlog.snapshot import (
+    ReadOptions,
     check_writable,
     earliest_rebuildable_version,
     list_log,
@@ -211,18 +212,17 @@ def _needed_files(store: Store, config: Config, horizon_ms: int) -> ReferencedFi
             next="Repair the log first: files that later versions added may still be needed.",
             version=segment.gap.missing,
         )
-    latest = load_snapshot(store, listing, config, outside=True).state
+    options = ReadOptions(config, allow_external_paths=True)
+    latest = load_snapshot(store, listing, options).state
     check_writable(latest.protocol, store.root)
     keys: list[pa.ChunkedArray] = []
-    commits = sorted(listing.commits.items())
+    commits = listing.commit_files()
     for start in range(0, len(commits), _COMMITS_PER_BATCH):
         actions = read_verified_actions(store, config, commits[start : start + _COMMITS_PER_BATCH])
         keys += _referenced_keys(actions, store.root, horizon_ms)
     for version in _required_checkpoints(listing, segment.version):
         if version != latest.version:
-            keys.append(
-                load_snapshot(store, listing, config, version, outside=True).state.column("key")
-            )
+            keys.append(load_snapshot(store, listing, options, version).state.column("key"))
     chunks = [chunk for column in keys for chunk in column.chunks]
     return ReferencedFiles(
         latest.column("key"),
@@ -333,9 +333,9 @@ def _newly_added_keys(
     been deleted meanwhile, or `version` itself is gone, they are all files that the log references.
     """
     names = store.list_from(LOG_FOLDER, commit_name(version))
-    commits = sorted(classify_names(names).commits.items())
-    newest = commits[-1][0] if commits else -1
-    if commits and [number for number, _ in commits] == list(range(version, newest + 1)):
+    commits = [c for c in classify_names(names).commit_files() if c.version >= version]
+    newest = commits[-1].version if commits else -1
+    if commits and [c.version for c in commits] == list(range(version, newest + 1)):
         if newest == version:
             return version, pl.Series("key", [], dtype=pl.String)
         with suppress(FileNotFoundError):  # a commit was deleted since it was listed

@@ -322,7 +322,7 @@ def check_repeated_skips(
 ) -> list[Finding]:
     """Report live files that merges skipped repeatedly."""
     try:
-        skips = read_skips(store, config, sorted(listing.commits.items()))
+        skips = read_skips(store, config, listing.commit_files())
     except (ArrowlogError, FileNotFoundError):
         return []  # commits that cannot be read are reported separately
     frame = pl.DataFrame(pl.from_arrow(skips.select(["key", "skipCount", "reason"])))

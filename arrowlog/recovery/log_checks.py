@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +24,8 @@ from arrowlog.formats.indextables import (
     CHECKPOINT_FOLDER_NAME,
     LAST_CHECKPOINT,
     LOG_FOLDER,
+    CommitFile,
     LogListing,
-    commit_name,
 )
 from arrowlog.recovery.data_file_checks import DoctorLimits, check_data_files, check_repeated_skips
 from arrowlog.recovery.findings import Finding, Findings
@@ -41,6 +41,7 @@ from arrowlog.recovery.salvage import (
     vanished_file_error,
 )
 from arrowlog.snapshot import (
+    ReadOptions,
     check_writable,
     checkpoint_versions,
     earliest_rebuildable_version,
@@ -75,13 +76,23 @@ class _Examination:
     """An examination in progress."""
 
     store: Store
-    config: Config
+    options: ReadOptions
     limits: DoctorLimits
     now_ms: int
     findings: list[Finding] = field(default_factory=list)
     listing: LogListing = field(default_factory=LogListing)
     broken_commits: dict[int, str] = field(default_factory=dict)  # version -> what is wrong
     valid_checkpoint: int | None = None  # the newest one
+
+    @property
+    def config(self) -> Config:
+        """The settings."""
+        return self.options.config
+
+    @property
+    def any_path(self) -> ReadOptions:
+        """Options for checks that do not judge paths; `_load_snapshot` reports those."""
+        return replace(self.options, allow_external_paths=True)
 
     def report(self, code: str, severity: str, what: str, where: str, fix: str) -> None:
         self.findings.append(Finding(code, severity, what, where, fix))
@@ -119,30 +130,26 @@ def doctor(
     limits = DoctorLimits(
         max_commits_since_checkpoint, max_small_files, tuple(assert_stats), data_files=data_files
     )
-    return examine_table(store, config, SystemClock().now_ms(), limits)
+    return examine_table(store, ReadOptions(config), SystemClock().now_ms(), limits)
 
 
 def examine_table(
-    store: Store,
-    config: Config,
-    now_ms: int,
-    limits: DoctorLimits | None = None,
-    *,
-    outside: bool = False,
+    store: Store, options: ReadOptions, now_ms: int, limits: DoctorLimits | None = None
 ) -> Findings:
     """Run every check on a table. Writes nothing.
 
-    Damage of the log is reported as findings. Raises StoreUnavailable if the store fails,
-    InvalidRequest for an unknown column in `limits.stats`, and LogCorrupt if files of the log keep
-    vanishing while they are read. `outside` allows data files outside the table's folder.
+    Damage of the log, gaps included, is reported as findings. Raises StoreUnavailable if the store
+    fails, InvalidRequest for an unknown column in `limits.stats`, and LogCorrupt if files of the
+    log keep vanishing while they are read.
     """
     require_polars("The doctor")
+    options = replace(options, strict=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ArrowlogWarning)  # reported as findings instead
         for attempt in range(_MAX_ATTEMPTS):
-            exam = _Examination(store, config, limits or DoctorLimits(), now_ms)
+            exam = _Examination(store, options, limits or DoctorLimits(), now_ms)
             try:
-                return _examine(exam, outside=outside)
+                return _examine(exam)
             except UnsupportedProtocol as error:
                 where = f"{store.root}/{LOG_FOLDER}"
                 exam.report("protocol-unknown", "error", error.what, where, _UPGRADE)
@@ -153,7 +160,7 @@ def examine_table(
     raise AssertionError  # the last attempt returns or raises
 
 
-def _examine(exam: _Examination, *, outside: bool) -> Findings:
+def _examine(exam: _Examination) -> Findings:
     store, config = exam.store, exam.config
     for _ in range(_MAX_ATTEMPTS):
         exam.listing, troubles = list_damaged_log(store, config)
@@ -178,7 +185,7 @@ def _examine(exam: _Examination, *, outside: bool) -> Findings:
         _report_retired_record(exam)
         _check_pointer(exam)
         return Findings(store.root, None, exam.findings)
-    snapshot = _load_snapshot(exam, outside=outside)
+    snapshot = _load_snapshot(exam)
     _check_pointer(exam)
     if snapshot is None:
         return Findings(store.root, None, exam.findings)
@@ -201,7 +208,7 @@ def _check_commits(exam: _Examination) -> None:
     Batches are decoded as a whole. When one fails, the commit that the error names is left out and
     the rest of the batch is decoded again.
     """
-    commits = sorted(exam.listing.commits.items())
+    commits = exam.listing.commit_files()
     for start in range(0, len(commits), _COMMITS_PER_BATCH):
         batch = commits[start : start + _COMMITS_PER_BATCH]
         for _ in range(len(batch)):
@@ -214,20 +221,20 @@ def _check_commits(exam: _Examination) -> None:
                     raise
                 line = "" if error.line is None else f"line {error.line}: "
                 exam.broken_commits[broken] = f"{line}{error.what}"
-                batch = [commit for commit in batch if commit[0] != broken]
+                batch = [commit for commit in batch if commit.version != broken]
 
 
 def _check_dead_commits(exam: _Examination) -> None:
     """Report commit files at retired versions, which do not count."""
     dead = exam.listing.dead
     if dead:
-        name = dead[min(dead)]
+        first = CommitFile(min(dead), dead[min(dead)])
         subject = f"{len(dead)} commit files have" if len(dead) > 1 else "a commit file has"
         what = (
             f"{subject} a version that was cleaned up: left by a writer or a cleanup that died, or"
             " restored from a backup. Readers ignore such files."
         )
-        exam.report("commit-dead", "info", what, f"{LOG_FOLDER}/{name}", _CLEAN_DEAD)
+        exam.report("commit-dead", "info", what, first.key, _CLEAN_DEAD)
 
 
 def _report_retired_record(exam: _Examination) -> None:
@@ -282,10 +289,9 @@ def _compare_with_commits(
         if listing.empty:
             continue
         try:
-            stored = load_snapshot(exam.store, listing, exam.config, outside=True).state
-            replayed = load_snapshot(
-                exam.store, LogListing(commits, {}, {}), exam.config, outside=True
-            ).state
+            stored = load_snapshot(exam.store, listing, exam.any_path).state
+            commits_only = LogListing(commits, {}, {})
+            replayed = load_snapshot(exam.store, commits_only, exam.any_path).state
         except ArrowlogError:
             return
         divergence = describe_divergence(stored, replayed)
@@ -295,11 +301,11 @@ def _compare_with_commits(
             exam.report("checkpoint-diverges", "error", divergence, where, exam.repair_call)
 
 
-def _load_snapshot(exam: _Examination, *, outside: bool) -> Snapshot | None:
+def _load_snapshot(exam: _Examination) -> Snapshot | None:
     """Load the latest version as a reader does, or else what can be salvaged; None if nothing."""
-    store, config, listing = exam.store, exam.config, exam.listing
+    store, listing = exam.store, exam.listing
     try:
-        snapshot = load_snapshot(store, listing, config, outside=outside)
+        snapshot = load_snapshot(store, listing, exam.options)
         snapshot.state.column("key")  # deferred reads happen here, so that they can fail here
     except (LogCorrupt, FileNotFoundError) as error:
         _report_broken_commits(exam, None)
@@ -310,12 +316,12 @@ def _load_snapshot(exam: _Examination, *, outside: bool) -> Snapshot | None:
                 "  # Only if these files are meant to lie outside the folder."
             )
             exam.report("paths-outside", "error", str(error), f"{store.root}/{LOG_FOLDER}", fix)
-            return load_snapshot(store, listing, config, outside=True)
+            return load_snapshot(store, listing, exam.any_path)
         return _load_salvaged(exam, error)
     _report_broken_commits(exam, snapshot)
     gap = snapshot.report.gap
     if gap is not None:
-        where = f"{LOG_FOLDER}/{gap.missing:020d}.json"
+        where = CommitFile.canonical(gap.missing).key
         what = (
             f"{gap}. Readers do not see later versions, and writers refuse to commit. If a backup"
             " has the missing file, restore it instead of the repair, which gives up all later"
@@ -347,7 +353,7 @@ def _report_broken_commits(exam: _Examination, snapshot: Snapshot | None) -> Non
     base = (exam.valid_checkpoint or -1) if uses_checkpoint else -1
     newest = max(exam.listing.commits, default=-1)
     for version, problem in sorted(exam.broken_commits.items()):
-        where = f"{LOG_FOLDER}/{exam.listing.commits[version]}"
+        where = CommitFile(version, exam.listing.commits[version]).key
         if version <= base:
             what = f"{problem} Only versions up to {base - 1} need this commit."
             exam.report("commit-broken", "warning", what, where, _TRUNCATE)
@@ -404,7 +410,7 @@ def _check_history(exam: _Examination, snapshot: Snapshot) -> None:
                 f"the commits between versions {before} and {after} are missing. The latest version"
                 f" does not need them, but some versions before {first} cannot be read."
             )
-            where = f"{LOG_FOLDER}/{commit_name(before + 1)}"
+            where = CommitFile.canonical(before + 1).key
             exam.report("history-gap", "info", what, where, _TRUNCATE)
             return
 
@@ -415,16 +421,16 @@ def _check_table_id(exam: _Examination, snapshot: Snapshot) -> None:
     Only possible where commits between version 0 and the checkpoint are missing.
     """
     commits = exam.listing.commits
-    name = commits.get(0)
-    has_first = name is not None and 0 not in exam.broken_commits
-    if not has_first or all(v in commits for v in range(snapshot.version + 1)):
+    commit = exam.listing.commit_file(0)
+    if commit is None or commit.version in exam.broken_commits:
         return
-    first = load_snapshot(
-        exam.store, LogListing({0: commits[0]}, {}, {}), exam.config, outside=True
-    )
+    if all(v in commits for v in range(snapshot.version + 1)):
+        return
+    only_first = LogListing({commit.version: commit.name}, {}, {})
+    first = load_snapshot(exam.store, only_first, exam.any_path)
     mismatch = describe_table_id_mismatch(first, snapshot)
     if mismatch is not None:
-        exam.report("two-tables", "warning", mismatch, f"{LOG_FOLDER}/{name}", exam.repair_call)
+        exam.report("two-tables", "warning", mismatch, commit.key, exam.repair_call)
 
 
 def _check_checkpoint_age(exam: _Examination, snapshot: Snapshot) -> None:
@@ -450,13 +456,13 @@ def _check_actions(exam: _Examination, snapshot: Snapshot) -> None:
     """
     listing, base = exam.listing, snapshot.report.checkpoint
     first = 0 if base is None else base + 1
-    commits = [(v, listing.commits[v]) for v in range(first, snapshot.version + 1)]
+    commits = listing.commit_files(range(first, snapshot.version + 1))
     live_before = pl.Series([], dtype=pl.String)
     if base is not None:
         forms = valid_checkpoint_forms(exam.store, listing, base, exam.config, [])
         if not any(forms):
             return
-        state = load_snapshot(exam.store, LogListing({}, *forms), exam.config, outside=True).state
+        state = load_snapshot(exam.store, LogListing({}, *forms), exam.any_path).state
         live_before = pl.Series(pl.from_arrow(state.column("key")), dtype=pl.String)
     redundant = _redundant_actions(exam, commits, live_before)
     for is_add, code, severity, verb in (
@@ -476,7 +482,7 @@ def _check_actions(exam: _Examination, snapshot: Snapshot) -> None:
                     code,
                     severity,
                     what,
-                    f"{LOG_FOLDER}/{listing.commits[version]}",
+                    CommitFile(version, listing.commits[version]).key,
                     _CHECKPOINT,
                     actions.height,
                     pa.chunked_array([keys]).combine_chunks().cast(pa.string()),
@@ -485,7 +491,7 @@ def _check_actions(exam: _Examination, snapshot: Snapshot) -> None:
 
 
 def _redundant_actions(
-    exam: _Examination, commits: Sequence[tuple[int, str]], live_before: pl.Series
+    exam: _Examination, commits: Sequence[CommitFile], live_before: pl.Series
 ) -> pl.DataFrame:
     """Return adds of live files and removes of files that are not live, in log order.
 

@@ -47,7 +47,13 @@ from arrowlog.formats.indextables import (
 from arrowlog.maintenance import make_checkpoint
 from arrowlog.recovery.file_existence import check_files_exist, check_files_exist_on_spark
 from arrowlog.recovery.salvage import SalvageResult, salvage
-from arrowlog.snapshot import check_writable, json_checkpoint_name, paths_leading_out, truncate_adds
+from arrowlog.snapshot import (
+    InMemoryFiles,
+    check_writable,
+    json_checkpoint_name,
+    paths_leading_out,
+    truncate_adds,
+)
 from arrowlog.storage import RelocatedLogStore, open_store, put_identical
 from arrowlog.version import __version__
 
@@ -414,7 +420,12 @@ def _write(store: Store, state: State, adds: pa.Table, config: Config, info: dic
     txns = {app: (step, 1) for app, (step, _) in state.txns.items()}
     recent = no_recent_commits(1)  # transaction ids of the source's versions do not apply here
     new_state = replace(
-        state, version=1, source=adds, timestamp=timestamp, txns=txns, recent=recent
+        state,
+        version=1,
+        source=InMemoryFiles(adds),
+        timestamp=timestamp,
+        txns=txns,
+        recent=recent,
     )
     listing = classify_names(*_list_target(store))
     make_checkpoint(store, listing, new_state, config, clock)

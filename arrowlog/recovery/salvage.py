@@ -25,14 +25,15 @@ from arrowlog.formats.indextables import (
     LAST_CHECKPOINT,
     LOG_FOLDER,
     MAX_VERSION,
+    CommitFile,
     LogListing,
     classify_log_file,
     classify_names,
-    commit_name,
     decompress,
 )
 from arrowlog.snapshot import (
     CheckpointPartReader,
+    ReadOptions,
     checkpoint_versions,
     load_snapshot,
     open_parquet_checkpoint,
@@ -99,6 +100,11 @@ class _Salvaging:
     listing: LogListing
     troubles: list[LogProblem] = field(default_factory=list)
 
+    @property
+    def options(self) -> ReadOptions:
+        """Paths are not judged here: readers of the salvaged log do."""
+        return ReadOptions(self.config, allow_external_paths=True)
+
     def note(self, code: str, where: str, what: str, version: int | None = None) -> None:
         self.troubles.append(LogProblem(code, where, what, version))
 
@@ -140,7 +146,7 @@ def _salvage(store: Store, config: Config) -> SalvageResult:
     if by_commits is not None and by_checkpoint is not None:
         mismatch = describe_table_id_mismatch(by_commits, by_checkpoint)
         if mismatch is not None:
-            run.note("two-tables", f"{LOG_FOLDER}/{commit_name(0)}", mismatch, reached)
+            run.note("two-tables", CommitFile.canonical(0).key, mismatch, reached)
     snapshot = by_checkpoint or by_commits
     if snapshot is None:
         raise LogCorrupt(
@@ -233,12 +239,14 @@ def _load_readable_prefix(
             return None
         listing = LogListing(commits, dict(json), dict(parquet))
         try:
-            return load_snapshot(run.store, listing, run.config, outside=True)
+            return load_snapshot(run.store, listing, run.options)
         except LogCorrupt as error:
             broken = broken_commit_version(error)
             if broken is None or broken not in commits:
                 raise
-            run.note("commit-broken", f"{LOG_FOLDER}/{commits[broken]}", _describe(error), broken)
+            run.note(
+                "commit-broken", CommitFile(broken, commits[broken]).key, _describe(error), broken
+            )
             commits = {version: name for version, name in commits.items() if version < broken}
     raise AssertionError  # each round drops at least one commit
 
@@ -312,7 +320,8 @@ def _verify_parquet(
             problems = verify_checkpoint(store, listing, version, config, "parquet")
             return _checkpoint_trouble(where, problems[0], version) if problems else None
         # A checkpoint of another program has no checksums: it is valid if it loads.
-        load_snapshot(store, LogListing({}, {}, {version: names}), config, outside=True)
+        options = ReadOptions(config, allow_external_paths=True)
+        load_snapshot(store, LogListing({}, {}, {version: names}), options)
     except (LogCorrupt, FileNotFoundError) as error:
         return _checkpoint_trouble(where, str(error), version)
     return None
@@ -341,8 +350,8 @@ def _resolve_divergence(run: _Salvaging, snapshot: Snapshot) -> Snapshot:
     if not json and not parquet:
         return snapshot
     commits = {v: name for v, name in _contiguous_commits(listing, -1).items() if v <= version}
-    checkpoint = load_snapshot(run.store, LogListing({}, json, parquet), run.config, outside=True)
-    replayed = load_snapshot(run.store, LogListing(commits, {}, {}), run.config, outside=True)
+    checkpoint = load_snapshot(run.store, LogListing({}, json, parquet), run.options)
+    replayed = load_snapshot(run.store, LogListing(commits, {}, {}), run.options)
     divergence = describe_divergence(checkpoint.state, replayed.state)
     if divergence is None:
         return snapshot
@@ -421,7 +430,7 @@ def _note_unreachable(run: _Salvaging, reached: int, newest: int) -> None:
     reported = {trouble.version for trouble in run.troubles if trouble.code.startswith("commit")}
     if later and later[0] > reached + 1 and reached + 1 not in reported:
         what = f"version {reached + 1} is missing although version {later[0]} is there."
-        run.note("gap", f"{LOG_FOLDER}/{commit_name(reached + 1)}", what, reached + 1)
+        run.note("gap", CommitFile.canonical(reached + 1).key, what, reached + 1)
     if newest > max(reached, listing.newest):
         what = describe_pointer_ahead(newest, listing.newest)
         run.note("pointer-ahead", f"{LOG_FOLDER}/{LAST_CHECKPOINT}", what, newest)

@@ -20,7 +20,6 @@ from arrowlog.scan.explain import Explanation, explain_plan
 from arrowlog.scan.row_reader import RowReader
 from arrowlog.scan.stats_aggregates import count_matching_rows, find_extreme
 from arrowlog.scan.stats_predicate import StatsPredicateBuilder
-from arrowlog.snapshot import files_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -75,10 +74,10 @@ def _skip_row_groups(snapshot: Snapshot, predicate: Predicate) -> Snapshot:
     a partition column is an ordinary column: a group covers a range of its values. Returns the
     snapshot unchanged if it is in memory already or if more than half of the groups remain.
     """
-    source = snapshot.state.deferred
-    if source is None:
+    source = snapshot.state.source
+    groups = source.row_group_stats(snapshot.schema, snapshot.partition_columns)
+    if groups is None:
         return snapshot
-    groups = source.groups
     stats_predicate = StatsPredicateBuilder(groups.schema, ()).rows(predicate.tree)
     groups.prepare(required_columns(stats_predicate))
     keep_mask = invert_skip_mask(compute_skip_mask(stats_predicate, groups), groups.num_rows)
@@ -144,10 +143,7 @@ class ScanPlan:
     def files(self) -> pa.Table:
         """The files to read with every column of `Snapshot.files`."""
         schema, partition_columns = self.snapshot.schema, self.snapshot.partition_columns
-        deferred = self.among.state.deferred
-        if deferred is not None:
-            return deferred.files(schema, partition_columns, self.mask)
-        return files_table(self.among.state.adds.filter(self.mask), schema, partition_columns)
+        return self.among.state.source.files(schema, partition_columns, self.mask)
 
     def _selected(self, name: str) -> pa.ChunkedArray:
         return self.among.state.column(name).filter(self.mask)

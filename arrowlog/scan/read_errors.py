@@ -66,15 +66,11 @@ def _find_added_version(store: Store, key: str, version: int) -> tuple[int | Non
 
 def _read_commits_backwards(store: Store, version: int) -> Iterator[tuple[int, ActionBatch]]:
     """Batches of commits up to `version`, newest first, each with its lowest version."""
-    names = list_log(store).commits
-    versions = sorted(number for number in names if number <= version)
+    commits = [commit for commit in list_log(store).commit_files() if commit.version <= version]
     config = resolve()
-    for stop in range(len(versions), 0, -_COMMITS_PER_READ):
-        batch = versions[max(0, stop - _COMMITS_PER_READ) : stop]
-        yield (
-            batch[0],
-            read_verified_actions(store, config, [(number, names[number]) for number in batch]),
-        )
+    for stop in range(len(commits), 0, -_COMMITS_PER_READ):
+        batch = commits[max(0, stop - _COMMITS_PER_READ) : stop]
+        yield batch[0].version, read_verified_actions(store, config, batch)
 
 
 class ReadErrorTranslator:

@@ -34,6 +34,7 @@ from arrowlog.snapshot.checkpoint.rows import (
     from_checkpoint_rows,
     to_checkpoint_rows,
 )
+from arrowlog.snapshot.file_source import FileSource, InMemoryFiles
 from arrowlog.snapshot.file_table import FileStats, files_column_name, files_table
 from arrowlog.snapshot.listing import (
     OBSERVATION_TRUST_SECONDS,
@@ -42,6 +43,7 @@ from arrowlog.snapshot.listing import (
     without_retired,
 )
 from arrowlog.snapshot.loader import (
+    ReadOptions,
     apply_commits,
     load_snapshot,
     read_verified_actions,
@@ -109,9 +111,12 @@ __all__ = [
     "CheckpointPart",
     "CheckpointPartReader",
     "CheckpointResult",
+    "FileSource",
     "FileStats",
+    "InMemoryFiles",
     "LogSegment",
     "LogTip",
+    "ReadOptions",
     "RebuildRecipe",
     "Report",
     "Snapshot",

@@ -21,8 +21,14 @@ import pyarrow as pa
 
 from arrowlog.decode import parse_metadata, parse_protocol
 from arrowlog.errors import LogCorrupt
-from arrowlog.formats.indextables import RecentCommits, crc32, metadata_fields, protocol_fields
-from arrowlog.snapshot.checkpoint_files import CheckpointFiles
+from arrowlog.formats.indextables import (
+    CommitFile,
+    RecentCommits,
+    crc32,
+    metadata_fields,
+    protocol_fields,
+)
+from arrowlog.snapshot.file_source import InMemoryFiles
 from arrowlog.snapshot.log_replay import check_readable, parse_table_schema
 from arrowlog.snapshot.snapshot import Report, Snapshot, State
 from arrowlog.storage import ObjectStat
@@ -136,6 +142,11 @@ class LogTip:
     name: str
     stat: ObjectStat | None
 
+    @property
+    def key(self) -> str:
+        """The key of the commit in the store."""
+        return CommitFile(self.version, self.name).key
+
 
 @dataclass(frozen=True, slots=True)
 class SavedSnapshot:
@@ -172,24 +183,25 @@ class SnapshotDiskCache:
     folder: str
     limit: int
 
-    def path(self, root: str, *, outside: bool) -> str:
+    def path(self, root: str, *, allow_external_paths: bool) -> str:
         """Return the path of a table's copy.
 
-        `outside` is part of its name: a copy read with it may hold paths that are refused without.
+        `allow_external_paths` is part of its name: a copy read with it may hold paths that are
+        refused without.
         """
-        name = sha256(f"{root}\n{outside}".encode()).hexdigest()
+        name = sha256(f"{root}\n{allow_external_paths}".encode()).hexdigest()
         return os.path.join(self.folder, f"{name[:32]}.arrow")
 
-    def save(self, root: str, copy: SavedSnapshot, *, outside: bool) -> bool:
+    def save(self, root: str, copy: SavedSnapshot, *, allow_external_paths: bool) -> bool:
         """Replace the copy of a table; returns whether it was written.
 
         Not written are snapshots that rest on a Parquet checkpoint, which opens as fast, and those
         above the size limit.
         """
         state, stat = copy.snapshot.state, copy.mark.stat
-        if isinstance(state.source, CheckpointFiles) or stat is None:
+        if state.source.checkpoint is not None or stat is None:
             return False
-        adds, files = state.source, copy.snapshot.files
+        adds, files = state.adds, copy.snapshot.files
         if adds.nbytes + files.nbytes > self.limit:
             return False
         header = _Header(
@@ -206,23 +218,24 @@ class SnapshotDiskCache:
             copy.folder,
         )
         try:
-            _write(self.path(root, outside=outside), _encode(adds, files, header))
+            path = self.path(root, allow_external_paths=allow_external_paths)
+            _write(path, _encode(adds, files, header))
         except OSError:
             return False
         return True
 
-    def read_copy(self, root: str, *, outside: bool) -> SavedSnapshot | None:
+    def read_copy(self, root: str, *, allow_external_paths: bool) -> SavedSnapshot | None:
         """Return the copy of a table; None if there is none, or it is damaged or not usable."""
         try:
-            buffer = pa.memory_map(self.path(root, outside=outside)).read_buffer()
-            return _decode(buffer, root)
+            path = self.path(root, allow_external_paths=allow_external_paths)
+            return _decode(pa.memory_map(path).read_buffer(), root)
         except (*_BROKEN, LogCorrupt):
             return None
 
-    def drop(self, root: str, *, outside: bool) -> None:
+    def drop(self, root: str, *, allow_external_paths: bool) -> None:
         """Delete the copy of a table."""
         with suppress(OSError):
-            os.unlink(self.path(root, outside=outside))
+            os.unlink(self.path(root, allow_external_paths=allow_external_paths))
 
 
 def _encode(adds: pa.Table, files: pa.Table, header: _Header) -> pa.Buffer:
@@ -279,7 +292,7 @@ def _decode(buffer: pa.Buffer, root: str) -> SavedSnapshot | None:
         protocol,
         metadata,
         parse_table_schema(metadata, header.version),
-        adds,
+        InMemoryFiles(adds),
         header.timestamp,
         header.txns,
         RecentCommits(header.recent[0], tuple(header.recent[1])),

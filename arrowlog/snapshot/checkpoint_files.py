@@ -18,22 +18,29 @@ from arrowlog.errors import ArrowlogWarning, LogCorrupt
 from arrowlog.formats.indextables import ADD_FIELDS, ADD_MAP_FIELDS
 from arrowlog.snapshot.checkpoint.row_groups import RowGroupStats
 from arrowlog.snapshot.checkpoint.rows import from_checkpoint_rows, render_as_text
+from arrowlog.snapshot.file_source import (
+    CACHED_SELECTION_FILES_MAX,
+    InMemoryFiles,
+    SourceChange,
+    insert_evicting_oldest,
+)
 from arrowlog.snapshot.file_table import (
     FileStats,
     files_table,
     files_table_from_checkpoint,
     typed_checkpoint_column,
 )
-from arrowlog.snapshot.reconciliation import paths_leading_out
+from arrowlog.snapshot.reconciliation import paths_leading_out, reconcile_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from arrowlog.snapshot.checkpoint.parts import CheckpointPartReader
+    from arrowlog.snapshot.file_source import FileSource
 
-# Restrictions to some row groups that are kept in memory: how many, and up to how many rows each.
-_PICKS_MAX = 8
-CACHED_SELECTION_ROWS_MAX = 1 << 17
+# Live files added after a checkpoint up to which the checkpoint stays unread. With more of them,
+# masking and concatenating on every question costs more than reading the checkpoint once.
+_TAIL_FILES_MAX = 50_000
 NO_ADDS = pa.table({"key": pa.nulls(0, pa.string())})
 
 
@@ -46,12 +53,12 @@ class CheckpointRows:
         schema: pa.Schema,
         groups: Sequence[int] | None,
         *,
-        outside: bool,
+        allow_external_paths: bool,
     ) -> None:
         """Read nothing yet."""
         self.parts = parts
         self.schema = schema
-        self.outside = outside
+        self.allow_external_paths = allow_external_paths
         self.groups = groups
         sizes = parts.manifest.index["rows"]
         chosen = sizes if groups is None else sizes.take(_to_int64(groups))
@@ -82,22 +89,21 @@ class CheckpointRows:
         """Return the rows of some row groups. The last few results are kept, columns included."""
         rows = self._picks.get(groups)
         if rows is None:
-            rows = CheckpointRows(self.parts, self.schema, groups, outside=self.outside)
-            if rows.count <= CACHED_SELECTION_ROWS_MAX:
+            rows = CheckpointRows(
+                self.parts,
+                self.schema,
+                groups,
+                allow_external_paths=self.allow_external_paths,
+            )
+            if rows.count <= CACHED_SELECTION_FILES_MAX:
                 insert_evicting_oldest(self._picks, groups, rows)
         return rows
 
     def _check_keys(self, keys: pa.ChunkedArray) -> None:
-        if keys.null_count or (not self.outside and paths_leading_out(keys) is not None):
+        checked = not self.allow_external_paths
+        if keys.null_count or (checked and paths_leading_out(keys) is not None):
             what = "the checkpoint has a path that is null or leads out of the table."
             raise LogCorrupt(what, version=self.parts.manifest.version)
-
-
-def insert_evicting_oldest(kept: dict[Any, Any], key: object, value: object) -> None:
-    """Insert a value, evicting the oldest entries so that at most `_PICKS_MAX` remain."""
-    while len(kept) >= _PICKS_MAX:
-        kept.pop(next(iter(kept)), None)
-    kept[key] = value
 
 
 def _to_int64(groups: Sequence[int]) -> pa.Array:
@@ -109,7 +115,7 @@ def _to_int64(groups: Sequence[int]) -> pa.Array:
 
 
 class CheckpointFiles:
-    """The live files of a state, in a checkpoint that is not read yet.
+    """A `FileSource`: live files in a Parquet checkpoint that is not read yet.
 
     `tail` holds the live adds of the commits after the checkpoint, `touched` the keys of all files
     that those commits add or remove. `again` loads all live adds of a version without this
@@ -123,14 +129,14 @@ class CheckpointFiles:
         again: Callable[[int], pa.Table],
         tail: pa.Table = NO_ADDS,
         touched: pa.ChunkedArray | None = None,
-        notes: list[str] | None = None,
+        warned: list[str] | None = None,
     ) -> None:
-        """Read nothing yet. `notes` collects warnings, shared with all states derived from this."""
+        """Read nothing yet. `warned` collects warnings, shared with all sources made from this."""
         self.rows = rows
         self.version = version
         self.tail = tail
         self.touched = touched
-        self.notes: list[str] = [] if notes is None else notes
+        self._warned: list[str] = [] if warned is None else warned
         self._again = again
         self._live_mask: pa.ChunkedArray | None = None  # of the checkpoint's rows; None: all live
         self._keys: pa.ChunkedArray | None = None  # of its live rows, once they were handed out
@@ -139,7 +145,7 @@ class CheckpointFiles:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as the live adds: the receiver may not be able to reach the store."""
-        return _identity, (self.adds(),)
+        return InMemoryFiles, (self.adds(),)
 
     @property
     def checkpoint(self) -> int:
@@ -147,9 +153,9 @@ class CheckpointFiles:
         return self.rows.parts.manifest.version
 
     @property
-    def loaded(self) -> bool:
-        """Whether all live adds are in memory."""
-        return self._adds is not None
+    def warnings(self) -> Sequence[str]:
+        """Why the checkpoint could not be used, if it turned out to be damaged."""
+        return self._warned
 
     @property
     def num_files(self) -> int:
@@ -164,17 +170,31 @@ class CheckpointFiles:
         return int(rows.num_rows + self.tail.num_rows)
 
     @property
-    def groups(self) -> RowGroupStats:
-        """The statistics of the checkpoint's row groups, for data skipping."""
+    def max_files(self) -> int:
+        """The number of the checkpoint's rows and of the adds after it."""
+        return self.rows.count + int(self.tail.num_rows)
+
+    def row_group_stats(
+        self, schema: pa.Schema, partition_columns: Sequence[str]
+    ) -> RowGroupStats | None:
+        """Return the statistics of the checkpoint's row groups, one row per group."""
+        if not self.is_typed(schema, partition_columns):
+            return None
         if self._groups is None:
             manifest = self.rows.parts.manifest
-            # `Columns` adds partition columns that the schema lacks.
+            # `FileStats` adds partition columns that the schema lacks.
             typed = FileStats(NO_ADDS, self.rows.schema, manifest.metadata.partition_columns)
             self._groups = RowGroupStats(manifest.index, typed.schema)
         return self._groups
 
-    def matches_schema(self, schema: pa.Schema, partition_columns: Sequence[str]) -> bool:
-        """Whether the checkpoint's typed columns follow this schema and partitioning."""
+    def is_typed(self, schema: pa.Schema, partition_columns: Sequence[str]) -> bool:
+        """Whether the checkpoint's typed columns are of use.
+
+        Not if all adds are in memory, nor if a later commit changed the schema or partitioning that
+        the typed columns follow.
+        """
+        if self._adds is not None:
+            return False
         stored = self.rows.parts.manifest.metadata.partition_columns
         return tuple(partition_columns) == stored and self.rows.schema.equals(schema)
 
@@ -227,13 +247,14 @@ class CheckpointFiles:
     def files(
         self, schema: pa.Schema, partition_columns: Sequence[str], mask: pa.Array | None = None
     ) -> pa.Table:
-        """Return the typed table of live files, or of those in `mask`, from the typed columns."""
+        """Return the typed table of live files, or of those in `mask`."""
+        if not self.is_typed(schema, partition_columns):
+            return InMemoryFiles(self.adds()).files(schema, partition_columns, mask)
         manifest = self.rows.parts.manifest
         wanted = {*ADD_FIELDS, *manifest.recipe.typed} - {*ADD_MAP_FIELDS, "numRecords"}
         rows = self.stored([name for name in manifest.columns if name in wanted])
         if rows is None:
-            chosen = self.adds() if mask is None else self.adds().filter(mask)
-            return files_table(chosen, schema, partition_columns)
+            return InMemoryFiles(self.adds()).files(schema, partition_columns, mask)
         tail = self.tail
         if mask is not None:
             tail = tail.filter(mask.slice(rows.num_rows))
@@ -244,27 +265,38 @@ class CheckpointFiles:
         more = files_table(tail, schema, partition_columns)
         return pa.concat_tables([base, more], promote_options="default")
 
-    def only(self, groups: Sequence[int]) -> CheckpointFiles:
-        """Return the files restricted to some row groups; the tail stays."""
+    def stats(self, schema: pa.Schema, partition_columns: Sequence[str]) -> FileStats:
+        """Return the typed partition values and statistics of the live files, by column."""
+        if not self.is_typed(schema, partition_columns):
+            return FileStats(self.adds(), schema, partition_columns)
+        return CheckpointFileStats(self, schema, partition_columns)
+
+    def select_row_groups(self, groups: Sequence[int]) -> FileSource:
+        """Return the files of some row groups, and the tail."""
         rows = self.rows.only(tuple(groups))
-        return CheckpointFiles(rows, self.version, self._again, self.tail, self.touched, self.notes)
+        return CheckpointFiles(
+            rows, self.version, self._again, self.tail, self.touched, self._warned
+        )
 
-    def after(
-        self, version: int, kept: Any, fresh: pa.Table, touched: pa.ChunkedArray
-    ) -> CheckpointFiles:
-        """Return the live files after further commits.
-
-        `kept` masks the rows of the tail that are still live (None: all), `fresh` are new live
-        adds, `touched` the keys of all files that the commits add or remove.
-        """
+    def with_commits(self, version: int, adds: pa.Table, removes: pa.Table) -> SourceChange:
+        """Return the live files after commits; the checkpoint stays unread unless many are new."""
+        if self._adds is not None:
+            return InMemoryFiles(self._adds).with_commits(version, adds, removes)
+        kept, live = reconcile_keys(self.tail["key"], adds, removes)
+        fresh = adds if live is None else adds.filter(live)
         still_live = self.tail if kept is None else self.tail.filter(kept)
         tail = pa.concat_tables([still_live, fresh], promote_options="default")
+        touched = pa.chunked_array([*adds["key"].chunks, *removes["key"].chunks], pa.string())
         before = [] if self.touched is None else self.touched.chunks
         keys = pa.chunked_array([*before, *touched.chunks], pa.string())
-        all_touched = keys if len(keys) else None
-        return CheckpointFiles(self.rows, version, self._again, tail, all_touched, self.notes)
+        source: FileSource = CheckpointFiles(
+            self.rows, version, self._again, tail, keys if len(keys) else None, self._warned
+        )
+        if tail.num_rows > max(_TAIL_FILES_MAX, self.rows.count // 2):
+            source = InMemoryFiles(source.adds())
+        return SourceChange(source, fresh, lambda: self._mask_excluding(touched))
 
-    def mask_excluding(self, keys: pa.ChunkedArray) -> pa.Array | None:
+    def _mask_excluding(self, keys: pa.ChunkedArray) -> pa.Array | None:
         """Return a mask of the live files that are not among `keys`; None if none is."""
         hit = pc.is_in(self.column("key"), value_set=keys.combine_chunks()).combine_chunks()
         return pc.invert(hit) if hit.true_count else None
@@ -272,8 +304,8 @@ class CheckpointFiles:
     def _fall_back(self, error: LogCorrupt) -> None:
         """Load the adds without the checkpoint, keeping the order of rows already handed out."""
         note = f"checkpoint {self.checkpoint} was not used: {error}"
-        if note not in self.notes:
-            self.notes.append(note)
+        if note not in self._warned:
+            self._warned.append(note)
             root = self.rows.parts.store.root
             warnings.warn(f"{root}: {note}", ArrowlogWarning, stacklevel=2)
         adds = self._again(self.version)
@@ -286,10 +318,6 @@ class CheckpointFiles:
                 raise LogCorrupt(what, version=self.checkpoint) from error
             adds = adds.take(rows)
         self._adds, self._keys = adds, None
-
-
-def _identity(adds: pa.Table) -> pa.Table:
-    return adds
 
 
 class CheckpointFileStats(FileStats):

@@ -24,7 +24,6 @@ from arrowlog.decode import (
     start_decode,
 )
 from arrowlog.errors import LogCorrupt
-from arrowlog.formats.indextables import LOG_FOLDER
 from arrowlog.snapshot.listing import check_not_retired
 from arrowlog.snapshot.log_replay import check_readable
 from arrowlog.storage import SMALL_FILE_BYTES
@@ -36,6 +35,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from arrowlog.config import Config
+    from arrowlog.formats.indextables import CommitFile
     from arrowlog.storage import Store
 
 _RUN_BYTES_MAX = 6 << 20
@@ -76,7 +76,7 @@ class CommitReader:
         # A network store has its own limit of concurrent requests; runs take turns with it.
         self._turn = nullcontext() if store.cheap_stat else Lock()
 
-    def runs(self, commits: Sequence[tuple[int, str]]) -> Iterator[CommitRun]:
+    def runs(self, commits: Sequence[CommitFile]) -> Iterator[CommitRun]:
         """Yield the actions of all commits in log order, run by run.
 
         Raises `LogCorrupt` or `UnsupportedProtocol` if a commit cannot be decoded, and
@@ -93,7 +93,7 @@ class CommitReader:
                 run_bytes = min(max(even_share, _RUN_BYTES_MIN), run_bytes_max)
                 self._memory = LOW_PEAK_POOL
 
-                def submit(part: Sequence[tuple[int, str]]) -> Future[CommitRun]:
+                def submit(part: Sequence[CommitFile]) -> Future[CommitRun]:
                     return readers.submit(self._run, part, 2 * run_bytes, cutters)
 
                 yield from _in_order(submit, commits, commit_bytes, run_bytes, workers)
@@ -103,11 +103,11 @@ class CommitReader:
                 yield run
                 commits = commits[run.commits :]
 
-    def _estimate_sizes(self, commits: Sequence[tuple[int, str]]) -> tuple[int, int]:
+    def _estimate_sizes(self, commits: Sequence[CommitFile]) -> tuple[int, int]:
         """Estimate the bytes of a commit from the middle one, and choose the size of a run."""
         if not self._store.cheap_stat:
             return _COMMIT_BYTES_ESTIMATE, _RUN_BYTES_MAX
-        key = f"{LOG_FOLDER}/{commits[len(commits) // 2][1]}"
+        key = commits[len(commits) // 2].key
         stat = self._store.stat(key)
         if stat is None:
             return _COMMIT_BYTES_ESTIMATE, _RUN_BYTES_MAX
@@ -116,14 +116,14 @@ class CommitReader:
         long_lines = self._store.get_range(key, 0, SMALL_FILE_BYTES).count(b"\n") < _LONG_LINES_MAX
         return stat.size, _LONG_LINES_RUN_BYTES_MAX if long_lines else _RUN_BYTES_MAX
 
-    def _run(self, commits: Sequence[tuple[int, str]], enough: int, cutters: Executor) -> CommitRun:
+    def _run(self, commits: Sequence[CommitFile], enough: int, cutters: Executor) -> CommitRun:
         """Read and decode commits until about `enough` bytes are read."""
         try:
             window = self._free_windows.pop()
         except IndexError:  # not `if`: another thread may take the last one in between
             window = LineBuffer(self._config.max_decompressed_bytes, self._memory)
-        versions = [version for version, _ in commits]
-        keys = [f"{LOG_FOLDER}/{name}" for _, name in commits]
+        versions = [commit.version for commit in commits]
+        keys = [commit.key for commit in commits]
         with self._turn:
             count, size = self._store.read_into(window, keys, versions, enough)
         check_not_retired(self._store, commits[:count], self._observed)
@@ -155,8 +155,8 @@ class CommitReader:
 
 
 def _in_order(
-    submit: Callable[[Sequence[tuple[int, str]]], Future[CommitRun]],
-    commits: Sequence[tuple[int, str]],
+    submit: Callable[[Sequence[CommitFile]], Future[CommitRun]],
+    commits: Sequence[CommitFile],
     commit_bytes: int,
     run_bytes: int,
     workers: int,
@@ -165,7 +165,7 @@ def _in_order(
 
     `commit_bytes` is the first estimate of a commit's size; each finished run corrects it.
     """
-    pending: deque[tuple[Sequence[tuple[int, str]], Future[CommitRun]]] = deque()
+    pending: deque[tuple[Sequence[CommitFile], Future[CommitRun]]] = deque()
     start = 0
     try:
         while pending or start < len(commits):

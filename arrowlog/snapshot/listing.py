@@ -27,7 +27,7 @@ from arrowlog.snapshot.log_segment import retired_record_error
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from arrowlog.formats.indextables import LogListing
+    from arrowlog.formats.indextables import CommitFile, LogListing
     from arrowlog.storage import Store
 
 # How long an observation of the log can be relied on over a network without asking again. Clean-up
@@ -143,7 +143,7 @@ def without_retired(store: Store, listing: LogListing, names: Iterable[str]) -> 
     return listing.without(list_retired(store))
 
 
-def check_not_retired(store: Store, commits: Sequence[tuple[int, str]], observed: float) -> None:
+def check_not_retired(store: Store, commits: Sequence[CommitFile], observed: float) -> None:
     """Check that commit files that were just read are the ones that count.
 
     `observed` is when they were last seen to belong to the log, by `clock.boottime`. Raises
@@ -160,10 +160,10 @@ def check_not_retired(store: Store, commits: Sequence[tuple[int, str]], observed
     ):
         return
     retired = list_retired(store)
-    if retired.overlaps(commits[0][0], commits[-1][0]):
-        for version, name in commits:
-            if version in retired:
-                raise FileNotFoundError(f"{LOG_FOLDER}/{name}")
+    if retired.overlaps(commits[0].version, commits[-1].version):
+        for commit in commits:
+            if commit.version in retired:
+                raise FileNotFoundError(commit.key)
 
 
 def list_retired(store: Store) -> RetiredVersions:

@@ -1,7 +1,7 @@
 """Loads a snapshot: choose the log segment, read and decode its files, replay them.
 
 A checkpoint that cannot be used is skipped for the next older one; the report names it and says
-why. Reading commits is left to `reading`.
+why. Reading commits is left to `commit_reader`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from arrowlog.errors import ArrowlogWarning, InvalidRequest, LogCorrupt
 from arrowlog.formats.indextables import (
     CHECKPOINT_FOLDER_NAME,
     LOG_FOLDER,
+    CommitFile,
     JsonManifest,
     LogListing,
     checkpoint_to_lines,
-    commit_name,
     decompress,
     no_recent_commits,
 )
@@ -36,10 +36,10 @@ from arrowlog.snapshot.checkpoint.parquet import (
 from arrowlog.snapshot.checkpoint.parts import CheckpointPartReader
 from arrowlog.snapshot.checkpoint_files import CheckpointFiles, CheckpointRows
 from arrowlog.snapshot.commit_reader import CommitReader
+from arrowlog.snapshot.file_source import compact_chunks
 from arrowlog.snapshot.file_table import files_table
 from arrowlog.snapshot.listing import list_log
 from arrowlog.snapshot.log_replay import (
-    compact_chunks,
     parse_table_schema,
     replay_actions,
     validate_commit_integrity,
@@ -59,9 +59,18 @@ if TYPE_CHECKING:
     from arrowlog.snapshot.log_replay import ReplayResult
     from arrowlog.storage import Store
 
-# Live files added after a checkpoint up to which the checkpoint stays unread. With more of them,
-# masking and concatenating on every question costs more than reading the checkpoint once.
-_TAIL_FILES_MAX = 50_000
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """How a log is read.
+
+    `allow_external_paths` admits data files outside the table's root. `strict` makes a gap in the
+    log an error instead of a warning.
+    """
+
+    config: Config
+    allow_external_paths: bool = False
+    strict: bool = False
 
 
 @dataclass(slots=True)
@@ -73,8 +82,7 @@ class _Load:
     """
 
     store: Store
-    config: Config
-    outside: bool
+    options: ReadOptions
     avoid: frozenset[int] = frozenset()
     observed: float = float("-inf")
     started: float = field(default_factory=time.perf_counter)
@@ -108,26 +116,23 @@ class _Load:
 def load_snapshot(
     store: Store,
     listing: LogListing,
-    config: Config,
+    options: ReadOptions,
     version: int | None = None,
     *,
-    strict: bool = False,
-    outside: bool = False,
     avoid: frozenset[int] = frozenset(),
 ) -> Snapshot:
     """Load the snapshot of a version, by default the newest before any gap.
 
-    `strict` makes a gap an error instead of a warning. `outside` admits data files outside the
-    table's root. `avoid` are versions of Parquet checkpoints known to be damaged.
+    `avoid` are versions of Parquet checkpoints known to be damaged.
 
     Raises `InvalidRequest` if the version does not exist or was cleaned up, `LogCorrupt` if it
     cannot be rebuilt, and `FileNotFoundError` if a listed file is gone: list again and retry.
     """
-    work = _Load(store, config, outside, avoid, listing.observed)
+    work = _Load(store, options, avoid, listing.observed)
     segment, base = _read_base(work, listing, version)
     _check_reached(segment, listing, version)
     if segment.gap is not None:
-        if strict:
+        if options.strict:
             raise LogCorrupt(
                 f"{segment.gap}.",
                 next="Restore the missing file from a backup.",
@@ -137,8 +142,14 @@ def load_snapshot(
         work.warnings.append(str(segment.gap))
         warnings.warn(f"{store.root}: {segment.gap}", ArrowlogWarning, stacklevel=4)
     actions = _read_actions(work, segment.commits)
-    change = replay_actions(base, actions, segment.version, store.root, outside=outside)
-    state = _fold_long_tail(change.state)
+    change = replay_actions(
+        base,
+        actions,
+        segment.version,
+        store.root,
+        allow_external_paths=options.allow_external_paths,
+    )
+    state = change.state
     source = "commits" if segment.checkpoint is None else "checkpoint"
     return Snapshot(
         state, work.report(state.version, source, segment.checkpoint, len(segment.commits))
@@ -146,24 +157,23 @@ def load_snapshot(
 
 
 def read_verified_actions(
-    store: Store, config: Config, commits: Sequence[tuple[int, str]]
+    store: Store, config: Config, commits: Sequence[CommitFile]
 ) -> ActionBatch:
     """Read all actions of some commits, removes and commitInfos included.
 
     Raises `LogCorrupt` if a commit does not match its declared action count or checksum.
     """
-    actions = _read_actions(_Load(store, config, outside=True), commits)
+    actions = _read_actions(_Load(store, ReadOptions(config)), commits)
     validate_commit_integrity(actions)
     return actions
 
 
 def apply_commits(
     store: Store,
-    config: Config,
+    options: ReadOptions,
     snapshot: Snapshot,
-    commits: Sequence[tuple[int, str]],
+    commits: Sequence[CommitFile],
     *,
-    outside: bool = False,
     observed: float = float("-inf"),
 ) -> Snapshot:
     """Apply further commits to a snapshot. They must begin at the next version, without a gap.
@@ -172,14 +182,20 @@ def apply_commits(
     `observed` is when the commits were seen to belong to the log. Raises `FileNotFoundError` if one
     of them is gone, or may have been replaced since by a file that does not count.
     """
-    work = _Load(store, config, outside, observed=observed)
+    work = _Load(store, options, observed=observed)
     actions = _read_actions(work, commits)
-    change = replay_actions(snapshot.state, actions, commits[-1][0], store.root, outside=outside)
-    state, files = _fold_long_tail(change.state), None
+    change = replay_actions(
+        snapshot.state,
+        actions,
+        commits[-1].version,
+        store.root,
+        allow_external_paths=options.allow_external_paths,
+    )
+    state, files = change.state, None
     computed = {"files", "columns"} & set(snapshot.__dict__)  # cached properties, once used
     if state.metadata is not snapshot.state.metadata:
         computed = set()  # a new schema may type every column anew
-    kept = _kept_mask(snapshot, change) if computed else None
+    kept = change.kept_mask() if computed else None
     if "files" in computed:
         files = _carry_over_files(snapshot, change, kept)
     report = work.report(state.version, "refresh", snapshot.report.checkpoint, len(commits))
@@ -187,25 +203,6 @@ def apply_commits(
     if "columns" in computed:
         after.columns.take_typed_columns(snapshot.columns.followed(kept, change.fresh))
     return after
-
-
-def _fold_long_tail(state: State) -> State:
-    """Read all adds into memory if many live files were added after the checkpoint."""
-    source = state.source
-    if not isinstance(source, CheckpointFiles):
-        return state
-    tail_files = int(source.tail.num_rows)
-    if tail_files <= max(_TAIL_FILES_MAX, source.rows.count // 2):
-        return state
-    return replace(state, source=source.adds())
-
-
-def _kept_mask(snapshot: Snapshot, change: ReplayResult) -> pa.Array | pa.ChunkedArray | None:
-    """Return which rows of a snapshot are still live; None for all."""
-    source = snapshot.state.source
-    if isinstance(source, CheckpointFiles) and change.touched is not None:
-        return source.mask_excluding(change.touched)
-    return change.kept
 
 
 def _carry_over_files(
@@ -249,7 +246,7 @@ def _require_full_listing(listing: LogListing) -> None:
     Files that seem to be missing may be below it, so the caller has to list the whole log.
     """
     if listing.start:
-        raise FileNotFoundError(f"{LOG_FOLDER}/{commit_name(listing.start)}")
+        raise FileNotFoundError(CommitFile.canonical(listing.start).key)
 
 
 def _read_checkpoint(work: _Load, listing: LogListing, version: int) -> State | None:
@@ -283,14 +280,22 @@ def _read_parquet(work: _Load, listing: LogListing, version: int) -> State | Non
     if checkpoint is None:
         return None
     if not isinstance(checkpoint, CheckpointPartReader):
-        state = read_foreign_checkpoint(checkpoint, version, work.store.root, outside=work.outside)
+        state = read_foreign_checkpoint(
+            checkpoint,
+            version,
+            work.store.root,
+            allow_external_paths=work.options.allow_external_paths,
+        )
         work.warnings.append(
             f"checkpoint {version} was used unverified: another program wrote it without checksums"
         )
         return state
     manifest = checkpoint.manifest
     rows = CheckpointRows(
-        checkpoint, parse_table_schema(manifest.metadata, version), None, outside=work.outside
+        checkpoint,
+        parse_table_schema(manifest.metadata, version),
+        None,
+        allow_external_paths=work.options.allow_external_paths,
     )
     source = CheckpointFiles(rows, version, _fallback_loader(work, version))
     return State(
@@ -307,16 +312,14 @@ def _read_parquet(work: _Load, listing: LogListing, version: int) -> State | Non
 
 def _fallback_loader(work: _Load, checkpoint: int) -> Callable[[int], pa.Table]:
     """Return a function that loads all live adds of a version without this checkpoint."""
-    store, config, outside = work.store, work.config, work.outside
-    avoid = work.avoid | {checkpoint}
+    store, avoid = work.store, work.avoid | {checkpoint}
+    options = replace(work.options, strict=False)  # a gap was reported by the load itself
 
     def load_adds(version: int) -> pa.Table:
         for last_attempt in (False, True):
             listing = list_log(store)
             try:
-                snapshot = load_snapshot(
-                    store, listing, config, version, outside=outside, avoid=avoid
-                )
+                snapshot = load_snapshot(store, listing, options, version, avoid=avoid)
             except FileNotFoundError as error:  # possibly a concurrent clean-up: list again
                 if last_attempt:
                     raise missing_file_error(error) from None
@@ -384,14 +387,20 @@ def _read_json(work: _Load, listing: LogListing, version: int) -> State:
     lines = [data for data in contents if isinstance(data, bytes)]
     if len(lines) < len(names):
         raise LogCorrupt("a part of the checkpoint is a manifest itself.", file=file)
-    window = LineBuffer(work.config.max_decompressed_bytes)
+    window = LineBuffer(work.options.config.max_decompressed_bytes)
     for name, data in zip(names, lines, strict=True):
         window.append(name, version, data)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        actions = CommitReader(work.store, work.config).decoded(window, pool)
+        actions = CommitReader(work.store, work.options.config).decoded(window, pool)
     if not actions.metadata:
         raise LogCorrupt("the checkpoint has no metaData.", file=file, version=version)
-    state = replay_actions(None, actions, version, work.store.root, outside=work.outside).state
+    state = replay_actions(
+        None,
+        actions,
+        version,
+        work.store.root,
+        allow_external_paths=work.options.allow_external_paths,
+    ).state
     timestamps = [ms for ms in (beside.timestamp, state.timestamp) if ms is not None]
     return replace(
         state,
@@ -428,7 +437,7 @@ def _verify_form(
     store: Store, listing: LogListing, version: int, config: Config, form: str
 ) -> None:
     if form == "json":
-        work = _Load(store, config, outside=True)
+        work = _Load(store, ReadOptions(config, allow_external_paths=True))
         state = _read_json(work, listing, version)
         if not work.checksum_verified:
             _compare_with_commits(store, listing, config, state)
@@ -451,7 +460,8 @@ def _compare_with_commits(store: Store, listing: LogListing, config: Config, sta
     parquet = {v: names for v, names in listing.parquet_checkpoints.items() if v != state.version}
     others = LogListing(listing.commits, json, parquet)
     try:
-        replayed = load_snapshot(store, others, config, state.version, outside=True).state
+        options = ReadOptions(config, allow_external_paths=True)
+        replayed = load_snapshot(store, others, options, state.version).state
     except (LogCorrupt, InvalidRequest, FileNotFoundError):
         return
     same_files = set(replayed.adds["key"].to_pylist()) == set(state.adds["key"].to_pylist())
@@ -470,24 +480,24 @@ def _get_files(work: _Load, keys: Sequence[str]) -> list[bytes]:
     files = work.store.get_many(keys)
     work.files_read += len(files)
     work.bytes_read += sum(len(data) for data in files)
-    limit = work.config.max_decompressed_bytes
+    limit = work.options.config.max_decompressed_bytes
     return [decompress(data, key, limit) for key, data in zip(keys, files, strict=True)]
 
 
 def stream_actions(
-    store: Store, config: Config, commits: Sequence[tuple[int, str]]
+    store: Store, config: Config, commits: Sequence[CommitFile]
 ) -> Iterator[ActionBatch]:
     """Yield the actions of commits in batches, in log order, so that not all are in memory."""
     for run in CommitReader(store, config).runs(commits):
         yield run.actions
 
 
-def _read_actions(work: _Load, commits: Sequence[tuple[int, str]]) -> ActionBatch:
+def _read_actions(work: _Load, commits: Sequence[CommitFile]) -> ActionBatch:
     """Read all actions of the commits; `LogTooLarge` before the process runs out of memory."""
     actions = ActionBatch()
-    for run in CommitReader(work.store, work.config, work.observed).runs(commits):
+    for run in CommitReader(work.store, work.options.config, work.observed).runs(commits):
         work.files_read += run.commits
         work.bytes_read += run.size
-        check_memory(work.store.root, work.bytes_read, work.config.max_memory)
+        check_memory(work.store.root, work.bytes_read, work.options.config.max_memory)
         actions.extend(run.actions)
     return actions

@@ -2,7 +2,7 @@
 
 Checks what must hold before the actions are used: the protocol is supported, every commit has the
 actions it declares, and no path leads out of the table. Which files are live is decided by
-`replay`.
+`reconciliation`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from arrowlog.formats.indextables import (
     no_recent_commits,
 )
 from arrowlog.snapshot import reconciliation
-from arrowlog.snapshot.checkpoint_files import CheckpointFiles
+from arrowlog.snapshot.file_source import first_files
 from arrowlog.snapshot.snapshot import State
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from arrowlog.decode import ActionBatch, CommitInfo
     from arrowlog.formats.indextables import Metadata
@@ -54,27 +54,19 @@ SUPPORTED_FEATURES = frozenset(
         "tantivy4java",
     }
 )
-# Below this many keys, starting polars' thread pool costs more than the join (decision 14).
-_POLARS_MIN_KEYS = 20_000
-# A table is compacted once it has more chunks than this and fewer rows per chunk, on average, than
-# `_CHUNK_ROWS_MIN`: kernels have a fixed cost per chunk, compaction costs a copy.
-_CHUNKS_MAX = 64
-_CHUNK_ROWS_MIN = 1 << 9
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
     """The result of a replay: the new state, and how it differs from the state before.
 
-    `kept` masks the rows of the old state that are still live (None: all), `fresh` holds the new
-    live adds. If the old state was not read yet, its rows are unknown: `kept` is None, and
-    `touched` holds the keys of all files that the actions add or remove.
+    `fresh` holds the new live adds. `kept_mask` computes which rows of the old state are still
+    live (None: all), which may mean to read them.
     """
 
     state: State
-    kept: pa.Array | pa.ChunkedArray | None
     fresh: pa.Table
-    touched: pa.ChunkedArray | None = None
+    kept_mask: Callable[[], pa.Array | pa.ChunkedArray | None]
 
     @property
     def added(self) -> int:
@@ -83,12 +75,17 @@ class ReplayResult:
 
 
 def replay_actions(
-    base: State | None, actions: ActionBatch, version: int, root: str, *, outside: bool = False
+    base: State | None,
+    actions: ActionBatch,
+    version: int,
+    root: str,
+    *,
+    allow_external_paths: bool = False,
 ) -> ReplayResult:
     """Replay actions on a state, or from scratch if `base` is None.
 
     `version` is the version that the actions lead to. `root` is the table's address; absolute paths
-    below it are made relative. `outside` admits data files outside the root.
+    below it are made relative.
 
     Raises `UnsupportedProtocol` if the protocol needs a newer reader, `LogCorrupt` if there is no
     metadata, a commit is incomplete or altered, or a path leads out of the table.
@@ -98,26 +95,17 @@ def replay_actions(
     metadata, schema = _latest_metadata(base, actions, version)
     infos = validate_commit_integrity(actions)
     adds, suspect = with_file_keys(actions, "add", root)
-    if suspect and not outside:
+    if suspect and not allow_external_paths:
         _check_paths(actions, adds, root)
     removes, _ = with_file_keys(actions, "remove", root)
     timestamp, txns = _latest_timestamp_and_txns(base, actions, infos)
     recent = _recent_commits(base, actions, infos, version)
-    if base is not None and isinstance(base.source, CheckpointFiles) and not base.source.loaded:
-        kept, live = _reconcile(base.source.tail["key"], adds, removes)
-        fresh = adds if live is None else adds.filter(live)
-        touched = pa.chunked_array([*adds["key"].chunks, *removes["key"].chunks], pa.string())
-        source = base.source.after(version, kept, fresh, touched)
-        state = State(version, protocol, metadata, schema, source, timestamp, txns, recent)
-        return ReplayResult(state, None, fresh, touched)
-    old_keys = pa.chunked_array([], pa.string()) if base is None else base.adds["key"]
-    kept, live = _reconcile(old_keys, adds, removes)
-    fresh = live_adds = adds if live is None else adds.filter(live)
-    if base is not None:
-        still_live = base.adds if kept is None else base.adds.filter(kept)
-        live_adds = compact_chunks(pa.concat_tables([still_live, fresh], promote_options="default"))
-    state = State(version, protocol, metadata, schema, live_adds, timestamp, txns, recent)
-    return ReplayResult(state, kept, fresh)
+    if base is None:
+        change = first_files(adds, removes)
+    else:
+        change = base.source.with_commits(version, adds, removes)
+    state = State(version, protocol, metadata, schema, change.source, timestamp, txns, recent)
+    return ReplayResult(state, change.fresh, change.kept_mask)
 
 
 def validate_commit_integrity(actions: ActionBatch) -> list[tuple[int, CommitInfo]]:
@@ -145,13 +133,6 @@ def _columnar_infos(actions: ActionBatch) -> list[tuple[int, CommitInfo]]:
             info = commit_info_from_row(row.get("timestamp"), row.get("txn"), row.get("txnId"))
             infos.append((row["seq"], info))
     return infos
-
-
-def compact_chunks(table: pa.Table) -> pa.Table:
-    """Combine the chunks of a table if refreshes have left too many small ones."""
-    chunks = max((column.num_chunks for column in table.columns), default=0)
-    fragmented = chunks > max(_CHUNKS_MAX, table.num_rows // _CHUNK_ROWS_MIN)
-    return table.combine_chunks() if fragmented else table
 
 
 def _latest_protocol(base: State | None, actions: ActionBatch) -> Protocol:
@@ -228,39 +209,6 @@ def parse_table_schema(
         raise LogCorrupt(what, file=file, line=line, version=version) from None
 
 
-def _reconcile(
-    old_keys: pa.ChunkedArray, adds: pa.Table, removes: pa.Table
-) -> tuple[pa.Array | None, pa.Array | None]:
-    """Return masks of the old rows and of the adds that are live afterwards; None for all.
-
-    The common case, a few distinct new files and no removes, takes one Arrow kernel.
-    """
-    if polars_is_stranded():
-        return reconciliation.reconcile_without_polars(old_keys, adds, removes)
-    keys = adds["key"]
-    few = len(keys) <= _POLARS_MIN_KEYS
-    if removes.num_rows == 0 and few and _to_series(keys).n_unique() == len(keys):
-        if not len(old_keys):
-            return None, None
-        touched = pc.is_in(old_keys, value_set=keys.combine_chunks())
-        return (pc.invert(touched) if pc.any(touched).as_py() else None), None
-    kept, live = reconciliation.reconcile(
-        _to_series(old_keys), _keys_and_seqs(adds), _keys_and_seqs(removes)
-    )
-    return (
-        None if kept is None else kept.to_arrow(),
-        None if live is None else live.to_arrow(),
-    )
-
-
-def _to_series(texts: pa.ChunkedArray) -> pl.Series:
-    return pl.Series(pl.from_arrow(texts), dtype=pl.String)
-
-
-def _keys_and_seqs(table: pa.Table) -> pl.DataFrame:
-    return pl.DataFrame(pl.from_arrow(table.select(["key", "seq"])))
-
-
 def with_file_keys(actions: ActionBatch, action: str, root: str) -> tuple[pa.Table, bool]:
     """Return the `add` or `remove` actions with a column `key`, the path relative to the root.
 
@@ -272,13 +220,16 @@ def with_file_keys(actions: ActionBatch, action: str, root: str) -> tuple[pa.Tab
     return _with_keys(table, root)
 
 
-def with_checkpoint_keys(adds: pa.Table, root: str, version: int, *, outside: bool) -> pa.Table:
+def with_checkpoint_keys(
+    adds: pa.Table, root: str, version: int, *, allow_external_paths: bool
+) -> pa.Table:
     """Return the adds of a checkpoint with a column `key`, the path relative to the root.
 
     Raises `LogCorrupt` if two adds have the same key, or a path is empty or leads out of the table.
     """
     table, suspect = _with_keys(adds, root)
-    if suspect and not outside and reconciliation.paths_leading_out(table["key"]) is not None:
+    checked = suspect and not allow_external_paths
+    if checked and reconciliation.paths_leading_out(table["key"]) is not None:
         what = "the checkpoint has a path that is empty or leads out of the table."
         raise LogCorrupt(what, version=version)
     if pc.count_distinct(table["key"]).as_py() != table.num_rows:
@@ -308,8 +259,8 @@ def _contains_any(texts: pa.ChunkedArray, *needles: str) -> bool:
     polars is the fastest for many texts. For few, a scan over all their bytes together rules most
     logs out before any text is searched.
     """
-    if len(texts) > _POLARS_MIN_KEYS and not polars_is_stranded():
-        return bool(_to_series(texts).str.contains_any(list(needles)).any())
+    if len(texts) > reconciliation.POLARS_MIN_KEYS and not polars_is_stranded():
+        return bool(reconciliation.to_series(texts).str.contains_any(list(needles)).any())
     octets = concat_column_bytes([texts])
     if not any(_may_contain(octets, *needle.encode()) for needle in needles):
         return False

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from arrowlog.errors import LogCorrupt
-from arrowlog.formats.indextables import LOG_FOLDER, RETIRED_FOLDER, commit_name
+from arrowlog.formats.indextables import LOG_FOLDER, RETIRED_FOLDER, CommitFile
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -43,7 +43,7 @@ class LogSegment:
 
     version: int
     checkpoint: int | None
-    commits: tuple[tuple[int, str], ...]
+    commits: tuple[CommitFile, ...]
     gap: VersionGap | None = None
 
 
@@ -65,7 +65,7 @@ def plan_segment(
     usable = [v for v in checkpoints if v not in unusable]
     base = usable[0] if usable else None
     commits, gap = _contiguous_commits(listing, -1 if base is None else base, version)
-    reached = commits[-1][0] if commits else base
+    reached = commits[-1].version if commits else base
     lost = [v for v in checkpoints if v in unusable and (reached is None or v > reached)]
     if lost or reached is None:
         raise _no_base_error(listing, base, lost)
@@ -76,7 +76,7 @@ def plan_segment(
 
 def _contiguous_commits(
     listing: LogListing, base: int, stop: int | None
-) -> tuple[tuple[tuple[int, str], ...], VersionGap | None]:
+) -> tuple[tuple[CommitFile, ...], VersionGap | None]:
     """Return the commits right after `base` up to `stop`, the end of the log, or a gap."""
     later = sorted(listing.commits)
     if later and (later[0] <= base or (stop is not None and later[-1] > stop)):
@@ -85,7 +85,7 @@ def _contiguous_commits(
     if later and later[-1] - base != len(later):
         num_contiguous = next(i for i, v in enumerate(later) if v != base + 1 + i)
     versions = later[:num_contiguous]
-    commits = tuple(zip(versions, map(listing.commits.__getitem__, versions), strict=True))
+    commits = tuple(listing.commit_files(versions))
     gap = None
     if num_contiguous < len(later):
         gap = VersionGap(base + 1 + num_contiguous, later[num_contiguous])
@@ -111,13 +111,13 @@ def _no_base_error(listing: LogListing, base: int | None, lost: list[int]) -> Lo
             f" {missing}, which is needed instead, is gone.",
             next="Restore the checkpoint or the missing commits from a backup."
             + _retired_hint(listing),
-            file=f"{LOG_FOLDER}/{commit_name(missing)}",
+            file=CommitFile.canonical(missing).key,
             version=missing,
         )
     return LogCorrupt(
         f"version {missing} is missing and there is no checkpoint to start from.",
         next="Restore the file from a backup.",
-        file=f"{LOG_FOLDER}/{commit_name(missing)}",
+        file=CommitFile.canonical(missing).key,
         version=missing,
     )
 
@@ -143,7 +143,7 @@ def _lost_checkpoint_error(listing: LogListing, gap: VersionGap) -> LogCorrupt:
     return LogCorrupt(
         f"version {gap.missing} was cleaned up, and the checkpoint that replaced it is gone.",
         next="Restore the checkpoint or the commits from a backup." + _retired_hint(listing),
-        file=f"{LOG_FOLDER}/{commit_name(gap.missing)}",
+        file=CommitFile.canonical(gap.missing).key,
         version=gap.missing,
     )
 

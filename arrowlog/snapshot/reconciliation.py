@@ -19,6 +19,8 @@ from arrowlog.fork_safety import pl, polars_is_stranded
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+# Below this many keys, starting polars' thread pool costs more than the join (decision 14).
+POLARS_MIN_KEYS = 20_000
 # Absolute, with a `..` segment, with a URL scheme, or empty.
 _LEADS_OUT = r"^/|(^|/)\.\.(/|$)|^[A-Za-z][A-Za-z0-9+.-]*:/|^$"
 
@@ -49,8 +51,40 @@ def _suspect(keys: pa.ChunkedArray) -> bool:
         return True
     if polars_is_stranded():
         return True  # let the pattern decide
-    texts = pl.Series(pl.from_arrow(keys), dtype=pl.String)
-    return bool(texts.str.contains_any([":/", ".."]).any())
+    return bool(to_series(keys).str.contains_any([":/", ".."]).any())
+
+
+def to_series(texts: pa.ChunkedArray) -> pl.Series:
+    """Return texts as a polars series, without a copy."""
+    return pl.Series(pl.from_arrow(texts), dtype=pl.String)
+
+
+def reconcile_keys(
+    old_keys: pa.ChunkedArray, adds: pa.Table, removes: pa.Table
+) -> tuple[pa.Array | pa.ChunkedArray | None, pa.Array | None]:
+    """Return masks of the old files and of the adds that are live afterwards; None for all.
+
+    `adds` and `removes` have `key` and `seq`. The common case, a few distinct new files and no
+    removes, takes one Arrow kernel.
+    """
+    if polars_is_stranded():
+        return reconcile_without_polars(old_keys, adds, removes)
+    keys = adds["key"]
+    few = len(keys) <= POLARS_MIN_KEYS
+    if removes.num_rows == 0 and few and to_series(keys).n_unique() == len(keys):
+        if not len(old_keys):
+            return None, None
+        touched = pc.is_in(old_keys, value_set=keys.combine_chunks())
+        return (pc.invert(touched) if pc.any(touched).as_py() else None), None
+    kept, live = reconcile(to_series(old_keys), _keys_and_seqs(adds), _keys_and_seqs(removes))
+    return (
+        None if kept is None else kept.to_arrow(),
+        None if live is None else live.to_arrow(),
+    )
+
+
+def _keys_and_seqs(table: pa.Table) -> pl.DataFrame:
+    return pl.DataFrame(pl.from_arrow(table.select(["key", "seq"])))
 
 
 def last_actions(actions: pl.LazyFrame) -> pl.LazyFrame:

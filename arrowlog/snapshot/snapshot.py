@@ -11,18 +11,14 @@ import pyarrow.compute as pc
 
 from arrowlog.display import format_bytes, format_count, format_html_card, format_html_table
 from arrowlog.formats.indextables import RecentCommits
-from arrowlog.snapshot.checkpoint_files import (
-    CACHED_SELECTION_ROWS_MAX,
-    CheckpointFiles,
-    CheckpointFileStats,
-    insert_evicting_oldest,
-)
-from arrowlog.snapshot.file_table import FileStats, files_table
+from arrowlog.snapshot.file_source import CACHED_SELECTION_FILES_MAX, insert_evicting_oldest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from arrowlog.formats.indextables import Metadata, Protocol
+    from arrowlog.snapshot.file_source import FileSource
+    from arrowlog.snapshot.file_table import FileStats
     from arrowlog.snapshot.log_segment import VersionGap
 
 
@@ -67,7 +63,7 @@ def _plural(count: int, noun: str) -> str:
 class State:
     """The result of log replay: protocol, metadata, and the live adds as Arrow columns.
 
-    `source` holds the live adds, or reads them from a checkpoint on demand. `adds` has a column
+    `source` holds the live files, or reads them from a checkpoint on demand. `adds` has a column
     `key`, the file's path relative to the table. `timestamp` is the latest commit timestamp, in
     milliseconds. `txns` maps an application id to its last application transaction and the table
     version that holds it. `recent` holds the transaction ids of the last commits.
@@ -77,7 +73,7 @@ class State:
     protocol: Protocol
     metadata: Metadata
     schema: pa.Schema
-    source: pa.Table | CheckpointFiles
+    source: FileSource
     timestamp: int | None = None
     txns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     recent: RecentCommits = field(default_factory=RecentCommits)
@@ -85,32 +81,16 @@ class State:
     @property
     def adds(self) -> pa.Table:
         """All live adds. Reads them if they are still in a checkpoint."""
-        return self.source.adds() if isinstance(self.source, CheckpointFiles) else self.source
+        return self.source.adds()
 
     @property
     def num_files(self) -> int:
         """The number of live files."""
-        source = self.source
-        return source.num_files if isinstance(source, CheckpointFiles) else int(source.num_rows)
+        return self.source.num_files
 
     def column(self, name: str) -> pa.ChunkedArray:
         """Return one column of the adds that every add has, such as `key`, `path` or `size`."""
-        source = self.source
-        return source.column(name) if isinstance(source, CheckpointFiles) else source[name]
-
-    @property
-    def deferred(self) -> CheckpointFiles | None:
-        """The checkpoint behind the adds, if it is not loaded yet and typed by this schema.
-
-        None if the adds are in memory, or if a later commit changed the schema or partitioning that
-        the checkpoint's typed columns follow.
-        """
-        source = self.source
-        if not isinstance(source, CheckpointFiles) or source.loaded:
-            return None
-        return (
-            source if source.matches_schema(self.schema, self.metadata.partition_columns) else None
-        )
+        return self.source.column(name)
 
 
 @dataclass(frozen=True)
@@ -127,23 +107,22 @@ class Snapshot:
 
         Damage in a checkpoint shows only when its rows are read.
         """
-        source = self.state.source
-        if not isinstance(source, CheckpointFiles) or not source.notes:
+        late = self.state.source.warnings
+        if not late:
             return self._report
-        return replace(self._report, warnings=(*self._report.warnings, *source.notes))
+        return replace(self._report, warnings=(*self._report.warnings, *late))
 
     def only(self, groups: Sequence[int]) -> Snapshot:
         """Return this snapshot restricted to some row groups of its checkpoint.
 
         Files added after the checkpoint stay. The last few results are kept.
         """
-        source, key = self.state.source, tuple(groups)
-        assert isinstance(source, CheckpointFiles)
+        key = tuple(groups)
         restricted = self._restrictions.get(key)
         if restricted is None:
-            files = source.only(key)
+            files = self.state.source.select_row_groups(key)
             restricted = Snapshot(replace(self.state, source=files), self._report)
-            if files.rows.count <= CACHED_SELECTION_ROWS_MAX:
+            if files.max_files <= CACHED_SELECTION_FILES_MAX:
                 insert_evicting_oldest(self._restrictions, key, restricted)
         return restricted
 
@@ -201,18 +180,12 @@ class Snapshot:
         """The live files as a typed table, one row per file. The README lists the columns."""
         if self._given is not None:
             return self._given
-        deferred = self.state.deferred
-        if deferred is not None:
-            return deferred.files(self.schema, self.partition_columns)
-        return files_table(self.state.adds, self.schema, self.partition_columns)
+        return self.state.source.files(self.schema, self.partition_columns)
 
     @cached_property
     def columns(self) -> FileStats:
         """The columns of `files` one at a time, for data skipping, which needs few of them."""
-        deferred = self.state.deferred
-        if deferred is not None:
-            return CheckpointFileStats(deferred, self.schema, self.partition_columns)
-        return FileStats(self.state.adds, self.schema, self.partition_columns)
+        return self.state.source.stats(self.schema, self.partition_columns)
 
     def __repr__(self) -> str:
         """One line for a prompt."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from arrowlog.decode import read_commit_time
 from arrowlog.errors import InvalidRequest
-from arrowlog.formats.indextables import LOG_FOLDER, decompress
+from arrowlog.formats.indextables import CommitFile, decompress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,14 +96,14 @@ class _CommitTimes:
     def timestamps(self, versions: Sequence[int]) -> list[int | None]:
         """Return the timestamps that several commits carry."""
         unseen = [v for v in versions if v not in self._seen]
-        keys = [f"{LOG_FOLDER}/{self._listing.commits[v]}" for v in unseen]
+        keys = [commit.key for commit in self._listing.commit_files(unseen)]
         for version, key, data in zip(unseen, keys, self._store.get_many(keys), strict=True):
             self._seen[version] = read_commit_time(decompress(data, key, self._limit))
         return [self._seen[v] for v in versions]
 
     def file_time(self, version: int) -> int | None:
         """Return the modification time of a commit's file; None if the store has none."""
-        stat = self._store.stat(f"{LOG_FOLDER}/{self._listing.commits[version]}")
+        stat = self._store.stat(CommitFile(version, self._listing.commits[version]).key)
         return None if stat is None or stat.mtime_ms < 0 else stat.mtime_ms
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
+from dataclasses import replace
 from threading import Thread
 from typing import TYPE_CHECKING
 from weakref import WeakSet
@@ -21,6 +22,7 @@ from arrowlog.fork_safety import ForkSafeLock
 from arrowlog.formats.indextables import (
     LAST_CHECKPOINT,
     LOG_FOLDER,
+    CommitFile,
     classify_names,
     commit_name,
 )
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from arrowlog.config import Config
     from arrowlog.formats.indextables import LogListing, Metadata
     from arrowlog.snapshot.caches import CacheStats, HitCounter
+    from arrowlog.snapshot.loader import ReadOptions
     from arrowlog.snapshot.snapshot import Snapshot
     from arrowlog.storage import ObjectStat, Store
 
@@ -74,24 +77,19 @@ class SnapshotTracker:
     def __init__(
         self,
         store: Store,
-        config: Config,
+        read_options: ReadOptions,
         *,
-        strict: bool,
-        outside: bool,
         options: Mapping[str, object] | None = None,
     ) -> None:
         """List the log, or restore the snapshot from the disk cache.
 
-        `strict` makes a gap an error, `outside` admits data files outside the table's root.
         `options` are the caller's options; if given, the table's own properties apply beneath them.
         Raises `TableNotFound` if there is no log.
         """
         self.store = store
-        self.config = config
+        self.read_options = read_options
         self._options = options
         self._configured_by: Metadata | None = None  # whose properties `config` already includes
-        self.strict = strict
-        self.outside = outside
         self.latest: Snapshot | None = None
         self.asked = float("-inf")
         self.outdated = False  # this process has committed since the last answer
@@ -102,13 +100,18 @@ class SnapshotTracker:
             None  # a pointer already read, with nothing new in it
         )
         self._lock = ForkSafeLock(self._after_torn_fork)
-        self._cache = SnapshotCache(_cache_seconds(config))
+        self._cache = SnapshotCache(_cache_seconds(self.config))
         self._refreshing: Thread | None = None
         self._listing: LogListing | None = None  # of the constructor; the first load uses it up
         self._unsaved_commits = 0  # read since the disk copy was written
         if not self._restore_copy():
             self._list_again()
         _OPEN.add(self)
+
+    @property
+    def config(self) -> Config:
+        """The settings, including the table's own properties once they were read."""
+        return self.read_options.config
 
     @property
     def _copies(self) -> SnapshotDiskCache | None:
@@ -126,7 +129,8 @@ class SnapshotTracker:
         if there is no copy or the log contradicts it.
         """
         copies = self._copies
-        copy = copies and copies.read_copy(self.store.root, outside=self.outside)
+        external = self.read_options.allow_external_paths
+        copy = copies and copies.read_copy(self.store.root, allow_external_paths=external)
         if not copy:
             return False
         self._observe_folder()
@@ -149,9 +153,9 @@ class SnapshotTracker:
         if self._unsaved_commits < _SAVE_AFTER_COMMITS or tip.version != latest.version:
             return
         self._unsaved_commits = 0
-        copies.save(
-            self.store.root, SavedSnapshot(latest, tip, self._folder_tag), outside=self.outside
-        )
+        copy = SavedSnapshot(latest, tip, self._folder_tag)
+        external = self.read_options.allow_external_paths
+        copies.save(self.store.root, copy, allow_external_paths=external)
 
     def _observe_folder(self) -> None:
         """Record the time and the log folder's tag. Must precede the listing they describe."""
@@ -208,7 +212,7 @@ class SnapshotTracker:
             first = earliest_rebuildable_version(listing, newest)
             try:
                 version = find_version_at(self.store, listing, self.config, first, newest, millis)
-                commits = sorted(listing.commits.items())
+                commits = listing.commit_files()
                 observed = listing.observed if self._is_recent(listing.observed) else float("-inf")
                 check_not_retired(self.store, commits, observed)
             except FileNotFoundError as error:  # possibly a concurrent clean-up: list again
@@ -234,10 +238,10 @@ class SnapshotTracker:
             return cached
         listing = list_log(self.store)
         snapshot = self._load(listing, version, strict=strict)
-        name = listing.commits.get(version)
+        commit = listing.commit_file(version)
         with self._lock:
-            if self.latest is None and name is not None and self.config.cache_enabled:
-                self._tip = LogTip(version, name, self.store.stat(f"{LOG_FOLDER}/{name}"))
+            if self.latest is None and commit is not None and self.config.cache_enabled:
+                self._tip = LogTip(*commit, self.store.stat(commit.key))
             self._cache.put(snapshot, now)
         return snapshot
 
@@ -288,7 +292,7 @@ class SnapshotTracker:
         """Whether `latest` may be refreshed; not if it ends at a gap and gaps are errors."""
         if self.latest is None:
             return False
-        return self.latest.report.gap is None or not (self.strict if strict is None else strict)
+        return self.latest.report.gap is None or not self._with_strict(strict).strict
 
     def _served(self, max_staleness: float) -> Snapshot | None:
         """Return the last answer if it is recent enough.
@@ -312,9 +316,10 @@ class SnapshotTracker:
             return
         self._configured_by = metadata
         try:
-            self.config = resolve(self._options, table=metadata.configuration)
+            config = resolve(self._options, table=metadata.configuration)
         except InvalidRequest:  # an invalid table property must not make the table unreadable
-            self.config = resolve(self._options)
+            config = resolve(self._options)
+        self.read_options = replace(self.read_options, config=config)
         self._cache.seconds = _cache_seconds(self.config)
 
     def _fresh_seconds(self) -> float:
@@ -342,7 +347,8 @@ class SnapshotTracker:
             self.latest = self._tip = None
             self._cache.clear()
             if self._copies is not None:
-                self._copies.drop(self.store.root, outside=self.outside)
+                external = self.read_options.allow_external_paths
+                self._copies.drop(self.store.root, allow_external_paths=external)
 
     def advance(self, version: int) -> Snapshot:
         """Read the commits up to `version`, which is known to follow the latest snapshot.
@@ -353,24 +359,22 @@ class SnapshotTracker:
         with self._lock:
             latest = self.latest
             assert latest is not None
-            commits = [(v, commit_name(v)) for v in range(latest.version + 1, version + 1)]
+            commits = [CommitFile.canonical(v) for v in range(latest.version + 1, version + 1)]
             if commits:
-                latest = apply_commits(
-                    self.store, self.config, latest, commits, outside=self.outside
-                )
+                latest = apply_commits(self.store, self.read_options, latest, commits)
                 self.latest = latest
             return latest
 
     def tip_of(self, version: int, name: str) -> LogTip:
         """Return a commit's `LogTip`; asks the store for its stat only where that is cheap."""
-        stat = self.store.stat(f"{LOG_FOLDER}/{name}") if self.store.cheap_stat else None
-        return LogTip(version, name, stat)
+        commit = CommitFile(version, name)
+        return LogTip(*commit, self.store.stat(commit.key) if self.store.cheap_stat else None)
 
     def is_same_object(self, mark: LogTip) -> bool:
         """Whether a commit is still the object that was marked; True where a stat is not cheap."""
         if not self.store.cheap_stat:
             return True
-        return self.store.stat(f"{LOG_FOLDER}/{mark.name}") == mark.stat
+        return self.store.stat(mark.key) == mark.stat
 
     def unchanged(self) -> bool:
         """Whether the last known commit still stands; not checked where a stat is not cheap."""
@@ -413,21 +417,23 @@ class SnapshotTracker:
 
     def _log_replaced(self) -> bool:
         tip = self._tip
-        return tip is None or self.store.stat(f"{LOG_FOLDER}/{tip.name}") != tip.stat
+        return tip is None or self.store.stat(tip.key) != tip.stat
 
     def _load(self, listing: LogListing, version: int | None, *, strict: bool | None) -> Snapshot:
         """Load a snapshot; if a concurrent clean-up deleted a file, list again and retry once."""
-        strictly = self.strict if strict is None else strict
+        options = self._with_strict(strict)
         for last_attempt in (False, True):
             try:
-                return load_snapshot(
-                    self.store, listing, self.config, version, strict=strictly, outside=self.outside
-                )
+                return load_snapshot(self.store, listing, options, version)
             except FileNotFoundError as error:
                 if last_attempt:
                     raise missing_file_error(error) from None
                 listing = list_log(self.store)
         raise AssertionError  # the loop either returns or raises
+
+    def _with_strict(self, strict: bool | None) -> ReadOptions:  # noqa: FBT001 -- passed through
+        """Return the options for one request, which may override `strict`."""
+        return self.read_options if strict is None else replace(self.read_options, strict=strict)
 
     def _reload(self, *, strict: bool | None) -> None:
         """Load the newest snapshot from the log."""
@@ -436,7 +442,7 @@ class SnapshotTracker:
         known_before = self.store.cheap_stat or self._copies is not None
         stat_before = self._stat_of(listing, listing.newest) if known_before else None
         snapshot = self._load(listing, None, strict=strict)
-        name = listing.commits.get(snapshot.version)
+        commit = listing.commit_file(snapshot.version)
         stat = self._stat_of(listing, snapshot.version)
         self.odd = bool(set(map(len, listing.commits.values())) - {len(commit_name(0))})
         self.latest = snapshot
@@ -445,11 +451,11 @@ class SnapshotTracker:
         self._unsaved_commits = _SAVE_AFTER_COMMITS if stat_before == stat else 0
         if known_before and snapshot.version == listing.newest:
             stat = stat_before
-        self._tip = None if name is None else LogTip(snapshot.version, name, stat)
+        self._tip = None if commit is None else LogTip(*commit, stat)
 
     def _stat_of(self, listing: LogListing, version: int) -> ObjectStat | None:
-        name = listing.commits.get(version)
-        return None if name is None else self.store.stat(f"{LOG_FOLDER}/{name}")
+        commit = listing.commit_file(version)
+        return None if commit is None else self.store.stat(commit.key)
 
     def _catch_up(self) -> bool:
         """Apply the commits after `latest`; False if `latest` is no longer part of the log."""
@@ -470,40 +476,34 @@ class SnapshotTracker:
         if commits:
             try:
                 self.latest = apply_commits(
-                    self.store,
-                    self.config,
-                    latest,
-                    commits,
-                    outside=self.outside,
-                    observed=started,
+                    self.store, self.read_options, latest, commits, observed=started
                 )
             except FileNotFoundError:
                 return False
-            version, name = commits[-1]
-            self._tip = LogTip(version, name, stat)
+            self._tip = LogTip(*commits[-1], stat)
             self._unsaved_commits += len(commits)
         return True
 
     def _probe_commits(
         self, tip: LogTip, base: int
-    ) -> tuple[list[tuple[int, str]], ObjectStat | None] | None:
+    ) -> tuple[list[CommitFile], ObjectStat | None] | None:
         """Find the commits after `base` with one stat each.
 
         Returns the commits and the stat of the last one (of the tip if there are none), or None if
         the tip was replaced or a gap appeared.
         """
-        if self.store.stat(f"{LOG_FOLDER}/{tip.name}") != tip.stat:
+        if self.store.stat(tip.key) != tip.stat:
             return None
-        commits: list[tuple[int, str]] = []
+        commits: list[CommitFile] = []
         stat = tip.stat
         for version in range(base + 1, base + 1 + _PROBES_MAX):
-            commit = self._find_commit(version, tip.name)
-            if commit is None:
+            commit, commit_stat = self._find_commit(version, tip.name)
+            if commit_stat is None:
                 return None if self._has_new_gap(version, tip.name) else (commits, stat)
-            commits.append((version, commit[0]))
-            stat = commit[1]
+            commits.append(commit)
+            stat = commit_stat
         commits = _contiguous_commits(list_log(self.store), base)
-        return (commits, self.store.stat(f"{LOG_FOLDER}/{commits[-1][1]}")) if commits else None
+        return (commits, self.store.stat(commits[-1].key)) if commits else None
 
     def _has_new_gap(self, version: int, like: str) -> bool:
         """Whether a commit is missing, its successor exists, and no report has said so yet.
@@ -515,21 +515,25 @@ class SnapshotTracker:
         gap = self.latest.report.gap
         if gap is not None and gap.missing == version:
             return False
-        successor = self._find_commit(version + 1, like)
-        return successor is not None and self._find_commit(version, like) is None
+        _, successor = self._find_commit(version + 1, like)
+        return successor is not None and self._find_commit(version, like)[1] is None
 
-    def _find_commit(self, version: int, like: str) -> tuple[str, ObjectStat] | None:
-        """Stat a commit under its usual name and under a name as wide as `like`."""
+    def _find_commit(self, version: int, like: str) -> tuple[CommitFile, ObjectStat | None]:
+        """Stat a commit under its usual name and under a name as wide as `like`.
+
+        The stat is None if there is no such commit.
+        """
         width = len(like) - len(".json")
         for name in {commit_name(version), f"{version:0{max(width, 1)}d}.json"}:
-            stat = self.store.stat(f"{LOG_FOLDER}/{name}")
+            commit = CommitFile(version, name)
+            stat = self.store.stat(commit.key)
             if stat is not None:
-                return name, stat
-        return None
+                break
+        return commit, stat
 
     def _list_commits(
         self, tip: LogTip, base: int
-    ) -> tuple[list[tuple[int, str]], ObjectStat | None] | None:
+    ) -> tuple[list[CommitFile], ObjectStat | None] | None:
         """Find the commits after `base` with one listing that starts at the tip.
 
         Returns what `_probe_commits` returns, or None if the tip was replaced, or the log continues
@@ -547,7 +551,7 @@ class SnapshotTracker:
             if any(version > base for version in listing.dead):
                 return None  # the log continues behind a checkpoint
         commits = _contiguous_commits(listing, base)
-        reached, name = commits[-1] if commits else (base, tip.name)
+        reached, name = commits[-1] if commits else CommitFile(base, tip.name)
         if listing.newest > reached:  # the versions in between were cleaned up, or are missing
             return None
         return commits, entries[name]
@@ -564,8 +568,8 @@ class SnapshotTracker:
             self.store.list_from(LOG_FOLDER, start)
         )
         commits = _contiguous_commits(classify_names(sorted(entries)), tip.version)
-        for name in (tip.name, *(name for _, name in commits[-1:])):
-            entries[name] = self.store.stat(f"{LOG_FOLDER}/{name}")
+        for commit in (CommitFile(tip.version, tip.name), *commits[-1:]):
+            entries[commit.name] = self.store.stat(commit.key)
         return entries
 
 
@@ -576,11 +580,11 @@ def _cache_seconds(config: Config) -> float:
     return config.cache_expiration_seconds if config.cache_enabled else 0
 
 
-def _contiguous_commits(listing: LogListing, base: int) -> list[tuple[int, str]]:
+def _contiguous_commits(listing: LogListing, base: int) -> list[CommitFile]:
     """Return the commits after `base`, up to the first missing version."""
     commits = []
     version = base
     while version + 1 in listing.commits:
         version += 1
-        commits.append((version, listing.commits[version]))
+        commits.append(CommitFile(version, listing.commits[version]))
     return commits

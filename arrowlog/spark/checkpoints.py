@@ -42,6 +42,7 @@ from arrowlog.snapshot import (
     CheckpointManifest,
     CheckpointResult,
     FileStats,
+    InMemoryFiles,
     RebuildRecipe,
     State,
     WrittenCheckpoint,
@@ -173,7 +174,8 @@ def _checkpoint(spark: SparkSession, rebuild: DistributedReplay) -> CheckpointRe
             state.protocol,
             state.metadata,
             state.schema,
-            pa.table({"key": pa.nulls(count)}),  # only the count matters: nulls take no memory
+            # Only the count matters: nulls take no memory.
+            InMemoryFiles(pa.table({"key": pa.nulls(count)})),
         )
         total = WrittenCheckpoint(names, size, written[-1].checksum)
         parts = len(names) - len(written)  # without the manifests

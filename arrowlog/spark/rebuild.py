@@ -21,6 +21,7 @@ from arrowlog.errors import ArrowlogWarning, LogCorrupt
 from arrowlog.formats.indextables import LOG_FOLDER, Protocol, RecentCommits, decompress
 from arrowlog.snapshot import (
     CheckpointPartReader,
+    InMemoryFiles,
     Report,
     Snapshot,
     State,
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from arrowlog.formats.indextables import LogListing
+    from arrowlog.formats.indextables import CommitFile, LogListing
     from arrowlog.snapshot import LogSegment
     from arrowlog.storage import Store
 
@@ -105,7 +106,7 @@ def _snapshot(spark: SparkSession, rebuild: DistributedReplay, started: float) -
         state.protocol,
         state.metadata,
         state.schema,
-        adds,
+        InMemoryFiles(adds),
         state.timestamp,
         state.txns,
         state.recent,
@@ -161,7 +162,7 @@ class DistributedReplay:
                 version=version,
             )
         sizes = {name: stat.size for name, stat in self.store.stats_from(LOG_FOLDER).items()}
-        self.bytes = sum(sizes.get(name, 0) for _, name in self.segment.commits)
+        self.bytes = sum(sizes.get(commit.name, 0) for commit in self.segment.commits)
         limit = resolve(settings).max_decompressed_bytes
         self.plain = int(
             self.bytes * _compression_ratio(self.store, self.segment.commits, sizes, limit)
@@ -182,13 +183,13 @@ class DistributedReplay:
             names = tuple(self.listing.parquet_checkpoints[checkpoint])
             for part in self.base.manifest.parts:
                 runs.append(LogRun(len(runs), (), checkpoint, names, part))
-        commits: list[tuple[int, str]] = []
+        commits: list[CommitFile] = []
         run_bytes = min(RUN_BYTES, max(1, -(-self.plain // self.job.buckets)))
         run_bytes = run_bytes * self.bytes // max(self.plain, 1)  # compressed, as in the store
         total = 0
-        for version, name in self.segment.commits:
-            commits.append((version, name))
-            total += sizes.get(name, 0)
+        for commit in self.segment.commits:
+            commits.append(commit)
+            total += sizes.get(commit.name, 0)
             if total >= run_bytes:
                 runs.append(LogRun(len(runs), tuple(commits)))
                 commits, total = [], 0
@@ -251,7 +252,7 @@ class DistributedReplay:
                 f"no metaData in the log up to version {version}.",
                 next="Restore version 0 from a backup.",
             )
-        empty = pa.table({"key": pa.nulls(0, pa.string())})
+        empty = InMemoryFiles(pa.table({"key": pa.nulls(0, pa.string())}))
         schema = parse_table_schema(metadata, version)
         time = max(times, default=None)
         return State(version, protocol, metadata, schema, empty, time, txns, recent)
@@ -262,10 +263,12 @@ class DistributedReplay:
         A stalled writer may have put another commit under the name of a deleted one.
         """
         commits = self.segment.commits
-        if commits and list_retired(self.store).overlaps(commits[0][0], commits[-1][0]):
+        if not commits:
+            return
+        first, last = commits[0].version, commits[-1].version
+        if list_retired(self.store).overlaps(first, last):
             raise LogCorrupt(
-                f"versions {commits[0][0]} to {commits[-1][0]} were cleaned up while Spark tasks"
-                " read them.",
+                f"versions {first} to {last} were cleaned up while Spark tasks read them.",
                 next="Try again.",
             )
 
@@ -346,14 +349,13 @@ def shuffle_by_number(
 
 
 def _compression_ratio(
-    store: Store, commits: Sequence[tuple[int, str]], sizes: Mapping[str, int], limit: int
+    store: Store, commits: Sequence[CommitFile], sizes: Mapping[str, int], limit: int
 ) -> float:
     """Estimate the compression ratio of commits, at least 1, from a few of them."""
     step = max(1, len(commits) // _SAMPLED_COMMITS)
-    sample = [name for _, name in commits[::step] if sizes.get(name)]
+    sample = [commit.key for commit in commits[::step] if sizes.get(commit.name)]
     stored = plain = 0
-    for name in sample[-_SAMPLED_COMMITS:]:  # one at a time: a commit may be large
-        key = f"{LOG_FOLDER}/{name}"
+    for key in sample[-_SAMPLED_COMMITS:]:  # one at a time: a commit may be large
         try:
             data = store.get(key)
             plain += len(decompress(data, key, limit))

@@ -29,9 +29,10 @@ from pyspark.sql.streaming.datasource import (
 from arrowlog.config import resolve
 from arrowlog.decode import LineBuffer, decode_buffer
 from arrowlog.errors import InvalidRequest
-from arrowlog.formats.indextables import LOG_FOLDER, commit_name, decompress
+from arrowlog.formats.indextables import CommitFile, decompress
 from arrowlog.scan import plan_scan
 from arrowlog.snapshot import (
+    InMemoryFiles,
     Snapshot,
     list_log,
     list_retired,
@@ -152,19 +153,20 @@ class StreamLog:
 
         Returns the key of the file and its bytes.
         """
-        name = commit_name(version)
+        commit = CommitFile.canonical(version)
         for last in (False, True):
             try:
-                data = self._store.get(f"{LOG_FOLDER}/{name}")
+                data = self._store.get(commit.key)
                 # After the read: the file of a retired version may have been put back by a
                 # stalled writer, and is no part of the log.
                 if version in list_retired(self._store):
                     break
-                return f"{LOG_FOLDER}/{name}", data  # noqa: TRY300 -- both ends of the loop are here
+                return commit.key, data  # noqa: TRY300 -- both ends of the loop are here
             except FileNotFoundError:
-                name = list_log(self._store).commits.get(version, "")
-                if last or not name:
+                listed = list_log(self._store).commit_file(version)
+                if last or listed is None:
                     break
+                commit = listed
         raise self._version_gone(version)
 
     def _reject_removes(self, version: int, num_adds: int) -> None:
@@ -281,7 +283,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
             return [StreamPartition(b"")]
         adds = pa.concat_tables(slices, promote_options="default")
         base = self._log.base
-        batch = Snapshot(replace(base.state, source=adds), base.report)
+        batch = Snapshot(replace(base.state, source=InMemoryFiles(adds)), base.report)
         plan = plan_scan(batch, self._options.where, self._log.root, self._options.storage)
         return [StreamPartition(pickle.dumps(split)) for split in plan.splits(_SPLIT_SIZE)] or [
             StreamPartition(b"")

@@ -14,7 +14,7 @@ from arrowlog.decode import ActionBatch, LineBuffer, decode_buffer
 from arrowlog.errors import LogCorrupt
 from arrowlog.fork_safety import pl
 from arrowlog.formats.indextables import (
-    LOG_FOLDER,
+    CommitFile,
     Metadata,
     Protocol,
     RecentCommits,
@@ -23,6 +23,7 @@ from arrowlog.formats.indextables import (
 )
 from arrowlog.snapshot import (
     CheckpointPartReader,
+    InMemoryFiles,
     State,
     from_checkpoint_rows,
     open_parquet_checkpoint,
@@ -71,13 +72,13 @@ class ReplayJob:
 
 @dataclass(frozen=True)
 class LogRun:
-    """Work of one task: consecutive commits (version, name), or one part of a checkpoint.
+    """Work of one task: consecutive commits, or one part of a checkpoint.
 
     Numbers follow the log order.
     """
 
     number: int
-    commits: tuple[tuple[int, str], ...] = ()
+    commits: tuple[CommitFile, ...] = ()
     checkpoint: int | None = None
     names: tuple[str, ...] = ()
     part: CheckpointPart | None = None
@@ -148,7 +149,9 @@ def _from_part(run: LogRun, job: ReplayJob) -> pa.Table:
     checkpoint = open_parquet_checkpoint(store, run.checkpoint, run.names, lambda _: None)
     assert isinstance(checkpoint, CheckpointPartReader)
     adds = from_checkpoint_rows(checkpoint.check(run.part), checkpoint.manifest.recipe)
-    return with_checkpoint_keys(adds.drop_columns("key"), store.root, run.checkpoint, outside=False)
+    return with_checkpoint_keys(
+        adds.drop_columns("key"), store.root, run.checkpoint, allow_external_paths=False
+    )
 
 
 def _from_commits(run: LogRun, job: ReplayJob) -> tuple[pa.Table, pa.Table, TableActions]:
@@ -160,19 +163,18 @@ def _from_commits(run: LogRun, job: ReplayJob) -> tuple[pa.Table, pa.Table, Tabl
     store, actions = job.store, ActionBatch()
     limit = job.config.max_decompressed_bytes
     window, size = LineBuffer(limit), 0
-    for version, name in run.commits:
-        file = f"{LOG_FOLDER}/{name}"
-        plain = decompress(store.get(file), file, limit)
-        window.append(file, version, plain)
+    for commit in run.commits:
+        plain = decompress(store.get(commit.key), commit.key, limit)
+        window.append(commit.key, commit.version, plain)
         size += len(plain)
         if size >= _WINDOW_BYTES:
             actions.extend(decode_buffer(window))
             window, size = LineBuffer(limit), 0
     if size:
         actions.extend(decode_buffer(window))
-    last = run.commits[-1][0]
-    no_files = pa.table({"key": pa.nulls(0, pa.string())})
-    before = run.commits[0][0] - 1
+    last = run.commits[-1].version
+    no_files = InMemoryFiles(pa.table({"key": pa.nulls(0, pa.string())}))
+    before = run.commits[0].version - 1
     recent = no_recent_commits(before)
     base = State(before, Protocol(), _EMPTY_METADATA, pa.schema([]), no_files, recent=recent)
     state = replay_actions(base, actions, last, store.root).state

@@ -12,7 +12,13 @@ from arrowlog.arrays import make_array, make_int64, null_scalar, repeat_bool, re
 from arrowlog.decode import SEQ_LINE_BITS
 from arrowlog.formats.indextables import LOG_FOLDER, encode_json_column
 from arrowlog.history import TIMESTAMP_MS, cast_to_view_type, missing_commit_is_corrupt
-from arrowlog.snapshot import json_checkpoint_name, list_log, load_snapshot, read_verified_actions
+from arrowlog.snapshot import (
+    ReadOptions,
+    json_checkpoint_name,
+    list_log,
+    load_snapshot,
+    read_verified_actions,
+)
 
 if TYPE_CHECKING:
     from arrowlog.config import Config
@@ -102,18 +108,19 @@ def describe_log(store: Store, config: Config, *, include_all: bool) -> pa.Table
 
 def _describe(store: Store, config: Config, *, include_all: bool) -> pa.Table:
     listing = list_log(store)
-    commits = sorted(listing.commits.items())
+    commits = listing.commit_files()
+    options = ReadOptions(config, allow_external_paths=True)
     tables: list[pa.Table] = [DESCRIBE_SCHEMA.empty_table()]
     checkpoint = None
     if not include_all:
         # The checkpoint that loading used, which may be older than a newer one that is damaged.
-        checkpoint = load_snapshot(store, listing, config, outside=True).report.checkpoint
+        checkpoint = load_snapshot(store, listing, options).report.checkpoint
     if checkpoint is not None:
-        state = load_snapshot(store, listing, config, checkpoint, outside=True).state
+        state = load_snapshot(store, listing, options, checkpoint).state
         tables += _checkpoint_rows(
             state, f"{store.root}/{LOG_FOLDER}/{json_checkpoint_name(checkpoint)}"
         )
-        commits = [(version, name) for version, name in commits if version > checkpoint]
+        commits = [commit for commit in commits if commit.version > checkpoint]
     for start in range(0, len(commits), _COMMITS_PER_BATCH):
         actions = read_verified_actions(store, config, commits[start : start + _COMMITS_PER_BATCH])
         tables.append(_commit_rows(actions, store.root))

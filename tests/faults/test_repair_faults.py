@@ -13,7 +13,7 @@ from arrowlog.errors import ArrowlogError
 from arrowlog.formats.indextables.file_names import LAST_CHECKPOINT, LOG_FOLDER
 from arrowlog.recovery import log_repair as module
 from arrowlog.snapshot.listing import list_log
-from arrowlog.snapshot.loader import load_snapshot
+from arrowlog.snapshot.loader import ReadOptions, load_snapshot
 from arrowlog.storage.base import build_walk_table
 from arrowlog.storage.renamed_log import RelocatedLogStore
 
@@ -63,7 +63,9 @@ def opened(store):
     """The files of the target; None if it does not open."""
     log = RelocatedLogStore(store, LOG_FOLDER, TARGET)
     try:
-        return sorted(load_snapshot(log, list_log(log), Config()).state.adds["key"].to_pylist())
+        return sorted(
+            load_snapshot(log, list_log(log), ReadOptions(Config())).state.adds["key"].to_pylist()
+        )
     except KeyError:
         return []  # a state without files has no column of them
     except ArrowlogError:

@@ -128,7 +128,7 @@ def world(request):
 def open_table(store, name, options=None):
     clock = FakeClock(name, elapsed=store.elapsed)
     table = table_on(store, clock, options)
-    table._keeper = BackgroundCheckpointer(store, clock, outside=False)
+    table._keeper = BackgroundCheckpointer(store, clock, allow_external_paths=False)
     return table
 
 

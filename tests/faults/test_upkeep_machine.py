@@ -197,7 +197,7 @@ class Machine(RuleBasedStateMachine):
     def _table(self, name, skew):
         clock = Clock(name, skew, elapsed=self.elapsed)
         table = table_on(self.store, clock)
-        table._keeper = BackgroundCheckpointer(self.store, clock, outside=False)
+        table._keeper = BackgroundCheckpointer(self.store, clock, allow_external_paths=False)
         table._storage_options = {}
         return table
 
@@ -390,9 +390,9 @@ def test_no_row_is_lost_whatever_is_done_in_whatever_order():
 def only_the_newest(store, config, horizon):
     """A vacuum that forgets the versions before."""
     from arrowlog.snapshot.listing import list_log
-    from arrowlog.snapshot.loader import load_snapshot
+    from arrowlog.snapshot.loader import ReadOptions, load_snapshot
 
-    state = load_snapshot(store, list_log(store), config).state
+    state = load_snapshot(store, list_log(store), ReadOptions(config)).state
     key = state.column("key")
     return vacuum.ReferencedFiles(key, key, state.version, 0, ("p",))
 

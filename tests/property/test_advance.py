@@ -90,7 +90,8 @@ def test_states_advance_step_by_step_as_in_one_go(split, commits):
     change = replay_actions(base, decoded(log[split + 1 :]), 3, "/t")
     assert sorted(change.state.adds["key"].to_pylist()) == sorted(whole.adds["key"].to_pylist())
     assert change.state.metadata == whole.metadata
-    stayed = base.adds.num_rows if change.kept is None else sum(change.kept.to_pylist())
+    kept = change.kept_mask()
+    stayed = base.adds.num_rows if kept is None else sum(kept.to_pylist())
     assert stayed + change.added == whole.adds.num_rows
 
 

@@ -205,7 +205,9 @@ ADDS = st.fixed_dictionaries(REQUIRED, optional=OPTIONAL)
 def decoded(adds):
     window = LineBuffer(1 << 24)
     window.append("x", 0, testing.lines([*small_table.OPENING, *({"add": add} for add in adds)]))
-    return replay_actions(None, decoder.decode_buffer(window), 0, "/t", outside=True).state.adds
+    return replay_actions(
+        None, decoder.decode_buffer(window), 0, "/t", allow_external_paths=True
+    ).state.adds
 
 
 def as_read(name, value):

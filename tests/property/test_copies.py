@@ -154,8 +154,11 @@ def test_a_copy_of_another_table_is_none(tmp_path):
     root, copies = grown(tmp_path)
     opened(root, copies).snapshot()
     known = SnapshotDiskCache(copies, 1 << 20)
-    os.rename(known.path(root, outside=False), known.path("/other", outside=False))
-    assert known.read_copy("/other", outside=False) is None
+    os.rename(
+        known.path(root, allow_external_paths=False),
+        known.path("/other", allow_external_paths=False),
+    )
+    assert known.read_copy("/other", allow_external_paths=False) is None
 
 
 def test_a_log_with_a_gap_is_warned_of_every_time(tmp_path):
@@ -170,8 +173,8 @@ def test_no_flipped_bit_is_taken_for_a_copy(tmp_path):
     root, copies = grown(tmp_path)
     opened(root, copies).snapshot()
     known = SnapshotDiskCache(copies, 1 << 20)
-    path = known.path(root, outside=False)
-    assert known.read_copy(root, outside=False) is not None
+    path = known.path(root, allow_external_paths=False)
+    assert known.read_copy(root, allow_external_paths=False) is not None
     with open(path, "rb") as file:
         whole = file.read()
     rng = random.Random(3)
@@ -180,7 +183,7 @@ def test_no_flipped_bit_is_taken_for_a_copy(tmp_path):
         wrong[position] ^= 1 << rng.randrange(8)
         with open(path, "wb") as file:
             file.write(wrong)
-        assert known.read_copy(root, outside=False) is None, position
+        assert known.read_copy(root, allow_external_paths=False) is None, position
 
 
 def test_a_commit_that_was_put_in_the_place_of_another_meanwhile_is_not_kept(tmp_path, monkeypatch):

@@ -160,7 +160,8 @@ def test_a_group_is_dropped_only_if_every_file_in_it_is(batch, tmp_path, monkeyp
         parquet_checkpoints.small_groups(monkeypatch, world.rng.choice([2, 3, 5]))
         parquet_checkpoints.write(root, 2)
         snapshot = arrowlog.Table(root).snapshot()
-        index = snapshot.state.source.groups
+        source = snapshot.state.source
+        index = source.row_group_stats(snapshot.schema, snapshot.partition_columns)
         sizes = snapshot.state.source.rows.parts.manifest.index["rows"].to_pylist()
         for _ in range(PREDICATES):
             text = predicate(world)

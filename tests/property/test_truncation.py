@@ -15,7 +15,7 @@ from arrowlog.config import resolve
 from arrowlog.formats.indextables.commit_encoder import encode_adds
 from arrowlog.formats.indextables.compression import decompress
 from arrowlog.snapshot.listing import list_log
-from arrowlog.snapshot.loader import load_snapshot
+from arrowlog.snapshot.loader import ReadOptions, load_snapshot
 from arrowlog.snapshot.stats_truncation import StatsTruncation, truncate_add_fields, truncate_adds
 from arrowlog.storage import LocalStore
 
@@ -85,7 +85,7 @@ def test_columns_and_texts_are_shortened_alike(tmp_path_factory, given_adds, len
     store = LocalStore(str(root))
     settings_ = config(length, strategy)
     how = resolve({"transaction.useOptimized": not raw})
-    state = load_snapshot(store, list_log(store), how, None, outside=False).state
+    state = load_snapshot(store, list_log(store), ReadOptions(how)).state
     done = truncate_adds(state.adds, ["p"], settings_, SCHEMA)
     assert done["key"].to_pylist() == state.adds["key"].to_pylist()
     written = [json.loads(text)["add"] for text in encode_adds(done)]

@@ -13,6 +13,7 @@ from arrowlog.clock import boottime
 from arrowlog.config import Config
 from arrowlog.errors import StoreUnavailable
 from arrowlog.formats.indextables.file_names import LOG_FOLDER
+from arrowlog.snapshot.loader import ReadOptions
 from arrowlog.snapshot.tracker import SnapshotTracker
 from arrowlog.storage import ObjectStat, PutOutcome
 from arrowlog.storage.base import build_walk_table
@@ -195,7 +196,7 @@ def table_on(store, clock=None, options=None):
     """Return a table on a given store and clock."""
     table = object.__new__(arrowlog.Table)
     table._store = store
-    table._follower = SnapshotTracker(store, Config(), strict=False, outside=False)
+    table._follower = SnapshotTracker(store, ReadOptions(Config()))
     table._committer = WriteSession(table._follower, options, clock)
     return table
 

@@ -27,6 +27,7 @@ from arrowlog.errors import (
 from arrowlog.formats.indextables.file_names import LOG_FOLDER, commit_name
 from arrowlog.maintenance.checkpointing import BackgroundCheckpointer
 from arrowlog.snapshot.listing import list_retired
+from arrowlog.snapshot.loader import ReadOptions
 from arrowlog.storage import ObjectStat
 from support.commit_model import CommitModel, insist
 from support.faulty_store import FakeClock, FaultyStore, frozen_clock, table_on
@@ -106,8 +107,8 @@ class World:
     def open(self, number):
         clock = FakeClock(f"p{number}.{self.random.getrandbits(40)}", elapsed=self.elapsed)
         table = table_on(self.store, clock, {"commit.timeoutSeconds": 120, **self.options})
-        table._follower.config = resolve(self.options)
-        table._keeper = BackgroundCheckpointer(self.store, clock, outside=False)
+        table._follower.read_options = ReadOptions(resolve(self.options))
+        table._keeper = BackgroundCheckpointer(self.store, clock, allow_external_paths=False)
         return table
 
     def record(self, key, data):
@@ -267,7 +268,7 @@ class World:
         """Check that a new reader sees what was committed, at every version that it can read."""
         self.store.late, late = [], self.store.late
         reader = table_on(self.store)
-        reader._follower.config = resolve(self.options)
+        reader._follower.read_options = ReadOptions(resolve(self.options))
         newest = reader.snapshot()
         insist(newest.version == len(self.model.ids) - 1, f"readers see {newest.version}")
         shown = set(newest.files["path"].to_pylist())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from arrowlog.errors import LogCorrupt
 from arrowlog.formats.indextables.retired_versions import RetiredVersions
@@ -52,6 +52,23 @@ def parquet_names(version: int, parts: int, own: str = "") -> list[str]:
     return [f"{stem}.{number:05d}-of-{parts:05d}.parquet" for number in range(1, parts + 1)]
 
 
+class CommitFile(NamedTuple):
+    """A commit in the log: its version, and its file name, which writers spell differently."""
+
+    version: int
+    name: str
+
+    @classmethod
+    def canonical(cls, version: int) -> CommitFile:
+        """Return the commit of a version under the name that arrowlog writes."""
+        return cls(version, commit_name(version))
+
+    @property
+    def key(self) -> str:
+        """The key of the file in the store."""
+        return f"{LOG_FOLDER}/{self.name}"
+
+
 @dataclass(frozen=True, slots=True)
 class LogListing:
     """The files of a log, by version, as their names tell.
@@ -70,6 +87,17 @@ class LogListing:
     dead: dict[int, str] = field(default_factory=dict)
     retired: RetiredVersions = field(default_factory=RetiredVersions)
     observed: float = field(default=float("-inf"), compare=False)
+
+    def commit_file(self, version: int) -> CommitFile | None:
+        """Return the commit of a version; None if there is none."""
+        name = self.commits.get(version)
+        return None if name is None else CommitFile(version, name)
+
+    def commit_files(self, versions: Iterable[int] | None = None) -> list[CommitFile]:
+        """Return the commits of some versions, which must exist; by default all, in log order."""
+        chosen = sorted(self.commits) if versions is None else list(versions)
+        names = map(self.commits.__getitem__, chosen)
+        return list(map(CommitFile._make, zip(chosen, names, strict=True)))
 
     def without(self, retired: RetiredVersions) -> LogListing:
         """Return the listing with the commits at retired versions moved to `dead`."""

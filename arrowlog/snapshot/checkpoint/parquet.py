@@ -54,6 +54,7 @@ from arrowlog.snapshot.checkpoint.row_groups import (
     storage_order,
 )
 from arrowlog.snapshot.checkpoint.rows import RebuildRecipe, flatten_all_maps, to_checkpoint_rows
+from arrowlog.snapshot.file_source import InMemoryFiles
 from arrowlog.snapshot.file_table import FileStats
 from arrowlog.snapshot.log_replay import check_readable, parse_table_schema, with_checkpoint_keys
 from arrowlog.snapshot.snapshot import State
@@ -398,7 +399,9 @@ _REQUIRED_FIELDS = ("path", "size")
 _NEXT = "Delete it if the commits up to its version exist."
 
 
-def read_foreign_checkpoint(rows: pa.Table, version: int, root: str, *, outside: bool) -> State:
+def read_foreign_checkpoint(
+    rows: pa.Table, version: int, root: str, *, allow_external_paths: bool
+) -> State:
     """Build the state from the rows of a checkpoint.
 
     Raises `LogCorrupt` if the layout is unknown, there is not exactly one metadata row, an add
@@ -412,8 +415,9 @@ def read_foreign_checkpoint(rows: pa.Table, version: int, root: str, *, outside:
         rows.filter(pc.equal(kinds, make_scalar("metadata", pa.string()))), version
     )
     adds = _adds(rows.filter(pc.equal(kinds, make_scalar("add", pa.string()))), version)
-    keyed = with_checkpoint_keys(adds, root, version, outside=outside)
-    return State(version, Protocol(), metadata, parse_table_schema(metadata, version), keyed)
+    keyed = with_checkpoint_keys(adds, root, version, allow_external_paths=allow_external_paths)
+    schema = parse_table_schema(metadata, version)
+    return State(version, Protocol(), metadata, schema, InMemoryFiles(keyed))
 
 
 def _metadata(rows: pa.Table, version: int) -> Metadata:
