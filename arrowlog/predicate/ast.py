@@ -71,6 +71,18 @@ FALSE = Literal(False, "bool")
 NULL = Literal(None, "null")
 
 
+class Untranslatable(Exception):
+    """A part of a predicate has no equivalent on the other side, be it the AST or an engine.
+
+    Parsers turn it into a `ForeignExpr` node, emitters into None or InvalidRequest.
+    """
+
+    def __init__(self, part: Any = None) -> None:
+        """`part` is the node or expression without an equivalent, where that is known."""
+        super().__init__(part)
+        self.part = part
+
+
 def walk_nodes(node: Node) -> Iterator[Node]:
     """Yield a node and all its descendants, parents first."""
     yield node

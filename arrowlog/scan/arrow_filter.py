@@ -20,6 +20,7 @@ from arrowlog.predicate import (
     Column,
     ForeignExpr,
     Literal,
+    Untranslatable,
     split_conjuncts,
 )
 from arrowlog.scan.literal_bounds import SWAPPED_COMPARISONS, enclose_literal
@@ -46,17 +47,13 @@ _EQUALITIES_MAX = 100
 _CONDITIONS_MAX = 500
 
 
-class _Unrepresentable(Exception):
-    """Arrow has no expression with the same meaning for a part."""
-
-
 def emit_pyarrow(node: Node, schema: pa.Schema) -> pc.Expression | None:
     """The filter expression of a node; None if Arrow has none with the same meaning."""
     try:
         if _count_conditions(node) > _CONDITIONS_MAX:
-            raise _Unrepresentable
+            raise Untranslatable
         return _expression(node, schema, positive=True)
-    except _Unrepresentable:
+    except Untranslatable:
         return None
 
 
@@ -100,14 +97,14 @@ def _expression(node: Node, schema: pa.Schema, *, positive: bool) -> pc.Expressi
     """
     if isinstance(node, Literal):
         if node.kind not in ("bool", "null"):
-            raise _Unrepresentable
+            raise Untranslatable
         return pc.scalar(pa.scalar(node.value, pa.bool_()))
     if isinstance(node, Column):
         if node.path or not pa.types.is_boolean(schema.field(node.name).type):
-            raise _Unrepresentable
+            raise Untranslatable
         return pc.field(node.name)
     if isinstance(node, ForeignExpr):
-        raise _Unrepresentable
+        raise Untranslatable
     if node.op in ("and", "or"):
         parts = [_expression(arg, schema, positive=positive) for arg in merge_equalities(node)]
         return _combine_balanced(operator.and_ if node.op == "and" else operator.or_, parts)
@@ -118,7 +115,7 @@ def _expression(node: Node, schema: pa.Schema, *, positive: bool) -> pc.Expressi
         inner = _expression(node.args[0], schema, positive=positive is true)
         return pc.coalesce(inner if true else ~inner, pc.scalar(False))
     if node.op in ("between", "in") and not _same_kind(node.args[1:]):
-        raise _Unrepresentable
+        raise Untranslatable
     if node.op == "between":
         low, high = Call(">=", node.args[:2]), Call("<=", (node.args[0], node.args[2]))
         return _expression(Call("and", (low, high)), schema, positive=positive)
@@ -151,12 +148,12 @@ def _column_condition(node: Call, schema: pa.Schema, *, positive: bool) -> pc.Ex
         op, args = SWAPPED_COMPARISONS[op], (args[1], args[0])
     column = args[0] if args else None
     if not isinstance(column, Column) or column.path:
-        raise _Unrepresentable
+        raise Untranslatable
     if op == "is null":
         return pc.field(column.name).is_null()
     kind = schema.field(column.name).type
     if may_have_nan(kind) and not (positive and op in ("=", "<", "<=", "in", "<=>")):
-        raise _Unrepresentable
+        raise Untranslatable
     if op in COMPARISON_OPS:
         return _compare(column.name, op, _exact_scalar(args[1], kind))
     if op == "<=>":
@@ -170,7 +167,7 @@ def _column_condition(node: Call, schema: pa.Schema, *, positive: bool) -> pc.Ex
         )
     if op in ("like", "starts_with") and len(args) == 2 and pa.types.is_string(kind):
         return _starts_with(column.name, op, args[1])
-    raise _Unrepresentable
+    raise Untranslatable
 
 
 def _is_in(
@@ -181,7 +178,7 @@ def _is_in(
         return _combine_balanced(operator.or_, [_compare(name, "=", value) for value in values])
     members = [value for value in values if value.is_valid]
     if not positive and len(members) < len(values):
-        raise _Unrepresentable
+        raise Untranslatable
     if pa.types.is_floating(kind) and any(value.as_py() == 0 for value in members):
         members += [pa.scalar(0.0, kind), pa.scalar(-0.0, kind)]  # equal, but hashed as two values
     contained = pc.field(name).isin(pa.array(members, kind))
@@ -194,12 +191,12 @@ def _starts_with(name: str, op: str, value: Node) -> pc.Expression:
     """A prefix test: starts_with, or LIKE with a pattern that ends in its only wildcard."""
     prefix = value.value if isinstance(value, Literal) else None
     if not isinstance(prefix, str):
-        raise _Unrepresentable
+        raise Untranslatable
     if op == "like":
         if not prefix.endswith("%") or any(
             character in LIKE_WILDCARDS for character in prefix[:-1]
         ):
-            raise _Unrepresentable
+            raise Untranslatable
         prefix = prefix[:-1]
     return pc.starts_with(pc.field(name), prefix)
 
@@ -207,12 +204,12 @@ def _starts_with(name: str, op: str, value: Node) -> pc.Expression:
 def _exact_scalar(node: Node, kind: pa.DataType) -> pa.Scalar:
     """A literal as a scalar of the column's type, if that represents it exactly."""
     if not isinstance(node, Literal):
-        raise _Unrepresentable
+        raise Untranslatable
     if node.value is None:
         return pa.scalar(None, kind)
     pair = enclose_literal(node, kind)
     if pair is None or pair[0] is None or pair[0] != pair[1]:
-        raise _Unrepresentable
+        raise Untranslatable
     value: Any = bool(pair[0]) if pa.types.is_boolean(kind) else pair[0]
     try:
         if pa.types.is_date(kind):
@@ -221,7 +218,7 @@ def _exact_scalar(node: Node, kind: pa.DataType) -> pa.Scalar:
             return pa.scalar(value, pa.int64()).cast(kind)
         return pa.scalar(value, kind)
     except (pa.ArrowException, OverflowError):
-        raise _Unrepresentable from None
+        raise Untranslatable from None
 
 
 def _compare(name: str, op: str, value: pa.Scalar) -> pc.Expression:

@@ -20,6 +20,7 @@ from arrowlog.predicate import (
     Column,
     ForeignExpr,
     Literal,
+    Untranslatable,
     walk_nodes,
 )
 from arrowlog.scan import LIKE_WILDCARDS, coerce_literals, enclose_literal
@@ -45,17 +46,13 @@ _MAX_CALLS = 500
 _DAYS = (-719_162, 2_932_896)
 
 
-class _NoEquivalent(Exception):
-    """Spark has no equivalent for a part of the predicate."""
-
-
 def emit_spark(node: Node, schema: pa.Schema) -> Any | None:
     """Convert a predicate; None if Spark evaluates it differently or cannot express it."""
     try:
         if sum(isinstance(part, Call) for part in walk_nodes(node)) > _MAX_CALLS:
-            raise _NoEquivalent
+            raise Untranslatable
         return _condition(node, schema)
-    except _NoEquivalent:
+    except Untranslatable:
         return None
 
 
@@ -64,14 +61,14 @@ def _condition(node: Node, schema: pa.Schema) -> Any:
 
     if isinstance(node, Literal):
         if node.kind not in ("bool", "null"):
-            raise _NoEquivalent
+            raise Untranslatable
         return functions.lit(node.value).cast("boolean")
     if isinstance(node, Column):
         if node.path or not pa.types.is_boolean(schema.field(node.name).type):
-            raise _NoEquivalent
+            raise Untranslatable
         return _column(node.name)
     if isinstance(node, ForeignExpr):
-        raise _NoEquivalent
+        raise Untranslatable
     if node.op in ("and", "or"):
         parts = [_condition(arg, schema) for arg in node.args]
         return reduce(operator.and_ if node.op == "and" else operator.or_, parts)
@@ -101,7 +98,7 @@ def _leaf(node: Call, schema: pa.Schema) -> Any:
     if not isinstance(subject, Column) or subject.path:
         if op == "is null" and isinstance(subject, Call):
             return _condition(subject, schema).isNull()
-        raise _NoEquivalent
+        raise Untranslatable
     column, kind = _column(subject.name), schema.field(subject.name).type
     if op == "is null":
         return column.isNull()
@@ -114,7 +111,7 @@ def _leaf(node: Call, schema: pa.Schema) -> Any:
         return column.isin(*(_value(arg, kind) for arg in args[1:]))
     if op in ("like", "starts_with") and len(args) == 2 and pa.types.is_string(kind):
         return column.startswith(_value(Literal(_prefix(op, args[1]), "text"), kind))
-    raise _NoEquivalent
+    raise Untranslatable
 
 
 def _check_same_type(column: Node, values: Sequence[Node], schema: pa.Schema) -> None:
@@ -124,19 +121,19 @@ def _check_same_type(column: Node, values: Sequence[Node], schema: pa.Schema) ->
     """
     literals = [value for value in values if isinstance(value, Literal)]
     if not isinstance(column, Column) or column.path or len(literals) < len(values):
-        raise _NoEquivalent
+        raise Untranslatable
     if coerce_literals(literals, schema.field(column.name).type) != literals:
-        raise _NoEquivalent
+        raise Untranslatable
 
 
 def _prefix(op: str, value: Node) -> str:
     """Return the prefix that a `starts_with` or a LIKE 'prefix%' tests for."""
     text = value.value if isinstance(value, Literal) else None
     if not isinstance(text, str):
-        raise _NoEquivalent
+        raise Untranslatable
     if op == "like":
         if not text.endswith("%") or any(letter in LIKE_WILDCARDS for letter in text[:-1]):
-            raise _NoEquivalent
+            raise Untranslatable
         return text[:-1]
     return text
 
@@ -146,12 +143,12 @@ def _value(node: Node, kind: pa.DataType) -> Any:
     from pyspark.sql import functions
 
     if not isinstance(node, Literal):
-        raise _NoEquivalent
+        raise Untranslatable
     if node.value is None:
         return functions.lit(None)
     pair = enclose_literal(node, kind)
     if pair is None or pair[0] is None or pair[0] != pair[1]:
-        raise _NoEquivalent
+        raise Untranslatable
     return _typed(pair[0], kind)
 
 
@@ -175,4 +172,4 @@ def _typed(value: Any, kind: pa.DataType) -> Any:
         return functions.lit(value).cast("float" if kind == pa.float32() else "double")
     if pa.types.is_decimal(kind) and abs(value) < 10 ** (kind.precision - kind.scale):
         return functions.lit(format(value, "f")).cast(f"decimal({kind.precision},{kind.scale})")
-    raise _NoEquivalent
+    raise Untranslatable

@@ -17,7 +17,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.errors import InvalidRequest
-from arrowlog.predicate.ast import NULL, Call, Column, ForeignExpr, Literal, join_nodes
+from arrowlog.predicate.ast import (
+    NULL,
+    Call,
+    Column,
+    ForeignExpr,
+    Literal,
+    Untranslatable,
+    join_nodes,
+)
 from arrowlog.predicate.limits import (
     PREDICATE_CONDITIONS_MAX,
     predicate_too_deep_error,
@@ -47,10 +55,6 @@ _INDEXED_KEYS = ("literal", "options")
 # Levels of an expression that Arrow evaluates itself, which it does recursively.
 _FOREIGN_DEPTH_MAX = 500
 _ENTRY_KEYS = ("call", "end", "field_ref", "nested_field_ref", "literal", "options")
-
-
-class _Unrepresentable(Exception):
-    """The AST has no equivalent for a part of an expression."""
 
 
 def parse_pyarrow(expression: Any, schema: pa.Schema) -> Node:
@@ -268,19 +272,19 @@ def _finish_call(call: _PendingCall, outer: _PendingCall, end: int) -> None:
     node: Node | _Chain
     try:
         if call.opaque:
-            raise _Unrepresentable
+            raise Untranslatable
         if call.name in ("and_kleene", "or_kleene") and len(call.args) == 2:
             node = _Chain(call)
         else:
             node = _convert_call(call.name, call.nodes(), call.options)
-    except _Unrepresentable:
+    except Untranslatable:
         node = ForeignExpr(f"{call.name}(…)", frozenset(call.columns), (call.start, end))
     outer.args.append(node)
     outer.columns |= call.columns
 
 
 def _convert_call(name: str, args: tuple[Node, ...], options: dict[str, Any]) -> Node:
-    """The AST node of a call; raises `_Unrepresentable` if there is none."""
+    """The AST node of a call; raises `Untranslatable` if there is none."""
     if name in ("and_kleene", "or_kleene"):
         return join_nodes(_OPERATORS[name], args)
     if name in _OPERATORS:
@@ -298,7 +302,7 @@ def _convert_call(name: str, args: tuple[Node, ...], options: dict[str, Any]) ->
         return Call("like", (*args, pattern, Literal("\\", "text")))
     if name == "is_in":
         return _in(args[0], options)
-    raise _Unrepresentable
+    raise Untranslatable
 
 
 def _flag(options: dict[str, Any], name: str) -> bool:
@@ -310,7 +314,7 @@ def _in(column: Node, options: dict[str, Any]) -> Node:
     """Convert `isin`, which is never NULL: a NULL row matches only if the set contains NULL."""
     members = [literal_from_scalar(value) for value in options["value_set"].values]
     if any(value is None for value in members) or options["null_matching_behavior"].as_py() != 0:
-        raise _Unrepresentable
+        raise Untranslatable
     values = [value for value in members if value is not None and value is not NULL]
     condition: Node = Call("is true", (Call("in", (column, *values)),))
     if not values:
