@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 # jemalloc keeps peak memory lower than Arrow's default allocator for large loads. The default is
 # better for small ones: it reuses freed memory, where fresh memory costs page faults.
 LOW_PEAK_POOL = pa.jemalloc_memory_pool() if "jemalloc" in pa.supported_memory_backends() else None
+INT_MIN, INT_MAX = -(1 << 63), (1 << 63) - 1  # of an int64
+DECIMAL_DIGITS_MAX = 38  # of a decimal128
 # The range of Python's datetime as epoch seconds: from the year 1, before the year 10000.
 _DATETIME_SECONDS = (-62_135_596_800, 253_402_300_800)
 _DATETIME_DAYS = (_DATETIME_SECONDS[0] // 86_400, _DATETIME_SECONDS[1] // 86_400)

@@ -21,33 +21,31 @@ import pyarrow.compute as pc
 from arrowlog.arrays import FALSE, repeat_bool
 from arrowlog.errors import InvalidRequest
 from arrowlog.predicate.ast import (
-    BOOLEAN_OPS,
-    COMPARISON_OPS,
     TRUE,
-    VALUE_OPS,
     Call,
     Column,
     ForeignExpr,
     Literal,
-    format_node,
     referenced_columns,
     walk_nodes,
 )
 from arrowlog.predicate.cost import check_text_growth
-from arrowlog.predicate.emit.duckdb import (
-    evaluate_node,
-    fold_constants,
-    infer_type,
-    is_evaluable,
-    is_supported,
-)
+from arrowlog.predicate.emit.duckdb import evaluate_node, fold_constants, infer_type
 from arrowlog.predicate.emit.native_expression import (
     check_foreign_type,
     evaluate_foreign,
     not_boolean_error,
 )
+from arrowlog.predicate.emit.text import format_node
 from arrowlog.predicate.limits import check_predicate_size, predicate_too_deep_error
 from arrowlog.predicate.literals import check_literal, to_double
+from arrowlog.predicate.operators import (
+    BOOLEAN_OPS,
+    COMPARISON_OPS,
+    VALUE_OPS,
+    is_evaluable,
+    is_supported,
+)
 from arrowlog.predicate.parse.polars import parse_polars
 from arrowlog.predicate.parse.pyarrow import parse_pyarrow
 from arrowlog.predicate.parse.sql import parse_sql

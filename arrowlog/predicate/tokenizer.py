@@ -73,6 +73,11 @@ def syntax_error(start: int, why: str) -> InvalidRequest:
     return InvalidRequest(f"The predicate, at character {start + 1}: {why}.", next=SYNTAX_HINT)
 
 
+def quote_identifier(name: str) -> str:
+    """A name in double quotes, as DuckDB and this package's SQL read it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
 def unquote_identifier(token: Token) -> str:
     """A name without its quotation marks."""
     if token.kind == "word":

@@ -1,4 +1,4 @@
-"""Data skipping: decide from statistics which files cannot contain a row of a test. Pure.
+"""Data skipping: decide from statistics which files cannot contain a row of a test.
 
 A skip mask has one value per file. TRUE means that no row of the file can satisfy the test; FALSE
 and NULL keep the file, and so does a mask of None (nothing is known for any file). Masks combine by
@@ -26,7 +26,7 @@ from arrowlog.arrays import (
 )
 from arrowlog.errors import InvalidRequest
 from arrowlog.fork_safety import pl, polars_is_stranded
-from arrowlog.predicate import evaluate_node, referenced_columns
+from arrowlog.predicate import evaluate_node, may_have_nan, referenced_columns
 from arrowlog.scan.stats_predicate import (
     And,
     Comparison,
@@ -44,7 +44,6 @@ from arrowlog.snapshot import (
     comparison_type,
     high_bounds,
     low_bounds,
-    may_have_nan,
     to_comparable,
 )
 

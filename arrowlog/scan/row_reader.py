@@ -24,8 +24,8 @@ from arrowlog.predicate import (
     evaluate_predicate,
     is_supported,
     referenced_columns,
+    split_pushdown,
 )
-from arrowlog.scan.arrow_filter import split_pushdown
 from arrowlog.scan.file_schema import ColumnCaseResolver
 from arrowlog.scan.read_errors import ReadErrorTranslator
 

@@ -1,4 +1,4 @@
-"""Aggregates from statistics alone: count, min and max, exact or not at all. Pure."""
+"""Aggregates from statistics alone: count, min and max, exact or not at all."""
 
 from __future__ import annotations
 

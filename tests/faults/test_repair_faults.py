@@ -39,7 +39,7 @@ class Store(FaultyStore):
         keys = list(self.objects)
         return build_walk_table(keys, [len(self.objects[key]) for key in keys], [0] * len(keys))
 
-    def check_writable(self, folder=LOG_FOLDER):
+    def check_writable(self, folder):
         self._read()
 
 

@@ -115,7 +115,7 @@ class FaultyStore:
         data = self.objects.get(key)
         return None if data is None else ObjectStat(len(data), 0, f"{zlib.crc32(data)}")
 
-    def check_writable(self):
+    def check_writable(self, folder):
         pass
 
     def put_if_absent(self, key, data):

@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from arrowlog.errors import InvalidRequest
-from arrowlog.predicate.ast import FALSE, NULL, TRUE, Call, Column, Literal, join_nodes
+from arrowlog.predicate.ast import DAY_MICROS, FALSE, NULL, TRUE, Call, Column, Literal, join_nodes
 from arrowlog.predicate.tokenizer import (
     SQL_TYPES,
     SYNTAX_HINT,
@@ -64,7 +64,6 @@ _CLOCK_CALLS = {"now": "timestamptz", "today": "date", "curdate": "date", "getda
 # AST operators that can be written as function calls: least and greatest number of arguments.
 _ARITY = {"like": (2, 3), "ilike": (2, 3), "glob": (2, 2), "element": (2, 2)}
 _ARITY |= {"negative": (1, 1), "interval": (1, 1)}
-_DAY_MICROS = 86_400_000_000
 # Nested parentheses, lists and arguments; each takes about a dozen frames of Python's stack.
 _DEPTH_MAX = 60
 _NUMBER_LENGTH_MAX = 1000  # characters
@@ -341,7 +340,7 @@ class _Parser:
         return self._column(token)
 
     def _clock(self, kind: str) -> Literal:
-        return Literal(self._now // _DAY_MICROS if kind == "date" else self._now, kind)
+        return Literal(self._now // DAY_MICROS if kind == "date" else self._now, kind)
 
     def _bytes(self, token: Token) -> Literal:
         digits = self._next().text[1:-1]
