@@ -26,11 +26,18 @@ from arrowlog.predicate.rewrites import (
     split_between,
     unwrap_cast,
 )
-from arrowlog.predicate.tokenizer import quote_identifier
+from arrowlog.predicate.tokenizer import (
+    STATEMENT_TOKENS,
+    Token,
+    quote_identifier,
+    tokenize,
+    unquote_identifier,
+)
 
 __all__ = [
     "COMPARISON_OPS",
     "LIKE_WILDCARDS",
+    "STATEMENT_TOKENS",
     "SWAPPED_COMPARISONS",
     "TRUE",
     "Call",
@@ -39,6 +46,7 @@ __all__ = [
     "Literal",
     "Node",
     "Predicate",
+    "Token",
     "coerce_literals",
     "emit_spark",
     "enclose_literal",
@@ -57,5 +65,7 @@ __all__ = [
     "split_between",
     "split_conjuncts",
     "split_pushdown",
+    "tokenize",
+    "unquote_identifier",
     "unwrap_cast",
 ]
