@@ -78,6 +78,24 @@ def repeat_bool(value: bool, count: int) -> pa.Array:  # noqa: FBT001 -- reads a
     return pa.repeat(TRUE if value else FALSE, count)
 
 
+def number_combinations(columns: Sequence[pa.Array], count: int) -> tuple[pa.Array, pa.Array]:
+    """Number the distinct combinations of the values that `count` rows have in some columns.
+
+    Returns the number of each row's combination and, by number, the first row that has it. Null is
+    a value here. Values are told apart by their bits: 0.0 and -0.0 are two.
+    """
+    codes = repeat_value(0, pa.int64(), count)
+    for column in columns:
+        encoded = column.dictionary_encode(null_encoding="encode")
+        # Encoding again after every column keeps the codes dense, so the product cannot overflow.
+        shifted = pc.multiply(codes, make_int64(len(encoded.dictionary) + 1))
+        combined = pc.add(shifted, pc.cast(encoded.indices, pa.int64())).dictionary_encode()
+        codes = pc.cast(combined.indices, pa.int64())
+    rows = pc.indices_nonzero(repeat_bool(True, count))
+    first = pa.table({"code": codes, "row": rows}).group_by("code").aggregate([("row", "min")])
+    return codes, first.sort_by("code")["row_min"].combine_chunks()
+
+
 def bytes_to_series(data: bytes | bytearray | memoryview) -> pl.Series:
     """Return the bytes as a uint8 series, without a copy."""
     array = pa.Array.from_buffers(pa.uint8(), len(data), [None, pa.py_buffer(data)])

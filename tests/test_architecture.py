@@ -52,6 +52,7 @@ PURE = (
     "predicate.literal_bounds",
     "predicate.literals",
     "predicate.operators",
+    "predicate.parse.columns",
     "predicate.parse.spark",
     "predicate.parse.sql",
     "predicate.rewrites",

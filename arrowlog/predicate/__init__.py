@@ -16,6 +16,7 @@ from arrowlog.predicate.emit.spark import emit_spark
 from arrowlog.predicate.emit.text import format_node
 from arrowlog.predicate.literal_bounds import enclose_literal, may_have_nan, snap_to_integer
 from arrowlog.predicate.operators import COMPARISON_OPS, SWAPPED_COMPARISONS, is_supported
+from arrowlog.predicate.parse.columns import resolve_column
 from arrowlog.predicate.parse.pyarrow import parse_pyarrow
 from arrowlog.predicate.parse.spark import parse_catalyst
 from arrowlog.predicate.predicate import Predicate, evaluate_predicate, parse_predicate
@@ -61,6 +62,7 @@ __all__ = [
     "parse_pyarrow",
     "quote_identifier",
     "referenced_columns",
+    "resolve_column",
     "snap_to_integer",
     "split_between",
     "split_conjuncts",

@@ -4,6 +4,9 @@ A predicate often comes from elsewhere, and `lpad(s, 2000000000, 'x')` needs two
 row. So the length of all text that a predicate produces is estimated in advance, as `factor * n +
 constant` for columns with n characters per row. A predicate whose text may become too long raises
 InvalidRequest.
+
+Unlike `limits`, which the parsers import, this module needs DuckDB: a count such as `2 * 1000` is
+computed there.
 """
 
 from __future__ import annotations

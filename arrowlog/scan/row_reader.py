@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import make_int64, repeat_value
+from arrowlog.arrays import number_combinations
 from arrowlog.errors import ArrowlogError, InvalidRequest, LogCorrupt
 from arrowlog.fork_safety import require_polars
 from arrowlog.predicate import (
@@ -223,23 +223,12 @@ class RowReader:
         }
 
     def _combinations(self) -> tuple[list[int], list[list[pa.Scalar]]]:
-        """The number of each file's combination of partition values, and the distinct combinations.
-
-        Values are distinguished by their bits: 0.0 and -0.0 are equal but remain two values.
-        """
-        count = self.files.num_rows
+        """The number of each file's combination of partition values, and the combinations."""
         columns = [
             self.files[f"partition.{name}"].combine_chunks() for name in self.partition_columns
         ]
-        codes = repeat_value(0, pa.int64(), count)
-        for column in columns:
-            encoded = column.dictionary_encode(null_encoding="encode")
-            shifted = pc.multiply(codes, make_int64(len(encoded.dictionary) + 1))
-            combined = pc.add(shifted, pc.cast(encoded.indices, pa.int64())).dictionary_encode()
-            codes = pc.cast(combined.indices, pa.int64())
-        numbered = pa.table({"code": codes, "row": pa.array(range(count), pa.int64())})
-        first = numbered.group_by("code").aggregate([("row", "min")]).sort_by("code")["row_min"]
-        rows = [[column[row] for column in columns] for row in first.to_pylist()]
+        codes, first_rows = number_combinations(columns, self.files.num_rows)
+        rows = [[column[row] for column in columns] for row in first_rows.to_pylist()]
         return codes.to_pylist(), rows
 
     def _guarantee(self, values: Sequence[pa.Scalar]) -> pc.Expression:

@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import make_int64, repeat_bool, repeat_value
+from arrowlog.arrays import number_combinations, repeat_value
 from arrowlog.predicate import TRUE, Call, Predicate, parse_catalyst, referenced_columns
 from arrowlog.scan import plan_scan
 from arrowlog.spark.bridge import jvm_bridge
@@ -251,18 +251,9 @@ def _partitions(files: pa.Table, names: list[str]) -> tuple[pa.Array, pa.Table]:
 
     The values have one row per partition, at the row of its number.
     """
-    codes = repeat_value(0, pa.int64(), files.num_rows)
+    values = files.select([f"partition.{name}" for name in names]).rename_columns(names)
     if not names or not files.num_rows:
-        return codes, files.select([f"partition.{name}" for name in names]).rename_columns(names)
-    for name in names:
-        column = files[f"partition.{name}"].combine_chunks()
-        encoded = column.dictionary_encode(null_encoding="encode")
-        # Encoding again after every column keeps the codes dense, so the product cannot overflow.
-        shifted = pc.multiply(codes, make_int64(len(encoded.dictionary) + 1))
-        combined = pc.add(shifted, pc.cast(encoded.indices, pa.int64())).dictionary_encode()
-        codes = pc.cast(combined.indices, pa.int64())
-    rows = pc.indices_nonzero(repeat_bool(True, files.num_rows))
-    numbered = pa.table({"code": codes, "row": rows})
-    first = numbered.group_by("code").aggregate([("row", "min")]).sort_by("code")
-    values = files.take(first["row_min"])
-    return codes, values.select([f"partition.{name}" for name in names]).rename_columns(names)
+        return repeat_value(0, pa.int64(), files.num_rows), values
+    columns = [column.combine_chunks() for column in values.columns]
+    codes, first_rows = number_combinations(columns, files.num_rows)
+    return codes, values.take(first_rows)

@@ -35,7 +35,7 @@ from arrowlog.predicate.limits import (
     run_on_deep_stack,
 )
 from arrowlog.predicate.literals import literal_from_scalar
-from arrowlog.predicate.parse.tuples import resolve_column
+from arrowlog.predicate.parse.columns import resolve_column
 
 if TYPE_CHECKING:
     import polars as pl

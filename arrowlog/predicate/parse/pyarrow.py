@@ -33,6 +33,7 @@ from arrowlog.predicate.limits import (
     run_on_deep_stack,
 )
 from arrowlog.predicate.literals import literal_from_scalar
+from arrowlog.predicate.parse.columns import resolve_column
 
 if TYPE_CHECKING:
     from arrowlog.predicate.ast import Node
@@ -255,13 +256,9 @@ class _EntryParser:
             call.columns.update(self._schema.names)
             call.args.append(ForeignExpr("a nested field", frozenset(self._schema.names), span))
             return
-        if self._schema.get_field_index(names[0]) < 0:
-            raise InvalidRequest(
-                f"There is no column {names[0]!r}.",
-                next=f"The columns are {', '.join(self._schema.names[:12])}.",
-            )
-        call.columns.add(names[0])
-        call.args.append(Column(names[0], tuple(names[1:])))
+        column = resolve_column(names[0], self._schema)
+        call.columns.add(column.name)
+        call.args.append(Column(column.name, tuple(names[1:])))
 
 
 def _finish_call(call: _PendingCall, outer: _PendingCall, end: int) -> None:

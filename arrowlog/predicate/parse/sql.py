@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from arrowlog.errors import InvalidRequest
 from arrowlog.predicate.ast import DAY_MICROS, FALSE, NULL, TRUE, Call, Column, Literal, join_nodes
+from arrowlog.predicate.parse.columns import unknown_column_error
 from arrowlog.predicate.tokenizer import PREDICATE_TOKENS, tokenize, unquote_identifier
 
 if TYPE_CHECKING:
@@ -87,7 +88,11 @@ def parse_sql(text: str, schema: pa.Schema, now_micros: int) -> Node:
 
 def _syntax_error(start: int, why: str) -> InvalidRequest:
     """The error for a problem at a character position, counted from 0."""
-    return InvalidRequest(f"The predicate, at character {start + 1}: {why}.", next=_SYNTAX_HINT)
+    return InvalidRequest(f"{_position(start)}: {why}.", next=_SYNTAX_HINT)
+
+
+def _position(start: int) -> str:
+    return f"The predicate, at character {start + 1}"
 
 
 class _Parser:
@@ -483,12 +488,7 @@ class _Parser:
             return Column(root, tuple(parts[1:]))
         dotted_column = self._resolve(".".join(parts))
         if dotted_column is None:
-            known = ", ".join(self._schema.names[:12])
-            raise InvalidRequest(
-                f"The predicate, at character {token.start + 1}: there is no column"
-                f" {'.'.join(parts)!r}.",
-                next=f"The columns are {known}{', …' if len(self._names) > 12 else ''}.",
-            )
+            raise unknown_column_error(".".join(parts), self._schema, _position(token.start))
         return Column(dotted_column)
 
     def _resolve(self, name: str) -> str | None:
