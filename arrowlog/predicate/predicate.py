@@ -26,6 +26,7 @@ from arrowlog.predicate.ast import (
     Column,
     ForeignExpr,
     Literal,
+    join_nodes,
     referenced_columns,
     walk_nodes,
 )
@@ -52,6 +53,8 @@ from arrowlog.predicate.parse.sql import parse_sql
 from arrowlog.predicate.parse.tuples import parse_tuples
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from arrowlog.predicate.ast import Node
 
 # Operators that bring their arguments to a common type.
@@ -71,6 +74,16 @@ class Predicate:
     tree: Node
     columns: frozenset[str]
     understood: bool
+
+    @classmethod
+    def from_tree(cls, tree: Node) -> Predicate:
+        """The predicate of a tree that has been checked already, or that only skips files."""
+        return cls(tree, referenced_columns(tree), is_supported(tree))
+
+    @classmethod
+    def from_conjuncts(cls, parts: Sequence[Node]) -> Predicate:
+        """The AND of trees, as `from_tree`; true for every row if there are none."""
+        return cls.from_tree(join_nodes("and", parts) if parts else TRUE)
 
     @property
     def computable(self) -> bool:
@@ -102,11 +115,9 @@ def parse_predicate(where: Any, schema: pa.Schema, *, now_micros: int | None = N
         check_text_growth(tree)
         tree = _decimals_to_doubles(fold_constants(tree), schema)
         _check_boolean(tree, schema)
-        understood = is_supported(tree)
-        columns = referenced_columns(tree)
+        return Predicate.from_tree(tree)
     except RecursionError:
         raise predicate_too_deep_error() from None
-    return Predicate(tree, columns, understood)
 
 
 def _parse_form(where: Any, schema: pa.Schema, now_micros: int) -> Node:

@@ -17,15 +17,7 @@ import pyarrow.compute as pc
 from arrowlog.arrays import number_combinations
 from arrowlog.errors import ArrowlogError, InvalidRequest, LogCorrupt
 from arrowlog.fork_safety import require_polars
-from arrowlog.predicate import (
-    TRUE,
-    Call,
-    Predicate,
-    evaluate_predicate,
-    is_supported,
-    referenced_columns,
-    split_pushdown,
-)
+from arrowlog.predicate import TRUE, Predicate, evaluate_predicate, split_pushdown
 from arrowlog.scan.file_schema import ColumnCaseResolver
 from arrowlog.scan.read_errors import ReadErrorTranslator
 
@@ -34,8 +26,6 @@ if TYPE_CHECKING:
 
     import polars as pl
     import pyarrow.dataset as ds
-
-    from arrowlog.predicate import Node
 
 _BATCH_ROWS = 1 << 17  # rows per batch read, and per evaluation of a predicate
 _LOCAL_SCHEMES = ("file://", "local://")
@@ -204,7 +194,8 @@ class RowReader:
         filters, remaining = split_pushdown(self.predicate.tree, self.schema)
         for filter_ in filters:
             dataset = dataset.filter(filter_)
-        return _Source(dataset, _conjunction(remaining) if remaining else None, fragments)
+        rest = Predicate.from_conjuncts(remaining) if remaining else None
+        return _Source(dataset, rest, fragments)
 
     def _fragments(
         self, format_: ds.FileFormat, filesystem_: Any, base: str
@@ -329,12 +320,6 @@ def _unpickle(
 ) -> RowReader:
     with pa.ipc.open_stream(data) as reader:
         return RowReader(root, schema, partition_columns, predicate, reader.read_all(), version)
-
-
-def _conjunction(parts: Sequence[Node]) -> Predicate:
-    """The predicate of conjuncts that were already parsed."""
-    tree = parts[0] if len(parts) == 1 else Call("and", tuple(parts))
-    return Predicate(tree, referenced_columns(tree), understood=is_supported(tree))
 
 
 def open_arrow_filesystem(root: str, options: Mapping[str, Any]) -> tuple[Any, str]:

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.arrays import number_combinations, repeat_value
-from arrowlog.predicate import TRUE, Call, Predicate, parse_catalyst, referenced_columns
+from arrowlog.predicate import Predicate, parse_catalyst
 from arrowlog.scan import plan_scan
 from arrowlog.spark.bridge import jvm_bridge
 from arrowlog.spark.types import to_spark_arrow_schema
@@ -30,7 +30,6 @@ from arrowlog.spark.types import to_spark_arrow_schema
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from arrowlog.predicate import Node
     from arrowlog.scan import ScanPlan
     from arrowlog.snapshot import Snapshot
     from arrowlog.storage import Store
@@ -106,8 +105,7 @@ class PythonFileIndex:
             for filters in (partition_filters, data_filters)
             for expression in _items(filters)
         ]
-        tree: Node = Call("and", tuple(trees)) if len(trees) > 1 else trees[0] if trees else TRUE
-        predicate = Predicate(tree, referenced_columns(tree), understood=False)
+        predicate = Predicate.from_conjuncts(trees)
         place = self._place
         return plan_scan(place.snapshot, predicate, place.store.root, place.options)
 
