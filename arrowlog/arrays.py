@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 # jemalloc keeps peak memory lower than Arrow's default allocator for large loads. The default is
 # better for small ones: it reuses freed memory, where fresh memory costs page faults.
 LOW_PEAK_POOL = pa.jemalloc_memory_pool() if "jemalloc" in pa.supported_memory_backends() else None
+INT_MIN, INT_MAX = -(1 << 63), (1 << 63) - 1  # of an int64
+DECIMAL_DIGITS_MAX = 38  # of a decimal128
 # The range of Python's datetime as epoch seconds: from the year 1, before the year 10000.
 _DATETIME_SECONDS = (-62_135_596_800, 253_402_300_800)
 _DATETIME_DAYS = (_DATETIME_SECONDS[0] // 86_400, _DATETIME_SECONDS[1] // 86_400)
@@ -74,6 +76,24 @@ def repeat_value(value: Any, kind: pa.DataType, count: int) -> pa.Array:
 def repeat_bool(value: bool, count: int) -> pa.Array:  # noqa: FBT001 -- reads as a sentence
     """Return an array that repeats one boolean."""
     return pa.repeat(TRUE if value else FALSE, count)
+
+
+def number_combinations(columns: Sequence[pa.Array], count: int) -> tuple[pa.Array, pa.Array]:
+    """Number the distinct combinations of the values that `count` rows have in some columns.
+
+    Returns the number of each row's combination and, by number, the first row that has it. Null is
+    a value here. Values are told apart by their bits: 0.0 and -0.0 are two.
+    """
+    codes = repeat_value(0, pa.int64(), count)
+    for column in columns:
+        encoded = column.dictionary_encode(null_encoding="encode")
+        # Encoding again after every column keeps the codes dense, so the product cannot overflow.
+        shifted = pc.multiply(codes, make_int64(len(encoded.dictionary) + 1))
+        combined = pc.add(shifted, pc.cast(encoded.indices, pa.int64())).dictionary_encode()
+        codes = pc.cast(combined.indices, pa.int64())
+    rows = pc.indices_nonzero(repeat_bool(True, count))
+    first = pa.table({"code": codes, "row": rows}).group_by("code").aggregate([("row", "min")])
+    return codes, first.sort_by("code")["row_min"].combine_chunks()
 
 
 def bytes_to_series(data: bytes | bytearray | memoryview) -> pl.Series:

@@ -1,29 +1,45 @@
 """Predicates: one syntax tree, parsed from SQL, tuples, polars, pyarrow and Spark."""
 
 from arrowlog.predicate.ast import (
-    COMPARISON_OPS,
-    NULL,
     TRUE,
     Call,
     Column,
     ForeignExpr,
     Literal,
     Node,
-    format_node,
     referenced_columns,
     split_conjuncts,
-    walk_nodes,
 )
-from arrowlog.predicate.emit.duckdb import evaluate_node, is_supported, quote_identifier
-from arrowlog.predicate.literals import DAY_MICROS, parse_date, parse_timestamp, to_double
+from arrowlog.predicate.emit.duckdb import evaluate_node
+from arrowlog.predicate.emit.pyarrow import split_pushdown
+from arrowlog.predicate.emit.spark import emit_spark
+from arrowlog.predicate.emit.text import format_node
+from arrowlog.predicate.literal_bounds import enclose_literal, may_have_nan, snap_to_integer
+from arrowlog.predicate.operators import COMPARISON_OPS, SWAPPED_COMPARISONS, is_supported
+from arrowlog.predicate.parse.columns import resolve_column
 from arrowlog.predicate.parse.pyarrow import parse_pyarrow
 from arrowlog.predicate.parse.spark import parse_catalyst
 from arrowlog.predicate.predicate import Predicate, evaluate_predicate, parse_predicate
+from arrowlog.predicate.rewrites import (
+    LIKE_WILDCARDS,
+    coerce_literals,
+    merge_equalities,
+    split_between,
+    unwrap_cast,
+)
+from arrowlog.predicate.tokenizer import (
+    STATEMENT_TOKENS,
+    Token,
+    quote_identifier,
+    tokenize,
+    unquote_identifier,
+)
 
 __all__ = [
     "COMPARISON_OPS",
-    "DAY_MICROS",
-    "NULL",
+    "LIKE_WILDCARDS",
+    "STATEMENT_TOKENS",
+    "SWAPPED_COMPARISONS",
     "TRUE",
     "Call",
     "Column",
@@ -31,18 +47,27 @@ __all__ = [
     "Literal",
     "Node",
     "Predicate",
+    "Token",
+    "coerce_literals",
+    "emit_spark",
+    "enclose_literal",
     "evaluate_node",
     "evaluate_predicate",
     "format_node",
     "is_supported",
+    "may_have_nan",
+    "merge_equalities",
     "parse_catalyst",
-    "parse_date",
     "parse_predicate",
     "parse_pyarrow",
-    "parse_timestamp",
     "quote_identifier",
     "referenced_columns",
+    "resolve_column",
+    "snap_to_integer",
+    "split_between",
     "split_conjuncts",
-    "to_double",
-    "walk_nodes",
+    "split_pushdown",
+    "tokenize",
+    "unquote_identifier",
+    "unwrap_cast",
 ]

@@ -9,17 +9,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from decimal import Decimal
 
-COMPARISON_OPS = ("=", "<>", "<", "<=", ">", ">=")
-# Operators whose result is boolean (or NULL) whatever their arguments are.
-BOOLEAN_OPS = frozenset(
-    {*COMPARISON_OPS, "<=>", "and", "or", "not", "is null", "in", "between", "is true", "is false"}
-    | {"like", "ilike", "glob", "starts_with", "isnan", "~"}
-)
-# Operators whose result is never boolean.
-VALUE_OPS = frozenset({"+", "-", "*", "/", "//", "%", "||", "negative", "interval", "list"})
 # Days from 0000-03-01 to 1970-01-01. Years that start in March put the leap day last.
 _EPOCH_DAY = 719_468
-_DAY_MICROS = 86_400_000_000
+DAY_MICROS = 86_400_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +63,18 @@ FALSE = Literal(False, "bool")
 NULL = Literal(None, "null")
 
 
+class Untranslatable(Exception):
+    """A part of a predicate has no equivalent on the other side, be it the AST or an engine.
+
+    Parsers turn it into a `ForeignExpr` node, emitters into None or InvalidRequest.
+    """
+
+    def __init__(self, part: Any = None) -> None:
+        """`part` is the node or expression without an equivalent, where that is known."""
+        super().__init__(part)
+        self.part = part
+
+
 def walk_nodes(node: Node) -> Iterator[Node]:
     """Yield a node and all its descendants, parents first."""
     yield node
@@ -105,93 +109,10 @@ def join_nodes(op: str, parts: Iterable[Node]) -> Node:
     return flat[0] if len(flat) == 1 else Call(op, tuple(flat))
 
 
-def format_node(node: Node) -> str:  # noqa: C901, PLR0912 -- one branch per operator
-    """Format a node as SQL-like text for messages and `explain`.
-
-    Long lists and texts are abbreviated, so the text is not meant to be parsed again.
-    """
-    if isinstance(node, Column):
-        return ".".join(_quote_name(part) for part in (node.name, *node.path))
-    if isinstance(node, Literal):
-        return _describe_literal(node)
-    if isinstance(node, ForeignExpr):
-        return node.text
-    args = [_describe_operand(arg) for arg in node.args]
-    if node.op in ("and", "or"):
-        return f" {node.op.upper()} ".join(args)
-    if node.op == "not":
-        return _describe_not(node.args[0], args[0])
-    if node.op == "between":
-        return f"{args[0]} BETWEEN {args[1]} AND {args[2]}"
-    if node.op == "in":
-        shown = args[1:] if len(args) <= 9 else [*args[1:8], f"… {len(args) - 8} more"]
-        return f"{args[0]} IN ({', '.join(shown)})"
-    if node.op in ("is null", "is true", "is false"):
-        return f"{args[0]} {node.op.upper()}"
-    if node.op in ("cast", "try_cast"):
-        return f"{node.op.upper()}({args[0]} AS {node.detail})"
-    if node.op in ("like", "ilike"):
-        escape = f" ESCAPE {args[2]}" if len(args) > 2 else ""
-        return f"{args[0]} {node.op.upper()} {args[1]}{escape}"
-    if node.op == "interval":
-        return f"INTERVAL {args[0]} {node.detail.upper()}"
-    if node.op == "negative":
-        return f"-{args[0]}"
-    if len(args) == 2 and not node.op[0].isalpha():
-        return f"{args[0]} {node.op} {args[1]}"
-    return f"{node.op}({', '.join(args)})"
-
-
-def _describe_operand(node: Node) -> str:
-    """Format an operand, in parentheses if it is a condition or an operator."""
-    text = format_node(node)
-    unambiguous = not isinstance(node, Call) or node.op[0].isalpha()
-    unambiguous = unambiguous and not (
-        isinstance(node, Call) and node.op in BOOLEAN_OPS | {"interval"}
-    )
-    return text if unambiguous else f"({text})"
-
-
-def _describe_not(node: Node, text: str) -> str:
-    if isinstance(node, Call):
-        negations = {"is null": (" IS NULL", " IS NOT NULL"), "in": (" IN (", " NOT IN (")}
-        negations |= {"like": (" LIKE ", " NOT LIKE "), "ilike": (" ILIKE ", " NOT ILIKE ")}
-        if node.op in negations:
-            return format_node(node).replace(*negations[node.op], 1)
-    return f"NOT {text}"
-
-
-def _quote_name(name: str) -> str:
-    if name.isidentifier():
-        return name
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _describe_literal(node: Literal) -> str:
-    if node.value is None:
-        return "NULL"
-    if node.kind == "date":
-        return f"DATE '{format_day(int(node.value))}'"
-    if node.kind in ("timestamp", "timestamptz"):
-        days, micros = divmod(int(node.value), _DAY_MICROS)
-        seconds, fraction = divmod(micros, 1_000_000)
-        clock = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
-        clock += f".{fraction:06d}" if fraction else ""
-        zone = "+00" if node.kind == "timestamptz" else ""
-        return f"{node.kind.upper()} '{format_day(days)} {clock}{zone}'"
-    if node.kind == "text":
-        text = str(node.value)
-        shown = text if len(text) <= 60 else text[:59] + "…"
-        return "'" + shown.replace("'", "''") + "'"
-    if node.kind == "bool":
-        return "TRUE" if node.value else "FALSE"
-    return str(node.value)
-
-
 def format_day(days: int) -> str:
     """Format days since 1970 as an ISO date. No calendar library, so that years have no limit.
 
-    >>> day_text(19723), day_text(-1), day_text(-719529)
+    >>> format_day(19723), format_day(-1), format_day(-719529)
     ('2024-01-01', '1969-12-31', '-001-12-31')
     """
     era, day = divmod(days + _EPOCH_DAY, 146_097)
@@ -206,7 +127,7 @@ def format_day(days: int) -> str:
 def days_from_date(year: int, month: int, day: int) -> int:
     """Days since 1970 of a date; the inverse of `format_day`.
 
-    >>> days_of(2024, 1, 1), days_of(1969, 12, 31)
+    >>> days_from_date(2024, 1, 1), days_from_date(1969, 12, 31)
     (19723, -1)
     """
     year -= month <= 2

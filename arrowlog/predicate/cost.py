@@ -4,6 +4,9 @@ A predicate often comes from elsewhere, and `lpad(s, 2000000000, 'x')` needs two
 row. So the length of all text that a predicate produces is estimated in advance, as `factor * n +
 constant` for columns with n characters per row. A predicate whose text may become too long raises
 InvalidRequest.
+
+Unlike `limits`, which the parsers import, this module needs DuckDB: a count such as `2 * 1000` is
+computed there.
 """
 
 from __future__ import annotations
@@ -12,11 +15,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from arrowlog.errors import InvalidRequest
-from arrowlog.predicate.ast import Call, Literal, format_node
+from arrowlog.predicate.ast import Call, Literal
 from arrowlog.predicate.emit.duckdb import fold_constants
+from arrowlog.predicate.emit.text import format_node
+from arrowlog.predicate.operators import ARITHMETIC_OPS, BOOLEAN_OPS
+from arrowlog.predicate.visitor import NodeVisitor, handles
 
 if TYPE_CHECKING:
-    from arrowlog.predicate.ast import Node
+    from arrowlog.predicate.ast import Column, ForeignExpr, Node
 
 TEXT_FACTOR_MAX = 100  # times the characters of a row
 TEXT_LENGTH_MAX = 100_000  # characters per row; DuckDB evaluates 2,048 rows at a time
@@ -28,27 +34,8 @@ _SCALAR_TYPES = (
     *("UBIGINT", "UHUGEINT", "FLOAT", "DOUBLE", "REAL", "DECIMAL", "NUMERIC", "DATE", "TIME"),
     *("INTERVAL", "UUID", "LONG", "SHORT", "BYTE"),
 )
-_ARITHMETIC_OPS = frozenset({"+", "-", "*", "/", "//", "%", "negative", "interval"})
 # Functions that return one of their arguments.
-_SELECTING_FUNCTIONS = frozenset(
-    {"case", "coalesce", "greatest", "least", "if", "ifnull", "nvl", "nullif"}
-)
-_BOOLEAN_OPS = frozenset(
-    {"and", "or", "not", "is null", "is true", "is false", "in", "between", "<=>"}
-)
-_BOOLEAN_OPS |= {
-    "=",
-    "<>",
-    "<",
-    "<=",
-    ">",
-    ">=",
-    "like",
-    "ilike",
-    "glob",
-    "starts_with",
-    "contains",
-}
+_SELECTING_FUNCTIONS = ("case", "coalesce", "greatest", "least", "if", "ifnull", "nvl", "nullif")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,43 +58,59 @@ _ZERO = _Length(0, 0)
 
 def check_text_growth(node: Node) -> None:
     """Raise InvalidRequest for a predicate that may produce too much text per row."""
-    _bound_length(node)
+    _LengthEstimator().visit(node)
 
 
-def _bound_length(node: Node) -> _Length:
-    """Upper bound for the text of a node."""
-    if isinstance(node, Literal):
+class _LengthEstimator(NodeVisitor[_Length]):
+    """Computes upper bounds for the text of nodes. Every argument is visited, and so checked."""
+
+    def visit(self, node: Node) -> _Length:
+        bound = super().visit(node)
+        if isinstance(node, Call):
+            too_long = bound.constant > TEXT_LENGTH_MAX and bound.constant > _literal_budget(node)
+            if too_long or bound.factor > TEXT_FACTOR_MAX:
+                raise InvalidRequest(
+                    f"{format_node(node)} may produce a text that is too long.", next=_HINT
+                )
+        return bound
+
+    def visit_literal(self, node: Literal) -> _Length:
         text = node.value
         return _Length(0, len(text) if isinstance(text, (str, bytes)) else _SCALAR_LENGTH)
-    if not isinstance(node, Call):
+
+    def visit_column(self, node: Column) -> _Length:
+        del node
         return _Length(1, 0)
-    args = [_bound_length(arg) for arg in node.args]
-    if node.op in _BOOLEAN_OPS or node.op in _ARITHMETIC_OPS:
+
+    def visit_foreign(self, node: ForeignExpr) -> _Length:
+        del node
+        return _Length(1, 0)
+
+    def visit_call(self, node: Call) -> _Length:
+        return sum(self.visit_args(node), _ZERO)
+
+    @handles(*BOOLEAN_OPS, *ARITHMETIC_OPS, "contains", "negative", "interval")
+    def _scalar(self, node: Call) -> _Length:
+        self.visit_args(node)
         return _Length(0, _SCALAR_LENGTH)
-    bound = _bound_call(node, args)
-    too_long = bound.constant > TEXT_LENGTH_MAX and bound.constant > _literal_budget(node)
-    if too_long or bound.factor > TEXT_FACTOR_MAX:
-        raise InvalidRequest(
-            f"{format_node(node)} may produce a text that is too long.", next=_HINT
-        )
-    return bound
 
+    @handles("lpad", "rpad")
+    def _pad(self, node: Call) -> _Length:
+        total = self.visit_call(node)
+        return _Length(0, _constant_count(node, node.args[1])) if len(node.args) > 1 else total
 
-def _literal_budget(node: Node) -> float:
-    """Twice the characters of all literals: long texts that the user wrote out are allowed."""
-    if isinstance(node, Literal):
-        return 2 * len(node.value) if isinstance(node.value, (str, bytes)) else _SCALAR_LENGTH
-    return sum(map(_literal_budget, node.args)) if isinstance(node, Call) else _SCALAR_LENGTH
-
-
-def _bound_call(node: Call, args: list[_Length]) -> _Length:
-    """Upper bound for the text of a function call."""
-    total = sum(args, _ZERO)
-    if node.op in ("lpad", "rpad") and len(args) > 1:
-        return _Length(0, _constant_count(node, node.args[1]))
-    if node.op == "repeat" and len(args) > 1:
+    @handles("repeat")
+    def _repeat(self, node: Call) -> _Length:
+        args = self.visit_args(node)
+        if len(args) < 2:
+            return sum(args, _ZERO)
         return args[0].times(_constant_count(node, node.args[1]))
-    if node.op in ("replace", "regexp_replace") and len(args) > 2:
+
+    @handles("replace", "regexp_replace")
+    def _replace(self, node: Call) -> _Length:
+        args = self.visit_args(node)
+        if len(args) < 3:
+            return sum(args, _ZERO)
         if args[2].factor:
             raise InvalidRequest(
                 f"{format_node(node)} may produce a text that is too long: the replacement"
@@ -116,17 +119,30 @@ def _bound_call(node: Call, args: list[_Length]) -> _Length:
             )
         # One replacement per character and one more, plus the text of group references.
         return args[0].times(1 + args[2].constant) + args[2]
-    if node.op in _SELECTING_FUNCTIONS:
-        return _Length(
-            max((arg.factor for arg in args), default=0), sum(arg.constant for arg in args)
-        )
-    if node.op == "strftime":
-        return total.times(_FORMAT_EXPANSION)
-    if node.op in ("cast", "try_cast"):
-        if str(node.detail).upper().startswith(_SCALAR_TYPES):
+
+    @handles(*_SELECTING_FUNCTIONS)
+    def _select(self, node: Call) -> _Length:
+        args = self.visit_args(node)
+        factor = max((arg.factor for arg in args), default=0)
+        return _Length(factor, sum(arg.constant for arg in args))
+
+    @handles("strftime")
+    def _strftime(self, node: Call) -> _Length:
+        return self.visit_call(node).times(_FORMAT_EXPANSION)
+
+    @handles("cast", "try_cast")
+    def _cast(self, node: Call) -> _Length:
+        total = self.visit_call(node)
+        if node.detail.upper().startswith(_SCALAR_TYPES):
             return _Length(0, _SCALAR_LENGTH)
         return total.times(4) + _Length(0, _SCALAR_LENGTH)  # a byte as text is \xFF
-    return total
+
+
+def _literal_budget(node: Node) -> float:
+    """Twice the characters of all literals: long texts that the user wrote out are allowed."""
+    if isinstance(node, Literal):
+        return 2 * len(node.value) if isinstance(node.value, (str, bytes)) else _SCALAR_LENGTH
+    return sum(map(_literal_budget, node.args)) if isinstance(node, Call) else _SCALAR_LENGTH
 
 
 def _constant_count(node: Call, arg: Node) -> float:

@@ -10,12 +10,19 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from arrowlog.errors import InvalidRequest
-from arrowlog.predicate.ast import FALSE, NULL, TRUE, Literal, days_from_date, format_day
+from arrowlog.predicate.ast import (
+    DAY_MICROS,
+    FALSE,
+    NULL,
+    TRUE,
+    Literal,
+    days_from_date,
+    format_day,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-DAY_MICROS = 86_400_000_000
 _ISO_DATE = re.compile(r"\s*([0-9]{4})-([0-9]{1,2})-([0-9]{1,2})\s*")
 _ISO_TIMESTAMP = re.compile(
     r"\s*([0-9]{4})-([0-9]{1,2})-([0-9]{1,2})"

@@ -21,39 +21,40 @@ import pyarrow.compute as pc
 from arrowlog.arrays import FALSE, repeat_bool
 from arrowlog.errors import InvalidRequest
 from arrowlog.predicate.ast import (
-    BOOLEAN_OPS,
-    COMPARISON_OPS,
     TRUE,
-    VALUE_OPS,
     Call,
     Column,
     ForeignExpr,
     Literal,
-    format_node,
+    join_nodes,
     referenced_columns,
     walk_nodes,
 )
 from arrowlog.predicate.cost import check_text_growth
-from arrowlog.predicate.emit.duckdb import (
-    evaluate_node,
-    fold_constants,
-    infer_type,
-    is_evaluable,
-    is_supported,
-)
+from arrowlog.predicate.emit.duckdb import evaluate_node, fold_constants, infer_type
 from arrowlog.predicate.emit.native_expression import (
     check_foreign_type,
     evaluate_foreign,
     not_boolean_error,
 )
+from arrowlog.predicate.emit.text import format_node
 from arrowlog.predicate.limits import check_predicate_size, predicate_too_deep_error
 from arrowlog.predicate.literals import check_literal, to_double
+from arrowlog.predicate.operators import (
+    BOOLEAN_OPS,
+    COMPARISON_OPS,
+    VALUE_OPS,
+    is_evaluable,
+    is_supported,
+)
 from arrowlog.predicate.parse.polars import parse_polars
 from arrowlog.predicate.parse.pyarrow import parse_pyarrow
 from arrowlog.predicate.parse.sql import parse_sql
 from arrowlog.predicate.parse.tuples import parse_tuples
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from arrowlog.predicate.ast import Node
 
 # Operators that bring their arguments to a common type.
@@ -73,6 +74,16 @@ class Predicate:
     tree: Node
     columns: frozenset[str]
     understood: bool
+
+    @classmethod
+    def from_tree(cls, tree: Node) -> Predicate:
+        """The predicate of a tree that has been checked already, or that only skips files."""
+        return cls(tree, referenced_columns(tree), is_supported(tree))
+
+    @classmethod
+    def from_conjuncts(cls, parts: Sequence[Node]) -> Predicate:
+        """The AND of trees, as `from_tree`; true for every row if there are none."""
+        return cls.from_tree(join_nodes("and", parts) if parts else TRUE)
 
     @property
     def computable(self) -> bool:
@@ -104,11 +115,9 @@ def parse_predicate(where: Any, schema: pa.Schema, *, now_micros: int | None = N
         check_text_growth(tree)
         tree = _decimals_to_doubles(fold_constants(tree), schema)
         _check_boolean(tree, schema)
-        understood = is_supported(tree)
-        columns = referenced_columns(tree)
+        return Predicate.from_tree(tree)
     except RecursionError:
         raise predicate_too_deep_error() from None
-    return Predicate(tree, columns, understood)
 
 
 def _parse_form(where: Any, schema: pa.Schema, now_micros: int) -> Node:

@@ -1,39 +1,38 @@
-"""Split SQL text into tokens with their positions. Pure."""
+"""Split SQL text into tokens with their positions: predicates and statements. Pure."""
 
 from __future__ import annotations
 
 import re
-from decimal import Decimal
 from typing import NamedTuple
 
-from arrowlog.errors import InvalidRequest
-from arrowlog.predicate.ast import Literal
+# Whitespace and comments, which separate tokens.
+_SKIPPED = r"\s*(?:--[^\n]*\n?\s*|/\*.*?\*/\s*)*"
 
-_TOKEN = re.compile(
-    r"""\s*(?:--[^\n]*\n?\s*|/\*.*?\*/\s*)*(?:
+
+def _compile(tokens: str) -> re.Pattern[str]:
+    """The pattern of one token and what precedes it. A character that begins none is `other`."""
+    return re.compile(rf"{_SKIPPED}(?:{tokens}|(?P<end>\Z)|(?P<other>.))", re.VERBOSE | re.DOTALL)
+
+
+# The common ground of DuckDB and Spark: double quotes enclose names.
+PREDICATE_TOKENS = _compile(
+    r"""
     (?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?:[lLsSyYdD](?![A-Za-z0-9_])|[bB][dD])?(?![A-Za-z0-9_]))
   | (?P<text>'[^']*(?:''[^']*)*')
   | (?P<quoted>"(?:[^"]|"")+"|`(?:[^`]|``)+`)
   | (?P<word>[^\W0-9][\w$]*)
   | (?P<sign><=>|<>|!=|==|<=|>=|\|\||::|//|!~|\^@|[-+*/%()=<>,.;\[\]~])
-  | (?P<end>\Z)
-    )""",
-    re.VERBOSE | re.DOTALL,
+    """
 )
-# SQL type names of DuckDB and Spark, and the DuckDB type that each stands for.
-SQL_TYPES = {
-    "STRING": "VARCHAR", "TEXT": "VARCHAR", "VARCHAR": "VARCHAR", "CHAR": "VARCHAR",
-    "BOOLEAN": "BOOLEAN", "BOOL": "BOOLEAN", "TINYINT": "TINYINT", "BYTE": "TINYINT",
-    "SMALLINT": "SMALLINT", "SHORT": "SMALLINT", "INT": "INTEGER", "INTEGER": "INTEGER",
-    "BIGINT": "BIGINT", "LONG": "BIGINT", "HUGEINT": "HUGEINT", "FLOAT": "FLOAT", "REAL": "FLOAT",
-    "DOUBLE": "DOUBLE", "DATE": "DATE", "TIME": "TIME", "DATETIME": "TIMESTAMP",
-    "TIMESTAMP": "TIMESTAMP", "TIMESTAMP_NTZ": "TIMESTAMP", "TIMESTAMPTZ": "TIMESTAMPTZ",
-    "TIMESTAMP_LTZ": "TIMESTAMPTZ", "BINARY": "BLOB", "BLOB": "BLOB", "BYTEA": "BLOB",
-    "INT1": "TINYINT", "INT2": "SMALLINT", "INT4": "INTEGER", "INT8": "BIGINT",
-    "FLOAT4": "FLOAT", "FLOAT8": "DOUBLE",
-    "INTERVAL": "INTERVAL", "DECIMAL": "DECIMAL", "NUMERIC": "DECIMAL", "DEC": "DECIMAL",
-}  # fmt: skip
-SYNTAX_HINT = "Write one condition, such as day = '2024-01-01' AND id BETWEEN 5 AND 9."
+# As in Spark: double quotes enclose text as well, and a backslash escapes. A word may begin with a
+# digit, as the size 100M does.
+STATEMENT_TOKENS = _compile(
+    r"""
+    (?P<text>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
+  | (?P<quoted>`(?:[^`]|``)*`)
+  | (?P<word>\w+)
+    """
+)
 
 
 class Token(NamedTuple):
@@ -45,32 +44,38 @@ class Token(NamedTuple):
     key: str
 
     @property
+    def stop(self) -> int:
+        """The position after the token."""
+        return self.start + len(self.text)
+
+    @property
     def word(self) -> str:
         """The lower-case word; empty for any other kind of token."""
         return self.key if self.kind == "word" else ""
 
 
-def tokenize(text: str) -> list[Token]:
-    """Tokenize a text; the last token is `end`. Raises InvalidRequest for invalid text."""
+def tokenize(text: str, tokens: re.Pattern[str]) -> list[Token]:
+    """Tokenize a text; the last token is `end`.
+
+    A character that begins none of `tokens` becomes a token of the kind `other`.
+    """
     result: list[Token] = []
     start = 0
-    while True:
-        match = _TOKEN.match(text, start)
-        if match is None or match.lastgroup is None:
-            start += len(text[start:]) - len(text[start:].lstrip())
-            raise syntax_error(start, f"{text[start : start + 1]!r} is not valid here")
+    while not result or result[-1].kind != "end":
+        match = tokens.match(text, start)
+        assert match is not None
+        assert match.lastgroup is not None
         kind = match.lastgroup
         token_text = match[kind]
         key = token_text.lower() if kind == "word" else token_text if kind == "sign" else ""
         result.append(Token(kind, token_text, match.start(kind), key))
-        if kind == "end":
-            return result
         start = match.end()
+    return result
 
 
-def syntax_error(start: int, why: str) -> InvalidRequest:
-    """The error for a problem at a character position, counted from 0."""
-    return InvalidRequest(f"The predicate, at character {start + 1}: {why}.", next=SYNTAX_HINT)
+def quote_identifier(name: str) -> str:
+    """A name in double quotes, as DuckDB and this package's SQL read it."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def unquote_identifier(token: Token) -> str:
@@ -79,22 +84,3 @@ def unquote_identifier(token: Token) -> str:
         return token.text
     quote = token.text[0]
     return token.text[1:-1].replace(quote * 2, quote)
-
-
-def parse_number(text: str) -> Literal:
-    """Parse a number with an optional Spark type suffix.
-
-    Integers and decimals are exact; an exponent makes a double, as in DuckDB and Spark.
-    """
-    lower = text.lower()
-    if lower.endswith("bd"):
-        return Literal(Decimal(lower[:-2]), "decimal")
-    if lower[-1] in "lsy":
-        lower = lower[:-1]
-    elif lower[-1] == "d":
-        return Literal(float(lower[:-1]), "double")
-    if "e" in lower:
-        return Literal(float(lower), "double")
-    if "." in lower:
-        return Literal(Decimal(lower), "decimal")
-    return Literal(int(lower), "int")

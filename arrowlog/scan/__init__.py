@@ -12,25 +12,20 @@ from arrowlog.scan.file_schema import (
     is_readable_as,
     map_column_case,
 )
-from arrowlog.scan.literal_bounds import enclose_literal
 from arrowlog.scan.plan import ScanPlan, Split, plan_scan
 from arrowlog.scan.read_errors import build_data_file_error
 from arrowlog.scan.row_reader import RowReader
-from arrowlog.scan.stats_predicate import LIKE_WILDCARDS, coerce_literals
 
 if TYPE_CHECKING:
     from arrowlog.scan.arrow_dataset import LazyScanner
 
 __all__ = [
-    "LIKE_WILDCARDS",
     "Explanation",
     "LazyScanner",
     "RowReader",
     "ScanPlan",
     "Split",
     "build_data_file_error",
-    "coerce_literals",
-    "enclose_literal",
     "find_column_problem",
     "find_member_case_mismatch",
     "find_nanosecond_column",

@@ -1,4 +1,4 @@
-"""Data skipping: decide from statistics which files cannot contain a row of a test. Pure.
+"""Data skipping: decide from statistics which files cannot contain a row of a test.
 
 A skip mask has one value per file. TRUE means that no row of the file can satisfy the test; FALSE
 and NULL keep the file, and so does a mask of None (nothing is known for any file). Masks combine by
@@ -21,12 +21,12 @@ from arrowlog.arrays import (
     make_int64,
     make_scalar,
     null_scalar,
+    number_combinations,
     repeat_bool,
-    repeat_value,
 )
 from arrowlog.errors import InvalidRequest
 from arrowlog.fork_safety import pl, polars_is_stranded
-from arrowlog.predicate import evaluate_node, referenced_columns
+from arrowlog.predicate import evaluate_node, may_have_nan, referenced_columns
 from arrowlog.scan.stats_predicate import (
     And,
     Comparison,
@@ -44,7 +44,6 @@ from arrowlog.snapshot import (
     comparison_type,
     high_bounds,
     low_bounds,
-    may_have_nan,
     to_comparable,
 )
 
@@ -214,16 +213,9 @@ def _combinations(columns: FileStats, names: list[str]) -> tuple[pa.Array, pa.Ta
     key = ("combinations", *names)
     if key not in columns.derived:
         table = pa.table({name: columns.partition(name) for name in names})
-        codes = repeat_value(0, pa.int64(), table.num_rows)
-        for name in names:
-            encoded = table[name].combine_chunks().dictionary_encode(null_encoding="encode")
-            shifted = pc.multiply(codes, make_int64(len(encoded.dictionary) + 1))
-            combined = pc.add(shifted, pc.cast(encoded.indices, pa.int64())).dictionary_encode()
-            codes = pc.cast(combined.indices, pa.int64())
-        rows = pc.indices_nonzero(repeat_bool(True, table.num_rows))
-        numbered = pa.table({"code": codes, "row": rows})
-        first = numbered.group_by("code").aggregate([("row", "min")]).sort_by("code")
-        columns.derived[key] = (codes, table.take(first["row_min"]))
+        values = [column.combine_chunks() for column in table.columns]
+        codes, first_rows = number_combinations(values, table.num_rows)
+        columns.derived[key] = (codes, table.take(first_rows))
     codes_and_rows: tuple[pa.Array, pa.Table] = columns.derived[key]
     return codes_and_rows
 

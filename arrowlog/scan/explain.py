@@ -11,7 +11,13 @@ import pyarrow.compute as pc
 
 from arrowlog.arrays import FALSE, make_array, make_scalar, repeat_value
 from arrowlog.display import format_bytes, format_html_card, format_html_table, format_text_table
-from arrowlog.predicate import TRUE, format_node, referenced_columns, split_conjuncts
+from arrowlog.predicate import (
+    TRUE,
+    format_node,
+    may_have_nan,
+    referenced_columns,
+    split_conjuncts,
+)
 from arrowlog.scan.data_skipping import compute_skip_mask, mask_prefixes_of, required_columns
 from arrowlog.scan.stats_predicate import (
     REASON_NOT_COMPARABLE,
@@ -28,7 +34,7 @@ from arrowlog.scan.stats_predicate import (
     Unprunable,
     nan_free_columns,
 )
-from arrowlog.snapshot import high_bounds, low_bounds, may_have_nan
+from arrowlog.snapshot import high_bounds, low_bounds
 
 if TYPE_CHECKING:
     from arrowlog.predicate import Node, Predicate
@@ -185,7 +191,7 @@ class Clause:
 class Explanation:
     """The effect of every clause of a predicate on a plan.
 
-    Prints as text, renders as HTML in notebooks; `emit_pyarrow` has the detail per file and clause.
+    Prints as text, renders as HTML in notebooks; `to_arrow` has the detail per file and clause.
     """
 
     predicate: str
@@ -247,7 +253,7 @@ class Explanation:
         return "\n".join(lines)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Export `emit_pyarrow` through the Arrow C stream interface."""
+        """Export `to_arrow` through the Arrow C stream interface."""
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
     def _repr_html_(self) -> str:

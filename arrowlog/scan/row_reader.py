@@ -14,18 +14,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import make_int64, repeat_value
+from arrowlog.arrays import number_combinations
 from arrowlog.errors import ArrowlogError, InvalidRequest, LogCorrupt
 from arrowlog.fork_safety import require_polars
-from arrowlog.predicate import (
-    TRUE,
-    Call,
-    Predicate,
-    evaluate_predicate,
-    is_supported,
-    referenced_columns,
-)
-from arrowlog.scan.arrow_filter import split_pushdown
+from arrowlog.predicate import TRUE, Predicate, evaluate_predicate, split_pushdown
 from arrowlog.scan.file_schema import ColumnCaseResolver
 from arrowlog.scan.read_errors import ReadErrorTranslator
 
@@ -35,8 +27,6 @@ if TYPE_CHECKING:
     import duckdb
     import polars as pl
     import pyarrow.dataset as ds
-
-    from arrowlog.predicate import Node
 
 _BATCH_ROWS = 1 << 17  # rows per batch read, and per evaluation of a predicate
 _LOCAL_SCHEMES = ("file://", "local://")
@@ -205,7 +195,8 @@ class RowReader:
         filters, remaining = split_pushdown(self.predicate.tree, self.schema)
         for filter_ in filters:
             dataset = dataset.filter(filter_)
-        return _Source(dataset, _conjunction(remaining) if remaining else None, fragments)
+        rest = Predicate.from_conjuncts(remaining) if remaining else None
+        return _Source(dataset, rest, fragments)
 
     def _fragments(
         self, format_: ds.FileFormat, filesystem_: Any, base: str
@@ -224,23 +215,12 @@ class RowReader:
         }
 
     def _combinations(self) -> tuple[list[int], list[list[pa.Scalar]]]:
-        """The number of each file's combination of partition values, and the distinct combinations.
-
-        Values are distinguished by their bits: 0.0 and -0.0 are equal but remain two values.
-        """
-        count = self.files.num_rows
+        """The number of each file's combination of partition values, and the combinations."""
         columns = [
             self.files[f"partition.{name}"].combine_chunks() for name in self.partition_columns
         ]
-        codes = repeat_value(0, pa.int64(), count)
-        for column in columns:
-            encoded = column.dictionary_encode(null_encoding="encode")
-            shifted = pc.multiply(codes, make_int64(len(encoded.dictionary) + 1))
-            combined = pc.add(shifted, pc.cast(encoded.indices, pa.int64())).dictionary_encode()
-            codes = pc.cast(combined.indices, pa.int64())
-        numbered = pa.table({"code": codes, "row": pa.array(range(count), pa.int64())})
-        first = numbered.group_by("code").aggregate([("row", "min")]).sort_by("code")["row_min"]
-        rows = [[column[row] for column in columns] for row in first.to_pylist()]
+        codes, first_rows = number_combinations(columns, self.files.num_rows)
+        rows = [[column[row] for column in columns] for row in first_rows.to_pylist()]
         return codes.to_pylist(), rows
 
     def _guarantee(self, values: Sequence[pa.Scalar]) -> pc.Expression:
@@ -341,12 +321,6 @@ def _unpickle(
 ) -> RowReader:
     with pa.ipc.open_stream(data) as reader:
         return RowReader(root, schema, partition_columns, predicate, reader.read_all(), version)
-
-
-def _conjunction(parts: Sequence[Node]) -> Predicate:
-    """The predicate of conjuncts that were already parsed."""
-    tree = parts[0] if len(parts) == 1 else Call("and", tuple(parts))
-    return Predicate(tree, referenced_columns(tree), understood=is_supported(tree))
 
 
 def open_arrow_filesystem(root: str, options: Mapping[str, Any]) -> tuple[Any, str]:

@@ -1,4 +1,4 @@
-"""Aggregates from statistics alone: count, min and max, exact or not at all. Pure."""
+"""Aggregates from statistics alone: count, min and max, exact or not at all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.arrays import make_int64
-from arrowlog.errors import InvalidRequest
+from arrowlog.predicate import resolve_column
 from arrowlog.scan.data_skipping import compute_skip_mask, invert_skip_mask, required_columns
 from arrowlog.scan.stats_predicate import StatsPredicateBuilder
 from arrowlog.snapshot import (
@@ -45,10 +45,7 @@ def find_extreme(
 
     Raises InvalidRequest for an unknown column.
     """
-    schema = snapshot.columns.schema
-    if schema.get_field_index(column) < 0:
-        known = ", ".join(schema.names[:12])
-        raise InvalidRequest(f"There is no column {column!r}.", next=f"The columns are {known}.")
+    resolve_column(column, snapshot.columns.schema)
     if not mask.true_count or not _all_match(snapshot, predicate, mask):
         return None
     columns = snapshot.columns

@@ -15,22 +15,23 @@ import pyarrow as pa
 
 from arrowlog.predicate import (
     COMPARISON_OPS,
-    NULL,
+    LIKE_WILDCARDS,
+    SWAPPED_COMPARISONS,
     Call,
     Column,
     ForeignExpr,
     Literal,
-    is_supported,
-    referenced_columns,
-    to_double,
-)
-from arrowlog.scan.literal_bounds import (
-    SWAPPED_COMPARISONS,
+    coerce_literals,
     enclose_literal,
+    is_supported,
+    may_have_nan,
+    merge_equalities,
+    referenced_columns,
     snap_to_integer,
+    split_between,
     unwrap_cast,
 )
-from arrowlog.snapshot import comparison_type, may_have_nan
+from arrowlog.snapshot import comparison_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,13 +39,6 @@ if TYPE_CHECKING:
     from arrowlog.predicate import Node
 
 _NEGATED = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
-# Up to this many equalities on one column, single comparisons are as fast as one IN.
-_MERGE_ABOVE = 8
-# Literal kinds that engines bring to a common type when a list mixes them.
-_COERCIBLE_KINDS = frozenset({"int", "decimal", "double", "date", "timestamp", "timestamptz"})
-# Characters that end the literal prefix of a LIKE pattern. The backslash is the default escape
-# character in Spark; DuckDB has no default.
-LIKE_WILDCARDS = "%_\\"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +59,7 @@ class Or:
 class Comparison:
     """Rows whose value compares with a literal.
 
-    `down` and `up` enclose the literal in the column's type (see `bounds.pair_of`); they are equal
+    `down` and `up` enclose the literal in the column's type (see `enclose_literal`); they are equal
     if the type represents it exactly.
     """
 
@@ -192,8 +186,7 @@ class StatsPredicateBuilder:
             if coerced is None:
                 return self._opaque(node, want=want, null=null)
             ends = [*coerced] if len(coerced) == len(ends) else ends
-        low, high = Call(">=", (column, ends[0])), Call("<=", (column, ends[1]))
-        return self.rows(Call("and", (low, high)), want=want, null=null)
+        return self.rows(split_between(Call("between", (column, *ends))), want=want, null=null)
 
     def _call(self, node: Call, *, want: bool, null: bool) -> StatsPredicate:
         """A call other than AND, OR, NOT, IS TRUE, IS FALSE and BETWEEN."""
@@ -293,7 +286,7 @@ class StatsPredicateBuilder:
         """LIKE, starts_with and prefix as a prefix test.
 
         A pattern with more than a prefix is weakened to its prefix. That is safe for rows that
-        match, not under NOT, where it is Unknown.
+        match, not under NOT, where it is `Unprunable`.
         """
         column, literal, *escape = node.args
         assert isinstance(column, Column)
@@ -324,47 +317,6 @@ def _not_in_list(name: str, tests: list[StatsPredicate]) -> tuple[StatsPredicate
     rest = [test for test in tests if not (isinstance(test, Comparison) and test.exact)]
     values = tuple(sorted({test.down for test in exact}))
     return (*rest, In(name, values, negated=True))
-
-
-def merge_equalities(node: Call) -> tuple[Node, ...]:
-    """The parts of an AND or OR, with many (in)equalities on one column merged into one [NOT] IN.
-
-    Literals of different kinds are not merged: a mixed list would be coerced to a common type.
-    """
-    op = "=" if node.op == "or" else "<>"
-    values_by_column: dict[tuple[str, str], list[Node]] = {}
-    rest: list[Node] = []
-    for part in node.args:
-        column, value = part.args if isinstance(part, Call) and part.op == op else (part, NULL)
-        if isinstance(column, Literal):
-            column, value = value, column
-        known_value = isinstance(value, Literal) and value.value is not None
-        if isinstance(column, Column) and not column.path and known_value:
-            assert isinstance(value, Literal)
-            values_by_column.setdefault((column.name, value.kind), []).append(value)
-        else:
-            rest.append(part)
-    if all(len(values) <= _MERGE_ABOVE for values in values_by_column.values()):
-        return node.args
-    for (name, _), values in values_by_column.items():
-        in_list = Call("in", (Column(name), *values))
-        rest.append(in_list if op == "=" else Call("not", (in_list,)))
-    return tuple(rest)
-
-
-def coerce_literals(literals: list[Literal], kind: pa.DataType) -> list[Literal] | None:
-    """Coerce literals to the type in which an engine compares a mixed list; None if uncertain.
-
-    In `n IN (9007199254740993, 1e0)` all values are compared as doubles, the large integer rounded.
-    In `name IN ('10', 10)` all are compared as integers, so '010' is in the list.
-    """
-    kinds = {literal.kind for literal in literals if literal.value is not None}
-    if len(kinds) < 2:
-        return literals
-    if pa.types.is_string(kind) or not kinds <= _COERCIBLE_KINDS:
-        return None
-    numeric = pa.types.is_integer(kind) or pa.types.is_decimal(kind)
-    return [to_double(literal) for literal in literals] if numeric else literals
 
 
 def _take_until(text: str, stops: str) -> str:

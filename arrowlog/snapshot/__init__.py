@@ -74,14 +74,10 @@ from arrowlog.snapshot.log_segment import (
 from arrowlog.snapshot.reconciliation import paths_leading_out
 from arrowlog.snapshot.snapshot import Report, Snapshot, State
 from arrowlog.snapshot.stats_bounds import (
-    DECIMAL_DIGITS_MAX,
-    INT_MAX,
-    INT_MIN,
     all_null_files,
     comparison_type,
     high_bounds,
     low_bounds,
-    may_have_nan,
     to_comparable,
 )
 from arrowlog.snapshot.stats_truncation import StatsTruncation, truncate_add_fields, truncate_adds
@@ -97,10 +93,7 @@ from arrowlog.snapshot.typed_values import (
 )
 
 __all__ = [
-    "DECIMAL_DIGITS_MAX",
     "HIVE_NULL",
-    "INT_MAX",
-    "INT_MIN",
     "OBSERVATION_TRUST_SECONDS",
     "READER_VERSION_MAX",
     "SUPPORTED_FEATURES",
@@ -148,7 +141,6 @@ __all__ = [
     "list_retired",
     "load_snapshot",
     "low_bounds",
-    "may_have_nan",
     "open_parquet_checkpoint",
     "open_trackers",
     "parse_table_schema",

@@ -11,13 +11,19 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import FALSE, TRUE, make_scalar, null_scalar
+from arrowlog.arrays import (
+    DECIMAL_DIGITS_MAX,
+    FALSE,
+    INT_MAX,
+    INT_MIN,
+    TRUE,
+    make_int64,
+    null_scalar,
+)
 
 if TYPE_CHECKING:
     from arrowlog.snapshot.file_table import FileStats
 
-INT_MIN, INT_MAX = -(1 << 63), (1 << 63) - 1
-DECIMAL_DIGITS_MAX = 38  # of a decimal128
 _TRUNCATED_MICROS_MAX = 999  # lost at most when a time is truncated to milliseconds
 _E000_FIRST_BYTE = 0xEE  # the first UTF-8 byte of U+E000; later characters begin no lower
 
@@ -33,11 +39,6 @@ def comparison_type(kind: pa.DataType) -> pa.DataType | None:
     if pa.types.is_decimal(kind):
         return pa.decimal128(DECIMAL_DIGITS_MAX, kind.scale)
     return pa.string() if pa.types.is_string(kind) else None
-
-
-def may_have_nan(kind: pa.DataType) -> bool:
-    """Whether values may be NaN, which sorts above every number but is in no writer's maximum."""
-    return bool(pa.types.is_floating(kind))
 
 
 def low_bounds(columns: FileStats, name: str) -> pa.Array:
@@ -84,30 +85,25 @@ def to_comparable(values: pa.Array, kind: pa.DataType) -> pa.Array:
     return values if values.type == target else pc.cast(values, target)
 
 
-def int64_scalar(value: int) -> pa.Scalar:
-    """Return an int64 scalar."""
-    return make_scalar(value, pa.int64())
-
-
 def _widen_truncated_millis(micros: pa.Array, *, upper: bool) -> pa.Array:
     """Widen times that may have been truncated to milliseconds by up to 999 microseconds.
 
     Truncation lowers times after 1970 and raises times before it, so minima before 1970 are
     widened as well. Times too close to the end of the int64 range stay as they are.
     """
-    milli = int64_scalar(1000)
+    milli = make_int64(1000)
     truncated = pc.equal(pc.multiply(pc.divide(micros, milli), milli), micros)
     if upper:
-        widen = pc.and_(truncated, pc.less(micros, int64_scalar(INT_MAX - _TRUNCATED_MICROS_MAX)))
-        return pc.if_else(widen, pc.add(micros, int64_scalar(_TRUNCATED_MICROS_MAX)), micros)
+        widen = pc.and_(truncated, pc.less(micros, make_int64(INT_MAX - _TRUNCATED_MICROS_MAX)))
+        return pc.if_else(widen, pc.add(micros, make_int64(_TRUNCATED_MICROS_MAX)), micros)
     widen = pc.and_(
         truncated,
         pc.and_(
-            pc.less_equal(micros, int64_scalar(0)),
-            pc.greater(micros, int64_scalar(INT_MIN + _TRUNCATED_MICROS_MAX)),
+            pc.less_equal(micros, make_int64(0)),
+            pc.greater(micros, make_int64(INT_MIN + _TRUNCATED_MICROS_MAX)),
         ),
     )
-    return pc.if_else(widen, pc.subtract(micros, int64_scalar(_TRUNCATED_MICROS_MAX)), micros)
+    return pc.if_else(widen, pc.subtract(micros, make_int64(_TRUNCATED_MICROS_MAX)), micros)
 
 
 def _drop_utf16_reordered(texts: pa.Array) -> pa.Array:

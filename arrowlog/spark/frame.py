@@ -15,8 +15,7 @@ import pyarrow as pa
 
 from arrowlog.config import parse_bytes
 from arrowlog.errors import ArrowlogError, InvalidRequest
-from arrowlog.predicate import TRUE
-from arrowlog.spark.conditions import emit_spark
+from arrowlog.predicate import TRUE, emit_spark
 from arrowlog.spark.index import PinnedTable
 from arrowlog.spark.local import check_picklable, is_connect, redact_error, require_pyspark
 from arrowlog.spark.native import find_read_obstacle, log_once, read_natively, to_hadoop_uri

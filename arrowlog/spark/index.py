@@ -21,8 +21,8 @@ from weakref import WeakValueDictionary
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import make_int64, repeat_bool, repeat_value
-from arrowlog.predicate import TRUE, Call, Predicate, parse_catalyst, referenced_columns
+from arrowlog.arrays import number_combinations, repeat_value
+from arrowlog.predicate import Predicate, parse_catalyst
 from arrowlog.scan import plan_scan
 from arrowlog.spark.bridge import jvm_bridge
 from arrowlog.spark.types import to_spark_arrow_schema
@@ -30,7 +30,6 @@ from arrowlog.spark.types import to_spark_arrow_schema
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from arrowlog.predicate import Node
     from arrowlog.scan import ScanPlan
     from arrowlog.snapshot import Snapshot
     from arrowlog.storage import Store
@@ -106,8 +105,7 @@ class PythonFileIndex:
             for filters in (partition_filters, data_filters)
             for expression in _items(filters)
         ]
-        tree: Node = Call("and", tuple(trees)) if len(trees) > 1 else trees[0] if trees else TRUE
-        predicate = Predicate(tree, referenced_columns(tree), understood=False)
+        predicate = Predicate.from_conjuncts(trees)
         place = self._place
         return plan_scan(place.snapshot, predicate, place.store.root, place.options)
 
@@ -251,18 +249,9 @@ def _partitions(files: pa.Table, names: list[str]) -> tuple[pa.Array, pa.Table]:
 
     The values have one row per partition, at the row of its number.
     """
-    codes = repeat_value(0, pa.int64(), files.num_rows)
+    values = files.select([f"partition.{name}" for name in names]).rename_columns(names)
     if not names or not files.num_rows:
-        return codes, files.select([f"partition.{name}" for name in names]).rename_columns(names)
-    for name in names:
-        column = files[f"partition.{name}"].combine_chunks()
-        encoded = column.dictionary_encode(null_encoding="encode")
-        # Encoding again after every column keeps the codes dense, so the product cannot overflow.
-        shifted = pc.multiply(codes, make_int64(len(encoded.dictionary) + 1))
-        combined = pc.add(shifted, pc.cast(encoded.indices, pa.int64())).dictionary_encode()
-        codes = pc.cast(combined.indices, pa.int64())
-    rows = pc.indices_nonzero(repeat_bool(True, files.num_rows))
-    numbered = pa.table({"code": codes, "row": rows})
-    first = numbered.group_by("code").aggregate([("row", "min")]).sort_by("code")
-    values = files.take(first["row_min"])
-    return codes, values.select([f"partition.{name}" for name in names]).rename_columns(names)
+        return repeat_value(0, pa.int64(), files.num_rows), values
+    columns = [column.combine_chunks() for column in values.columns]
+    codes, first_rows = number_combinations(columns, files.num_rows)
+    return codes, values.take(first_rows)

@@ -25,18 +25,13 @@ from typing import TYPE_CHECKING, NoReturn
 
 from arrowlog.config import parse_bytes
 from arrowlog.errors import InvalidRequest
+from arrowlog.predicate import STATEMENT_TOKENS, tokenize, unquote_identifier
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_TOKEN = re.compile(
-    r"""(?P<space>\s+|--[^\n]*(?:\n|$)|/\*.*?\*/)
-      | (?P<text>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
-      | (?P<name>`(?:[^`]|``)*`)
-      | (?P<word>\w+)
-      | (?P<mark>.)""",
-    re.VERBOSE | re.DOTALL,
-)
+    from arrowlog.predicate import Token
+
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "b": "\b"}
 _PRODUCT = ("INDEXTABLES", "TANTIVY4SPARK")
 _HOUR_MS = 3_600_000
@@ -78,31 +73,17 @@ class Statement:
     max_files_per_group: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Token:
-    kind: str
-    text: str
-    start: int
-
-    @property
-    def stop(self) -> int:
-        return self.start + len(self.text)
-
-    @property
-    def upper(self) -> str:
-        return self.text.upper() if self.kind == "word" else ""
-
-
-def _tokens(text: str) -> list[_Token]:
-    """Split a text into tokens; drops whitespace, comments and trailing semicolons."""
-    tokens = [
-        _Token(str(match.lastgroup), match.group(), match.start())
-        for match in _TOKEN.finditer(text)
-        if match.lastgroup != "space"
-    ]
+def _tokens(text: str) -> list[Token]:
+    """Split a text into tokens, without the semicolons that precede its end."""
+    *tokens, end = tokenize(text, STATEMENT_TOKENS)
     while tokens and tokens[-1].text == ";":
         tokens.pop()
-    return tokens
+    return [*tokens, end]
+
+
+def _keyword(token: Token) -> str:
+    """The upper-case word of a token; empty for any other kind."""
+    return token.text.upper() if token.kind == "word" else ""
 
 
 def is_statement(text: str) -> bool:
@@ -111,19 +92,19 @@ def is_statement(text: str) -> bool:
     >>> is_statement("-- mend it\nrepair indexfiles transaction log 'a'"), is_statement("SELECT 1")
     (True, False)
     """
-    tokens = _tokens(text)[:3]
-    opening = " ".join(token.upper for token in tokens[:2])
+    tokens = _tokens(text)
+    opening = " ".join(map(_keyword, tokens[:2]))
     # Two words alone, as in `DESCRIBE indextables`, are Spark's own statement about a table of that
     # name.
-    return opening in _OPENINGS and len(tokens) > 2
+    return opening in _OPENINGS and tokens[2].kind != "end"
 
 
 def parse_statement(text: str) -> Statement:
     """Parse one statement. Raises `InvalidRequest` that marks the word that does not fit."""
-    tokens = _TokenStream(text, _tokens(text))
+    tokens = _TokenStream(text)
     if not tokens.has_more:
         tokens.fail("The statement is empty.")
-    parser = _PARSERS.get(tokens.peek().upper)
+    parser = _PARSERS.get(_keyword(tokens.peek()))
     if parser is None:
         first = tokens.peek().text
         tokens.fail(f"No statement begins with {first}.", f"Statements begin with {_FIRST_WORDS}.")
@@ -136,20 +117,19 @@ def parse_statement(text: str) -> Statement:
 class _TokenStream:
     """The tokens of a statement, consumed from left to right."""
 
-    def __init__(self, text: str, tokens: list[_Token]) -> None:
+    def __init__(self, text: str) -> None:
         self.text = text
-        self.tokens = tokens
+        self.tokens = _tokens(text)
         self.at = 0
 
     @property
     def has_more(self) -> bool:
-        return self.at < len(self.tokens)
+        return self.peek().kind != "end"
 
-    def peek(self, ahead: int = 0) -> _Token:
-        at = self.at + ahead
-        return self.tokens[at] if at < len(self.tokens) else _Token("end", "", len(self.text))
+    def peek(self, ahead: int = 0) -> Token:
+        return self.tokens[min(self.at + ahead, len(self.tokens) - 1)]
 
-    def take(self) -> _Token:
+    def take(self) -> Token:
         token = self.peek()
         self.at += 1
         return token
@@ -157,10 +137,10 @@ class _TokenStream:
     def expect(self, *options: str) -> str:
         """Consume and return the next keyword, which must be one of `options`."""
         token = self.peek()
-        if token.upper not in options:
+        if _keyword(token) not in options:
             actual = f"found {token.text}" if token.text else "the statement ends"
             self.fail(f"Expected {' or '.join(options)}, {actual}.")
-        return self.take().upper
+        return _keyword(self.take())
 
     def phrase(self, *words: str) -> None:
         for word in words:
@@ -171,7 +151,7 @@ class _TokenStream:
 
     def accept(self, *words: str) -> bool:
         """Consume these keywords if they come next; return whether they did."""
-        if any(self.peek(n).upper != word for n, word in enumerate(words)):
+        if any(_keyword(self.peek(n)) != word for n, word in enumerate(words)):
             return False
         self.at += len(words)
         return True
@@ -188,12 +168,12 @@ class _TokenStream:
                 self.at -= 1
                 self.fail(f"Here {what} is empty.")
             return path
-        if token.kind == "word" and self.peek(1).text == "." and self.peek(2).kind == "name":
+        if token.kind == "word" and self.peek(1).text == "." and self.peek(2).kind == "quoted":
             self.at += 2
             token = self.peek()
-        if token.kind == "name" and "/" in token.text:
-            return self.take().text[1:-1].replace("``", "`")
-        if token.kind in ("word", "name"):
+        if token.kind == "quoted" and "/" in token.text:
+            return unquote_identifier(self.take())
+        if token.kind in ("word", "quoted"):
             self.fail(
                 f"{token.text} is the name of a catalog table, which is not supported here.",
                 f"Give {what} in quotes: '/data/table' or 's3://bucket/table'.",
@@ -236,7 +216,7 @@ class _TokenStream:
         while self.has_more:
             token = self.peek()
             depth += {"(": 1, ")": -1}.get(token.text, 0)
-            ahead = [self.peek(n).upper for n in range(3)]
+            ahead = [_keyword(self.peek(n)) for n in range(3)]
             if depth == 0 and any(ahead[: len(end)] == list(end) for end in ends):
                 break
             last = self.take()

@@ -16,8 +16,8 @@ import pytest
 
 import arrowlog
 from arrowlog.predicate import limits
+from arrowlog.predicate.emit.pyarrow import emit_pyarrow
 from arrowlog.predicate.predicate import evaluate_predicate, parse_predicate
-from arrowlog.scan.arrow_filter import emit_pyarrow
 
 pytestmark = pytest.mark.thorough
 SCHEMA = pa.schema([("id", pa.int64()), ("f", pa.float64()), ("s", pa.string())])

@@ -15,39 +15,25 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from arrowlog.arrays import DECIMAL_DIGITS_MAX
 from arrowlog.errors import InvalidRequest
-from arrowlog.predicate.ast import (
-    Call,
-    Column,
-    ForeignExpr,
-    Literal,
-    format_node,
-    referenced_columns,
-    walk_nodes,
-)
+from arrowlog.predicate.ast import Call, Literal, Untranslatable, referenced_columns
+from arrowlog.predicate.emit.text import format_node
 from arrowlog.predicate.literals import literal_from_scalar, parse_date, parse_timestamp
+from arrowlog.predicate.operators import (
+    ARITHMETIC_OPS,
+    COMPARISON_OPS,
+    SUPPORTED_OPS,
+    is_supported,
+)
+from arrowlog.predicate.tokenizer import quote_identifier
+from arrowlog.predicate.visitor import NodeVisitor, handles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from arrowlog.predicate.ast import Node
+    from arrowlog.predicate.ast import Column, Node
 
-# Deterministic functions: the result depends on the arguments alone, not on the clock, random
-# numbers, settings or files.
-_FUNCTION_NAMES = """
-abs add_months array_contains ascii bit_length ceil ceiling char_length character_length chr
-coalesce concat concat_ws contains cos date date_add date_diff date_part date_sub date_trunc
-datediff day dayname dayofmonth dayofweek dayofyear ends_with endswith epoch epoch_ms
-epoch_us exp floor greatest hour if ifnull ilike instr isfinite isinf isnan isnotnull isnull
-last_day lcase least left len length like list_contains ln log log10 log2 lower lpad ltrim
-make_date make_timestamp map_extract md5 microsecond millisecond minute mod month monthname
-nullif nvl ord position pow power prefix quarter regexp_extract regexp_full_match
-regexp_like regexp_matches regexp_replace repeat replace reverse right round rpad rtrim
-second sha256 sign sin sqrt starts_with startswith strftime strip_accents strlen strpos
-strptime struct_extract substr substring suffix tan timezone to_date to_timestamp translate
-trim trunc try_strptime ucase unicode upper week weekday weekofyear year yearweek
-"""
-SUPPORTED_FUNCTIONS = frozenset(_FUNCTION_NAMES.split())
 # Names that DuckDB spells differently.
 _DUCKDB_NAMES = {
     "endswith": "ends_with",
@@ -59,16 +45,9 @@ _DUCKDB_NAMES = {
     "element": "array_extract",
     "to_date": "cast",
 }
-_INFIX = {"=", "<>", "<", "<=", ">", ">=", "+", "-", "*", "/", "//", "%", "||"}
-_SPECIAL_OPS = frozenset(
-    {"and", "or", "not", "is null", "is true", "is false", "in", "between", "<=>", "case"}
-    | {"cast", "try_cast", "negative", "interval", "list", "element", "glob"}
-)
-_SUPPORTED_OPS = _INFIX | _SPECIAL_OPS | SUPPORTED_FUNCTIONS
 # How a bound value becomes a literal of its kind; other kinds are bound as they are.
 _LITERAL_SQL = {"timestamp": "make_timestamp(?)", "timestamptz": "make_timestamptz(?)"}
 _LITERAL_SQL |= {"float": "CAST(? AS FLOAT)"}
-_DECIMAL_DIGITS_MAX = 38
 _HUGEINT_LIMIT = 1 << 127
 _TYPE_CACHE: dict[Any, pa.DataType | None] = {}
 _TYPE_CACHE_MAX = 1000  # entries; the cache is cleared when it is full
@@ -76,116 +55,123 @@ _LOCK = Lock()
 _INPUT_VIEW = "arrowlog_rows"
 
 
-def is_supported(node: Node) -> bool:
-    """Whether DuckDB can evaluate every part of a tree."""
-    return all(
-        not isinstance(part, ForeignExpr)
-        and (not isinstance(part, Call) or part.op in _SUPPORTED_OPS)
-        for part in walk_nodes(node)
-    )
+def emit_duckdb(node: Node, names: Callable[[str], str]) -> tuple[str, list[Any]]:
+    """The SQL of a node, and the values to bind in the order of its placeholders.
+
+    `names` maps a column to its name where the SQL will run. Raises InvalidRequest for a
+    `ForeignExpr` part or an unknown function.
+    """
+    emitter = _SQLEmitter(names)
+    try:
+        return emitter.visit(node), emitter.values
+    except Untranslatable as error:
+        raise InvalidRequest(
+            f"{format_node(error.part)} cannot be evaluated.",
+            next="Use deterministic functions that both DuckDB and Spark support.",
+        ) from None
 
 
-def is_evaluable(node: Node) -> bool:
-    """Whether every part can be evaluated, by DuckDB or by the engine it comes from."""
-    return all(
-        part.source is not None
-        if isinstance(part, ForeignExpr)
-        else not isinstance(part, Call) or part.op in _SUPPORTED_OPS
-        for part in walk_nodes(node)
-    )
-
-
-class DuckDBCondition:
-    """Builds DuckDB SQL for trees and collects the values to bind."""
+class _SQLEmitter(NodeVisitor[str]):
+    """Emits SQL and collects the values to bind, in the order of the placeholders."""
 
     def __init__(self, names: Callable[[str], str]) -> None:
-        """`names` maps a column to its name where the SQL will run."""
         self.values: list[Any] = []
         self._names = names
-
-    def text(self, node: Node) -> str:
-        """The SQL of a node. Its values are appended to `values` in the order of the placeholders.
-
-        Raises InvalidRequest for a `ForeignExpr` part or an unknown function.
-        """
-        if isinstance(node, Column):
-            base = quote_identifier(self._names(node.name))
-            for part in node.path:
-                base = f"struct_extract({base}, {self._bind(part)})"
-            return base
-        if isinstance(node, Literal):
-            return self._literal(node)
-        if isinstance(node, ForeignExpr) or not is_supported(Call(node.op, ())):
-            raise InvalidRequest(
-                f"{format_node(node)} cannot be evaluated.",
-                next="Use deterministic functions that both DuckDB and Spark support.",
-            )
-        return self._call(node)
 
     def _bind(self, value: Any) -> str:
         self.values.append(value)
         return "?"
 
-    def _literal(self, node: Literal) -> str:
+    def visit_column(self, node: Column) -> str:
+        base = quote_identifier(self._names(node.name))
+        for part in node.path:
+            base = f"struct_extract({base}, {self._bind(part)})"
+        return base
+
+    def visit_literal(self, node: Literal) -> str:
         if node.value is None:
             return "NULL"
         if node.kind == "date":
             return f"(DATE '1970-01-01' + CAST({self._bind(node.value)} AS INTEGER))"
         value = node.value
         digits = len(value.as_tuple().digits) if isinstance(value, Decimal) else 0
-        if digits > _DECIMAL_DIGITS_MAX or (
-            isinstance(value, int) and abs(value) >= _HUGEINT_LIMIT
-        ):
+        if digits > DECIMAL_DIGITS_MAX or (isinstance(value, int) and abs(value) >= _HUGEINT_LIMIT):
             value = float(value)  # wider than DECIMAL(38) and HUGEINT
         self._bind(value)
         return _LITERAL_SQL.get(node.kind, "?")
 
-    def _call(self, node: Call) -> str:  # noqa: C901 -- one branch per operator
-        op, args = node.op, node.args
-        if op in ("and", "or"):
-            return f"({f' {op.upper()} '.join(map(self.text, args))})"
-        if op in _INFIX:
-            return f"({self.text(args[0])} {op} {self.text(args[1])})"
-        if op == "<=>":
-            return f"({self.text(args[0])} IS NOT DISTINCT FROM {self.text(args[1])})"
-        if op in ("not", "negative"):
-            return f"({'NOT' if op == 'not' else '-'} {self.text(args[0])})"
-        if op in ("is null", "is true", "is false"):
-            return f"({self.text(args[0])} {op.upper()})"
-        if op == "between":
-            first = self.text(args[0])
-            low, high = self.text(args[1]), self.text(args[2])
-            return f"({first} BETWEEN {low} AND {high})"
-        if op == "in":
-            first = self.text(args[0])
-            return f"({first} IN ({', '.join(map(self.text, args[1:]))}))"
-        if op in ("cast", "try_cast"):
-            return f"{op.upper()}({self.text(args[0])} AS {node.detail})"
-        if op == "interval":
-            amount = f"CAST({self.text(args[0])} AS DOUBLE)"
-            if node.detail not in ("second", "millisecond"):  # only these take fractions
-                amount = f"CAST(trunc({amount}) AS BIGINT)"
-            return f"to_{node.detail}s({amount})"
-        if op == "list":
-            return f"[{', '.join(map(self.text, args))}]"
-        return self._function(node)
+    def visit_call(self, node: Call) -> str:
+        """Functions; those of Spark that DuckDB lacks are rewritten first."""
+        if node.op not in SUPPORTED_OPS:
+            raise Untranslatable(node)
+        rewritten = _from_spark(node)
+        if rewritten is not None:
+            return self.visit(rewritten)
+        return f"{_DUCKDB_NAMES.get(node.op, node.op)}({', '.join(self.visit_args(node))})"
 
-    def _function(self, node: Call) -> str:
-        """Pattern matching, CASE and functions."""
-        op, args = node.op, node.args
-        if op in ("like", "ilike"):
-            text = f"{self.text(args[0])} {op.upper()} {self.text(args[1])}"
-            return f"({text} ESCAPE {self.text(args[2])})" if len(args) > 2 else f"({text})"
-        if op == "glob":
-            return f"({self.text(args[0])} GLOB {self.text(args[1])})"
-        if op == "case":
-            pairs = zip(args[:-1:2], args[1:-1:2], strict=True)
-            whens = [f"WHEN {self.text(when)} THEN {self.text(then)}" for when, then in pairs]
-            return f"(CASE {' '.join(whens)} ELSE {self.text(args[-1])} END)"
-        translated = _from_spark(node)
-        if translated is not None:
-            return self.text(translated)
-        return f"{_DUCKDB_NAMES.get(op, op)}({', '.join(map(self.text, args))})"
+    @handles("and", "or")
+    def _connective(self, node: Call) -> str:
+        return f"({f' {node.op.upper()} '.join(self.visit_args(node))})"
+
+    @handles(*COMPARISON_OPS, *ARITHMETIC_OPS, "||")
+    def _infix(self, node: Call) -> str:
+        left, right = self.visit_args(node)
+        return f"({left} {node.op} {right})"
+
+    @handles("<=>")
+    def _null_safe_equal(self, node: Call) -> str:
+        left, right = self.visit_args(node)
+        return f"({left} IS NOT DISTINCT FROM {right})"
+
+    @handles("not")
+    def _not(self, node: Call) -> str:
+        return f"(NOT {self.visit(node.args[0])})"
+
+    @handles("negative")
+    def _negative(self, node: Call) -> str:
+        return f"(- {self.visit(node.args[0])})"
+
+    @handles("is null", "is true", "is false")
+    def _is(self, node: Call) -> str:
+        return f"({self.visit(node.args[0])} {node.op.upper()})"
+
+    @handles("between")
+    def _between(self, node: Call) -> str:
+        value, low, high = self.visit_args(node)
+        return f"({value} BETWEEN {low} AND {high})"
+
+    @handles("in")
+    def _in(self, node: Call) -> str:
+        value, *members = self.visit_args(node)
+        return f"({value} IN ({', '.join(members)}))"
+
+    @handles("cast", "try_cast")
+    def _cast(self, node: Call) -> str:
+        return f"{node.op.upper()}({self.visit(node.args[0])} AS {node.detail})"
+
+    @handles("interval")
+    def _interval(self, node: Call) -> str:
+        amount = f"CAST({self.visit(node.args[0])} AS DOUBLE)"
+        if node.detail not in ("second", "millisecond"):  # only these take fractions
+            amount = f"CAST(trunc({amount}) AS BIGINT)"
+        return f"to_{node.detail}s({amount})"
+
+    @handles("list")
+    def _list(self, node: Call) -> str:
+        return f"[{', '.join(self.visit_args(node))}]"
+
+    @handles("like", "ilike", "glob")
+    def _like(self, node: Call) -> str:
+        value, pattern, *escape = self.visit_args(node)
+        ending = f" ESCAPE {escape[0]}" if escape else ""
+        return f"({value} {node.op.upper()} {pattern}{ending})"
+
+    @handles("case")
+    def _case(self, node: Call) -> str:
+        *pairs, otherwise = self.visit_args(node)
+        whens = zip(pairs[::2], pairs[1::2], strict=True)
+        cases = " ".join(f"WHEN {when} THEN {then}" for when, then in whens)
+        return f"(CASE {cases} ELSE {otherwise} END)"
 
 
 def _from_spark(node: Call) -> Node | None:
@@ -203,11 +189,6 @@ def _from_spark(node: Call) -> Node | None:
     if len(args) == 2 and op == "add_months":
         return Call("cast", (Call("+", (args[0], Call("interval", args[1:], "month"))),), "DATE")
     return None
-
-
-def quote_identifier(name: str) -> str:
-    """Quote an identifier for DuckDB."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 class _Connection:
@@ -285,11 +266,10 @@ atexit.register(_close)
 def evaluate_node(node: Node, rows: pa.Table) -> pa.ChunkedArray:
     """Evaluate a node for every row. Raises InvalidRequest if DuckDB cannot."""
     aliases = {name: f"c{number}" for number, name in enumerate(rows.column_names)}
-    condition = DuckDBCondition(aliases.__getitem__)
-    text = condition.text(node)
+    text, values = emit_duckdb(node, aliases.__getitem__)
     renamed = rows.rename_columns(list(aliases.values())) if aliases else rows
     query = f"SELECT ({text}) AS answer FROM {_INPUT_VIEW}"  # noqa: S608 -- values are bound
-    return _query(query, condition.values, renamed)["answer"]
+    return _query(query, values, renamed)["answer"]
 
 
 def infer_type(node: Node, schema: pa.Schema) -> pa.DataType | None:
@@ -298,12 +278,11 @@ def infer_type(node: Node, schema: pa.Schema) -> pa.DataType | None:
     Cached per SQL text, parameter types and column types.
     """
     names = sorted(referenced_columns(node))
-    condition = DuckDBCondition(str)
     try:
-        sql = condition.text(node)
+        sql, values = emit_duckdb(node, str)
     except InvalidRequest:
         return None
-    value_types = tuple(type(value) for value in condition.values)
+    value_types = tuple(type(value) for value in values)
     key = (sql, value_types, tuple(str(schema.field(name).type) for name in names))
     if key not in _TYPE_CACHE:
         if len(_TYPE_CACHE) >= _TYPE_CACHE_MAX:
@@ -318,10 +297,9 @@ def infer_type(node: Node, schema: pa.Schema) -> pa.DataType | None:
 
 def evaluate_constant(node: Node) -> Literal | None:
     """Evaluate a node without columns; None if that fails or gives no kind of literal."""
-    condition = DuckDBCondition(str)
     try:
-        sql = condition.text(node)
-        result = _query(f"SELECT ({sql}) AS answer", condition.values, None)["answer"]
+        sql, values = emit_duckdb(node, str)
+        result = _query(f"SELECT ({sql}) AS answer", values, None)["answer"]
     except InvalidRequest:
         return None
     return literal_from_scalar(result[0])

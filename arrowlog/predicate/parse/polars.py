@@ -19,7 +19,15 @@ import msgspec
 import pyarrow as pa
 
 from arrowlog.errors import InvalidRequest
-from arrowlog.predicate.ast import NULL, Call, Column, ForeignExpr, Literal, join_nodes
+from arrowlog.predicate.ast import (
+    NULL,
+    Call,
+    Column,
+    ForeignExpr,
+    Literal,
+    Untranslatable,
+    join_nodes,
+)
 from arrowlog.predicate.limits import (
     PREDICATE_CONDITIONS_MAX,
     predicate_too_deep_error,
@@ -27,7 +35,7 @@ from arrowlog.predicate.limits import (
     run_on_deep_stack,
 )
 from arrowlog.predicate.literals import literal_from_scalar
-from arrowlog.predicate.parse.tuples import resolve_column
+from arrowlog.predicate.parse.columns import resolve_column
 
 if TYPE_CHECKING:
     import polars as pl
@@ -59,10 +67,6 @@ _SHALLOW_DEPTH = 1000
 _JSON_LEFT_OPERAND = '{"BinaryExpr":{"left":'
 # Elementwise expressions of which polars cannot tell that they are: they call Python functions.
 _ELEMENTWISE = re.compile(r"\[\(.*\)\]|.*\.(python_udf|not|is_null|is_not_null)\(\)", re.DOTALL)
-
-
-class _Unrepresentable(Exception):
-    """The AST has no equivalent for a part of an expression."""
 
 
 def parse_polars(expression: pl.Expr, schema: pa.Schema) -> Node:
@@ -232,7 +236,7 @@ class _Converter:
             return Call("not", (self.condition(negated),))
         try:
             return self._node(part)
-        except _Unrepresentable:
+        except Untranslatable:
             expression = part.expression()
             _check_elementwise(expression)
             return ForeignExpr(str(expression), frozenset(_names_in(part.spec)), expression)
@@ -240,7 +244,7 @@ class _Converter:
     def _node(self, part: _ExprNode) -> Node:
         spec = part.spec
         if not isinstance(spec, dict) or len(spec) != 1:
-            raise _Unrepresentable
+            raise Untranslatable
         ((kind, inner),) = spec.items()
         if kind == "Column":
             return Column(inner)
@@ -255,7 +259,7 @@ class _Converter:
         if kind == "Function":
             inputs = [part.input(child, index) for index, child in enumerate(inner["input"])]
             return self._function(inner["function"], inputs)
-        raise _Unrepresentable
+        raise Untranslatable
 
     def _binary(self, part: _ExprNode) -> Node:
         connective, operands = _flatten(part)
@@ -266,11 +270,11 @@ class _Converter:
         if op == "NotEqValidity":
             return Call("not", (Call("<=>", (left, right)),))
         if op not in _BINARY_OPS:
-            raise _Unrepresentable
+            raise Untranslatable
         texts = [self._is_text(side) for side in (left, right)]
         if op == "Plus" and any(texts):
             if not all(texts):
-                raise _Unrepresentable
+                raise Untranslatable
             return Call("||", (left, right))
         return Call(_BINARY_OPS[op], (left, right))
 
@@ -307,18 +311,18 @@ class _Converter:
             name = function["StructExpr"].get("FieldByName")
             if isinstance(args[0], Column) and isinstance(name, str):
                 return Column(args[0].name, (*args[0].path, name))
-        raise _Unrepresentable
+        raise Untranslatable
 
     def _in(self, options: Any, inputs: list[_ExprNode]) -> Node:
         column, members = self._node(inputs[0]), inputs[1].spec
         inner = members.get("Literal", {}) if isinstance(members, dict) else {}
         data = inner.get("Series") or inner.get("Scalar", {}).get("List")
         if data is None or options.get("nulls_equal"):
-            raise _Unrepresentable
+            raise Untranslatable
         with pa.ipc.open_stream(bytes(data)) as reader:
             values = [literal_from_scalar(value) for value in reader.read_all().column(0)]
         if any(value is None for value in values):
-            raise _Unrepresentable
+            raise Untranslatable
         # In polars a NULL in the list matches nothing, and does not make the result NULL either.
         known = [value for value in values if value is not None and value is not NULL]
         if not known:  # FALSE, but NULL where the column is NULL
@@ -362,10 +366,10 @@ def _evaluate_constant(part: _ExprNode) -> Literal:
     try:
         values = pl.select(expression).to_series().to_arrow()
     except pl.exceptions.PolarsError:
-        raise _Unrepresentable from None
+        raise Untranslatable from None
     literal = literal_from_scalar(values[0]) if len(values) == 1 else None
     if literal is None:
-        raise _Unrepresentable
+        raise Untranslatable
     return literal
 
 
@@ -383,7 +387,7 @@ def _literal(spec: Any, part: _ExprNode) -> Literal:  # noqa: C901, PLR0912 -- o
             return Literal(dynamic["Str"], "text")
     scalar = spec.get("Scalar")
     if not isinstance(scalar, dict) or len(scalar) != 1:
-        raise _Unrepresentable
+        raise Untranslatable
     ((kind, value),) = scalar.items()
     if kind == "Null":
         return NULL
@@ -406,7 +410,7 @@ def _literal(spec: Any, part: _ExprNode) -> Literal:  # noqa: C901, PLR0912 -- o
     if kind == "Datetime" and value[1] in ("Microseconds", "Milliseconds"):
         micros = value[0] * (1000 if value[1] == "Milliseconds" else 1)
         return Literal(micros, "timestamp" if value[2] is None else "timestamptz")
-    raise _Unrepresentable
+    raise Untranslatable
 
 
 def _integer(value: int | bytes) -> int:

@@ -17,7 +17,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.errors import InvalidRequest
-from arrowlog.predicate.ast import NULL, Call, Column, ForeignExpr, Literal, join_nodes
+from arrowlog.predicate.ast import (
+    NULL,
+    Call,
+    Column,
+    ForeignExpr,
+    Literal,
+    Untranslatable,
+    join_nodes,
+)
 from arrowlog.predicate.limits import (
     PREDICATE_CONDITIONS_MAX,
     predicate_too_deep_error,
@@ -25,6 +33,7 @@ from arrowlog.predicate.limits import (
     run_on_deep_stack,
 )
 from arrowlog.predicate.literals import literal_from_scalar
+from arrowlog.predicate.parse.columns import resolve_column
 
 if TYPE_CHECKING:
     from arrowlog.predicate.ast import Node
@@ -47,10 +56,6 @@ _INDEXED_KEYS = ("literal", "options")
 # Levels of an expression that Arrow evaluates itself, which it does recursively.
 _FOREIGN_DEPTH_MAX = 500
 _ENTRY_KEYS = ("call", "end", "field_ref", "nested_field_ref", "literal", "options")
-
-
-class _Unrepresentable(Exception):
-    """The AST has no equivalent for a part of an expression."""
 
 
 def parse_pyarrow(expression: Any, schema: pa.Schema) -> Node:
@@ -251,13 +256,9 @@ class _EntryParser:
             call.columns.update(self._schema.names)
             call.args.append(ForeignExpr("a nested field", frozenset(self._schema.names), span))
             return
-        if self._schema.get_field_index(names[0]) < 0:
-            raise InvalidRequest(
-                f"There is no column {names[0]!r}.",
-                next=f"The columns are {', '.join(self._schema.names[:12])}.",
-            )
-        call.columns.add(names[0])
-        call.args.append(Column(names[0], tuple(names[1:])))
+        column = resolve_column(names[0], self._schema)
+        call.columns.add(column.name)
+        call.args.append(Column(column.name, tuple(names[1:])))
 
 
 def _finish_call(call: _PendingCall, outer: _PendingCall, end: int) -> None:
@@ -268,19 +269,19 @@ def _finish_call(call: _PendingCall, outer: _PendingCall, end: int) -> None:
     node: Node | _Chain
     try:
         if call.opaque:
-            raise _Unrepresentable
+            raise Untranslatable
         if call.name in ("and_kleene", "or_kleene") and len(call.args) == 2:
             node = _Chain(call)
         else:
             node = _convert_call(call.name, call.nodes(), call.options)
-    except _Unrepresentable:
+    except Untranslatable:
         node = ForeignExpr(f"{call.name}(…)", frozenset(call.columns), (call.start, end))
     outer.args.append(node)
     outer.columns |= call.columns
 
 
 def _convert_call(name: str, args: tuple[Node, ...], options: dict[str, Any]) -> Node:
-    """The AST node of a call; raises `_Unrepresentable` if there is none."""
+    """The AST node of a call; raises `Untranslatable` if there is none."""
     if name in ("and_kleene", "or_kleene"):
         return join_nodes(_OPERATORS[name], args)
     if name in _OPERATORS:
@@ -298,7 +299,7 @@ def _convert_call(name: str, args: tuple[Node, ...], options: dict[str, Any]) ->
         return Call("like", (*args, pattern, Literal("\\", "text")))
     if name == "is_in":
         return _in(args[0], options)
-    raise _Unrepresentable
+    raise Untranslatable
 
 
 def _flag(options: dict[str, Any], name: str) -> bool:
@@ -310,7 +311,7 @@ def _in(column: Node, options: dict[str, Any]) -> Node:
     """Convert `isin`, which is never NULL: a NULL row matches only if the set contains NULL."""
     members = [literal_from_scalar(value) for value in options["value_set"].values]
     if any(value is None for value in members) or options["null_matching_behavior"].as_py() != 0:
-        raise _Unrepresentable
+        raise Untranslatable
     values = [value for value in members if value is not None and value is not NULL]
     condition: Node = Call("is true", (Call("in", (column, *values)),))
     if not values:

@@ -11,15 +11,9 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from arrowlog.errors import InvalidRequest
-from arrowlog.predicate.ast import FALSE, NULL, TRUE, Call, Column, Literal, join_nodes
-from arrowlog.predicate.tokenizer import (
-    SQL_TYPES,
-    SYNTAX_HINT,
-    parse_number,
-    syntax_error,
-    tokenize,
-    unquote_identifier,
-)
+from arrowlog.predicate.ast import DAY_MICROS, FALSE, NULL, TRUE, Call, Column, Literal, join_nodes
+from arrowlog.predicate.parse.columns import unknown_column_error
+from arrowlog.predicate.tokenizer import PREDICATE_TOKENS, tokenize, unquote_identifier
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,6 +21,20 @@ if TYPE_CHECKING:
     from arrowlog.predicate.ast import Node
     from arrowlog.predicate.tokenizer import Token
 
+# SQL type names of DuckDB and Spark, and the DuckDB type that each stands for.
+_SQL_TYPES = {
+    "STRING": "VARCHAR", "TEXT": "VARCHAR", "VARCHAR": "VARCHAR", "CHAR": "VARCHAR",
+    "BOOLEAN": "BOOLEAN", "BOOL": "BOOLEAN", "TINYINT": "TINYINT", "BYTE": "TINYINT",
+    "SMALLINT": "SMALLINT", "SHORT": "SMALLINT", "INT": "INTEGER", "INTEGER": "INTEGER",
+    "BIGINT": "BIGINT", "LONG": "BIGINT", "HUGEINT": "HUGEINT", "FLOAT": "FLOAT", "REAL": "FLOAT",
+    "DOUBLE": "DOUBLE", "DATE": "DATE", "TIME": "TIME", "DATETIME": "TIMESTAMP",
+    "TIMESTAMP": "TIMESTAMP", "TIMESTAMP_NTZ": "TIMESTAMP", "TIMESTAMPTZ": "TIMESTAMPTZ",
+    "TIMESTAMP_LTZ": "TIMESTAMPTZ", "BINARY": "BLOB", "BLOB": "BLOB", "BYTEA": "BLOB",
+    "INT1": "TINYINT", "INT2": "SMALLINT", "INT4": "INTEGER", "INT8": "BIGINT",
+    "FLOAT4": "FLOAT", "FLOAT8": "DOUBLE",
+    "INTERVAL": "INTERVAL", "DECIMAL": "DECIMAL", "NUMERIC": "DECIMAL", "DEC": "DECIMAL",
+}  # fmt: skip
+_SYNTAX_HINT = "Write one condition, such as day = '2024-01-01' AND id BETWEEN 5 AND 9."
 _COMPARISONS = {"=": "=", "==": "=", "<>": "<>", "!=": "<>", "<": "<", "<=": "<=", ">": ">"}
 _COMPARISONS |= {">=": ">=", "<=>": "<=>"}
 # Type names that may precede a text: DATE '2024-01-01', X'00ff'.
@@ -64,7 +72,6 @@ _CLOCK_CALLS = {"now": "timestamptz", "today": "date", "curdate": "date", "getda
 # AST operators that can be written as function calls: least and greatest number of arguments.
 _ARITY = {"like": (2, 3), "ilike": (2, 3), "glob": (2, 2), "element": (2, 2)}
 _ARITY |= {"negative": (1, 1), "interval": (1, 1)}
-_DAY_MICROS = 86_400_000_000
 # Nested parentheses, lists and arguments; each takes about a dozen frames of Python's stack.
 _DEPTH_MAX = 60
 _NUMBER_LENGTH_MAX = 1000  # characters
@@ -79,6 +86,15 @@ def parse_sql(text: str, schema: pa.Schema, now_micros: int) -> Node:
     return _Parser(text, schema, now_micros).parse()
 
 
+def _syntax_error(start: int, why: str) -> InvalidRequest:
+    """The error for a problem at a character position, counted from 0."""
+    return InvalidRequest(f"{_position(start)}: {why}.", next=_SYNTAX_HINT)
+
+
+def _position(start: int) -> str:
+    return f"The predicate, at character {start + 1}"
+
+
 class _Parser:
     """Recursive descent parser over the tokens of one text."""
 
@@ -86,14 +102,17 @@ class _Parser:
         self._schema = schema
         self._names = set(schema.names)
         self._now = now_micros
-        self._tokens = tokenize(text)
+        self._tokens = tokenize(text, PREDICATE_TOKENS)
+        invalid = next((token for token in self._tokens if token.kind == "other"), None)
+        if invalid is not None:
+            raise _syntax_error(invalid.start, f"{invalid.text!r} is not valid here")
         self._at = 0
         self._depth = 0
 
     def parse(self) -> Node:
         """Parse the whole text; a trailing semicolon is allowed."""
         if self._peek.kind == "end":
-            raise InvalidRequest("The predicate is empty.", next=SYNTAX_HINT)
+            raise InvalidRequest("The predicate is empty.", next=_SYNTAX_HINT)
         tree = self._or()
         self._at += self._peek.key == ";" and self._tokens[self._at + 1].kind == "end"
         if self._peek.kind != "end":
@@ -128,14 +147,14 @@ class _Parser:
         if token.word in ("select", "exists", "with", "over", "union"):
             expected = "subqueries, window functions and statements are not row predicates"
         reason = f"{expected}, found {actual}" if expected else f"unexpected {actual}"
-        return syntax_error(token.start, reason)
+        return _syntax_error(token.start, reason)
 
     # One method per precedence level. `left` is an operand that has been parsed already.
 
     def _or(self, left: Node | None = None) -> Node:
         self._depth += 1
         if self._depth > _DEPTH_MAX:
-            raise syntax_error(self._peek.start, "the condition is nested too deeply")
+            raise _syntax_error(self._peek.start, "the condition is nested too deeply")
         parts = [self._and(left)]
         while self._take("or"):
             parts.append(self._and())
@@ -279,8 +298,8 @@ class _Parser:
         token = self._next()
         if token.kind == "number":
             if len(token.text) > _NUMBER_LENGTH_MAX:
-                raise syntax_error(token.start, "the number is too long")
-            return parse_number(token.text)
+                raise _syntax_error(token.start, "the number is too long")
+            return _parse_number(token.text)
         if token.kind == "text":
             return Literal(token.text[1:-1].replace("''", "'"), "text")
         if token.kind == "quoted":
@@ -324,7 +343,7 @@ class _Parser:
         if following.kind == "text" and token.text.upper() in _LITERAL_PREFIXES:
             if word == "x":
                 return self._bytes(token)
-            return Call("cast", (self._primary(),), SQL_TYPES[token.text.upper()])
+            return Call("cast", (self._primary(),), _SQL_TYPES[token.text.upper()])
         if word == "timestamp" and following.word in ("with", "without"):
             self._at -= 1
             kind = self._type()
@@ -341,7 +360,7 @@ class _Parser:
         return self._column(token)
 
     def _clock(self, kind: str) -> Literal:
-        return Literal(self._now // _DAY_MICROS if kind == "date" else self._now, kind)
+        return Literal(self._now // DAY_MICROS if kind == "date" else self._now, kind)
 
     def _bytes(self, token: Token) -> Literal:
         digits = self._next().text[1:-1]
@@ -349,7 +368,7 @@ class _Parser:
             return Literal(bytes.fromhex(digits), "blob")
         except ValueError:
             why = "X'…' needs pairs of hexadecimal digits"
-            raise syntax_error(token.start, why) from None
+            raise _syntax_error(token.start, why) from None
 
     def _case(self) -> Node:
         args: list[Node] = []
@@ -410,12 +429,12 @@ class _Parser:
             raise self._unexpected()
         if self._peek.key == "*" or name in _AGGREGATES:
             why = f"{name} is an aggregate or window function, not a row predicate"
-            raise syntax_error(token.start, why)
+            raise _syntax_error(token.start, why)
         least, most = _ARITY.get(name, (0, len(args)))
         if not least <= len(args) <= most:
-            raise syntax_error(token.start, f"{name} does not take {len(args)} arguments")
+            raise _syntax_error(token.start, f"{name} does not take {len(args)} arguments")
         if name.upper() in _CAST_FUNCTIONS and len(args) == 1:
-            return Call("cast", args, SQL_TYPES[name.upper()])
+            return Call("cast", args, _SQL_TYPES[name.upper()])
         if not args and (name in _CLOCK_CALLS or name in _CLOCK_WORDS):
             return self._clock(_CLOCK_CALLS.get(name) or _CLOCK_WORDS[name])
         return Call(name, args)
@@ -423,9 +442,9 @@ class _Parser:
     def _type(self) -> str:
         token = self._next()
         name = token.text.upper()
-        if token.kind != "word" or name not in SQL_TYPES:
-            raise syntax_error(token.start, f"{token.text[:40]!r} is not a type")
-        duckdb_type = SQL_TYPES[name]
+        if token.kind != "word" or name not in _SQL_TYPES:
+            raise _syntax_error(token.start, f"{token.text[:40]!r} is not a type")
+        duckdb_type = _SQL_TYPES[name]
         if name == "DOUBLE":
             self._take("precision")
         if name == "TIMESTAMP" and (zone := self._take("with", "without")) is not None:
@@ -437,7 +456,7 @@ class _Parser:
             return duckdb_type
         precision, scale = (*sizes, 0, 0)[:2] if sizes else (18, 3)
         if not (1 <= precision <= 38 and 0 <= scale <= precision):
-            raise syntax_error(
+            raise _syntax_error(
                 token.start, "DECIMAL takes a precision from 1 to 38 and a scale up to it"
             )
         return f"DECIMAL({precision},{scale})"
@@ -448,7 +467,7 @@ class _Parser:
         for _ in range(2):
             token = self._next()
             if token.kind != "number" or not token.text.isdigit() or len(token.text) > 4:
-                raise syntax_error(token.start, "a number is missing")
+                raise _syntax_error(token.start, "a number is missing")
             sizes.append(int(token.text))
             if not self._take(","):
                 break
@@ -462,19 +481,14 @@ class _Parser:
             self._at += 1
             part = self._next()
             if part.kind not in ("word", "quoted"):
-                raise syntax_error(part.start, "a field name is missing")
+                raise _syntax_error(part.start, "a field name is missing")
             parts.append(unquote_identifier(part))
         root = self._resolve(parts[0])
         if root is not None:
             return Column(root, tuple(parts[1:]))
         dotted_column = self._resolve(".".join(parts))
         if dotted_column is None:
-            known = ", ".join(self._schema.names[:12])
-            raise InvalidRequest(
-                f"The predicate, at character {token.start + 1}: there is no column"
-                f" {'.'.join(parts)!r}.",
-                next=f"The columns are {known}{', …' if len(self._names) > 12 else ''}.",
-            )
+            raise unknown_column_error(".".join(parts), self._schema, _position(token.start))
         return Column(dotted_column)
 
     def _resolve(self, name: str) -> str | None:
@@ -488,3 +502,22 @@ class _Parser:
                 next="Write the exact name in double quotes.",
             )
         return matches[0] if matches else None
+
+
+def _parse_number(text: str) -> Literal:
+    """Parse a number with an optional Spark type suffix.
+
+    Integers and decimals are exact; an exponent makes a double, as in DuckDB and Spark.
+    """
+    lower = text.lower()
+    if lower.endswith("bd"):
+        return Literal(Decimal(lower[:-2]), "decimal")
+    if lower[-1] in "lsy":
+        lower = lower[:-1]
+    elif lower[-1] == "d":
+        return Literal(float(lower[:-1]), "double")
+    if "e" in lower:
+        return Literal(float(lower), "double")
+    if "." in lower:
+        return Literal(Decimal(lower), "decimal")
+    return Literal(int(lower), "int")

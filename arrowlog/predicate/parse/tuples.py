@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from arrowlog.errors import InvalidRequest
-from arrowlog.predicate.ast import TRUE, Call, Column, Literal, join_nodes
+from arrowlog.predicate.ast import TRUE, Call, Literal, join_nodes
 from arrowlog.predicate.literals import to_literal
+from arrowlog.predicate.parse.columns import resolve_column
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pyarrow as pa
 
-    from arrowlog.predicate.ast import Node
+    from arrowlog.predicate.ast import Column, Node
 
 _TUPLE_HINT = 'A condition is ("column", "op", value); a list of them is AND, a list of lists OR.'
 _COMPARISONS = {
@@ -90,11 +91,3 @@ def _in_or_between(column: Column, op: str, value: Any, where: str) -> Node:
             raise InvalidRequest(f"{where}: BETWEEN needs two values.", next=_TUPLE_HINT)
         return Call("between", (column, *values))
     return Call("in", (column, *values)) if values else Literal(False, "bool")
-
-
-def resolve_column(name: str, schema: pa.Schema) -> Column:
-    """A column by its exact name. Raises InvalidRequest, listing the columns, if there is none."""
-    if schema.get_field_index(name) >= 0:
-        return Column(name)
-    known = ", ".join(schema.names[:12]) + (", …" if len(schema.names) > 12 else "")
-    raise InvalidRequest(f"There is no column {name!r}.", next=f"The columns are {known}.")

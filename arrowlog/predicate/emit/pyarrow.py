@@ -14,22 +14,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.arrays import null_scalar
-from arrowlog.predicate import (
-    COMPARISON_OPS,
-    Call,
-    Column,
-    ForeignExpr,
-    Literal,
-    split_conjuncts,
-)
-from arrowlog.scan.literal_bounds import SWAPPED_COMPARISONS, enclose_literal
-from arrowlog.scan.stats_predicate import LIKE_WILDCARDS, merge_equalities
-from arrowlog.snapshot import may_have_nan
+from arrowlog.predicate.ast import Call, Untranslatable, split_conjuncts
+from arrowlog.predicate.emit.conditions import ConditionEmitter, column_name, exact_value
+from arrowlog.predicate.literal_bounds import may_have_nan
+from arrowlog.predicate.rewrites import literal_kinds, merge_equalities
+from arrowlog.predicate.visitor import handles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from arrowlog.predicate import Node
+    from arrowlog.predicate.ast import Node
 
 _OPERATORS = {
     "=": operator.eq,
@@ -39,6 +33,8 @@ _OPERATORS = {
     ">": operator.gt,
     ">=": operator.ge,
 }
+# Comparisons with a number that are FALSE for NaN, which is greater than every number.
+_FALSE_FOR_NAN = ("=", "<", "<=", "in", "<=>")
 # Longer IN lists become a hash lookup instead of a disjunction of equalities.
 _EQUALITIES_MAX = 100
 # Arrow rebuilds chains of ANDs and ORs, however they were nested, and walks them recursively: a few
@@ -46,17 +42,13 @@ _EQUALITIES_MAX = 100
 _CONDITIONS_MAX = 500
 
 
-class _Unrepresentable(Exception):
-    """Arrow has no expression with the same meaning for a part."""
-
-
 def emit_pyarrow(node: Node, schema: pa.Schema) -> pc.Expression | None:
     """The filter expression of a node; None if Arrow has none with the same meaning."""
     try:
         if _count_conditions(node) > _CONDITIONS_MAX:
-            raise _Unrepresentable
-        return _expression(node, schema, positive=True, null_is_false=True)
-    except _Unrepresentable:
+            raise Untranslatable
+        return _FilterEmitter(schema).visit(node)
+    except Untranslatable:
         return None
 
 
@@ -93,44 +85,71 @@ def _count_conditions(node: Node) -> int:
     return count
 
 
-def _expression(  # noqa: C901 -- one branch per kind of node
-    node: Node, schema: pa.Schema, *, positive: bool, null_is_false: bool
-) -> pc.Expression:
-    """Translate a condition.
+class _FilterEmitter(ConditionEmitter[pc.Expression]):
+    """Emits filter expressions.
 
     `positive` is False under an odd number of NOT and IS FALSE: there, a comparison that is FALSE
     for NaN becomes TRUE for it. `null_is_false` is whether FALSE may stand for NULL: a filter keeps
     the rows that are TRUE, but any NOT or IS FALSE around the condition tells the two apart.
     """
-    if isinstance(node, Literal):
-        if node.kind not in ("bool", "null"):
-            raise _Unrepresentable
-        return pc.scalar(pa.scalar(node.value, pa.bool_()))
-    if isinstance(node, Column):
-        if node.path or not pa.types.is_boolean(schema.field(node.name).type):
-            raise _Unrepresentable
-        return pc.field(node.name)
-    if isinstance(node, ForeignExpr):
-        raise _Unrepresentable
-    if node.op in ("and", "or"):
-        parts = [
-            _expression(arg, schema, positive=positive, null_is_false=null_is_false)
-            for arg in merge_equalities(node)
-        ]
+
+    def __init__(
+        self, schema: pa.Schema, *, positive: bool = True, null_is_false: bool = True
+    ) -> None:
+        super().__init__(schema)
+        self._positive = positive
+        self._null_is_false = null_is_false
+
+    def emit_constant(self, value: Any) -> pc.Expression:
+        return pc.scalar(pa.scalar(value, pa.bool_()))
+
+    def emit_column(self, name: str) -> pc.Expression:
+        return pc.field(name)
+
+    @handles("and", "or")
+    def _connective(self, node: Call) -> pc.Expression:
+        parts = [self.visit(arg) for arg in merge_equalities(node)]
         return _combine_balanced(operator.and_ if node.op == "and" else operator.or_, parts)
-    if node.op == "not":
-        return ~_expression(node.args[0], schema, positive=not positive, null_is_false=False)
-    if node.op in ("is true", "is false"):
+
+    @handles("not")
+    def _not(self, node: Call) -> pc.Expression:
+        inner = self._with(positive=not self._positive, null_is_false=False)
+        return ~inner.visit(node.args[0])
+
+    @handles("is true", "is false")
+    def _is(self, node: Call) -> pc.Expression:
         true = node.op == "is true"
-        inner = _expression(node.args[0], schema, positive=positive is true, null_is_false=true)
+        emitter = self._with(positive=self._positive is true, null_is_false=true)
+        inner = emitter.visit(node.args[0])
         return pc.coalesce(inner if true else ~inner, pc.scalar(False))
-    if node.op in ("between", "in") and not _same_kind(node.args[1:]):
-        raise _Unrepresentable
-    if node.op == "between":
-        low, high = Call(">=", node.args[:2]), Call("<=", (node.args[0], node.args[2]))
-        both = Call("and", (low, high))
-        return _expression(both, schema, positive=positive, null_is_false=null_is_false)
-    return _column_condition(node, schema, positive=positive, null_is_false=null_is_false)
+
+    @handles("is null")
+    def _is_null(self, node: Call) -> pc.Expression:
+        return pc.field(column_name(node.args[0])).is_null()
+
+    def _with(self, *, positive: bool, null_is_false: bool) -> _FilterEmitter:
+        return _FilterEmitter(self.schema, positive=positive, null_is_false=null_is_false)
+
+    def check_kinds(self, column: Node, values: Sequence[Node]) -> None:
+        if len(literal_kinds(values)) > 1:
+            raise Untranslatable(column)
+
+    def emit_comparison(
+        self, op: str, name: str, values: Sequence[Node], kind: pa.DataType
+    ) -> pc.Expression:
+        if may_have_nan(kind) and not (self._positive and op in _FALSE_FOR_NAN):
+            raise Untranslatable
+        scalars = [_exact_scalar(value, kind) for value in values]
+        if op == "in":
+            return _is_in(name, scalars, kind, null_is_false=self._null_is_false)
+        if op == "<=>":
+            if not scalars[0].is_valid:
+                return pc.field(name).is_null()
+            return pc.coalesce(_compare(name, "=", scalars[0]), pc.scalar(False))
+        return _compare(name, op, scalars[0])
+
+    def emit_prefix(self, name: str, prefix: str) -> pc.Expression:
+        return pc.starts_with(pc.field(name), prefix)
 
 
 def _combine_balanced(
@@ -143,45 +162,6 @@ def _combine_balanced(
     return parts[0]
 
 
-def _same_kind(nodes: tuple[Node, ...]) -> bool:
-    """Whether all literals that are not NULL have one kind.
-
-    Engines coerce a mixed list to a common type; separate comparisons would not be.
-    """
-    kinds = {node.kind for node in nodes if isinstance(node, Literal) and node.value is not None}
-    return len(kinds) < 2
-
-
-def _column_condition(
-    node: Call, schema: pa.Schema, *, positive: bool, null_is_false: bool
-) -> pc.Expression:
-    """Translate a condition on one column."""
-    op, args = node.op, node.args
-    if op in SWAPPED_COMPARISONS and isinstance(args[0], Literal):
-        op, args = SWAPPED_COMPARISONS[op], (args[1], args[0])
-    column = args[0] if args else None
-    if not isinstance(column, Column) or column.path:
-        raise _Unrepresentable
-    if op == "is null":
-        return pc.field(column.name).is_null()
-    kind = schema.field(column.name).type
-    if may_have_nan(kind) and not (positive and op in ("=", "<", "<=", "in", "<=>")):
-        raise _Unrepresentable
-    if op in COMPARISON_OPS:
-        return _compare(column.name, op, _exact_scalar(args[1], kind))
-    if op == "<=>":
-        if args[1] == Literal(None, "null"):
-            return pc.field(column.name).is_null()
-        same = _compare(column.name, "=", _exact_scalar(args[1], kind))
-        return pc.coalesce(same, pc.scalar(False))
-    if op == "in":
-        values = [_exact_scalar(arg, kind) for arg in args[1:]]
-        return _is_in(column.name, values, kind, null_is_false=null_is_false)
-    if op in ("like", "starts_with") and len(args) == 2 and pa.types.is_string(kind):
-        return _starts_with(column.name, op, args[1])
-    raise _Unrepresentable
-
-
 def _is_in(
     name: str, values: list[pa.Scalar], kind: pa.DataType, *, null_is_false: bool
 ) -> pc.Expression:
@@ -190,7 +170,7 @@ def _is_in(
         return _combine_balanced(operator.or_, [_compare(name, "=", value) for value in values])
     members = [value for value in values if value.is_valid]
     if not null_is_false and len(members) < len(values):
-        raise _Unrepresentable
+        raise Untranslatable
     if pa.types.is_floating(kind) and any(value.as_py() == 0 for value in members):
         members += [pa.scalar(0.0, kind), pa.scalar(-0.0, kind)]  # equal, but hashed as two values
     contained = pc.field(name).isin(pa.array(members, kind))
@@ -199,38 +179,17 @@ def _is_in(
     return pc.if_else(pc.field(name).is_valid(), contained, null_scalar(pa.bool_()))
 
 
-def _starts_with(name: str, op: str, value: Node) -> pc.Expression:
-    """A prefix test: starts_with, or LIKE with a pattern that ends in its only wildcard."""
-    prefix = value.value if isinstance(value, Literal) else None
-    if not isinstance(prefix, str):
-        raise _Unrepresentable
-    if op == "like":
-        if not prefix.endswith("%") or any(
-            character in LIKE_WILDCARDS for character in prefix[:-1]
-        ):
-            raise _Unrepresentable
-        prefix = prefix[:-1]
-    return pc.starts_with(pc.field(name), prefix)
-
-
 def _exact_scalar(node: Node, kind: pa.DataType) -> pa.Scalar:
     """A literal as a scalar of the column's type, if that represents it exactly."""
-    if not isinstance(node, Literal):
-        raise _Unrepresentable
-    if node.value is None:
-        return pa.scalar(None, kind)
-    pair = enclose_literal(node, kind)
-    if pair is None or pair[0] is None or pair[0] != pair[1]:
-        raise _Unrepresentable
-    value: Any = bool(pair[0]) if pa.types.is_boolean(kind) else pair[0]
+    value = exact_value(node, kind)
     try:
-        if pa.types.is_date(kind):
+        if value is not None and pa.types.is_date(kind):
             return pa.scalar(value, pa.int32()).cast(kind)
-        if pa.types.is_timestamp(kind):
+        if value is not None and pa.types.is_timestamp(kind):
             return pa.scalar(value, pa.int64()).cast(kind)
         return pa.scalar(value, kind)
     except (pa.ArrowException, OverflowError):
-        raise _Unrepresentable from None
+        raise Untranslatable(node) from None
 
 
 def _compare(name: str, op: str, value: pa.Scalar) -> pc.Expression:

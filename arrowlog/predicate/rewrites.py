@@ -1,0 +1,170 @@
+"""Rewrite parts of trees to equivalent ones that statistics and engines can answer. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from arrowlog.predicate.ast import DAY_MICROS, NULL, Call, Column, Literal
+from arrowlog.predicate.literals import parse_date, parse_timestamp, to_double
+from arrowlog.predicate.operators import COMPARISON_OPS, SWAPPED_COMPARISONS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from arrowlog.predicate.ast import Node
+
+_BITS = {"TINYINT": 8, "SMALLINT": 16, "INTEGER": 32, "BIGINT": 64, "HUGEINT": 128}
+_DATE_FUNCTIONS = ("date", "to_date")
+_TIMESTAMP_TYPES = ("TIMESTAMP", "TIMESTAMPTZ")
+_DAYS_MAX = 10**8  # 64-bit microseconds end at about 1.07e8 days
+# Operators under which a lossless cast of the column can be dropped.
+_UNWRAPPABLE_OPS = frozenset({*COMPARISON_OPS, "<=>", "in", "between", "is null"})
+# Up to this many equalities on one column, single comparisons are as fast as one IN.
+_MERGE_ABOVE = 8
+# Literal kinds that engines bring to a common type when a list mixes them.
+_COERCIBLE_KINDS = frozenset({"int", "decimal", "double", "date", "timestamp", "timestamptz"})
+# Characters that end the literal prefix of a LIKE pattern. The backslash is the default escape
+# character in Spark; DuckDB has no default.
+LIKE_WILDCARDS = "%_\\"
+
+
+def put_column_first(node: Call) -> tuple[str, tuple[Node, ...]]:
+    """Operator and operands of a call; a comparison with a literal on its left is turned around."""
+    if node.op in SWAPPED_COMPARISONS and isinstance(node.args[0], Literal):
+        return SWAPPED_COMPARISONS[node.op], (node.args[1], node.args[0])
+    return node.op, node.args
+
+
+def split_between(node: Call) -> Call:
+    """BETWEEN as the AND of two comparisons; see `coerce_literals` for when that is the same."""
+    value, low, high = node.args
+    return Call("and", (Call(">=", (value, low)), Call("<=", (value, high))))
+
+
+def literal_kinds(nodes: Iterable[Node]) -> set[str]:
+    """The kinds of the literals among some nodes, without NULL.
+
+    Engines coerce a list of several kinds to a common type; separate comparisons are not coerced.
+    """
+    return {node.kind for node in nodes if isinstance(node, Literal) and node.value is not None}
+
+
+def unwrap_cast(node: Call, schema: pa.Schema) -> Call:
+    """Remove a cast of the column if the condition keeps its meaning, else return it unchanged.
+
+    A widened integer compares as before. A date cast to a timestamp compares as its midnight. A
+    timestamp cast to a date becomes a range from midnight to midnight.
+    """
+    op, args = put_column_first(node)
+    operand = args[0] if args else None
+    if op not in _UNWRAPPABLE_OPS or not isinstance(operand, Call) or len(operand.args) != 1:
+        return node
+    column = operand.args[0]
+    if not isinstance(column, Column) or column.path:
+        return node
+    kind = schema.field(column.name).type
+    if operand.op == "cast" and _is_widening(kind, operand.detail):
+        return Call(op, (column, *args[1:]))
+    if operand.op == "cast" and operand.detail in _TIMESTAMP_TYPES and pa.types.is_date32(kind):
+        literals = [_as_timestamp(value, operand.detail) for value in args[1:]]
+        known = [literal for literal in literals if literal is not None]
+        return Call(op, (column, *known)) if len(known) == len(literals) else node
+    to_date = operand.op in _DATE_FUNCTIONS or (operand.op == "cast" and operand.detail == "DATE")
+    if to_date and pa.types.is_timestamp(kind):
+        return _on_days(op, column, args[1:], kind) or node
+    return node
+
+
+def _as_timestamp(value: Node, target: str) -> Node | None:
+    """Text as the timestamp that it is compared as; None if it has a zone or is not a timestamp.
+
+    Compared with the date column itself, text would be read as a date and lose its time. Other
+    values are returned unchanged.
+    """
+    if not isinstance(value, Literal) or not isinstance(value.value, str):
+        return value
+    moment = parse_timestamp(value.value)
+    return None if moment is None or moment[1] else Literal(moment[0], target.lower())
+
+
+def _is_widening(kind: pa.DataType, target: str) -> bool:
+    return bool(pa.types.is_signed_integer(kind) and kind.bit_width <= _BITS.get(target, 0))
+
+
+def _on_days(op: str, column: Column, literals: tuple[Node, ...], kind: pa.DataType) -> Call | None:
+    """Rewrite a condition on the date of a timestamp; None if a literal is not a date."""
+    if op == "is null":
+        return Call(op, (column,))
+    days = [_as_day(value) for value in literals]
+    known = [day for day in days if day is not None]
+    if len(known) < len(days) or op == "<=>":
+        return None
+    literal_kind = "timestamp" if kind.tz is None else "timestamptz"
+
+    def compare(sign: str, day: int) -> Call:
+        """Compare the column with the midnight at which a day starts."""
+        return Call(sign, (column, Literal(day * DAY_MICROS, literal_kind)))
+
+    if op == "between":
+        return Call("and", (compare(">=", known[0]), compare("<", known[1] + 1)))
+    if op in ("=", "in"):
+        ranges = [Call("and", (compare(">=", day), compare("<", day + 1))) for day in known]
+        return ranges[0] if len(ranges) == 1 else Call("or", tuple(ranges))
+    day = known[0]
+    if op == "<>":
+        return Call("or", (compare("<", day), compare(">=", day + 1)))
+    sign, days_later = {"<": ("<", 0), "<=": ("<", 1), ">": (">=", 1), ">=": (">=", 0)}[op]
+    return compare(sign, day + days_later)
+
+
+def _as_day(value: Node) -> int | None:
+    """Days since 1970 of a date literal or ISO date text; None for anything else."""
+    if not isinstance(value, Literal):
+        return None
+    days = value.value if value.kind == "date" else None
+    if value.kind == "text" and isinstance(value.value, str):
+        days = parse_date(value.value)
+    return days if isinstance(days, int) and abs(days) < _DAYS_MAX else None
+
+
+def merge_equalities(node: Call) -> tuple[Node, ...]:
+    """The parts of an AND or OR, with many (in)equalities on one column merged into one [NOT] IN.
+
+    Literals of different kinds are not merged: a mixed list would be coerced to a common type.
+    """
+    op = "=" if node.op == "or" else "<>"
+    values_by_column: dict[tuple[str, str], list[Node]] = {}
+    rest: list[Node] = []
+    for part in node.args:
+        column, value = part.args if isinstance(part, Call) and part.op == op else (part, NULL)
+        if isinstance(column, Literal):
+            column, value = value, column
+        known_value = isinstance(value, Literal) and value.value is not None
+        if isinstance(column, Column) and not column.path and known_value:
+            assert isinstance(value, Literal)
+            values_by_column.setdefault((column.name, value.kind), []).append(value)
+        else:
+            rest.append(part)
+    if all(len(values) <= _MERGE_ABOVE for values in values_by_column.values()):
+        return node.args
+    for (name, _), values in values_by_column.items():
+        in_list = Call("in", (Column(name), *values))
+        rest.append(in_list if op == "=" else Call("not", (in_list,)))
+    return tuple(rest)
+
+
+def coerce_literals(literals: list[Literal], kind: pa.DataType) -> list[Literal] | None:
+    """Coerce literals to the type in which an engine compares a mixed list; None if uncertain.
+
+    In `n IN (9007199254740993, 1e0)` all values are compared as doubles, the large integer rounded.
+    In `name IN ('10', 10)` all are compared as integers, so '010' is in the list.
+    """
+    kinds = literal_kinds(literals)
+    if len(kinds) < 2:
+        return literals
+    if pa.types.is_string(kind) or not kinds <= _COERCIBLE_KINDS:
+        return None
+    numeric = pa.types.is_integer(kind) or pa.types.is_decimal(kind)
+    return [to_double(literal) for literal in literals] if numeric else literals
