@@ -416,16 +416,17 @@ def _withdraw(writer: TransactionContext, version: int, data: bytes) -> bool:
 
 
 def _withdraw_from_replaced_log(writer: TransactionContext, version: int, data: bytes) -> bool:
-    """Take a commit back that was put into a log that replaced the one it was prepared for.
+    """Take a commit back that was put behind the end of a log that replaced the one it was for.
 
-    The new log is another table's, or a backup of this one. Returns False if the log was not
-    replaced as far as can be told, or if others may have built on the commit already.
+    The new log is another table's, or a backup of this one. Nobody builds on a commit behind a gap,
+    so that it can be deleted. Returns False if there is no gap, or a later commit exists: what the
+    log is has to be read.
     """
     with suppress(StoreUnavailable):
         if not writer.replaced():
             return False
-        later = f"{LOG_FOLDER}/{commit_name(version + 1)}"
-        if writer.store.find_many([later])[0] is None:
+        keys = [f"{LOG_FOLDER}/{commit_name(other)}" for other in (version - 1, version + 1)]
+        if writer.store.find_many(keys) == [None, None]:
             return _withdraw(writer, version, data)
     return False
 
