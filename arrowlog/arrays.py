@@ -42,7 +42,7 @@ _POLARS_TYPES: dict[pa.DataType, Any] = {
 def make_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Build an array of strings, bytes, numbers or booleans of type `kind`.
 
-    >>> array_of(["a", None], pa.string()).to_pylist()
+    >>> make_array(["a", None], pa.string()).to_pylist()
     ['a', None]
     """
     dtype = pl.Decimal(38, kind.scale) if pa.types.is_decimal(kind) else _POLARS_TYPES[kind]

@@ -342,7 +342,7 @@ def resolve(
 def select_settings(settings: Mapping[str, object]) -> dict[str, object]:
     """Select arrowlog's settings from those of a Spark session or data source, by full key.
 
-    >>> known_in({"spark.indextables.checkpoint.interval": "5", "spark.app.name": "x"})
+    >>> select_settings({"spark.indextables.checkpoint.interval": "5", "spark.app.name": "x"})
     {'spark.indextables.checkpoint.interval': '5'}
     """
     ours = {key: value for key, value in settings.items() if key.lower().startswith(PREFIX)}

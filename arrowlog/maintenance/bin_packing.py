@@ -146,7 +146,7 @@ def pack_adjacent(sizes: Sequence[int], target: int, max_files: int) -> Iterable
 
     Next-fit on adjacent files rather than a best fit, so that rows keep the order of the table.
 
-    >>> list(pack([4, 5, 3, 3, 9, 1], 10, 100))
+    >>> list(pack_adjacent([4, 5, 3, 3, 9, 1], 10, 100))
     [[0, 1], [2, 3], [4, 5]]
     """
     run: list[int] = []

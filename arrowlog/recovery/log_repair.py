@@ -171,7 +171,7 @@ def split_log_address(uri: str) -> tuple[str, str]:
 
     Raises InvalidRequest if the address has no parent folder.
 
-    >>> split_log("s3://bucket/events/_transaction_log/")
+    >>> split_log_address("s3://bucket/events/_transaction_log/")
     ('s3://bucket/events', '_transaction_log')
     """
     text = uri.rstrip("/")

@@ -32,7 +32,7 @@ def map_column_case(names: Sequence[str], columns: Iterable[str], path: str) -> 
 
     Raises InvalidRequest if several columns of the file are candidates for one column.
 
-    >>> spelled(["ID", "name"], ["id", "name", "later"], "a.parquet")
+    >>> map_column_case(["ID", "name"], ["id", "name", "later"], "a.parquet")
     {'id': 'ID'}
     """
     table_columns = list(columns)
@@ -231,7 +231,7 @@ def is_castable(stored: pa.DataType, wanted: pa.DataType) -> bool:
 def is_readable_as(stored: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether every engine can read some values of the file's type as the table's type.
 
-    >>> accepted(pa.int32(), pa.int64()), accepted(pa.string(), pa.int64())
+    >>> is_readable_as(pa.int32(), pa.int64()), is_readable_as(pa.string(), pa.int64())
     (True, False)
     """
     if stored == wanted or pa.types.is_null(stored):
@@ -261,7 +261,7 @@ def is_always_readable_as(stored: pa.DataType, wanted: pa.DataType) -> bool:
 
     Never for text: no Parquet reader checks that it is valid UTF-8.
 
-    >>> surely(pa.int32(), pa.int64()), surely(pa.int64(), pa.int32())
+    >>> is_always_readable_as(pa.int32(), pa.int64()), is_always_readable_as(pa.int64(), pa.int32())
     (True, False)
     """
     stored = _decoded_type(stored)

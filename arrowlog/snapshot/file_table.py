@@ -43,7 +43,7 @@ _THREADED_ROWS_MIN = 20_000
 def files_column_name(name: str) -> str:
     """Return the column name of an add field in the table of files.
 
-    >>> snake("footerStartOffset"), snake("size")
+    >>> files_column_name("footerStartOffset"), files_column_name("size")
     ('footer_start_offset', 'size_bytes')
     """
     if name in _RENAMED:

@@ -69,7 +69,7 @@ class StatsTruncation:
     def shorten(self, low: str | None, high: str | None) -> tuple[str | None, str | None]:
         """Return sound bounds of a text column that are short enough; None for a dropped bound.
 
-        >>> Truncation(max_length=3, strategy="truncate").shorten("abcdef", "abcdef")
+        >>> StatsTruncation(max_length=3, strategy="truncate").shorten("abcdef", "abcdef")
         ('abc', 'abd')
         """
         rule = TruncationRule.CUT if self.strategy == "truncate" else TruncationRule.DROP

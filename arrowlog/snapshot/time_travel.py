@@ -31,7 +31,7 @@ def to_epoch_millis(moment: TimestampLike) -> int:
 
     Raises `InvalidRequest` if it is none of the accepted types.
 
-    >>> to_millis("2024-10-01T00:00:00Z")
+    >>> to_epoch_millis("2024-10-01T00:00:00Z")
     1727740800000
     """
     if isinstance(moment, bool):

@@ -227,7 +227,7 @@ def to_log_text(value: object, kind: pa.DataType) -> str | None:
     Text is returned unchanged: it may come from a log. Raises `ValueError` with the reason if the
     value has no such text.
 
-    >>> text_of(dt.date(2024, 1, 31), pa.date32()), text_of(True, pa.bool_())
+    >>> to_log_text(dt.date(2024, 1, 31), pa.date32()), to_log_text(True, pa.bool_())
     ('2024-01-31', 'true')
     """
     if value is None or isinstance(value, str):

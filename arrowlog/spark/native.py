@@ -166,7 +166,7 @@ def _unsupported_schema(place: PinnedTable, spark: SparkSession, schema: StructT
 def to_hadoop_uri(root: str) -> str:
     """Convert the URI of a table to Hadoop's spelling, not percent-encoded.
 
-    >>> hadoop_root("/tmp/a b"), hadoop_root("s3://bucket/t")
+    >>> to_hadoop_uri("/tmp/a b"), to_hadoop_uri("s3://bucket/t")
     ('file:/tmp/a b', 's3a://bucket/t')
     """
     for scheme in _LOCAL_SCHEMES:

@@ -360,7 +360,7 @@ def _to_stat(info: Mapping[str, Any]) -> ObjectStat:
     """Convert an entry of an fsspec listing, whose field for the time depends on the file system.
 
     >>> _to_stat({"size": 5, "updated": "1970-01-01T00:00:01.5Z", "etag": "x"})
-    Stat(size=5, mtime_ms=1500, tag='x', folder=False)
+    ObjectStat(size=5, mtime_ms=1500, tag='x', folder=False)
     """
     mtime = next((info[name] for name in _MTIME_FIELDS if info.get(name)), -1)
     try:

@@ -287,7 +287,7 @@ def predecessor_name(name: str) -> str:
 
     S3 lists the names *after* a given one; listing after this name includes `name` itself.
 
-    >>> just_before("00000000000000000042"), just_before("10"), just_before("0")
+    >>> predecessor_name("00000000000000000042"), predecessor_name("10"), predecessor_name("0")
     ('00000000000000000041', '1', '')
     """
     last = name[-1:]

@@ -147,7 +147,7 @@ def _build_objects(
 def quote_json_strings(texts: pa.Array) -> pa.Array:
     """Encode texts as JSON strings; null stays null.
 
-    >>> quoted(array_of(["day", None], pa.string())).to_pylist()
+    >>> quote_json_strings(make_array(["day", None], pa.string())).to_pylist()
     ['"day"', None]
     """
     if len(texts) == 0:

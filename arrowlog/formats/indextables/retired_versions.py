@@ -28,7 +28,7 @@ _NAME = re.compile(r"([0-9]{20})-([0-9]{20})\.json")
 def retired_record_name(first: int, last: int) -> str:
     """Return the file name of the record of versions `first` to `last`.
 
-    >>> record_name(1, 480)
+    >>> retired_record_name(1, 480)
     '00000000000000000480-00000000000000000001.json'
     """
     return f"{last:020d}-{first:020d}.json"
