@@ -98,6 +98,15 @@ def defining(module: str, name: str) -> str:
 
 
 @cache
+@cache
+def needed(module: str) -> frozenset[str]:
+    """The modules, ours and others', whose names a module imports at run time."""
+    return frozenset(
+        defining(source, name) if source in modules() else source
+        for source, name in imports(module)
+    )
+
+
 def reaches(module: str) -> dict[str, list[str]]:
     """Return every module that is needed to run this one, each with the path of imports to it."""
     ways = {module: [module]}
@@ -106,8 +115,7 @@ def reaches(module: str) -> dict[str, list[str]]:
         at = waiting.pop()
         if at not in modules():
             continue
-        for source, name in imports(at):
-            target = defining(source, name) if source in modules() else source
+        for target in needed(at):
             if target not in ways:
                 ways[target] = [*ways[at], target]
                 waiting.append(target)
