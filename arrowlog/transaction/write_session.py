@@ -430,7 +430,10 @@ class WriteSession:
         def replaced() -> bool:
             if tip is None or self._follower.is_same_object(tip):
                 return False
-            return tip.version not in list_retired(store)
+            # Other programs clean up without a record, below a checkpoint that their pointer names.
+            return tip.version not in list_retired(
+                store
+            ) and not self._follower.pointer_names_later(tip.version - 1)
 
         def reobserve() -> tuple[TableHead, RecentCommits]:
             nonlocal tip
