@@ -480,7 +480,7 @@ TRANSACTION_GUARDS = {
     "the whole made anew": ("stale = self.draft.rebuild", "stale = False"),
 }
 PUT_GUARDS = {
-    "lost answers": ("progress.unknown |= outcome is not Outcome.NOT_APPLIED", "pass"),
+    "lost answers": ("progress.unknown |= outcome is not PutOutcome.NOT_APPLIED", "pass"),
     "an unknown put before a refusal": (
         "if progress.unknown:\n                raise",
         "if False:\n                raise",
@@ -507,7 +507,7 @@ def finds_a_violation(examples=300):
 @pytest.mark.parametrize("guard", TRANSACTION_GUARDS)
 def test_the_machine_misses_every_guard_of_a_transaction(guard, monkeypatch):
     names = broken(commit_loop, *TRANSACTION_GUARDS[guard])
-    monkeypatch.setattr(write_session, "run_transaction", names["run"])
+    monkeypatch.setattr(write_session, "run_transaction", names["run_transaction"])
     finds_a_violation()
 
 
