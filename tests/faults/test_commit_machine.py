@@ -20,15 +20,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from support.case_count import cases
-from support.faulty_store import (
-    FakeClock,
-    FaultyStore,
-    Log,
-    Violation,
-    frozen_clock,
-    insist,
-    table_on,
-)
+from support.commit_model import Violation, insist
+from support.faulty_store import FakeClock, FaultyStore, Log, frozen_clock, table_on
 
 from arrowlog import Table, add_file, testing
 from arrowlog.errors import CommitConflict, CommitStateUnknown, InvalidRequest, StoreUnavailable
