@@ -176,7 +176,7 @@ KILLED = """
 import sys, os, signal
 sys.path[:0] = sys.argv[3:4]
 import arrowlog
-from arrowlog.spark.target import Destination
+from arrowlog.spark.target import WriteDestination
 spark = arrowlog.spark.session(**{
     "spark.master": "local[1]", "spark.driver.memory": "600m",
     "spark.sql.shuffle.partitions": 1,
@@ -186,7 +186,7 @@ root, out = sys.argv[1:3]
 stream = spark.readStream.format("arrowlog").option("maxFilesPerTrigger", 1).load(root)
 def batch(frame, number):
     if number == 1:
-        Destination.commit = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
+        WriteDestination.commit = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)
     arrowlog.spark.write(frame, out, txn=("killed", number))
 
 query = stream.writeStream.foreachBatch(batch).option("checkpointLocation", out + "-c")
