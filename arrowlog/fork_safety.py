@@ -102,6 +102,10 @@ class _GuardedPolars:
     def __init__(self, polars: ModuleType) -> None:
         self._polars = polars
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as a reference: functions that Spark sends to its workers refer to `pl`."""
+        return _load_polars, ()
+
     def __getattr__(self, name: str) -> Any:
         if _Stranded.now and name not in _THREADLESS:
             if name in ("concat", "from_arrow"):
@@ -120,15 +124,20 @@ class _GuardedPolars:
         return getattr(self._polars, name)(given, **options)
 
 
+def _load_polars() -> Any:
+    """Import polars, and return it guarded."""
+    import polars  # noqa: ICN001 -- `pl` is the guarded module for others
+
+    return globals().setdefault("pl", _GuardedPolars(polars))
+
+
 if not TYPE_CHECKING:  # type checkers see the import of `pl` above
 
     def __getattr__(name: str) -> Any:
         """Import polars when a module first imports `pl`."""
         if name != "pl":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        import polars  # noqa: ICN001 -- `pl` is the guarded module for others
-
-        return globals().setdefault("pl", _GuardedPolars(polars))
+        return _load_polars()
 
 
 class ForkSafeLock:

@@ -241,7 +241,7 @@ class _Transaction:
         self.progress.losses += 1
         try:
             winners = _read_winners(self.writer, self.head, commit_files, self.draft.intent)
-        except ArrowlogError:
+        except StoreUnavailable:
             if self.progress.pending is None:
                 raise
             winners = None  # an earlier put may have landed: only the log can tell

@@ -426,7 +426,7 @@ class Careless:
 
 def unsorted_rows(sources, files, schema):
     """A rewrite that does not keep the order."""
-    pieces = [pa.Table.from_batches(file.iter_batches()) for file in files]
+    pieces = [pa.Table.from_batches(file.parquet.iter_batches()) for file in files]
     for piece in pieces:
         yield piece.select(schema.names).cast(schema).sort_by([("id", "descending")])
 

@@ -260,7 +260,7 @@ def careless(request, wires):
 def unproven(monkeypatch):
     """No bucket has been found good before."""
     for module in (s3, obstore_s3):
-        monkeypatch.setattr(module, "PROBED", set())
+        monkeypatch.setattr(module, "PROBED_BUCKETS", set())
 
 
 def test_a_server_that_ignores_the_condition_is_found_out(careless):

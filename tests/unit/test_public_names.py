@@ -1,6 +1,7 @@
 """What `import arrowlog` offers, and what importing it and asking for help loads."""
 
 import ast
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ import click
 import pytest
 
 import arrowlog
+from arrowlog import fork_safety
 from arrowlog.cli.commands import commands
 
 ENGINES = {"polars", "pyarrow", "duckdb", "numpy", "pandas", "pyspark"}
@@ -113,3 +115,8 @@ def test_every_command_is_there():
     names = "info files history diff scan explain sql checkpoint cleanup vacuum compact repair"
     assert set(commands.commands) >= {*names.split(), "doctor", "skips", "demo"}
     assert all(isinstance(command, click.Command) for command in commands.commands.values())
+
+
+def test_the_guarded_polars_is_pickled_as_a_reference():
+    """Functions that Spark pickles for its workers refer to it."""
+    assert pickle.loads(pickle.dumps(fork_safety.pl)) is fork_safety.pl
