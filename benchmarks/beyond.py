@@ -155,13 +155,13 @@ WHERE = "date = '2024-03-05' AND id BETWEEN 1000000 AND 400000000"
 
 
 def _process_files(root):
-    import arrowlog
+    import arrowlog.table
 
     return lambda: arrowlog.Table(root).snapshot().files.num_rows
 
 
 def _process_checkpoint(root):
-    import arrowlog
+    import arrowlog.table
 
     return lambda: arrowlog.Table(root).checkpoint().num_files
 
@@ -169,7 +169,7 @@ def _process_checkpoint(root):
 def _process_plan(root):
     import pyarrow.parquet  # noqa: F401 -- imports are outside the cap, on every way
 
-    import arrowlog
+    import arrowlog.table
 
     def job():
         plan = arrowlog.Table(root).scan(WHERE)
@@ -180,7 +180,7 @@ def _process_plan(root):
 
 
 def _cluster_checkpoint(root):
-    import arrowlog
+    import arrowlog.table
 
     spark = arrowlog.spark.session(
         "beyond", **{"spark.master": "local[2]", "spark.driver.memory": "3g"}
@@ -220,7 +220,7 @@ def measured(way, root, cap=None):
 
 def same_state(root):
     """Whether the checkpoint says what the commits say, row for row, in this process."""
-    import arrowlog
+    import arrowlog.table
 
     bare = f"{root}-bare"
     shutil.rmtree(bare, ignore_errors=True)

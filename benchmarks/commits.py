@@ -51,7 +51,7 @@ class Arrowlog:
     """A handle, and how it commits."""
 
     def __init__(self, uri, options):
-        import arrowlog
+        import arrowlog.table
 
         self._library = arrowlog
         self._table = arrowlog.Table(uri, options, options={"checkpoint.enabled": False})
@@ -60,7 +60,7 @@ class Arrowlog:
     def create(uri, options):
         import pyarrow as pa
 
-        import arrowlog
+        import arrowlog.table
 
         schema = pa.schema([("id", pa.int64())])
         arrowlog.Table.create(uri, schema, storage_options=options)

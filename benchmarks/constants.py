@@ -33,7 +33,7 @@ MILLION = 1_000_000
 
 
 def _replay(root):
-    import arrowlog
+    import arrowlog.table
 
     table = arrowlog.Table(root)
     return lambda: table.snapshot().files.num_rows
@@ -41,20 +41,20 @@ def _replay(root):
 
 def _state(root):
     """All files of a table that has a checkpoint, held in memory."""
-    import arrowlog
+    import arrowlog.table
 
     return lambda: arrowlog.Table(root).snapshot().files.num_rows
 
 
 def _checkpoint(root):
-    import arrowlog
+    import arrowlog.table
 
     return lambda: arrowlog.Table(root).checkpoint().num_files
 
 
 def _parquet(root):
     """The Parquet form alone, of a state that is held."""
-    import arrowlog
+    import arrowlog.table
     from arrowlog.config import resolve
     from arrowlog.snapshot.checkpoint.parquet import write_parquet_form
 
@@ -68,7 +68,7 @@ def _parquet(root):
 
 def _verify(form):
     def make(root):
-        import arrowlog
+        import arrowlog.table
         from arrowlog.config import resolve
         from arrowlog.snapshot.listing import list_log
         from arrowlog.snapshot.loader import verify_checkpoint
@@ -83,7 +83,7 @@ def _verify(form):
 
 
 def _history(root):
-    import arrowlog
+    import arrowlog.table
 
     question = "SELECT operation, count(*), sum(adds), sum(bytes) FROM commits GROUP BY ALL"
     return lambda: len(arrowlog.Table(root).sql(question).fetchall())
@@ -153,7 +153,7 @@ def of_large_states(folder):
 
 def manifest_of(root):
     """Bytes of the manifest of a Parquet checkpoint, and how many groups it speaks of."""
-    import arrowlog
+    import arrowlog.table
 
     inner = os.path.join(root, "_transaction_log", "_checkpoints")
     (name,) = [name for name in os.listdir(inner) if name.endswith(".json")]
@@ -175,7 +175,7 @@ def checkpoint_bytes(root):
 
 def of_plans(folder):
     """A cold plan on a checkpoint: what it costs to begin, and for each group of files it reads."""
-    import arrowlog
+    import arrowlog.table
     from arrowlog.snapshot.checkpoint.row_groups import ROW_GROUP_FILES
 
     root = beyond.place(folder, LARGE)
@@ -208,7 +208,7 @@ def of_plans(folder):
 
 def of_manifests(root):
     """What the manifest of many groups takes to read; one's own, said again and again."""
-    import arrowlog
+    import arrowlog.table
     from arrowlog.snapshot.checkpoint.manifest import decode_manifest, encode_manifest
 
     own = arrowlog.Table(root).snapshot().state.source.rows.parts.manifest
@@ -260,7 +260,7 @@ def _busy(work):
 
 def of_commits(folder):
     """A log as writers make it: bytes of commits, and what it costs to read and follow them."""
-    import arrowlog
+    import arrowlog.table
 
     root = os.path.join(folder, f"commits-{COMMITS}x{ADDS}")
     shutil.rmtree(root, ignore_errors=True)
@@ -299,7 +299,7 @@ def of_commits(folder):
 def _created(root):
     import pyarrow as pa
 
-    import arrowlog
+    import arrowlog.table
 
     fields = [("date", pa.date32()), ("id", pa.int64()), ("ts", pa.timestamp("us", tz="UTC"))]
     schema = pa.schema([*fields, ("value", pa.float64()), ("name", pa.string())])
@@ -310,7 +310,7 @@ def _created(root):
 def _files(commit, count):
     import datetime as dt
 
-    import arrowlog
+    import arrowlog.table
 
     found = []
     for each in range(count):
@@ -431,7 +431,7 @@ def measure(folder):
 
 def check(folder, files):
     """The same at a size that no constant was taken from."""
-    import arrowlog
+    import arrowlog.table
 
     root = beyond.build(folder, files)
     replay, made = fresh("replay", root), fresh("checkpoint", root)

@@ -48,7 +48,7 @@ def _small(root, count):
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    import arrowlog
+    import arrowlog.table
 
     schema = pa.schema([("day", pa.string()), ("id", pa.int64()), ("value", pa.float64())])
     table = arrowlog.Table.create(root, schema, partition_columns=["day"])
@@ -71,7 +71,7 @@ def _large(root, files, rows):
     import numpy as np
     import pyarrow as pa
 
-    import arrowlog
+    import arrowlog.table
 
     names = [("id", pa.int64()), *((f"n{i}", pa.int64()) for i in range(4))]
     names += [*((f"d{i}", pa.decimal128(12, 2)) for i in range(2)), ("s0", pa.string())]
@@ -124,7 +124,7 @@ def run(setting):
     """All cases, in one session that is stopped at the end."""
     if importlib.util.find_spec("pyspark") is None:
         return
-    import arrowlog
+    import arrowlog.table
 
     size = QUICK if setting.quick else FULL
     rounds = setting.few(size["rounds"])
@@ -142,7 +142,7 @@ def run(setting):
 
 def _planning(spark, folder, size):
     """Against Spark's defaults, which list every path in a task of its own: once is enough."""
-    import arrowlog
+    import arrowlog.table
 
     root = _small_in(folder, size["files"])
     whole = arrowlog.spark.read(spark, root)
@@ -165,7 +165,7 @@ def _planning(spark, folder, size):
 
 
 def _selective(spark, folder, size, rounds):
-    import arrowlog
+    import arrowlog.table
 
     root = _small_in(folder, size["selective"])
     where = f"id = {size['selective'] * 5 + 3}"
@@ -177,7 +177,7 @@ def _selective(spark, folder, size, rounds):
 
 
 def _scans(spark, folder, size, rounds):
-    import arrowlog
+    import arrowlog.table
 
     root = _large_in(folder, size)
     paths = [f"{root}/{path}" for path in arrowlog.Table(root).scan().paths]
@@ -197,7 +197,7 @@ def _scans(spark, folder, size, rounds):
 
 
 def _writes(spark, folder, size, rounds):
-    import arrowlog
+    import arrowlog.table
 
     root = _large_in(folder, size)
     frame = spark.read.parquet(
