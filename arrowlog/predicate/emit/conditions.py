@@ -6,6 +6,7 @@ values that the column's type represents exactly; anything else raises Untransla
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -24,37 +25,37 @@ if TYPE_CHECKING:
 Condition = TypeVar("Condition")
 
 
-class ConditionEmitter(NodeVisitor[Condition]):
+class ConditionEmitter(NodeVisitor[Condition], ABC):
     """Emits the conditions of one engine on the columns of one schema."""
 
     def __init__(self, schema: pa.Schema) -> None:
         """`schema` gives the types of the columns."""
         self.schema = schema
 
+    @abstractmethod
     def emit_constant(self, value: Any) -> Condition:
         """True, False or None, which is NULL."""
-        raise NotImplementedError
 
+    @abstractmethod
     def emit_column(self, name: str) -> Condition:
         """A boolean column."""
-        raise NotImplementedError
 
+    @abstractmethod
     def emit_comparison(
         self, op: str, name: str, values: Sequence[Node], kind: pa.DataType
     ) -> Condition:
         """A comparison, `<=>` or IN of a column of type `kind`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def emit_prefix(self, name: str, prefix: str) -> Condition:
         """A test whether the text in a column starts with a prefix."""
-        raise NotImplementedError
 
+    @abstractmethod
     def check_kinds(self, column: Node, values: Sequence[Node]) -> None:
         """Raise if DuckDB would coerce the values of an IN or BETWEEN to a common type first.
 
         Single comparisons would not be coerced.
         """
-        raise NotImplementedError
 
     def visit_literal(self, node: Literal) -> Condition:
         """A boolean constant."""
