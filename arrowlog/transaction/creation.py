@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from arrowlog.clock import SystemClock
-from arrowlog.errors import InvalidRequest, TableExists
+from arrowlog.errors import InvalidRequest, LogCorrupt, TableExists
 from arrowlog.formats.indextables import (
     CHECKPOINT_FOLDER_NAME,
     LAST_CHECKPOINT,
@@ -78,6 +78,7 @@ def create_table(store: Store, config: Config, metadata: Metadata, *, exist_ok: 
 
     Raises:
         TableExists: there is a table, and `exist_ok` is false.
+        LogCorrupt: the log has no commits, but remains of another table.
     """
     names = store.list_from(LOG_FOLDER)
     inner = (
@@ -88,7 +89,7 @@ def create_table(store: Store, config: Config, metadata: Metadata, *, exist_ok: 
     created = classify_names(names, inner).empty
     if created:
         store.check_writable(LOG_FOLDER)
-        _delete_leftovers(store, names)
+        _check_no_remains(store, names)
         codec = config.compression_codec if config.compression_enabled else "none"
         protocol = (
             PARQUET_CHECKPOINT_PROTOCOL
@@ -108,15 +109,21 @@ def create_table(store: Store, config: Config, metadata: Metadata, *, exist_ok: 
         )
 
 
-def _delete_leftovers(store: Store, names: Sequence[str]) -> None:
-    """Delete what a dropped table has left in its log folder and would be believed of a new one.
+def _check_no_remains(store: Store, names: Sequence[str]) -> None:
+    """Raise `LogCorrupt` if an empty log has a pointer or records of deleted versions.
 
-    Records of deleted versions would make commits of the new table invisible, and the pointer would
-    name a checkpoint that it does not have. Raises `StoreUnavailable` if that fails.
+    Records would make commits of the new table invisible. They are not deleted here: the log may be
+    damaged instead of dropped, and a caller that is suspended before it deletes them could delete
+    those of a table that was created meanwhile.
     """
-    keys = [f"{LOG_FOLDER}/{LAST_CHECKPOINT}"] if LAST_CHECKPOINT in names else []
+    remains = [f"{LOG_FOLDER}/{LAST_CHECKPOINT}"] if LAST_CHECKPOINT in names else []
     if RETIRED_FOLDER in names:
         folder = f"{LOG_FOLDER}/{RETIRED_FOLDER}"
-        keys += [f"{folder}/{name}" for name in store.list_from(folder)]
-    if keys:
-        store.delete(keys)
+        remains += [f"{folder}/{name}" for name in store.list_from(folder)]
+    if remains:
+        raise LogCorrupt(
+            f"{store.root} has the remains of another log, without commits or checkpoints.",
+            next=f"If that table was dropped, delete {LOG_FOLDER} completely and create the table"
+            " again. If not, restore the log from a backup.",
+            file=remains[0],
+        )

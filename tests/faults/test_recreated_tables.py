@@ -13,7 +13,7 @@ from support.faulty_store import FakeClock, FaultyStore, table_on
 
 import arrowlog
 from arrowlog.config import Config
-from arrowlog.errors import ArrowlogWarning, MetadataChanged, StoreUnavailable, TableNotFound
+from arrowlog.errors import ArrowlogWarning, LogCorrupt, MetadataChanged, TableNotFound
 from arrowlog.formats.indextables import LOG_FOLDER, commit_name
 from arrowlog.maintenance import checkpointing
 from arrowlog.storage import LocalStore
@@ -137,38 +137,21 @@ def test_a_background_checkpoint_never_mixes_two_tables(root, monkeypatch, refre
 
 
 @pytest.mark.parametrize("cheap", [False, True])
-def test_a_new_table_is_not_bound_by_what_a_dropped_one_left_behind(cheap):
-    """A drop that was cut short leaves the records of deleted versions and the pointer."""
+@pytest.mark.parametrize("left", ["_retired/{:020d}-{:020d}.json", "_last_checkpoint"])
+def test_no_table_is_created_on_the_remains_of_another_log(cheap, left):
+    """A drop that was cut short, or a lost log: either way the records would hide new commits."""
     store = FaultyStore(cheap_stat=cheap)
 
     def create():
         create_table(store, Config(), build_metadata(SCHEMA, [], KEEP, None, None), exist_ok=False)
 
+    remains = {f"{LOG_FOLDER}/{left.format(5, 1)}": b'{"version": 6}'}
+    store.objects = dict(remains)
+    with pytest.raises(LogCorrupt, match="delete _transaction_log completely"):
+        create()
+    assert store.objects == remains  # they may be of a table that was created meanwhile
+    store.objects = {}  # the advice
     create()
-    record = f"{LOG_FOLDER}/_retired/{5:020d}-{1:020d}.json"
-    pointer = f"{LOG_FOLDER}/_last_checkpoint"
-    store.objects = {record: b"", pointer: b'{"version": 6}'}
-    create()
-    assert record not in store.objects
-    assert pointer not in store.objects
     table = table_on(store, FakeClock("b"))
     assert table.append([arrowlog.add_file("new", size=1)]).version == 1
     assert table_on(store).snapshot().files["path"].to_pylist() == ["new"]
-
-
-def test_leftovers_that_cannot_be_deleted_stop_the_creation(root, monkeypatch):
-    table = build(root, 0, 5)
-    table.truncate_history()
-    for path in (root / LOG_FOLDER).rglob("*"):
-        if path.is_file() and path.parent.name != "_retired":
-            path.unlink()
-
-    def delete(store, keys):
-        raise StoreUnavailable("The store refused.")
-
-    monkeypatch.setattr(LocalStore, "delete", delete)
-    with pytest.raises(StoreUnavailable):
-        arrowlog.Table.create(root, SCHEMA)
-    monkeypatch.undo()
-    build(root, 1000, 3)
-    assert ids(root) == [1000, 1001, 1002]
