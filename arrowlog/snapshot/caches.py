@@ -55,23 +55,23 @@ class CacheStats:
 class HitCounter:
     """Counts requests and cache hits."""
 
-    asked: int = 0
-    found: int = 0
+    requests: int = 0
+    hits: int = 0
 
     def note(self, *, hit: bool) -> None:
         """Count one request."""
-        self.asked += 1
-        self.found += hit
+        self.requests += 1
+        self.hits += hit
 
     @property
     def rate(self) -> float:
         """Hits per request."""
-        return self.found / self.asked if self.asked else 0.0
+        return self.hits / self.requests if self.requests else 0.0
 
 
 @dataclass(slots=True)
 class SnapshotCache:
-    """Snapshots of earlier versions, and a tally per kind of request.
+    """Snapshots of earlier versions, and a counter per kind of request.
 
     A version is immutable, so it is kept until it is `seconds` old or evicted by others (LRU).
     """
@@ -102,11 +102,11 @@ class SnapshotCache:
 
     def count_state_request(self, *, hit: bool) -> None:
         """Count one request for the newest state; a miss is a load from the log."""
-        for tally in (self.protocol, self.metadata, self.files):
-            tally.note(hit=hit)
+        for counter in (self.protocol, self.metadata, self.files):
+            counter.note(hit=hit)
 
     def clear(self) -> None:
-        """Drop all snapshots; the tallies stay."""
+        """Drop all snapshots; the counters stay."""
         self._kept.clear()
 
     @property
@@ -156,7 +156,7 @@ class SavedSnapshot:
     """
 
     snapshot: Snapshot
-    mark: LogTip
+    tip: LogTip
     folder: str | None
 
 
@@ -198,7 +198,7 @@ class SnapshotDiskCache:
         Not written are snapshots that rest on a Parquet checkpoint, which opens as fast, and those
         above the size limit.
         """
-        state, stat = copy.snapshot.state, copy.mark.stat
+        state, stat = copy.snapshot.state, copy.tip.stat
         if state.source.checkpoint is not None or stat is None:
             return False
         adds, files = state.adds, copy.snapshot.files
@@ -212,7 +212,7 @@ class SnapshotDiskCache:
             state.timestamp,
             dict(state.txns),
             (state.recent.first, list(state.recent.txn_ids)),
-            copy.mark.name,
+            copy.tip.name,
             stat.size,
             stat.tag,
             copy.folder,
@@ -297,10 +297,8 @@ def _decode(buffer: pa.Buffer, root: str) -> SavedSnapshot | None:
         header.txns,
         RecentCommits(header.recent[0], tuple(header.recent[1])),
     )
-    mark = LogTip(header.version, header.name, ObjectStat(header.size, -1, header.tag))
-    return SavedSnapshot(
-        Snapshot(state, Report(header.version, "copy"), files), mark, header.folder
-    )
+    tip = LogTip(header.version, header.name, ObjectStat(header.size, -1, header.tag))
+    return SavedSnapshot(Snapshot(state, Report(header.version, "copy"), files), tip, header.folder)
 
 
 def _select_prefixed(table: pa.Table, prefix: str) -> pa.Table:

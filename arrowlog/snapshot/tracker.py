@@ -63,7 +63,7 @@ PROBE_TRUST_SECONDS = 30.0
 
 
 def open_trackers() -> list[SnapshotTracker]:
-    """Return the followers of all tables that are open in this process."""
+    """Return the trackers of all tables that are open in this process."""
     return list(_OPEN)
 
 
@@ -90,11 +90,13 @@ class SnapshotTracker:
         self.read_options = read_options
         self._options = options
         self._configured_by: Metadata | None = None  # whose properties `config` already includes
-        self.latest: Snapshot | None = None
-        self.asked = float("-inf")
-        self.outdated = False  # this process has committed since the last answer
-        self.odd = False  # some commit names are not 20 digits wide: another program writes here
-        self.looks = 0  # how often the store was asked for the newest version
+        self.last_read: Snapshot | None = None
+        self.observed_at = float("-inf")
+        self.has_own_commits = False  # this process has committed since the last answer
+        self.has_nonstandard_names = (
+            False  # some commit names are not 20 digits wide: another program writes here
+        )
+        self.generation = 0  # how often the store was asked for the newest version
         self._tip: LogTip | None = None  # the last commit of `latest`, to recognise the log by
         self._stale_pointer: ObjectStat | None = (
             None  # a pointer already read, with nothing new in it
@@ -134,12 +136,12 @@ class SnapshotTracker:
         if not copy:
             return False
         self._observe_folder()
-        self.latest, self._tip = copy.snapshot, copy.mark
+        self.last_read, self._tip = copy.snapshot, copy.tip
         folder_unchanged = copy.folder is not None and copy.folder == self._folder_tag
         if (folder_unchanged and self.unchanged()) or self._catch_up():
-            self.asked = self._listed_at
+            self.observed_at = self._listed_at
             return True
-        self.latest = self._tip = None
+        self.last_read = self._tip = None
         return False
 
     def _save_copy(self) -> None:
@@ -147,7 +149,7 @@ class SnapshotTracker:
 
         A snapshot with warnings is not saved, so that every process reports them.
         """
-        copies, latest, tip = self._copies, self.latest, self._tip
+        copies, latest, tip = self._copies, self.last_read, self._tip
         if copies is None or latest is None or tip is None or latest.report.warnings:
             return
         if self._unsaved_commits < _SAVE_AFTER_COMMITS or tip.version != latest.version:
@@ -190,8 +192,8 @@ class SnapshotTracker:
     def version(self) -> int:
         """The newest version, as the store has it now."""
         with self._lock:
-            if self.latest is not None:
-                return self.newest().version
+            if self.last_read is not None:
+                return self.latest().version
             return plan_segment(list_log(self.store), None).version
 
     @property
@@ -222,7 +224,7 @@ class SnapshotTracker:
                 return version
         raise AssertionError  # the loop either returns or raises
 
-    def at(self, version: int, *, strict: bool | None = None) -> Snapshot:
+    def at_version(self, version: int, *, strict: bool | None = None) -> Snapshot:
         """Return the snapshot of a version, from the cache if the log is still the same.
 
         Raises `InvalidRequest` if the version does not exist or was cleaned up, `LogCorrupt` if it
@@ -240,14 +242,14 @@ class SnapshotTracker:
         snapshot = self._load(listing, version, strict=strict)
         commit = listing.commit_file(version)
         with self._lock:
-            if self.latest is None and commit is not None and self.config.cache_enabled:
+            if self.last_read is None and commit is not None and self.config.cache_enabled:
                 self._tip = LogTip(*commit, self.store.stat(commit.key))
             self._cache.put(snapshot, now)
         return snapshot
 
     def _cached_version(self, version: int, now: float) -> Snapshot | None:
         """Return a cached version, unless the table was replaced since it was read."""
-        latest = self.latest
+        latest = self.last_read
         snapshot = self._cache.get(version, now)
         if latest is not None and latest.version == version:
             snapshot = latest
@@ -258,7 +260,7 @@ class SnapshotTracker:
             return None
         return snapshot
 
-    def newest(self, *, strict: bool | None = None, max_staleness: float | None = None) -> Snapshot:
+    def latest(self, *, strict: bool | None = None, max_staleness: float | None = None) -> Snapshot:
         """Return the newest snapshot.
 
         With `max_staleness`, an answer at most that many seconds old may be returned without asking
@@ -280,19 +282,19 @@ class SnapshotTracker:
                 self._reload(strict=strict)
                 if not self._catch_up() and listed_before:
                     self._reload(strict=strict)  # the constructor's listing was out of date
-            assert self.latest is not None
-            self._apply_table_properties(self.latest.metadata)
-            self.asked = started
-            self.outdated = False
-            self.looks += 1
+            assert self.last_read is not None
+            self._apply_table_properties(self.last_read.metadata)
+            self.observed_at = started
+            self.has_own_commits = False
+            self.generation += 1
             self._save_copy()
-            return self.latest
+            return self.last_read
 
     def _can_build_on_latest(self, strict: bool | None) -> bool:  # noqa: FBT001 -- passed through
         """Whether `latest` may be refreshed; not if it ends at a gap and gaps are errors."""
-        if self.latest is None:
+        if self.last_read is None:
             return False
-        return self.latest.report.gap is None or not self._with_strict(strict).strict
+        return self.last_read.report.gap is None or not self._with_strict(strict).strict
 
     def _served(self, max_staleness: float) -> Snapshot | None:
         """Return the last answer if it is recent enough.
@@ -300,9 +302,9 @@ class SnapshotTracker:
         Takes no lock: the thread that holds it may be waiting for the store. Past half the allowed
         age, a background refresh starts, so that a steady reader never waits.
         """
-        age, latest = boottime() - self.asked, self.latest
+        age, latest = boottime() - self.observed_at, self.last_read
         max_age = min(max_staleness, self._cache.seconds)
-        if latest is None or max_age <= 0 or age > max_age or self.outdated:
+        if latest is None or max_age <= 0 or age > max_age or self.has_own_commits:
             return None
         self._cache.listing.note(hit=True)
         self._cache.count_state_request(hit=True)
@@ -334,35 +336,35 @@ class SnapshotTracker:
 
     def _refresh_quietly(self) -> None:
         with suppress(ArrowlogError):  # the next caller that accepts no stale answer gets the error
-            self.newest()
+            self.latest()
 
     def _after_torn_fork(self) -> None:
         """Discard everything if the process was forked while another thread held the lock."""
-        self.latest = self._tip = self._stale_pointer = None
+        self.last_read = self._tip = self._stale_pointer = None
         self._cache.clear()
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Drop every cached snapshot, the disk copy included; the next read starts from the log."""
         with self._lock:
-            self.latest = self._tip = None
+            self.last_read = self._tip = None
             self._cache.clear()
             if self._copies is not None:
                 external = self.read_options.allow_external_paths
                 self._copies.drop(self.store.root, allow_external_paths=external)
 
-    def advance(self, version: int) -> Snapshot:
+    def apply_own_commits(self, version: int) -> Snapshot:
         """Read the commits up to `version`, which is known to follow the latest snapshot.
 
         For versions that this process committed itself: neither the tip nor the time of the last
         answer changes, so the next `newest` still asks the store.
         """
         with self._lock:
-            latest = self.latest
+            latest = self.last_read
             assert latest is not None
             commits = [CommitFile.canonical(v) for v in range(latest.version + 1, version + 1)]
             if commits:
                 latest = apply_commits(self.store, self.read_options, latest, commits)
-                self.latest = latest
+                self.last_read = latest
             return latest
 
     def tip_of(self, version: int, name: str) -> LogTip:
@@ -370,11 +372,11 @@ class SnapshotTracker:
         commit = CommitFile(version, name)
         return LogTip(*commit, self.store.stat(commit.key) if self.store.cheap_stat else None)
 
-    def is_same_object(self, mark: LogTip) -> bool:
-        """Whether a commit is still the object that was marked; True where a stat is not cheap."""
+    def is_same_object(self, tip: LogTip) -> bool:
+        """Whether a commit is still the same object; True where a stat is not cheap."""
         if not self.store.cheap_stat:
             return True
-        return self.store.stat(mark.key) == mark.stat
+        return self.store.stat(tip.key) == tip.stat
 
     def unchanged(self) -> bool:
         """Whether the last known commit still stands; not checked where a stat is not cheap."""
@@ -444,9 +446,11 @@ class SnapshotTracker:
         snapshot = self._load(listing, None, strict=strict)
         commit = listing.commit_file(snapshot.version)
         stat = self._stat_of(listing, snapshot.version)
-        self.odd = bool(set(map(len, listing.commits.values())) - {len(commit_name(0))})
-        self.latest = snapshot
-        self.asked = self._listed_at
+        self.has_nonstandard_names = bool(
+            set(map(len, listing.commits.values())) - {len(commit_name(0))}
+        )
+        self.last_read = snapshot
+        self.observed_at = self._listed_at
         # If the last commit was replaced during the load, the stat may not describe what was read.
         self._unsaved_commits = _SAVE_AFTER_COMMITS if stat_before == stat else 0
         if known_before and snapshot.version == listing.newest:
@@ -459,10 +463,10 @@ class SnapshotTracker:
 
     def _catch_up(self) -> bool:
         """Apply the commits after `latest`; False if `latest` is no longer part of the log."""
-        tip, latest, started = self._tip, self.latest, boottime()
+        tip, latest, started = self._tip, self.last_read, boottime()
         if tip is None or latest is None:
             return False
-        probe = self.store.cheap_stat and boottime() - self.asked < self._fresh_seconds()
+        probe = self.store.cheap_stat and boottime() - self.observed_at < self._fresh_seconds()
         probe = probe and not self.overtaken(latest.version)
         if probe:
             new_commits = self._probe_commits(tip, latest.version)
@@ -475,7 +479,7 @@ class SnapshotTracker:
             return False  # a complete listing tells whether the log continues behind a checkpoint
         if commits:
             try:
-                self.latest = apply_commits(
+                self.last_read = apply_commits(
                     self.store, self.read_options, latest, commits, observed=started
                 )
             except FileNotFoundError:
@@ -511,8 +515,8 @@ class SnapshotTracker:
         The missing commit is looked for again after its successor was seen: both may have landed
         since the first probe.
         """
-        assert self.latest is not None
-        gap = self.latest.report.gap
+        assert self.last_read is not None
+        gap = self.last_read.report.gap
         if gap is not None and gap.missing == version:
             return False
         _, successor = self._find_commit(version + 1, like)
@@ -544,7 +548,7 @@ class SnapshotTracker:
         if entries.get(tip.name) != tip.stat or tip.stat is None:
             return None
         listing = classify_names(sorted(entries))
-        if base + 1 in listing.commits and not self._is_recent(self.asked):
+        if base + 1 in listing.commits and not self._is_recent(self.observed_at):
             # The version was empty at the last look. It may have been committed and deleted since,
             # and the file may be a stalled writer's, which does not count (decision 17).
             listing = without_retired(self.store, listing, entries)

@@ -56,7 +56,7 @@ class ContentionBackoff:
         """Record the duration of a put."""
         self.put_seconds = 0.8 * self.put_seconds + 0.2 * seconds if self.put_seconds else seconds
 
-    def raced(self, losses: int, now: float) -> None:
+    def record_commit(self, losses: int, now: float) -> None:
         """Record that a commit landed after a number of lost races."""
         self.crowd = max(float(losses), 0.9 * self.crowd + 0.1 * losses)
         if losses:

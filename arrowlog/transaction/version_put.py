@@ -34,7 +34,7 @@ class PutContext:
     store: Store
     config: Config
     clock: Clock
-    pace: ContentionBackoff
+    backoff: ContentionBackoff
 
 
 @dataclass(slots=True)
@@ -82,7 +82,7 @@ def put_commit(
             unknown.
         StoreUnavailable: the same, but no put was applied.
     """
-    clock, pace = writer.clock, writer.pace
+    clock, backoff = writer.clock, writer.backoff
     key = f"{LOG_FOLDER}/{commit_name(version)}"
     # The winner of an earlier version settled what was unknown about this writer's puts there.
     progress.unknown = False
@@ -98,7 +98,7 @@ def put_commit(
             if progress.unknown:
                 raise _gave_up(progress, version, key, error) from None
             raise
-        pace.record_put(clock.seconds() - started)
+        backoff.record_put(clock.seconds() - started)
         if outcome is PutOutcome.DONE:
             return []
         progress.unknown |= outcome is not PutOutcome.NOT_APPLIED

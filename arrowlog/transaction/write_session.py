@@ -62,7 +62,7 @@ class WriteSession:
         tracker: SnapshotTracker,
         options: Mapping[str, object] | None = None,
         clock: Clock | None = None,
-        landed: Callable[[int, Snapshot | None, Config], None] | None = None,
+        on_commit: Callable[[int, Snapshot | None, Config], None] | None = None,
     ) -> None:
         """Create a session for a table.
 
@@ -70,46 +70,48 @@ class WriteSession:
             tracker: reads the table's snapshots.
             options: settings of the handle; they take precedence over the table's own.
             clock: time and randomness; the machine's by default.
-            landed: called after every commit with its version, the snapshot last read and the
+            on_commit: called after every commit with its version, the snapshot last read and the
                 settings in force.
         """
-        self._landed = landed
+        self._on_commit = on_commit
         self.clock: Clock = clock or SystemClock()
-        self._follower = tracker
+        self._tracker = tracker
         self._options = options
-        self._pace = ContentionBackoff()
-        self._own: dict[str | None, int] = {}  # id to version of the commits of this session
+        self._backoff = ContentionBackoff()
+        self._own_commits: dict[
+            str | None, int
+        ] = {}  # id to version of the commits of this session
         self._head: TableHead | None = None  # the newest head known
-        self._mark: LogTip | None = None  # tells cheaply whether the head is still the newest
+        self._head_tip: LogTip | None = None  # tells cheaply whether the head is still the newest
         self._ready = False  # whether the store and the log were checked before the first write
-        self._refused_at = -1  # value of `follower.looks` when a conflict was last raised
-        # The snapshot last shown, and the value of `follower.looks` after this session read beyond.
-        self._moved: tuple[Snapshot, int] | None = None
+        self._refused_at = -1  # value of `tracker.generation` when a conflict was last raised
+        # The snapshot last shown, and the value of `tracker.generation` when it read on.
+        self._shown_before: tuple[Snapshot, int] | None = None
         self._lock = ForkSafeLock(self._after_torn_fork)
 
     def _after_torn_fork(self) -> None:
-        self._head = self._mark = self._moved = None
+        self._head = self._head_tip = self._shown_before = None
         self._ready = False
 
     @property
     def store(self) -> Store:
         """The table's store."""
-        return self._follower.store
+        return self._tracker.store
 
-    def at(self, version: int) -> Snapshot:
+    def at_version(self, version: int) -> Snapshot:
         """Return the snapshot of a version."""
-        return self._follower.at(version)
+        return self._tracker.at_version(version)
 
-    def look(self) -> Snapshot:
+    def read_latest(self) -> Snapshot:
         """Refresh and return the newest snapshot, without counting it as shown."""
         with self._lock:
             self._refresh()
-            assert self._follower.latest is not None
-            return self._follower.latest
+            assert self._tracker.last_read is not None
+            return self._tracker.last_read
 
     def refused(self, conflict: CommitConflict) -> CommitConflict:
         """Return a conflict to be raised; the next change starts from the newest version."""
-        self._refused_at = self._follower.looks
+        self._refused_at = self._tracker.generation
         return conflict
 
     def last_shown_state(self) -> State | None:
@@ -119,31 +121,31 @@ class WriteSession:
 
     @property
     def _shown(self) -> Snapshot | None:
-        """The snapshot last shown. The follower may since have read further for this session."""
-        if self._moved is not None and self._moved[1] == self._follower.looks:
-            return self._moved[0]
-        return self._follower.latest
+        """The snapshot last shown. The tracker may since have read further for this session."""
+        if self._shown_before is not None and self._shown_before[1] == self._tracker.generation:
+            return self._shown_before[0]
+        return self._tracker.last_read
 
     def _read_on(self) -> Snapshot:
         """Read the newest snapshot without counting it as shown. Own commits count as shown."""
         shown = self._shown
         if shown is not None and self._has_own_commits_after(shown):
             shown = self._with_own_commits(shown)
-        newest = self._follower.newest()
-        self._moved = None if shown is None else (shown, self._follower.looks)
+        newest = self._tracker.latest()
+        self._shown_before = None if shown is None else (shown, self._tracker.generation)
         return newest
 
     def _reobserve(self) -> tuple[TableHead, RecentCommits]:
         """List the log again; return the newest head and the ids of the recent commits."""
         with self._lock:
             self._refresh()
-            latest = self._follower.latest
+            latest = self._tracker.last_read
             assert latest is not None
             self._check_no_gap(latest)
-            return head_of(latest.state, self._follower.asked), latest.state.recent
+            return head_of(latest.state, self._tracker.observed_at), latest.state.recent
 
     def _recent(self) -> RecentCommits:
-        latest = self._follower.latest
+        latest = self._tracker.last_read
         return RecentCommits() if latest is None else latest.state.recent
 
     def head_of(self, snapshot: Snapshot) -> TableHead:
@@ -178,16 +180,16 @@ class WriteSession:
         """Return the settings in force: the handle's options, then the table's, then defaults."""
         return resolve(self._options, table=head.metadata.configuration)
 
-    def seen(self) -> Snapshot:
+    def base_snapshot(self) -> Snapshot:
         """Return the snapshot that conditional changes are based on.
 
         It is the one last shown, advanced to the session's own last commit. The newest snapshot is
         read if none was shown yet, or if a conflict was raised since.
         """
         with self._lock:
-            if self._follower.latest is None or self._conflicted:
+            if self._tracker.last_read is None or self._conflicted:
                 self._refresh()
-                self._moved = None
+                self._shown_before = None
             shown = self._shown
             assert shown is not None
             return self._with_own_commits(shown) if self._has_own_commits_after(shown) else shown
@@ -195,25 +197,25 @@ class WriteSession:
     def _has_own_commits_after(self, shown: Snapshot) -> bool:
         """Whether the session has committed on top of a snapshot, which is the last one read."""
         ahead = self._head is not None and self._head.version > shown.version
-        return ahead and shown is self._follower.latest
+        return ahead and shown is self._tracker.last_read
 
     def _with_own_commits(self, latest: Snapshot) -> Snapshot:
         """Advance a snapshot past the session's own commits, if no other commit is among them."""
         assert self._head is not None
         between = self._head.version - latest.version
-        versions = list(self._own.values())[-between:]
+        versions = list(self._own_commits.values())[-between:]
         if versions != list(range(latest.version + 1, self._head.version + 1)):
             return latest
-        own = {version: txn_id for txn_id, version in list(self._own.items())[-between:]}
-        self._moved = None
+        own = {version: txn_id for txn_id, version in list(self._own_commits.items())[-between:]}
+        self._shown_before = None
         try:
-            advanced = self._follower.advance(self._head.version)
+            advanced = self._tracker.apply_own_commits(self._head.version)
             if all(advanced.state.recent.txn_id(version) == own[version] for version in versions):
                 return advanced
         except FileNotFoundError:  # the commits were cleaned up, or the table was dropped
             pass
-        version, newest = self._head.version, self._follower.newest()
-        self._head = self._mark = None
+        version, newest = self._head.version, self._tracker.latest()
+        self._head = self._head_tip = None
         same = newest.version == version and newest.metadata.id == latest.metadata.id
         return newest if same else latest
 
@@ -231,7 +233,7 @@ class WriteSession:
 
         Args:
             prepare: makes the commit for a head.
-            base: the snapshot the decision was based on; `seen()` by default.
+            base: the snapshot the decision was based on; `base_snapshot()` by default.
             mends: the change may repair the table's properties. Invalid values among the current
                 ones must not prevent it, so the table's settings are not resolved.
 
@@ -239,12 +241,12 @@ class WriteSession:
             MetadataChanged: `base` belongs to a table that was dropped or replaced.
         """
         with self._lock:
-            snapshot = self.seen() if base is None else base
-            follower = self._follower
-            dropped = snapshot is self._shown and follower.dropped()
+            snapshot = self.base_snapshot() if base is None else base
+            tracker = self._tracker
+            dropped = snapshot is self._shown and tracker.dropped()
             newest = self._newest_head()
             if dropped or not self._is_ancestor(snapshot, newest):
-                self._refused_at = follower.looks
+                self._refused_at = tracker.generation
                 raise MetadataChanged(
                     f"{self.store.root} is no longer the table whose version {snapshot.version}"
                     " this commit is based on: that table was dropped and another one created.",
@@ -266,12 +268,12 @@ class WriteSession:
 
     def state(self, head: TableHead) -> State:
         """Return the state at a head, reading it if necessary without counting it as shown."""
-        latest = self._follower.latest
+        latest = self._tracker.last_read
         if latest is None or latest.version < head.version:
             with self._lock:
                 latest = self._read_on()
         if latest.version != head.version:
-            latest = self._follower.at(head.version)
+            latest = self._tracker.at_version(head.version)
         return latest.state
 
     def _newest_head(self) -> TableHead:
@@ -279,47 +281,53 @@ class WriteSession:
 
         Raises `LogCorrupt` if the log has a gap, or ends before the checkpoint pointer says.
         """
-        follower = self._follower
-        seen = follower.asked if self._head is None else max(self._head.observed, follower.asked)
+        tracker = self._tracker
+        seen = (
+            tracker.observed_at
+            if self._head is None
+            else max(self._head.observed, tracker.observed_at)
+        )
         age = self.clock.seconds() - seen
         old = (
-            follower.latest is None
+            tracker.last_read is None
             or self._conflicted
             or age > self._head_lifetime_seconds()
-            or follower.odd
+            or tracker.has_nonstandard_names
         )
         if (
             old
-            or not (follower.is_same_object(self._mark) if self._mark else follower.unchanged())
+            or not (
+                tracker.is_same_object(self._head_tip) if self._head_tip else tracker.unchanged()
+            )
             or self._is_overtaken()
         ):
             self._refresh()
-        latest = follower.latest
+        latest = tracker.last_read
         assert latest is not None
         self._check_no_gap(latest)
         if self._head is None or latest.version >= self._head.version:
-            self._head = head_of(latest.state, follower.asked)
+            self._head = head_of(latest.state, tracker.observed_at)
         if not self._ready:
             self._head = self._check_before_first_write(self._head)
         if self._check_next_version(self._head):
             return self._head
         self._refresh()  # commits after the head were deleted since it was observed
-        latest = follower.latest
+        latest = tracker.last_read
         assert latest is not None
         self._check_no_gap(latest)
-        self._head = head_of(latest.state, follower.asked)
+        self._head = head_of(latest.state, tracker.observed_at)
         return self._head
 
     def _known_tip(self) -> LogTip | None:
         """Return the commit by which the newest head was observed; None if it is not known."""
-        return self._mark or self._follower.tip
+        return self._head_tip or self._tracker.tip
 
     def _is_overtaken(self) -> bool:
         """Whether commits after the newest head known may have been made and deleted."""
-        latest = self._follower.latest
+        latest = self._tracker.last_read
         assert latest is not None
         known = latest.version if self._head is None else max(self._head.version, latest.version)
-        return self._follower.overtaken(known)
+        return self._tracker.overtaken(known)
 
     def _head_lifetime_seconds(self) -> float:
         """How long a head may be built on without looking at the log again.
@@ -330,16 +338,16 @@ class WriteSession:
 
     def _refresh(self) -> None:
         self._read_on()
-        self._head = self._mark = None
+        self._head = self._head_tip = None
 
     @property
     def _conflicted(self) -> bool:
         """Whether the table was not read again since the last conflict."""
-        return self._follower.looks == self._refused_at
+        return self._tracker.generation == self._refused_at
 
     def _check_no_gap(self, latest: Snapshot) -> None:
         if latest.report.gap is not None:
-            raise _gap_error(self._follower.store.root, latest.report.gap)
+            raise _gap_error(self._tracker.store.root, latest.report.gap)
 
     def _check_next_version(self, head: TableHead) -> bool:
         """Raise `LogCorrupt` if the next commit would fill a gap.
@@ -348,7 +356,7 @@ class WriteSession:
         the next version is not missing but was deleted by clean-up: the head is outdated. Checked
         only where it costs no request.
         """
-        store, version = self._follower.store, head.version
+        store, version = self._tracker.store, head.version
         if not store.cheap_stat:
             return True
         for later in range(version + 2, version + 2 + _GAP_PROBES):
@@ -369,14 +377,14 @@ class WriteSession:
         Done once per session. Returns the head, refreshed if the checkpoint pointer names a later
         version. Raises `LogCorrupt` if the log still ends before that version.
         """
-        store = self._follower.store
+        store = self._tracker.store
         store.check_writable(LOG_FOLDER)
         pointer = store.find_many([f"{LOG_FOLDER}/{LAST_CHECKPOINT}"])[0]
         pointed = -1 if pointer is None else _pointed_version(pointer)
         if pointed > head.version:  # others may have committed since this handle last looked
             latest = self._read_on()
             self._check_no_gap(latest)
-            head = head_of(latest.state, self._follower.asked)
+            head = head_of(latest.state, self._tracker.observed_at)
         if pointed > head.version:
             raise LogCorrupt(
                 f"the checkpoint pointer names version {pointed}, but the log ends at version"
@@ -393,7 +401,7 @@ class WriteSession:
 
         `tip` is a commit at or below the head: while it stands, the log is the one that was read.
         """
-        store = self._follower.store
+        store = self._tracker.store
 
         def decode_winners(
             first: int,
@@ -423,17 +431,17 @@ class WriteSession:
             # is below a checkpoint, which their pointer names.
             return (
                 none_retired(first, last)
-                and not self._follower.pointer_names_later(first - 1)
-                and (tip is None or self._follower.is_same_object(tip))
+                and not self._tracker.pointer_names_later(first - 1)
+                and (tip is None or self._tracker.is_same_object(tip))
             )
 
         def replaced() -> bool:
-            if tip is None or self._follower.is_same_object(tip):
+            if tip is None or self._tracker.is_same_object(tip):
                 return False
             # Other programs clean up without a record, below a checkpoint that their pointer names.
-            return tip.version not in list_retired(
-                store
-            ) and not self._follower.pointer_names_later(tip.version - 1)
+            return tip.version not in list_retired(store) and not self._tracker.pointer_names_later(
+                tip.version - 1
+            )
 
         def reobserve() -> tuple[TableHead, RecentCommits]:
             nonlocal tip
@@ -446,7 +454,7 @@ class WriteSession:
             store,
             config,
             self.clock,
-            self._pace,
+            self._backoff,
             decode_winners,
             check_protocol,
             verify,
@@ -455,7 +463,7 @@ class WriteSession:
             replaced,
             reobserve,
             self._recent,
-            self._own,
+            self._own_commits,
         )
 
     def _run(
@@ -467,7 +475,7 @@ class WriteSession:
         *,
         mends: bool = False,
     ) -> CommitResult:
-        config = self._follower.config if mends else self.config(head)
+        config = self._tracker.config if mends else self.config(head)
         if newest is not None and newest.version == head.version:
             head = replace(head, observed=newest.observed)
         writer = self.writer(config, tip)
@@ -477,29 +485,29 @@ class WriteSession:
             raise self.refused(conflict) from None
         if not result.duplicate:
             self._record(result, after, writer)
-            if self._landed is not None:
+            if self._on_commit is not None:
                 # The commit is in the log: an invalid property set by a winning commit must not
                 # turn it into an error.
                 with suppress(InvalidRequest):
                     config = config if after.metadata is head.metadata else self.config(after)
-                self._landed(result.version, self._follower.latest, config)
+                self._on_commit(result.version, self._tracker.last_read, config)
         return result
 
     def _record(self, result: CommitResult, head: TableHead, writer: TransactionContext) -> None:
         """Remember a commit and the head after it."""
         with self._lock:
-            self._own[result.txn_id] = result.version
-            if len(self._own) > _OWN_COMMITS_MAX:
-                del self._own[next(iter(self._own))]
-            self._follower.outdated = True
+            self._own_commits[result.txn_id] = result.version
+            if len(self._own_commits) > _OWN_COMMITS_MAX:
+                del self._own_commits[next(iter(self._own_commits))]
+            self._tracker.has_own_commits = True
             if self._head is None or head.version > self._head.version:
                 self._head = head
                 try:
-                    self._mark = self._follower.tip_of(head.version, commit_name(head.version))
+                    self._head_tip = self._tracker.tip_of(head.version, commit_name(head.version))
                     if writer.replaced():  # the mark may be another table's commit
-                        self._head = self._mark = None
+                        self._head = self._head_tip = None
                 except StoreUnavailable:  # the commit stands; the next one reads the head again
-                    self._head = self._mark = None
+                    self._head = self._head_tip = None
 
 
 def _gap_error(root: str, gap: VersionGap) -> LogCorrupt:

@@ -196,8 +196,8 @@ def table_on(store, clock=None, options=None):
     """Return a table on a given store and clock."""
     table = object.__new__(arrowlog.Table)
     table._store = store
-    table._follower = SnapshotTracker(store, ReadOptions(Config()))
-    table._committer = WriteSession(table._follower, options, clock)
+    table._tracker = SnapshotTracker(store, ReadOptions(Config()))
+    table._session = WriteSession(table._tracker, options, clock)
     return table
 
 

@@ -49,8 +49,8 @@ def fresh(*, cheap_stat=True, commits=3, id="one"):  # noqa: A002 -- the name on
 
 
 def wait(table):
-    table._committer.clock.sleep(31)
-    table._follower.asked -= 31
+    table._session.clock.sleep(31)
+    table._tracker.observed_at -= 31
 
 
 @pytest.mark.parametrize("cheap", [False, True])
