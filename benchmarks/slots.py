@@ -9,7 +9,7 @@ import heapq
 import random
 from dataclasses import dataclass, field
 
-from arrowlog.transaction.backoff import ContentionBackoff
+from arrowlog.transaction.version_race import ContentionBackoff
 
 _WIDTH, _WIDTH_MAX = 4, 64  # commits that are read at once after a lost race, as it does
 JITTER = 0.05  # of a round trip, on top of it, as a mean

@@ -44,7 +44,7 @@ from arrowlog.transaction.conflict_checker import (
     check_conflict,
     check_conflict_between,
 )
-from arrowlog.transaction.version_put import (
+from arrowlog.transaction.version_race import (
     MAX_PUTS_PER_VERSION,
     CommitProgress,
     PutContext,

@@ -22,14 +22,14 @@ from arrowlog.transaction import prepared_commits
 from arrowlog.transaction.add_files import Add, add_file, parse_add, relative_data_path
 from arrowlog.transaction.conflict_checker import CONFLICT_NEXT_STEP
 from arrowlog.transaction.data_writer import WriteTarget, write_rows
-from arrowlog.transaction.metadata_changes import (
+from arrowlog.transaction.parquet_files import describe_parquet_file
+from arrowlog.transaction.prepared_commits import CommitOptions, PrepareContext
+from arrowlog.transaction.table_metadata import (
     metadata_with_columns,
     metadata_with_properties,
     raise_protocol,
     required_protocol,
 )
-from arrowlog.transaction.parquet_adds import describe_parquet_file
-from arrowlog.transaction.prepared_commits import CommitOptions, PrepareContext
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

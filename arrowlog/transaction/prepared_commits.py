@@ -27,7 +27,7 @@ from arrowlog.snapshot import StatsTruncation, partition_values, truncate_add_fi
 from arrowlog.transaction.add_files import validate_adds
 from arrowlog.transaction.commit_loop import PreparedCommit
 from arrowlog.transaction.conflict_checker import CONFLICT_NEXT_STEP, ReadSet, check_files_fit
-from arrowlog.transaction.winning_commits import UNREADABLE_PARTITION, typed_partition_values
+from arrowlog.transaction.version_race import UNREADABLE_PARTITION, typed_partition_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -25,10 +25,9 @@ from arrowlog.errors import (
 from arrowlog.fork_safety import ForkSafeLock
 from arrowlog.formats.indextables import LAST_CHECKPOINT, LOG_FOLDER, RecentCommits, commit_name
 from arrowlog.snapshot import OBSERVATION_TRUST_SECONDS, VersionGap, check_writable, list_retired
-from arrowlog.transaction.backoff import ContentionBackoff
 from arrowlog.transaction.commit_loop import CommitResult, TransactionContext, run_transaction
 from arrowlog.transaction.conflict_checker import CONFLICT_NEXT_STEP, TableHead
-from arrowlog.transaction.winning_commits import read_winning_commits
+from arrowlog.transaction.version_race import ContentionBackoff, read_winning_commits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,9 +35,9 @@ if TYPE_CHECKING:
     from arrowlog.config import Config
     from arrowlog.snapshot import LogTip, Snapshot, SnapshotTracker, State
     from arrowlog.storage import Store
-    from arrowlog.transaction.backoff import Clock
     from arrowlog.transaction.conflict_checker import WinningCommit
     from arrowlog.transaction.prepared_commits import Prepare
+    from arrowlog.transaction.version_race import Clock
 
 # Ids of own commits that a session remembers, the oldest forgotten first; bounds memory.
 _OWN_COMMITS_MAX = 100_000

@@ -27,7 +27,7 @@ from arrowlog import Table, add_file, testing
 from arrowlog.errors import CommitConflict, CommitStateUnknown, InvalidRequest, StoreUnavailable
 from arrowlog.formats.indextables.compression import decompress
 from arrowlog.formats.indextables.file_names import LOG_FOLDER, commit_name
-from arrowlog.transaction import commit_loop, conflict_checker, version_put, write_session
+from arrowlog.transaction import commit_loop, conflict_checker, version_race, write_session
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
 PUTS = [
@@ -507,7 +507,7 @@ def test_the_machine_misses_every_guard_of_a_transaction(guard, monkeypatch):
 
 @pytest.mark.parametrize("guard", PUT_GUARDS)
 def test_the_machine_misses_every_guard_of_a_put(guard, monkeypatch):
-    names = broken(version_put, *PUT_GUARDS[guard])
+    names = broken(version_race, *PUT_GUARDS[guard])
     monkeypatch.setattr(commit_loop, "put_commit", names["put_commit"])
     finds_a_violation()
 

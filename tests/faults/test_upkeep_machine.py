@@ -42,7 +42,7 @@ from arrowlog.formats.indextables.file_names import LOG_FOLDER
 from arrowlog.maintenance import compaction, orphan_files, vacuum
 from arrowlog.maintenance.checkpointing import BackgroundCheckpointer
 from arrowlog.storage import ObjectStat
-from arrowlog.transaction.creation import build_metadata, create_table
+from arrowlog.transaction.table_metadata import build_metadata, create_table
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
 DAY = 86_400_000

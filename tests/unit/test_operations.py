@@ -24,8 +24,8 @@ from arrowlog.errors import (
     UnsupportedProtocol,
 )
 from arrowlog.formats.indextables.file_names import LOG_FOLDER, commit_name
-from arrowlog.transaction.backoff import ContentionBackoff
 from arrowlog.transaction.commit_loop import PreparedCommit
+from arrowlog.transaction.version_race import ContentionBackoff
 from arrowlog.transaction.write_session import WriteSession
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])

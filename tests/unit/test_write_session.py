@@ -23,9 +23,9 @@ from arrowlog.formats.indextables.actions import Metadata, Protocol
 from arrowlog.formats.indextables.file_names import LOG_FOLDER, commit_name
 from arrowlog.formats.spark_schema import format_spark_schema
 from arrowlog.snapshot.stats_truncation import StatsTruncation
-from arrowlog.transaction import creation, write_session
+from arrowlog.transaction import table_metadata, write_session
 from arrowlog.transaction.conflict_checker import ReadSet, TableHead, WinningCommit, check_conflict
-from arrowlog.transaction.file_statistics import read_footer_stats
+from arrowlog.transaction.parquet_files import read_footer_stats
 from arrowlog.transaction.write_session import _GAP_PROBES
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
@@ -151,8 +151,8 @@ def test_races_may_be_limited():
 
 
 def make(store, **how):
-    metadata = creation.build_metadata(SCHEMA, ["p"], None, None, None)
-    creation.create_table(store, Config(), metadata, **{"exist_ok": False} | how)
+    metadata = table_metadata.build_metadata(SCHEMA, ["p"], None, None, None)
+    table_metadata.create_table(store, Config(), metadata, **{"exist_ok": False} | how)
     return metadata.id
 
 
