@@ -11,7 +11,7 @@ from arrowlog.clock import SystemClock
 from arrowlog.config import resolve
 from arrowlog.display import format_html_card
 from arrowlog.errors import ArrowlogError, InvalidRequest
-from arrowlog.fork_safety import require_polars
+from arrowlog.fork_safety import OnFirstUse, require_polars
 from arrowlog.history import HistorySession, diff_snapshots, summarize_table
 from arrowlog.maintenance import BackgroundCheckpointer, Skips, procedures, update_statistics
 from arrowlog.recovery import DoctorLimits, examine_table
@@ -110,16 +110,25 @@ class Table:
             unsafe=allow_unsafe_commits,
         )
         self._storage_options = dict(storage_options or {})
+        self._options = dict(options or {})
         self._tracker = SnapshotTracker(
             self._store,
             ReadOptions(config, allow_external_paths=allow_outside_paths, strict=strict),
-            options=dict(options or {}),
+            options=self._options,
         )
-        self._checkpointer = BackgroundCheckpointer(
-            self._store, SystemClock(), allow_external_paths=allow_outside_paths
-        )
-        self._session = WriteSession(self._tracker, options, on_commit=self._checkpointer.on_commit)
-        self._history_session = HistorySession(self._tracker)
+
+    @OnFirstUse
+    def _checkpointer(self) -> BackgroundCheckpointer:
+        external = self._tracker.read_options.allow_external_paths
+        return BackgroundCheckpointer(self._store, SystemClock(), allow_external_paths=external)
+
+    @OnFirstUse
+    def _session(self) -> WriteSession:
+        return WriteSession(self._tracker, self._options, on_commit=self._checkpointer.on_commit)
+
+    @OnFirstUse
+    def _history_session(self) -> HistorySession:
+        return HistorySession(self._tracker)
 
     @classmethod
     def create(
