@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from arrowlog.errors import (
     ArrowlogError,
@@ -35,6 +35,7 @@ from arrowlog.formats.indextables import (
     compress,
     encode_commit,
 )
+from arrowlog.snapshot import check_writable
 from arrowlog.transaction.conflict_checker import (
     CONFLICT_NEXT_STEP,
     ReadSet,
@@ -51,11 +52,12 @@ from arrowlog.transaction.version_race import (
     backoff_seconds,
     commit_state_unknown,
     put_commit,
+    read_winning_commits,
 )
 from arrowlog.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -124,35 +126,41 @@ class CommitResult:
     duplicate: bool = False
 
 
+class TransactionLog(Protocol):
+    """What a transaction asks of the log besides putting and reading commits (decision 17)."""
+
+    def reobserve(self) -> tuple[TableHead, RecentCommits]:
+        """List the log again; return the newest head and the ids of the recent commits."""
+
+    def recent(self) -> RecentCommits:
+        """Return the ids of the recent commits as of the last read."""
+
+    def is_own(self, txn_id: str | None) -> bool:
+        """Whether the same session has made a commit."""
+
+    def none_retired(self, first: int, last: int) -> bool:
+        """Whether no version of a range is recorded as deleted."""
+
+    def none_deleted(self, first: int, last: int, observed: float) -> bool:
+        """Whether no version of a range can have been deleted since the log ended before it.
+
+        `observed` is the time at which it did. Where that costs no request, the log must also be
+        the same still. Always False if the clock may not count suspended time: the log has to be
+        read then.
+        """
+
+    def replaced(self) -> bool:
+        """Whether the commit that the head was observed by is gone, other than by clean-up.
+
+        The table was dropped then, and another one may have been created. False if that is unknown.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class TransactionContext(PutContext):
-    """The environment of a transaction: store, clock, settings and queries on the log.
+    """The environment of a transaction: what a put requires, and the log."""
 
-    Attributes:
-        decode_winners: called with the first version, the commit files, the
-            head before them, and whether their added and removed files are needed.
-        check_protocol: raises `UnsupportedProtocol` if the protocol of a head cannot be written.
-        verify: read the log after every put, because the clock may not count suspended time.
-        none_deleted: called with the first and last version of a range and the time at which the
-            log was observed to end before it. True only if no version of the range can have been
-            deleted since and, where that costs no request, the log is still the same.
-        none_retired: whether no version of a range is recorded as deleted.
-        replaced: whether the commit that the head was observed by is gone, other than by clean-up:
-            the table was dropped, and another one may have been created. False if that is unknown.
-        reobserve: lists the log again; returns the newest head and the recent commits.
-        recent: the ids of the most recent commits as of the last read.
-        own: ids of the commits made earlier by the same session.
-    """
-
-    decode_winners: Callable[[int, Sequence[bytes], TableHead, bool], Iterable[WinningCommit]]
-    check_protocol: Callable[[TableHead], None]
-    verify: bool
-    none_deleted: Callable[[int, int, float], bool]
-    none_retired: Callable[[int, int], bool]
-    replaced: Callable[[], bool]
-    reobserve: Callable[[], tuple[TableHead, RecentCommits]]
-    recent: Callable[[], RecentCommits]
-    own: Container[str | None] = ()
+    log: TransactionLog
 
 
 def run_transaction(
@@ -181,7 +189,7 @@ def run_transaction(
     """
     clock, config = writer.clock, writer.config
     progress = CommitProgress(clock.new_id(), clock.seconds() + config.commit_timeout_seconds)
-    writer.check_protocol(head)
+    check_writable(head.protocol, writer.store.root)
     transaction = _Transaction(writer, progress, prepare, head, prepare(head), newest)
     wait_seconds = writer.backoff.wait(clock)
     if wait_seconds > 0:
@@ -267,7 +275,7 @@ class _Transaction:
         below a checkpoint; the recent commit ids still list it.
         """
         try:
-            newest, recent = self.writer.reobserve()
+            newest, recent = self.writer.log.reobserve()
         except (ArrowlogError, FileNotFoundError):
             raise unknown from None
         version = recent.version_of(self.progress.txn_id)
@@ -291,13 +299,13 @@ class _Transaction:
             if duplicate is not None:
                 self.head = head
                 return duplicate
-            stale |= _requires_rebuild(self.prepared.read_set, self.head, winner, self.writer.own)
+            stale |= _requires_rebuild(self.prepared.read_set, self.head, winner, self.writer.log)
             self.head = head
         self.progress.pending = None  # every version put so far is known to belong to a winner
         newest = self.newest
         if newest is not None and newest.version == self.head.version:
             self.head = replace(self.head, observed=max(self.head.observed, newest.observed))
-        self.writer.check_protocol(self.head)
+        check_writable(self.head.protocol, self.writer.store.root)
         if stale:
             self.prepared = self.prepare(self.head)
         return None
@@ -328,7 +336,7 @@ class _Transaction:
         conflict = check_conflict_between(self.prepared.read_set, self.head, newest)
         if conflict is not None:
             raise conflict
-        self.writer.check_protocol(newest)
+        check_writable(newest.protocol, self.writer.store.root)
         self.head = newest
         self.prepared = self.prepare(newest)
         return None
@@ -346,11 +354,22 @@ def _read_winners(
     if not commit_files:
         return None
     first = head.version + 1
-    winners = list(writer.decode_winners(first, commit_files, head, read_set.depends_on_files))
+    winners = _decode_winners(writer, head, commit_files, read_set)
     # A dead file read in place of a conflicting commit would hide the conflict; one with the same
     # application transaction would pass for a duplicate.
-    trusted = writer.none_deleted(first, first + len(commit_files) - 1, head.observed)
+    trusted = writer.log.none_deleted(first, first + len(commit_files) - 1, head.observed)
     return winners if trusted else None
+
+
+def _decode_winners(
+    writer: TransactionContext, head: TableHead, commit_files: Sequence[bytes], read_set: ReadSet
+) -> list[WinningCommit]:
+    """Decode the commits that follow a head, with their files if the read set depends on them."""
+    root, limit = writer.store.root, writer.config.max_decompressed_bytes
+    files = read_set.depends_on_files
+    return list(
+        read_winning_commits(head.version + 1, commit_files, head, root, limit, files=files)
+    )
 
 
 def _is_effective(
@@ -371,7 +390,7 @@ def _is_effective(
         return False
     for retry in range(MAX_PUTS_PER_VERSION):
         try:
-            newest, recent = writer.reobserve()
+            newest, recent = writer.log.reobserve()
         except (ArrowlogError, FileNotFoundError) as error:
             raise commit_state_unknown(progress, version, str(error)) from None
         if newest.metadata.id != head.metadata.id:
@@ -394,7 +413,7 @@ def _is_undisputed(writer: TransactionContext, head: TableHead) -> bool:
     """Whether the version after a head cannot have belonged to another commit before."""
     version = head.version + 1
     with suppress(StoreUnavailable):  # the commit may be in the log: read the log instead
-        return not writer.verify and writer.none_deleted(version, version, head.observed)
+        return writer.log.none_deleted(version, version, head.observed)
     return False
 
 
@@ -423,7 +442,7 @@ def _withdraw_from_replaced_log(writer: TransactionContext, version: int, data: 
     log is has to be read.
     """
     with suppress(StoreUnavailable):
-        if not writer.replaced():
+        if not writer.log.replaced():
             return False
         keys = [f"{LOG_FOLDER}/{commit_name(other)}" for other in (version - 1, version + 1)]
         if writer.store.find_many(keys) == [None, None]:
@@ -467,7 +486,7 @@ def _reobserve(
     clock = writer.clock
     for retry in range(MAX_PUTS_PER_VERSION):
         try:
-            newest, recent = writer.reobserve()
+            newest, recent = writer.log.reobserve()
         except (ArrowlogError, FileNotFoundError) as error:
             if progress.pending is None:
                 raise
@@ -491,7 +510,7 @@ def _reobserve(
 
 
 def _requires_rebuild(
-    read_set: ReadSet, head: TableHead, winner: WinningCommit, own: Container[str | None]
+    read_set: ReadSet, head: TableHead, winner: WinningCommit, log: TransactionLog
 ) -> bool:
     """Whether the commit must be prepared again after a winning commit.
 
@@ -501,7 +520,7 @@ def _requires_rebuild(
     conflict = check_conflict(read_set, head, winner)
     if conflict is None:
         return False
-    if read_set.exact or winner.txn_id not in own:
+    if read_set.exact or not log.is_own(winner.txn_id):
         raise conflict
     return True  # own commit
 
@@ -614,7 +633,7 @@ def _read_commits_until(
         ]
         commit_files = [data for data in writer.store.find_many(keys) if data is not None]
     if len(commit_files) == last + 1 - first:
-        winners = list(writer.decode_winners(first, commit_files, head, read_set.depends_on_files))
+        winners = _decode_winners(writer, head, commit_files, read_set)
         if _are_authentic(writer, winners):
             return winners
     raise CommitConflict(
@@ -630,10 +649,10 @@ def _are_authentic(writer: TransactionContext, winners: Sequence[WinningCommit])
 
     A file put at a deleted version by a stalled writer is not.
     """
-    recent = writer.recent()
+    recent = writer.log.recent()
     known = [winner for winner in winners if recent.knows(winner.version)]
     if any(recent.txn_id(winner.version) != winner.txn_id for winner in known):
         return False
     if len(known) == len(winners) and all(winner.txn_id is not None for winner in known):
         return True
-    return writer.none_retired(winners[0].version, winners[-1].version)
+    return writer.log.none_retired(winners[0].version, winners[-1].version)

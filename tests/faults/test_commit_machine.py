@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 )
 from support.case_count import cases
 from support.commit_model import Violation, insist
-from support.faulty_store import FakeClock, FaultyStore, Log, frozen_clock, table_on
+from support.faulty_store import FakeClock, FaultyStore, Log, frozen_clock, outdate, table_on
 
 from arrowlog import Table, add_file, testing
 from arrowlog.errors import CommitConflict, CommitStateUnknown, InvalidRequest, StoreUnavailable
@@ -93,7 +93,7 @@ class Hand:
 
     def reads_before_acting(self):
         """A handle that has shown nothing, or was told of a conflict, looks before it acts."""
-        if self.table._tracker.last_read is None or self.session._conflicted:
+        if self.table._tracker.last_read is None or self.session.is_refused:
             self.known |= set(self.machine.log.live) | self.machine.on_their_way()
 
 
@@ -524,7 +524,7 @@ def overwritten_after_going_on(root):
     one, two = Table(root), Table(root)
     one.snapshot()
     two.append([add_file("unseen", {"p": "x"}, size=1, modification_time=1)])
-    one._tracker.observed_at -= 31
+    outdate(one)
     one.append([add_file("own", {"p": "y"}, size=1, modification_time=1)])
     new = add_file("new", {"p": "x"}, size=1, modification_time=1)
     return one.overwrite([new], where="p = 'x'")
@@ -534,6 +534,6 @@ def test_what_was_shown_is_told_apart_from_what_was_read(tmp_path, monkeypatch):
     """Too rare for the machine to find; without the guard the unseen file is removed."""
     with pytest.raises(CommitConflict, match="'unseen'"):
         overwritten_after_going_on(tmp_path / "guarded")
-    monkeypatch.setattr(write_session.WriteSession, "_read_on", lambda self: self._tracker.latest())
+    monkeypatch.setattr(write_session.WriteSession, "_read_on", lambda self: self.tracker.latest())
     bare = overwritten_after_going_on(tmp_path / "bare")
     assert bare.operation_metrics["numRemovedFiles"] == 1

@@ -69,7 +69,7 @@ def test_a_clock_that_misses_stalls_needs_commit_verify_always():
 def believe_rivals(writer, head, taken, read_set):
     if not taken:
         return None
-    return list(writer.decode_winners(head.version + 1, taken, head, read_set.depends_on_files))
+    return commit_loop._decode_winners(writer, head, taken, read_set)
 
 
 GUARDS = {

@@ -10,7 +10,7 @@ import time
 import pytest
 from support import log_model, small_table, store_places
 from support.case_count import cases
-from support.faulty_store import FakeClock
+from support.faulty_store import FakeClock, outdate
 
 import arrowlog
 from arrowlog import storage as store_module
@@ -442,8 +442,7 @@ def test_a_handle_whose_base_was_cleaned_away_catches_up(root, base, where):
     else:
         age_all(root, 31 * DAY)
         for handle in (reader, writer, decider):  # more than the window in which nobody asks
-            handle._tracker.observed_at -= 31
-            handle._session._head = None
+            outdate(handle, forget_head=True)
         assert cleaner.cleanup().num_files == base + 4
     assert reader.refresh().version == base + 5
     assert writer.append([arrowlog.add_file("late", {"day": None}, size=1)]).version == base + 6

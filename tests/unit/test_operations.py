@@ -499,7 +499,7 @@ def test_a_handle_remembers_only_its_last_commits(table, monkeypatch):
     monkeypatch.setattr("arrowlog.transaction.write_session._OWN_COMMITS_MAX", 2)
     for number in range(4):
         table.append([file(f"f{number}")])
-    assert list(table._session._own_commits.values()) == [4, 5]
+    assert list(table._session.own_commits._versions.values()) == [4, 5]
 
 
 def test_a_file_system_that_fails_is_told(table):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.faulty_store import FakeClock, FaultyStore, Log, table_on
+from support.faulty_store import FakeClock, FaultyStore, Log, outdate, table_on
 
 import arrowlog
 from arrowlog import add_file, testing
@@ -50,7 +50,7 @@ def fresh(*, cheap_stat=True, commits=3, id="one"):  # noqa: A002 -- the name on
 
 def wait(table):
     table._session.clock.sleep(31)
-    table._tracker.observed_at -= 31
+    outdate(table)
 
 
 @pytest.mark.parametrize("cheap", [False, True])
@@ -123,7 +123,8 @@ def test_without_its_guard_a_commit_that_landed_would_be_denied(monkeypatch):
     assert source.count(guard) == 1
     names = dict(vars(write_session))
     exec(source.replace(guard, "except ZeroDivisionError:  #"), names)
-    monkeypatch.setattr(write_session.WriteSession, "_record", names["WriteSession"]._record)
+    bare = names["WriteSession"]._observe_own_commit
+    monkeypatch.setattr(write_session.WriteSession, "_observe_own_commit", bare)
     with pytest.raises(StoreUnavailable):
         test_a_commit_that_landed_is_told_though_the_store_fails_right_after(3)
 
