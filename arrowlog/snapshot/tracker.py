@@ -34,7 +34,7 @@ from arrowlog.snapshot.listing import (
 from arrowlog.snapshot.loader import apply_commits, load_snapshot, missing_file_error
 from arrowlog.snapshot.log_segment import earliest_rebuildable_version, plan_segment
 from arrowlog.snapshot.time_travel import find_version_at
-from arrowlog.snapshot.tracked_state import LogTip, ReadBase, ReadPointer, SnapshotCache
+from arrowlog.snapshot.tracked_state import LogTip, ReadBase, SnapshotCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -438,13 +438,13 @@ class SnapshotTracker:
     def pointer_names_later(self, version: int) -> bool:
         """Whether `_last_checkpoint` names a later version; one stat if the file is unchanged."""
         stat = self.store.stat(self.format.key(self.format.pointer_name))
-        if stat is None or self._base.names_no_later(stat, version):
+        if stat == self._base.stale_pointer:
             return False
         named = read_pointer(self.store, self.format)
         if named > version:
             return True
-        if named >= 0:  # else it is damaged, or reading it failed: read it again next time
-            self._replace_base(ReadBase.with_pointer, ReadPointer(stat, named))
+        if named >= 0 or stat is None:  # else reading it may have failed: read it again next time
+            self._replace_base(ReadBase.with_stale_pointer, stat)
         return False
 
     def _log_replaced(self) -> bool:
