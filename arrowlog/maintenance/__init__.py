@@ -6,7 +6,11 @@ from arrowlog.maintenance.checkpointing import (
     BackgroundCheckpointer,
     make_checkpoint,
 )
-from arrowlog.maintenance.cleanup import MIN_COMMIT_AGE_SECONDS, CleanupResult
+from arrowlog.maintenance.cleanup import (
+    MIN_COMMIT_AGE_SECONDS,
+    CleanupResult,
+    retry_after_cleanup,
+)
 from arrowlog.maintenance.compaction import (
     CompactResult,
     RewriteAttempt,
@@ -37,6 +41,7 @@ __all__ = [
     "make_checkpoint",
     "procedures",
     "read_skips",
+    "retry_after_cleanup",
     "try_rewrite",
     "update_statistics",
 ]

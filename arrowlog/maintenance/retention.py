@@ -103,14 +103,19 @@ class RetentionPlan:
     @property
     def files(self) -> pa.Table:
         """The files to delete: path, kind, version, size_bytes, modification_time."""
-        columns = {
-            "path": [file.key for file in self.files_to_delete],
-            "kind": [file.kind for file in self.files_to_delete],
-            "version": [file.version for file in self.files_to_delete],
-            "size_bytes": [file.stat.size for file in self.files_to_delete],
-            "modification_time": [file.stat.mtime_ms for file in self.files_to_delete],
-        }
-        return pa.table(columns, schema=_FILES_SCHEMA)
+        return tabulate_log_files(self.files_to_delete)
+
+
+def tabulate_log_files(files: Sequence[LogFile]) -> pa.Table:
+    """Return one row per file: path, kind, version, size_bytes, modification_time."""
+    columns = {
+        "path": [file.key for file in files],
+        "kind": [file.kind for file in files],
+        "version": [file.version for file in files],
+        "size_bytes": [file.stat.size for file in files],
+        "modification_time": [file.stat.mtime_ms for file in files],
+    }
+    return pa.table(columns, schema=_FILES_SCHEMA)
 
 
 def classify_log_files(

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from arrowlog.decode import ActionBatch, LineBuffer
-from arrowlog.errors import ArrowlogWarning, InvalidRequest, LogCorrupt
+from arrowlog.errors import ArrowlogWarning, InvalidRequest, LogCorrupt, UnsupportedProtocol
 from arrowlog.formats.indextables import (
-    CHECKPOINT_FOLDER_NAME,
     LOG_FOLDER,
     CommitFile,
     JsonManifest,
@@ -33,7 +32,7 @@ from arrowlog.snapshot.checkpoint.parquet import (
     read_foreign_checkpoint,
     verify_parquet_checkpoint,
 )
-from arrowlog.snapshot.checkpoint.parts import CheckpointPartReader
+from arrowlog.snapshot.checkpoint.parts import CheckpointPartReader, missing_part_error
 from arrowlog.snapshot.checkpoint_files import CheckpointFiles, CheckpointRows
 from arrowlog.snapshot.commit_reader import CommitReader
 from arrowlog.snapshot.file_source import compact_chunks
@@ -412,43 +411,43 @@ def _read_json(work: _Load, listing: LogListing, version: int) -> State:
 
 def verify_checkpoint(
     store: Store, listing: LogListing, version: int, config: Config, form: str | None = None
-) -> list[str]:
+) -> list[LogCorrupt | UnsupportedProtocol]:
     """Read a checkpoint completely and return what is wrong with it.
 
     Returns an empty list if the requested form (`json` or `parquet`; None: either) is intact.
     """
-    problems: list[str] = []
+    problems: list[LogCorrupt | UnsupportedProtocol] = []
     for name, checkpoints in (
         ("json", listing.json_checkpoints),
         ("parquet", listing.parquet_checkpoints),
     ):
         if form not in (None, name) or version not in checkpoints:
             continue
-        try:
-            _verify_form(store, listing, version, config, name)
-        except (LogCorrupt, FileNotFoundError) as error:
-            problems.append(str(error))
-        else:
+        found = _verify_form(store, listing, version, config, name)
+        if not found:
             return []
-    return problems or [f"there is no checkpoint of version {version}"]
+        problems += found
+    return problems or [
+        LogCorrupt(f"there is no checkpoint of version {version}.", version=version)
+    ]
 
 
 def _verify_form(
     store: Store, listing: LogListing, version: int, config: Config, form: str
-) -> None:
-    if form == "json":
-        work = _Load(store, ReadOptions(config, allow_external_paths=True))
+) -> Sequence[LogCorrupt | UnsupportedProtocol]:
+    if form == "parquet":
+        names = listing.parquet_checkpoints[version]
+        return verify_parquet_checkpoint(store, version, names, config)
+    work = _Load(store, ReadOptions(config, allow_external_paths=True))
+    try:
         state = _read_json(work, listing, version)
         if not work.checksum_verified:
             _compare_with_commits(store, listing, config, state)
-        return
-    problems = verify_parquet_checkpoint(
-        store, version, listing.parquet_checkpoints[version], config
-    )
-    if problems:
-        raise LogCorrupt(
-            f"{problems[0]}.", file=f"{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}", version=version
-        )
+    except LogCorrupt as error:
+        return [error]
+    except FileNotFoundError as error:
+        return [missing_part_error(str(error).removeprefix(f"{store.root}/"))]
+    return []
 
 
 def _compare_with_commits(store: Store, listing: LogListing, config: Config, state: State) -> None:
@@ -472,6 +471,7 @@ def _compare_with_commits(store: Store, listing: LogListing, config: Config, sta
             next="Delete it; the table can be read without it.",
             file=f"{LOG_FOLDER}/{listing.json_checkpoints[state.version]}",
             version=state.version,
+            code="checkpoint-diverges",
         )
 
 

@@ -176,6 +176,7 @@ def _check_supported(
         f"{where}: the table needs {needs}; this arrowlog supports {role} version {highest} and the"
         f" features {', '.join(sorted(SUPPORTED_FEATURES))}.",
         next=f"Upgrade arrowlog, or {verb} the table with the program that wrote it.",
+        code="feature-unknown" if unknown else "protocol-unknown",
     )
 
 
@@ -305,6 +306,7 @@ def _check_paths(actions: ActionBatch, adds: pa.Table, root: str) -> None:
         next=f"If files of {root} may lie elsewhere, open it with allow_outside_paths=True.",
         file=file,
         line=line,
+        code="paths-outside",
     )
 
 

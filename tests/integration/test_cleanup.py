@@ -333,6 +333,12 @@ def test_a_deletion_that_fails_keeps_none_of_the_others(root, monkeypatch):
     with pytest.warns(arrowlog.ArrowlogWarning, match="1 deletions failed, the first: It is being"):
         result = arrowlog.Table(root).cleanup()
     assert result.failures == ("It is being watched.",)
+    planned = result.retention.files["path"].to_pylist()
+    stayed = f"_transaction_log/{commit_name(3)}"
+    assert result.files["path"].to_pylist() == [path for path in planned if path != stayed]
+    assert result.num_files == len(planned) - 1
+    size = os.path.getsize(f"{root}/{stayed}")
+    assert result.bytes_freed == result.retention.bytes_freed - size
     assert {name for name in names(root) if len(name) == 25} == {
         commit_name(0),
         commit_name(3),
@@ -341,6 +347,54 @@ def test_a_deletion_that_fails_keeps_none_of_the_others(root, monkeypatch):
     assert arrowlog.Table(root).snapshot().num_files == 12
     with pytest.raises(StoreUnavailable, match="being watched"):
         arrowlog.Table(root, options={"cleanup.failurePolicy": "fail"}).cleanup()
+
+
+class Sealed(store_module.LocalStore):
+    """No deletion is possible; `at` names the step at which that shows."""
+
+    at = "delete"
+
+    def delete(self, keys):
+        if self.at == "delete" and keys:
+            raise StoreUnavailable("It is sealed.")
+        super().delete(keys)
+
+    def put_if_absent(self, key, data):
+        if self.at == "record":
+            raise StoreUnavailable("It is sealed.")
+        return super().put_if_absent(key, data)
+
+
+@pytest.mark.parametrize("at", ["delete", "record"])
+def test_what_was_not_deleted_is_not_counted(root, monkeypatch, at):
+    build(root)
+    age_all(root, 31 * DAY)
+    before = names(root)
+    monkeypatch.setattr(Sealed, "at", at)
+    monkeypatch.setattr(store_module, "LocalStore", Sealed)
+    with pytest.warns(arrowlog.ArrowlogWarning, match="deletions failed"):
+        result = arrowlog.Table(root).cleanup()
+    assert before <= names(root)
+    assert result.retention.num_files > 0
+    assert (result.num_files, result.bytes_freed, result.files.num_rows) == (0, 0, 0)
+
+
+class Deaf(store_module.LocalStore):
+    """A deletion is done, but its answer is lost."""
+
+    def delete(self, keys):
+        super().delete(keys)
+        if keys:
+            raise StoreUnavailable("No answer.")
+
+
+def test_a_deletion_whose_answer_was_lost_is_counted(root, monkeypatch):
+    build(root)
+    age_all(root, 31 * DAY)
+    monkeypatch.setattr(store_module, "LocalStore", Deaf)
+    with pytest.warns(arrowlog.ArrowlogWarning, match="deletions failed"):
+        result = arrowlog.Table(root).cleanup()
+    assert result.num_files == result.retention.num_files > 0
 
 
 @pytest.mark.parametrize("enabled", [True, False])

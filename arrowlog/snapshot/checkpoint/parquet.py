@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.arrays import make_scalar
-from arrowlog.errors import ArrowlogError, LogCorrupt, StoreUnavailable
+from arrowlog.errors import LogCorrupt, StoreUnavailable, UnsupportedProtocol
 from arrowlog.formats.indextables import (
     ADD_FIELDS,
     ADD_MAP_FIELDS,
@@ -46,6 +46,7 @@ from arrowlog.snapshot.checkpoint.parts import (
     CheckpointPartReader,
     column_chunk_ranges,
     decode_unverified_part,
+    missing_part_error,
     read_footer_metadata,
 )
 from arrowlog.snapshot.checkpoint.row_groups import (
@@ -324,11 +325,7 @@ def open_parquet_checkpoint(
         check_readable(manifest.protocol, key)
         for part in manifest.parts:
             if part.name not in names:
-                raise LogCorrupt(
-                    "it is missing.",
-                    next=DAMAGED_CHECKPOINT_NEXT,
-                    file=f"{CHECKPOINT_FOLDER}/{part.name}",
-                )
+                raise missing_part_error(f"{CHECKPOINT_FOLDER}/{part.name}")
         return CheckpointPartReader(store, manifest)
     return _read_unverified(store, version, names, count)
 
@@ -349,6 +346,7 @@ def _read_unverified(
             next=DAMAGED_CHECKPOINT_NEXT,
             file=CHECKPOINT_FOLDER,
             version=version,
+            code="checkpoint-partial",
         )
     tables = []
     for name, data in zip(
@@ -364,34 +362,36 @@ def _read_unverified(
 
 def verify_parquet_checkpoint(
     store: Store, version: int, names: Sequence[str], config: Config
-) -> list[str]:
-    """Read and verify a whole checkpoint; returns what is wrong with it, nothing if intact."""
+) -> list[LogCorrupt | UnsupportedProtocol]:
+    """Read and verify a whole checkpoint; returns what is wrong with it, nothing if intact.
+
+    Raises `StoreUnavailable` if the store fails: that says nothing about the checkpoint.
+    """
     del config
     try:
         parts = open_parquet_checkpoint(store, version, names, lambda _: None)
     except FileNotFoundError as error:
-        return [f"{error} is gone."]
-    except ArrowlogError as error:
-        return [str(error)]
+        return [missing_part_error(str(error))]
+    except (LogCorrupt, UnsupportedProtocol) as error:
+        return [error]
     if not isinstance(parts, CheckpointPartReader):
-        return [f"checkpoint {version} has no manifest of arrowlog's, so it cannot be verified."]
-    problems, num_rows = [], 0
+        what = "it has no manifest of arrowlog's, so it cannot be verified."
+        return [LogCorrupt(what, file=CHECKPOINT_FOLDER, version=version)]
+    problems: list[LogCorrupt | UnsupportedProtocol] = []
+    num_rows = 0
     for part in parts.manifest.parts:
         try:
             rows = parts.check(part)
-        except ArrowlogError as error:
-            problems.append(str(error))
+        except LogCorrupt as error:
+            problems.append(error)
             continue
         num_rows += rows.num_rows
         if rows.num_rows != part.numFiles:
-            problems.append(
-                f"{CHECKPOINT_FOLDER}/{part.name}: it has {rows.num_rows} rows instead of"
-                f" {part.numFiles}."
-            )
+            what = f"it has {rows.num_rows} rows instead of {part.numFiles}."
+            problems.append(LogCorrupt(what, file=f"{CHECKPOINT_FOLDER}/{part.name}"))
     if not problems and num_rows != parts.manifest.num_files:
-        problems.append(
-            f"checkpoint {version} has {num_rows} files instead of {parts.manifest.num_files}."
-        )
+        what = f"it has {num_rows} files instead of {parts.manifest.num_files}."
+        problems.append(LogCorrupt(what, file=CHECKPOINT_FOLDER, version=version))
     return problems
 
 

@@ -88,7 +88,7 @@ class CheckpointPartReader:
             table = _decode(source, metadata, groups, columns)
         except (pa.ArrowException, OSError, ValueError, IndexError) as error:
             if isinstance(error, FileNotFoundError):
-                raise LogCorrupt("it is gone.", next=DAMAGED_CHECKPOINT_NEXT, file=file) from None
+                raise missing_part_error(file) from None
             why = str(error).partition("\n")[0]
             raise LogCorrupt(
                 f"it cannot be read: {why}.", next=DAMAGED_CHECKPOINT_NEXT, file=file
@@ -166,6 +166,13 @@ class CheckpointPartReader:
     @staticmethod
     def _key(part: CheckpointPart) -> str:
         return f"{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}/{part.name}"
+
+
+def missing_part_error(file: str) -> LogCorrupt:
+    """Return the error for a file of a checkpoint that does not exist."""
+    return LogCorrupt(
+        "it is gone.", next=DAMAGED_CHECKPOINT_NEXT, file=file, code="checkpoint-partial"
+    )
 
 
 def read_footer_metadata(store: Store, key: str) -> dict[bytes, bytes]:
