@@ -18,7 +18,7 @@ import uuid
 import weakref
 from contextlib import suppress
 from functools import cached_property
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -34,19 +34,25 @@ from arrowlog.formats.indextables import (
     LAST_CHECKPOINT,
     LOG_FOLDER,
     classify_log_file,
+    decompress,
 )
 from arrowlog.history import view_columns
 from arrowlog.history.lazy_dataset import LazyDataset, VersionRanges
 from arrowlog.history.view_columns import ViewTypes
 from arrowlog.predicate import quote_identifier
-from arrowlog.snapshot import parse_table_schema, stream_actions, with_file_keys
+from arrowlog.snapshot import (
+    parse_table_schema,
+    pointed_version,
+    stream_actions,
+    with_file_keys,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     import duckdb
 
-    from arrowlog.formats.indextables import Metadata
+    from arrowlog.formats.indextables import CommitFile, Metadata
     from arrowlog.history.commit_history import CommitBatch, CommitHistory
     from arrowlog.snapshot import Snapshot
 
@@ -84,6 +90,8 @@ _REMOVED_KEYS = pa.schema([("version", _LONG), ("line", _LONG), ("key", _TEXT)])
 _CATALOG_QUERY = re.compile(
     r"\b(show|describe|summarize|pragma|information_schema|duckdb_\w+)\b", re.IGNORECASE
 )
+_METADATA_MARKER = b'"metaData"'  # in every commit that has such an action
+_SEARCHED_COMMITS = 512  # commits whose bytes are in memory together
 # Connections to close at exit. A stored exception can keep a connection alive until then.
 _OPEN_CONNECTIONS: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -111,19 +119,15 @@ class ViewSources:
 
         If the history is complete and no snapshot is loaded, the newest schema is known only after
         every commit is read. They are read here and stay decoded for the query that follows.
-        Otherwise they come from the newest snapshot and, if it still exists, the first commit.
+        Otherwise the newest schema is that of the snapshot, and the commits are only searched for
+        older ones.
         """
         past = self.past
         metadata: list[Metadata] = []  # newest first
         if past.whole and not self._loaded:
             metadata = [meta for piece in past.pieces() for _, meta in piece.metadata][::-1]
-        if (
-            not metadata
-        ):  # if the log has no metaData at all, loading the snapshot raises LogCorrupt
-            newest = self._load_version(past.last)
-            first_commit = past.commits[:1] if past.whole else []
-            actions = next(stream_actions(past.store, past.config, first_commit), None)
-            metadata = [newest.metadata, *(m for _, m in (actions.metadata if actions else ()))]
+        if not metadata:  # without any metaData, loading the snapshot raises LogCorrupt
+            metadata = [self._load_version(past.last).metadata, *_metadata_of_commits(past)]
         newest_schema = parse_table_schema(metadata[0], past.last)
         return ViewTypes.of(
             (newest_schema, metadata[0].partition_columns), *_readable_schemas(metadata[1:])
@@ -328,6 +332,27 @@ def translate_duckdb_error(error: Exception, sources: ViewSources) -> ArrowlogEr
     )
 
 
+def _metadata_of_commits(past: CommitHistory) -> list[Metadata]:
+    """Return the metaData actions of all commits, newest first.
+
+    Few commits have one, which a search of their bytes shows; only these are decoded. Commits that
+    a concurrent clean-up has deleted are left out.
+    """
+    changing: list[CommitFile] = []
+    limit = past.config.max_decompressed_bytes
+    for start in range(0, len(past.commits), _SEARCHED_COMMITS):
+        commits = past.commits[start : start + _SEARCHED_COMMITS]
+        contents = past.store.find_many([commit.key for commit in commits])
+        changing += (
+            commit
+            for commit, data in zip(commits, contents, strict=True)
+            if data is not None and _METADATA_MARKER in decompress(data, commit.key, limit)
+        )
+    batches = stream_actions(past.store, past.config, changing)
+    found = [action for batch in batches for action in sorted(batch.metadata, key=itemgetter(0))]
+    return [metadata for _, metadata in reversed(found)]
+
+
 def _readable_schemas(metadata: Sequence[Metadata]) -> Iterator[tuple[pa.Schema, Sequence[str]]]:
     """Yield each distinct older schema with its partition columns; skip those that do not parse."""
     for text, partition_columns in dict.fromkeys(
@@ -402,7 +427,7 @@ def _checkpoints(past: CommitHistory) -> pa.Table:
         if past.checkpoints()
         else {}
     )
-    last = _last_checkpoint(past)
+    last = pointed_version(past.store.find_many([f"{LOG_FOLDER}/{LAST_CHECKPOINT}"])[0])
     rows = []
     for form, versions, stats in (
         ("json", past.listing.json_checkpoints, log_stats),
@@ -424,19 +449,6 @@ def _checkpoints(past: CommitHistory) -> pa.Table:
         for field, column in zip(_CHECKPOINT_ROWS, columns, strict=True)
     ]
     return pa.table(arrays, names=_CHECKPOINT_ROWS.names).cast(_CHECKPOINT_ROWS)
-
-
-def _last_checkpoint(past: CommitHistory) -> int | None:
-    """Return the version that the pointer file names; None if it is missing or unreadable."""
-    import msgspec
-
-    data = past.store.find_many([f"{LOG_FOLDER}/{LAST_CHECKPOINT}"])[0]
-    try:
-        pointer = msgspec.json.decode(data or b"null")
-    except msgspec.DecodeError:
-        return None
-    version = pointer.get("version") if isinstance(pointer, dict) else None
-    return version if isinstance(version, int) else None
 
 
 def _coverage(past: CommitHistory) -> pa.Table:
