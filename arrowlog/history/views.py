@@ -2,7 +2,9 @@
 
 `ViewSources` provides the Arrow datasets that hold the rows; `ViewConnection` owns a DuckDB
 connection and registers the datasets there. The views `file_lifetimes` and `actions` and the macro
-`files_at` are SQL over these datasets.
+`files_at` are SQL over these datasets. DuckDB scans any Arrow dataset and passes on the columns a
+query needs and the filters it has pushed down; `LazyDataset` hands both to a function that builds
+the tables.
 
 Invariant: what a view says about a version is what log replay says about it. Versions whose commits
 are gone ("checkpoint-only versions") contribute the state of their checkpoint.
@@ -23,6 +25,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from pyarrow.fs import LocalFileSystem
 
 from arrowlog.arrays import make_array, repeat_bool, repeat_value
 from arrowlog.decode import SEQ_LINE_BITS
@@ -37,9 +41,9 @@ from arrowlog.formats.indextables import (
     decompress,
 )
 from arrowlog.history import view_columns
-from arrowlog.history.lazy_dataset import LazyDataset, VersionRanges
 from arrowlog.history.view_columns import ViewTypes
-from arrowlog.predicate import quote_identifier
+from arrowlog.predicate import parse_pyarrow, quote_identifier, referenced_columns
+from arrowlog.scan import LazyScanner
 from arrowlog.snapshot import (
     parse_table_schema,
     pointed_version,
@@ -56,8 +60,12 @@ if TYPE_CHECKING:
     from arrowlog.history.commit_history import CommitBatch, CommitHistory
     from arrowlog.snapshot import Snapshot
 
+    BuildTables = Callable[[Sequence[str], Any], Iterator[pa.Table]]
     ViewRows = Callable[[CommitBatch, Collection[str]], pa.Table]
 
+# A fragment needs a format and a file system. Those of `VersionRanges` are never opened.
+_UNUSED_FORMAT = ds.IpcFileFormat()
+_UNUSED_FILESYSTEM = LocalFileSystem()
 VIEW_NAMES = (
     "commits",
     "actions",
@@ -94,6 +102,84 @@ _METADATA_MARKER = b'"metaData"'  # in every commit that has such an action
 _SEARCHED_COMMITS = 512  # commits whose bytes are in memory together
 # Connections to close at exit. A stored exception can keep a connection alive until then.
 _OPEN_CONNECTIONS: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+class LazyDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
+    """A dataset whose tables are built on demand.
+
+    `build` receives column names and the filter (or None) and yields tables with exactly these
+    columns. It may leave out rows that the filter drops; the filter is applied here in any case.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        build: BuildTables,
+        on_error: Callable[[Exception], None] = lambda _: None,
+    ) -> None:
+        """`on_error` receives an exception before it is raised: DuckDB passes on only its text."""
+        self._schema = schema
+        self._build = build
+        self._on_error = on_error
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the dataset."""
+        return self._schema
+
+    def scanner(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: Any = None,  # noqa: A002 -- pyarrow's name
+        **_: Any,
+    ) -> LazyScanner:
+        """Return a scan of the given columns over the rows that pass the filter."""
+        names = list(self._schema.names if columns is None else columns)
+        schema = pa.schema([self._schema.field(name) for name in names])
+        return LazyScanner(schema, lambda: self._batches(names, filter))
+
+    def _batches(self, names: list[str], where: Any) -> Iterator[pa.RecordBatch]:
+        needed = list(names)
+        if where is not None:
+            filter_only = referenced_columns(parse_pyarrow(where, self._schema)) - set(names)
+            needed += [name for name in self._schema.names if name in filter_only]
+        try:
+            for table in self._build(needed, where):
+                matching = table if where is None else table.filter(where)
+                yield from matching.select(names).to_batches()
+        except Exception as error:
+            self._on_error(error)
+            raise
+
+
+class VersionRanges:
+    """Version ranges, and which of them a filter can match.
+
+    Each range is a dataset fragment that guarantees low <= version <= high. Arrow's own partition
+    pruning then evaluates the filter, so every expression that DuckDB pushes down is understood.
+    """
+
+    def __init__(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Take (low, high) pairs, both ends included."""
+        version = pc.field("version")
+        schema = pa.schema([("version", pa.int64())])
+        self._count = len(ranges)
+        fragments = [
+            _UNUSED_FORMAT.make_fragment(
+                str(number),
+                _UNUSED_FILESYSTEM,
+                partition_expression=(version >= low) & (version <= high),
+            )
+            for number, (low, high) in enumerate(ranges)
+        ]
+        self._dataset = ds.FileSystemDataset(fragments, schema, _UNUSED_FORMAT, _UNUSED_FILESYSTEM)
+
+    def left(self, where: Any, schema: pa.Schema) -> list[int]:
+        """Return the indices of the ranges that may have matching rows; all without a filter."""
+        if where is None:
+            return list(range(self._count))
+        dataset = self._dataset.replace_schema(schema)
+        return [int(fragment.path) for fragment in dataset.get_fragments(filter=where)]
 
 
 class ViewSources:

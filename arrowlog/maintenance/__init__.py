@@ -18,10 +18,9 @@ from arrowlog.maintenance.compaction import (
     try_rewrite,
 )
 from arrowlog.maintenance.file_rewriter import RewriteTask
-from arrowlog.maintenance.orphan_files import classify_files
-from arrowlog.maintenance.retention import RetentionPlan
+from arrowlog.maintenance.procedures import update_statistics
+from arrowlog.maintenance.retention import RetentionPlan, classify_files
 from arrowlog.maintenance.skips import Skips, read_skips
-from arrowlog.maintenance.statistics_update import update_statistics
 from arrowlog.maintenance.vacuum import VacuumResult, find_referenced_files
 
 __all__ = [

@@ -30,8 +30,13 @@ from arrowlog.maintenance.cleanup import (
     delete_files,
     retry_after_cleanup,
 )
-from arrowlog.maintenance.orphan_files import FATES, classify_files, expand_path_variants
-from arrowlog.maintenance.retention import find_readable_versions, find_required_checkpoints
+from arrowlog.maintenance.retention import (
+    FATES,
+    classify_files,
+    expand_path_variants,
+    find_readable_versions,
+    find_required_checkpoints,
+)
 from arrowlog.snapshot import (
     ReadOptions,
     check_writable,

@@ -1,0 +1,469 @@
+"""Reports on a table, as text, HTML and Arrow: the overview of its newest version, and diffs."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from arrowlog.arrays import clip_to_datetime_range, make_int64, make_scalar
+from arrowlog.display import (
+    escape_control_characters,
+    format_bytes,
+    format_count,
+    format_html_card,
+    format_html_table,
+    format_text_table,
+)
+from arrowlog.history import view_columns
+from arrowlog.history.view_columns import ViewTypes
+from arrowlog.predicate import quote_identifier
+from arrowlog.snapshot import checkpoint_versions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from arrowlog.config import Config
+    from arrowlog.history.commit_history import CommitHistory
+    from arrowlog.history.session import HistorySession
+    from arrowlog.snapshot import Snapshot
+
+
+_SMALL_FILE_BYTES = 1 << 20
+_MIN_SMALL_FILES = 100  # fewer small files than this are not worth a warning
+_MAX_SCHEMA_LINES = 4
+_TEXT_WIDTH = 78
+_COMMIT_HEADS = ("version", "time (UTC)", "operation", "adds", "removes", "bytes", "rows")
+_RIGHT_ALIGNED = (0, 3, 4, 5, 6)  # indices into _COMMIT_HEADS
+_MAX_FILES_SHOWN = 20  # in text and HTML; `Diff.files` has them all
+_SUMMARY_HEADS = ("", "files", "bytes", "rows")
+# Not compared. A file can be spelled as several paths (`key` is normalized), the same statistics as
+# several JSON texts (the typed columns are compared), and `data_change` describes the commit.
+_IGNORED_COLUMNS = {"path", "data_change", "stats"}
+
+
+@dataclass(frozen=True)
+class Overview:
+    """The newest version of a table in numbers, as `arrowlog info` shows it.
+
+    `checkpoint` is the version of the newest checkpoint and `commits_since` counts the commits
+    after it. `commits` has the last commits, with the columns of `history`. `warnings` is empty
+    if nothing needs attention.
+    """
+
+    uri: str
+    version: int
+    earliest_version: int
+    num_files: int
+    size_bytes: int
+    num_records: int | None
+    num_partitions: int | None
+    partition_columns: tuple[str, ...]
+    schema: pa.Schema
+    reader_version: int
+    writer_version: int
+    checkpoint: int | None
+    commits_since: int
+    commits: pa.Table
+    warnings: tuple[str, ...]
+
+    @property
+    def healthy(self) -> bool:
+        """Whether there are no warnings."""
+        return not self.warnings
+
+    def to_arrow(self) -> pa.Table:
+        """Return one row with everything but the last commits."""
+        row: dict[str, Any] = {name: [getattr(self, name)] for name in _SCALAR_FIELDS}
+        row["partition_columns"] = pa.array([list(self.partition_columns)], pa.list_(pa.string()))
+        names = [f"{item.name}: {item.type}" for item in self.schema]
+        row["columns"] = pa.array([names], pa.list_(pa.string()))
+        row["healthy"] = [self.healthy]
+        row["warnings"] = pa.array([list(self.warnings)], pa.list_(pa.string()))
+        return pa.table(row)
+
+    def _facts(self) -> list[tuple[str, str]]:
+        count = format_count(self.num_partitions)
+        partitions = f"{count} by {', '.join(self.partition_columns)}"
+        checkpoint = "none"
+        if self.checkpoint is not None:
+            checkpoint = f"version {self.checkpoint}, {self.commits_since:,} commits since"
+        return [
+            ("version", f"{self.version}, readable from {self.earliest_version} on"),
+            ("files", f"{self.num_files:,} with {format_bytes(self.size_bytes)}"),
+            ("rows", format_count(self.num_records)),
+            ("partitions", partitions if self.partition_columns else "not partitioned"),
+            ("protocol", f"reader {self.reader_version}, writer {self.writer_version}"),
+            ("checkpoint", checkpoint),
+        ]
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        names = ["version", "timestamp", "operation", "adds", "removes", "bytes", "rows"]
+        rows = clip_to_datetime_range(self.commits.select(names)).to_pylist()
+        return [
+            (
+                str(row["version"]),
+                "" if row["timestamp"] is None else f"{row['timestamp']:%Y-%m-%d %H:%M:%S}",
+                row["operation"] or "-",
+                f"{row['adds']:,}",
+                f"{row['removes']:,}",
+                "" if row["bytes"] is None else format_bytes(row["bytes"]),
+                "" if row["rows"] is None else f"{row['rows']:,}",
+            )
+            for row in rows
+        ]
+
+    def _columns(self) -> str:
+        return ", ".join(f"{item.name} {item.type}" for item in self.schema)
+
+    def __str__(self) -> str:
+        """Return facts, columns, last commits and warnings in about twenty lines."""
+        lines = [self.uri]
+        lines += [f"{name:<11} {escape_control_characters(value)}" for name, value in self._facts()]
+        wrapped = textwrap.wrap(escape_control_characters(self._columns()), _TEXT_WIDTH - 12) or [
+            "none"
+        ]
+        if len(wrapped) > _MAX_SCHEMA_LINES:
+            total = f"… {len(self.schema)} columns in all"
+            wrapped = [*wrapped[: _MAX_SCHEMA_LINES - 1], total]
+        lines += [f"{'' if n else 'columns':<11} {text}" for n, text in enumerate(wrapped)]
+        lines += ["", *format_text_table(_COMMIT_HEADS, self._rows(), _RIGHT_ALIGNED), ""]
+        lines += [f"warning: {escape_control_characters(text)}" for text in self.warnings] or [
+            "healthy: no warnings"
+        ]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        health = [("warning", text) for text in self.warnings] or [("healthy", "yes")]
+        facts = [*self._facts(), ("columns", self._columns()), *health]
+        return format_html_card(
+            self.uri, facts, format_html_table(_COMMIT_HEADS, self._rows(), _RIGHT_ALIGNED)
+        )
+
+
+_SCALAR_FIELDS = (
+    "uri",
+    "version",
+    "earliest_version",
+    "num_files",
+    "size_bytes",
+    "num_records",
+    "num_partitions",
+    "reader_version",
+    "writer_version",
+    "checkpoint",
+    "commits_since",
+)
+
+
+def summarize_table(asking: HistorySession, commits: int) -> Overview:
+    """Summarize the newest snapshot, its log and the last `commits` commits."""
+    follower = asking.tracker
+    snapshot = follower.newest()
+    past = asking.past(snapshot.version, None)
+    checkpoints = [v for v in checkpoint_versions(past.listing) if v <= snapshot.version]
+    checkpoint = checkpoints[0] if checkpoints else None  # newest first
+    since = snapshot.version - (-1 if checkpoint is None else checkpoint)
+    return Overview(
+        follower.store.root,
+        snapshot.version,
+        past.first,
+        snapshot.num_files,
+        snapshot.size_bytes,
+        snapshot.num_records,
+        _count_partitions(snapshot),
+        snapshot.partition_columns,
+        snapshot.schema,
+        snapshot.protocol.min_reader_version,
+        snapshot.protocol.min_writer_version,
+        checkpoint,
+        since,
+        asking.history(commits),
+        tuple(_warnings(snapshot, past, since, follower.config)),
+    )
+
+
+def _count_partitions(snapshot: Snapshot) -> int | None:
+    names = snapshot.partition_columns
+    if not names:
+        return None
+    columns = {f"c{n}": snapshot.columns.partition(name) for n, name in enumerate(names)}
+    return int(pa.table(columns).group_by(list(columns)).aggregate([]).num_rows)
+
+
+def _warnings(snapshot: Snapshot, past: CommitHistory, since: int, config: Config) -> list[str]:
+    """Return the warnings; `since` counts the commits after the newest checkpoint.
+
+    A history that begins after version 0 is normal. A commit that is missing in between is not.
+    """
+    warnings = list(snapshot.report.warnings)
+    if any(version != past.first for version in past.missing_versions):
+        warnings.append(past.note())
+    if config.checkpoint_enabled and since > 2 * config.checkpoint_interval:
+        warnings.append(
+            f"{since:,} commits since the last checkpoint: write one to open the table faster"
+        )
+    if not snapshot.num_files:
+        return warnings
+    sizes = snapshot.state.column("size")
+    small = pc.sum(pc.less(sizes, make_int64(_SMALL_FILE_BYTES))).as_py() or 0
+    if small > _MIN_SMALL_FILES and small * 2 > len(sizes):
+        warnings.append(f"{small:,} of {len(sizes):,} files are smaller than 1 MB")
+    without_count = snapshot.columns.num_records().null_count
+    if without_count:
+        warnings.append(f"{without_count:,} of {len(sizes):,} files have no row count")
+    return warnings
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change other than of files: a column, a property, the partitioning, the protocol.
+
+    `before` or `after` is None if the item does not exist on that side.
+    """
+
+    what: str
+    name: str
+    before: str | None
+    after: str | None
+
+    def __str__(self) -> str:
+        """One line, such as `property owner: alice → bob`."""
+        if self.before is None:
+            return f"{self.what} {self.name}: {self.after} (new)"
+        if self.after is None:
+            return f"{self.what} {self.name}: gone (was {self.before})"
+        return f"{self.what} {self.name}: {self.before} → {self.after}"
+
+
+@dataclass(frozen=True)
+class Diff:
+    """What turns version `a` into version `b`; either may be the newer one.
+
+    `files` has one row per file that differs. Its column `change` is `added`, `removed` or
+    `changed` (both versions have the file, with different add actions); sizes, row counts and
+    modification times have one column before and one after.
+    """
+
+    a: int
+    b: int
+    files: pa.Table = field(repr=False)
+    changes: tuple[Change, ...] = ()
+
+    @property
+    def added(self) -> pa.Table:
+        """Files in `b` that are not in `a`."""
+        return self._only("added")
+
+    @property
+    def removed(self) -> pa.Table:
+        """Files in `a` that are not in `b`."""
+        return self._only("removed")
+
+    @property
+    def changed(self) -> pa.Table:
+        """Files in both versions whose add actions differ."""
+        return self._only("changed")
+
+    @property
+    def schema_changes(self) -> tuple[Change, ...]:
+        """Columns that were added, dropped or changed their type, and changed partitioning."""
+        return tuple(c for c in self.changes if c.what in ("column", "partitioning"))
+
+    @property
+    def property_changes(self) -> tuple[Change, ...]:
+        """Table properties that were added, dropped or changed."""
+        return tuple(c for c in self.changes if c.what == "property")
+
+    @property
+    def empty(self) -> bool:
+        """Whether the two versions are equal."""
+        return not self.files.num_rows and not self.changes
+
+    @cached_property
+    def bytes_added(self) -> int:
+        """Size of the files that were added, and of changed files after the change."""
+        return _sum(self.files, "size_bytes_after") or 0
+
+    @cached_property
+    def bytes_removed(self) -> int:
+        """Size of the files that were removed, and of changed files before the change."""
+        return _sum(self.files, "size_bytes_before") or 0
+
+    @cached_property
+    def rows_added(self) -> int | None:
+        """Rows in added files and in changed files after the change; None if a count is missing."""
+        return _sum_rows(self.files, "removed", "num_records_after")
+
+    @cached_property
+    def rows_removed(self) -> int | None:
+        """Rows in removed files and in changed files before it; None if a count is missing."""
+        return _sum_rows(self.files, "added", "num_records_before")
+
+    def to_arrow(self) -> pa.Table:
+        """Return `files`."""
+        return self.files
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Export `files` to polars, DuckDB or pandas without a copy."""
+        return self.files.__arrow_c_stream__(requested_schema)
+
+    def __repr__(self) -> str:
+        """Return the versions and the number of changes."""
+        counts = [
+            f"{name}={self._only(name).num_rows:,}" for name in ("added", "removed", "changed")
+        ]
+        return f"Diff({self.a} → {self.b}, {', '.join(counts)}, changes={len(self.changes)})"
+
+    def _only(self, change: str) -> pa.Table:
+        return self.files.filter(pc.equal(self.files["change"], make_scalar(change, pa.string())))
+
+    def _summary(self) -> list[tuple[str, str, str, str]]:
+        rows = []
+        for change, sign, side in (
+            ("added", "+", "after"),
+            ("removed", "-", "before"),
+            ("changed", "~", "after"),
+        ):
+            part = self._only(change)
+            size = format_bytes(_sum(part, f"size_bytes_{side}") or 0)
+            records = format_count(_sum(part, f"num_records_{side}"))
+            rows.append((f"{sign} {change}", f"{part.num_rows:,}", size, records))
+        return rows
+
+    def _first_files(self) -> list[tuple[str, str, str]]:
+        signs = {"added": "+", "removed": "-", "changed": "~"}
+        names = ["change", "path", "size_bytes_before", "size_bytes_after"]
+        rows = self.files.select(names).slice(0, _MAX_FILES_SHOWN).to_pylist()
+        return [
+            (
+                signs[row["change"]],
+                row["path"],
+                " → ".join(format_bytes(s) for s in list(row.values())[2:] if s is not None),
+            )
+            for row in rows
+        ]
+
+    def __str__(self) -> str:
+        """Return the totals, the changes of schema and properties, and the first files."""
+        if self.empty:
+            return f"version {self.a} → {self.b}: no differences"
+        lines = [
+            f"version {self.a} → {self.b}",
+            *format_text_table(_SUMMARY_HEADS, self._summary(), (1, 2, 3)),
+        ]
+        lines += [escape_control_characters(str(change)) for change in self.changes]
+        lines += [
+            f"{sign} {escape_control_characters(path)}  {size}"
+            for sign, path, size in self._first_files()
+        ]
+        if self.files.num_rows > _MAX_FILES_SHOWN:
+            lines.append(f"… and {self.files.num_rows - _MAX_FILES_SHOWN:,} more")
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        changes = format_html_table(["changed"], [[str(change)] for change in self.changes])
+        return format_html_card(
+            f"version {self.a} → {self.b}",
+            (),
+            format_html_table(_SUMMARY_HEADS, self._summary(), (1, 2, 3)),
+            changes if self.changes else "",
+            format_html_table(["", "path", "size"], self._first_files(), (2,))
+            if self.files.num_rows
+            else "",
+        )
+
+
+def diff_snapshots(a: Snapshot, b: Snapshot) -> Diff:
+    """Compare two snapshots of one table. Statistics are compared typed, by the schema of `b`."""
+    types = ViewTypes.of((b.schema, b.partition_columns), (a.schema, a.partition_columns))
+    return Diff(a.version, b.version, _files(a, b, types), tuple(_changes(a, b)))
+
+
+def _files(a: Snapshot, b: Snapshot, types: ViewTypes) -> pa.Table:
+    import duckdb
+
+    before, after = _typed_files(a, types), _typed_files(b, types)
+    differs = " OR ".join(
+        f"a.{quote_identifier(name)} IS DISTINCT FROM b.{quote_identifier(name)}"
+        for name in types.files.names
+        if name not in _IGNORED_COLUMNS
+    )
+    partitions = [quote_identifier(item.name) for item in types.partitions]
+    columns = ["coalesce(b.path, a.path) AS path"]
+    columns += [f"CASE WHEN b.key IS NULL THEN a.{n} ELSE b.{n} END AS {n}" for n in partitions]
+    for name in ("size_bytes", "num_records", "modification_time"):
+        columns += [f"a.{name} AS {name}_before", f"b.{name} AS {name}_after"]
+    query = f"""
+        SELECT CASE WHEN a.key IS NULL THEN 'added' WHEN b.key IS NULL THEN 'removed'
+            ELSE 'changed' END AS change, {", ".join(columns)}, coalesce(b.key, a.key) AS key
+        FROM a FULL JOIN b USING (key)
+        WHERE a.key IS NULL OR b.key IS NULL OR {differs}
+        ORDER BY change, key
+    """  # noqa: S608 -- names are quoted
+    with duckdb.connect(":memory:") as connection:
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.register("a", before)
+        connection.register("b", after)
+        return connection.sql(query).to_arrow_table()
+
+
+def _typed_files(snapshot: Snapshot, types: ViewTypes) -> pa.Table:
+    names = [*types.files.names, "key"]
+    adds = snapshot.state.adds
+    columns = view_columns.add_columns(adds, types, names) if adds.num_rows else {}
+    return view_columns.conform_to_view(columns, types.adds, names, adds.num_rows)
+
+
+def _changes(a: Snapshot, b: Snapshot) -> list[Change]:
+    columns_a = {item.name: str(item.type) for item in a.schema}
+    columns_b = {item.name: str(item.type) for item in b.schema}
+    changes = _compare("column", columns_a, columns_b)
+    if a.partition_columns != b.partition_columns:
+        partitioning = [", ".join(s.partition_columns) or None for s in (a, b)]
+        changes.append(Change("partitioning", "by", *partitioning))
+    changes += _compare("property", a.metadata.configuration, b.metadata.configuration)
+    protocols = [
+        {
+            "reader version": str(s.protocol.min_reader_version),
+            "writer version": str(s.protocol.min_writer_version),
+            **{f"reader feature {name}": "on" for name in s.protocol.reader_features},
+            **{f"writer feature {name}": "on" for name in s.protocol.writer_features},
+        }
+        for s in (a, b)
+    ]
+    changes += _compare("protocol", *protocols)
+    descriptions: list[Mapping[str, str]] = [
+        {
+            name: value
+            for name, value in (("name", s.metadata.name), ("description", s.metadata.description))
+            if value is not None
+        }
+        for s in (a, b)
+    ]
+    return changes + _compare("table", *descriptions)
+
+
+def _compare(what: str, before: Mapping[str, str], after: Mapping[str, str]) -> list[Change]:
+    names = [*after, *(name for name in before if name not in after)]
+    return [
+        Change(what, name, before.get(name), after.get(name))
+        for name in names
+        if before.get(name) != after.get(name)
+    ]
+
+
+def _sum(table: pa.Table, column: str) -> int | None:
+    """Return the sum of a column; for row counts None if one is missing."""
+    values = table[column]
+    return None if values.null_count and "records" in column else pc.sum(values).as_py() or 0
+
+
+def _sum_rows(files: pa.Table, excluded: str, column: str) -> int | None:
+    """Sum row counts over the files whose `change` is not `excluded`."""
+    kept = files.filter(pc.not_equal(files["change"], make_scalar(excluded, pa.string())))
+    return _sum(kept, column)
