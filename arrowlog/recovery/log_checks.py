@@ -29,6 +29,7 @@ from arrowlog.formats.indextables import (
 from arrowlog.maintenance import retry_after_cleanup
 from arrowlog.recovery.data_files import DoctorLimits, check_data_files, check_repeated_skips
 from arrowlog.recovery.findings import Finding, Findings, ProblemLog
+from arrowlog.recovery.log_repair import open_table_store
 from arrowlog.recovery.salvage import (
     broken_commit_version,
     describe_divergence,
@@ -36,7 +37,6 @@ from arrowlog.recovery.salvage import (
     describe_pointer_ahead,
     describe_table_id_mismatch,
     list_damaged_log,
-    open_table_store,
     salvage,
     valid_checkpoint_forms,
 )
@@ -94,19 +94,6 @@ class _Examination:
         """Options for checks that do not judge paths; `_load_snapshot` reports those."""
         return replace(self.options, allow_external_paths=True)
 
-    def report(
-        self,
-        code: str,
-        severity: str,
-        what: str,
-        where: str,
-        fix: str = "",
-        *,
-        version: int | None = None,
-    ) -> None:
-        """Report a problem. Without a `fix`, the fix is to repair the log."""
-        self.problems.report(code, severity, what, where, fix, version=version)
-
 
 def doctor(
     uri: str | os.PathLike[str],
@@ -154,7 +141,7 @@ def _examine(exam: _Examination) -> Findings:
         version = _run_checks(exam)
     except UnsupportedProtocol as error:
         where = f"{exam.store.root}/{LOG_FOLDER}"
-        exam.report(error.code or "protocol-unknown", "error", error.what, where, _UPGRADE)
+        exam.problems.report(error.code or "protocol-unknown", "error", error.what, where, _UPGRADE)
         version = None
     return Findings(exam.store.root, version, exam.problems)
 
@@ -167,7 +154,7 @@ def _run_checks(exam: _Examination) -> int | None:
         if not exam.listing.overtaken:  # otherwise a truncation may have come in between
             break
     if exam.listing.empty:
-        exam.report(
+        exam.problems.report(
             "unreadable",
             "error",
             "there is no log: the folder contains no commits.",
@@ -231,13 +218,13 @@ def _check_dead_commits(exam: _Examination) -> None:
             f"{subject} a version that was cleaned up: left by a writer or a cleanup that died, or"
             " restored from a backup. Readers ignore such files."
         )
-        exam.report("commit-dead", "info", what, first.key, _CLEAN_DEAD)
+        exam.problems.report("commit-dead", "info", what, first.key, _CLEAN_DEAD)
 
 
 def _report_retired_record(exam: _Examination) -> None:
     """Report a record of deleted commits that has no checkpoint above it."""
     error = retired_record_error(exam.listing)
-    exam.report("record-wrong", "error", error.what, str(error.file), f"# {error.next}")
+    exam.problems.report("record-wrong", "error", error.what, str(error.file), f"# {error.next}")
 
 
 def _check_checkpoints(exam: _Examination) -> None:
@@ -294,7 +281,7 @@ def _compare_with_commits(
         if divergence is not None:
             folder = LOG_FOLDER if form == "json" else f"{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}"
             where = f"{folder}/{version:020d}.checkpoint.{form}"
-            exam.report("checkpoint-diverges", "error", divergence, where, version=version)
+            exam.problems.report("checkpoint-diverges", "error", divergence, where, version=version)
 
 
 def _load_snapshot(exam: _Examination) -> Snapshot | None:
@@ -310,7 +297,9 @@ def _load_snapshot(exam: _Examination) -> Snapshot | None:
                 f"arrowlog.Table({store.root!r}, allow_outside_paths=True)"
                 "  # Only if these files are meant to lie outside the folder."
             )
-            exam.report("paths-outside", "error", str(error), f"{store.root}/{LOG_FOLDER}", fix)
+            exam.problems.report(
+                "paths-outside", "error", str(error), f"{store.root}/{LOG_FOLDER}", fix
+            )
             return load_snapshot(store, listing, exam.any_path)
         return _load_salvaged(exam, error)
     _report_broken_commits(exam, snapshot)
@@ -322,7 +311,7 @@ def _load_snapshot(exam: _Examination) -> Snapshot | None:
             " has the missing file, restore it instead of the repair, which gives up all later"
             " versions."
         )
-        exam.report("gap", "error", what, where, version=gap.missing)
+        exam.problems.report("gap", "error", what, where, version=gap.missing)
     return snapshot
 
 
@@ -334,11 +323,11 @@ def _load_salvaged(exam: _Examination, error: Exception) -> Snapshot | None:
         salvaged = salvage(exam.store, exam.config)
     except (ArrowlogError, FileNotFoundError):
         fix = "Restore the files of the log from a backup: no version of it can be salvaged."
-        exam.report("unreadable", "error", text, where, fix)
+        exam.problems.report("unreadable", "error", text, where, fix)
         return None
     version = salvaged.snapshot.version
     what = f"{text} Repair can salvage version {version}; the checks below refer to that version."
-    exam.report("unreadable", "error", what, where)
+    exam.problems.report("unreadable", "error", what, where)
     return salvaged.snapshot
 
 
@@ -351,14 +340,14 @@ def _report_broken_commits(exam: _Examination, snapshot: Snapshot | None) -> Non
         where = CommitFile(version, exam.listing.commits[version]).key
         if base is None or version > base:
             code = "commit-torn" if version == newest else "commit-broken"
-            exam.report(code, "error", problem, where, version=version)
+            exam.problems.report(code, "error", problem, where, version=version)
             continue
         what = f"{problem} The checkpoint of version {base} stands for this commit."
         if base:
             what = f"{problem} Only versions up to {base - 1} need this commit."
         # Truncation never deletes version 0.
         fix = _TRUNCATE if version else exam.problems.repair_call
-        exam.report("commit-broken", "warning", what, where, fix, version=version)
+        exam.problems.report("commit-broken", "warning", what, where, fix, version=version)
 
 
 def _check_pointer(exam: _Examination) -> None:
@@ -368,17 +357,17 @@ def _check_pointer(exam: _Examination) -> None:
     version = pointed_version(data)
     if data is not None and version < 0:
         what = "the pointer cannot be read: it is not JSON with the number of a version."
-        exam.report("pointer-broken", "warning", what, where, _CHECKPOINT)
+        exam.problems.report("pointer-broken", "warning", what, where, _CHECKPOINT)
         return
     newest = exam.listing.newest
     checkpoint = exam.valid_checkpoint
     if version > newest:
         what = describe_pointer_ahead(version, newest)
-        exam.report("pointer-ahead", "error", what, where, version=version)
+        exam.problems.report("pointer-ahead", "error", what, where, version=version)
     elif checkpoint is not None and version < checkpoint:
         state = "is missing" if data is None else f"names version {version}"
         what = f"the pointer {state}, but there is a valid checkpoint of version {checkpoint}."
-        exam.report("pointer-stale", "warning", what, where, _CHECKPOINT)
+        exam.problems.report("pointer-stale", "warning", what, where, _CHECKPOINT)
 
 
 def _check_protocol(exam: _Examination, snapshot: Snapshot) -> None:
@@ -388,7 +377,7 @@ def _check_protocol(exam: _Examination, snapshot: Snapshot) -> None:
     except UnsupportedProtocol as error:
         code = error.code or "protocol-unknown"
         what = f"{error.what} The table can be read, but not written."
-        exam.report(code, "warning", what, f"{exam.store.root}/{LOG_FOLDER}", _UPGRADE)
+        exam.problems.report(code, "warning", what, f"{exam.store.root}/{LOG_FOLDER}", _UPGRADE)
 
 
 def _check_history(exam: _Examination, snapshot: Snapshot) -> None:
@@ -402,7 +391,7 @@ def _check_history(exam: _Examination, snapshot: Snapshot) -> None:
                 f" does not need them, but some versions before {first} cannot be read."
             )
             where = CommitFile.canonical(before + 1).key
-            exam.report("history-gap", "info", what, where, _TRUNCATE)
+            exam.problems.report("history-gap", "info", what, where, _TRUNCATE)
             return
 
 
@@ -421,7 +410,7 @@ def _check_table_id(exam: _Examination, snapshot: Snapshot) -> None:
     first = load_snapshot(exam.store, only_first, exam.any_path)
     mismatch = describe_table_id_mismatch(first, snapshot)
     if mismatch is not None:
-        exam.report("two-tables", "warning", mismatch, commit.key)
+        exam.problems.report("two-tables", "warning", mismatch, commit.key)
 
 
 def _check_checkpoint_age(exam: _Examination, snapshot: Snapshot) -> None:
@@ -437,7 +426,7 @@ def _check_checkpoint_age(exam: _Examination, snapshot: Snapshot) -> None:
             f" Newest valid checkpoint: {last}."
         )
         severity = "warning" if asked is None else "error"
-        exam.report("checkpoint-behind", severity, what, f"{LOG_FOLDER}/", _CHECKPOINT)
+        exam.problems.report("checkpoint-behind", severity, what, f"{LOG_FOLDER}/", _CHECKPOINT)
 
 
 def _check_actions(exam: _Examination, snapshot: Snapshot) -> None:

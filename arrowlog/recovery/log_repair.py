@@ -46,7 +46,7 @@ from arrowlog.formats.indextables import (
 )
 from arrowlog.maintenance import make_checkpoint
 from arrowlog.recovery.data_files import check_files_exist, check_files_exist_on_spark
-from arrowlog.recovery.salvage import SalvageResult, list_log_folder, open_table_store, salvage
+from arrowlog.recovery.salvage import SalvageResult, list_log_folder, salvage
 from arrowlog.snapshot import (
     InMemoryFiles,
     check_writable,
@@ -54,7 +54,7 @@ from arrowlog.snapshot import (
     paths_leading_out,
     truncate_adds,
 )
-from arrowlog.storage import RelocatedLogStore, put_identical
+from arrowlog.storage import RelocatedLogStore, open_store, put_identical
 from arrowlog.version import __version__
 
 if TYPE_CHECKING:
@@ -151,6 +151,19 @@ def repair_notes(result: pa.Table) -> list[str]:
     """Return what a repair left out and why, one sentence each; empty for an undamaged log."""
     text = (result.schema.metadata or {}).get(NOTES_METADATA_KEY, b"[]")
     return [str(note) for note in json.loads(text)]
+
+
+def open_table_store(
+    uri: str | os.PathLike[str], storage_options: Mapping[str, Any] | None, config: Config
+) -> Store:
+    """Open the store of a table, which need not be readable."""
+    return open_store(
+        uri,
+        storage_options,
+        parallelism=config.checkpoint_parallelism,
+        timeout_seconds=config.checkpoint_read_timeout_seconds,
+        accelerate=config.store_accelerate,
+    )
 
 
 def open_log_folder(uri: str, storage_options: Mapping[str, Any], config: Config) -> Store:

@@ -17,7 +17,7 @@ carry. Nothing is written and nothing is guessed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from arrowlog.errors import ArrowlogError, LogCorrupt, TableNotFound
 from arrowlog.fork_safety import pl
@@ -44,10 +44,8 @@ from arrowlog.snapshot import (
     verify_checkpoint,
     without_retired,
 )
-from arrowlog.storage import open_store
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable, Mapping
 
     import pyarrow as pa
@@ -85,19 +83,6 @@ class _Salvaging:
 
     def note(self, code: str, where: str, what: str, version: int) -> None:
         self.problems.report(code, "error", what, where, version=version)
-
-
-def open_table_store(
-    uri: str | os.PathLike[str], storage_options: Mapping[str, Any] | None, config: Config
-) -> Store:
-    """Open the store of a table, which need not be readable."""
-    return open_store(
-        uri,
-        storage_options,
-        parallelism=config.checkpoint_parallelism,
-        timeout_seconds=config.checkpoint_read_timeout_seconds,
-        accelerate=config.store_accelerate,
-    )
 
 
 def salvage(store: Store, config: Config) -> SalvageResult:
