@@ -478,8 +478,8 @@ class SnapshotTracker:
             None if commit is None else LogTip(*commit, stat),
             observation.started_at,
             folder_tag=observation.folder_tag,
-            has_nonstandard_names=any(
-                len(name) != len(commit_name(0)) for name in listing.commits.values()
+            has_nonstandard_names=bool(
+                set(map(len, listing.commits.values())) - {len(commit_name(0))}
             ),
             unsaved_commits=unsaved,
         )
