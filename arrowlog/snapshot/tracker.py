@@ -487,8 +487,8 @@ class SnapshotTracker:
             None if commit is None else LogTip(*commit, stat),
             observation.started_at,
             folder_tag=observation.folder_tag,
-            has_nonstandard_names=any(
-                len(key) != len(self.format.commit_file(0).key) for key in listing.commits.values()
+            has_nonstandard_names=bool(
+                set(map(len, listing.commits.values())) - {len(self.format.commit_file(0).key)}
             ),
             unsaved_commits=unsaved,
         )
