@@ -367,6 +367,10 @@ class Format(ABC):
         del actions
         return paths
 
+    def paths_of(self, keys: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Return the paths of files, relative to the table, from what `file_keys` returned."""
+        return keys
+
 
 def physical_name(schema: pa.Schema, name: str) -> str:
     """Return the name of a column in data files, statistics and partition values."""
