@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 _CHECKSUM_MARKER = b'"checksum":"crc32:'  # in every commit and JSON checkpoint that has a checksum
 _MAX_ATTEMPTS = 3  # a concurrent cleanup can delete files between the listing and the read
 # The code of a checkpoint problem is derived from messages of `snapshot.loader`,
-# `snapshot.checkpoint.parquet`, `snapshot.checkpoint.parts`, `snapshot.checkpoint.manifest` and
+# `snapshot.checkpoint.parquet`, `snapshot.checkpoint.parts` and
 # `snapshot.log_replay`, which raise plain LogCorrupt. Keep in step.
 _DIVERGES_MESSAGES = ("the commits it stands for leave", "differs from a replay of the commits")
 _INCOMPLETE_MESSAGES = (

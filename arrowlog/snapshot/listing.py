@@ -6,15 +6,15 @@ know of them.
 
 from __future__ import annotations
 
+import json
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from arrowlog.clock import COUNTS_SUSPENSION, boottime
-from arrowlog.errors import ArrowlogWarning, LogCorrupt, TableNotFound
+from arrowlog.errors import ArrowlogError, ArrowlogWarning, LogCorrupt, TableNotFound
 from arrowlog.formats.indextables import INDEXTABLES, RetiredVersions, parse_retired_records
-from arrowlog.snapshot.checkpoint.json import read_pointer
 from arrowlog.snapshot.log_segment import retired_record_error
 
 if TYPE_CHECKING:
@@ -201,3 +201,21 @@ def list_retired(store: Store, table_format: Format = INDEXTABLES) -> RetiredVer
     if not table_format.retired_folder:
         return RetiredVersions()
     return parse_retired_records(store.list_from(table_format.key(table_format.retired_folder)))
+
+
+def read_pointer(store: Store, table_format: Format = INDEXTABLES) -> int:
+    """Return the version that `_last_checkpoint` names; -1 if there is none or it is unreadable."""
+    try:
+        data = store.find_many([table_format.key(table_format.pointer_name)])[0]
+    except ArrowlogError:
+        return -1
+    return parse_pointer(data)
+
+
+def parse_pointer(data: bytes | None) -> int:
+    """Return the version in the content of a pointer; -1 if there is none."""
+    try:
+        version = -1 if data is None else json.loads(data)["version"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return -1
+    return version if isinstance(version, int) and not isinstance(version, bool) else -1
