@@ -129,7 +129,7 @@ class ReadBase:
         return replace(self, tip=tip) if self.snapshot is None else self
 
     def with_stale_pointer(self, pointer: ObjectStat | None) -> ReadBase:
-        """Remember a checkpoint pointer that names no later version."""
+        """Remember a checkpoint pointer, so that it is not read again while it is unchanged."""
         return replace(self, stale_pointer=pointer)
 
     def after_save(self) -> ReadBase:

@@ -440,9 +440,11 @@ class SnapshotTracker:
         stat = self.store.stat(self.format.key(self.format.pointer_name))
         if stat == self._base.stale_pointer:
             return False
-        if read_pointer(self.store, self.format) > version:
+        named = read_pointer(self.store, self.format)
+        if named > version:
             return True
-        self._replace_base(ReadBase.with_stale_pointer, stat)
+        if named >= 0 or stat is None:  # else reading it may have failed: read it again next time
+            self._replace_base(ReadBase.with_stale_pointer, stat)
         return False
 
     def _log_replaced(self) -> bool:
