@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import json
 import os
+import pickle
 import re
 
 import pyarrow as pa
@@ -168,6 +169,9 @@ def table(tmp_path, ledger):
 def test_every_format_answers_everything(table_format):
     assert not inspect.isabstract(type(table_format))
     assert hash(table_format) == hash(dataclasses.replace(table_format))
+    copy = pickle.loads(pickle.dumps(table_format))  # as Spark's workers get it
+    assert copy == table_format
+    assert copy.actions is table_format.actions  # decoders are cached by identity
     for version in (0, 7, 10_000_000):
         commit = table_format.commit_file(version)
         assert commit == CommitFile(version, table_format.key(commit.name))
