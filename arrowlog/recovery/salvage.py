@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from arrowlog.storage import Store
 
 _CHECKSUM_MARKER = b'"checksum":"crc32:'  # in every commit and JSON checkpoint that has a checksum
+_MAX_ATTEMPTS = 3  # a concurrent cleanup can delete files between the listing and the read
 
 
 @dataclass(frozen=True, slots=True)

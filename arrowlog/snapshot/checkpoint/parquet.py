@@ -34,31 +34,30 @@ from arrowlog.formats.indextables import (
     manifest_name,
     parquet_names,
 )
-from arrowlog.snapshot.checkpoint.manifest import (
+from arrowlog.snapshot.checkpoint.parts import (
     DAMAGED_CHECKPOINT_NEXT,
     CheckpointManifest,
     CheckpointPart,
-    decode_manifest,
-    encode_manifest,
-    with_chunk_checksums,
-)
-from arrowlog.snapshot.checkpoint.parts import (
     CheckpointPartReader,
     column_chunk_ranges,
+    decode_manifest,
     decode_unverified_part,
+    encode_manifest,
     missing_part_error,
     read_footer_metadata,
+    with_chunk_checksums,
 )
-from arrowlog.snapshot.checkpoint.row_groups import (
+from arrowlog.snapshot.checkpoint.rows import (
     ROW_GROUP_FILES,
+    RebuildRecipe,
     build_row_group_index,
+    flatten_all_maps,
     storage_order,
+    to_checkpoint_rows,
 )
-from arrowlog.snapshot.checkpoint.rows import RebuildRecipe, flatten_all_maps, to_checkpoint_rows
-from arrowlog.snapshot.file_source import InMemoryFiles
 from arrowlog.snapshot.file_table import FileStats
 from arrowlog.snapshot.log_replay import check_readable, parse_table_schema, with_checkpoint_keys
-from arrowlog.snapshot.snapshot import State
+from arrowlog.snapshot.snapshot import InMemoryFiles, State
 from arrowlog.storage import put_identical
 from arrowlog.version import __version__
 
