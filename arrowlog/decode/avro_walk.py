@@ -1,0 +1,219 @@
+"""Walk many Avro records in lock-step: one numpy operation reads a field of all of them. Pure.
+
+A `Cursors` array has the position in each record. Every function takes the cursors and returns them
+behind the value that it read. Bytes that are not a value of their type move the record's cursor
+beyond the end of the data, where it stays: a walk never fails, and the caller tells by the cursor.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from arrowlog.formats import MAX_VALUE_DEPTH, ValueDamaged, read_value
+
+if TYPE_CHECKING:
+    from arrowlog.formats import AvroType
+
+Cursors = np.ndarray[Any, np.dtype[np.int64]]
+Array = np.ndarray[Any, Any]
+
+PADDING = 32  # zero bytes after the data, so that words can be read at every position of it
+_U64 = np.uint64
+_STOP_BITS = _U64(0x8080808080808080)
+_DATA_BITS = _U64(0x7F7F7F7F7F7F7F7F)
+_ONE = _U64(1)
+# Each step joins pairs of neighbouring groups of bits: (bits to keep, bits to shift, distance).
+_JOIN_STEPS = (
+    (_U64(0x007F007F007F007F), _U64(0x7F007F007F007F00), _U64(1)),
+    (_U64(0x00003FFF00003FFF), _U64(0x3FFF00003FFF0000), _U64(2)),
+    (_U64(0x000000000FFFFFFF), _U64(0x0FFFFFFF00000000), _U64(4)),
+)
+_INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
+# Arrays with this many records or fewer are read record by record: an operation of numpy costs as
+# much as reading some items.
+_FEW_RECORDS = 4
+
+
+class RecordWalk:
+    """Reads values at many positions of a buffer."""
+
+    def __init__(self, data: bytes) -> None:
+        """Copy the data, with padding."""
+        self.size = len(data)
+        self.octets = np.zeros(self.size + PADDING, np.uint8)
+        self.octets[: self.size] = np.frombuffer(data, np.uint8)
+        self.beyond = self.size + 1
+        # A word at every position: the words overlap and are not aligned.
+        self.words: Array = np.ndarray(
+            (self.size + PADDING - 7,), "<u8", buffer=self.octets.data, strides=(1,)
+        )
+
+    def words_at(self, cursors: Cursors) -> Array:
+        """Return the 8 bytes at each position as little-endian numbers."""
+        return self.words[np.minimum(cursors, self.beyond)]
+
+    def longs(self, cursors: Cursors) -> tuple[Array, Cursors]:
+        """Read zigzag varints."""
+        first = self.octets.take(cursors, mode="clip")
+        if first.max(initial=0) < 0x80:
+            values = first.astype(np.int64)
+            return (values >> 1) ^ -(values & 1), cursors + 1
+        return self._long_varints(cursors)
+
+    def _long_varints(self, cursors: Cursors) -> tuple[Array, Cursors]:
+        words = self.words_at(cursors)
+        stops = ~words & _STOP_BITS
+        lowest = stops & (~stops + _ONE)
+        mask = (lowest << _ONE) - _ONE  # all bits up to the end of the varint
+        bits = words & mask & _DATA_BITS
+        for keep, shift, distance in _JOIN_STEPS:
+            bits = (bits & keep) | ((bits & shift) >> distance)
+        after = cursors + (np.bitwise_count(mask) >> 3)
+        if not lowest.all():
+            self._extend_varints(np.flatnonzero(lowest == 0), cursors, bits, after)
+        values = (bits >> _ONE).view(np.int64) ^ -(bits & _ONE).view(np.int64)
+        return values, after
+
+    def _extend_varints(
+        self, rows: Array, cursors: Cursors, bits: Array, after: Cursors
+    ) -> None:
+        """Add the ninth and the tenth byte of varints that have them."""
+        ninth = self.octets.take(cursors[rows] + 8, mode="clip").astype(_U64)
+        tenth = self.octets.take(cursors[rows] + 9, mode="clip").astype(_U64)
+        goes_on = ninth >= 0x80
+        bits[rows] |= (ninth & _U64(0x7F)) << _U64(56)
+        bits[rows] |= np.where(goes_on, tenth << _U64(63), _U64(0))
+        after[rows] = cursors[rows] + np.where(goes_on, 10, 9)
+        after[rows[goes_on & (tenth > 1)]] = self.beyond
+
+    def ints(self, cursors: Cursors) -> tuple[Array, Cursors]:
+        """Read zigzag varints of at most 32 bits."""
+        values, after = self.longs(cursors)
+        if values.size and (values.max() > _INT_MAX or values.min() < _INT_MIN):
+            after[(values > _INT_MAX) | (values < _INT_MIN)] = self.beyond
+        return values, after
+
+    def indexes(self, cursors: Cursors, count: int) -> tuple[Array, Cursors]:
+        """Read indexes below `count`: of a union's branch, or an enum's symbol."""
+        first = self.octets.take(cursors, mode="clip")
+        if first.max(initial=0) < min(0x80, 2 * count) and not (first & 1).any():
+            return first >> 1, cursors + 1
+        values, after = self.ints(cursors)
+        wrong = (values < 0) | (values >= count)
+        after[wrong] = self.beyond
+        values[wrong] = 0
+        return values, after
+
+    def booleans(self, cursors: Cursors) -> tuple[Array, Cursors]:
+        """Read booleans."""
+        values = self.octets.take(cursors, mode="clip")
+        after = cursors + 1
+        if values.max(initial=0) > 1:
+            after[values > 1] = self.beyond
+        return values, after
+
+    def texts(self, cursors: Cursors) -> tuple[Array, Array, Cursors]:
+        """Read lengths and the bytes after them: starts, lengths and the cursors behind."""
+        lengths, starts = self.longs(cursors)
+        # As an unsigned number, a negative length is too large as well.
+        if lengths.view(_U64).max(initial=0) > self.size:
+            wrong = lengths.view(_U64) > self.size
+            lengths[wrong] = 0
+            starts[wrong] = self.beyond
+        return starts, lengths, starts + lengths
+
+    def skip(self, kind: AvroType, cursors: Cursors, depth: int = 0) -> Cursors:
+        """Skip a value of any type."""
+        if kind.min_size == 0 or not cursors.size:
+            return cursors
+        if depth > MAX_VALUE_DEPTH:
+            return np.full_like(cursors, self.beyond)
+        name = kind.kind
+        if name in ("string", "bytes"):
+            return self.texts(cursors)[2]
+        if name == "long":
+            return self.longs(cursors)[1]
+        if name == "int":
+            return self.ints(cursors)[1]
+        if name == "boolean":
+            return self.booleans(cursors)[1]
+        if name in ("float", "double", "fixed"):
+            return cursors + kind.min_size
+        if name == "enum":
+            return self.indexes(cursors, kind.size)[1]
+        if name == "union":
+            return self._skip_union(kind, cursors, depth)
+        if name == "record":
+            for item in kind.fields:
+                cursors = self.skip(item.type, cursors, depth + 1)
+            return cursors
+        return self.skip_items(kind, cursors, depth)
+
+    def _skip_union(self, kind: AvroType, cursors: Cursors, depth: int) -> Cursors:
+        indexes, after = self.indexes(cursors, len(kind.branches))
+        first = int(indexes[0])
+        if (indexes == first).all():
+            return self.skip(kind.branches[first], after, depth + 1)
+        for index, branch in enumerate(kind.branches):
+            rows = np.flatnonzero(indexes == index)
+            if branch.min_size and rows.size:
+                after[rows] = self.skip(branch, after[rows], depth + 1)
+        return after
+
+    def item_counts(self, kind: AvroType, cursors: Cursors) -> tuple[Array, Array | None, Cursors]:
+        """Read the heads of blocks of items: numbers, ends where they are given (else -1)."""
+        assert kind.items is not None
+        counts, after = self.longs(cursors)
+        stops = None
+        if counts.min(initial=0) < 0:
+            rows = np.flatnonzero(counts < 0)
+            sizes, behind = self.longs(after[rows])
+            stops = np.full(counts.size, -1, np.int64)
+            inside = (sizes >= 0) & (sizes <= self.size)
+            stops[rows] = np.where(inside, behind + sizes, self.beyond)
+            after[rows] = behind
+            counts[rows] = -counts[rows]
+        if counts.view(_U64).max(initial=0) > self.size:
+            # More items than bytes. Items without bytes may be any number, and need no reading.
+            wrong = counts.view(_U64) > self.size
+            if kind.items.min_size or kind.kind == "map":
+                after[wrong] = self.beyond
+            counts[wrong] = 0 if kind.items.min_size or kind.kind == "map" else 1
+        return counts, stops, after
+
+    def skip_items(self, kind: AvroType, cursors: Cursors, depth: int) -> Cursors:
+        """Skip an array or a map."""
+        assert kind.items is not None
+        cursors = cursors.copy()
+        active = np.arange(cursors.size)
+        while active.size:
+            if active.size <= _FEW_RECORDS:
+                self._skip_few(kind, cursors, active)
+                return cursors
+            counts, stops, at = self.item_counts(kind, cursors[active])
+            has_bytes = kind.items.min_size or kind.kind == "map"
+            left = counts.copy() if has_bytes else np.zeros_like(counts)
+            while left.any():
+                rows = np.flatnonzero(left > 0)
+                inner = at[rows]
+                if kind.kind == "map":
+                    inner = self.texts(inner)[2]
+                inner = self.skip(kind.items, inner, depth + 1)
+                at[rows] = inner
+                left[rows] = np.where(inner > self.size, 0, left[rows] - 1)
+            if stops is not None:
+                at[(stops >= 0) & (stops != at)] = self.beyond
+            cursors[active] = at
+            active = active[(counts != 0) & (at <= self.size)]
+        return cursors
+
+    def _skip_few(self, kind: AvroType, cursors: Cursors, rows: Array) -> None:
+        """Skip an array or a map in some records, one by one; changes `cursors`."""
+        data: Any = self.octets[: self.size].data
+        for row in rows.tolist():
+            try:
+                cursors[row] = read_value(kind, data, int(cursors[row]))[1]
+            except ValueDamaged:
+                cursors[row] = self.beyond
