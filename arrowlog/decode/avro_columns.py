@@ -1,14 +1,8 @@
 """Decode the records of an Avro container into columns, without a Python object per record. Pure.
 
-1. Guess where all records of some blocks begin. Records of one writer look alike where one ends and
-   the next begins; a search for those bytes finds most of the beginnings.
-2. Read the records at all these positions in lock-step (`arrowlog.decode.avro_walk`), field after
-   field, each for all records at once.
-3. Prove the guess: the first record begins where the blocks begin, each record begins where the one
-   before it ends, blocks end with a record, and each has as many as it says. A position that fails
-   was none, an end where nothing begins gives another position to read, and a record that cannot be
-   read although the one before it ends there is damage.
-4. Copy the texts from the data into Arrow arrays and validate them.
+Some blocks at a time: guess where their records begin (`arrowlog.decode.avro_records`), read the
+records in lock-step, field after field for all of them at once (`arrowlog.decode.avro_walk`), prove
+the guess, and copy the values into Arrow arrays.
 """
 
 from __future__ import annotations
@@ -21,34 +15,30 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from arrowlog.arrays import make_array, repeat_bool
+from arrowlog.decode.avro_records import BlockGroup, find_starts, guess_starts
 from arrowlog.decode.avro_walk import Array, Cursors, RecordWalk
-from arrowlog.formats import (
-    ValueDamaged,
-    damaged,
-    read_value,
-    unsupported,
-)
+from arrowlog.formats import AvroType, ValueDamaged, damaged, read_value, unsupported
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping
 
-    from arrowlog.formats import AvroType, Container
+    from arrowlog.formats import Container
 
 # Records that are read in lock-step, about: their cursors and the fields that are being read should
 # fit the second-level cache, and numpy's cost per operation should not matter.
 _RECORDS_PER_STEP = 8192
-# Below this many records, a guess costs more than reading the records one by one.
-_GUESS_MIN_RECORDS = 256
-_SAMPLE_BLOCKS = 8
-_RECORDS_PER_SAMPLE = 4
-_PATTERN_BYTES_MAX = 24  # on either side of a record's beginning
-_PATTERN_BYTES_MIN = 4  # a shorter pattern would be found everywhere
-# Keys of a map that become columns. With more of them, the map is kept as JSON text.
+# The same where the guess fails: each round reads only one record per block.
+_RECORDS_PER_SLOW_STEP = 1 << 17
+# Keys of the maps of a file that become columns. With more of them, or longer ones, the maps are
+# kept as JSON text.
 MAX_MAP_COLUMNS = 256
 _MAX_KEY_BYTES = 256
-_HASH_BITS = 14
+_HASH_BITS = 14  # slots of the hash table; many more than keys, so that a perfect hash is found
+_HASH_ATTEMPTS = 100
 _U64 = np.uint64
 _GOLDEN = 0x9E3779B97F4A7C15  # the golden ratio times 2**64: spreads consecutive numbers
+_MASKS = np.array([(1 << (8 * count)) - 1 for count in range(9)], _U64)  # of the first n bytes
 
 
 class AvroKind(Enum):
@@ -71,21 +61,10 @@ class AvroColumn:
 
 
 @dataclass(slots=True, eq=False)
-class _Values:
-    """The values of a field in the records of a step; null where `valid` is false."""
-
-    valid: Array | None = None
-    numbers: Array | None = None
-    starts: Array | None = None
-    lengths: Array | None = None
-    entries: list[_Entries] = field(default_factory=list)
-
-
-@dataclass(slots=True, eq=False)
 class _Entries:
-    """One map entry in some records each."""
+    """One further map entry of some records each; `rows` is None for all records."""
 
-    rows: Array
+    rows: Array | None
     key_starts: Array
     key_lengths: Array
     starts: Array
@@ -93,12 +72,30 @@ class _Entries:
 
 
 @dataclass(slots=True, eq=False)
-class _Records:
-    """Records that were read at `starts`: where each ended, and the values of the columns."""
+class _Values:
+    """The values of a field: numbers, or spans of the data. Null where `valid` is false."""
 
-    starts: Array
-    ends: Array
-    values: dict[str, _Values]
+    valid: Array | None = None
+    numbers: Array | None = None
+    starts: Array | None = None
+    lengths: Array | None = None
+    entries: list[_Entries] = field(default_factory=list)
+
+    def spread(self, rows: Array, valid: Array) -> _Values:
+        """Return the values of `rows` among all records; the other records have null."""
+
+        def place(part: Array | None) -> Array | None:
+            if part is None:
+                return None
+            whole = np.zeros(valid.size, part.dtype)
+            whole[rows] = part
+            return whole
+
+        for entry in self.entries:
+            entry.rows = rows if entry.rows is None else rows[entry.rows]
+        return _Values(
+            valid, place(self.numbers), place(self.starts), place(self.lengths), self.entries
+        )
 
 
 def decode_columns(
@@ -114,12 +111,26 @@ def decode_columns(
         UnsupportedProtocol: a field has a type that its column does not accept.
     """
     plan = _plan(container, columns)
-    walk = RecordWalk(container.data)
-    reader = _Reader(container, plan, walk)
-    tables = [reader.emit(records) for records in reader.read_all()]
+    keys = _KeyTable(container.file)
+    tables = []
+    at = used = 0
+    step = _RECORDS_PER_STEP
+    while at < len(container.blocks):
+        stop, total = at + 1, container.counts[at]
+        while stop < len(container.blocks) and total + container.counts[stop] <= step:
+            total += container.counts[stop]
+            stop += 1
+        pieces = container.unpack(at, stop, used)
+        group = BlockGroup.join(pieces, container.counts[at:stop], container.file)
+        used += group.size
+        at = stop
+        if total:
+            decoder = _GroupDecoder(container.schema, plan, group, keys)
+            tables.append(decoder.decode())
+            step = _RECORDS_PER_STEP if decoder.guessed else _RECORDS_PER_SLOW_STEP
     if not tables:
-        return pa.table({name: pa.nulls(0, _arrow_type(item.kind)) for name, item in plan.items()
-            if item.kind is not AvroKind.TEXT_MAP})
+        empty = {name: column.kind for name, column in plan.items()}
+        return pa.table({name: pa.nulls(0, _arrow_type(kind)) for name, kind in empty.items()})
     return pa.concat_tables(tables, promote_options="default")
 
 
@@ -153,168 +164,46 @@ def _fits(kind: AvroType, wanted: AvroKind) -> bool:
     return True
 
 
-class _Reader:
-    """Reads the records of one container."""
+class _GroupDecoder:
+    """Decodes the records of a group of blocks."""
 
-    def __init__(self, container: Container, plan: dict[str, AvroColumn], walk: RecordWalk) -> None:
-        self.container = container
+    def __init__(
+        self,
+        schema: AvroType,
+        plan: dict[str, AvroColumn],
+        group: BlockGroup,
+        keys: _KeyTable,
+    ) -> None:
+        self.schema = schema
         self.plan = plan
-        self.walk = walk
-        self.keys = _KeyTable(walk)
-        self.buffer = pa.py_buffer(walk.octets)
-        self.even: dict[int, pa.Array] = {}
+        self.group = group
+        self.keys = keys
+        self.walk = RecordWalk(group.data)
+        self.guessed = True  # whether the first guess was right
+        self._types: dict[str, AvroType] = {}
+        self._even: pa.Array | None = None
 
-    # -- where records begin
+    def decode(self) -> pa.Table:
+        """Return the columns of the group's records."""
+        starts = guess_starts(self.group, self.schema)
+        values, ends = self._read(starts)
+        if not self.group.is_proven(starts, ends):
+            self.guessed = False
+            starts = find_starts(self.walk, self.schema, self.group, starts, ends)
+            values, ends = self._read(starts)
+        return self._build(values, starts.size)
 
-    def read_all(self) -> Iterator[_Records]:
-        """Read and prove the records of all blocks, some blocks at a time."""
-        container = self.container
-        limits = [*container.starts[1:], len(container.data)]
-        blocks = []
-        for start, stop, count in zip(container.starts, limits, container.counts, strict=True):
-            if (count == 0) != (start == stop):
-                raise damaged(container.file, "a block has bytes but no records")
-            if count:
-                blocks.append((start, stop, count))
-        hits = self._guess(blocks)
-        step = _RECORDS_PER_STEP if hits is not None else container.num_records
-        at = 0
-        while at < len(blocks):
-            group, total = [], 0
-            while at < len(blocks) and (not group or total + blocks[at][2] <= step):
-                group.append(blocks[at])
-                total += blocks[at][2]
-                at += 1
-            yield self._read_blocks(group, hits)
-
-    def _guess(self, blocks: list[tuple[int, int, int]]) -> Array | None:
-        """Return positions where records may begin, ascending; None if there is no guess."""
-        if self.container.num_records < _GUESS_MIN_RECORDS:
-            return np.array(self._read_starts(blocks), np.int64)
-        pattern, before = self._pattern(blocks)
-        if len(pattern) < _PATTERN_BYTES_MIN:
-            return None
-        data = self.container.data
-        hits = []
-        at = data.find(pattern)
-        while at >= 0:
-            hits.append(at)
-            at = data.find(pattern, at + 1)
-        return np.array(hits, np.int64) + before
-
-    def _read_starts(self, blocks: list[tuple[int, int, int]]) -> list[int]:
-        """Return where records begin, found by reading them one by one."""
-        data, schema, starts = self.container.data, self.container.schema, []
-        for start, _, count in blocks:
-            at = start
-            for _ in range(count):
-                starts.append(at)
-                try:
-                    at = read_value(schema, data, at)[1]
-                except ValueDamaged:
-                    break
-        return starts
-
-    def _pattern(self, blocks: list[tuple[int, int, int]]) -> tuple[bytes, int]:
-        """Return the bytes around the beginning of records, and how many of them are before it."""
-        data, schema = self.container.data, self.container.schema
-        step = max(1, len(blocks) // _SAMPLE_BLOCKS)
-        before, after = None, b""
-        for start, stop, count in blocks[::step]:
-            at = start
-            for _ in range(min(count - 1, _RECORDS_PER_SAMPLE)):
-                try:
-                    at = read_value(schema, data, at)[1]
-                except ValueDamaged:
-                    break
-                tail = data[max(start, at - _PATTERN_BYTES_MAX) : at]
-                head = data[at : min(stop, at + _PATTERN_BYTES_MAX)]
-                if before is None:
-                    before, after = tail, head
-                before = before[len(before) - _common(before[::-1], tail[::-1]) :]
-                after = after[: _common(after, head)]
-        before = before or b""
-        return before + after, len(before)
-
-    def _read_blocks(
-        self, blocks: list[tuple[int, int, int]], hits: Array | None
-    ) -> _Records:
-        """Read the records of adjacent blocks, starting from the guessed positions."""
-        low, high = blocks[0][0], blocks[-1][1]
-        starts = np.array([start for start, _, _ in blocks], np.int64)
-        if hits is not None:
-            inside = hits[np.searchsorted(hits, low) : np.searchsorted(hits, high)]
-            starts = np.union1d(starts, inside)
-        records = self._read(starts)
-        counts = np.array([count for _, _, count in blocks])
-        edges = np.concatenate(([0], np.cumsum(counts)))
-        if (
-            starts.size == edges[-1]
-            and records.ends[-1] == high
-            and (records.ends[:-1] == starts[1:]).all()
-            and (starts[edges[:-1]] == [start for start, _, _ in blocks]).all()
-        ):
-            return records
-        return self._repair(blocks, records)
-
-    def _repair(self, blocks: list[tuple[int, int, int]], first: _Records) -> _Records:
-        """Find the records from a guess that misses some, or has positions that are none."""
-        high = blocks[-1][1]
-        starts, ends = first.starts, first.ends
-        fresh = ends
-        while True:
-            missing = np.setdiff1d(fresh[fresh < high], starts)
-            if not missing.size:
-                break
-            fresh = self.walk.skip(self.container.schema, missing)
-            starts, ends = np.append(starts, missing), np.append(ends, fresh)
-        order = np.argsort(starts)
-        starts, ends = starts[order], ends[order]
-        return self._read(starts[self._chain(blocks, starts, ends)])
-
-    def _chain(self, blocks: list[tuple[int, int, int]], starts: Array, ends: Array) -> Array:
-        """Return the rows that follow one another from the first block's beginning to the end.
-
-        Raises `LogCorrupt` if there is no such chain, or a block does not begin, end or count as it
-        says.
-        """
-        file, high = self.container.file, blocks[-1][1]
-        following = np.searchsorted(starts, ends)
-        breaks = np.flatnonzero(following != np.arange(1, starts.size + 1)).tolist()
-        runs, row, number = [], 0, 0
-        while True:
-            while number < len(breaks) and breaks[number] < row:
-                number += 1
-            last = breaks[number] if number < len(breaks) else starts.size - 1
-            runs.append(np.arange(row, last + 1))
-            end = int(ends[last])
-            if end == high:
-                break
-            row = int(following[last])
-            if end > high or row >= starts.size or int(starts[row]) != end:
-                raise damaged(file, "a record cannot be read, or does not end with its block")
-        chain = np.concatenate(runs)
-        # A run may contain ends that lie between two positions: compare them all once more.
-        if (ends[chain[:-1]] != starts[chain[1:]]).any():
-            raise damaged(file, "a record cannot be read")
-        edges = np.concatenate(([0], np.cumsum([count for _, _, count in blocks])))
-        begins = np.array([start for start, _, _ in blocks])
-        if edges[-1] != chain.size or (starts[chain[edges[:-1]]] != begins).any():
-            raise damaged(file, "a block does not have the number of records that it says")
-        return chain
-
-    # -- the fields of records
-
-    def _read(self, starts: Array) -> _Records:
+    def _read(self, starts: Array) -> tuple[dict[str, _Values], Array]:
+        """Read the records at `starts`; returns the values of the columns, and where each ends."""
         cursors: Cursors = starts
         values: dict[str, _Values] = {}
-        for item in self.container.schema.fields:
+        for item in self.schema.fields:
             column = self.plan.get(item.name)
             if column is None:
                 cursors = self.walk.skip(item.type, cursors)
             else:
                 values[item.name], cursors = self._read_field(item.type, column.kind, cursors)
-        return _Records(starts, cursors, values)
+        return values, cursors
 
     def _read_field(
         self, kind: AvroType, wanted: AvroKind, cursors: Cursors
@@ -332,7 +221,7 @@ class _Reader:
             return _Values(valid=valid), cursors
         values, inner = self._read_present(branch, wanted, cursors[rows])
         cursors[rows] = inner
-        return _spread(values, rows, valid), cursors
+        return values.spread(rows, valid), cursors
 
     def _read_present(
         self, kind: AvroType, wanted: AvroKind, cursors: Cursors
@@ -354,138 +243,118 @@ class _Reader:
 
     def _read_map(self, kind: AvroType, cursors: Cursors) -> tuple[_Values, Cursors]:
         """Read maps of text, one entry of all records at a time."""
-        walk, entries = self.walk, []
-        cursors = cursors.copy()
-        active = np.arange(cursors.size)
-        while active.size:
-            counts, stops, at = walk.item_counts(kind, cursors[active])
-            left = counts.copy()
-            while True:
-                rows = np.flatnonzero(left)
-                if not rows.size:
-                    break
-                whole = rows.size == at.size
-                key_starts, key_lengths, inner = walk.texts(at if whole else at[rows])
-                starts, lengths, inner = walk.texts(inner)
-                entries.append(_Entries(active[rows], key_starts, key_lengths, starts, lengths))
-                left[rows] -= 1
-                if inner.max() > walk.size:
-                    left[rows[inner > walk.size]] = 0
-                at[rows] = inner
-            if stops is not None:
-                at[(stops >= 0) & (stops != at)] = walk.beyond
-            cursors[active] = at
-            active = active[(counts != 0) & (at <= walk.size)]
-        return _Values(entries=entries), cursors
+        entries: list[_Entries] = []
 
-    # -- Arrow
+        def read_entry(rows: Array | None, at: Cursors) -> Cursors:
+            key_starts, key_lengths, at = self.walk.texts(at)
+            starts, lengths, at = self.walk.texts(at)
+            entries.append(_Entries(rows, key_starts, key_lengths, starts, lengths))
+            return at
 
-    def emit(self, records: _Records) -> pa.Table:
-        """Build Arrow columns from proven records."""
+        after = self.walk.read_items(kind, cursors, read_entry)
+        return _Values(starts=cursors, lengths=after - cursors, entries=entries), after
+
+    def _build(self, values: dict[str, _Values], count: int) -> pa.Table:
+        """Build the Arrow columns of proven records."""
         columns: dict[str, Any] = {}
-        count = records.starts.size
-        raw_maps: dict[str, list[_Entries]] = {}
+        flat = self._flat_maps(values, count)
         for name, column in self.plan.items():
-            values = records.values[name]
-            if column.required and values.valid is not None:
-                raise damaged(self.container.file, f"{name!r} is null in a record")
-            if column.kind is AvroKind.TEXT_MAP:
-                flat = self._map_columns(name, values, count)
-                if flat is None:
-                    raw_maps[name] = values.entries
-                else:
-                    columns |= flat
-            elif values.numbers is None and values.starts is None:
-                columns[name] = pa.nulls(count, _arrow_type(column.kind))
+            field_values = values[name]
+            if column.required and field_values.valid is not None:
+                raise damaged(self.group.file, f"{name!r} is null in a record")
+            if column.kind is AvroKind.TEXT_MAP and flat is not None:
+                columns |= flat[name]
             else:
-                columns[name] = self._column(column.kind, values, count)
-        if raw_maps:
-            return self._with_raw_maps(records, columns)
+                columns[name] = self._column(name, column.kind, field_values, count)
+        if flat is None:
+            columns["raw"] = repeat_bool(True, count)
         return pa.table(columns)
 
-    def _column(self, kind: AvroKind, values: _Values, count: int) -> pa.Array:
+    def _column(self, name: str, kind: AvroKind, values: _Values, count: int) -> pa.Array:
         bitmap = None if values.valid is None else _bitmap(values.valid)
-        if kind is AvroKind.INT:
-            assert values.numbers is not None
-            data = pa.py_buffer(np.ascontiguousarray(values.numbers))
-            return pa.Array.from_buffers(pa.int64(), count, [bitmap, data])
-        if kind is AvroKind.BOOL:
-            assert values.numbers is not None
-            data = _bitmap(values.numbers)
-            return pa.Array.from_buffers(pa.bool_(), count, [bitmap, data])
-        assert values.starts is not None
-        assert values.lengths is not None
-        if kind is AvroKind.JSON:
-            return self._json_column(values, count)
+        if values.numbers is not None:
+            if kind is AvroKind.BOOL:
+                data = _bitmap(values.numbers)
+            else:
+                data = pa.py_buffer(np.ascontiguousarray(values.numbers))
+            return pa.Array.from_buffers(_arrow_type(kind), count, [bitmap, data])
+        if values.starts is None or values.lengths is None:  # null in all records
+            return pa.nulls(count, _arrow_type(kind))
+        if kind in (AvroKind.JSON, AvroKind.TEXT_MAP):
+            spans = self._copy(values.starts, values.lengths, bitmap)
+            return self._json_texts(name, spans.dictionary_encode())
         texts = self._texts(values.starts, values.lengths, bitmap)
         return texts.dictionary_encode() if kind is AvroKind.WORD else texts
 
-    def _texts(
-        self, starts: Array, lengths: Array, bitmap: pa.Buffer | None, *, binary: bool = False
-    ) -> pa.Array:
-        """Copy spans of the data into an array.
+    def _texts(self, starts: Array, lengths: Array, bitmap: pa.Buffer | None) -> pa.Array:
+        """Copy spans of the data into an array of text."""
+        octets = self._copy(starts, lengths, None)
+        texts = pa.Array.from_buffers(pa.string(), len(octets), [bitmap, *octets.buffers()[1:]])
+        try:
+            texts.validate(full=True)
+        except pa.ArrowInvalid:
+            raise damaged(self.group.file, "a text is not UTF-8") from None
+        return texts
 
-        The spans and the gaps between them are an array over the data, of which every other
-        element is taken: one copy, made by Arrow.
+    def _copy(self, starts: Array, lengths: Array, bitmap: pa.Buffer | None) -> pa.Array:
+        """Copy spans of the data into a binary array.
+
+        The spans and the gaps between them are an array over the data, and every other element of
+        it is taken: one copy, made by Arrow.
         """
         count = starts.size
-        if count == 0:
-            return pa.nulls(0, pa.binary() if binary else pa.string())
         bounds = np.empty(2 * count, np.int32)
         bounds[0::2] = starts
         np.add(starts, lengths, out=bounds[1::2], casting="unsafe")
-        gaps = pa.Array.from_buffers(
-            pa.binary(), 2 * count - 1, [None, pa.py_buffer(bounds), self.buffer]
-        )
-        if count not in self.even:
+        data = [None, pa.py_buffer(bounds), pa.py_buffer(self.group.data)]
+        gaps = pa.Array.from_buffers(pa.binary(), 2 * count - 1, data)
+        if self._even is None:
             even = np.arange(0, 2 * count, 2, dtype=np.int64)
-            self.even[count] = pa.Array.from_buffers(
-                pa.int64(), count, [None, pa.py_buffer(even)]
-            )
-        taken = gaps.take(self.even[count])
-        _, offsets, data = taken.buffers()
-        kind = pa.binary() if binary else pa.string()
-        texts = pa.Array.from_buffers(kind, count, [bitmap, offsets, data])
-        if not binary:
-            try:
-                texts.validate(full=True)
-            except pa.ArrowInvalid:
-                raise damaged(self.container.file, "a text is not UTF-8") from None
-        return texts
+            self._even = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(even)])
+        spans = gaps.take(self._even)
+        if bitmap is None:
+            return spans
+        return pa.Array.from_buffers(pa.binary(), count, [bitmap, *spans.buffers()[1:]])
 
-    def _json_column(self, values: _Values, count: int) -> pa.Array:
-        """Return arrays as JSON text; each distinct one is decoded once."""
-        assert values.starts is not None
-        assert values.lengths is not None
-        bitmap = None if values.valid is None else _bitmap(values.valid)
-        spans = self._texts(values.starts, values.lengths, bitmap, binary=True).dictionary_encode()
-        kind = pa.string()
-        texts = []
-        array_type = _array_of_text()
-        for span in spans.dictionary.to_pylist():
-            try:
-                texts.append(msgspec.json.encode(read_value(array_type, span, 0)[0]).decode())
-            except ValueDamaged as error:
-                raise damaged(self.container.file, str(error)) from None
-        from arrowlog.arrays import make_array
+    def _json_texts(self, name: str, spans: pa.DictionaryArray) -> pa.Array:
+        """Return arrays or maps as JSON text; each distinct one is read once."""
+        kind = next(item.type for item in self.schema.fields if item.name == name).value_type
+        assert kind is not None
+        try:
+            values = [read_value(kind, span, 0)[0] for span in spans.dictionary.to_pylist()]
+        except ValueDamaged as error:
+            raise damaged(self.group.file, str(error)) from None
+        texts = [msgspec.json.encode(value).decode() for value in values]
+        return make_array(texts, pa.string()).take(spans.indices)
 
-        return make_array(texts, kind).take(spans.indices)
+    def _flat_maps(
+        self, values: dict[str, _Values], count: int
+    ) -> dict[str, dict[str, pa.Array]] | None:
+        """Return the columns per key of all maps; None if they have too many keys, or long ones."""
+        flat = {}
+        for name, column in self.plan.items():
+            if column.kind is AvroKind.TEXT_MAP:
+                columns = self._flat_map(name, values[name].entries, count)
+                if columns is None:
+                    return None
+                flat[name] = columns
+        return flat
 
-    def _map_columns(
-        self, name: str, values: _Values, count: int
+    def _flat_map(
+        self, name: str, entries: list[_Entries], count: int
     ) -> dict[str, pa.Array] | None:
-        """Return a column per key; None if there are too many keys."""
-        found = [self.keys.find(entry.key_starts, entry.key_lengths) for entry in values.entries]
-        if any(ids is None for ids in found):
-            return None
+        found = [self.keys.find(self.walk, item.key_starts, item.key_lengths) for item in entries]
         num_keys = len(self.keys.names)
         starts = np.zeros((num_keys, count), np.int64)
         lengths = np.full((num_keys, count), -1, np.int64)
-        for entry, ids in zip(values.entries, found, strict=True):
-            assert ids is not None
-            places = ids * count + entry.rows
-            starts.ravel()[places] = entry.starts
-            lengths.ravel()[places] = entry.lengths
+        everywhere = np.arange(count)
+        for item, numbers in zip(entries, found, strict=True):
+            if numbers is None:
+                return None
+            # Of equal keys in one map the last one counts.
+            places = numbers * count + (everywhere if item.rows is None else item.rows)
+            starts.ravel()[places] = item.starts
+            lengths.ravel()[places] = item.lengths
         columns = {}
         for key, key_starts, key_lengths in zip(self.keys.names, starts, lengths, strict=True):
             valid = key_lengths >= 0
@@ -496,112 +365,80 @@ class _Reader:
                 columns[f"{name}.{key}"] = self._texts(key_starts, key_lengths, _bitmap(valid))
         return columns
 
-    def _with_raw_maps(self, records: _Records, columns: dict[str, Any]) -> pa.Table:
-        raise NotImplementedError
-
 
 class _KeyTable:
     """The distinct keys of the maps of a file, found by a perfect hash of their bytes."""
 
-    def __init__(self, walk: RecordWalk) -> None:
-        self.walk = walk
+    def __init__(self, file: str) -> None:
+        self.file = file
         self.names: list[str] = []
-        self._rows: dict[bytes, int] = {}
         self._words = np.zeros((0, _MAX_KEY_BYTES // 8), _U64)
         self._lengths = np.zeros(0, np.int64)
         self._table = np.zeros(1 << _HASH_BITS, np.int64)
-        self._factors = _factors(0)
+        self._factors = _hash_factors(0)
 
-    def find(self, starts: Array, lengths: Array) -> Array | None:
+    def find(self, walk: RecordWalk, starts: Array, lengths: Array) -> Array | None:
         """Return the number of each key; None if there are too many keys, or long ones."""
-        if lengths.max(initial=0) > _MAX_KEY_BYTES:
+        longest = int(lengths.max(initial=0))
+        if longest > _MAX_KEY_BYTES:
             return None
         words = []
-        sums = lengths.astype(_U64) * self._factors[-1]
-        for index in range((int(lengths.max(initial=0)) + 7) // 8 or 1):
-            word = self.walk.words_at(starts + 8 * index)
-            word &= _MASKS[np.clip(lengths - 8 * index, 0, 8)]
-            words.append(word)
+        for index in range(max(1, (longest + 7) // 8)):
+            word = walk.words_at(starts + 8 * index if index else starts)
+            words.append(word & _MASKS[np.clip(lengths - 8 * index, 0, 8)])
         while True:
-            sums = lengths.astype(_U64) * self._factors[-1]
-            for index, word in enumerate(words):
-                sums += word * self._factors[index]
-            ids = self._table[(sums >> _U64(64 - _HASH_BITS)).view(np.int64)]
-            if self.names:
-                wrong = self._lengths[ids] != lengths
-                for index, word in enumerate(words):
-                    wrong |= self._words[ids, index] != word
-                if not wrong.any():
-                    return ids
-                row = int(np.argmax(wrong))
-            else:
-                row = 0
-                if not ids.size:
-                    return ids
-            start, length = int(starts[row]), int(lengths[row])
-            if not self._add(self.walk.octets[start : start + length].tobytes()):
+            numbers, wrong = self._look_up(words, lengths)
+            if wrong is None:
+                return numbers
+            row = int(np.argmax(wrong))
+            start = int(starts[row])
+            if not self._add(walk.octets[start : start + int(lengths[row])].tobytes()):
                 return None
+
+    def _look_up(self, words: list[Array], lengths: Array) -> tuple[Array, Array | None]:
+        """Return the numbers of keys, and which of them are wrong because a key is new."""
+        if not self.names:
+            return lengths, np.ones(lengths.size, np.bool_)
+        sums = lengths.view(_U64) * self._factors[-1]
+        for word, factor in zip(words, self._factors, strict=False):
+            sums += word * factor
+        numbers = self._table[(sums >> _U64(64 - _HASH_BITS)).view(np.int64)]
+        wrong = self._lengths[numbers] != lengths
+        for index, word in enumerate(words):
+            wrong |= self._words[:, index][numbers] != word
+        return numbers, wrong if wrong.any() else None
 
     def _add(self, key: bytes) -> bool:
         """Add a key; returns whether that is possible."""
         if len(self.names) >= MAX_MAP_COLUMNS:
             return False
-        self.names.append(key.decode())
+        try:
+            self.names.append(key.decode())
+        except UnicodeDecodeError:
+            raise damaged(self.file, "the key of a map is not UTF-8") from None
         words = np.frombuffer(key.ljust(_MAX_KEY_BYTES, b"\0"), "<u8")
         self._words = np.vstack([self._words, words])
         self._lengths = np.append(self._lengths, len(key))
-        for seed in range(100):
-            self._factors = _factors(seed)
-            sums = self._lengths.astype(_U64) * self._factors[-1]
+        for seed in range(_HASH_ATTEMPTS):
+            self._factors = _hash_factors(seed)
+            sums = self._lengths.view(_U64) * self._factors[-1]
             sums += (self._words * self._factors[:-1]).sum(axis=1, dtype=_U64)
             slots = (sums >> _U64(64 - _HASH_BITS)).view(np.int64)
             if len(set(slots.tolist())) == slots.size:
                 self._table[:] = 0
                 self._table[slots] = np.arange(slots.size)
                 return True
+        self.names.pop()
+        self._words, self._lengths = self._words[:-1], self._lengths[:-1]
         return False
 
 
-def _factors(seed: int) -> Array:
+def _hash_factors(seed: int) -> Array:
     """Return odd multipliers of the hash, one per word of a key and one for its length."""
     count = _MAX_KEY_BYTES // 8 + 1
     numbers = [(seed * count + index + 1) * _GOLDEN for index in range(count)]
     return np.array([(n ^ n >> 31) * _GOLDEN % (1 << 64) | 1 for n in numbers], _U64)
 
 
-_MASKS = np.array([(1 << (8 * count)) - 1 for count in range(9)], _U64)
-
-
-def _array_of_text() -> AvroType:
-    from arrowlog.formats import parse_schema
-
-    return parse_schema('{"type":"array","items":"string"}')
-
-
-def _common(left: bytes, right: bytes) -> int:
-    """Return the length of the common prefix."""
-    for index, (one, other) in enumerate(zip(left, right, strict=False)):
-        if one != other:
-            return index
-    return min(len(left), len(right))
-
-
 def _bitmap(flags: Array) -> pa.Buffer:
     return pa.py_buffer(np.packbits(flags, bitorder="little"))
-
-
-def _spread(values: _Values, rows: Array, valid: Array) -> _Values:
-    """Place the values of some rows among all; the others are null."""
-
-    def place(part: Array | None) -> Array | None:
-        if part is None:
-            return None
-        whole = np.zeros(valid.size, part.dtype)
-        whole[rows] = part
-        return whole
-
-    for entry in values.entries:
-        entry.rows = rows[entry.rows]
-    return _Values(
-        valid, place(values.numbers), place(values.starts), place(values.lengths), values.entries
-    )

@@ -7,6 +7,7 @@ beyond the end of the data, where it stays: a walk never fails, and the caller t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 Cursors = np.ndarray[Any, np.dtype[np.int64]]
 Array = np.ndarray[Any, Any]
+ItemReader = Callable[[Array | None, Cursors], Cursors]
 
 PADDING = 32  # zero bytes after the data, so that words can be read at every position of it
 _U64 = np.uint64
@@ -40,15 +42,12 @@ class RecordWalk:
     """Reads values at many positions of a buffer."""
 
     def __init__(self, data: bytes) -> None:
-        """Copy the data, with padding."""
-        self.size = len(data)
-        self.octets = np.zeros(self.size + PADDING, np.uint8)
-        self.octets[: self.size] = np.frombuffer(data, np.uint8)
+        """Wrap the data, whose last `PADDING` bytes are zero and belong to no record."""
+        self.size = len(data) - PADDING
+        self.octets: Array = np.frombuffer(data, np.uint8)
         self.beyond = self.size + 1
         # A word at every position: the words overlap and are not aligned.
-        self.words: Array = np.ndarray(
-            (self.size + PADDING - 7,), "<u8", buffer=self.octets.data, strides=(1,)
-        )
+        self.words: Array = np.ndarray((len(data) - 7,), "<u8", buffer=data, strides=(1,))
 
     def words_at(self, cursors: Cursors) -> Array:
         """Return the 8 bytes at each position as little-endian numbers."""
@@ -149,6 +148,9 @@ class RecordWalk:
             for item in kind.fields:
                 cursors = self.skip(item.type, cursors, depth + 1)
             return cursors
+        assert kind.items is not None
+        if cursors.size <= _FEW_RECORDS or (name == "array" and kind.items.min_size == 0):
+            return self._skip_one_by_one(kind, cursors, depth)
         return self.skip_items(kind, cursors, depth)
 
     def _skip_union(self, kind: AvroType, cursors: Cursors, depth: int) -> Cursors:
@@ -175,32 +177,52 @@ class RecordWalk:
             stops[rows] = np.where(inside, behind + sizes, self.beyond)
             after[rows] = behind
             counts[rows] = -counts[rows]
-        if counts.view(_U64).max(initial=0) > self.size:
-            # More items than bytes. Items without bytes may be any number, and need no reading.
+        if counts.view(_U64).max(initial=0) > self.size:  # more items than bytes
             wrong = counts.view(_U64) > self.size
-            if kind.items.min_size or kind.kind == "map":
-                after[wrong] = self.beyond
-            counts[wrong] = 0 if kind.items.min_size or kind.kind == "map" else 1
+            after[wrong] = self.beyond
+            counts[wrong] = 0
         return counts, stops, after
 
     def skip_items(self, kind: AvroType, cursors: Cursors, depth: int) -> Cursors:
         """Skip an array or a map."""
-        assert kind.items is not None
+        items, is_map = kind.items, kind.kind == "map"
+        assert items is not None
+
+        def skip_item(_: Array | None, at: Cursors) -> Cursors:
+            return self.skip(items, self.texts(at)[2] if is_map else at, depth + 1)
+
+        return self.read_items(kind, cursors, skip_item)
+
+    def read_items(self, kind: AvroType, cursors: Cursors, read_item: ItemReader) -> Cursors:
+        """Read an array or a map, one item of all records at a time.
+
+        `read_item` gets the numbers of the records that have a further item (None: all) and their
+        cursors, and returns their cursors behind the item.
+        """
+        counts, stops, at = self.item_counts(kind, cursors)
+        most = int(counts.max(initial=0))
+        if stops is not None or most != counts.min(initial=most) :
+            return self._read_uneven_items(kind, cursors, read_item)
+        for _ in range(most):
+            at = read_item(None, at)
+            if at.min() > self.size:
+                return at
+        if most == 0:
+            return at
+        if not self.octets.take(at, mode="clip").any():  # no further block of items
+            return at + 1
+        return self._read_uneven_items(kind, at, read_item)
+
+    def _read_uneven_items(
+        self, kind: AvroType, cursors: Cursors, read_item: ItemReader
+    ) -> Cursors:
         cursors = cursors.copy()
         active = np.arange(cursors.size)
         while active.size:
-            if active.size <= _FEW_RECORDS:
-                self._skip_few(kind, cursors, active)
-                return cursors
             counts, stops, at = self.item_counts(kind, cursors[active])
-            has_bytes = kind.items.min_size or kind.kind == "map"
-            left = counts.copy() if has_bytes else np.zeros_like(counts)
-            while left.any():
-                rows = np.flatnonzero(left > 0)
-                inner = at[rows]
-                if kind.kind == "map":
-                    inner = self.texts(inner)[2]
-                inner = self.skip(kind.items, inner, depth + 1)
+            left = counts.copy()
+            while (rows := np.flatnonzero(left)).size:
+                inner = read_item(active[rows], at[rows])
                 at[rows] = inner
                 left[rows] = np.where(inner > self.size, 0, left[rows] - 1)
             if stops is not None:
@@ -209,11 +231,12 @@ class RecordWalk:
             active = active[(counts != 0) & (at <= self.size)]
         return cursors
 
-    def _skip_few(self, kind: AvroType, cursors: Cursors, rows: Array) -> None:
-        """Skip an array or a map in some records, one by one; changes `cursors`."""
+    def _skip_one_by_one(self, kind: AvroType, cursors: Cursors, depth: int) -> Cursors:
         data: Any = self.octets[: self.size].data
-        for row in rows.tolist():
+        cursors = cursors.copy()
+        for row, at in enumerate(cursors.tolist()):
             try:
-                cursors[row] = read_value(kind, data, int(cursors[row]))[1]
+                cursors[row] = read_value(kind, data, at, depth)[1]
             except ValueDamaged:
                 cursors[row] = self.beyond
+        return cursors

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 MAGIC = b"Obj\x01"
 SYNC_BYTES = 16
+MAX_BYTES = (1 << 31) - (1 << 16)  # positions in the uncompressed data have 32 bits
 CODECS = ("null", "deflate", "snappy", "zstandard")
 _HEADER_MAP = AvroType("map", items=AvroType("bytes"))
 _MAX_HEADER_KEYS = 1000
@@ -44,23 +45,52 @@ _NEWER = "Read it with the program that wrote it, or with a newer arrowlog."
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """The records of a container file: `data` has the uncompressed blocks, one after another.
+    """A container file whose blocks are not yet decompressed.
 
-    Block i begins at `starts[i]`, ends where the next one begins, and says that it has `counts[i]`
-    records. `data` ends with the last block.
+    Block i has the bytes `blocks[i]` and says that it has `counts[i]` records. All blocks together
+    may have `limit` bytes uncompressed.
     """
 
     schema: AvroType
-    data: bytes
-    starts: list[int]
+    codec: str
+    blocks: list[memoryview]
     counts: list[int]
     metadata: Mapping[str, bytes]
     file: str
+    limit: int
 
     @property
     def num_records(self) -> int:
         """The number of records, by the blocks' own counts."""
         return sum(self.counts)
+
+    def unpack(self, start: int, stop: int, used: int = 0) -> list[Any]:
+        """Decompress some blocks; `used` is the uncompressed size of the blocks before them.
+
+        Raises `LogCorrupt` if a block is damaged, has fewer bytes than its records need, or exceeds
+        the limit.
+        """
+        unpack = _UNPACKERS[self.codec]
+        pieces: list[Any] = []
+        for body, count in zip(self.blocks[start:stop], self.counts[start:stop], strict=True):
+            try:
+                piece = unpack(body, self.limit - used)
+            except (pa.ArrowException, OSError, ValueError, zlib.error) as error:
+                reason = str(error).splitlines()[0] if str(error) else self.codec
+                raise damaged(
+                    self.file, f"a block cannot be decompressed ({reason})"
+                ) from None
+            if piece is None:
+                raise LogCorrupt(
+                    f"it holds more than {self.limit} bytes when decompressed.",
+                    next="If that size is expected, raise transaction.maxDecompressedBytes.",
+                    file=self.file,
+                )
+            if count * self.schema.min_size > len(piece) or (count == 0 and len(piece)):
+                raise damaged(self.file, "a block does not have the number of records that it says")
+            pieces.append(piece)
+            used += len(piece)
+        return pieces
 
 
 def damaged(file: str, what: str) -> LogCorrupt:
@@ -74,16 +104,17 @@ def unsupported(file: str, what: str) -> UnsupportedProtocol:
 
 
 def read_container(data: bytes, file: str, limit: int) -> Container:
-    """Read a container file; `limit` is the number of bytes its blocks may have uncompressed.
+    """Read the header and find the blocks of a container file.
 
-    Raises `LogCorrupt` naming `file` if the file is damaged, and `UnsupportedProtocol` if its codec
-    or its schema is not known.
+    `limit` is the number of bytes that the blocks may have uncompressed, all together. Raises
+    `LogCorrupt` naming `file` if the file is damaged, and `UnsupportedProtocol` if its codec or its
+    schema is not known.
     """
     try:
         metadata, at = _read_header(data)
     except ValueDamaged as error:
         raise damaged(file, str(error)) from None
-    codec = bytes(metadata.get("avro.codec", b"null")).decode("latin-1")
+    codec = metadata.get("avro.codec", b"null").decode("latin-1")
     if codec not in CODECS:
         raise unsupported(file, f"the Avro file has the codec {codec!r}")
     if "avro.schema" not in metadata:
@@ -94,32 +125,8 @@ def read_container(data: bytes, file: str, limit: int) -> Container:
         raise unsupported(file, f"the schema of the Avro file cannot be read: {error}") from None
     if schema.kind != "record" or schema.min_size == 0:
         raise unsupported(file, "the schema of the Avro file is not a record with fields")
-    sync = data[at - SYNC_BYTES : at]
-    pieces: list[Any] = []
-    starts, counts, total = [], [], 0
-    unpack = _UNPACKERS[codec]
-    for count, body in _blocks(data, at, sync, file):
-        try:
-            piece = unpack(body, limit - total)
-        except ValueDamaged as error:
-            raise damaged(file, str(error)) from None
-        except (pa.ArrowException, OSError, ValueError, zlib.error) as error:
-            reason = str(error).splitlines()[0] if str(error) else codec
-            raise damaged(file, f"a block cannot be decompressed ({reason})") from None
-        if piece is None:
-            raise LogCorrupt(
-                f"it holds more than {limit} bytes when decompressed.",
-                next="If that size is expected, raise transaction.maxDecompressedBytes.",
-                file=file,
-            )
-        if count * schema.min_size > len(piece):
-            raise damaged(file, "a block says that it has more records than fit in it")
-        pieces.append(piece)
-        starts.append(total)
-        counts.append(count)
-        total += len(piece)
-    whole = bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
-    return Container(schema, whole, starts, counts, metadata, file)
+    counts, blocks = _find_blocks(data, at, file)
+    return Container(schema, codec, blocks, counts, metadata, file, min(limit, MAX_BYTES))
 
 
 def _read_header(data: bytes) -> tuple[dict[str, bytes], int]:
@@ -143,9 +150,10 @@ def _read_header(data: bytes) -> tuple[dict[str, bytes], int]:
     return metadata, at + SYNC_BYTES
 
 
-def _blocks(data: bytes, at: int, sync: bytes, file: str) -> Iterable[tuple[int, memoryview]]:
-    """Yield the number of records and the bytes of each block."""
-    view = memoryview(data)
+def _find_blocks(data: bytes, at: int, file: str) -> tuple[list[int], list[memoryview]]:
+    """Return the number of records and the bytes of each block, after checking its sync marker."""
+    view, sync = memoryview(data), data[at - SYNC_BYTES : at]
+    counts, blocks = [], []
     while at < len(data):
         try:
             count, at = read_long(data, at)
@@ -156,8 +164,10 @@ def _blocks(data: bytes, at: int, sync: bytes, file: str) -> Iterable[tuple[int,
             raise damaged(file, "a block does not end within the file")
         if data[at + size : at + size + SYNC_BYTES] != sync:
             raise damaged(file, "a sync marker is missing after a block")
-        yield count, view[at : at + size]
+        counts.append(count)
+        blocks.append(view[at : at + size])
         at += size + SYNC_BYTES
+    return counts, blocks
 
 
 def _unpack_null(body: memoryview, limit: int) -> Any:
