@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrowlog.arrays import make_array, repeat_bool
-from arrowlog.decode.avro_records import BlockGroup, find_starts, guess_starts
+from arrowlog.decode.avro_records import BlockGroup, StartGuess, find_starts
 from arrowlog.decode.avro_walk import Array, Cursors, RecordWalk
 from arrowlog.formats import AvroType, ValueDamaged, damaged, read_value, unsupported
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # Records that are read in lock-step, about: their cursors and the fields that are being read should
 # fit the second-level cache, and numpy's cost per operation should not matter.
-_RECORDS_PER_STEP = 8192
+_RECORDS_PER_STEP = 1 << 14
 # The same where the guess fails: each round reads only one record per block.
 _RECORDS_PER_SLOW_STEP = 1 << 17
 # Keys of the maps of a file that become columns. With more of them, or longer ones, the maps are
@@ -112,6 +112,7 @@ def decode_columns(
     """
     plan = _plan(container, columns)
     keys = _KeyTable(container.file)
+    guess = StartGuess(container.schema)
     tables = []
     at = used = 0
     step = _RECORDS_PER_STEP
@@ -125,7 +126,7 @@ def decode_columns(
         used += group.size
         at = stop
         if total:
-            decoder = _GroupDecoder(container.schema, plan, group, keys)
+            decoder = _GroupDecoder(container.schema, plan, group, keys, guess)
             tables.append(decoder.decode())
             step = _RECORDS_PER_STEP if decoder.guessed else _RECORDS_PER_SLOW_STEP
     if not tables:
@@ -173,11 +174,13 @@ class _GroupDecoder:
         plan: dict[str, AvroColumn],
         group: BlockGroup,
         keys: _KeyTable,
+        guess: StartGuess,
     ) -> None:
         self.schema = schema
         self.plan = plan
         self.group = group
         self.keys = keys
+        self.guess = guess
         self.walk = RecordWalk(group.data)
         self.guessed = True  # whether the first guess was right
         self._types: dict[str, AvroType] = {}
@@ -185,9 +188,10 @@ class _GroupDecoder:
 
     def decode(self) -> pa.Table:
         """Return the columns of the group's records."""
-        starts = guess_starts(self.group, self.schema)
+        starts = self.guess.guess(self.group)
         values, ends = self._read(starts)
         if not self.group.is_proven(starts, ends):
+            self.guess.forget()
             self.guessed = False
             starts = find_starts(self.walk, self.schema, self.group, starts, ends)
             values, ends = self._read(starts)

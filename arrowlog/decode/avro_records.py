@@ -31,6 +31,7 @@ _SAMPLES = 16
 _PATTERN_BYTES_MAX = 24  # on either side of a record's beginning
 _PATTERN_BYTES_MIN = 3  # a shorter pattern would be found everywhere
 _HISTOGRAM_BYTES = 1 << 14
+_SEARCH_BYTES = 1 << 17  # at a time: memory that is reused, and fits the cache
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +73,53 @@ class BlockGroup:
         )
 
 
-def guess_starts(group: BlockGroup, schema: AvroType) -> Array:
-    """Return positions where records may begin, ascending; those of the blocks are among them."""
-    if group.counts.sum() < _GUESS_MIN_RECORDS:
-        return np.array(_read_starts(group, schema), np.int64)
-    pattern, before = _common_bytes(group, schema)
-    if len(pattern) < _PATTERN_BYTES_MIN:
-        return group.starts
-    octets: Array = np.frombuffer(group.data, np.uint8)
-    hits = _search(octets, pattern) + before
-    found = hits[np.searchsorted(hits, group.starts).clip(max=max(hits.size - 1, 0))]
-    missing = group.starts[found != group.starts] if hits.size else group.starts
-    return np.sort(np.concatenate([hits[hits < group.size], missing]))
+class StartGuess:
+    """Guesses where records begin; what it learns in some blocks serves for the next ones."""
+
+    def __init__(self, schema: AvroType) -> None:
+        """Start without samples."""
+        self.schema = schema
+        self._samples = 0
+        self._before = b""  # bytes that all sampled records have before their beginning
+        self._after = b""  # and after it
+
+    def guess(self, group: BlockGroup) -> Array:
+        """Return positions where records may begin, ascending; those of blocks are among them."""
+        if group.counts.sum() < _GUESS_MIN_RECORDS:
+            return np.array(_read_starts(group, self.schema), np.int64)
+        self._sample(group)
+        pattern = self._before + self._after
+        if len(pattern) < _PATTERN_BYTES_MIN:
+            return group.starts
+        octets: Array = np.frombuffer(group.data, np.uint8)[: group.size]
+        hits = _search(octets, pattern) + len(self._before)
+        hits = hits[: np.searchsorted(hits, group.size)]
+        if not hits.size:
+            return group.starts
+        nearest = hits[np.searchsorted(hits, group.starts).clip(max=hits.size - 1)]
+        return np.sort(np.concatenate([hits, group.starts[nearest != group.starts]]))
+
+    def forget(self) -> None:
+        """Drop what was learnt, after a guess that failed."""
+        self._samples = 0
+
+    def _sample(self, group: BlockGroup) -> None:
+        """Compare the beginnings of blocks and, if those are few, of records that are read."""
+        step = len(group.starts) // (4 * _SAMPLES) + 1
+        places = group.starts[1::step].tolist()
+        if self._samples + len(places) < _SAMPLES:
+            per_block = _SAMPLES // len(group.starts) + 2
+            places = sorted({*_read_starts(group, self.schema, per_block)} - {0})
+        for at in places:
+            before = group.data[max(0, at - _PATTERN_BYTES_MAX) : at]
+            after = group.data[at : at + _PATTERN_BYTES_MAX]
+            if self._samples == 0:
+                self._before, self._after = before, after
+            elif not (before.endswith(self._before) and after.startswith(self._after)):
+                same = _common_length(self._before[::-1], before[::-1])
+                self._before = self._before[len(self._before) - same :]
+                self._after = self._after[: _common_length(self._after, after)]
+            self._samples += 1
 
 
 def find_starts(
@@ -143,24 +179,6 @@ def _read_starts(group: BlockGroup, schema: AvroType, per_block: int | None = No
     return starts
 
 
-def _common_bytes(group: BlockGroup, schema: AvroType) -> tuple[bytes, int]:
-    """Return the bytes around the beginnings of records, and how many of them are before it."""
-    step = len(group.starts) // (4 * _SAMPLES) + 1
-    samples = group.starts[1::step].tolist()
-    if len(samples) < _SAMPLES:
-        per_block = _SAMPLES // len(group.starts) + 2
-        samples = sorted({*_read_starts(group, schema, per_block)} - {0})
-    data, before, after = group.data, b"", b""
-    for number, at in enumerate(samples):
-        tail = data[max(0, at - _PATTERN_BYTES_MAX) : at]
-        head = data[at : at + _PATTERN_BYTES_MAX]
-        if number == 0:
-            before, after = tail, head
-        before = before[len(before) - _common_length(before[::-1], tail[::-1]) :]
-        after = after[: _common_length(after, head)]
-    return before + after, len(before)
-
-
 def _common_length(left: bytes, right: bytes) -> int:
     """Return the length of the common prefix."""
     for index, (one, other) in enumerate(zip(left, right, strict=False)):
@@ -174,8 +192,13 @@ def _search(octets: Array, pattern: bytes) -> Array:
     histogram = np.bincount(octets[:_HISTOGRAM_BYTES], minlength=256)
     order = sorted(range(len(pattern)), key=lambda index: histogram[pattern[index]])
     first = order[0]
-    hits = np.flatnonzero(octets[first:] == pattern[first])
-    hits = hits[: np.searchsorted(hits, octets.size - len(pattern), side="right")]
+    places = octets[first : octets.size - len(pattern) + 1 + first]
+    hits = np.concatenate(
+        [
+            np.flatnonzero(places[at : at + _SEARCH_BYTES] == pattern[first]) + at
+            for at in range(0, places.size, _SEARCH_BYTES)
+        ]
+    )
     for index in order[1:]:
         hits = hits[octets[hits + index] == pattern[index]]
     return hits
