@@ -50,6 +50,7 @@ class AvroKind(Enum):
     WORD = ("string", "")  # text that repeats: a dictionary-encoded column
     TEXT_MAP = ("map",)  # a map of text: one column `field.key` per key
     JSON = ("array",)  # an array of text: a column of JSON text
+    STATS = ("string", "stats")  # JSON text with statistics; see `decode_columns`
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +99,13 @@ class _Values:
         )
 
 
-def decode_columns(
-    container: Container, columns: Mapping[str, AvroColumn]
-) -> pa.Table:
+def decode_columns(container: Container, columns: Mapping[str, AvroColumn]) -> pa.Table:
     """Return the columns of all records, in the order of the file.
 
     Fields are found by name. A column whose field the writer's schema does not have is left out,
-    unless it is required. Maps of text become one column per key, `field.key`.
+    unless it is required. Maps of text become one column per key, `field.key`. Where the maps have
+    too many keys for that, or a record has a text of statistics, all maps of some blocks are
+    columns of JSON text, and a column `raw` is true, as `flatten_map_columns` expects it.
 
     Raises:
         LogCorrupt: the records are damaged, or a required value is null.
@@ -237,7 +238,7 @@ class _GroupDecoder:
         if wanted is AvroKind.BOOL:
             numbers, after = walk.booleans(cursors)
             return _Values(numbers=numbers), after
-        if wanted in (AvroKind.TEXT, AvroKind.WORD):
+        if wanted in (AvroKind.TEXT, AvroKind.WORD, AvroKind.STATS):
             starts, lengths, after = walk.texts(cursors)
             return _Values(starts=starts, lengths=lengths), after
         if wanted is AvroKind.JSON:
@@ -261,7 +262,11 @@ class _GroupDecoder:
     def _build(self, values: dict[str, _Values], count: int) -> pa.Table:
         """Build the Arrow columns of proven records."""
         columns: dict[str, Any] = {}
-        flat = self._flat_maps(values, count)
+        has_stats = any(
+            column.kind is AvroKind.STATS and values[name].starts is not None
+            for name, column in self.plan.items()
+        )
+        flat = None if has_stats else self._flat_maps(values, count)
         for name, column in self.plan.items():
             field_values = values[name]
             if column.required and field_values.valid is not None:
@@ -292,8 +297,8 @@ class _GroupDecoder:
 
     def _texts(self, starts: Array, lengths: Array, bitmap: pa.Buffer | None) -> pa.Array:
         """Copy spans of the data into an array of text."""
-        octets = self._copy(starts, lengths, None)
-        texts = pa.Array.from_buffers(pa.string(), len(octets), [bitmap, *octets.buffers()[1:]])
+        octets = self._copy(starts, lengths, bitmap)
+        texts = pa.Array.from_buffers(pa.string(), len(octets), octets.buffers())
         try:
             texts.validate(full=True)
         except pa.ArrowInvalid:
@@ -308,6 +313,8 @@ class _GroupDecoder:
         """
         count = starts.size
         bounds = np.empty(2 * count, np.int32)
+        if bitmap is not None:  # nulls have no position: put each behind the value before it
+            starts = np.maximum.accumulate(starts)
         bounds[0::2] = starts
         np.add(starts, lengths, out=bounds[1::2], casting="unsafe")
         data = [None, pa.py_buffer(bounds), pa.py_buffer(self.group.data)]

@@ -32,6 +32,7 @@ _JOIN_STEPS = (
     (_U64(0x00003FFF00003FFF), _U64(0x3FFF00003FFF0000), _U64(2)),
     (_U64(0x000000000FFFFFFF), _U64(0x0FFFFFFF00000000), _U64(4)),
 )
+_SCALARS = ("boolean", "int", "long", "float", "double", "bytes", "string", "enum", "fixed")
 _INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
 # Arrays with this many records or fewer are read record by record: an operation of numpy costs as
 # much as reading some items.
@@ -75,9 +76,7 @@ class RecordWalk:
         values = (bits >> _ONE).view(np.int64) ^ -(bits & _ONE).view(np.int64)
         return values, after
 
-    def _extend_varints(
-        self, rows: Array, cursors: Cursors, bits: Array, after: Cursors
-    ) -> None:
+    def _extend_varints(self, rows: Array, cursors: Cursors, bits: Array, after: Cursors) -> None:
         """Add the ninth and the tenth byte of varints that have them."""
         ninth = self.octets.take(cursors[rows] + 8, mode="clip").astype(_U64)
         tenth = self.octets.take(cursors[rows] + 9, mode="clip").astype(_U64)
@@ -129,29 +128,32 @@ class RecordWalk:
             return cursors
         if depth > MAX_VALUE_DEPTH:
             return np.full_like(cursors, self.beyond)
-        name = kind.kind
-        if name in ("string", "bytes"):
-            return self.texts(cursors)[2]
-        if name == "long":
-            return self.longs(cursors)[1]
-        if name == "int":
-            return self.ints(cursors)[1]
-        if name == "boolean":
-            return self.booleans(cursors)[1]
-        if name in ("float", "double", "fixed"):
-            return cursors + kind.min_size
-        if name == "enum":
-            return self.indexes(cursors, kind.size)[1]
-        if name == "union":
+        if kind.kind in _SCALARS:
+            return self._skip_scalar(kind, cursors)
+        if kind.kind == "union":
             return self._skip_union(kind, cursors, depth)
-        if name == "record":
+        if kind.kind == "record":
             for item in kind.fields:
                 cursors = self.skip(item.type, cursors, depth + 1)
             return cursors
         assert kind.items is not None
-        if cursors.size <= _FEW_RECORDS or (name == "array" and kind.items.min_size == 0):
+        without_bytes = kind.kind == "array" and kind.items.min_size == 0
+        if cursors.size <= _FEW_RECORDS or without_bytes:
             return self._skip_one_by_one(kind, cursors, depth)
         return self.skip_items(kind, cursors, depth)
+
+    def _skip_scalar(self, kind: AvroType, cursors: Cursors) -> Cursors:
+        if kind.kind in ("string", "bytes"):
+            return self.texts(cursors)[2]
+        if kind.kind == "long":
+            return self.longs(cursors)[1]
+        if kind.kind == "int":
+            return self.ints(cursors)[1]
+        if kind.kind == "boolean":
+            return self.booleans(cursors)[1]
+        if kind.kind == "enum":
+            return self.indexes(cursors, kind.size)[1]
+        return cursors + kind.min_size  # a number or bytes of fixed size
 
     def _skip_union(self, kind: AvroType, cursors: Cursors, depth: int) -> Cursors:
         indexes, after = self.indexes(cursors, len(kind.branches))
@@ -201,7 +203,7 @@ class RecordWalk:
         """
         counts, stops, at = self.item_counts(kind, cursors)
         most = int(counts.max(initial=0))
-        if stops is not None or most != counts.min(initial=most) :
+        if stops is not None or most != counts.min(initial=most):
             return self._read_uneven_items(kind, cursors, read_item)
         for _ in range(most):
             at = read_item(None, at)

@@ -252,7 +252,8 @@ def read_value(kind: AvroType, data: bytes, at: int, depth: int = 0) -> tuple[An
     """Read a value; returns it and the position after it.
 
     Records and maps are dictionaries, an enum is the index of its symbol. Of equal keys in a map
-    the last one counts. A value without bytes is None. Raises `ValueDamaged` if the bytes are not a value of the type.
+    the last one counts. A value without bytes is None, and items without bytes are left out.
+    Raises `ValueDamaged` if the bytes are not a value of the type.
     """
     if depth > MAX_VALUE_DEPTH:
         raise ValueDamaged("values are nested too deeply")

@@ -14,14 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.arrays import FALSE, concat_bytes, data_span, make_array, make_scalar
-from arrowlog.formats.avro_container import encode_bytes, encode_long, write_container
+from arrowlog.formats import encode_bytes, encode_long, write_container
 from arrowlog.formats.indextables.avro_state import FILE_ENTRY_FIELDS, FILE_ENTRY_SCHEMA
 from arrowlog.formats.indextables.partition_bounds import compute_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from arrowlog.formats.indextables.avro_state import PartitionBounds
+    from arrowlog.formats.indextables.partition_bounds import PartitionBounds
 
 _BINARY = pa.binary()
 _ENTRIES_PER_STEP = 1 << 14  # so that the pieces of a step fit the cache
@@ -106,7 +106,9 @@ def _encode_entries(adds: pa.Table, path: str, defaults: dict[str, int]) -> pa.A
         elif kind.endswith("?"):
             pieces += _ENCODERS[kind[:-1]](column, True)
         elif name in ("dataChange", "hasFooterOffsets"):
-            pieces += _encode_booleans(pc.fill_null(column, make_scalar(name == "dataChange", pa.bool_())))
+            pieces += _encode_booleans(
+                pc.fill_null(column, make_scalar(name == "dataChange", pa.bool_()))
+            )
         elif column.null_count:
             raise ValueError(f"{name} is null in an add")
         else:

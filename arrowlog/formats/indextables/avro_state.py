@@ -14,20 +14,23 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from arrowlog.errors import LogCorrupt
-from arrowlog.formats.avro_container import (
+from arrowlog.formats import (
     Container,
+    ValueDamaged,
     damaged,
     encode_bytes,
     encode_long,
     read_container,
+    read_value,
     unsupported,
     write_container,
 )
-from arrowlog.formats.avro_schema import ValueDamaged, read_value
 from arrowlog.formats.indextables.file_names import MAX_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from arrowlog.formats.indextables.partition_bounds import PartitionBounds
 
 STATE_FILE_NAME = "_manifest.avro"
 MANIFEST_FOLDER = "manifests"
@@ -139,8 +142,6 @@ _STATE = {
 }
 FILE_ENTRY_SCHEMA = _file_entry_schema()
 STATE_SCHEMA = msgspec.json.encode(_STATE).decode()
-
-PartitionBounds = tuple[str | None, str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +259,9 @@ def parse_state(data: bytes, file: str, version: int, limit: int) -> StateManife
             next=_NEXT_STEP,
             file=file,
         )
-    manifests = [_Record(item, file, "a manifest of the state") for item in record.list("manifests")]
+    manifests = [
+        _Record(item, file, "a manifest of the state") for item in record.list("manifests")
+    ]
     return StateManifest(
         state_version,
         record.integer("createdAt"),

@@ -19,14 +19,16 @@ from arrowlog.arrays import make_array
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from arrowlog.formats.indextables.avro_state import PartitionBounds
+PartitionBounds = tuple[str | None, str | None]  # the least and the greatest value
 
 _INT64 = range(-(1 << 63), 1 << 63)
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}")
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 # Text that some language reads as a number although it does not look like one: infinities and NaN,
 # hexadecimal, with a suffix, in spaces.
-_ODD_NUMBER = re.compile(r"\s.*|.*\s|[+-]?(inf|infinity|nan|0x.*|[0-9.][0-9.e+-]*[df])", re.IGNORECASE)
+_ODD_NUMBER = re.compile(
+    r"\s.*|.*\s|[+-]?(inf|infinity|nan|0x.*|[0-9.][0-9.e+-]*[df])", re.IGNORECASE
+)
 _EXACT_DIGITS = 15  # every decimal number of so many digits survives as a double
 _ISO_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _ISO_TIME = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})([T ][0-9:.]+(Z|[+-][0-9:]+)?)?")
@@ -52,9 +54,7 @@ def trusted_bounds(bounds: PartitionBounds | None, kind: pa.DataType) -> tuple[s
         return _widened_days(low, high)
     elif pa.types.is_string(kind):
         odd = _ODD_NUMBER.fullmatch(low) or _ODD_NUMBER.fullmatch(high)
-        trusted = (
-            not odd and low[:1] > "9" and max(low + high) < _SURROGATES and low <= high
-        )
+        trusted = not odd and low[:1] > "9" and max(low + high) < _SURROGATES and low <= high
     else:
         trusted = False
     return (low, high) if trusted else None
