@@ -220,9 +220,7 @@ def write(schema, value, rng):
     if kind == "enum":
         return long_bytes(schema["symbols"].index(value))
     if kind == "record":
-        return b"".join(
-            write(item["type"], value[item["name"]], rng) for item in schema["fields"]
-        )
+        return b"".join(write(item["type"], value[item["name"]], rng) for item in schema["fields"])
     if kind == "array":
         items = [write(schema["items"], item, rng) for item in value]
     else:
