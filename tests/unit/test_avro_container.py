@@ -3,12 +3,14 @@
 import json
 import random
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from support import naive_avro
 
 from arrowlog.decode import AvroColumn, AvroKind, decode_columns
 from arrowlog.decode import avro_columns as columns_module
+from arrowlog.decode.avro_records import BlockGroup
 from arrowlog.errors import LogCorrupt, UnsupportedProtocol
 from arrowlog.formats import SchemaError, parse_schema, read_container
 
@@ -90,6 +92,17 @@ def test_a_record_across_two_blocks_is_found():
     both = entry("abcdefgh") + entry("ijklmnop")
     data = naive_avro.container(ENTRY, [(1, both[:14]), (1, both[14:])])
     corrupt(data, "number of records|does not end with")
+
+
+def test_a_guess_is_proven_only_if_each_record_begins_where_the_one_before_ends():
+    group = BlockGroup.join([bytes(6), bytes(4)], [3, 1], "m.avro")
+    right = np.array([0, 2, 4, 6]), np.array([2, 4, 6, 10])
+    assert group.is_proven(*right)
+    assert not group.is_proven(np.array([0, 3, 4, 6]), right[1])
+    assert not group.is_proven(right[0], np.array([2, 5, 6, 10]))
+    assert not group.is_proven(right[0], np.array([2, 4, 6, 9]))
+    assert not group.is_proven(np.array([0, 2, 6]), np.array([2, 6, 10]))
+    assert not group.is_proven(np.array([0, 2, 4, 5]), np.array([2, 4, 5, 10]))
 
 
 def test_bytes_after_the_last_record_are_found():
@@ -221,6 +234,7 @@ def test_a_path_that_is_null_is_damage(copies):
         ("string", naive_avro.long_bytes(1 << 62)),
         ("string", b"\xff" * 9 + b"\x7f"),
         ("string", b"\xff" * 11),
+        ("long", b"\xff" * 9 + b"\x02"),
         ("boolean", b"\x02"),
         (["null", "long"], b"\x04\x00"),
         (["null", "long"], b"\x01\x00"),
@@ -240,6 +254,8 @@ def test_damaged_values_are_found_wanted_or_skipped(kind, value, copies):
     body = (entry() + good) * copies + entry() + value + (entry() + good) * copies
     data = naive_avro.container(schema, [(2 * copies + 1, body)])
     corrupt(data, "damaged")
+    same = [(100, (entry() + value) * 100)] * 3  # wrong in the same way everywhere
+    corrupt(naive_avro.container(schema, same), "damaged")
     wanted = {"string": AvroKind.TEXT, "boolean": AvroKind.BOOL}.get(str(kind))
     if wanted:
         corrupt(data, "damaged", COLUMNS | {"more": AvroColumn(wanted)})
