@@ -160,6 +160,21 @@ def test_opening_a_table_loads_no_pandas(tmp_path):
     subprocess.run([sys.executable, "-c", code, *places], check=True)
 
 
+def test_a_table_without_states_loads_no_avro(tmp_path):
+    code = (
+        "import sys; sys.path[:0] = [sys.argv[1]];"
+        "from support import small_table; import arrowlog;"
+        "table = arrowlog.Table(small_table.write(sys.argv[2]));"
+        "table.append([arrowlog.add_file('x', {'day': None}, size=1)]); table.checkpoint();"
+        "arrowlog.Table(sys.argv[2]).scan('id = 1').files;"
+        "from arrowlog import decode, formats; from arrowlog.formats import indextables;"
+        "avro = [name for name in sys.modules if name.startswith('arrowlog') and 'avro' in name];"
+        "assert not avro, avro;"
+        "[getattr(each, name) for each in (decode, formats, indextables) for name in each.__all__]"
+    )
+    subprocess.run([sys.executable, "-c", code, str(HERE), str(tmp_path / "table")], check=True)
+
+
 @pytest.mark.parametrize("module", modules())
 def test_functions_and_modules_stay_small(module):
     limit = LONGER_MODULES.get(module, MODULE_LINES_MAX)
