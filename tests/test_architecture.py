@@ -1,6 +1,7 @@
 """The structure that ARCHITECTURE.md describes: import direction, contracts, purity, size."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -131,6 +132,27 @@ def test_pure_modules_reach_no_clock_store_or_engine(name):
 def test_the_module_map_is_true():
     page = ARCHITECTURE.read_text()
     assert page == source_tree.with_module_map(page), "run python tests/support/source_tree.py"
+
+
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "docs/glossary.md"])
+def test_names_in_the_documentation_exist(page):
+    known = set()
+    for module in modules():
+        known |= set(module.split("."))
+        for node in ast.walk(syntax(module)):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef):
+                known.add(node.name)
+            elif isinstance(node, ast.Name | ast.Attribute):
+                known.add(node.id if isinstance(node, ast.Name) else node.attr)
+            elif isinstance(node, ast.arg | ast.keyword):
+                known.add(node.arg)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                known |= set(re.findall(r"\w+", node.value)) if "\n" not in node.value else set()
+    text = (HERE.parent / page).read_text()
+    before, _, rest = text.partition(source_tree.BEGIN)
+    named = re.findall(r"`([A-Za-z_]\w*(?:\.\w+)*)`", before + rest.partition(source_tree.END)[2])
+    assert len(named) > 10
+    assert not {name for name in named if not set(name.split(".")) <= known}
 
 
 def test_the_spark_package_is_found_and_loads_no_pyspark():
