@@ -43,6 +43,7 @@ PURE = (
     "snapshot.reconciliation",
     "snapshot.stats_bounds",
     "snapshot.stats_truncation",
+    "snapshot.tracked_state",
     "snapshot.typed_values",
     "predicate.ast",
     "predicate.emit.row_filters",

@@ -1,6 +1,5 @@
 """Log replay: which files are live at a version, as columns."""
 
-from arrowlog.snapshot.caches import CacheStats, LogTip
 from arrowlog.snapshot.checkpoint.json import (
     CheckpointResult,
     WrittenCheckpoint,
@@ -82,6 +81,7 @@ from arrowlog.snapshot.stats_bounds import (
 )
 from arrowlog.snapshot.stats_truncation import StatsTruncation, truncate_add_fields, truncate_adds
 from arrowlog.snapshot.time_travel import TimestampLike, to_epoch_millis
+from arrowlog.snapshot.tracked_state import CacheStats, LogTip, ReadBase
 from arrowlog.snapshot.tracker import SnapshotTracker, open_trackers
 from arrowlog.snapshot.typed_values import (
     HIVE_NULL,
@@ -109,6 +109,7 @@ __all__ = [
     "InMemoryFiles",
     "LogSegment",
     "LogTip",
+    "ReadBase",
     "ReadOptions",
     "RebuildRecipe",
     "Report",
