@@ -124,6 +124,8 @@ class Table:
 
     @OnFirstUse
     def _session(self) -> WriteSession:
+        """The session of every change and all maintenance; refused for a read-only format."""
+        self._tracker.format.require_writable()
         return WriteSession(self._tracker, self._options, on_commit=self._checkpointer.on_commit)
 
     @OnFirstUse
@@ -189,6 +191,11 @@ class Table:
     def uri(self) -> str:
         """Path or URL of the table, without credentials."""
         return self._store.root
+
+    @property
+    def format(self) -> str:
+        """The format of the table: `indextables`, or another that arrowlog only reads."""
+        return self._tracker.format.name
 
     @property
     def version(self) -> int:

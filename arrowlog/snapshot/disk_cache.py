@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 # To be changed with the format of the copy, or with what the decoder produces.
-_MAGIC = b"arrowlog copy 2 "
+_MAGIC = b"arrowlog copy 3 "
 # Magic, CRC-32 and length, padded so that the Arrow data behind it is aligned.
 _HEADER_BYTES = 64
 # One IPC file holds two tables: the decoded adds and the typed files.
@@ -61,7 +61,7 @@ class _Header(msgspec.Struct):
     timestamp: int | None
     txns: dict[str, tuple[int, int]]
     recent: tuple[int, list[str | None]]
-    name: str
+    key: str
     size: int
     tag: str
     folder: str | None
@@ -103,7 +103,7 @@ class SnapshotDiskCache:
             state.timestamp,
             dict(state.txns),
             (state.recent.first, list(state.recent.txn_ids)),
-            copy.tip.name,
+            copy.tip.key,
             stat.size,
             stat.tag,
             copy.folder,
@@ -188,7 +188,7 @@ def _decode(buffer: pa.Buffer, root: str) -> SavedSnapshot | None:
         header.txns,
         RecentCommits(header.recent[0], tuple(header.recent[1])),
     )
-    tip = LogTip(header.version, header.name, ObjectStat(header.size, -1, header.tag))
+    tip = LogTip(header.version, header.key, ObjectStat(header.size, -1, header.tag))
     return SavedSnapshot(Snapshot(state, Report(header.version, "copy"), files), tip, header.folder)
 
 

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from arrowlog.formats.indextables import CommitFile
+from arrowlog.formats import CommitFile
 
 if TYPE_CHECKING:
     from arrowlog.snapshot.snapshot import Snapshot
@@ -21,20 +21,20 @@ _VERSIONS_MAX = 8
 
 @dataclass(frozen=True, slots=True)
 class LogTip:
-    """The last commit of a snapshot: its name, and the stat that identifies the object.
+    """The last commit of a snapshot: its key, and the stat that identifies the object.
 
     A log that still has this very object is the same log; a table that was dropped and created
     again has another one. `stat` is None if it was not asked for.
     """
 
     version: int
-    name: str
+    key: str
     stat: ObjectStat | None
 
     @property
-    def key(self) -> str:
-        """The key of the commit in the store."""
-        return CommitFile(self.version, self.name).key
+    def name(self) -> str:
+        """The file name of the commit."""
+        return CommitFile(self.version, self.key).name
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class ReadBase:
         return replace(self, tip=tip) if self.snapshot is None else self
 
     def with_stale_pointer(self, pointer: ObjectStat | None) -> ReadBase:
-        """Remember a checkpoint pointer that names no later version."""
+        """Remember a checkpoint pointer, so that it is not read again while it is unchanged."""
         return replace(self, stale_pointer=pointer)
 
     def after_save(self) -> ReadBase:

@@ -19,21 +19,16 @@ from arrowlog.clock import COUNTS_SUSPENSION, boottime
 from arrowlog.config import resolve
 from arrowlog.errors import ArrowlogError, InvalidRequest
 from arrowlog.fork_safety import ForkSafeLock
-from arrowlog.formats.indextables import (
-    LAST_CHECKPOINT,
-    LOG_FOLDER,
-    CommitFile,
-    classify_names,
-    commit_name,
-)
+from arrowlog.formats import CommitFile
+from arrowlog.formats.indextables import INDEXTABLES
 from arrowlog.snapshot.checkpoint.json import read_pointer
 from arrowlog.snapshot.disk_cache import SavedSnapshot, SnapshotDiskCache
 from arrowlog.snapshot.listing import (
     OBSERVATION_TRUST_SECONDS,
     check_not_retired,
     list_log,
-    list_recent,
     list_retired,
+    open_log,
     without_retired,
 )
 from arrowlog.snapshot.loader import apply_commits, load_snapshot, missing_file_error
@@ -45,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from arrowlog.config import Config
-    from arrowlog.formats.indextables import LogListing, Metadata
+    from arrowlog.formats import Format, LogListing, Metadata
     from arrowlog.snapshot.loader import ReadOptions
     from arrowlog.snapshot.snapshot import Snapshot
     from arrowlog.snapshot.tracked_state import CacheStats, HitCounter
@@ -95,8 +90,9 @@ class SnapshotTracker:
     ) -> None:
         """List the log, or restore the snapshot from the disk cache.
 
-        `options` are the caller's options; if given, the table's own properties apply beneath them.
-        Raises `TableNotFound` if there is no log.
+        The format in `read_options` is replaced by that of the log. `options` are the caller's
+        options; if given, the table's own properties apply beneath them. Raises `TableNotFound` if
+        there is no log.
         """
         self.store = store
         self.read_options = read_options
@@ -144,6 +140,11 @@ class SnapshotTracker:
         return self.read_options.config
 
     @property
+    def format(self) -> Format:
+        """The format of the table, chosen when its log was listed."""
+        return self.read_options.format
+
+    @property
     def _copies(self) -> SnapshotDiskCache | None:
         config = self.config
         if config.snapshot_cache_path is None or not config.cache_enabled:
@@ -173,7 +174,13 @@ class SnapshotTracker:
         return False
 
     def _save_copy(self) -> None:
-        """Write the disk copy if it is enabled and enough commits were read since the last one."""
+        """Write the disk copy if it is enabled and enough commits were read since the last one.
+
+        A snapshot of another format than IndexTables is not saved: that format is assumed when a
+        copy is restored.
+        """
+        if self.format != INDEXTABLES:
+            return
         copies, base = self._copies, self._base
         if copies is None or not base.is_worth_saving(_SAVE_AFTER_COMMITS):
             return
@@ -188,13 +195,15 @@ class SnapshotTracker:
         """Return the time and the log folder's tag. Must precede the listing they describe."""
         started_at = boottime()
         wanted = self._copies is not None and self.store.cheap_stat
-        stat = self.store.stat(LOG_FOLDER) if wanted else None
+        stat = self.store.stat(self.format.log_folder) if wanted else None
         settled = stat is not None and time.time() * 1000 - stat.mtime_ms > _FOLDER_SETTLED_MS
         return started_at, stat.tag if stat is not None and settled else None
 
     def _observe_log(self) -> _Observation:
         started_at, folder_tag = self._observe_folder()
-        return _Observation(list_recent(self.store), started_at, folder_tag)
+        listing = open_log(self.store)
+        self.read_options = replace(self.read_options, format=listing.format)
+        return _Observation(listing, started_at, folder_tag)
 
     @property
     def stats(self) -> CacheStats:
@@ -213,12 +222,12 @@ class SnapshotTracker:
         with self._lock:
             if self.last_read is not None:
                 return self.latest().version
-            return plan_segment(list_log(self.store), None).version
+            return plan_segment(list_log(self.store, self.format), None).version
 
     @property
     def earliest_version(self) -> int:
         """The lowest version from which on every version can be rebuilt."""
-        listing = list_log(self.store)
+        listing = list_log(self.store, self.format)
         return earliest_rebuildable_version(listing, plan_segment(listing, None).version)
 
     def version_at(self, millis: int) -> int:
@@ -228,14 +237,14 @@ class SnapshotTracker:
         listed twice cannot be found.
         """
         for last_attempt in (False, True):
-            listing = list_log(self.store)
+            listing = list_log(self.store, self.format)
             newest = plan_segment(listing, None).version
             first = earliest_rebuildable_version(listing, newest)
             try:
                 version = find_version_at(self.store, listing, self.config, first, newest, millis)
                 commits = listing.commit_files()
                 observed = listing.observed if self._is_recent(listing.observed) else float("-inf")
-                check_not_retired(self.store, commits, observed)
+                check_not_retired(self.store, self.format, commits, observed)
             except FileNotFoundError as error:  # possibly a concurrent clean-up: list again
                 if last_attempt:
                     raise missing_file_error(error) from None
@@ -257,7 +266,7 @@ class SnapshotTracker:
             self._cache.version.note(hit=cached is not None)
         if cached is not None:
             return cached
-        listing = list_log(self.store)
+        listing = list_log(self.store, self.format)
         snapshot = self._load(listing, version, strict=strict)
         commit = listing.commit_file(version)
         with self._lock:
@@ -379,7 +388,7 @@ class SnapshotTracker:
         with self._lock:
             snapshot = self.last_read
             assert snapshot is not None
-            commits = [CommitFile.canonical(v) for v in range(snapshot.version + 1, version + 1)]
+            commits = [self.format.commit_file(v) for v in range(snapshot.version + 1, version + 1)]
             if commits:
                 snapshot = apply_commits(self.store, self.read_options, snapshot, commits)
                 self._replace_base(ReadBase.with_own_commits, snapshot)
@@ -387,7 +396,7 @@ class SnapshotTracker:
 
     def tip_of(self, version: int, name: str) -> LogTip:
         """Return a commit's `LogTip`; asks the store for its stat only where that is cheap."""
-        commit = CommitFile(version, name)
+        commit = CommitFile(version, self.format.key(name))
         return LogTip(*commit, self.store.stat(commit.key) if self.store.cheap_stat else None)
 
     def is_same_object(self, tip: LogTip) -> bool:
@@ -411,7 +420,7 @@ class SnapshotTracker:
         tip = self._base.tip
         if tip is None or self.is_same_object(tip):
             return False
-        return tip.version not in list_retired(self.store)
+        return tip.version not in list_retired(self.store, self.format)
 
     def overtaken(self, version: int) -> bool:
         """Whether the commits after a version may have been deleted; False if not cheap to tell.
@@ -424,16 +433,18 @@ class SnapshotTracker:
         return self._is_next_retired(version) or self.pointer_names_later(version)
 
     def _is_next_retired(self, version: int) -> bool:
-        return self.store.cheap_stat and version + 1 in list_retired(self.store)
+        return self.store.cheap_stat and version + 1 in list_retired(self.store, self.format)
 
     def pointer_names_later(self, version: int) -> bool:
         """Whether `_last_checkpoint` names a later version; one stat if the file is unchanged."""
-        stat = self.store.stat(f"{LOG_FOLDER}/{LAST_CHECKPOINT}")
+        stat = self.store.stat(self.format.key(self.format.pointer_name))
         if stat == self._base.stale_pointer:
             return False
-        if read_pointer(self.store) > version:
+        named = read_pointer(self.store, self.format)
+        if named > version:
             return True
-        self._replace_base(ReadBase.with_stale_pointer, stat)
+        if named >= 0 or stat is None:  # else reading it may have failed: read it again next time
+            self._replace_base(ReadBase.with_stale_pointer, stat)
         return False
 
     def _log_replaced(self) -> bool:
@@ -449,7 +460,7 @@ class SnapshotTracker:
             except FileNotFoundError as error:
                 if last_attempt:
                     raise missing_file_error(error) from None
-                listing = list_log(self.store)
+                listing = list_log(self.store, self.format)
         raise AssertionError  # the loop either returns or raises
 
     def _with_strict(self, strict: bool | None) -> ReadOptions:  # noqa: FBT001 -- passed through
@@ -477,7 +488,7 @@ class SnapshotTracker:
             observation.started_at,
             folder_tag=observation.folder_tag,
             has_nonstandard_names=any(
-                len(name) != len(commit_name(0)) for name in listing.commits.values()
+                len(key) != len(self.format.commit_file(0).key) for key in listing.commits.values()
             ),
             unsaved_commits=unsaved,
         )
@@ -532,7 +543,7 @@ class SnapshotTracker:
                 return None if self._has_new_gap(version, tip.name) else (commits, stat)
             commits.append(commit)
             stat = commit_stat
-        commits = _contiguous_commits(list_log(self.store), base)
+        commits = _contiguous_commits(list_log(self.store, self.format), base)
         return (commits, self.store.stat(commits[-1].key)) if commits else None
 
     def _has_new_gap(self, version: int, like: str) -> bool:
@@ -553,9 +564,8 @@ class SnapshotTracker:
 
         The stat is None if there is no such commit.
         """
-        width = len(like) - len(".json")
-        for name in {commit_name(version), f"{version:0{max(width, 1)}d}.json"}:
-            commit = CommitFile(version, name)
+        for name in self.format.commit_name_candidates(version, like):
+            commit = CommitFile(version, self.format.key(name))
             stat = self.store.stat(commit.key)
             if stat is not None:
                 break
@@ -569,11 +579,12 @@ class SnapshotTracker:
         Returns what `_probe_commits` returns, or None if the tip was replaced, or the log continues
         where `base` does not lead: behind a checkpoint or a gap.
         """
-        usual = tip.name == commit_name(tip.version)  # names of another width sort elsewhere
+        # Names of another width sort elsewhere.
+        usual = tip.key == self.format.commit_file(tip.version).key
         entries = self._entries(tip, tip.name if usual else "")
         if entries.get(tip.name) != tip.stat or tip.stat is None:
             return None
-        listing = classify_names(sorted(entries))
+        listing = self.format.classify(sorted(entries))
         if base + 1 in listing.commits and not self._is_recent(self._base.observed_at):
             # The version was empty when the log was last observed. It may have been committed and
             # deleted since, and the file may be a stalled writer's, which does not count
@@ -582,10 +593,10 @@ class SnapshotTracker:
             if any(version > base for version in listing.dead):
                 return None  # the log continues behind a checkpoint
         commits = _contiguous_commits(listing, base)
-        reached, name = commits[-1] if commits else CommitFile(base, tip.name)
-        if listing.newest > reached:  # the versions in between were cleaned up, or are missing
+        reached = commits[-1] if commits else CommitFile(base, tip.key)
+        if listing.newest > reached.version:  # those in between were cleaned up, or are missing
             return None
-        return commits, entries[name]
+        return commits, entries[reached.name]
 
     def _entries(self, tip: LogTip, start: str) -> dict[str, ObjectStat | None]:
         """List the log from a name on, with stats.
@@ -594,12 +605,12 @@ class SnapshotTracker:
         are statted; the others are None.
         """
         if not self.store.cheap_stat:
-            return dict(self.store.stats_from(LOG_FOLDER, start))
+            return dict(self.store.stats_from(self.format.log_folder, start))
         entries: dict[str, ObjectStat | None] = dict.fromkeys(
-            self.store.list_from(LOG_FOLDER, start)
+            self.store.list_from(self.format.log_folder, start)
         )
-        commits = _contiguous_commits(classify_names(sorted(entries)), tip.version)
-        for commit in (CommitFile(tip.version, tip.name), *commits[-1:]):
+        commits = _contiguous_commits(self.format.classify(sorted(entries)), tip.version)
+        for commit in (CommitFile(tip.version, tip.key), *commits[-1:]):
             entries[commit.name] = self.store.stat(commit.key)
         return entries
 

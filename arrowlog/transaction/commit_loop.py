@@ -190,86 +190,119 @@ def run_transaction(
     clock, config = writer.clock, writer.config
     progress = CommitProgress(clock.new_id(), clock.seconds() + config.commit_timeout_seconds)
     check_writable(head.protocol, writer.store.root)
-    transaction = _Transaction(writer, progress, prepare, head, prepare(head), newest)
+    transaction = _Transaction(writer, progress, prepare)
+    base = _CommitBase(head, prepare(head), newest)
     wait_seconds = writer.backoff.wait(clock)
     if wait_seconds > 0:
         clock.sleep(wait_seconds)
     for _ in range(config.commit_max_attempts):
-        duplicate = _find_duplicate(transaction.prepared, transaction.head, progress)
-        result = duplicate or transaction.attempt()
-        if result is not None:
-            return result, transaction.head
+        duplicate = _find_duplicate(base.prepared, base.head, progress)
+        outcome = transaction.attempt(base) if duplicate is None else _Landed(duplicate, base.head)
+        if isinstance(outcome, _Landed):
+            return outcome.result, outcome.head
+        base = outcome
         if clock.seconds() >= progress.deadline:
             break
     races = "1 race" if progress.losses == 1 else f"{progress.losses} races"
     raise CommitConflict(
         f"The commit lost {races} against concurrent writers and is not in the log.",
         next="Try again, or raise commit.timeoutSeconds.",
-        version=transaction.head.version,
+        version=base.head.version,
         txn_id=progress.txn_id,
     )
 
 
-@dataclass(slots=True)
-class _Transaction:
-    """A commit in progress: the head it builds on and the content to be put after it.
+@dataclass(frozen=True, slots=True)
+class _CommitBase:
+    """What an attempt builds on.
 
-    `newest` is a later head that was observed; commits up to it are read before anything is put.
+    Attributes:
+        head: the head that the commit follows.
+        prepared: the commit, prepared for the head.
+        newest: a later head that was observed, or None. Commits up to it are read before anything
+            is put.
+    """
+
+    head: TableHead
+    prepared: PreparedCommit
+    newest: TableHead | None = None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether commits after the head are known to exist."""
+        return self.newest is not None and self.newest.version > self.head.version
+
+
+@dataclass(frozen=True, slots=True)
+class _Landed:
+    """The end of a transaction: its result, and the head after it."""
+
+    result: CommitResult
+    head: TableHead
+
+
+@dataclass(frozen=True, slots=True)
+class _Transaction:
+    """One commit on its way into the log.
+
+    Every attempt returns how the commit landed, or what the next attempt builds on.
     """
 
     writer: TransactionContext
     progress: CommitProgress
     prepare: Callable[[TableHead], PreparedCommit]
-    head: TableHead
-    prepared: PreparedCommit
-    newest: TableHead | None
 
-    def attempt(self) -> CommitResult | None:
+    def attempt(self, base: _CommitBase) -> _Landed | _CommitBase:
         """Try to commit the version after the head.
 
-        Returns None if winning commits were found; the head has then advanced past them.
+        If winning commits are found, the next attempt builds on them.
         """
-        if self.newest is not None and self.newest.version > self.head.version:
-            return self._rebase(
-                _read_commits_until(self.writer, self.head, self.newest, self.prepared.read_set)
-            )
-        version, clock = self.head.version + 1, self.writer.clock
-        # Commit timestamps increase strictly, whatever the writers' clocks say: time travel
-        # searches them by bisection.
-        timestamp = max(clock.now_ms(), (self.head.timestamp or 0) + 1)
-        self.progress.timestamps[version] = timestamp
-        plain = _encode(self.prepared, self.head, self.progress, timestamp)
-        data = _compress(plain, self.writer.config)
+        writer, progress, read_set = self.writer, self.progress, base.prepared.read_set
+        if base.newest is not None and base.is_behind:
+            return self._rebase(base, _read_commits_until(writer, base.head, base.newest, read_set))
+        version, data = base.head.version + 1, self._encode_commit(base)
         try:
-            commit_files = put_commit(self.writer, self.progress, version, data)
+            commit_files = put_commit(writer, progress, version, data)
         except CommitStateUnknown as unknown:
-            return self._find_landed(unknown)
-        if not commit_files and _is_effective(self.writer, self.progress, self.head, data):
-            return self._record_landed(version)
-        self.progress.losses += 1
+            return self._find_landed(base, unknown)
+        if not commit_files and _is_effective(writer, progress, base.head, data):
+            return self._record_landed(base, version)
+        progress.losses += 1
         try:
-            winners = _read_winners(self.writer, self.head, commit_files, self.prepared.read_set)
+            winners = _read_winners(writer, base.head, commit_files, read_set)
         except StoreUnavailable:
-            if self.progress.pending is None:
+            if progress.pending is None:
                 raise
             winners = None  # an earlier put may have landed: only the log can tell
-        return self._start_over() if winners is None else self._rebase(winners)
+        return self._start_over(base) if winners is None else self._rebase(base, winners)
 
-    def _record_landed(self, version: int, timestamp: int | None = None) -> CommitResult:
-        """Return the result of a commit that is in the log, and advance the head to it.
+    def _encode_commit(self, base: _CommitBase) -> bytes:
+        """Return the commit file of an attempt."""
+        clock, config = self.writer.clock, self.writer.config
+        # Commit timestamps increase strictly, whatever the writers' clocks say: time travel
+        # searches them by bisection.
+        timestamp = max(clock.now_ms(), (base.head.timestamp or 0) + 1)
+        self.progress.timestamps[base.head.version + 1] = timestamp
+        return _compress(_encode(base.prepared, base.head, self.progress, timestamp), config)
+
+    def _record_landed(
+        self, base: _CommitBase, version: int, timestamp: int | None = None
+    ) -> _Landed:
+        """Return the outcome of a commit that is in the log.
 
         `timestamp` is the commit time read from the log; by default the one last sent for the
         version.
         """
-        self.writer.backoff.record_commit(self.progress.losses, self.writer.clock.seconds())
-        timestamp = self.progress.timestamps[version] if timestamp is None else timestamp
-        result = _result_of(self.prepared, self.progress, version, timestamp)
-        if version > self.head.version:
-            self.head = _head_after(self.prepared, self.head, self.progress, version, timestamp)
-        return result
+        progress = self.progress
+        self.writer.backoff.record_commit(progress.losses, self.writer.clock.seconds())
+        timestamp = progress.timestamps[version] if timestamp is None else timestamp
+        result = _result_of(base.prepared, progress, version, timestamp)
+        if version <= base.head.version:
+            return _Landed(result, base.head)
+        return _Landed(result, _head_after(base.prepared, base.head, progress, version, timestamp))
 
-    def _find_landed(self, unknown: CommitStateUnknown) -> CommitResult:
-        """Return the result if the log contains the commit, else raise `unknown`.
+    def _find_landed(self, base: _CommitBase, unknown: CommitStateUnknown) -> _Landed:
+        """Return the outcome if the log contains the commit, else raise `unknown`.
 
         While this writer was suspended, its commit may have landed and its file been deleted
         below a checkpoint; the recent commit ids still list it.
@@ -281,65 +314,59 @@ class _Transaction:
         version = recent.version_of(self.progress.txn_id)
         if version is None:
             raise unknown
-        result = self._record_landed(version)
-        self.head = newest
-        return result
+        return replace(self._record_landed(base, version), head=newest)
 
-    def _rebase(self, winners: Sequence[WinningCommit]) -> CommitResult | None:
-        """Advance the head past the winning commits, or raise the first conflict.
+    def _rebase(self, base: _CommitBase, winners: Sequence[WinningCommit]) -> _Landed | _CommitBase:
+        """Build on the winning commits, or raise the first conflict.
 
-        Returns a result if one of them is this commit, or the same application transaction.
+        The commit has landed if one of them is this commit, or the same application transaction.
         """
-        stale = self.prepared.rebuild
+        head, prepared, newest = base.head, base.prepared, base.newest
+        stale = prepared.rebuild
         for winner in winners:
             if winner.txn_id == self.progress.txn_id:  # the put landed, only its response was lost
-                return self._record_landed(winner.version, winner.timestamp)
-            head = advance_head(self.head, winner)
-            duplicate = _find_duplicate(self.prepared, head, self.progress)
+                return self._record_landed(
+                    replace(base, head=head), winner.version, winner.timestamp
+                )
+            after = advance_head(head, winner)
+            duplicate = _find_duplicate(prepared, after, self.progress)
             if duplicate is not None:
-                self.head = head
-                return duplicate
-            stale |= _requires_rebuild(self.prepared.read_set, self.head, winner, self.writer.log)
-            self.head = head
+                return _Landed(duplicate, after)
+            stale |= _requires_rebuild(prepared.read_set, head, winner, self.writer.log)
+            head = after
         self.progress.pending = None  # every version put so far is known to belong to a winner
-        newest = self.newest
-        if newest is not None and newest.version == self.head.version:
-            self.head = replace(self.head, observed=max(self.head.observed, newest.observed))
-        check_writable(self.head.protocol, self.writer.store.root)
-        if stale:
-            self.prepared = self.prepare(self.head)
-        return None
+        if newest is not None and newest.version == head.version:
+            head = replace(head, observed=max(head.observed, newest.observed))
+        check_writable(head.protocol, self.writer.store.root)
+        return _CommitBase(head, self.prepare(head) if stale else prepared, newest)
 
-    def _start_over(self) -> CommitResult | None:
+    def _start_over(self, base: _CommitBase) -> _Landed | _CommitBase:
         """Build on the newest version, because commits after the head may have been deleted.
 
         Raises the conflict with what changed since the head, or `CommitStateUnknown` if this
         commit may be in the log.
         """
-        newest, recent = _reobserve(self.writer, self.progress, self.head)
+        progress, read_set = self.progress, base.prepared.read_set
+        newest, recent = _reobserve(self.writer, progress, base.head)
         # A process that was suspended has not used its time, so it gets some for another attempt.
         grace = self.writer.clock.seconds() + _RESUME_GRACE_SECONDS
-        self.progress.deadline = max(self.progress.deadline, grace)
-        landed = recent.version_of(self.progress.txn_id)
+        progress.deadline = max(progress.deadline, grace)
+        landed = recent.version_of(progress.txn_id)
         if landed is not None:
-            result = self._record_landed(landed)
-            self.head = newest
-            return result
-        pending = self.progress.pending
+            return replace(self._record_landed(base, landed), head=newest)
+        pending = progress.pending
         if pending is not None and pending < recent.first:
-            raise commit_state_unknown(self.progress, pending, _ids_forgotten(newest))
+            raise commit_state_unknown(progress, pending, _ids_forgotten(newest))
         if pending is not None and recent.knows(pending):
-            self.progress.pending = None  # it belongs to another commit
-        self.newest = newest
-        if self.prepared.read_set.depends_on_files:
-            return None  # the next attempt reads the commits up to `newest`, if they still exist
-        conflict = check_conflict_between(self.prepared.read_set, self.head, newest)
+            progress.pending = None  # it belongs to another commit
+        if read_set.depends_on_files:
+            # The next attempt reads the commits up to `newest`, if they still exist.
+            return replace(base, newest=newest)
+        conflict = check_conflict_between(read_set, base.head, newest)
         if conflict is not None:
             raise conflict
         check_writable(newest.protocol, self.writer.store.root)
-        self.head = newest
-        self.prepared = self.prepare(newest)
-        return None
+        return _CommitBase(newest, self.prepare(newest), newest)
 
 
 def _read_winners(
@@ -625,12 +652,8 @@ def _read_commits_until(
     commit_files = [data for data in writer.store.find_many(keys) if data is not None]
     if len(commit_files) < len(keys):
         # Other programs may pad version numbers to another width: take the names from a listing.
-        names = classify_names(writer.store.list_from(LOG_FOLDER)).commits
-        keys = [
-            f"{LOG_FOLDER}/{names[version]}"
-            for version in range(first, last + 1)
-            if version in names
-        ]
+        commits = classify_names(writer.store.list_from(LOG_FOLDER)).commits
+        keys = [commits[version] for version in range(first, last + 1) if version in commits]
         commit_files = [data for data in writer.store.find_many(keys) if data is not None]
     if len(commit_files) == last + 1 - first:
         winners = _decode_winners(writer, head, commit_files, read_set)

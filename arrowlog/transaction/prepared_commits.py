@@ -1,6 +1,6 @@
 """The content of each operation's commit.
 
-Functions that return a `Prepare` build the callback that `transaction.run` calls with a head, and
+Functions that return a `Prepare` build the callback that `run_transaction` calls with a head, and
 calls again when a rebase requires it.
 """
 

@@ -18,6 +18,7 @@ from arrowlog.errors import InvalidRequest, LogCorrupt, TableExists, Unsupported
 from arrowlog.formats import format_spark_schema, parse_spark_schema
 from arrowlog.formats.indextables import (
     CHECKPOINT_FOLDER_NAME,
+    INDEXTABLES,
     LAST_CHECKPOINT,
     LOG_FOLDER,
     RETIRED_FOLDER,
@@ -27,7 +28,7 @@ from arrowlog.formats.indextables import (
     compress,
     encode_first_commit,
 )
-from arrowlog.snapshot import READER_VERSION_MAX, SUPPORTED_FEATURES, WRITER_VERSION_MAX, has_bounds
+from arrowlog.snapshot import has_bounds
 from arrowlog.transaction.version_race import (
     ContentionBackoff,
     PutContext,
@@ -240,8 +241,18 @@ def raise_protocol(
         tuple(sorted({*protocol.writer_features, *writer_features})),
     )
     for name, old, now, supported in (
-        ("reader", protocol.min_reader_version, new.min_reader_version, READER_VERSION_MAX),
-        ("writer", protocol.min_writer_version, new.min_writer_version, WRITER_VERSION_MAX),
+        (
+            "reader",
+            protocol.min_reader_version,
+            new.min_reader_version,
+            INDEXTABLES.reader_versions[-1],
+        ),
+        (
+            "writer",
+            protocol.min_writer_version,
+            new.min_writer_version,
+            INDEXTABLES.writer_versions[-1],
+        ),
     ):
         if now < old:
             raise InvalidRequest(
@@ -253,11 +264,11 @@ def raise_protocol(
                 f"This release supports {name} versions up to {supported}, not {now}.",
                 next="Choose a lower one, or upgrade arrowlog.",
             )
-    unknown = sorted({*new.reader_features, *new.writer_features} - SUPPORTED_FEATURES)
+    unknown = sorted({*new.reader_features, *new.writer_features} - INDEXTABLES.features)
     if unknown:
         raise UnsupportedProtocol(
             f"This release does not support the feature {unknown[0]!r}.",
-            next=f"It supports {', '.join(sorted(SUPPORTED_FEATURES))}.",
+            next=f"It supports {', '.join(sorted(INDEXTABLES.features))}.",
         )
     if new == protocol:
         raise InvalidRequest(

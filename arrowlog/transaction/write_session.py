@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 _OWN_COMMITS_MAX = 100_000
 # Versions after the next one that are probed for a commit left by a writer that skipped a version.
 _GAP_PROBES = 8
-# How long a head is used without reading the log, where that costs a request. A table that
-# was dropped is noticed no earlier than this.
+# How long a head is used without reading the log, where that costs a request. A table that was
+# dropped is noticed no earlier than this.
 _REMOTE_HEAD_SECONDS = 3.0
 
 
@@ -56,8 +56,8 @@ class SessionState:
 
     Attributes:
         head: the newest head known; None if it has to be taken from the tracker.
-        head_tip: the commit that an own commit left at or below the head, as an object. While it
-            stands, the log is the same. None if it was not observed.
+        head_tip: an own commit at or below the head, identified as an object. While it stands, the
+            log is the same. None if none was observed.
         shown: the snapshot last shown, if this session has made the tracker read beyond it.
         shown_generation: the tracker's generation then. In a later one, a newer snapshot was shown.
         refused_generation: the tracker's generation when a conflict was last raised.

@@ -468,10 +468,10 @@ def broken(module, old, new):
 
 TRANSACTION_GUARDS = {
     "the own id": ("if winner.txn_id == self.progress.txn_id:", "if False:"),
-    "rising times": ("max(clock.now_ms(), (self.head.timestamp or 0) + 1)", "clock.now_ms()"),
+    "rising times": ("max(clock.now_ms(), (base.head.timestamp or 0) + 1)", "clock.now_ms()"),
     "steps taken before": ("head.txns.get(prepared.txn[0])", "None"),
     "own commits": ("return True  # own commit", "return False  # own commit"),
-    "the whole made anew": ("stale = self.prepared.rebuild", "stale = False"),
+    "the whole made anew": ("stale = prepared.rebuild", "stale = False"),
 }
 PUT_GUARDS = {
     "lost answers": ("progress.unknown |= outcome is not PutOutcome.NOT_APPLIED", "pass"),

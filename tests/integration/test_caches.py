@@ -172,6 +172,28 @@ def test_nobody_waits_for_the_one_who_renews(table, clock):
     assert done == [first]
 
 
+def test_a_commit_during_a_refresh_is_not_hidden_by_its_answer(table, clock):
+    """The refresh has asked the store before the commit landed; a program sees its own commits."""
+    handle, _ = opened(table)
+    answered, leave = threading.Event(), threading.Event()
+    usual = handle._tracker._catch_up
+
+    def slow():
+        current = usual()
+        answered.set()
+        assert leave.wait(SECONDS_MAX)
+        return current
+
+    handle._tracker._catch_up = slow
+    clock.now += 3
+    handle.snapshot(max_staleness=5.0)
+    assert answered.wait(SECONDS_MAX)
+    own = handle.append([arrowlog.add_file("own", {"day": None}, size=1)])
+    leave.set()
+    handle._tracker._refreshing.join(SECONDS_MAX)
+    assert handle.snapshot(max_staleness=5.0).version == own.version
+
+
 def test_hit_rates_tell_what_was_at_hand(table):
     commit(table, 2, "b")
     handle = arrowlog.Table(table)

@@ -19,8 +19,8 @@ from arrowlog.errors import (
     StoreUnavailable,
     TableExists,
 )
-from arrowlog.formats.indextables.actions import Metadata, Protocol
-from arrowlog.formats.indextables.file_names import LOG_FOLDER, commit_name
+from arrowlog.formats.base import Metadata, Protocol
+from arrowlog.formats.indextables.file_names import LAST_CHECKPOINT, LOG_FOLDER, commit_name
 from arrowlog.formats.spark_schema import format_spark_schema
 from arrowlog.snapshot.stats_truncation import StatsTruncation
 from arrowlog.transaction import table_metadata, write_session
@@ -127,6 +127,17 @@ def test_without_its_guard_a_commit_that_landed_would_be_denied(monkeypatch):
     monkeypatch.setattr(write_session.WriteSession, "_observe_own_commit", bare)
     with pytest.raises(StoreUnavailable):
         test_a_commit_that_landed_is_told_though_the_store_fails_right_after(3)
+
+
+def test_a_pointer_whose_reading_failed_is_read_again():
+    store = fresh()
+    tracker = table_on(store)._tracker
+    pointer = f"{LOG_FOLDER}/{LAST_CHECKPOINT}"
+    store.objects[pointer] = b'{"version":2}'
+    store.reads = [False, True]  # the stat, then the pointer itself
+    assert not tracker.pointer_names_later(1)
+    assert tracker.pointer_names_later(1)
+    assert not tracker.pointer_names_later(2)
 
 
 def test_a_refusal_after_a_lost_answer_is_unknown_and_alone_it_is_not():
