@@ -298,3 +298,35 @@ def test_splits_take_later_filters(table):
     assert sum(part.num_rows for part in found) == 1
     frames = [split.to_polars().filter(COL("id") == 75).collect() for split in splits]
     assert sum(frame.height for frame in frames) == 1
+
+
+@pytest.mark.promise("scan.later_filters_skip_files")
+def test_a_table_is_read_in_one_line(root, table):
+    readers = table.to_polars(), table.to_arrow_dataset(), table.to_duckdb()
+    keep_only(root, table, "part = 7")
+    again = table.to_polars(), table.to_arrow_dataset(), table.to_duckdb()
+    for frame, dataset, relation in (readers, again):
+        assert frame.filter(COL("id") == 75).collect().height == 1
+        assert dataset.to_table(filter=FIELD("id") == 75).num_rows == 1
+        assert len(relation.filter("id = 75").fetchall()) == 1
+        assert len(duckdb.sql("FROM relation WHERE id = 75").fetchall()) == 1
+        assert len(duckdb.sql("FROM dataset WHERE id = 75").fetchall()) == 1
+    lazy = arrowlog.scan_polars(root, version=table.version)
+    assert lazy.filter(COL("id") == 75).collect()["name"].to_list() == ["n075"]
+    plan = table.scan("id BETWEEN 71 AND 74")
+    assert plan.to_arrow()["id"].to_pylist() == [71, 72, 73, 74]
+    assert plan.to_pandas(["name"]).columns.to_list() == ["name"]
+    assert pl.DataFrame(plan).height == len(pa.table(plan)) == 4
+    assert duckdb.sql("SELECT count(*) FROM plan WHERE id > 72").fetchall() == [(2,)]
+    assert plan.schema.equals(SCHEMA)
+
+
+def test_a_table_is_a_stream_of_its_rows(table):
+    assert table.schema.equals(SCHEMA)
+    assert table.to_arrow(["id"]).sort_by("id")["id"].to_pylist() == list(range(FILES * ROWS))
+    assert table.to_pandas().shape == (FILES * ROWS, len(SCHEMA))
+    assert pl.DataFrame(table).height == pa.table(table).num_rows == FILES * ROWS
+    events = table
+    assert duckdb.sql("SELECT max(id) FROM events WHERE part = 7").fetchall() == [(79,)]
+    del events
+    assert arrowlog.scan_polars(str(table.uri), version=3).collect().height == 3 * ROWS
