@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from arrowlog.formats import FieldKind
+from arrowlog.formats import STATS_COUNTS, FieldKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -278,8 +278,8 @@ def _check_kinds(template: LineTemplate) -> None:
 
 
 def is_count_path(path: JsonPath) -> bool:
-    """Return whether a path in the statistics leads to a row count or a null count."""
-    return path[2:] == ("numRecords",) or (len(path) == 4 and path[2] == "nullCount")
+    """Return whether a path in the statistics leads to a number of rows."""
+    return path[2:] == ("numRecords",) or (len(path) == 4 and path[2] in STATS_COUNTS)
 
 
 @dataclass(frozen=True, slots=True)

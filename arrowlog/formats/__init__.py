@@ -6,6 +6,7 @@
 from arrowlog.formats.base import (
     MAX_VERSION,
     PHYSICAL_NAME_KEY,
+    STATS_COUNTS,
     STATS_MAPS,
     ActionFields,
     CheckpointForm,
@@ -35,6 +36,7 @@ __all__ = [
     "MAX_VERSION",
     "PHYSICAL_NAME_KEY",
     "RETIRED_FOLDER",
+    "STATS_COUNTS",
     "STATS_MAPS",
     "ActionFields",
     "CheckpointForm",

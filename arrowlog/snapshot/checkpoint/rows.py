@@ -1,10 +1,10 @@
 """Converts live adds to the rows of a Parquet checkpoint and back, without loss. Pure.
 
 A checkpoint stores partition values, bounds and counts in typed columns: `partition.<col>`,
-`min.<col>`, `max.<col>`, `null_count.<col>`, `num_records`. A text column of the adds that can be
-rebuilt from such a column, byte for byte, is not stored; the recipe says how to rebuild it. That it
-can is proven by rebuilding it when the checkpoint is written. Every other column of the adds is
-stored unchanged.
+`min.<col>`, `max.<col>`, `null_count.<col>`, `nan_count.<col>`, `num_records`. A text column of the
+adds that can be rebuilt from such a column, byte for byte, is not stored; the recipe says how to
+rebuild it. That it can is proven by rebuilding it when the checkpoint is written. Every other
+column of the adds is stored unchanged.
 """
 
 from __future__ import annotations
@@ -97,6 +97,8 @@ def _typed_columns(columns: FileStats) -> Iterator[tuple[str, pa.Array]]:
         yield f"min.{name}", columns.low(name)
         yield f"max.{name}", columns.high(name)
         yield f"null_count.{name}", columns.null_count(name)
+        if pa.types.is_floating(columns.schema.field(name).type):
+            yield f"nan_count.{name}", columns.nan_count(name)
     for name in unbounded_columns(columns):
         yield f"null_count.{name}", trusted_null_counts(columns, name)
 
@@ -127,8 +129,8 @@ def _typed_source(name: str) -> str | None:
     if name in ("numRecords", "stats.numRecords"):
         return "num_records"
     first, _, rest = name.removeprefix("stats.").partition(".")
-    if name.startswith("stats.nullCount."):
-        return f"null_count.{rest}"
+    if name.startswith(("stats.nullCount.", "stats.nanCount.")):
+        return f"{'null' if first == 'nullCount' else 'nan'}_count.{rest}"
     if name.startswith("partitionValues."):
         return f"partition.{rest}"
     return f"{_SIDES[first]}.{rest}" if first in _SIDES and "." in name else None
