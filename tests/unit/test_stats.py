@@ -195,6 +195,6 @@ def test_a_finite_maximum_proves_that_there_is_no_nan_for_some_writers(writer, c
     assert (found.high, found.nans) == (({"x": "3.0"}, {"x": 0}) if covers else ({}, {}))
     with_nan = SimpleNamespace(**{**vars(chunk), "max": math.nan})
     footer.num_row_groups = 2
-    for chunks in ([chunk, with_nan], [with_nan, chunk]):
+    for chunks[:] in ([chunk, with_nan], [with_nan, chunk]):
         found = read_footer_stats(footer, pa.schema([("x", pa.float64())]), CUT)
         assert (found.low, found.high, found.nans) == ({"x": "1.0"}, {}, {})
