@@ -153,7 +153,6 @@ class SplitFiles:
 
     @cached_property
     def _mapped(self) -> memoryview:
-        assert self.identity  # compares the size with the log
         return self._map(self._path)
 
     def _map(self, path: str) -> memoryview:
@@ -194,6 +193,7 @@ class SplitFiles:
         return Bundle(self.key, files, self._file.footer_start or 0)
 
     def _read_directory(self) -> Bundle:
+        assert self.identity  # a local file exists, and has the size in the log
         return read_bundle(self._read, self._file.size, self.key, self._file.footer_start)
 
     def _cached_file(self, kind: Kind, name: str) -> memoryview:
