@@ -1,7 +1,7 @@
 """The inner files of one split: mapped from a local file, or fetched by ranges into the cache.
 
-Of a remote split, each entry of the cache holds what one kind of read needs: its directory and
-`meta.json` (`meta`), the documents (`rows`), the fast fields (`fast`). A local split is mapped in
+Of a remote split, each entry of the cache holds what one kind of read needs: its directory,
+`meta.json` and deletions (`meta`), the documents (`rows`), the fast fields (`fast`). A local split is mapped in
 place; entries are made of it only where tantivy needs a folder to open.
 """
 
@@ -117,7 +117,7 @@ class SplitFiles:
         if self._is_local:
             data = self._mapped[slice(*self._bundle.files[name])]
         else:
-            data = self._cached_file("rows", name)
+            data = self._cached_file("meta" if name.endswith(".del") else "rows", name)
         return self._check(name, data)
 
     def _check(self, name: str, data: memoryview) -> memoryview:
@@ -202,17 +202,14 @@ class SplitFiles:
 
     def _build_meta(self, folder: str) -> None:
         bundle = self._read_directory()
-        self._copy({META_FILE: os.path.join(folder, META_FILE)}, bundle)
+        # Which documents are deleted is small, and every kind of read needs it.
+        names = [name for name in bundle.files if name == META_FILE or name.endswith(".del")]
+        self._copy({name: os.path.join(folder, name) for name in names}, bundle)
         with open(os.path.join(folder, _DIRECTORY), "w", encoding="utf-8") as out:
             json.dump(bundle.files, out)
 
     def _build_rows(self, folder: str) -> None:
-        names = [
-            name
-            for segment in self.meta.segments
-            for name in (segment.file_name("store"), segment.delete_file)
-            if name is not None
-        ]
+        names = [segment.file_name("store") for segment in self.meta.segments]
         self._copy({name: os.path.join(folder, name) for name in names}, self._bundle)
 
     def _build_index(self, folder: str, kind: Kind) -> None:

@@ -51,6 +51,11 @@ def write_index(folder, fields, segments, delete=None):
         getattr(builder, _ADDERS[kind])(name, **options)
     schema = builder.build()
     index = tantivy.Index(schema, path=str(folder))
+    for _, options in fields.values():
+        name = options.get("tokenizer_name", "raw")
+        if name not in ("raw", "default", "en_stem", "whitespace"):
+            simple = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple()).build()
+            index.register_tokenizer(name, simple)
     for documents in segments:
         # A writer per segment, closed before its merges start.
         writer = index.writer(heap_size=15_000_000, num_threads=1)
