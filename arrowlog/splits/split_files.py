@@ -1,8 +1,8 @@
 """The inner files of one split: mapped from a local file, or fetched by ranges into the cache.
 
 Of a remote split, each entry of the cache holds what one kind of read needs: its directory,
-`meta.json` and deletions (`meta`), the documents (`rows`), the fast fields (`fast`). A local split is mapped in
-place; entries are made of it only where tantivy needs a folder to open.
+`meta.json` and deletions (`meta`), the documents (`rows`), the fast fields (`fast`). A local split
+is mapped in place; entries are made of it only where tantivy needs a folder to open.
 """
 
 from __future__ import annotations

@@ -110,7 +110,7 @@ def random_query(chance, depth=0):
     word = chance.choice(WORDS)
     if kind < 0.93:
         pattern = chance.choice(
-            [word[:2] + "*", "?" + word[1:], "*" + word[-1], word[0] + "*" + word[-1]]
+            [f"{word[:2]}*", f"?{word[1:]}", f"*{word[-1]}", f"{word[0]}*{word[-1]}"]
         )
         text = pattern.lower() if column == "body" else pattern
         regex = re.compile(re.escape(text).replace(r"\*", ".*").replace(r"\?", "."), re.DOTALL)
