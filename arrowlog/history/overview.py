@@ -150,14 +150,14 @@ _SCALAR_FIELDS = (
 
 def summarize_table(asking: HistorySession, commits: int) -> Overview:
     """Summarize the newest snapshot, its log and the last `commits` commits."""
-    follower = asking.tracker
-    snapshot = follower.newest()
+    tracker = asking.tracker
+    snapshot = tracker.latest()
     past = asking.past(snapshot.version, None)
     checkpoints = [v for v in checkpoint_versions(past.listing) if v <= snapshot.version]
     checkpoint = checkpoints[0] if checkpoints else None  # newest first
     since = snapshot.version - (-1 if checkpoint is None else checkpoint)
     return Overview(
-        follower.store.root,
+        tracker.store.root,
         snapshot.version,
         past.first,
         snapshot.num_files,
@@ -171,7 +171,7 @@ def summarize_table(asking: HistorySession, commits: int) -> Overview:
         checkpoint,
         since,
         asking.history(commits),
-        tuple(_warnings(snapshot, past, since, follower.config)),
+        tuple(_warnings(snapshot, past, since, tracker.config)),
     )
 
 

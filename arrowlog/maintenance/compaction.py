@@ -216,7 +216,7 @@ def _check_count(given: object, name: str, minimum: int) -> None:
 
 
 def compact(
-    committer: WriteSession,
+    session: WriteSession,
     request: CompactionRequest,
     *,
     dry_run: bool,
@@ -231,22 +231,22 @@ def compact(
 
     Raises UnsupportedProtocol if the table needs a newer writer.
     """
-    base = committer.look()
-    check_writable(base.protocol, committer.store.root)
-    groups = _plan(committer, base, request)
+    base = session.read_latest()
+    check_writable(base.protocol, session.store.root)
+    groups = _plan(session, base, request)
     if dry_run:
         return CompactResult(
             tuple(GroupOutcome(group, "planned") for group in groups), (), dry_run=True
         )
-    run = runner or (lambda tasks: _run_locally(committer, tasks))
+    run = runner or (lambda tasks: _run_locally(session, tasks))
     outcomes: list[GroupOutcome] = []
     skipped: list[tuple[str, str]] = []
-    queue = [_task(committer, base, group) for group in groups]
+    queue = [_task(session, base, group) for group in groups]
     failures = 0
     while queue and failures < _MAX_CONSECUTIVE_FAILURES:
         retries: list[RewriteTask] = []
         for rewritten in run(queue):
-            result = _finish(committer, rewritten, request, skipped)
+            result = _finish(session, rewritten, request, skipped)
             failures = failures + 1 if rewritten.failed else 0
             if isinstance(result, RewriteTask):
                 retries.append(result)
@@ -262,15 +262,15 @@ def compact(
 
 
 def _plan(
-    committer: WriteSession, base: Snapshot, request: CompactionRequest
+    session: WriteSession, base: Snapshot, request: CompactionRequest
 ) -> list[CompactionGroup]:
     cooling_down = pa.nulls(0, pa.string())
     if not request.include_skipped:
-        cooling_down = Skips(committer).active()["path"].combine_chunks()
+        cooling_down = Skips(session).active()["path"].combine_chunks()
     chosen = None
     if request.where is not None:
         chosen = make_array(
-            plan_scan(base, request.where, committer.store.root, {}).paths, pa.string()
+            plan_scan(base, request.where, session.store.root, {}).paths, pa.string()
         )
     groups = plan_groups(
         base.state,
@@ -282,22 +282,22 @@ def _plan(
     return groups[: request.max_groups]
 
 
-def _task(committer: WriteSession, base: Snapshot, group: CompactionGroup) -> RewriteTask:
+def _task(session: WriteSession, base: Snapshot, group: CompactionGroup) -> RewriteTask:
     partition_columns = base.partition_columns
     file_schema = pa.schema([item for item in base.schema if item.name not in partition_columns])
-    truncation = StatsTruncation.of(committer.config(committer.head_of(base)))
+    truncation = StatsTruncation.of(session.config(session.head_of(base)))
     return RewriteTask(
-        group, file_schema, truncation, committer.clock.new_id(), committer.clock.now_ms()
+        group, file_schema, truncation, session.clock.new_id(), session.clock.now_ms()
     )
 
 
-def _run_locally(committer: WriteSession, tasks: Sequence[RewriteTask]) -> Iterator[RewriteAttempt]:
+def _run_locally(session: WriteSession, tasks: Sequence[RewriteTask]) -> Iterator[RewriteAttempt]:
     """Rewrite groups one after the other in this process."""
     for task in tasks:
         # Taken before the files are read, so that the commit is checked against all that follows.
-        base = committer.look()
+        base = session.read_latest()
         if find_changed_file(base.state, task.group) is None:
-            yield try_rewrite(committer.store, task, base)
+            yield try_rewrite(session.store, task, base)
         else:
             yield RewriteAttempt(task, base)
 
@@ -337,7 +337,7 @@ def find_changed_file(state: State, group: CompactionGroup) -> str | None:
 
 
 def _finish(
-    committer: WriteSession,
+    session: WriteSession,
     rewritten: RewriteAttempt,
     request: CompactionRequest,
     skipped: list[tuple[str, str]],
@@ -348,7 +348,9 @@ def _finish(
     """
     task, group = rewritten.task, rewritten.task.group
     # A file may be unreadable because it was removed since `base`: then it is a conflict, no skip.
-    base = committer.look() if rewritten.base is None or rewritten.unreadable else rewritten.base
+    base = (
+        session.read_latest() if rewritten.base is None or rewritten.unreadable else rewritten.base
+    )
     changed = find_changed_file(base.state, group)
     if changed is not None:
         reason = f"{changed} was removed or replaced by another commit"
@@ -359,30 +361,30 @@ def _finish(
         key, reason = rewritten.unreadable
         # The skip is only a hint for later runs: failing to record it must not stop this one.
         with suppress(StoreUnavailable, CommitStateUnknown, CommitConflict):
-            Skips(committer).record(key, reason, "merge", request.cooldown)
+            Skips(session).record(key, reason, "merge", request.cooldown)
         skipped.append((key, reason))
         rest = group.without(key)
         if len(rest.sources) < _MIN_GROUP_FILES:
             return GroupOutcome(group, "too few", reason=f"{key}: {reason}")
-        return replace(task, group=rest, new_id=committer.clock.new_id())
+        return replace(task, group=rest, new_id=session.clock.new_id())
     assert rewritten.made is not None
-    return _commit(committer, base, group, rewritten.made)
+    return _commit(session, base, group, rewritten.made)
 
 
 def _commit(
-    committer: WriteSession, base: Snapshot, group: CompactionGroup, made: RewrittenFile
+    session: WriteSession, base: Snapshot, group: CompactionGroup, made: RewrittenFile
 ) -> GroupOutcome:
     """Commit the new file of a group and the removal of its old ones."""
 
     def state(head: Any) -> State:
-        return base.state if head.version == base.version else committer.state(head)
+        return base.state if head.version == base.version else session.state(head)
 
-    world = PrepareContext(state, committer.clock.now_ms(), committer.config)
+    world = PrepareContext(state, session.clock.now_ms(), session.config)
     parameters: Mapping[str, Any] = {"partition": dict(group.partition)}
     how = CommitOptions(COMPACT_OPERATION, data_change=False, parameters=parameters)
     pick = select_files_by_path(group.keys, base.state)
     try:
-        result = committer.change(prepare_file_changes([made.add], pick, how, world), base)
+        result = session.change(prepare_file_changes([made.add], pick, how, world), base)
     except CommitConflict as error:
         return GroupOutcome(group, "conflict", made, reason=str(error))
     except CommitStateUnknown as error:

@@ -38,7 +38,7 @@ _REFRESHED_FIELDS = {  # all other fields of an add are kept
 }
 
 
-def update_statistics(committer: WriteSession, paths: Iterable[str]) -> CommitResult:
+def update_statistics(session: WriteSession, paths: Iterable[str]) -> CommitResult:
     """Read size, row count and bounds of live Parquet files again, and commit them.
 
     The commit replaces the adds with `dataChange` false; all their other fields are kept.
@@ -46,7 +46,7 @@ def update_statistics(committer: WriteSession, paths: Iterable[str]) -> CommitRe
     Raises InvalidRequest if a path is not that of a live file, DataFileError if a file is missing
     or cannot be read, and CommitConflict if another commit changed one of the files.
     """
-    snapshot = committer.look()
+    snapshot = session.read_latest()
     state = snapshot.state
     wanted = make_array(sorted(set(paths)), pa.string())
     live = state.adds.filter(pc.is_in(state.adds["key"], value_set=wanted))
@@ -55,10 +55,10 @@ def update_statistics(committer: WriteSession, paths: Iterable[str]) -> CommitRe
             f"{len(wanted) - live.num_rows} of the paths are not live files.",
             next="Use paths of snapshot().files.",
         )
-    truncation = StatsTruncation.of(committer.config(committer.head_of(snapshot)))
+    truncation = StatsTruncation.of(session.config(session.head_of(snapshot)))
 
     def file_error(path: str, reason: str) -> DataFileError:
-        return build_data_file_error(committer.store, path, reason, snapshot.version)
+        return build_data_file_error(session.store, path, reason, snapshot.version)
 
     def refresh(line: bytes) -> Add:
         add: dict[str, Any] = json.loads(line)["add"]
@@ -67,11 +67,11 @@ def update_statistics(committer: WriteSession, paths: Iterable[str]) -> CommitRe
         columns = snapshot.partition_columns
         try:
             refreshed = describe_parquet_file(
-                committer.store, add["path"], state.schema, columns, truncation, values, kept
+                session.store, add["path"], state.schema, columns, truncation, values, kept
             )
         except InvalidRequest as error:
             reason = error.what.replace(f"{add['path']}: ", "").replace(add["path"], "the file")
-            is_missing = stat_object(committer.store, add["path"]) is None
+            is_missing = stat_object(session.store, add["path"]) is None
             raise file_error(
                 add["path"], "the data file is missing" if is_missing else reason
             ) from None
@@ -81,7 +81,7 @@ def update_statistics(committer: WriteSession, paths: Iterable[str]) -> CommitRe
             if pa.types.is_floating(item.type) and item.name not in columns
         ]
         try:
-            return _with_exact_floats(committer.store, refreshed, state.schema, floats, truncation)
+            return _with_exact_floats(session.store, refreshed, state.schema, floats, truncation)
         except (pa.ArrowException, OSError, ValueError) as error:
             reason = str(error).split("\n", 1)[0]
             raise file_error(add["path"], f"its rows cannot be read: {reason}") from None
@@ -89,7 +89,7 @@ def update_statistics(committer: WriteSession, paths: Iterable[str]) -> CommitRe
     with ThreadPoolExecutor(_FILE_THREADS) as pool:
         adds = list(pool.map(refresh, encode_adds(live)))
     return operations.commit(
-        committer,
+        session,
         adds,
         live["key"].to_pylist(),
         operation="STATISTICS",

@@ -18,8 +18,7 @@ from arrowlog.arrays import number_combinations
 from arrowlog.errors import ArrowlogError, InvalidRequest, LogCorrupt
 from arrowlog.fork_safety import require_polars
 from arrowlog.predicate import TRUE, Predicate, evaluate_predicate, split_pushdown
-from arrowlog.scan.file_schema import ColumnCaseResolver
-from arrowlog.scan.read_errors import ReadErrorTranslator
+from arrowlog.scan.data_files import ColumnCaseResolver, ReadErrorTranslator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

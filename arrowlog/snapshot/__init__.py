@@ -1,6 +1,5 @@
 """Log replay: which files are live at a version, as columns."""
 
-from arrowlog.snapshot.caches import CacheStats, LogTip
 from arrowlog.snapshot.checkpoint.json import (
     CheckpointResult,
     WrittenCheckpoint,
@@ -40,6 +39,7 @@ from arrowlog.snapshot.listing import (
     OBSERVATION_TRUST_SECONDS,
     list_log,
     list_retired,
+    open_log,
     without_retired,
 )
 from arrowlog.snapshot.loader import (
@@ -51,9 +51,6 @@ from arrowlog.snapshot.loader import (
     verify_checkpoint,
 )
 from arrowlog.snapshot.log_replay import (
-    READER_VERSION_MAX,
-    SUPPORTED_FEATURES,
-    WRITER_VERSION_MAX,
     check_readable,
     check_writable,
     parse_table_schema,
@@ -82,6 +79,7 @@ from arrowlog.snapshot.stats_bounds import (
 )
 from arrowlog.snapshot.stats_truncation import StatsTruncation, truncate_add_fields, truncate_adds
 from arrowlog.snapshot.time_travel import TimestampLike, to_epoch_millis
+from arrowlog.snapshot.tracked_state import CacheStats, LogTip, ReadBase
 from arrowlog.snapshot.tracker import SnapshotTracker, open_trackers
 from arrowlog.snapshot.typed_values import (
     HIVE_NULL,
@@ -95,10 +93,7 @@ from arrowlog.snapshot.typed_values import (
 __all__ = [
     "HIVE_NULL",
     "OBSERVATION_TRUST_SECONDS",
-    "READER_VERSION_MAX",
-    "SUPPORTED_FEATURES",
     "TRUNCATION_MARK",
-    "WRITER_VERSION_MAX",
     "CacheStats",
     "CheckpointManifest",
     "CheckpointPart",
@@ -109,6 +104,7 @@ __all__ = [
     "InMemoryFiles",
     "LogSegment",
     "LogTip",
+    "ReadBase",
     "ReadOptions",
     "RebuildRecipe",
     "Report",
@@ -141,6 +137,7 @@ __all__ = [
     "list_retired",
     "load_snapshot",
     "low_bounds",
+    "open_log",
     "open_parquet_checkpoint",
     "open_trackers",
     "parse_table_schema",

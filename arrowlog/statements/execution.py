@@ -156,14 +156,14 @@ def _row(schema: pa.Schema, *values: object) -> pa.Table:
 
 
 def _describe_log(table: Table, statement: Statement) -> pa.Table:
-    follower = table._follower  # noqa: SLF001 -- the handle's own store and settings
-    return describe_log(follower.store, follower.config, include_all=statement.include_all)
+    tracker = table._tracker  # noqa: SLF001 -- the handle's own store and settings
+    return describe_log(tracker.store, tracker.config, include_all=statement.include_all)
 
 
 def _describe_state(table: Table, _: Statement) -> pa.Table:
     snapshot = table.snapshot()
     checkpoint = snapshot.report.checkpoint
-    store, config = table._follower.store, table._follower.config  # noqa: SLF001 -- the same
+    store, config = table._tracker.store, table._tracker.config  # noqa: SLF001 -- the same
     tombstones = 0  # removes since the checkpoint
     if checkpoint is not None and checkpoint < snapshot.version:
         actions = describe_log(store, config, include_all=False)
@@ -237,7 +237,7 @@ def _drop(table: Table, statement: Statement) -> pa.Table:
             next="Remove files with table.remove(paths).",
         )
     # Refuses a predicate on other columns even if no file matches it.
-    parse_partition_predicate(statement.where, table._committer.head_of(snapshot))  # noqa: SLF001 -- its own
+    parse_partition_predicate(statement.where, table._session.head_of(snapshot))  # noqa: SLF001 -- its own
     files = table.scan(statement.where, version=snapshot.version).files
     if files.num_rows == 0:
         message = f"No partition matches: {statement.where}"
@@ -317,13 +317,13 @@ def _merge(table: Table, statement: Statement, spark: Any) -> pa.Table:
 def _invalidate(statement: Statement) -> pa.Table:
     """Invalidate the caches of the tables open in this process: of one path, or of all."""
     root = None if statement.path is None else Table(statement.path).uri
-    followers = [each for each in open_trackers() if root is None or each.store.root == root]
-    lookups = sum(tally.asked for each in followers for tally in each.hit_counters)
-    hits = sum(tally.found for each in followers for tally in each.hit_counters)
-    for each in followers:
-        each.forget()
+    trackers = [each for each in open_trackers() if root is None or each.store.root == root]
+    lookups = sum(counter.requests for each in trackers for counter in each.hit_counters)
+    hits = sum(counter.hits for each in trackers for counter in each.hit_counters)
+    for each in trackers:
+        each.invalidate()
     rate = f"{100 * hits / lookups:.1f}%" if lookups else "N/A"
-    message = f"Transaction log cache invalidated in {len(followers)} open tables"
+    message = f"Transaction log cache invalidated in {len(trackers)} open tables"
     return _row(_INVALIDATE_COLUMNS, root or "GLOBAL", message, hits, lookups - hits, rate)
 
 

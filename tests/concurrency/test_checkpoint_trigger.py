@@ -19,7 +19,7 @@ import arrowlog
 from arrowlog import storage as store_module
 from arrowlog import testing
 from arrowlog.errors import StoreUnavailable
-from arrowlog.formats.indextables.file_names import classify_names
+from arrowlog.formats.indextables import classify_names
 from arrowlog.maintenance.checkpointing import is_checkpoint_due
 
 FORMATS = ["json", "both"]
@@ -28,7 +28,7 @@ FORMATS = ["json", "both"]
 def made(root):
     """The versions that have a checkpoint."""
     listing = classify_names(os.listdir(f"{root}/_transaction_log"))
-    return sorted(listing.json_checkpoints)
+    return sorted(v for v in listing.checkpoints if listing.checkpoint_form(v, "json"))
 
 
 def create(root, form="json", properties=None, **options):
@@ -128,7 +128,9 @@ def test_while_one_handle_writes_a_checkpoint_others_of_the_process_start_none(r
         wait_until(lambda: puts, "the checkpoint of version 10")
         for number in range(10, 19):
             append(second, number)
-        assert second._keeper._thread is None  # 11, 12, 14 and 18 would each have been its turn
+        assert (
+            second._checkpointer._thread is None
+        )  # 11, 12, 14 and 18 would each have been its turn
         append(second, 19)
         wait_until(lambda: len(puts) == 2, "version 20: the first may hang")
     finally:

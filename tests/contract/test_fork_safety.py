@@ -288,7 +288,7 @@ def test_connections_of_threads_that_a_fork_leaves_behind_are_not_destroyed_eith
         thread.join()
 
 
-@pytest.mark.parametrize("lock", ["_follower", "_committer", "_keeper"])
+@pytest.mark.parametrize("lock", ["_tracker", "_session", "_checkpointer"])
 def test_a_lock_that_another_thread_held_is_free_in_a_child(used, lock):
     owner = getattr(used, lock)
     held, done = threading.Event(), threading.Event()
@@ -303,15 +303,15 @@ def test_a_lock_that_another_thread_held_is_free_in_a_child(used, lock):
     held.wait(SECONDS_MAX)
     try:
         assert in_child(lambda: used.append([add("torn")]).version == used.version) == "True"
-        assert in_child(lambda: used._follower.latest is None) == str(lock == "_follower")
+        assert in_child(lambda: used._tracker.last_read is None) == str(lock == "_tracker")
     finally:
         done.set()
         thread.join()
 
 
 def test_a_lock_that_the_forking_thread_holds_stays_its_own(used):
-    with used._follower._lock:
-        assert in_child(lambda: used._follower.latest is not None and used.version > 0) == "True"
+    with used._tracker._lock:
+        assert in_child(lambda: used._tracker.last_read is not None and used.version > 0) == "True"
 
 
 def test_a_property_that_another_thread_was_computing_is_computed_in_a_child(used, monkeypatch):

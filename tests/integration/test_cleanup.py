@@ -10,13 +10,13 @@ import time
 import pytest
 from support import log_model, small_table, store_places
 from support.case_count import cases
-from support.faulty_store import FakeClock
+from support.faulty_store import FakeClock, outdate
 
 import arrowlog
 from arrowlog import storage as store_module
 from arrowlog import testing
 from arrowlog.errors import StoreUnavailable
-from arrowlog.formats.indextables.file_names import LAST_CHECKPOINT, classify_names, commit_name
+from arrowlog.formats.indextables import LAST_CHECKPOINT, classify_names, commit_name
 from arrowlog.maintenance import cleanup
 from arrowlog.maintenance.retention import RetentionPolicy
 
@@ -287,7 +287,7 @@ def test_ask_beforehand_at_any_moment(root):
 def test_time_moves_by_the_clock_that_is_handed_in(root):
     table = build(root)
     clock = FakeClock("far", skew_ms=now_ms() - 1_700_000_000_000)
-    table._committer.clock = clock
+    table._session.clock = clock
     assert table.cleanup().num_files == 0
     clock.skew_ms += 31 * DAY
     assert table.cleanup().num_files == 13
@@ -442,8 +442,7 @@ def test_a_handle_whose_base_was_cleaned_away_catches_up(root, base, where):
     else:
         age_all(root, 31 * DAY)
         for handle in (reader, writer, decider):  # more than the window in which nobody asks
-            handle._follower.asked -= 31
-            handle._committer._head = None
+            outdate(handle, forget_head=True)
         assert cleaner.cleanup().num_files == base + 4
     assert reader.refresh().version == base + 5
     assert writer.append([arrowlog.add_file("late", {"day": None}, size=1)]).version == base + 6
@@ -479,7 +478,7 @@ def test_what_is_in_the_folder_and_no_part_of_the_log_stays(root):
     age_all(root, 10_000 * DAY)
     table.cleanup()
     assert set(strange) <= names(root)
-    assert classify_names(sorted(names(root))).json_checkpoints.keys() == {12}
+    assert classify_names(sorted(names(root))).checkpoints.keys() == {12}
 
 
 @pytest.mark.parametrize("kind", ["memory", "s3fs-moto", "obstore-moto"])
@@ -500,9 +499,9 @@ def test_every_store_is_kept_short_the_same_way(kind, request, monkeypatch):
         table.append([arrowlog.add_file(f"f{version}", size=version)])
         if version in (2, 4):
             table.checkpoint()
-    table._committer.clock = FakeClock("later", skew_ms=now_ms() - 1_700_000_000_000)
+    table._session.clock = FakeClock("later", skew_ms=now_ms() - 1_700_000_000_000)
     assert table.cleanup().num_files == 0
-    table._committer.clock.skew_ms += 31 * DAY
+    table._session.clock.skew_ms += 31 * DAY
     dry = table.cleanup(dry_run=True)
     assert table.cleanup().files.equals(dry.files)
     assert dry.num_files == 3 + 1 + 2  # commits, an old manifest, its parts
