@@ -179,6 +179,6 @@ def test_polars_is_used_through_its_guard():
     assert bare == {
         "fork_safety.py",
         "predicate/parse/polars.py",
+        "scan/lazy_readers.py",
         "scan/plan.py",
-        "scan/row_reader.py",
     }

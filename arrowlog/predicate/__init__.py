@@ -21,7 +21,12 @@ from arrowlog.predicate.literals import enclose_literal, may_have_nan, snap_to_i
 from arrowlog.predicate.parse.pyarrow import parse_pyarrow
 from arrowlog.predicate.parse.spark import parse_catalyst
 from arrowlog.predicate.parse.sql import STATEMENT_TOKENS, Token, tokenize, unquote_identifier
-from arrowlog.predicate.predicate import Predicate, evaluate_predicate, parse_predicate
+from arrowlog.predicate.predicate import (
+    Predicate,
+    evaluate_predicate,
+    parse_predicate,
+    parse_pushed_filter,
+)
 from arrowlog.predicate.rewrites import (
     LIKE_WILDCARDS,
     coerce_literals,
@@ -54,6 +59,7 @@ __all__ = [
     "merge_equalities",
     "parse_catalyst",
     "parse_predicate",
+    "parse_pushed_filter",
     "parse_pyarrow",
     "quote_identifier",
     "referenced_columns",

@@ -17,7 +17,7 @@ from arrowlog.scan.plan import ScanPlan, Split, plan_scan
 from arrowlog.scan.row_reader import RowReader
 
 if TYPE_CHECKING:
-    from arrowlog.scan.arrow_dataset import LazyScanner
+    from arrowlog.scan.lazy_readers import LazyScanner
 
 __all__ = [
     "Explanation",
@@ -40,7 +40,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """Import `LazyScanner` on first use: `pyarrow.dataset` imports pandas, a third of a second."""
     if name == "LazyScanner":
-        from arrowlog.scan.arrow_dataset import LazyScanner
+        from arrowlog.scan.lazy_readers import LazyScanner
 
         return LazyScanner
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -393,22 +393,6 @@ class ReadErrorTranslator:
         store = open_store(self._root, self._options)
         return build_data_file_error(store, key, self._mask_secrets(reason), self._version)
 
-    def check_types(self, fragments: Mapping[str, Any]) -> None:
-        """Raise DataFileError for the first file with a column of an incompatible type.
-
-        Reads footers only, and none that has been read already.
-        """
-        seen: set[bytes] = set()
-        for key, fragment in fragments.items():
-            stored = fragment.physical_schema
-            serialized = stored.remove_metadata().serialize().to_pybytes()
-            if serialized in seen:
-                continue
-            seen.add(serialized)
-            problem = find_column_problem(stored, self._schema)
-            if problem is not None:
-                raise self.file_error(key, problem)
-
     def _find_problems(
         self, error: Exception, fragments: Mapping[str, Any]
     ) -> Iterator[tuple[str, str]]:

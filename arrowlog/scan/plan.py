@@ -14,7 +14,7 @@ from arrowlog.arrays import make_int64, repeat_bool
 from arrowlog.config import parse_bytes
 from arrowlog.display import format_bytes, format_count, format_html_card, format_html_table
 from arrowlog.errors import InvalidRequest
-from arrowlog.predicate import Predicate, parse_predicate
+from arrowlog.predicate import TRUE, Predicate, parse_predicate
 from arrowlog.scan.data_skipping import (
     compute_skip_mask,
     count_matching_rows,
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     import pyarrow.dataset as ds
     from pyspark.sql import DataFrame, SparkSession
 
+    from arrowlog.predicate import Node
+    from arrowlog.scan.lazy_readers import LazyRows
     from arrowlog.scan.stats_predicate import StatsPredicate
     from arrowlog.snapshot import Snapshot
 
@@ -194,17 +196,18 @@ class ScanPlan:
             pc.max_element_wise(last_bytes, make_int64(0)), make_int64(split_size)
         )
         split_ends = pc.run_end_encode(split_numbers.combine_chunks()).run_ends.to_pylist()
-        files = self._rows.files.append_column("size", sizes)
+        files = self.row_reader.files.append_column("size", sizes)
         return [
-            Split(self.version, self._rows_of(files.slice(start, end - start)))
+            Split(self.version, self._reader_of(files.slice(start, end - start)))
             for start, end in pairwise([0, *split_ends])
         ]
 
-    def _rows_of(self, files: pa.Table) -> RowReader:
-        return replace(self._rows, files=files)
+    def _reader_of(self, files: pa.Table) -> RowReader:
+        return replace(self.row_reader, files=files)
 
     @cached_property
-    def _rows(self) -> RowReader:
+    def row_reader(self) -> RowReader:
+        """The reader of the matching rows."""
         snapshot = self.among
         partition_columns = snapshot.partition_columns
         snapshot.columns.prepare(partition_columns)
@@ -225,30 +228,58 @@ class ScanPlan:
             self._options,
         )
 
+    @property
+    def _lazy_rows(self) -> LazyRows:
+        from arrowlog.scan.lazy_readers import LazyRows  # imports pyarrow.dataset, hence pandas
+
+        return LazyRows(self.row_reader.schema, self._narrow, self.row_reader.check)
+
+    def _narrow(self, condition: Node) -> RowReader:
+        """The rows of this plan, in the files that may have a row for which a condition is true.
+
+        The condition itself is not applied to the rows.
+        """
+        if condition == TRUE:
+            return self.row_reader
+        both = Predicate.from_conjuncts([self.predicate.tree, condition])
+        narrowed = plan_scan(self.snapshot, both, self.root, self._options)
+        return replace(narrowed.row_reader, predicate=self.predicate)
+
     def scanned_files(self) -> pa.Table:
         """The files to read, for external engines: key, partition values, size, modification time.
 
         Raises LogCorrupt if a partition value is unreadable, InvalidRequest if a file lies outside
         the table.
         """
-        self._rows.check_files()
-        files = self._rows.files
+        self.row_reader.check_files()
+        files = self.row_reader.files
         empty = pa.nulls(0, pa.int64())
         for name in ("size", "modificationTime"):
             files = files.append_column(name, self._selected(name) if self.num_files else empty)
         return files
 
     def to_arrow_dataset(self) -> ds.Dataset:
-        """The matching rows as a `pyarrow.dataset.Dataset`."""
-        return self._rows.dataset()
+        """The matching rows as a `pyarrow.dataset.Dataset`.
+
+        No file is opened before rows are read, and later filters skip files as well. They follow
+        Arrow's rules: no comparison with NaN is true.
+        """
+        return self._lazy_rows.to_arrow_dataset()
 
     def to_polars(self) -> pl.LazyFrame:
-        """The matching rows as a polars LazyFrame."""
-        return self._rows.to_polars()
+        """The matching rows as a polars LazyFrame.
+
+        No file is opened before it is collected, and later filters skip files as well.
+        """
+        return self._lazy_rows.to_polars()
 
     def to_duckdb(self, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
-        """The matching rows as a relation on the given DuckDB connection."""
-        return self._rows.to_duckdb(connection)
+        """The matching rows as a relation on the given DuckDB connection.
+
+        No file is opened before it is executed, and filters that DuckDB pushes down skip files as
+        well. DuckDB raises a failed read as its own exception, which contains our message.
+        """
+        return self._lazy_rows.to_duckdb(connection)
 
     def to_spark(self, spark: SparkSession, *, native: bool | None = None) -> DataFrame:
         """The matching rows as a DataFrame of a Spark session, read when Spark executes it.
@@ -258,7 +289,7 @@ class ScanPlan:
         """
         from arrowlog.spark.frame import plan_to_dataframe
 
-        return plan_to_dataframe(self, self._rows, spark, native=native)
+        return plan_to_dataframe(self, self.row_reader, spark, native=native)
 
     def __repr__(self) -> str:
         """Predicate, version, files and bytes on one line."""
@@ -308,7 +339,7 @@ class Split:
 
     def to_arrow_dataset(self, storage_options: Mapping[str, Any] | None = None) -> ds.Dataset:
         """The matching rows as an Arrow dataset; `storage_options` replace the plan's."""
-        return self._with_options(storage_options).dataset()
+        return self._lazy_rows(storage_options).to_arrow_dataset()
 
     def batches(self, storage_options: Mapping[str, Any] | None = None) -> Iterator[pa.RecordBatch]:
         """Iterate over the matching rows in record batches, without holding all of them."""
@@ -316,7 +347,13 @@ class Split:
 
     def to_polars(self, storage_options: Mapping[str, Any] | None = None) -> pl.LazyFrame:
         """The matching rows as a polars LazyFrame; `storage_options` replace the plan's."""
-        return self._with_options(storage_options).to_polars()
+        return self._lazy_rows(storage_options).to_polars()
+
+    def _lazy_rows(self, options: Mapping[str, Any] | None) -> LazyRows:
+        from arrowlog.scan.lazy_readers import LazyRows
+
+        rows = self._with_options(options)
+        return LazyRows(rows.schema, rows.narrow, rows.check)
 
     def _with_options(self, options: Mapping[str, Any] | None) -> RowReader:
         return self.rows if options is None else replace(self.rows, options=options)
