@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # type checkers see the same names as `_HOMES` lists; a test 
     from arrowlog import plots as plots
     from arrowlog import spark as spark
     from arrowlog import testing as testing
+    from arrowlog.conversion import convert as convert
     from arrowlog.errors import ArrowlogError as ArrowlogError
     from arrowlog.errors import ArrowlogWarning as ArrowlogWarning
     from arrowlog.errors import CommitConflict as CommitConflict
@@ -40,6 +41,7 @@ if TYPE_CHECKING:  # type checkers see the same names as `_HOMES` lists; a test 
     from arrowlog.errors import UnsupportedProtocol as UnsupportedProtocol
     from arrowlog.formats.indextables import Metadata as Metadata
     from arrowlog.formats.indextables import Protocol as Protocol
+    from arrowlog.predicate import indexquery as indexquery
     from arrowlog.recovery import Finding as Finding
     from arrowlog.recovery import Findings as Findings
     from arrowlog.recovery import doctor as doctor
@@ -60,6 +62,7 @@ if TYPE_CHECKING:  # type checkers see the same names as `_HOMES` lists; a test 
 # Where each public name is defined; a name without a module is a module itself.
 _HOMES = {
     "": ("plots", "spark", "testing"),
+    "conversion": ("convert",),
     "errors": (
         "ArrowlogError",
         "ArrowlogWarning",
@@ -80,6 +83,7 @@ _HOMES = {
         "UnsupportedProtocol",
     ),
     "formats.indextables": ("Metadata", "Protocol"),
+    "predicate": ("indexquery",),
     "recovery": ("Finding", "Findings", "doctor", "repair", "repair_notes"),
     "scan": ("Explanation", "ScanPlan", "Split"),
     "snapshot": ("Report", "Snapshot"),
@@ -122,7 +126,9 @@ __all__ = [
     "__version__",
     "add_file",
     "add_parquet",
+    "convert",
     "doctor",
+    "indexquery",
     "plots",
     "repair",
     "repair_notes",

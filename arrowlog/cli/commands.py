@@ -18,6 +18,7 @@ from arrowlog.cli import (  # noqa: F401 -- importing them adds their commands t
     inspection_commands,
     maintenance_commands,
     recovery_commands,
+    row_commands,
 )
 from arrowlog.cli.app import commands
 

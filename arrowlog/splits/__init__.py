@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from arrowlog.errors import InvalidRequest
-from arrowlog.splits.query import parse_query
+from arrowlog.splits.bundle import companion_error
+from arrowlog.splits.query import ALL_FIELDS, check_query, parse_query
 
 if TYPE_CHECKING:
     from arrowlog.splits.local_cache import SplitCache, default_cache_folder
-    from arrowlog.splits.reader import RowDecoder, SplitRows
-    from arrowlog.splits.search import ALL_FIELDS, SplitSearch, check_query
+    from arrowlog.splits.reader import RowDecoder, SplitRows, mask_members
+    from arrowlog.splits.search import SplitSearch
     from arrowlog.splits.split_files import SplitFile, SplitFiles
 
 __all__ = [
@@ -25,20 +26,21 @@ __all__ = [
     "SplitRows",
     "SplitSearch",
     "check_query",
+    "companion_error",
     "default_cache_folder",
+    "mask_members",
     "parse_query",
 ]
 
 _MODULES = {
-    "ALL_FIELDS": "search",
     "RowDecoder": "reader",
     "SplitCache": "local_cache",
     "SplitFile": "split_files",
     "SplitFiles": "split_files",
     "SplitRows": "reader",
     "SplitSearch": "search",
-    "check_query": "search",
     "default_cache_folder": "local_cache",
+    "mask_members": "reader",
 }
 
 

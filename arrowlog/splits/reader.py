@@ -205,6 +205,13 @@ class RowDecoder:
             yield part, columns
 
 
+def mask_members(numbers: Rows, found: Rows) -> pa.Array:
+    """Which row numbers are among others; both are increasing."""
+    values = np.isin(numbers, found, assume_unique=True)
+    bits = pa.py_buffer(np.packbits(values, bitorder="little"))
+    return pa.Array.from_buffers(pa.bool_(), len(values), [None, bits])
+
+
 def _slices(docs: Rows | None, max_doc: int) -> Iterator[Rows]:
     """Divide documents into batches."""
     count = max_doc if docs is None else len(docs)

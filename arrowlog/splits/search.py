@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from arrowlog.splits.bundle import unsupported
 from arrowlog.splits.query import (
+    ALL_FIELDS,
     ANY_CHARS,
     And,
     Not,
@@ -24,7 +25,7 @@ from arrowlog.splits.query import (
     Pattern,
     Range,
     Term,
-    leaves,
+    check_leaf,
     parse_query,
     parse_value,
     query_error,
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 
     Rows = npt.NDArray[np.int64]
 
-ALL_FIELDS = "_indexall"  # in place of a column: every text field of the split
 _ROW = "row"
 # tantivy's writer needs 15 MB per thread; more postpones the first flush, not the speed.
 _WRITER_BYTES = 64_000_000
@@ -60,69 +60,6 @@ _COLUMN_TYPES = {
     "ip_addr": pa.string(),
 }
 _REGEX_SPECIAL = re.compile(r"[\\.+*?()|\[\]{}^$#&\-~]")
-
-
-def check_query(
-    column: str, text: str, schema: pa.Schema, partition_columns: Sequence[str]
-) -> Query:
-    """Parse a query and check it against the schema of the table.
-
-    Raises InvalidRequest with the position of an unknown field or of a value of another type.
-    """
-    query = parse_query(text)
-    if column == ALL_FIELDS and ALL_FIELDS not in schema.names:
-        for leaf in leaves(query):
-            if leaf.field is None and isinstance(leaf, Range):
-                raise query_error(text, leaf.position, "a range needs the name of a field")
-    for leaf in leaves(query):
-        name = column if leaf.field is None else leaf.field
-        if name == ALL_FIELDS and leaf.field is None and name not in schema.names:
-            continue
-        position = leaf.position
-        if name not in schema.names:
-            raise query_error(text, position, f"the table has no column {name!r}")
-        if name in partition_columns:
-            advice = "Write a condition on it outside the query."
-            raise query_error(text, position, f"{name!r} is a partition column", advice)
-        kind = _kind_of(schema.field(name).type)
-        if kind is None:
-            raise query_error(
-                text,
-                position,
-                f"column {name!r} has type {schema.field(name).type}, which cannot be searched",
-            )
-        # A text column may be a field of IP addresses; only the split tells.
-        if kind != "text":
-            _check_leaf(leaf, kind, text)
-    return query
-
-
-def _kind_of(type_: pa.DataType) -> str | None:
-    types = pa.types
-    if types.is_signed_integer(type_):
-        return "i64"
-    if types.is_floating(type_):
-        return "f64"
-    if types.is_boolean(type_):
-        return "bool"
-    if types.is_date32(type_) or types.is_timestamp(type_):
-        return "date"
-    return "text" if types.is_string(type_) else None
-
-
-def _check_leaf(leaf: Leaf, kind: str, text: str) -> None:
-    """Raise InvalidRequest unless the values of a leaf are of the type of its field."""
-    if isinstance(leaf, Pattern):
-        raise query_error(text, leaf.position, "wildcards search text only")
-    if isinstance(leaf, Range) and kind == "bool":
-        raise query_error(text, leaf.position, "booleans have no ranges")
-    values = [leaf.lower, leaf.upper] if isinstance(leaf, Range) else [leaf.text]
-    for value in values:
-        if value is not None:
-            try:
-                parse_value(kind, value)
-            except ValueError as error:
-                raise query_error(text, leaf.position, f"{value!r} is not {error}") from None
 
 
 class SplitSearch:
@@ -373,7 +310,7 @@ class _Compiler:
                     "Search the table with IndexTables.",
                 )
             return self._text_leaf(leaf, field)
-        _check_leaf(leaf, field.kind, self._text)
+        check_leaf(leaf, field.kind, self._text)
         return self._value_leaf(leaf, field)
 
     def _text_leaf(self, leaf: Leaf, field: SplitField) -> Any:
