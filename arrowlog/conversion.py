@@ -1,4 +1,4 @@
-"""Convert a table to one of Parquet files: the rows of any table that can be read, splits included."""
+"""Convert the rows of any table that can be read, splits included, to a table of Parquet files."""
 
 from __future__ import annotations
 

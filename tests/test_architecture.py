@@ -57,6 +57,7 @@ PURE = (
     "predicate.parse.spark",
     "predicate.parse.sql",
     "predicate.rewrites",
+    "predicate.searches",
     "scan.stats_predicate",
     "transaction.conflict_checker",
     "maintenance.retention",

@@ -1,6 +1,5 @@
 """Tables whose data files are splits, or splits and Parquet files."""
 
-import json
 import os
 
 import pyarrow as pa
@@ -15,8 +14,13 @@ FIELDS = {
     "score": field("f64"),
 }
 SCHEMA = pa.schema(
-    [("day", pa.string()), ("id", pa.int64()), ("text", pa.string())]
-    + [("body", pa.string()), ("score", pa.float64())]
+    {
+        "day": pa.string(),
+        "id": pa.int64(),
+        "text": pa.string(),
+        "body": pa.string(),
+        "score": pa.float64(),
+    }
 )
 
 
@@ -56,8 +60,3 @@ def _footer(data):
     hot = int.from_bytes(data[-4:], "little")
     at = len(data) - 4 - hot - 4
     return at - int.from_bytes(data[at : at + 4], "little")
-
-
-def drop_cached(row):
-    """A row as text, to compare rows in any order."""
-    return json.dumps(row, sort_keys=True, default=str)
