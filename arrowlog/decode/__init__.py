@@ -1,21 +1,24 @@
 """Bytes of a log to columns: `decode` turns a buffer of lines into an `ActionBatch`."""
 
 from arrowlog.decode.columnar_decoder import PIECE_BYTES, concat_column_bytes
-from arrowlog.decode.commit_info import (
+from arrowlog.decode.decoder import (
+    SEQ_LINE_BITS,
+    ActionBatch,
+    LineBuffer,
+    decode_buffer,
+    start_decode,
+)
+from arrowlog.decode.row_decoder import (
     CommitInfo,
     commit_info_from_row,
-    extract_commit_info,
-    parse_commit_info,
-    read_commit_time,
-)
-from arrowlog.decode.decoder import ActionBatch, decode_buffer, start_decode
-from arrowlog.decode.line_buffer import SEQ_LINE_BITS, LineBuffer
-from arrowlog.decode.row_decoder import (
     decode_line,
+    extract_commit_info,
     flatten_map_columns,
+    parse_commit_info,
     parse_metadata,
     parse_protocol,
     probe_protocol,
+    read_commit_time,
     to_metadata,
 )
 

@@ -38,14 +38,6 @@ class LogTip:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadPointer:
-    """The `_last_checkpoint` pointer as it was read: its object, and the version it names."""
-
-    stat: ObjectStat
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
 class ReadBase:
     """The newest snapshot that a tracker has read, and what is known about its place in the log.
 
@@ -59,7 +51,7 @@ class ReadBase:
         covered_commits: how many of them had been made when the store was last asked.
         has_nonstandard_names: some commit names are not 20 digits wide: another program writes
             here.
-        pointer: the checkpoint pointer when it last named no later version.
+        stale_pointer: a `_last_checkpoint` that was read and named no later version.
         unsaved_commits: commits read since the disk copy was written.
         folder_tag: the tag of the log folder from before the log was listed; None if it is unknown
             or not conclusive.
@@ -72,7 +64,7 @@ class ReadBase:
     own_commits: int = 0
     covered_commits: int = 0
     has_nonstandard_names: bool = False
-    pointer: ReadPointer | None = None
+    stale_pointer: ObjectStat | None = None
     unsaved_commits: int = 0
     folder_tag: str | None = None
 
@@ -136,9 +128,9 @@ class ReadBase:
         """Remember a commit to recognise the log by, before any snapshot of it was kept."""
         return replace(self, tip=tip) if self.snapshot is None else self
 
-    def with_pointer(self, pointer: ReadPointer) -> ReadBase:
+    def with_stale_pointer(self, pointer: ObjectStat | None) -> ReadBase:
         """Remember a checkpoint pointer, so that it is not read again while it is unchanged."""
-        return replace(self, pointer=pointer)
+        return replace(self, stale_pointer=pointer)
 
     def after_save(self) -> ReadBase:
         """Note that the snapshot is on the local disk."""
@@ -150,7 +142,7 @@ class ReadBase:
 
     def after_torn_fork(self) -> ReadBase:
         """Forget everything that was read: another thread was in the middle of a refresh."""
-        return replace(self, snapshot=None, tip=None, pointer=None)
+        return replace(self, snapshot=None, tip=None, stale_pointer=None)
 
     def may_be_served(self, now: float, max_age: float) -> bool:
         """Whether the snapshot answers a request that accepts one of at most `max_age` seconds.
@@ -164,11 +156,6 @@ class ReadBase:
     def may_be_refreshed(self, *, strict: bool) -> bool:
         """Whether the snapshot may be built on; not if it ends at a gap and gaps are errors."""
         return self.snapshot is not None and (self.snapshot.report.gap is None or not strict)
-
-    def names_no_later(self, pointer: ObjectStat, version: int) -> bool:
-        """Whether the pointer with this stat was read before and names at most `version`."""
-        known = self.pointer
-        return known is not None and known.stat == pointer and known.version <= version
 
     def is_worth_saving(self, min_commits: int) -> bool:
         """Whether a disk copy of the snapshot is of use to other processes.

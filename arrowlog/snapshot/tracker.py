@@ -21,7 +21,6 @@ from arrowlog.errors import ArrowlogError, InvalidRequest
 from arrowlog.fork_safety import ForkSafeLock
 from arrowlog.formats import CommitFile
 from arrowlog.formats.indextables import INDEXTABLES
-from arrowlog.snapshot.checkpoint.json import read_pointer
 from arrowlog.snapshot.disk_cache import SavedSnapshot, SnapshotDiskCache
 from arrowlog.snapshot.listing import (
     OBSERVATION_TRUST_SECONDS,
@@ -29,12 +28,13 @@ from arrowlog.snapshot.listing import (
     list_log,
     list_retired,
     open_log,
+    read_pointer,
     without_retired,
 )
 from arrowlog.snapshot.loader import apply_commits, load_snapshot, missing_file_error
 from arrowlog.snapshot.log_segment import earliest_rebuildable_version, plan_segment
 from arrowlog.snapshot.time_travel import find_version_at
-from arrowlog.snapshot.tracked_state import LogTip, ReadBase, ReadPointer, SnapshotCache
+from arrowlog.snapshot.tracked_state import LogTip, ReadBase, SnapshotCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -438,13 +438,13 @@ class SnapshotTracker:
     def pointer_names_later(self, version: int) -> bool:
         """Whether `_last_checkpoint` names a later version; one stat if the file is unchanged."""
         stat = self.store.stat(self.format.key(self.format.pointer_name))
-        if stat is None or self._base.names_no_later(stat, version):
+        if stat == self._base.stale_pointer:
             return False
         named = read_pointer(self.store, self.format)
         if named > version:
             return True
-        if named >= 0:  # else it is damaged, or reading it failed: read it again next time
-            self._replace_base(ReadBase.with_pointer, ReadPointer(stat, named))
+        if named >= 0 or stat is None:  # else reading it may have failed: read it again next time
+            self._replace_base(ReadBase.with_stale_pointer, stat)
         return False
 
     def _log_replaced(self) -> bool:
@@ -487,8 +487,8 @@ class SnapshotTracker:
             None if commit is None else LogTip(*commit, stat),
             observation.started_at,
             folder_tag=observation.folder_tag,
-            has_nonstandard_names=any(
-                len(key) != len(self.format.commit_file(0).key) for key in listing.commits.values()
+            has_nonstandard_names=bool(
+                set(map(len, listing.commits.values())) - {len(self.format.commit_file(0).key)}
             ),
             unsaved_commits=unsaved,
         )

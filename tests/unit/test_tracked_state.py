@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from arrowlog.snapshot.tracked_state import LogTip, ReadBase, ReadPointer
+from arrowlog.snapshot.tracked_state import LogTip, ReadBase
 from arrowlog.storage import ObjectStat
 
 STAT = ObjectStat(10, 1, "tag")
@@ -29,7 +29,7 @@ READ = ReadBase(
     generation=2,
     own_commits=4,
     covered_commits=4,
-    pointer=ReadPointer(STAT, 2),
+    stale_pointer=STAT,
     unsaved_commits=7,
     folder_tag="folder",
 )
@@ -63,15 +63,12 @@ TRANSITIONS = {
         {"observed_at": 130.0, "generation": 3, "covered_commits": 3},
     ),
     "with_tip": (READ.with_tip(tip(1)), {}),
-    "with_pointer": (
-        READ.with_pointer(ReadPointer(STAT, 3)),
-        {"pointer": ReadPointer(STAT, 3)},
-    ),
+    "with_stale_pointer": (READ.with_stale_pointer(None), {"stale_pointer": None}),
     "after_save": (READ.after_save(), {"unsaved_commits": 0}),
     "invalidated": (READ.invalidated(), {"snapshot": None, "tip": None}),
     "after_torn_fork": (
         READ.after_torn_fork(),
-        {"snapshot": None, "tip": None, "pointer": None},
+        {"snapshot": None, "tip": None, "stale_pointer": None},
     ),
 }
 
@@ -85,7 +82,7 @@ def test_a_transition_changes_these_fields_and_no_others(name):
 
 def test_every_transition_is_in_the_table():
     public = {name for name, item in vars(ReadBase).items() if callable(item) and name[0] != "_"}
-    decisions = {"may_be_served", "may_be_refreshed", "is_worth_saving", "names_no_later"}
+    decisions = {"may_be_served", "may_be_refreshed", "is_worth_saving"}
     assert public == set(TRANSITIONS) | decisions
 
 
@@ -130,20 +127,6 @@ def test_an_answer_is_served_while_it_is_recent_and_has_every_own_commit(
 )
 def test_a_snapshot_that_ends_at_a_gap_is_no_base_where_gaps_are_errors(known, strict, may):
     assert ReadBase(known).may_be_refreshed(strict=strict) is may
-
-
-@pytest.mark.parametrize(
-    ("base", "stat", "version", "known"),
-    [
-        (READ, STAT, 2, True),
-        (READ, STAT, 9, True),
-        (READ, STAT, 1, False),  # it names a later version than this one
-        (READ, ObjectStat(10, 1, "other"), 9, False),
-        (ReadBase(), STAT, 9, False),
-    ],
-)
-def test_a_pointer_is_read_again_unless_the_answer_is_known(base, stat, version, known):
-    assert base.names_no_later(stat, version) is known
 
 
 @pytest.mark.parametrize(

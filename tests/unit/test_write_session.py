@@ -138,7 +138,6 @@ def test_a_pointer_whose_reading_failed_is_read_again():
     assert not tracker.pointer_names_later(1)
     assert tracker.pointer_names_later(1)
     assert not tracker.pointer_names_later(2)
-    assert tracker.pointer_names_later(1)  # what is known of version 2 says nothing about version 1
 
 
 def test_a_refusal_after_a_lost_answer_is_unknown_and_alone_it_is_not():

@@ -20,9 +20,11 @@ from arrowlog.formats import (
 from arrowlog.formats.indextables.commit_encoder import (
     CHECKSUM_PREFIX,
     encode_action,
+    encode_add_objects,
     encode_adds,
     encode_commit,
     encode_first_commit,
+    encode_json_column,
     encode_removes,
     format_checksum,
     metadata_fields,
@@ -71,7 +73,6 @@ from arrowlog.formats.indextables.json_checkpoint import (
     encode_json_manifest,
     recent_commits_field,
 )
-from arrowlog.formats.indextables.json_text import encode_add_objects, encode_json_column
 
 __all__ = [
     "ACTIONS",
