@@ -41,6 +41,8 @@ if TYPE_CHECKING:  # type checkers see the same names as `_HOMES` lists; a test 
     from arrowlog.errors import UnsupportedProtocol as UnsupportedProtocol
     from arrowlog.formats.indextables import Metadata as Metadata
     from arrowlog.formats.indextables import Protocol as Protocol
+    from arrowlog.functions import add_parquet as add_parquet
+    from arrowlog.functions import scan_polars as scan_polars
     from arrowlog.predicate import indexquery as indexquery
     from arrowlog.recovery import Finding as Finding
     from arrowlog.recovery import Findings as Findings
@@ -54,7 +56,6 @@ if TYPE_CHECKING:  # type checkers see the same names as `_HOMES` lists; a test 
     from arrowlog.snapshot import Snapshot as Snapshot
     from arrowlog.statements import sql_statement as sql_statement
     from arrowlog.table import Table as Table
-    from arrowlog.table import add_parquet as add_parquet
     from arrowlog.transaction import Add as Add
     from arrowlog.transaction import CommitResult as CommitResult
     from arrowlog.transaction import add_file as add_file
@@ -83,12 +84,13 @@ _HOMES = {
         "UnsupportedProtocol",
     ),
     "formats.indextables": ("Metadata", "Protocol"),
+    "functions": ("add_parquet", "scan_polars"),
     "predicate": ("indexquery",),
     "recovery": ("Finding", "Findings", "doctor", "repair", "repair_notes"),
     "scan": ("Explanation", "ScanPlan", "Split"),
     "snapshot": ("Report", "Snapshot"),
     "statements": ("sql_statement",),
-    "table": ("Table", "add_parquet"),
+    "table": ("Table",),
     "transaction": ("Add", "CommitResult", "add_file"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -132,6 +134,7 @@ __all__ = [
     "plots",
     "repair",
     "repair_notes",
+    "scan_polars",
     "spark",
     "sql_statement",
     "testing",

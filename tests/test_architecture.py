@@ -175,6 +175,7 @@ def test_polars_is_used_through_its_guard():
     # Types for checkers; expressions as a user gave them; code that first says it needs polars.
     assert bare == {
         "fork_safety.py",
+        "functions.py",
         "predicate/parse/polars.py",
         "scan/lazy_readers.py",
         "scan/plan.py",

@@ -52,12 +52,14 @@ class LazyRows:
         self.check()
         return RowDataset.over(self)
 
-    def to_duckdb(self, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
-        """The rows as a relation on the caller's connection, read when it is executed.
+    def to_duckdb(self, con: duckdb.DuckDBPyConnection | None) -> duckdb.DuckDBPyRelation:
+        """The rows as a relation, read when it is executed; without a connection on DuckDB's own.
 
         DuckDB raises a failed read as its own exception, whose text contains our error message.
         """
-        return connection.from_arrow(self.to_arrow_dataset())
+        import duckdb
+
+        return (duckdb if con is None else con).from_arrow(self.to_arrow_dataset())
 
     def to_polars(self) -> pl.LazyFrame:
         """The rows as a polars LazyFrame that reads on collect.

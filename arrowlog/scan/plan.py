@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -36,7 +37,7 @@ from arrowlog.scan.stats_predicate import StatsPredicateBuilder
 from arrowlog.splits import check_query
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     import duckdb
     import polars as pl
@@ -112,8 +113,51 @@ def _skip_row_groups(snapshot: Snapshot, predicate: Predicate) -> Snapshot:
     return snapshot.only(pc.indices_nonzero(keep_mask).to_pylist())
 
 
+class ReadableRows(ABC):
+    """Readers of rows, for every class that has `_lazy_rows`.
+
+    No file is opened before rows are read. Later filters, projections and limits that an engine
+    passes on skip files, row groups and columns as those of a plan do, by the rules of that engine.
+    """
+
+    @property
+    @abstractmethod
+    def _lazy_rows(self) -> LazyRows:
+        """The rows, planned and read on demand."""
+
+    def to_polars(self) -> pl.LazyFrame:
+        """The rows as a polars LazyFrame."""
+        return self._lazy_rows.to_polars()
+
+    def to_arrow_dataset(self) -> ds.Dataset:
+        """The rows as a `pyarrow.dataset.Dataset`.
+
+        Later filters follow Arrow's rules: no comparison with NaN is true.
+        """
+        return self._lazy_rows.to_arrow_dataset()
+
+    def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Read the rows, or some of their columns, into memory."""
+        return self.to_arrow_dataset().to_table(columns=columns)
+
+    def to_pandas(self, columns: Sequence[str] | None = None) -> Any:
+        """Read the rows, or some of their columns, into a pandas DataFrame."""
+        return self.to_arrow(columns).to_pandas()
+
+    def to_duckdb(self, con: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
+        """The rows as a relation on a DuckDB connection, by default that of the module `duckdb`.
+
+        DuckDB raises a failed read as its own exception, which contains our message.
+        """
+        return self._lazy_rows.to_duckdb(con)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Export the rows through the Arrow C stream interface: `polars.DataFrame(table)`."""
+        return self._lazy_rows.to_arrow_dataset().__arrow_c_stream__(requested_schema)
+
+
 @dataclass(frozen=True)
-class ScanPlan:
+class ScanPlan(ReadableRows):
     """The files of one version that may contain matching rows; never one too few.
 
     `mask` selects from the files of `among`, the snapshot restricted to the checkpoint row groups
@@ -140,6 +184,11 @@ class ScanPlan:
     def version(self) -> int:
         """The table version this plan reads."""
         return self.snapshot.version
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the rows."""
+        return self.snapshot.columns.schema
 
     @property
     def total_files(self) -> int:
@@ -306,7 +355,10 @@ class ScanPlan:
     def _lazy_rows(self) -> LazyRows:
         from arrowlog.scan.lazy_readers import LazyRows  # imports pyarrow.dataset, hence pandas
 
-        return LazyRows(self.row_reader.schema, self._narrow, self.row_reader.check)
+        return LazyRows(self.schema, self._narrow, self._check)
+
+    def _check(self) -> None:
+        self.row_reader.check()
 
     def _narrow(self, condition: Node) -> RowReader:
         """The rows of this plan, in the files that may have a row for which a condition is true.
@@ -333,29 +385,6 @@ class ScanPlan:
         for name in ("size", "modificationTime"):
             files = files.append_column(name, self._selected(name) if self.num_files else empty)
         return files
-
-    def to_arrow_dataset(self) -> ds.Dataset:
-        """The matching rows as a `pyarrow.dataset.Dataset`.
-
-        No file is opened before rows are read, and later filters skip files as well. They follow
-        Arrow's rules: no comparison with NaN is true.
-        """
-        return self._lazy_rows.to_arrow_dataset()
-
-    def to_polars(self) -> pl.LazyFrame:
-        """The matching rows as a polars LazyFrame.
-
-        No file is opened before it is collected, and later filters skip files as well.
-        """
-        return self._lazy_rows.to_polars()
-
-    def to_duckdb(self, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
-        """The matching rows as a relation on the given DuckDB connection.
-
-        No file is opened before it is executed, and filters that DuckDB pushes down skip files as
-        well. DuckDB raises a failed read as its own exception, which contains our message.
-        """
-        return self._lazy_rows.to_duckdb(connection)
 
     def to_spark(self, spark: SparkSession, *, native: bool | None = None) -> DataFrame:
         """The matching rows as a DataFrame of a Spark session, read when Spark executes it.
