@@ -116,7 +116,7 @@ class DocStore:
     def batches(
         self, num_docs: int, num_bytes: int, docs: Offsets | None = None
     ) -> Iterator[Sequence[Block]]:
-        """Group the blocks to about `num_docs` documents or `num_bytes` compressed bytes.
+        """Group the blocks to about `num_docs` documents or `num_bytes` decompressed bytes.
 
         With `docs`, only blocks that hold one of these increasing document numbers. A group has at
         least one block.
@@ -129,9 +129,15 @@ class DocStore:
                 group, count, size = [], 0, 0
             group.append(block)
             count += block.end_doc - block.first_doc
-            size += block.end - block.start
+            size += self._decompressed_bytes(block)
         if group:
             yield group
+
+    def _decompressed_bytes(self, block: Block) -> int:
+        """The size that a block declares, before it is verified."""
+        if self.compression == _COMPRESSION_NONE:
+            return block.end - block.start
+        return int.from_bytes(self.body[block.start : block.start + 4], "little")
 
     def _blocks_of(self, docs: Offsets | None) -> Sequence[Block]:
         if docs is None:

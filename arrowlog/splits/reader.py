@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     Rows = npt.NDArray[np.int64]
 
 BATCH_ROWS = 1 << 16
-_BATCH_BYTES = 8 << 20  # compressed documents per batch
+_BATCH_BYTES = 32 << 20  # documents per batch
 _FAST_TYPES = {"i64": pa.int64(), "f64": pa.float64(), "bool": pa.bool_()}
 
 
