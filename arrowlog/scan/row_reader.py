@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.arrays import number_combinations
-from arrowlog.errors import ArrowlogError, InvalidRequest, LogCorrupt
+from arrowlog.errors import ArrowlogError, DataFileError, InvalidRequest, LogCorrupt
 from arrowlog.predicate import (
     TRUE,
     Predicate,
@@ -25,7 +25,7 @@ from arrowlog.predicate import (
     find_searches,
     split_pushdown,
 )
-from arrowlog.scan.data_files import ColumnCaseResolver, ReadErrorTranslator
+from arrowlog.scan.data_files import ColumnCaseResolver, ReadErrorTranslator, name_added_version
 from arrowlog.scan.split_rows import (
     SplitCacheOptions,
     SplitScan,
@@ -33,6 +33,7 @@ from arrowlog.scan.split_rows import (
     mask_splits,
     refuse_search,
 )
+from arrowlog.storage import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -131,9 +132,18 @@ class RowReader:
 
     def _split_batches(self, columns: list[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
         scan = self.split_scan()
-        if scan is not None:
-            for table in scan.batches(columns):
-                yield from table.to_batches(max_chunksize=batch_rows)
+        if scan is None:
+            return
+        tables = scan.batches(columns)
+        while True:
+            try:
+                table = next(tables, None)
+            except DataFileError as error:
+                store = open_store(self.root, self.options)
+                raise name_added_version(store, error, self.version) from error
+            if table is None:
+                return
+            yield from table.to_batches(max_chunksize=batch_rows)
 
     def count_rows(self) -> int:
         """Count the rows, from footers and indexes if they can answer the whole predicate."""

@@ -52,6 +52,7 @@ def refuse(tmp_path, data, message, **more):
     assert everything_beside(tmp_path) == []
 
 
+@pytest.mark.promise("splits.damage_is_found")
 @pytest.mark.parametrize(
     "name",
     [
@@ -170,6 +171,7 @@ def test_a_meta_that_contradicts_the_files_is_refused(tmp_path, inner, change, m
     refuse(tmp_path, bundle({**inner, "meta.json": json.dumps(meta).encode()}), message)
 
 
+@pytest.mark.promise("splits.damage_is_found")
 def test_every_flipped_bit_of_the_documents_is_noticed(tmp_path):
     rows = make_rows(1, 50)
     files = make_files(FIELDS, [rows])
@@ -186,6 +188,7 @@ def test_every_flipped_bit_of_the_documents_is_noticed(tmp_path):
             read_rows(split, SCHEMA)
 
 
+@pytest.mark.promise("splits.damage_is_found")
 @pytest.mark.parametrize("nested", [False, True])
 def test_generated_damage_gives_a_typed_error_or_the_right_rows(tmp_path, nested):
     """Cut, flipped and moved bytes, with valid checksums around them where that is the aim."""

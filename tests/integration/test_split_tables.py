@@ -70,6 +70,7 @@ def has(word):
     return lambda each: word in re.findall(r"\w+", (each["body"] or "").lower())
 
 
+@pytest.mark.promise("scan.readers_agree")
 @pytest.mark.parametrize("read", READERS)
 @pytest.mark.parametrize(
     ("where", "test"),
@@ -127,6 +128,7 @@ def test_every_reader_gives_the_rows_that_match(table, read, where, test):
     assert in_order(read(plan)) == [each for each in ROWS if test(each)]
 
 
+@pytest.mark.promise("splits.search_is_exact")
 def test_generated_predicates_mean_the_same_in_every_reader(table):
     chance = random.Random(8)
 
@@ -272,6 +274,7 @@ def test_companions_in_the_log_are_refused(tmp_path):
     assert raised.value.path == "x.split"
 
 
+@pytest.mark.promise("scan.missing_data_is_named")
 def test_a_damaged_or_missing_split_is_named_by_every_reader(tmp_path):
     table = split_tables.write(str(tmp_path / "table"), DAYS[:2])
     path = table.scan("id = 25").paths[0]
@@ -290,6 +293,7 @@ def test_a_damaged_or_missing_split_is_named_by_every_reader(tmp_path):
             with pytest.raises(DataFileError, match=message) as raised:
                 read(table.scan())
             assert raised.value.path == path
+            assert raised.value.version == 1
         with pytest.raises(Exception, match=message):
             read_polars(table.scan())
         assert len(read_dataset(table.scan("id < 15"))) == 5

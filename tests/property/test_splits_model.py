@@ -25,6 +25,7 @@ from arrowlog.splits import RowDecoder, SplitSearch
 WORDS = ["spark", "sql", "lake", "Table", "wörk", "x1", "run"]
 
 
+@pytest.mark.promise("splits.rows_are_complete")
 @pytest.mark.parametrize("seed", range(cases(12)))
 def test_rows_are_those_that_were_written(tmp_path, seed):
     print("seed", seed)
@@ -55,6 +56,7 @@ def test_rows_are_those_that_were_written(tmp_path, seed):
         assert read_rows(files, schema, chosen) == sorted(wanted, key=lambda row: row["id"])
 
 
+@pytest.mark.promise("splits.rows_are_complete")
 def test_the_columnar_decoder_agrees_with_tantivy(tmp_path):
     rows = make_rows(77, 700)
     with open_split(tmp_path, make_split(FIELDS, [rows])) as files:
@@ -121,6 +123,7 @@ def random_query(chance, depth=0):
     return f"{prefix}{word}", lambda row: wanted in (tokens(column, row[column]) or [])
 
 
+@pytest.mark.promise("splits.search_is_exact")
 def test_a_search_finds_what_a_naive_search_finds(tmp_path):
     chance = random.Random(5)
     rows = [
