@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from arrowlog.formats.base import (
     MAX_VERSION,
     PHYSICAL_NAME_KEY,
+    STATS_COUNTS,
     STATS_MAPS,
     ActionFields,
     CheckpointForm,
@@ -82,6 +83,7 @@ __all__ = [
     "MAX_VERSION",
     "PHYSICAL_NAME_KEY",
     "RETIRED_FOLDER",
+    "STATS_COUNTS",
     "STATS_MAPS",
     "ActionFields",
     "AvroField",
