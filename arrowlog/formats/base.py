@@ -76,10 +76,30 @@ class ActionFields:
     required: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Register the instance, so that pickling finds it again."""
+        _ACTION_FIELDS.setdefault(repr(self), self)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle by content; a process that has an equal instance gets that one back."""
+        return _restore_action_fields, (self.fields, self.required, self.aliases)
+
     @property
     def add_map_fields(self) -> tuple[str, ...]:
         """The fields of an add that are maps with text values."""
         return tuple(name for name, kind in self.fields["add"].items() if kind is FieldKind.FLAT)
+
+
+_ACTION_FIELDS: dict[str, ActionFields] = {}
+
+
+def _restore_action_fields(
+    fields: Mapping[str, Mapping[str, FieldKind]],
+    required: Mapping[str, tuple[str, ...]],
+    aliases: Mapping[str, str],
+) -> ActionFields:
+    restored = ActionFields(fields, required, aliases)
+    return _ACTION_FIELDS[repr(restored)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,6 +365,7 @@ class Format(ABC):
             f"{where}: the table needs {needs}; this arrowlog supports {role} version {highest} and"
             f" the features {', '.join(sorted(self.features)) or 'none'}.",
             next=f"Upgrade arrowlog, or {verb} the table with the program that wrote it.",
+            code="feature-unknown" if unknown else "protocol-unknown",
         )
 
     def table_schema(self, metadata: Metadata, protocol: Protocol) -> pa.Schema:
@@ -368,6 +389,10 @@ class Format(ABC):
         """
         del actions
         return paths
+
+    def paths_of(self, keys: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Return the paths of files, relative to the table, from what `file_keys` returned."""
+        return keys
 
 
 def physical_name(schema: pa.Schema, name: str) -> str:

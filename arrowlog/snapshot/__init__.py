@@ -4,14 +4,8 @@ from arrowlog.snapshot.checkpoint.json import (
     CheckpointResult,
     WrittenCheckpoint,
     json_checkpoint_name,
-    read_pointer,
     write_json_form,
     write_pointer,
-)
-from arrowlog.snapshot.checkpoint.manifest import (
-    CheckpointManifest,
-    CheckpointPart,
-    with_chunk_checksums,
 )
 from arrowlog.snapshot.checkpoint.parquet import (
     build_layout,
@@ -20,26 +14,31 @@ from arrowlog.snapshot.checkpoint.parquet import (
     put_part,
     write_parquet_form,
 )
-from arrowlog.snapshot.checkpoint.parts import CheckpointPartReader
-from arrowlog.snapshot.checkpoint.row_groups import (
-    build_row_group_index,
-    choose_sort_columns,
-    storage_order,
-    storage_sort_keys,
+from arrowlog.snapshot.checkpoint.parts import (
+    CheckpointManifest,
+    CheckpointPart,
+    CheckpointPartReader,
+    with_chunk_checksums,
 )
 from arrowlog.snapshot.checkpoint.rows import (
     RebuildRecipe,
+    build_row_group_index,
+    choose_sort_columns,
     flatten_all_maps,
     from_checkpoint_rows,
+    storage_order,
+    storage_sort_keys,
     to_checkpoint_rows,
 )
-from arrowlog.snapshot.file_source import FileSource, InMemoryFiles
 from arrowlog.snapshot.file_table import FileStats, files_column_name, files_table
 from arrowlog.snapshot.listing import (
     OBSERVATION_TRUST_SECONDS,
+    decode_pointer,
     list_log,
     list_retired,
     open_log,
+    pointed_version,
+    read_pointer,
     without_retired,
 )
 from arrowlog.snapshot.loader import (
@@ -69,14 +68,7 @@ from arrowlog.snapshot.log_segment import (
     retired_record_error,
 )
 from arrowlog.snapshot.reconciliation import paths_leading_out
-from arrowlog.snapshot.snapshot import Report, Snapshot, State
-from arrowlog.snapshot.stats_bounds import (
-    all_null_files,
-    comparison_type,
-    high_bounds,
-    low_bounds,
-    to_comparable,
-)
+from arrowlog.snapshot.snapshot import FileSource, InMemoryFiles, Report, Snapshot, State
 from arrowlog.snapshot.stats_truncation import StatsTruncation, truncate_add_fields, truncate_adds
 from arrowlog.snapshot.time_travel import TimestampLike, to_epoch_millis
 from arrowlog.snapshot.tracked_state import CacheStats, LogTip, ReadBase
@@ -84,9 +76,14 @@ from arrowlog.snapshot.tracker import SnapshotTracker, open_trackers
 from arrowlog.snapshot.typed_values import (
     HIVE_NULL,
     TRUNCATION_MARK,
+    all_null_files,
     cast_text,
+    comparison_type,
     has_bounds,
+    high_bounds,
+    low_bounds,
     partition_values,
+    to_comparable,
     to_log_text,
 )
 
@@ -125,6 +122,7 @@ __all__ = [
     "checkpoint_versions",
     "choose_sort_columns",
     "comparison_type",
+    "decode_pointer",
     "earliest_rebuildable_version",
     "files_column_name",
     "files_table",
@@ -144,6 +142,7 @@ __all__ = [
     "partition_values",
     "paths_leading_out",
     "plan_segment",
+    "pointed_version",
     "put_manifest",
     "put_part",
     "read_pointer",

@@ -6,15 +6,15 @@ know of them.
 
 from __future__ import annotations
 
+import json
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from arrowlog.clock import COUNTS_SUSPENSION, boottime
-from arrowlog.errors import ArrowlogWarning, LogCorrupt, TableNotFound
+from arrowlog.errors import ArrowlogError, ArrowlogWarning, LogCorrupt, TableNotFound
 from arrowlog.formats.indextables import INDEXTABLES, RetiredVersions, parse_retired_records
-from arrowlog.snapshot.checkpoint.json import read_pointer
 from arrowlog.snapshot.log_segment import retired_record_error
 
 if TYPE_CHECKING:
@@ -201,3 +201,27 @@ def list_retired(store: Store, table_format: Format = INDEXTABLES) -> RetiredVer
     if not table_format.retired_folder:
         return RetiredVersions()
     return parse_retired_records(store.list_from(table_format.key(table_format.retired_folder)))
+
+
+def read_pointer(store: Store, table_format: Format = INDEXTABLES) -> int:
+    """Return the version that `_last_checkpoint` names; -1 if there is none or it is unreadable."""
+    try:
+        data = store.find_many([table_format.key(table_format.pointer_name)])[0]
+    except ArrowlogError:
+        return -1
+    return pointed_version(data)
+
+
+def pointed_version(data: bytes | None) -> int:
+    """Return the version that the content of `_last_checkpoint` names; -1 if it names none."""
+    version = decode_pointer(data).get("version")
+    return version if isinstance(version, int) and not isinstance(version, bool) else -1
+
+
+def decode_pointer(data: bytes | None) -> dict[str, Any]:
+    """Return the fields of `_last_checkpoint`; {} if it is missing or not a JSON object."""
+    try:
+        pointer = json.loads(data or b"{}")
+    except (ValueError, RecursionError):
+        return {}
+    return pointer if isinstance(pointer, dict) else {}

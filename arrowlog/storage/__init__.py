@@ -18,13 +18,13 @@ from arrowlog.storage.base import (
     ObjectStat,
     PutOutcome,
     RangeReader,
+    RelocatedLogStore,
     Store,
     put_identical,
     stat_object,
 )
 from arrowlog.storage.fsspec_store import find_secrets
 from arrowlog.storage.local import LocalStore
-from arrowlog.storage.renamed_log import RelocatedLogStore
 from arrowlog.storage.s3 import parse_s3_options, to_s3fs_options
 
 if TYPE_CHECKING:

@@ -8,7 +8,6 @@ request each, the put.
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -25,7 +24,13 @@ from arrowlog.errors import (
 )
 from arrowlog.fork_safety import ForkSafeLock
 from arrowlog.formats.indextables import LAST_CHECKPOINT, LOG_FOLDER, RecentCommits, commit_name
-from arrowlog.snapshot import OBSERVATION_TRUST_SECONDS, VersionGap, check_writable, list_retired
+from arrowlog.snapshot import (
+    OBSERVATION_TRUST_SECONDS,
+    VersionGap,
+    check_writable,
+    list_retired,
+    pointed_version,
+)
 from arrowlog.transaction.commit_loop import CommitResult, TransactionContext, run_transaction
 from arrowlog.transaction.conflict_checker import CONFLICT_NEXT_STEP, TableHead
 from arrowlog.transaction.version_race import ContentionBackoff
@@ -524,7 +529,7 @@ class WriteSession:
         store = self.store
         store.check_writable(LOG_FOLDER)
         pointer = store.find_many([f"{LOG_FOLDER}/{LAST_CHECKPOINT}"])[0]
-        pointed = -1 if pointer is None else _pointed_version(pointer)
+        pointed = pointed_version(pointer)
         if pointed > head.version:  # others may have committed since this handle last read the log
             latest = self._read_on()
             self._check_no_gap(latest)
@@ -606,12 +611,3 @@ def head_of(state: State, observed: float = float("-inf")) -> TableHead:
         state.txns,
         observed,
     )
-
-
-def _pointed_version(data: bytes) -> int:
-    """Return the version that a checkpoint pointer names, or -1 if it is not readable."""
-    try:
-        version = json.loads(data)["version"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return -1
-    return version if isinstance(version, int) and not isinstance(version, bool) else -1

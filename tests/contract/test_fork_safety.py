@@ -192,12 +192,12 @@ from support.forked_child import in_child
 inside, release, dataclass = threading.Event(), threading.Event(), dataclasses.dataclass
 def slowly(*args, **options):
     inside.set()
-    release.wait(60)
+    release.wait(300)
     return dataclass(*args, **options)
 dataclasses.dataclass = slowly
 thread = threading.Thread(target=lambda: arrowlog.Table)
 thread.start()
-inside.wait(60)
+inside.wait(300)
 threading.Timer(0.2, release.set).start()
 print(in_child(lambda: arrowlog.Table(sys.argv[1]).version > 0))
 thread.join()
@@ -345,7 +345,7 @@ def test_a_fork_waits_for_imports_of_other_threads(tmp_path, monkeypatch):
     """A module that is half imported at a fork stays so, and its lock stays held."""
     waiting = threading.Event()
     monkeypatch.setattr(fork_safety, "waiting", waiting, raising=False)
-    code = "from arrowlog import fork_safety; fork_safety.waiting.wait(60); found = 5"
+    code = "from arrowlog import fork_safety; fork_safety.waiting.wait(300); found = 5"
     (tmp_path / "slowly.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     ours = {}

@@ -14,8 +14,7 @@ from arrowlog.formats.indextables.file_names import LAST_CHECKPOINT, LOG_FOLDER
 from arrowlog.recovery import log_repair as module
 from arrowlog.snapshot.listing import list_log
 from arrowlog.snapshot.loader import ReadOptions, load_snapshot
-from arrowlog.storage.base import build_walk_table
-from arrowlog.storage.renamed_log import RelocatedLogStore
+from arrowlog.storage.base import RelocatedLogStore, build_walk_table
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
 FAULTS = ["", "", "unavailable", "transient", "lost before", "lost after", "retried", "late 3"]

@@ -39,7 +39,7 @@ from arrowlog.errors import (
     StoreUnavailable,
 )
 from arrowlog.formats.indextables.file_names import LOG_FOLDER
-from arrowlog.maintenance import compaction, orphan_files, vacuum
+from arrowlog.maintenance import compaction, retention, vacuum
 from arrowlog.maintenance.checkpointing import BackgroundCheckpointer
 from arrowlog.storage import ObjectStat
 from arrowlog.transaction.table_metadata import build_metadata, create_table
@@ -399,7 +399,7 @@ def only_the_newest(store, config, horizon):
 
 def everything_is_old(found, live, spoken_of, columns, horizon):
     """A vacuum that does not ask how old a file is."""
-    return orphan_files.classify_files(found, live, spoken_of, columns, 1 << 60)
+    return retention.classify_files(found, live, spoken_of, columns, 1 << 60)
 
 
 def no_files_are_removed(keys, before):

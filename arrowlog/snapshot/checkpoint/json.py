@@ -14,8 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from arrowlog.errors import ArrowlogError, StoreUnavailable
+from arrowlog.errors import StoreUnavailable
 from arrowlog.formats.indextables import (
+    CHECKPOINT_FOLDER_NAME,
     CHECKSUM_PREFIX,
     INDEXTABLES,
     LAST_CHECKPOINT,
@@ -31,6 +32,7 @@ from arrowlog.formats.indextables import (
     metadata_fields,
     protocol_fields,
 )
+from arrowlog.snapshot.listing import pointed_version
 from arrowlog.storage import PutOutcome
 
 if TYPE_CHECKING:
@@ -38,7 +40,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from arrowlog.config import Config
-    from arrowlog.formats import Format
     from arrowlog.snapshot.snapshot import State
     from arrowlog.storage import Store
 
@@ -208,9 +209,12 @@ def write_pointer(
     parts: int | None,
     now_ms: int,
 ) -> None:
-    """Point `_last_checkpoint` to a checkpoint, unless it names a later one already."""
+    """Point `_last_checkpoint` to a checkpoint, unless it names a later one already.
+
+    Raises `StoreUnavailable` if the pointer cannot be read: it must not move back.
+    """
     key = f"{LOG_FOLDER}/{LAST_CHECKPOINT}"
-    if read_pointer(store) >= state.version:
+    if pointed_version(store.find_many([key])[0]) >= state.version:
         return
     fields = {
         "version": state.version,
@@ -224,13 +228,19 @@ def write_pointer(
     }
     present = {name: value for name, value in fields.items() if value is not None}
     store.replace(key, json.dumps(present, separators=(",", ":")).encode())
+    # The writer of a later checkpoint may have replaced the pointer since it was read; then this
+    # write has moved it back. That checkpoint is there by now, as it precedes its pointer.
+    later = _later_checkpoint(store, state.version)
+    if later is not None:
+        store.replace(key, json.dumps({"version": later}, separators=(",", ":")).encode())
 
 
-def read_pointer(store: Store, table_format: Format = INDEXTABLES) -> int:
-    """Return the version that `_last_checkpoint` names; -1 if there is none or it is unreadable."""
-    try:
-        data = store.find_many([table_format.key(table_format.pointer_name)])[0]
-        version = -1 if data is None else json.loads(data)["version"]
-    except (ArrowlogError, ValueError, KeyError, TypeError, RecursionError):
-        return -1
-    return version if isinstance(version, int) and not isinstance(version, bool) else -1
+def _later_checkpoint(store: Store, version: int) -> int | None:
+    """Return the latest version above `version` with a checkpoint; None if there is none."""
+    names = store.list_from(LOG_FOLDER, INDEXTABLES.first_name(version + 1))
+    inner: list[str] = []
+    if CHECKPOINT_FOLDER_NAME in names:
+        folder = f"{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}"
+        inner = store.list_from(folder, INDEXTABLES.first_name(version + 1))
+    checkpoints = INDEXTABLES.classify(names, inner).checkpoints
+    return max((v for v in checkpoints if v > version), default=None)

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.arrays import make_scalar
-from arrowlog.errors import ArrowlogError, LogCorrupt, StoreUnavailable
+from arrowlog.errors import LogCorrupt, StoreUnavailable, UnsupportedProtocol
 from arrowlog.formats.indextables import (
     ADD_FIELDS,
     ADD_MAP_FIELDS,
@@ -34,30 +34,30 @@ from arrowlog.formats.indextables import (
     manifest_name,
     parquet_names,
 )
-from arrowlog.snapshot.checkpoint.manifest import (
+from arrowlog.snapshot.checkpoint.parts import (
     DAMAGED_CHECKPOINT_NEXT,
     CheckpointManifest,
     CheckpointPart,
-    decode_manifest,
-    encode_manifest,
-    with_chunk_checksums,
-)
-from arrowlog.snapshot.checkpoint.parts import (
     CheckpointPartReader,
     column_chunk_ranges,
+    decode_manifest,
     decode_unverified_part,
+    encode_manifest,
+    missing_part_error,
     read_footer_metadata,
+    with_chunk_checksums,
 )
-from arrowlog.snapshot.checkpoint.row_groups import (
+from arrowlog.snapshot.checkpoint.rows import (
     ROW_GROUP_FILES,
+    RebuildRecipe,
     build_row_group_index,
+    flatten_all_maps,
     storage_order,
+    to_checkpoint_rows,
 )
-from arrowlog.snapshot.checkpoint.rows import RebuildRecipe, flatten_all_maps, to_checkpoint_rows
-from arrowlog.snapshot.file_source import InMemoryFiles
 from arrowlog.snapshot.file_table import FileStats
 from arrowlog.snapshot.log_replay import check_readable, parse_table_schema, with_checkpoint_keys
-from arrowlog.snapshot.snapshot import State
+from arrowlog.snapshot.snapshot import InMemoryFiles, State
 from arrowlog.storage import put_identical
 from arrowlog.version import __version__
 
@@ -323,11 +323,7 @@ def open_parquet_checkpoint(
         check_readable(manifest.protocol, key)
         for part in manifest.parts:
             if f"{folder}/{part.name}" not in keys:
-                raise LogCorrupt(
-                    "it is missing.",
-                    next=DAMAGED_CHECKPOINT_NEXT,
-                    file=f"{folder}/{part.name}",
-                )
+                raise missing_part_error(f"{folder}/{part.name}")
         return CheckpointPartReader(store, manifest, folder)
     return _read_unverified(store, version, keys, count)
 
@@ -347,6 +343,7 @@ def _read_unverified(
             next=DAMAGED_CHECKPOINT_NEXT,
             file=keys[0].rpartition("/")[0],
             version=version,
+            code="checkpoint-partial",
         )
     tables = []
     for key, data in zip(part_keys, store.get_many(part_keys), strict=True):
@@ -358,32 +355,38 @@ def _read_unverified(
     return pa.concat_tables(tables, promote_options="default")
 
 
-def verify_parquet_checkpoint(store: Store, version: int, keys: Sequence[str]) -> list[str]:
-    """Read and verify a whole checkpoint; returns what is wrong with it, nothing if intact."""
+def verify_parquet_checkpoint(
+    store: Store, version: int, keys: Sequence[str]
+) -> list[LogCorrupt | UnsupportedProtocol]:
+    """Read and verify a whole checkpoint; returns what is wrong with it, nothing if intact.
+
+    Raises `StoreUnavailable` if the store fails: that says nothing about the checkpoint.
+    """
+    folder = keys[0].rpartition("/")[0]
     try:
         parts = open_parquet_checkpoint(store, version, keys, lambda _: None)
     except FileNotFoundError as error:
-        return [f"{error} is gone."]
-    except ArrowlogError as error:
-        return [str(error)]
+        return [missing_part_error(str(error))]
+    except (LogCorrupt, UnsupportedProtocol) as error:
+        return [error]
     if not isinstance(parts, CheckpointPartReader):
-        return [f"checkpoint {version} has no manifest of arrowlog's, so it cannot be verified."]
-    problems, num_rows = [], 0
+        what = "it has no manifest of arrowlog's, so it cannot be verified."
+        return [LogCorrupt(what, file=folder, version=version)]
+    problems: list[LogCorrupt | UnsupportedProtocol] = []
+    num_rows = 0
     for part in parts.manifest.parts:
         try:
             rows = parts.check(part)
-        except ArrowlogError as error:
-            problems.append(str(error))
+        except LogCorrupt as error:
+            problems.append(error)
             continue
         num_rows += rows.num_rows
         if rows.num_rows != part.numFiles:
-            problems.append(
-                f"{parts.key(part)}: it has {rows.num_rows} rows instead of {part.numFiles}."
-            )
+            what = f"it has {rows.num_rows} rows instead of {part.numFiles}."
+            problems.append(LogCorrupt(what, file=parts.key(part)))
     if not problems and num_rows != parts.manifest.num_files:
-        problems.append(
-            f"checkpoint {version} has {num_rows} files instead of {parts.manifest.num_files}."
-        )
+        what = f"it has {num_rows} files instead of {parts.manifest.num_files}."
+        problems.append(LogCorrupt(what, file=folder, version=version))
     return problems
 
 
