@@ -277,9 +277,8 @@ class Table(ReadableRows):
         snapshot = self.snapshot(version, timestamp, max_staleness=max_staleness)
         return plan_scan(snapshot, predicate, self.uri, self._storage_options)
 
-    @property
-    def _lazy_rows(self) -> LazyRows:
-        return self.scan()._lazy_rows  # noqa: SLF001 -- of the same base class
+    def _lazy_rows(self, predicate: Any = None) -> LazyRows:
+        return self.scan(predicate)._lazy_rows()  # noqa: SLF001 -- of the same base class
 
     def refresh(self) -> Snapshot:
         """Read the commits that are new since the last snapshot; return the newest snapshot."""
