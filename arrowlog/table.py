@@ -167,7 +167,8 @@ class Table(ReadableRows):
             The open table, at version 0 if it was created.
 
         Raises:
-            TableExists: there is a transaction log at `uri`, and `exist_ok` is false.
+            TableExists: there is a transaction log at `uri` and `exist_ok` is false, or the log is
+                in another format.
             InvalidRequest: the schema, a partition column or a property is invalid.
         """
         config = resolve(options, table=properties)

@@ -28,7 +28,7 @@ from pyarrow import csv
 
 from arrowlog.arrays import bytes_to_series, data_span, make_array, make_scalar, repeat_bool
 from arrowlog.fork_safety import pl
-from arrowlog.formats import STATS_MAPS, FieldKind
+from arrowlog.formats import STATS_COUNTS, STATS_MAPS, FieldKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -294,8 +294,8 @@ def _check_kinds(template: LineTemplate) -> None:
 
 
 def is_count_path(path: JsonPath) -> bool:
-    """Return whether a path in the statistics leads to a row count or a null count."""
-    return path[2:] == ("numRecords",) or (len(path) == 4 and path[2] == "nullCount")
+    """Return whether a path in the statistics leads to a number of rows."""
+    return path[2:] == ("numRecords",) or (len(path) == 4 and path[2] in STATS_COUNTS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from arrowlog.arrays import (
     repeat_bool,
 )
 from arrowlog.errors import LogCorrupt
-from arrowlog.formats import STATS_MAPS, FieldKind, Metadata, Protocol
+from arrowlog.formats import STATS_COUNTS, STATS_MAPS, FieldKind, Metadata, Protocol
 from arrowlog.formats.indextables import ACTIONS, ADD_MAP_FIELDS, INDEXTABLES
 
 if TYPE_CHECKING:
@@ -308,7 +308,7 @@ def _lookup_map(table: pa.Table, name: str, keys: list[str]) -> dict[str, pa.Arr
 
 
 def _lookup_stats(table: pa.Table, keys: list[str]) -> dict[str, pa.Array]:
-    """Look up the row count and the bounds and null counts of `keys` in the `stats` column."""
+    """Look up the row count and the bounds and counts of `keys` in the `stats` column."""
     if "stats" not in table.column_names or table["stats"].null_count == table.num_rows:
         return {}
     stats = [_members(text) for text in table["stats"].to_pylist()]
@@ -316,7 +316,7 @@ def _lookup_stats(table: pa.Table, keys: list[str]) -> dict[str, pa.Array]:
     for name in STATS_MAPS:
         inner = [_members(bytes(members.get(name, JSON_NULL))) for members in stats]
         values = _lookup(inner, keys, f"stats.{name}.")
-        columns |= _to_counts(values) if name == "nullCount" else values
+        columns |= _to_counts(values) if name in STATS_COUNTS else values
     return columns
 
 

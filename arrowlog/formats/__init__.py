@@ -24,6 +24,7 @@ from arrowlog.formats.avro_schema import (
 from arrowlog.formats.base import (
     MAX_VERSION,
     PHYSICAL_NAME_KEY,
+    STATS_COUNTS,
     STATS_MAPS,
     ActionFields,
     CheckpointForm,
@@ -54,6 +55,7 @@ __all__ = [
     "MAX_VERSION",
     "PHYSICAL_NAME_KEY",
     "RETIRED_FOLDER",
+    "STATS_COUNTS",
     "STATS_MAPS",
     "ActionFields",
     "AvroField",

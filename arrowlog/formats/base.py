@@ -11,7 +11,7 @@ The kind of a field says how an action's field is stored in columns:
 - WORD: text that repeats from file to file; a dictionary-encoded column.
 - FLAT: a map with text values; one column `field.key` per key.
 - JSON: anything else; a column of JSON text.
-- STATS: JSON text that contains `numRecords`, `minValues`, `maxValues` and `nullCount`; columns
+- STATS: JSON text that contains `numRecords` and the maps in `STATS_MAPS`; columns
   `stats.numRecords`, `stats.minValues.key` and so on beside the text.
 
 In a table from the columnar decoder, FLAT and STATS fields are already split into columns. A table
@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 MAX_VERSION = (1 << 63) - 1
-STATS_MAPS = ("minValues", "maxValues", "nullCount")
+# Maps of `stats` whose values are numbers of rows: NULLs, and NaNs of floating-point columns.
+STATS_COUNTS = ("nullCount", "nanCount")
+STATS_MAPS = ("minValues", "maxValues", *STATS_COUNTS)
 # Metadata of a field in a table's schema: its name in data files, statistics and partition values.
 PHYSICAL_NAME_KEY = b"arrowlog.physicalName"
 

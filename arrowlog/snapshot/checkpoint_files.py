@@ -353,7 +353,8 @@ class CheckpointFileStats(FileStats):
         """Return the checkpoint's columns that hold the statistics of a table column."""
         if name in self.partition_columns:
             return [f"partition.{name}", f"unreadable.{name}"]
-        return [f"min.{name}", f"max.{name}", f"null_count.{name}", "num_records"]
+        counts = [f"null_count.{name}", f"nan_count.{name}", "num_records"]
+        return [f"min.{name}", f"max.{name}", *counts]
 
     def _make(self, what: str, name: str) -> pa.ChunkedArray:
         rows = self._source.stored(self._stored_names(name) if name else ["num_records"])

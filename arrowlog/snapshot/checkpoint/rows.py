@@ -1,15 +1,16 @@
 """The rows of a Parquet checkpoint: converted from live adds and back, ordered, indexed. Pure.
 
 A checkpoint stores partition values, bounds and counts in typed columns: `partition.<col>`,
-`min.<col>`, `max.<col>`, `null_count.<col>`, `num_records`. A text column of the adds that can be
-rebuilt from such a column, byte for byte, is not stored; the recipe says how to rebuild it. That it
-can is proven by rebuilding it when the checkpoint is written. Every other column of the adds is
-stored unchanged.
+`min.<col>`, `max.<col>`, `null_count.<col>`, `nan_count.<col>`, `num_records`. A text column of the
+adds that can be rebuilt from such a column, byte for byte, is not stored; the recipe says how to
+rebuild it. That it can is proven by rebuilding it when the checkpoint is written. Every other
+column of the adds is stored unchanged.
 
 The index has one row per row group. For each column, partition columns included, `low.<col>` and
 `high.<col>` are bounds that hold for every row of every file in the group, null if one of them is
 unknown; `nulls.<col>` is the number of NULLs, null if unknown (for a partition column: the number
-of files whose value is NULL); `none.<col>` is true where every value is NULL.
+of files whose value is NULL); `none.<col>` is true where every value is NULL. `nans.<col>` is the
+number of NaNs in a floating-point column, null if unknown.
 
 A text bound may be truncated, so a high bound covers everything that starts with it. The maximum of
 several high bounds is therefore not enough: of `ab` and `abc`, `ab` covers more. The shortest bound
@@ -25,7 +26,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import FALSE, make_array, null_scalar
+from arrowlog.arrays import FALSE, make_array, make_int64, null_scalar
 from arrowlog.decode import flatten_map_columns
 from arrowlog.fork_safety import pl
 from arrowlog.formats.indextables import ADD_MAP_FIELDS, STATS_MAPS
@@ -92,6 +93,10 @@ class RowGroupStats(FileStats):
         """Return the number of NULLs in a column per row group; null is unknown."""
         return self._statistic("nulls", name, pa.int64())
 
+    def nan_count(self, name: str) -> pa.Array:
+        """Return the number of NaNs in a column per row group; null is unknown."""
+        return self._statistic("nans", name, pa.int64())
+
 
 def storage_order(
     columns: FileStats, keys: pa.ChunkedArray, best: Sequence[str] | None = None
@@ -150,6 +155,8 @@ def build_row_group_index(columns: FileStats, order: pa.Array) -> pa.Table:
         per_file = _partition_stats if name in columns.partition_columns else _bounded_stats
         stats = [array.take(order) for array in per_file(columns, name)]
         index |= _aggregate(name, stats, group)
+        if per_file is _bounded_stats and pa.types.is_floating(columns.schema.field(name).type):
+            index[f"nans.{name}"] = _sum_nans(columns.nan_count(name).take(order), stats[3], group)
     for name in unbounded_columns(columns):
         stats = [array.take(order) for array in _unbounded_stats(columns, name)]
         aggregated = _aggregate(name, stats, group)
@@ -210,6 +217,15 @@ def _aggregate(name: str, stats: Sequence[pa.Array], group: pl.Series) -> dict[s
     table = out.collect().to_arrow(compat_level=pl.CompatLevel.oldest())
     types = {"low": stats[0].type, "high": stats[1].type, "nulls": pa.int64(), "none": pa.bool_()}
     return {f"{n}.{name}": pc.cast(table[n].combine_chunks(), kind) for n, kind in types.items()}
+
+
+def _sum_nans(nans: pa.Array, none: pa.Array, group: pl.Series) -> pa.Array:
+    """Sum the NaNs per row group, null if unknown for a file; one without values has none."""
+    known = pc.if_else(none, make_int64(0), nans)
+    frame = pl.DataFrame([group.alias("group"), pl.Series("nans", pl.from_arrow(known))])
+    nans_of_group = _unless(pl.col("nans").is_null().any(), pl.col("nans").sum())
+    out = frame.group_by("group", maintain_order=True).agg(nans_of_group)
+    return pc.cast(out["nans"].to_arrow(), pa.int64())
 
 
 def _unless(unknown: pl.Expr, value: pl.Expr) -> pl.Expr:
@@ -286,6 +302,8 @@ def _typed_columns(columns: FileStats) -> Iterator[tuple[str, pa.Array]]:
         yield f"min.{name}", columns.low(name)
         yield f"max.{name}", columns.high(name)
         yield f"null_count.{name}", columns.null_count(name)
+        if pa.types.is_floating(columns.schema.field(name).type):
+            yield f"nan_count.{name}", columns.nan_count(name)
     for name in unbounded_columns(columns):
         yield f"null_count.{name}", trusted_null_counts(columns, name)
 
@@ -316,8 +334,8 @@ def _typed_source(name: str) -> str | None:
     if name in ("numRecords", "stats.numRecords"):
         return "num_records"
     first, _, rest = name.removeprefix("stats.").partition(".")
-    if name.startswith("stats.nullCount."):
-        return f"null_count.{rest}"
+    if name.startswith(("stats.nullCount.", "stats.nanCount.")):
+        return f"{'null' if first == 'nullCount' else 'nan'}_count.{rest}"
     if name.startswith("partitionValues."):
         return f"partition.{rest}"
     return f"{_SIDES[first]}.{rest}" if first in _SIDES and "." in name else None
