@@ -146,6 +146,12 @@ def searchable_fields(meta: IndexMeta) -> list[SplitField]:
     ]
 
 
+def indexed_columns(meta: IndexMeta) -> pa.Schema:
+    """The columns that are read from a split to index them."""
+    fields = searchable_fields(meta)
+    return pa.schema([(field.name, _COLUMN_TYPES[field.kind]) for field in fields])
+
+
 @lru_cache(64)
 def index_schema(fields: tuple[SplitField, ...]) -> Any:
     """The schema of the index of a split with these fields."""
@@ -210,7 +216,7 @@ def build_index(files: SplitFiles, folder: str) -> None:
     tantivy = require_tantivy()
     fields = searchable_fields(files.meta)
     schema = index_schema(tuple(fields))
-    columns = pa.schema([(field.name, _COLUMN_TYPES[field.kind]) for field in fields])
+    columns = indexed_columns(files.meta)
     with translate_panics(files.key):
         index = tantivy.Index(schema, path=folder)
         for name in {field.tokenizer for field in fields if field.kind == "text"}:

@@ -342,7 +342,30 @@ def test_splits_in_a_store_are_read_and_searched(tmp_path):
     assert in_order(read_dataset(table.scan())) == in_order(read_dataset(local.scan()))
     found = read_dataset(table.scan("body indexquery 'sql' AND id > 20"))
     assert in_order(found) == [each for each in ROWS if has("sql")(each) and each["id"] > 20]
+    # More splits than are fetched ahead, a damaged one among them, and a reader that stops early.
+    days = [(f"d{number}", [row(number)]) for number in range(30)]
+    many = split_tables.write(str(tmp_path / "many"), days)
+    for path in many.scan().paths:
+        with open(os.path.join(many.uri, path), "rb") as file:
+            memory.pipe_file(f"{root}-many/{path}", file.read())
+    log = os.path.join(many.uri, "_transaction_log")
+    for name in os.listdir(log):
+        with open(os.path.join(log, name), "rb") as file:
+            memory.pipe_file(f"{root}-many/_transaction_log/{name}", file.read())
+    remote = arrowlog.Table(f"memory:/{root}-many", options=options)
+    assert [each["id"] for each in in_order(read_dataset(remote.scan()))] == list(range(30))
+    assert remote.scan().to_arrow_dataset().head(3).num_rows == 3
+    batches = remote.scan().row_reader.batches()
+    next(batches)
+    batches.close()
+    bad = remote.scan("id = 20").paths[0]
+    memory.pipe_file(f"{root}-many/{bad}", b"x" * memory.size(f"{root}-many/{bad}"))
+    fresh = arrowlog.Table(remote.uri, options={"splits.cache.path": str(tmp_path / "fresh")})
+    with pytest.raises(DataFileError, match="damaged") as raised:
+        read_dataset(fresh.scan())
+    assert raised.value.path == bad
     memory.rm(root, recursive=True)
+    memory.rm(f"{root}-many", recursive=True)
 
 
 def test_convert_writes_the_rows_as_parquet_with_statistics(tmp_path):
