@@ -27,13 +27,23 @@ from arrowlog.decode.row_decoder import (
 )
 
 if TYPE_CHECKING:
-    from arrowlog.decode.avro_columns import AvroColumn, AvroKind, decode_columns
-    from arrowlog.decode.file_entries import ENTRY_COLUMNS, decode_file_entries
+    from arrowlog.decode.avro_columns import (
+        ENTRY_COLUMNS,
+        AvroColumn,
+        AvroKind,
+        decode_columns,
+        decode_file_entries,
+    )
 
 # Loaded on first use: most tables have no Avro files.
 _ON_FIRST_USE = {
-    "avro_columns": ("AvroColumn", "AvroKind", "decode_columns"),
-    "file_entries": ("ENTRY_COLUMNS", "decode_file_entries"),
+    "avro_columns": (
+        "ENTRY_COLUMNS",
+        "AvroColumn",
+        "AvroKind",
+        "decode_columns",
+        "decode_file_entries",
+    ),
 }
 
 __all__ = [
