@@ -59,7 +59,11 @@ def read_workers(plan):
     return [each for part in parts for batch in part.batches() for each in batch.to_pylist()]
 
 
-READERS = [read_polars, read_dataset, read_duckdb, read_workers]
+def read_arrow(plan):
+    return plan.to_arrow().to_pylist()
+
+
+READERS = [read_polars, read_dataset, read_arrow, read_duckdb, read_workers]
 
 
 def in_order(rows):
@@ -155,6 +159,13 @@ def test_generated_predicates_mean_the_same_in_every_reader(table):
         assert in_order(read(table.scan(text))) == wanted, text
         count = table.scan(text).count()
         assert count is None or count == len(wanted), text
+
+
+def test_a_table_is_read_in_one_line(table):
+    assert in_order(table.to_polars().collect().to_dicts()) == ROWS
+    assert in_order(table.to_arrow().to_pylist()) == ROWS
+    assert sorted(table.to_pandas()["id"]) == [each["id"] for each in ROWS]
+    assert in_order(arrowlog.scan_polars(table.uri).collect().to_dicts()) == ROWS
 
 
 def test_columns_rows_and_counts_are_read_alone(table):
