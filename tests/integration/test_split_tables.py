@@ -241,6 +241,22 @@ def test_searches_that_cannot_be_answered_are_refused_when_planned(table, where,
         table.scan(where)
 
 
+def test_maintenance_leaves_splits_alone_and_says_so(tmp_path):
+    days = [("a", [row(number)]) for number in range(200)]
+    table = split_tables.write(str(tmp_path / "table"), days)
+    paths = table.scan().paths
+    with pytest.raises(InvalidRequest, match=r"part-0\.split is a split, whose statistics"):
+        table.update_statistics(sorted(paths)[:1])
+    assert table.compact(target_size="1GB").files_removed == 0
+    findings = {finding.code: finding for finding in table.doctor()}
+    assert "small-files" not in findings
+    assert "arrowlog.convert" in findings["stats-missing"].fix
+    more = pa.Table.from_pylist([{"day": "a", "id": 999, "text": None}], split_tables.SCHEMA)
+    table.write(more)
+    assert table.doctor()
+    assert table.version == 2
+
+
 def test_the_public_form_is_checked_at_once():
     with pytest.raises(InvalidRequest, match="position 3"):
         arrowlog.indexquery("body", "a -b")
