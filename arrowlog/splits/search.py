@@ -31,7 +31,12 @@ from arrowlog.splits.query import (
     query_error,
 )
 from arrowlog.splits.reader import RowDecoder
-from arrowlog.splits.tantivy_index import open_searcher, require_tantivy, translate_panics
+from arrowlog.splits.tantivy_index import (
+    open_searcher,
+    require_tantivy,
+    translate_panics,
+    translate_write_errors,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -217,7 +222,7 @@ def build_index(files: SplitFiles, folder: str) -> None:
     fields = searchable_fields(files.meta)
     schema = index_schema(tuple(fields))
     columns = indexed_columns(files.meta)
-    with translate_panics(files.key):
+    with translate_write_errors(files.key):
         index = tantivy.Index(schema, path=folder)
         for name in {field.tokenizer for field in fields if field.kind == "text"}:
             index.register_tokenizer(name or "raw", make_analyzer(name))
