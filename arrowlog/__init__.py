@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # type checkers see the same names as `_HOMES` lists; a test 
     from arrowlog import plots as plots
     from arrowlog import spark as spark
     from arrowlog import testing as testing
+    from arrowlog.conversion import convert as convert
     from arrowlog.errors import ArrowlogError as ArrowlogError
     from arrowlog.errors import ArrowlogWarning as ArrowlogWarning
     from arrowlog.errors import CommitConflict as CommitConflict
@@ -42,6 +43,7 @@ if TYPE_CHECKING:  # type checkers see the same names as `_HOMES` lists; a test 
     from arrowlog.formats.indextables import Protocol as Protocol
     from arrowlog.functions import add_parquet as add_parquet
     from arrowlog.functions import scan_polars as scan_polars
+    from arrowlog.predicate import indexquery as indexquery
     from arrowlog.recovery import Finding as Finding
     from arrowlog.recovery import Findings as Findings
     from arrowlog.recovery import doctor as doctor
@@ -61,6 +63,7 @@ if TYPE_CHECKING:  # type checkers see the same names as `_HOMES` lists; a test 
 # Where each public name is defined; a name without a module is a module itself.
 _HOMES = {
     "": ("plots", "spark", "testing"),
+    "conversion": ("convert",),
     "errors": (
         "ArrowlogError",
         "ArrowlogWarning",
@@ -82,6 +85,7 @@ _HOMES = {
     ),
     "formats.indextables": ("Metadata", "Protocol"),
     "functions": ("add_parquet", "scan_polars"),
+    "predicate": ("indexquery",),
     "recovery": ("Finding", "Findings", "doctor", "repair", "repair_notes"),
     "scan": ("Explanation", "ScanPlan", "Split"),
     "snapshot": ("Report", "Snapshot"),
@@ -124,7 +128,9 @@ __all__ = [
     "__version__",
     "add_file",
     "add_parquet",
+    "convert",
     "doctor",
+    "indexquery",
     "plots",
     "repair",
     "repair_notes",

@@ -15,7 +15,7 @@ from arrowlog.fork_safety import OnFirstUse, require_polars
 from arrowlog.history import HistorySession, diff_snapshots, summarize_table
 from arrowlog.maintenance import BackgroundCheckpointer, Skips, procedures, update_statistics
 from arrowlog.recovery import DoctorLimits, examine_table
-from arrowlog.scan import ReadableRows, plan_scan
+from arrowlog.scan import ReadableRows, SplitCacheOptions, plan_scan
 from arrowlog.snapshot import ReadOptions, SnapshotTracker, TimestampLike, to_epoch_millis
 from arrowlog.storage import open_store
 from arrowlog.transaction import WriteSession, build_metadata, create_table, operations
@@ -167,7 +167,8 @@ class Table(ReadableRows):
             The open table, at version 0 if it was created.
 
         Raises:
-            TableExists: there is a transaction log at `uri`, and `exist_ok` is false.
+            TableExists: there is a transaction log at `uri` and `exist_ok` is false, or the log is
+                in another format.
             InvalidRequest: the schema, a partition column or a property is invalid.
         """
         config = resolve(options, table=properties)
@@ -275,7 +276,9 @@ class Table(ReadableRows):
                 unknown column.
         """
         snapshot = self.snapshot(version, timestamp, max_staleness=max_staleness)
-        return plan_scan(snapshot, predicate, self.uri, self._storage_options)
+        config = self._tracker.read_options.config
+        cache = SplitCacheOptions(config.splits_cache_path, config.splits_cache_max_size)
+        return plan_scan(snapshot, predicate, self.uri, self._storage_options, split_cache=cache)
 
     def _lazy_rows(self, predicate: Any = None) -> LazyRows:
         return self.scan(predicate)._lazy_rows()  # noqa: SLF001 -- of the same base class

@@ -34,6 +34,14 @@ from arrowlog.predicate.rewrites import (
     split_between,
     unwrap_cast,
 )
+from arrowlog.predicate.searches import (
+    SearchCondition,
+    bind_searches,
+    find_searches,
+    indexquery,
+    is_search,
+    search_operands,
+)
 
 __all__ = [
     "COMPARISON_OPS",
@@ -47,13 +55,18 @@ __all__ = [
     "Literal",
     "Node",
     "Predicate",
+    "SearchCondition",
     "Token",
+    "bind_searches",
     "coerce_literals",
     "emit_spark",
     "enclose_literal",
     "evaluate_node",
     "evaluate_predicate",
+    "find_searches",
     "format_node",
+    "indexquery",
+    "is_search",
     "is_supported",
     "may_have_nan",
     "merge_equalities",
@@ -64,6 +77,7 @@ __all__ = [
     "quote_identifier",
     "referenced_columns",
     "resolve_column",
+    "search_operands",
     "snap_to_integer",
     "split_between",
     "split_conjuncts",

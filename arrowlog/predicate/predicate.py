@@ -49,6 +49,7 @@ from arrowlog.predicate.parse.pyarrow import parse_pyarrow
 from arrowlog.predicate.parse.sql import parse_sql
 from arrowlog.predicate.parse.tuples import parse_tuples
 from arrowlog.predicate.rewrites import relax_condition
+from arrowlog.predicate.searches import SEARCH_OP, SearchCondition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -145,6 +146,11 @@ def _parse_form(where: Any, schema: pa.Schema, now_micros: int) -> Node:
         return parse_polars(where, schema)
     if isinstance(where, (list, tuple)):
         return parse_tuples(where, schema)
+    if isinstance(where, SearchCondition):
+        if where.op == SEARCH_OP:
+            return parse_tuples((where.args[0], SEARCH_OP, where.args[1]), schema)
+        parts = [_parse_form(part, schema, now_micros) for part in where.args]
+        return Call("not", tuple(parts)) if where.op == "not" else join_nodes(where.op, parts)
     raise InvalidRequest(
         f"A value of type {type(where).__name__} is not a predicate.", next=_FORMS_HINT
     )

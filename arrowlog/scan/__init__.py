@@ -15,6 +15,7 @@ from arrowlog.scan.data_files import (
 from arrowlog.scan.explain import Explanation
 from arrowlog.scan.plan import ReadableRows, ScanPlan, Split, plan_scan
 from arrowlog.scan.row_reader import RowReader
+from arrowlog.scan.split_rows import SplitCacheOptions, mask_splits
 
 if TYPE_CHECKING:
     from arrowlog.scan.lazy_readers import LazyRows as LazyRows
@@ -28,6 +29,7 @@ __all__ = [
     "RowReader",
     "ScanPlan",
     "Split",
+    "SplitCacheOptions",
     "build_data_file_error",
     "find_column_problem",
     "find_member_case_mismatch",
@@ -36,6 +38,7 @@ __all__ = [
     "is_always_readable_as",
     "is_readable_as",
     "map_column_case",
+    "mask_splits",
     "plan_scan",
 ]
 

@@ -321,6 +321,19 @@ def build_data_file_error(store: Store, key: str, reason: str, version: int) -> 
     )
 
 
+def name_added_version(store: Store, error: DataFileError, version: int) -> DataFileError:
+    """The same error with the version that added the file, if it names a file and no version."""
+    if error.file is None or error.version is not None:
+        return error
+    added_version, origin = _find_added_version(store, error.file, version)
+    return DataFileError(
+        f"{error.what.rstrip('.')} ({origin}).",
+        next=error.next,
+        file=error.file,
+        version=added_version,
+    )
+
+
 def _find_added_version(store: Store, key: str, version: int) -> tuple[int | None, str]:
     """The latest version up to `version` that added a file, or None, and a phrase for it."""
     oldest_read = version + 1

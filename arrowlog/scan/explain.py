@@ -212,6 +212,7 @@ class Explanation:
     bytes_kept: int
     bytes_total: int
     clauses: tuple[Clause, ...]
+    searches: tuple[str, ...] = field(default=(), kw_only=True)
     _paths: pa.ChunkedArray = field(repr=False, compare=False)
     _codes: tuple[pa.Array, ...] = field(repr=False, compare=False)
 
@@ -261,6 +262,7 @@ class Explanation:
         lines = [self.predicate, self._summary()]
         if self._rows:
             lines += format_text_table(_HEADER, self._rows, (1, 2, 3))
+        lines += self.searches
         return "\n".join(lines)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -273,7 +275,7 @@ class Explanation:
     def to_html(self) -> str:
         """The explanation as an HTML card."""
         clauses = format_html_table(_HEADER, self._rows, (1, 2, 3)) if self._rows else ""
-        facts = [("plan", self._summary())]
+        facts = [("plan", self._summary()), *(("search", text) for text in self.searches)]
         return format_html_card(self.predicate, facts, clauses)
 
 

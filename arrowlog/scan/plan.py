@@ -15,7 +15,14 @@ from arrowlog.arrays import make_int64, repeat_bool
 from arrowlog.config import parse_bytes
 from arrowlog.display import format_bytes, format_count, format_html_card, format_html_table
 from arrowlog.errors import InvalidRequest
-from arrowlog.predicate import TRUE, Predicate, parse_predicate
+from arrowlog.predicate import (
+    TRUE,
+    Predicate,
+    find_searches,
+    parse_predicate,
+    search_operands,
+    split_conjuncts,
+)
 from arrowlog.scan.data_skipping import (
     compute_skip_mask,
     count_matching_rows,
@@ -25,7 +32,9 @@ from arrowlog.scan.data_skipping import (
 )
 from arrowlog.scan.explain import Explanation, explain_plan
 from arrowlog.scan.row_reader import RowReader
+from arrowlog.scan.split_rows import SPLIT_COLUMNS, SplitCacheOptions, mask_splits
 from arrowlog.scan.stats_predicate import StatsPredicateBuilder
+from arrowlog.splits import check_query
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -50,6 +59,7 @@ def plan_scan(
     options: Mapping[str, Any] | None = None,
     *,
     now_micros: int | None = None,
+    split_cache: SplitCacheOptions | None = None,
 ) -> ScanPlan:
     """Plan a scan of `snapshot`: parse `where` and skip files by their statistics.
 
@@ -59,6 +69,8 @@ def plan_scan(
     """
     stats = snapshot.columns
     predicate = parse_predicate(where, stats.schema, now_micros=now_micros)
+    for search in find_searches(predicate.tree):
+        check_query(*search_operands(search), stats.schema, snapshot.partition_columns)
     stats_predicate = StatsPredicateBuilder(stats.schema, snapshot.partition_columns).rows(
         predicate.tree
     )
@@ -71,7 +83,14 @@ def plan_scan(
         compute_skip_mask(stats_predicate, candidate_stats), candidates.num_files
     )
     return ScanPlan(
-        snapshot, predicate, stats_predicate, mask, root, options or {}, among=candidates
+        snapshot,
+        predicate,
+        stats_predicate,
+        mask,
+        root,
+        options or {},
+        among=candidates,
+        split_cache=split_cache or SplitCacheOptions(),
     )
 
 
@@ -155,6 +174,9 @@ class ScanPlan(ReadableRows):
     root: str = field(repr=False)
     _options: Mapping[str, Any] = field(repr=False, compare=False, default_factory=dict)
     among: Snapshot = field(repr=False, compare=False, kw_only=True)
+    split_cache: SplitCacheOptions = field(
+        repr=False, compare=False, kw_only=True, default=SplitCacheOptions()
+    )
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the storage options out of the pickle: they may hold credentials."""
@@ -207,8 +229,24 @@ class ScanPlan(ReadableRows):
         return self.among.state.column(name).filter(self.mask)
 
     def count(self) -> int | None:
-        """Number of matching rows if statistics determine it exactly, else None."""
-        return count_matching_rows(self.among, self.predicate, self.mask)
+        """Number of matching rows if statistics and indexes determine it exactly, else None.
+
+        The index of a split counts the rows of a search, if statistics decide the other conjuncts.
+        """
+        conjuncts = [] if self.predicate.tree == TRUE else split_conjuncts(self.predicate.tree)
+        searches = [part for part in conjuncts if find_searches(part)]
+        if not searches:
+            return count_matching_rows(self.among, self.predicate, self.mask)
+        others = Predicate.from_conjuncts([part for part in conjuncts if part not in searches])
+        if count_matching_rows(self.among, others, self.mask) is None:
+            return None
+        if not self.num_files:
+            return 0
+        found = replace(self.row_reader, predicate=Predicate.from_conjuncts(searches))
+        scan = found.split_scan()
+        if scan is None or scan.files.num_rows < self.num_files or not scan.is_indexed():
+            return None
+        return scan.count_rows()
 
     def min(self, column: str) -> Any:
         """Minimum of a column over the matching rows if statistics give it exactly, else None."""
@@ -219,7 +257,15 @@ class ScanPlan(ReadableRows):
         return find_extreme(self.among, self.predicate, self.mask, column, upper=True)
 
     def explain(self) -> Explanation:
-        """Report per clause how many files it skipped, and why the other files were kept."""
+        """Report per clause how many files it skipped, and why the other files were kept.
+
+        Searches are run, to report how many documents of how many splits they match.
+        """
+        scan = self.row_reader.split_scan() if find_searches(self.predicate.tree) else None
+        searches = () if scan is None else tuple(map(str, scan.results()))
+        return replace(self._explain_files(), searches=searches)
+
+    def _explain_files(self) -> Explanation:
         if self.among is self.snapshot:
             return explain_plan(self.snapshot, self.predicate, self.mask)
         # The report covers every file, including those in row groups that planning skipped.
@@ -268,6 +314,8 @@ class ScanPlan(ReadableRows):
             columns[f"partition.{name}"] = snapshot.columns.partition(name).filter(self.mask)
             unreadable = pc.or_(unreadable, snapshot.columns.unreadable(name))
         columns["unreadable"] = unreadable.filter(self.mask)
+        if pc.any(mask_splits(columns["key"])).as_py():
+            columns |= self._split_columns()
         files = pa.table(columns)
         return RowReader(
             self.root,
@@ -277,7 +325,33 @@ class ScanPlan(ReadableRows):
             files,
             self.version,
             self._options,
+            split_cache=self.split_cache,
         )
+
+    def _split_columns(self) -> dict[str, pa.ChunkedArray]:
+        """What the log says of the files to read, as far as splits need it."""
+        companion = repeat_bool(False, self.num_files)
+        for name in ("companionSourceFiles", "companionDeltaVersion", "companionFastFieldMode"):
+            found = self._optional(name)
+            companion = companion if found is None else pc.or_(companion, pc.is_valid(found))
+        footers = self._optional("footerStartOffset")
+        none = pa.chunked_array([pa.nulls(self.num_files, pa.int64())])
+        records = self.among.columns.num_records().filter(self.mask)
+        values = (
+            self._selected("size"),
+            self._selected("modificationTime"),
+            none if footers is None else footers,
+            records,
+            companion,
+        )
+        return dict(zip(SPLIT_COLUMNS, values, strict=True))
+
+    def _optional(self, name: str) -> pa.ChunkedArray | None:
+        """A field of the files to read; None if no file has it."""
+        try:
+            return self._selected(name)
+        except KeyError:
+            return None
 
     def _lazy_rows(self, predicate: Any = None) -> LazyRows:
         from arrowlog.scan.lazy_readers import LazyRows  # imports pyarrow.dataset, hence pandas
@@ -302,7 +376,9 @@ class ScanPlan(ReadableRows):
     def _plan_also(self, condition: Node) -> ScanPlan:
         """A plan for the rows that match the predicate of this plan and a condition."""
         both = Predicate.from_conjuncts([self.predicate.tree, condition])
-        return plan_scan(self.snapshot, both, self.root, self._options)
+        return plan_scan(
+            self.snapshot, both, self.root, self._options, split_cache=self.split_cache
+        )
 
     def scanned_files(self) -> pa.Table:
         """The files to read, for external engines: key, partition values, size, modification time.

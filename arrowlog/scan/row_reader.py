@@ -1,4 +1,6 @@
-"""Read the rows of planned files: Parquet through Arrow, partition values from the log.
+"""Read the rows of planned files: Parquet through Arrow, splits through their own decoder.
+
+Partition values come from the log.
 
 A column that a file lacks is NULL. Partition columns have the value in the log, whatever the path
 or the file contains. Arrow applies the conjuncts of the predicate that it can, so that it skips row
@@ -15,9 +17,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.arrays import number_combinations
-from arrowlog.errors import ArrowlogError, InvalidRequest, LogCorrupt
-from arrowlog.predicate import TRUE, Predicate, evaluate_predicate, split_pushdown
-from arrowlog.scan.data_files import ColumnCaseResolver, ReadErrorTranslator
+from arrowlog.errors import ArrowlogError, DataFileError, InvalidRequest, LogCorrupt
+from arrowlog.predicate import (
+    TRUE,
+    Predicate,
+    evaluate_predicate,
+    find_searches,
+    split_pushdown,
+)
+from arrowlog.scan.data_files import ColumnCaseResolver, ReadErrorTranslator, name_added_version
+from arrowlog.scan.split_rows import (
+    SplitCacheOptions,
+    SplitScan,
+    bind_to_empty,
+    mask_splits,
+    refuse_search,
+)
+from arrowlog.storage import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,8 +52,8 @@ class RowReader:
     """Files to read, and the columns and predicate to apply.
 
     `files` has the columns `key` (path relative to the table root), `partition.<column>`, and
-    `unreadable` (true if a partition value cannot be parsed). Storage options are neither shown nor
-    pickled.
+    `unreadable` (true if a partition value cannot be parsed); with splits among them, also what the
+    log says of splits (`SPLIT_COLUMNS`). Storage options are neither shown nor pickled.
     """
 
     root: str
@@ -47,6 +63,7 @@ class RowReader:
     files: pa.Table = field(repr=False)
     version: int
     options: Mapping[str, Any] = field(repr=False, default_factory=dict)
+    split_cache: SplitCacheOptions = field(default=SplitCacheOptions(), kw_only=True)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle only the selected files, compressed, and no storage options."""
@@ -56,7 +73,8 @@ class RowReader:
         ) as out:
             out.write_table(self.files.combine_chunks())
         fields = (self.root, self.schema, self.partition_columns, self.predicate)
-        return _unpickle, (*fields, sink.getvalue().to_pybytes(), self.version)
+        data = sink.getvalue().to_pybytes()
+        return _unpickle, (*fields, data, self.version, self.split_cache)
 
     def batches(
         self,
@@ -74,7 +92,9 @@ class RowReader:
         """
         names = list(self.schema.names) if columns is None else list(columns)
         if not gradual:
-            yield from self._batches(self._open_source(pushed), names, options)
+            parquet = self._parquet_part()
+            yield from parquet._batches(parquet._open_source(pushed), names, options)  # noqa: SLF001 -- of this class
+            yield from self._split_batches(names, options.get("batch_size", _BATCH_ROWS))
             return
         start, count = 0, 1
         while start < self.files.num_rows:
@@ -82,8 +102,56 @@ class RowReader:
             yield from part.batches(names, pushed=pushed, **options)
             start, count = start + count, count * 2
 
+    def _parquet_part(self) -> RowReader:
+        """A reader of the files that are not splits. Raises InvalidRequest for a search in them."""
+        splits = mask_splits(self.files["key"])
+        count = pc.sum(splits).as_py() or 0
+        if count < self.files.num_rows and find_searches(self.predicate.tree):
+            first = self.files["key"].filter(pc.invert(splits))[0].as_py()
+            refuse_search(self.predicate.tree, first)
+        if not count:
+            return self
+        predicate = self.predicate if count < self.files.num_rows else Predicate.from_tree(TRUE)
+        return replace(self, files=self.files.filter(pc.invert(splits)), predicate=predicate)
+
+    def split_scan(self) -> SplitScan | None:
+        """A reader of the files that are splits; None if there are none."""
+        splits = mask_splits(self.files["key"])
+        if not pc.any(splits).as_py():
+            return None
+        self._check_readable()
+        return SplitScan(
+            self.root,
+            self.options,
+            self.split_cache,
+            self.schema,
+            self.partition_columns,
+            self.predicate,
+            self.files.filter(splits),
+        )
+
+    def _split_batches(self, columns: list[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
+        scan = self.split_scan()
+        if scan is None:
+            return
+        tables = scan.batches(columns)
+        while True:
+            try:
+                table = next(tables, None)
+            except DataFileError as error:
+                store = open_store(self.root, self.options)
+                raise name_added_version(store, error, self.version) from error
+            if table is None:
+                return
+            yield from table.to_batches(max_chunksize=batch_rows)
+
     def count_rows(self) -> int:
-        """Count the rows, from the footers if Arrow can apply the whole predicate."""
+        """Count the rows, from footers and indexes if they can answer the whole predicate."""
+        scan = self.split_scan()
+        if scan is not None:
+            found = scan.count_rows()
+            parquet = self._parquet_part()
+            return found + (parquet.count_rows() if parquet.files.num_rows else 0)
         source = self._open_source()
         spellings = ColumnCaseResolver(self.schema, self.partition_columns)
         with self._translate_errors(source.fragments):
@@ -93,7 +161,15 @@ class RowReader:
         return sum(batch.num_rows for batch in self._batches(source, self.schema.names[:1], {}))
 
     def fragments(self) -> list[ds.Fragment]:
-        """The files as fragments of an Arrow dataset, with their partition values."""
+        """The files as fragments of an Arrow dataset, with their partition values.
+
+        Raises InvalidRequest if some are splits, which Arrow cannot read.
+        """
+        if self.split_scan() is not None:
+            raise InvalidRequest(
+                "The table has splits, which are not fragments that Arrow can read.",
+                next="Read the rows with `to_table`, `to_batches` or `scanner`.",
+            )
         return list(self._open_source().fragments.values())
 
     def narrow(self, condition: Node) -> RowReader:
@@ -104,7 +180,8 @@ class RowReader:
     def check(self) -> None:
         """Raise now what reading would raise later, for engines that read elsewhere."""
         self.check_files()
-        evaluate_predicate(self.predicate, self.schema.empty_table())
+        evaluate_predicate(*bind_to_empty(self.predicate.tree, self.schema))
+        self._parquet_part()
 
     def check_files(self) -> None:
         """Check that the files can be read with the table.
@@ -274,9 +351,13 @@ def _unpickle(
     predicate: Predicate,
     data: bytes,
     version: int,
+    split_cache: SplitCacheOptions,
 ) -> RowReader:
     with pa.ipc.open_stream(data) as reader:
-        return RowReader(root, schema, partition_columns, predicate, reader.read_all(), version)
+        files = reader.read_all()
+    return RowReader(
+        root, schema, partition_columns, predicate, files, version, split_cache=split_cache
+    )
 
 
 def open_arrow_filesystem(root: str, options: Mapping[str, Any]) -> tuple[Any, str]:

@@ -34,6 +34,7 @@ from arrowlog.snapshot.file_table import FileStats, files_column_name, files_tab
 from arrowlog.snapshot.listing import (
     OBSERVATION_TRUST_SECONDS,
     decode_pointer,
+    find_other_log,
     list_log,
     list_retired,
     open_log,
@@ -126,6 +127,7 @@ __all__ = [
     "earliest_rebuildable_version",
     "files_column_name",
     "files_table",
+    "find_other_log",
     "flatten_all_maps",
     "from_checkpoint_rows",
     "has_bounds",

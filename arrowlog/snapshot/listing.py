@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 # The formats that a table may have; the first one whose log is there is chosen.
 FORMATS: tuple[Format, ...] = (INDEXTABLES,)
 # How long an observation of the log can be relied on over a network without asking again. Clean-up
-# leaves every commit alone for three times as long (`upkeep.cleanup.MIN_COMMIT_AGE_SECONDS`), so a
+# leaves every commit alone for three times as long (`maintenance.MIN_COMMIT_AGE_SECONDS`), so a
 # version that was empty this long ago cannot have been committed and deleted since. The factor
 # covers clock rates, the store's rounding of times to seconds, and listings that take a while.
 OBSERVATION_TRUST_SECONDS = 10.0
@@ -46,14 +46,14 @@ def open_log(store: Store) -> LogListing:
             listing = list_recent(store, choice)
         except TableNotFound:
             continue
-        others = [other.log_folder for other in FORMATS[position + 1 :]]
-        others = [name for name in others if store.cheap_stat and store.stat(name) is not None]
-        if others:
-            warnings.warn(
-                f"{store.root} has several logs: {choice.log_folder}/ is read, {others[0]}/ is not",
-                ArrowlogWarning,
-                stacklevel=4,
-            )
+        for other in FORMATS[position + 1 :] if store.cheap_stat else ():
+            if store.stat(other.log_folder) is not None and _has_log(store, other):
+                warnings.warn(
+                    f"{store.root} has several logs: {choice.log_folder}/ is read,"
+                    f" {other.log_folder}/ is not",
+                    ArrowlogWarning,
+                    stacklevel=4,
+                )
         return listing
     raise _no_table_error(store, FORMATS)
 
@@ -66,6 +66,22 @@ def _no_table_error(store: Store, choices: Sequence[Format]) -> TableNotFound:
         f"There is no table at {store.root}: {where} {missing}.",
         next="Check the address and your access to it, or create a table with Table.create.",
     )
+
+
+def find_other_log(store: Store, table_format: Format = INDEXTABLES) -> Format | None:
+    """Return the first other format whose log is there; None if there is no such log."""
+    others = (other for other in FORMATS if other.name != table_format.name)
+    return next((other for other in others if _has_log(store, other)), None)
+
+
+def _has_log(store: Store, table_format: Format) -> bool:
+    try:
+        list_log(store, table_format)
+    except TableNotFound:
+        return False
+    except LogCorrupt:  # damaged, but a log
+        return True
+    return True
 
 
 def list_log(store: Store, table_format: Format = INDEXTABLES) -> LogListing:

@@ -454,7 +454,7 @@ def _read_parquet(work: _Load, version: int, form: CheckpointForm) -> State | No
         work.warnings.append(
             f"checkpoint {version} was used unverified: another program wrote it without checksums"
         )
-        return state
+        return replace(state, format=work.options.format)
     manifest = checkpoint.manifest
     rows = CheckpointRows(
         checkpoint,
@@ -472,6 +472,7 @@ def _read_parquet(work: _Load, version: int, form: CheckpointForm) -> State | No
         manifest.timestamp,
         manifest.txns,
         manifest.recent,
+        work.options.format,
     )
 
 

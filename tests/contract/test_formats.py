@@ -13,7 +13,13 @@ import pytest
 
 import arrowlog
 from arrowlog.decode import LineBuffer, decode_buffer
-from arrowlog.errors import InvalidRequest, LogCorrupt, TableNotFound, UnsupportedProtocol
+from arrowlog.errors import (
+    InvalidRequest,
+    LogCorrupt,
+    TableExists,
+    TableNotFound,
+    UnsupportedProtocol,
+)
 from arrowlog.formats import (
     PHYSICAL_NAME_KEY,
     ActionFields,
@@ -337,7 +343,27 @@ def test_of_two_logs_the_first_format_counts(tmp_path, ledger):
     with pytest.raises(TableNotFound, match="neither _transaction_log/ nor _ledger/ has commits"):
         arrowlog.Table(tmp_path / "elsewhere")
     assert arrowlog.Table(tmp_path).format == "ledger"
+    (tmp_path / "_ledger").rename(tmp_path / "aside")
+    table = arrowlog.Table.create(tmp_path, pa.schema([("id", pa.int64())]))
+    (tmp_path / "aside").rename(tmp_path / "_ledger")
     with pytest.warns(arrowlog.errors.ArrowlogWarning, match="_ledger/ is not"):
-        table = arrowlog.Table.create(tmp_path, pa.schema([("id", pa.int64())]))
+        table = arrowlog.Table(tmp_path)
     assert table.format == INDEXTABLES.name == "indextables"
+    assert table.append([arrowlog.add_file("x", size=1)]).version == 1
+
+
+@pytest.mark.parametrize("exist_ok", [False, True])
+def test_no_table_is_created_over_one_of_another_format(table, exist_ok):
+    before = sorted(os.walk(table))
+    with pytest.raises(TableExists, match="in the ledger format") as caught:
+        arrowlog.Table.create(table, pa.schema([("id", pa.int64())]), exist_ok=exist_ok)
+    assert "_ledger/" in str(caught.value)
+    assert sorted(os.walk(table)) == before
+    assert arrowlog.Table(table).format == "ledger"
+
+
+def test_an_empty_folder_of_another_format_does_not_hinder_a_new_table(tmp_path, ledger):
+    (tmp_path / "_ledger").mkdir()
+    (tmp_path / "_ledger/c-1.tmp").touch()
+    table = arrowlog.Table.create(tmp_path, pa.schema([("id", pa.int64())]))
     assert table.append([arrowlog.add_file("x", size=1)]).version == 1

@@ -16,11 +16,7 @@ from typing import TYPE_CHECKING
 
 from arrowlog.errors import StoreUnavailable
 from arrowlog.formats.indextables import (
-    CHECKPOINT_FOLDER_NAME,
     CHECKSUM_PREFIX,
-    INDEXTABLES,
-    LAST_CHECKPOINT,
-    LOG_FOLDER,
     CheckpointContext,
     StreamCompressor,
     encode_action,
@@ -40,6 +36,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from arrowlog.config import Config
+    from arrowlog.formats import Format
     from arrowlog.snapshot.snapshot import State
     from arrowlog.storage import Store
 
@@ -101,7 +98,7 @@ def write_json_form(
     packing.write(b"]")
     packing.write(encode_checkpoint_end(packing.sum))
     data = packing.finish()
-    _put(store, f"{LOG_FOLDER}/{name}", data, broken=broken)
+    _put(store, state.format.key(name), data, broken=broken)
     return WrittenCheckpoint((name,), len(data), format_checksum(data))
 
 
@@ -122,7 +119,7 @@ def _write_parts(
         part = f"{state.version:020d}.checkpoint.{short}.{len(parts) + 1:05d}.json"
         parts[part] = f"{CHECKSUM_PREFIX}{packing.sum:08x}"
         data = packing.finish()
-        store.replace(f"{LOG_FOLDER}/{part}", data)
+        store.replace(state.format.key(part), data)
         return len(data)
 
     for lines in _encode_adds(state, _batch_rows(state, config), lines=True):
@@ -135,7 +132,7 @@ def _write_parts(
     beside = CheckpointContext(state.timestamp, state.txns, state.recent)
     data = encode_json_manifest(state.version, parts, short, beside, now_ms)
     name = json_checkpoint_name(state.version)
-    _put(store, f"{LOG_FOLDER}/{name}", data, broken=broken)
+    _put(store, state.format.key(name), data, broken=broken)
     return WrittenCheckpoint((name, *parts), size + len(data), format_checksum(data))
 
 
@@ -213,7 +210,7 @@ def write_pointer(
 
     Raises `StoreUnavailable` if the pointer cannot be read: it must not move back.
     """
-    key = f"{LOG_FOLDER}/{LAST_CHECKPOINT}"
+    key = state.format.key(state.format.pointer_name)
     if pointed_version(store.find_many([key])[0]) >= state.version:
         return
     fields = {
@@ -230,17 +227,17 @@ def write_pointer(
     store.replace(key, json.dumps(present, separators=(",", ":")).encode())
     # The writer of a later checkpoint may have replaced the pointer since it was read; then this
     # write has moved it back. That checkpoint is there by now, as it precedes its pointer.
-    later = _later_checkpoint(store, state.version)
+    later = _later_checkpoint(store, state.format, state.version)
     if later is not None:
         store.replace(key, json.dumps({"version": later}, separators=(",", ":")).encode())
 
 
-def _later_checkpoint(store: Store, version: int) -> int | None:
+def _later_checkpoint(store: Store, table_format: Format, version: int) -> int | None:
     """Return the latest version above `version` with a checkpoint; None if there is none."""
-    names = store.list_from(LOG_FOLDER, INDEXTABLES.first_name(version + 1))
+    start = table_format.first_name(version + 1)
+    names = store.list_from(table_format.log_folder, start)
     inner: list[str] = []
-    if CHECKPOINT_FOLDER_NAME in names:
-        folder = f"{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}"
-        inner = store.list_from(folder, INDEXTABLES.first_name(version + 1))
-    checkpoints = INDEXTABLES.classify(names, inner).checkpoints
+    if table_format.checkpoint_folder in names:
+        inner = store.list_from(table_format.key(table_format.checkpoint_folder), start)
+    checkpoints = table_format.classify(names, inner).checkpoints
     return max((v for v in checkpoints if v > version), default=None)
