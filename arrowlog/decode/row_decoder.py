@@ -334,14 +334,14 @@ def _lookup(
     present = set().union(*maps)
     return {
         prefix + key: make_array(
-            [_scalar_text(map_.get(key, JSON_NULL)) for map_ in maps], pa.string()
+            [scalar_text(map_.get(key, JSON_NULL)) for map_ in maps], pa.string()
         )
         for key in keys
         if key in present
     }
 
 
-def _scalar_text(raw: msgspec.Raw) -> str | None:
+def scalar_text(raw: msgspec.Raw) -> str | None:
     """Return a scalar as text, as a map of strings would hold it; numbers keep every digit.
 
     An object or an array is not a scalar and gives None.
