@@ -118,7 +118,7 @@ class Table:
         self._keeper = BackgroundCheckpointer(
             self._store, SystemClock(), allow_external_paths=allow_outside_paths
         )
-        self._committer = WriteSession(self._follower, options, landed=self._keeper.on_commit)
+        self._session = WriteSession(self._follower, options, landed=self._keeper.on_commit)
         self._history_session = HistorySession(self._follower)
 
     @classmethod
@@ -180,6 +180,17 @@ class Table:
     def uri(self) -> str:
         """Path or URL of the table, without credentials."""
         return self._store.root
+
+    @property
+    def format(self) -> str:
+        """The format of the table: `indextables`, or another that arrowlog only reads."""
+        return self._follower.format.name
+
+    @property
+    def _committer(self) -> WriteSession:
+        """The session of every change and all maintenance; refused for a read-only format."""
+        self._follower.format.require_writable()
+        return self._session
 
     @property
     def version(self) -> int:

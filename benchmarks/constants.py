@@ -76,7 +76,7 @@ def _verify(form):
         table = arrowlog.Table(root)
         store = table._store  # noqa: SLF001 -- what clean-up does first, by itself
         listing = list_log(store)
-        version = max(listing.json_checkpoints)
+        version = max(v for v in listing.checkpoints if listing.checkpoint_form(v, "json"))
         return lambda: len(verify_checkpoint(store, listing, version, resolve(), form))
 
     return make

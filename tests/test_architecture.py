@@ -26,15 +26,15 @@ FUNCTION_LINES_MAX = 70
 # No I/O, no clock, no engine connection, in the module and in everything it needs to run.
 PURE = (
     "display",
+    "formats.base",
+    "formats.log_versions",
     "formats.spark_schema",
-    "formats.indextables.actions",
     "formats.indextables.commit_encoder",
     "formats.indextables.compression",
     "formats.indextables.file_names",
+    "formats.indextables.format",
     "formats.indextables.json_checkpoint",
     "formats.indextables.json_text",
-    "formats.indextables.recent_commits",
-    "formats.indextables.retired_versions",
     "decode.columnar_decoder",
     "decode.commit_info",
     "decode.line_template",

@@ -32,7 +32,7 @@ from arrowlog.decode.line_template import (
     split_template,
 )
 from arrowlog.fork_safety import pl
-from arrowlog.formats.indextables import STATS_MAPS, FieldKind
+from arrowlog.formats import STATS_MAPS, FieldKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

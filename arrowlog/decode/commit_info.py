@@ -8,7 +8,8 @@ writes, all of them are read one by one, and fields of an unexpected type count 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -25,10 +26,13 @@ from arrowlog.decode.row_decoder import (
     make_action_struct,
     parse_lenient,
 )
-from arrowlog.formats.indextables import COMMIT_INFO_FIELDS, FieldKind
+from arrowlog.formats import FieldKind
+from arrowlog.formats.indextables import ACTIONS, INDEXTABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from arrowlog.formats import ActionFields, Format
 
 COMMIT_INFO_PREFIX = b'{"commitInfo":'
 
@@ -49,6 +53,7 @@ class CommitInfo(msgspec.Struct, gc=False):
     txnId: str | None = None  # noqa: N815
     operation: str | None = None
     txn: AppTransaction | None = None
+    inCommitTimestamp: JsonInt64 | None = None  # noqa: N815
 
 
 def _line_struct(content: Any) -> Any:
@@ -57,14 +62,47 @@ def _line_struct(content: Any) -> Any:
     return msgspec.defstruct("info", fields, forbid_unknown_fields=True, gc=False)
 
 
-# Three views of a commitInfo: undecoded, the fields of `CommitInfo`, and all fields of
-# `COMMIT_INFO_FIELDS`.
-_ALL_FIELDS: Any = make_action_struct("commitInfo")
+# Three views of a commitInfo: undecoded, the fields of `CommitInfo`, and all fields that a format
+# declares.
 _RAW_LINE: Any = msgspec.json.Decoder(_line_struct(msgspec.Raw))
 _INFO_LINE: Any = msgspec.json.Decoder(_line_struct(CommitInfo))
-_ALL_FIELDS_LINE: Any = msgspec.json.Decoder(_line_struct(_ALL_FIELDS))
 _INFO_OBJECT = msgspec.json.Decoder(CommitInfo)
-_ALL_FIELDS_OBJECT = msgspec.json.Decoder(_ALL_FIELDS)
+
+
+class _AllFields:
+    """Decodes all fields of the commitInfos of one format."""
+
+    def __init__(self, fields: ActionFields) -> None:
+        struct = make_action_struct(fields, "commitInfo")
+        self.kinds = fields.fields["commitInfo"]
+        self.line: Any = msgspec.json.Decoder(_line_struct(struct))
+        self.object: Any = msgspec.json.Decoder(struct)
+
+    def values(self, raw: msgspec.Raw) -> list[Any]:
+        """Return the values in the order of the fields; None for an unexpected type."""
+        try:
+            return self.to_values(self.object.decode(raw))
+        except JSON_ERRORS:
+            pass
+        try:
+            members: dict[str, msgspec.Raw] = JSON_OBJECT_DECODER.decode(raw)
+        except JSON_ERRORS:
+            members = {}
+        typed = [(kind, members.get(name, JSON_NULL)) for name, kind in self.kinds.items()]
+        return [
+            _raw_text(raw) if kind is FieldKind.JSON else parse_lenient(kind, raw)
+            for kind, raw in typed
+        ]
+
+    def to_values(self, decoded: Any) -> list[Any]:
+        """Return the values of a decoded commitInfo in the order of the fields."""
+        return [
+            _raw_text(getattr(decoded, name)) if kind is FieldKind.JSON else getattr(decoded, name)
+            for name, kind in self.kinds.items()
+        ]
+
+
+_all_fields = cache(_AllFields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,56 +110,62 @@ class CommitInfoLines:
     """Lines that hold a commitInfo and nothing else.
 
     Each line ends with a line feed. `seq` are the sequence numbers of the lines, `found` the parsed
-    commitInfos.
+    commitInfos. `fields` are those that the format of the log declares.
     """
 
     seq: pa.Array
     lines: pa.Array
     found: list[CommitInfo]
+    fields: ActionFields
 
     def with_seq_offset(self, by: int) -> CommitInfoLines:
         """Return the same lines with sequence numbers increased by `by`."""
-        return CommitInfoLines(pc.add(self.seq, make_int64(by)), self.lines, self.found)
+        return replace(self, seq=pc.add(self.seq, make_int64(by)))
 
     def table(self) -> pa.Table:
         """Return a table with `seq` and every known field that at least one commitInfo has."""
-        decoded = _decode_all(_ALL_FIELDS_LINE, self.lines)
+        fields = _all_fields(self.fields)
+        decoded = _decode_all(fields.line, self.lines)
         if decoded is None:
             raws = [_RAW_LINE.decode(text).commitInfo for text in self.lines.to_pylist()]
-            rows = [_field_values(raw) for raw in raws]
+            rows = [fields.values(raw) for raw in raws]
         else:
-            rows = [_to_values(line.commitInfo) for line in decoded]
+            rows = [fields.to_values(line.commitInfo) for line in decoded]
         columns: dict[str, Any] = {"seq": self.seq}
-        for (name, kind), values in zip(
-            COMMIT_INFO_FIELDS.items(), zip(*rows, strict=True), strict=True
-        ):
+        for (name, kind), values in zip(fields.kinds.items(), zip(*rows, strict=True), strict=True):
             if any(value is not None for value in values):
                 columns[name] = make_array(values, kind.type)
         return pa.table(columns)
 
 
-def lines_from_raw_infos(seqs: Sequence[int], raws: Sequence[msgspec.Raw]) -> CommitInfoLines:
+def lines_from_raw_infos(
+    seqs: Sequence[int], raws: Sequence[msgspec.Raw], fields: ActionFields
+) -> CommitInfoLines:
     """Build `CommitInfoLines` from commitInfos that the row decoder extracted from their lines."""
     lines = [b"".join((COMMIT_INFO_PREFIX, bytes(raw), b"}\n")) for raw in raws]
     return CommitInfoLines(
         make_array(seqs, pa.int64()),
         make_array(lines, pa.binary()),
-        [parse_commit_info(raw) for raw in raws],
+        [parse_commit_info(raw, fields) for raw in raws],
+        fields,
     )
 
 
-def parse_commit_infos(seq: pa.Array, lines: pa.Array) -> tuple[CommitInfoLines, pa.Array | None]:
+def parse_commit_infos(
+    seq: pa.Array, lines: pa.Array, fields: ActionFields
+) -> tuple[CommitInfoLines, pa.Array | None]:
     """Parse the lines that hold a commitInfo and nothing else.
 
     Returns them and a mask of the other lines; the mask is None if there are no other lines.
     """
     decoded = _decode_all(_INFO_LINE, lines)
     if decoded is not None:
-        return CommitInfoLines(seq, lines, [line.commitInfo for line in decoded]), None
+        return CommitInfoLines(seq, lines, [line.commitInfo for line in decoded], fields), None
     raws = [extract_commit_info(text) for text in lines.to_pylist()]
     is_info = make_array([raw is not None for raw in raws], pa.bool_())
-    infos = [parse_commit_info(raw) for raw in raws if raw is not None]
-    return CommitInfoLines(seq.filter(is_info), lines.filter(is_info), infos), pc.invert(is_info)
+    infos = [parse_commit_info(raw, fields) for raw in raws if raw is not None]
+    parsed = CommitInfoLines(seq.filter(is_info), lines.filter(is_info), infos, fields)
+    return parsed, pc.invert(is_info)
 
 
 def _decode_all(decoder: Any, lines: pa.Array) -> list[Any] | None:
@@ -146,50 +190,31 @@ def extract_commit_info(text: bytes) -> msgspec.Raw | None:
     return None if bytes(raw) == b"null" else raw
 
 
-def parse_commit_info(info: msgspec.Raw) -> CommitInfo:
+def parse_commit_info(info: msgspec.Raw, fields: ActionFields = ACTIONS) -> CommitInfo:
     """Parse a commitInfo. Fields of an unexpected type count as absent; never raises."""
     try:
         return _INFO_OBJECT.decode(info)
     except JSON_ERRORS:
         pass
-    values = dict(zip(COMMIT_INFO_FIELDS, _field_values(info), strict=True))
-    return CommitInfo(
-        numActions=values["numActions"], timestamp=values["timestamp"], txnId=values["txnId"]
-    )
+    declared = _all_fields(fields)
+    values = dict(zip(declared.kinds, declared.values(info), strict=True))
+    known = ("numActions", "timestamp", "txnId", "inCommitTimestamp")
+    return CommitInfo(**{name: values.get(name) for name in known})
 
 
-def commit_info_from_row(timestamp: int | None, txn: str | None, txn_id: str | None) -> CommitInfo:
-    """Build an `CommitInfo` from the columns of a decoded commitInfo; `txn` is JSON text."""
+def commit_info_from_row(row: Mapping[str, Any]) -> CommitInfo:
+    """Build a `CommitInfo` from a row of decoded commitInfos, without the declared action count."""
+    txn = row.get("txn")
     try:
         app_transaction = None if txn is None else msgspec.json.decode(txn, type=AppTransaction)
     except JSON_ERRORS:
         app_transaction = None
-    return CommitInfo(timestamp=timestamp, txn=app_transaction, txnId=txn_id)
-
-
-def _to_values(decoded: Any) -> list[Any]:
-    """Return the values of a decoded commitInfo in the order of `COMMIT_INFO_FIELDS`."""
-    return [
-        _raw_text(getattr(decoded, name)) if kind is FieldKind.JSON else getattr(decoded, name)
-        for name, kind in COMMIT_INFO_FIELDS.items()
-    ]
-
-
-def _field_values(raw: msgspec.Raw) -> list[Any]:
-    """Return the values in the order of `COMMIT_INFO_FIELDS`; None for an unexpected type."""
-    try:
-        return _to_values(_ALL_FIELDS_OBJECT.decode(raw))
-    except JSON_ERRORS:
-        pass
-    try:
-        members: dict[str, msgspec.Raw] = JSON_OBJECT_DECODER.decode(raw)
-    except JSON_ERRORS:
-        members = {}
-    typed = [(kind, members.get(name, JSON_NULL)) for name, kind in COMMIT_INFO_FIELDS.items()]
-    return [
-        _raw_text(raw) if kind is FieldKind.JSON else parse_lenient(kind, raw)
-        for kind, raw in typed
-    ]
+    return CommitInfo(
+        timestamp=row.get("timestamp"),
+        txnId=row.get("txnId"),
+        txn=app_transaction,
+        inCommitTimestamp=row.get("inCommitTimestamp"),
+    )
 
 
 def _raw_text(raw: msgspec.Raw) -> str | None:
@@ -197,19 +222,22 @@ def _raw_text(raw: msgspec.Raw) -> str | None:
     return None if text == b"null" else text.decode()
 
 
-def read_commit_time(data: bytes) -> int | None:
+def read_commit_time(data: bytes, table_format: Format = INDEXTABLES) -> int | None:
     """Return the commit's timestamp in milliseconds, as the commit itself declares it.
 
-    That is the `timestamp` of its commitInfo or, in a commit without one (version 0), the
-    `createdTime` of its metaData. Returns None if it declares neither. Raises `LogCorrupt` if the
-    line that holds either is not valid.
+    That is the time in its commitInfo or, in a commit without one (version 0), the `createdTime` of
+    its metaData, if these count in the format. Returns None if it declares neither. Raises
+    `LogCorrupt` if the line that holds either is not valid.
     """
     created: int | None = None
+    fields = table_format.actions
     for text in data.split(b"\n"):
         if b'"commitInfo"' in text or b'"metaData"' in text:
-            action = decode_line(text, "", 0)
+            action = decode_line(text, "", 0, fields)
             if action is not None and action[0] == "commitInfo":
-                return parse_commit_info(action[1]).timestamp
+                info = parse_commit_info(action[1], fields)
+                time: int | None = getattr(info, table_format.commit_time_field)
+                return time
             if action is not None and action[0] == "metaData":
                 created = action[1].createdTime
-    return created
+    return created if table_format.creation_time_counts else None

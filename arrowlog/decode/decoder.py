@@ -31,13 +31,14 @@ from arrowlog.decode.line_template import LineTemplate, build_template
 from arrowlog.decode.row_decoder import build_action_table, decode_line, to_metadata, to_protocol
 from arrowlog.errors import LogCorrupt
 from arrowlog.fork_safety import pl
-from arrowlog.formats.indextables import ACTION_FIELDS, Metadata, Protocol
+from arrowlog.formats.indextables import INDEXTABLES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import Executor, Future
 
     from arrowlog.decode.line_buffer import LineBuffer
+    from arrowlog.formats import ActionFields, Format, Metadata, Protocol
 
 # Below this many lines the row decoder is as fast as the columnar decoder, unless the lines are
 # long: from `_COLUMNAR_MIN_BYTES` on, two lines are enough.
@@ -56,17 +57,16 @@ _TEMPLATE_CANDIDATES = 4  # sample lines that are tried as the template
 class ActionBatch:
     """The actions of a run of log files, in log order.
 
-    `tables` holds the tables of `add`, `remove`, `mergeskip` and `commitInfo` actions. Each table
-    has a column `seq`, the sequence number of the line, which orders all lines of the batch and
-    identifies the file and the line (see `place`). `infos` holds further commitInfos as raw lines,
-    because a snapshot needs few of their fields. File number i is `names[i]` of version
-    `versions[i]` and has `lines[i]` lines. `sums` maps file numbers to CRC-32 checksums, as in
-    `LineBuffer`.
+    `tables` holds the tables of the actions that the format declares, such as `add`, `remove` and
+    `commitInfo`. Each table has a column `seq`, the sequence number of the line, which orders all
+    lines of the batch and identifies the file and the line (see `place`). `infos` holds further
+    commitInfos as raw lines, because a snapshot needs few of their fields. File number i has the
+    key `names[i]`, is of version `versions[i]` and has `lines[i]` lines. `sums` maps file numbers
+    to CRC-32 checksums, as in `LineBuffer`.
     """
 
-    tables: dict[str, list[pa.Table]] = field(
-        default_factory=lambda: {name: [] for name in ACTION_FIELDS}
-    )
+    format: Format = INDEXTABLES
+    tables: dict[str, list[pa.Table]] = field(default_factory=dict)
     protocols: list[tuple[int, Protocol]] = field(default_factory=list)
     metadata: list[tuple[int, Metadata]] = field(default_factory=list)
     infos: list[CommitInfoLines] = field(default_factory=list)
@@ -75,9 +75,13 @@ class ActionBatch:
     lines: list[int] = field(default_factory=list)
     sums: dict[int, int] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """Start with an empty list of tables for each action."""
+        self.tables = self.tables or {name: [] for name in self.format.actions.fields}
+
     def table(self, action: str) -> pa.Table:
         """Return all actions of one kind as one table. The rows are not sorted by `seq`."""
-        tables = [pa.table({"seq": pa.nulls(0, pa.int64())}), *self.tables[action]]
+        tables = [pa.table({"seq": pa.nulls(0, pa.int64())}), *self.tables.get(action, ())]
         if action == "commitInfo":
             tables += [infos.table() for infos in self.infos]
         return pa.concat_tables(tables, promote_options="default")
@@ -150,6 +154,7 @@ def start_decode(
     line with the row decoder.
     """
     actions = ActionBatch(
+        window.format,
         names=list(window.names),
         versions=list(window.versions),
         lines=list(window.lines),
@@ -158,7 +163,8 @@ def start_decode(
     non_adds = _take_commit_infos(actions, NonAddLines.join(window.non_add_lines))
     view = window.view
     lines = LineBlock(view, window.kept)
-    template = _pick_template(lines) if columnar and _worth_columnar(lines) else None
+    fields = window.format.actions
+    template = _pick_template(lines, fields) if columnar and _worth_columnar(lines) else None
     pieces = []
     if template is not None and pool is not None:
         pieces = [
@@ -178,7 +184,7 @@ def start_decode(
         # The other lines are decoded here, while the pool works on the adds.
         if columnar and len(non_adds.seq) >= COLUMNAR_MIN_LINES:
             other_lines = LineBlock(concat_bytes(non_adds.lines), len(non_adds.seq))
-            first = _match_picked(other_lines)
+            first = _match_picked(other_lines, fields)
             _decode_by_template(actions, other_lines, _seq_series(non_adds.seq), *first)
         else:
             texts = [text[:-1] for text in non_adds.lines.to_pylist()]
@@ -206,7 +212,8 @@ def _take_commit_infos(actions: ActionBatch, non_adds: NonAddLines) -> NonAddLin
     if not starts_as_info.true_count:
         return non_adds
     candidates = non_adds.filter(starts_as_info)
-    infos, rejected = parse_commit_infos(candidates.seq, candidates.lines)
+    fields = actions.format.actions
+    infos, rejected = parse_commit_infos(candidates.seq, candidates.lines, fields)
     actions.infos.append(infos)
     others = non_adds.filter(pc.invert(starts_as_info))
     return others if rejected is None else NonAddLines.join([others, candidates.filter(rejected)])
@@ -224,9 +231,11 @@ def decode_buffer(window: LineBuffer, *, columnar: bool = True) -> ActionBatch:
     return start_decode(window, None, columnar=columnar).finish()
 
 
-def _match_picked(lines: LineBlock) -> tuple[LineTemplate | None, list[TemplateMatch]]:
+def _match_picked(
+    lines: LineBlock, fields: ActionFields
+) -> tuple[LineTemplate | None, list[TemplateMatch]]:
     """Pick a template from the lines and match all lines against it."""
-    template = _pick_template(lines)
+    template = _pick_template(lines, fields)
     if template is None:
         return None, []
     return template, [decode_matching_lines(piece, template) for piece in lines.pieces()]
@@ -256,11 +265,11 @@ def _decode_by_template(
         lines = LineBlock.join([text for _, text in merged.odd])
         if not _worth_columnar(lines):
             break
-        template, pieces = _match_picked(lines)
+        template, pieces = _match_picked(lines, actions.format.actions)
     _decode_rows(actions, seq.to_list(), lines.texts())
 
 
-def _pick_template(lines: LineBlock) -> LineTemplate | None:
+def _pick_template(lines: LineBlock, fields: ActionFields) -> LineTemplate | None:
     """Return the template of a valid line near the middle, or None if no candidate has one.
 
     The other samples tell which values are the same everywhere and become constants.
@@ -271,12 +280,12 @@ def _pick_template(lines: LineBlock) -> LineTemplate | None:
         samples += _lines_after(lines.data, len(lines.data) * position // 1000)
     for index, text in enumerate(samples[:_TEMPLATE_CANDIDATES]):
         try:
-            decode_line(text, "", 0)
+            decode_line(text, "", 0, fields)
         except LogCorrupt:
             continue
         others = [other.decode() for other in samples[index + 1 :] if other.isascii()]
-        template = build_template(text.decode(), others)
-        if template is not None and template.action in ACTION_FIELDS:
+        template = build_template(text.decode(), fields, others)
+        if template is not None and template.action in fields.fields:
             return template
     return None
 
@@ -296,24 +305,26 @@ def _lines_after(data: bytes | memoryview, position: int) -> list[bytes]:
 
 def _decode_rows(actions: ActionBatch, seqs: Sequence[int], texts: Sequence[bytes]) -> None:
     """Decode lines one by one; `LogCorrupt` names the file and the line."""
-    decoded: dict[str, tuple[list[int], list[Any]]] = {name: ([], []) for name in ACTION_FIELDS}
+    fields = actions.format.actions
+    decoded: dict[str, tuple[list[int], list[Any]]] = {name: ([], []) for name in fields.fields}
     for seq, text in zip(seqs, texts, strict=True):
         try:
-            action = decode_line(text, "", 0)
+            action = decode_line(text, "", 0, fields)
         except LogCorrupt:  # decode again with the place, which is computed only for an error
-            action = decode_line(text, *actions.place(seq))
+            action = decode_line(text, *actions.place(seq), fields)
         if action is None:
             continue
         name, value = action
         if name == "protocol":
             actions.protocols.append((seq, to_protocol(value)))
         elif name == "metaData":
-            actions.metadata.append((seq, to_metadata(value)))
+            metadata = to_metadata(value, actions.format.default_provider)
+            actions.metadata.append((seq, metadata))
         else:
             decoded[name][0].append(seq)
             decoded[name][1].append(value)
     for name, (action_seqs, values) in decoded.items():
         if values and name == "commitInfo":
-            actions.infos.append(lines_from_raw_infos(action_seqs, values))
+            actions.infos.append(lines_from_raw_infos(action_seqs, values, fields))
         elif values:
-            actions.tables[name].append(build_action_table(name, action_seqs, values))
+            actions.tables[name].append(build_action_table(fields, name, action_seqs, values))

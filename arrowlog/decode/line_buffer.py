@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from arrowlog.arrays import bytes_to_series, concat_bytes, make_array, make_int64
 from arrowlog.formats.indextables import (
     COMPRESSED_FIRST_BYTES,
+    INDEXTABLES,
     check_plain_size,
     crc32,
     decompress,
@@ -33,6 +34,8 @@ from arrowlog.storage import SMALL_FILE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from arrowlog.formats import Format
 
 # A sequence number is `file number << LINE_BITS | line number`.
 SEQ_LINE_BITS = 32
@@ -77,15 +80,24 @@ class LineBuffer:
     each file whose first line declares a checksum to the CRC-32 of all its lines but the first.
     """
 
-    def __init__(self, limit: int, pool: pa.MemoryPool | None = None) -> None:
+    def __init__(
+        self, limit: int, pool: pa.MemoryPool | None = None, table_format: Format = INDEXTABLES
+    ) -> None:
         """Create an empty buffer.
 
         Args:
             limit: Maximum size of one decompressed file, in bytes.
             pool: Arrow memory pool for intermediate results.
+            table_format: The format of the log that the files belong to.
         """
         self.limit = limit
         self.pool = pool
+        self.format = table_format
+        self._compressed_first_bytes = (
+            frozenset(COMPRESSED_FIRST_BYTES) if table_format.compressed_commits else frozenset()
+        )
+        # A first line that contains this declares the checksum of the other lines.
+        self._checksum_mark = _CHECKSUM_MARK if table_format.verified_commits else None
         self.data = bytearray()
         self._stage: mmap | None = None
         self.clear()
@@ -146,7 +158,7 @@ class LineBuffer:
         the file, if it is empty, damaged or too large; so do the other methods that add files.
         """
         start = self.size
-        if is_compressed(self.data, start, length):
+        if self._is_compressed(self.data, start, length):
             raw = bytes(memoryview(self.data)[start : start + length])
             self.append(name, version, decompress(raw, name, self.limit))
         else:
@@ -169,18 +181,16 @@ class LineBuffer:
         large = [
             i
             for i, raw in enumerate(raws)
-            if len(raw) > _LARGE_FILE_BYTES and is_compressed(raw, 0, len(raw))
+            if len(raw) > _LARGE_FILE_BYTES and self._is_compressed(raw, 0, len(raw))
         ]
         decompressed: dict[int, bytes] = {}
         if len(large) > 1:
             with ThreadPoolExecutor(os.cpu_count()) as pool:
-                texts = pool.map(lambda i: decompress(raws[i], names[i], self.limit), large)
+                texts = pool.map(lambda i: self._decompress(raws[i], names[i]), large)
                 decompressed = dict(zip(large, texts, strict=True))
         for i, raw in enumerate(raws):
             # pop: free each text once it is in the buffer
-            plain = (
-                decompressed.pop(i) if i in decompressed else decompress(raw, names[i], self.limit)
-            )
+            plain = decompressed.pop(i) if i in decompressed else self._decompress(raw, names[i])
             self.append(names[i], versions[i], plain)
 
     def put(
@@ -199,10 +209,10 @@ class LineBuffer:
         if (
             few_files
             or ends[-1] > _BATCH_MAX_BYTES
-            or not _all_plain(raws, make_array(ends, pa.int64()), self.limit)
+            or not self._all_plain(raws, make_array(ends, pa.int64()))
         ):
             texts = [
-                _with_line_feed(decompress(bytes(raws[start:stop]), name, self.limit))
+                _with_line_feed(self._decompress(bytes(raws[start:stop]), name))
                 for name, (start, stop) in zip(names, pairwise((0, *ends)), strict=True)
             ]
             if few_files or sum(map(len, texts)) > _BATCH_MAX_BYTES:
@@ -213,6 +223,27 @@ class LineBuffer:
         self._add_batch(raws, make_array(ends, pa.int64()))
         self.names += names
         self.versions += versions
+
+    def _is_compressed(self, data: bytes | bytearray, start: int, length: int) -> bool:
+        return self.format.compressed_commits and is_compressed(data, start, length)
+
+    def _decompress(self, raw: bytes, name: str) -> bytes:
+        """Return the plain content of a file, which may be compressed if the format allows it."""
+        if self.format.compressed_commits:
+            return decompress(raw, name, self.limit)
+        check_plain_size(len(raw), name, self.limit)
+        return raw
+
+    def _all_plain(self, data: bytes | memoryview, ends: pa.Array) -> bool:
+        """Whether every file is uncompressed, non-empty, within `limit` and ends a line."""
+        starts = pa.concat_arrays([make_array([0], pa.int64()), ends[:-1]])
+        sizes = pc.min_max(pc.subtract(ends, starts))
+        if sizes["min"].as_py() == 0 or sizes["max"].as_py() > self.limit:
+            return False
+        all_bytes = pa.Array.from_buffers(pa.uint8(), len(data), [None, pa.py_buffer(data)])
+        last_bytes = pc.unique(all_bytes.take(pc.subtract(ends, make_int64(1)))).to_pylist()
+        first_bytes = pc.unique(all_bytes.take(starts)).to_pylist()
+        return last_bytes == [_LINE_FEED] and self._compressed_first_bytes.isdisjoint(first_bytes)
 
     def _add_batch(self, data: bytes | memoryview, ends: pa.Array) -> None:
         """Add the lines of many plain files, each of which ends with a line feed."""
@@ -259,11 +290,12 @@ class LineBuffer:
         self, data: bytes | memoryview, ends: pa.Array, first_lines: pa.Array
     ) -> None:
         """Compute the CRC-32 of each file in a batch whose first line declares one."""
-        if _CHECKSUM_MARK not in bytes(concat_bytes(first_lines)):
+        mark = self._checksum_mark
+        if mark is None or mark not in bytes(concat_bytes(first_lines)):
             return
         file_starts = pa.concat_arrays([make_array([0], pa.int64()), ends[:-1]])
         body_starts = pc.add(file_starts, pc.binary_length(first_lines))
-        files = pc.indices_nonzero(pc.match_substring(first_lines, _CHECKSUM_MARK))
+        files = pc.indices_nonzero(pc.match_substring(first_lines, mark))
         spans = (files, body_starts.take(files), ends.take(files))
         with memoryview(data) as view:
             for file, start, stop in zip(*(span.to_pylist() for span in spans), strict=True):
@@ -288,7 +320,7 @@ class LineBuffer:
             first_line = bytes(memoryview(data)[start:end])
             separated.append((1, first_line))
             first_kept, num_kept, start = 2, num_lines - 1, end
-            if _CHECKSUM_MARK in first_line:
+            if self._checksum_mark is not None and self._checksum_mark in first_line:
                 with memoryview(data) as view:
                     self.sums[file] = crc32(view[start:stop])
         last = data.rfind(_LINE_FEED, start, stop - 1) + 1 or start
@@ -320,18 +352,6 @@ class LineBuffer:
 def concat_typed_arrays(arrays: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
     """Concatenate arrays of type `kind`; no arrays give an empty array."""
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays([*arrays, pa.nulls(0, kind)])
-
-
-def _all_plain(data: bytes | memoryview, ends: pa.Array, limit: int) -> bool:
-    """Return whether every file is uncompressed, non-empty, within `limit` and ends a line."""
-    starts = pa.concat_arrays([make_array([0], pa.int64()), ends[:-1]])
-    sizes = pc.min_max(pc.subtract(ends, starts))
-    if sizes["min"].as_py() == 0 or sizes["max"].as_py() > limit:
-        return False
-    all_bytes = pa.Array.from_buffers(pa.uint8(), len(data), [None, pa.py_buffer(data)])
-    last_bytes = pc.unique(all_bytes.take(pc.subtract(ends, make_int64(1)))).to_pylist()
-    first_bytes = pc.unique(all_bytes.take(starts)).to_pylist()
-    return last_bytes == [_LINE_FEED] and not set(first_bytes) & set(COMPRESSED_FIRST_BYTES)
 
 
 def _with_line_feed(text: bytes) -> bytes:

@@ -12,22 +12,18 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from arrowlog.formats.indextables import (
-    ACTION_ALIASES,
-    ACTION_FIELDS,
-    REQUIRED_FIELDS,
-    FieldKind,
-)
+from arrowlog.formats import FieldKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from arrowlog.formats import ActionFields
 
 JsonPath = tuple[str, ...]
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+|\s+')
 # Commas in a line, and so columns of the CSV parser in `match`. Wider lines go to the row decoder.
 _MAX_COMMAS = 20_000
-_KNOWN_ACTIONS = {*ACTION_FIELDS, "protocol", "metaData"}
 _JSON_CONSTANTS = {"true": True, "false": False, "null": None}
 
 
@@ -58,11 +54,13 @@ TemplateLeaf = TemplateSlot | TemplateConstant
 class LineTemplate:
     """The template of a line.
 
-    `parts` is the line as a sequence of constant texts and slots. `leaves` maps the path of each
-    scalar to its slot, or to its value if that is constant. `spans` maps the path of each field
-    that is kept as JSON text to its range in `parts`.
+    `fields` are the fields of all actions, as the format of the log declares them. `parts` is the
+    line as a sequence of constant texts and slots. `leaves` maps the path of each scalar to its
+    slot, or to its value if that is constant. `spans` maps the path of each field that is kept as
+    JSON text to its range in `parts`.
     """
 
+    fields: ActionFields
     action: str = ""
     parts: list[str | TemplateSlot] = field(default_factory=list)
     leaves: dict[JsonPath, TemplateLeaf] = field(default_factory=dict)
@@ -78,20 +76,23 @@ class TemplateMismatch(Exception):
     """A line, or a block of lines, that the columnar decoder leaves to the row decoder."""
 
 
-def build_template(line: str, samples: Sequence[str] = ()) -> LineTemplate | None:
+def build_template(
+    line: str, fields: ActionFields, samples: Sequence[str] = ()
+) -> LineTemplate | None:
     """Return the template of a line, or None if the line has to be decoded by itself.
 
     `line` must be valid: the row decoder has accepted it. Values that are the same in all `samples`
     become constants of the template: most statistics of most files repeat, and a constant costs
     nothing to decode. A wrong guess costs only time, because every line is verified.
     """
-    template = LineTemplate()
+    template, aliases = LineTemplate(fields), fields.aliases
+    known = {*fields.fields, "protocol", "metaData"}
     try:
         members = json.loads(line, object_pairs_hook=_unique_members)
-        actions = [key for key in members if ACTION_ALIASES.get(key, key) in _KNOWN_ACTIONS]
+        actions = [key for key in members if aliases.get(key, key) in known]
         if len(actions) > 1 or line.count(",") > _MAX_COMMAS:
             return None
-        template.action = ACTION_ALIASES.get(actions[0], actions[0]) if actions else ""
+        template.action = aliases.get(actions[0], actions[0]) if actions else ""
         if template.action in ("protocol", "metaData"):
             return None
         _add_json(template, line, (), nested=False)
@@ -191,9 +192,10 @@ def _close_span(template: LineTemplate, depth: int, *, nested: bool) -> None:
 
 def field_kind_at(template: LineTemplate, path: JsonPath) -> FieldKind | None:
     """Return the kind of the action's field that contains `path`; None for an unknown field."""
-    if len(path) < 2 or ACTION_ALIASES.get(path[0], path[0]) != template.action:
+    if len(path) < 2 or template.fields.aliases.get(path[0], path[0]) != template.action:
         return None
-    return ACTION_FIELDS.get(template.action, {}).get(path[1])
+    fields = template.fields.fields.get(template.action)
+    return None if fields is None else fields.get(path[1])
 
 
 def _add_constant(template: LineTemplate, text: str, *, nested: bool) -> None:
@@ -271,7 +273,7 @@ def _check_kinds(template: LineTemplate) -> None:
         }
         if not fits[kind]:
             raise TemplateMismatch
-    if not present.issuperset(REQUIRED_FIELDS.get(template.action, ())):
+    if not present.issuperset(template.fields.required.get(template.action, ())):
         raise TemplateMismatch
 
 

@@ -8,6 +8,7 @@ looks up the keys that a caller needs.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -16,19 +17,13 @@ import pyarrow.compute as pc
 
 from arrowlog.arrays import FALSE, make_array, repeat_bool
 from arrowlog.errors import LogCorrupt
-from arrowlog.formats.indextables import (
-    ACTION_ALIASES,
-    ACTION_FIELDS,
-    ADD_MAP_FIELDS,
-    REQUIRED_FIELDS,
-    STATS_MAPS,
-    FieldKind,
-    Metadata,
-    Protocol,
-)
+from arrowlog.formats import STATS_MAPS, FieldKind, Metadata, Protocol
+from arrowlog.formats.indextables import ACTIONS, ADD_MAP_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from arrowlog.formats import ActionFields
 
 JSON_NULL = msgspec.Raw(b"null")
 JsonInt64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
@@ -45,14 +40,12 @@ _NEXT_STEP = "Restore the file from a backup, or read an earlier version."
 _BLANK = b" \t\r"
 
 
-def make_action_struct(action: str) -> Any:
+def make_action_struct(fields: ActionFields, action: str) -> Any:
     """Return the msgspec struct type of an action, built from the tables of its fields."""
-    names = REQUIRED_FIELDS[action]
+    kinds, names = fields.fields[action], fields.required.get(action, ())
     # `__args__[0]` is the type without None: a required field must not be null.
-    required = [(name, _TYPES[ACTION_FIELDS[action][name]][0].__args__[0]) for name in names]
-    optional = [
-        (name, *_TYPES[kind]) for name, kind in ACTION_FIELDS[action].items() if name not in names
-    ]
+    required = [(name, _TYPES[kinds[name]][0].__args__[0]) for name in names]
+    optional = [(name, *_TYPES[kind]) for name, kind in kinds.items() if name not in names]
     return msgspec.defstruct(action, [*required, *optional], gc=False)
 
 
@@ -79,21 +72,28 @@ class _Metadata(msgspec.Struct, gc=False):
     createdTime: int | None = None  # noqa: N815
 
 
-_LINE = msgspec.defstruct(
-    "line",
-    [
-        ("add", make_action_struct("add") | None, None),
-        ("remove", make_action_struct("remove") | None, None),
-        ("mergeskip", make_action_struct("mergeskip") | None, None),
-        ("skip", make_action_struct("mergeskip") | None, None),
-        ("protocol", _Protocol | None, None),
-        ("metaData", _Metadata | None, None),
-        ("commitInfo", msgspec.Raw, JSON_NULL),
-    ],
-    gc=False,
-)
-_LINE_DECODER = msgspec.json.Decoder(_LINE)
-_ACTION_NAMES = [(name, ACTION_ALIASES.get(name, name)) for name in _LINE.__struct_fields__]
+class _LineDecoder:
+    """Decodes a line with any action of one format."""
+
+    def __init__(self, fields: ActionFields) -> None:
+        structs = {
+            name: make_action_struct(fields, name) | None
+            for name in fields.fields
+            if name != "commitInfo"
+        }
+        structs |= {alias: structs[name] for alias, name in fields.aliases.items()}
+        structs |= {"protocol": _Protocol | None, "metaData": _Metadata | None}
+        members = [(name, struct, None) for name, struct in structs.items()]
+        line = msgspec.defstruct(
+            "line", [*members, ("commitInfo", msgspec.Raw, JSON_NULL)], gc=False
+        )
+        self.decode = msgspec.json.Decoder(line).decode
+        self.actions = [(name, fields.aliases.get(name, name)) for name in line.__struct_fields__]
+        self.map_fields = fields.add_map_fields
+
+
+# One decoder per format and process; building one takes a millisecond.
+_line_decoder = cache(_LineDecoder)
 _PROTOCOL_PROBE = msgspec.json.Decoder(
     msgspec.defstruct("probe", [("protocol", msgspec.Raw, JSON_NULL)])
 )
@@ -103,7 +103,9 @@ _ANY_JSON = msgspec.json.Decoder()
 JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
 
 
-def decode_line(text: bytes, file: str, number: int) -> tuple[str, Any] | None:
+def decode_line(
+    text: bytes, file: str, number: int, fields: ActionFields = ACTIONS
+) -> tuple[str, Any] | None:
     """Return the name of the action in a line and its decoded fields.
 
     Returns None for a blank line and for an unknown action. Raises `LogCorrupt` with `file` and
@@ -113,13 +115,14 @@ def decode_line(text: bytes, file: str, number: int) -> tuple[str, Any] | None:
     """
     if not text.strip(_BLANK):
         return None
+    decoder = _line_decoder(fields)
     try:
         text.decode()  # msgspec does not validate UTF-8 in the fields that it skips
-        line: Any = _LINE_DECODER.decode(text)
+        line: Any = decoder.decode(text)
     except JSON_ERRORS as error:
         raise _corrupt_line(text, error, file, number) from None
     decoded: tuple[str, Any] | None = None
-    for name, action in _ACTION_NAMES:
+    for name, action in decoder.actions:
         value = getattr(line, name)
         if value is None or (name == "commitInfo" and bytes(value) == b"null"):
             continue
@@ -128,13 +131,13 @@ def decode_line(text: bytes, file: str, number: int) -> tuple[str, Any] | None:
             raise LogCorrupt(what, next=_NEXT_STEP, file=file, line=number)
         decoded = (action, value)
     if decoded is not None and decoded[0] == "add":
-        _check_maps(decoded[1], file, number)
+        _check_maps(decoded[1], decoder.map_fields, file, number)
     return decoded
 
 
-def _check_maps(add: Any, file: str, number: int) -> None:
+def _check_maps(add: Any, names: Sequence[str], file: str, number: int) -> None:
     """Raise `LogCorrupt` if a map field of an add is neither an object nor null."""
-    for name in ADD_MAP_FIELDS:
+    for name in names:
         if bytes(getattr(add, name))[:1] not in (b"{", b"n"):
             raise LogCorrupt(
                 f"add.{name} is not an object.", next=_NEXT_STEP, file=file, line=number
@@ -188,10 +191,11 @@ def parse_metadata(text: bytes | msgspec.Raw) -> Metadata:
     return to_metadata(msgspec.json.decode(text, type=_Metadata))
 
 
-def to_metadata(decoded: Any) -> Metadata:
+def to_metadata(decoded: Any, default_provider: str = "indextables") -> Metadata:
     """Convert a `metaData` action that `decode_line` returned.
 
-    A property whose value is null is treated as absent.
+    A property whose value is null is treated as absent. `default_provider` is the provider of the
+    data files if the action does not tell.
     """
     table_format = decoded.format or _Format()
     return Metadata(
@@ -201,7 +205,7 @@ def to_metadata(decoded: Any) -> Metadata:
         configuration=_without_nulls(decoded.configuration),
         name=decoded.name,
         description=decoded.description,
-        format_provider=table_format.provider or "indextables",
+        format_provider=table_format.provider or default_provider,
         format_options=_without_nulls(table_format.options),
         created_time=decoded.createdTime,
     )
@@ -211,7 +215,9 @@ def _without_nulls(values: dict[str, str | None] | None) -> dict[str, str]:
     return {key: value for key, value in (values or {}).items() if value is not None}
 
 
-def build_action_table(action: str, rows: Sequence[int], decoded: Sequence[Any]) -> pa.Table:
+def build_action_table(
+    fields: ActionFields, action: str, rows: Sequence[int], decoded: Sequence[Any]
+) -> pa.Table:
     """Build a table from the decoded lines of one action; `rows` are their sequence numbers.
 
     A field without any value gets no column. Map fields stay JSON text; adds are marked with a
@@ -219,9 +225,9 @@ def build_action_table(action: str, rows: Sequence[int], decoded: Sequence[Any])
     """
     columns: dict[str, pa.Array] = {"seq": make_array(rows, pa.int64())}
     tuples = zip(*map(msgspec.structs.astuple, decoded), strict=True)
-    fields = dict(zip(decoded[0].__struct_fields__, map(list, tuples), strict=True))
-    for name, kind in ACTION_FIELDS[action].items():
-        values = fields[name]
+    values_of = dict(zip(decoded[0].__struct_fields__, map(list, tuples), strict=True))
+    for name, kind in fields.fields[action].items():
+        values = values_of[name]
         if kind in (FieldKind.FLAT, FieldKind.JSON, FieldKind.STATS):
             values = [_json_text(value) for value in values]
         if any(value is not None for value in values):

@@ -24,9 +24,8 @@ from arrowlog.arrays import make_int64
 from arrowlog.decode import SEQ_LINE_BITS
 from arrowlog.errors import LogCorrupt
 from arrowlog.fork_safety import ForkSafeLock, pl
-from arrowlog.formats.indextables import ACTION_FIELDS, LOG_FOLDER
+from arrowlog.formats.indextables import ACTION_FIELDS
 from arrowlog.snapshot import (
-    check_readable,
     checkpoint_versions,
     stream_actions,
     validate_commit_integrity,
@@ -36,9 +35,9 @@ from arrowlog.snapshot import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from arrowlog.config import Config
     from arrowlog.decode import ActionBatch
-    from arrowlog.formats.indextables import CommitFile, LogListing, Metadata, Protocol
+    from arrowlog.formats import CommitFile, LogListing, Metadata, Protocol
+    from arrowlog.snapshot import ReadOptions
     from arrowlog.storage import Store
 
 # Commits per block, the unit of lazy reading and of progress reports. A filter on `version` skips
@@ -110,11 +109,11 @@ class CommitHistory:
     """
 
     def __init__(
-        self, store: Store, listing: LogListing, config: Config, first: int, last: int
+        self, store: Store, listing: LogListing, options: ReadOptions, first: int, last: int
     ) -> None:
         """Select the commits from `first` to `last`; reads none of them."""
         self.store = store
-        self.config = config
+        self.options = options
         self.listing = listing
         self.first = first
         self.last = last
@@ -173,7 +172,7 @@ class CommitHistory:
 
     def _read(self, commits: Sequence[CommitFile]) -> Iterator[CommitBatch]:
         with missing_commit_is_corrupt(self.store):
-            for actions in stream_actions(self.store, self.config, commits):
+            for actions in stream_actions(self.store, self.options, commits):
                 yield _checked_piece(actions, self.store.root)
 
     def _after_torn_fork(self) -> None:
@@ -187,7 +186,7 @@ class CommitHistory:
         """
         with self._lock:
             if self._write_times is None:
-                stats = self.store.stats_from(LOG_FOLDER)
+                stats = self.store.stats_from(self.listing.format.log_folder)
                 versions = {commit.name: commit.version for commit in self.commits}
                 self._write_times = {
                     versions[name]: stat.mtime_ms
@@ -220,7 +219,7 @@ class CommitHistory:
         for action in ACTION_FIELDS:
             table = piece.table(action)
             if (
-                self._bytes_in_memory + table.nbytes <= self.config.history_memory
+                self._bytes_in_memory + table.nbytes <= self.options.config.history_memory
                 or not table.num_rows
             ):
                 self._bytes_in_memory += table.nbytes
@@ -251,7 +250,7 @@ def _checked_piece(actions: ActionBatch, root: str) -> CommitBatch:
     count or checksum is wrong.
     """
     for seq, protocol in actions.protocols:
-        check_readable(protocol, actions.place(seq)[0])
+        actions.format.check_readable(protocol, actions.place(seq)[0])
     validate_commit_integrity(actions)
     tables: dict[str, pa.Table | str] = {
         action: with_file_keys(actions, action, root)[0] for action in _FILE_ACTIONS

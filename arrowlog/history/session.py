@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from arrowlog.errors import InvalidRequest, LogCorrupt
 from arrowlog.fork_safety import require_polars
-from arrowlog.formats.indextables import CommitFile
 from arrowlog.history import view_columns
 from arrowlog.history.commit_history import CommitHistory
 from arrowlog.history.view_columns import COMMITS_SCHEMA
@@ -64,7 +63,7 @@ class HistorySession:
         """
         if self.tracker.latest is not None:
             return self.tracker.newest().version, None
-        listing = list_log(self.tracker.store)
+        listing = list_log(self.tracker.store, self.tracker.format)
         segment = plan_segment(listing, None)
         if segment.checkpoint is not None or segment.gap is not None:
             # Cheap with a checkpoint; with a gap, loading the snapshot gives the warning.
@@ -78,10 +77,11 @@ class HistorySession:
         """
         follower = self.tracker
         for _ in range(_ATTEMPTS_MAX):
-            listing = list_log(follower.store) if listing is None else listing
+            if listing is None:
+                listing = list_log(follower.store, follower.format)
             if version in listing.commits or version in checkpoint_versions(listing):
                 first = earliest_rebuildable_version(listing, version)
-                return CommitHistory(follower.store, listing, follower.config, first, version)
+                return CommitHistory(follower.store, listing, follower.read_options, first, version)
             version, listing = self._newest()
         raise LogCorrupt(
             f"version {version} was the newest, but was deleted before it could be listed.",
@@ -101,7 +101,7 @@ class HistorySession:
             version, listing = self._newest()
             last_listing = listing or (self._cached and self._cached[1].past.listing)
             commit = last_listing.commit_file(version) if last_listing else None
-            commit = commit or CommitFile.canonical(version)
+            commit = commit or follower.format.commit_file(version)
             newest_commit = version, follower.store.stat(commit.key)
             if self._cached is None or self._cached[0] != newest_commit:
                 past = self.past(version, listing)

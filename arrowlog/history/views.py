@@ -30,9 +30,6 @@ from arrowlog.errors import ArrowlogError, InvalidRequest
 from arrowlog.fork_safety import keep_connection_alive, pl
 from arrowlog.formats import parse_spark_schema
 from arrowlog.formats.indextables import (
-    CHECKPOINT_FOLDER_NAME,
-    LAST_CHECKPOINT,
-    LOG_FOLDER,
     classify_log_file,
 )
 from arrowlog.history import view_columns
@@ -122,7 +119,7 @@ class ViewSources:
         ):  # if the log has no metaData at all, loading the snapshot raises LogCorrupt
             newest = self._load_version(past.last)
             first_commit = past.commits[:1] if past.whole else []
-            actions = next(stream_actions(past.store, past.config, first_commit), None)
+            actions = next(stream_actions(past.store, past.options, first_commit), None)
             metadata = [newest.metadata, *(m for _, m in (actions.metadata if actions else ()))]
         newest_schema = parse_table_schema(metadata[0], past.last)
         return ViewTypes.of(
@@ -247,7 +244,7 @@ class ViewConnection:
     def __init__(self, sources: ViewSources) -> None:
         """Register the views that need no schema; the rest follows when a query names one."""
         self.sources = sources
-        self.connection = _connect(sandbox=sources.past.config.history_sandbox)
+        self.connection = _connect(sandbox=sources.past.options.config.history_sandbox)
         self._whole = False
         self._register(sources.plain())
 
@@ -269,7 +266,7 @@ class ViewConnection:
         import duckdb
 
         self.sources.past.failure = None
-        if self.sources.past.config.history_sandbox:
+        if self.sources.past.options.config.history_sandbox:
             self._check_only_reads(query)
         if _CATALOG_QUERY.search(query):
             self.whole()
@@ -366,7 +363,7 @@ def _rows_from_checkpoints(
         begin_known = repeat_bool(False, rows)
         commit = past.listing.commit_file(version)
         if commit is not None:
-            actions = next(stream_actions(past.store, past.config, [commit]))
+            actions = next(stream_actions(past.store, past.options, [commit]))
             added = with_file_keys(actions, "add", past.store.root)[0]["key"]
             begin_known = pc.is_in(keys, value_set=added.combine_chunks())
         table = state.adds if rows else pa.table({"key": keys, "path": keys})
@@ -396,27 +393,25 @@ def _negative_lines(count: int) -> pa.Array:
 
 def _checkpoints(past: CommitHistory) -> pa.Table:
     """Return one row per checkpoint in the log folder, complete or not."""
-    log_stats = past.store.stats_from(LOG_FOLDER)
+    table_format = past.listing.format
+    log_stats = past.store.stats_from(table_format.log_folder)
+    inner = table_format.checkpoint_folder
     folder_stats = (
-        past.store.stats_from(f"{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}")
-        if past.checkpoints()
-        else {}
+        past.store.stats_from(table_format.key(inner)) if inner and past.checkpoints() else {}
     )
     last = _last_checkpoint(past)
     rows = []
-    for form, versions, stats in (
-        ("json", past.listing.json_checkpoints, log_stats),
-        ("parquet", past.listing.parquet_checkpoints, folder_stats),
-    ):
-        for version in versions:
+    for version, forms in past.listing.checkpoints.items():
+        for form in forms:
+            stats = folder_stats if form.keys[0].startswith(table_format.key(inner)) else log_stats
             parts = [
                 stat
                 for name, stat in stats.items()
-                if classify_log_file(name) == ("checkpoint", version)
+                if name in form.names or classify_log_file(name) == ("checkpoint", version)
             ]
             if parts:
                 size, written = sum(stat.size for stat in parts), max(s.mtime_ms for s in parts)
-                rows.append((version, form, len(parts), size, written, version == last))
+                rows.append((version, form.kind, len(parts), size, written, version == last))
     rows.sort()
     columns = list(zip(*rows, strict=True)) or [() for _ in _CHECKPOINT_ROWS]
     arrays = [
@@ -430,7 +425,7 @@ def _last_checkpoint(past: CommitHistory) -> int | None:
     """Return the version that the pointer file names; None if it is missing or unreadable."""
     import msgspec
 
-    data = past.store.find_many([f"{LOG_FOLDER}/{LAST_CHECKPOINT}"])[0]
+    data = past.store.find_many([past.listing.format.key(past.listing.format.pointer_name)])[0]
     try:
         pointer = msgspec.json.decode(data or b"null")
     except msgspec.DecodeError:

@@ -16,8 +16,8 @@ from weakref import WeakSet
 from arrowlog.fork_safety import ForkSafeLock, polars_is_stranded
 from arrowlog.formats.indextables import (
     CHECKPOINT_FOLDER_NAME,
+    INDEXTABLES,
     LOG_FOLDER,
-    CommitFile,
     format_checksum,
 )
 from arrowlog.maintenance.cleanup import cleanup, configured_retention, describe_failures
@@ -68,10 +68,10 @@ def make_checkpoint(
     now, new_id = clock.now_ms(), clock.new_id()
     written: list[WrittenCheckpoint] = []
     if form in ("both", "json") and not _is_valid(store, listing, state, config, "json"):
-        broken = state.version in listing.json_checkpoints
+        broken = listing.checkpoint_form(state.version, "json") is not None
         written.append(write_json_form(store, state, config, now, new_id, broken=broken))
     if form in ("both", "parquet") and not _is_valid(store, listing, state, config, "parquet"):
-        broken = state.version in listing.parquet_checkpoints
+        broken = listing.checkpoint_form(state.version, "parquet") is not None
         written.append(_write_parquet(store, state, config, now, new_id, broken=broken))
     names = tuple(name for each in written for name in each.names)
     total = WrittenCheckpoint(
@@ -97,8 +97,7 @@ def _with_truncated_stats(state: State, config: Config) -> State:
 
 def _is_valid(store: Store, listing: LogListing, state: State, config: Config, form: str) -> bool:
     """Whether a form of the state's checkpoint exists and verifies."""
-    known = listing.json_checkpoints if form == "json" else listing.parquet_checkpoints
-    if state.version not in known:
+    if listing.checkpoint_form(state.version, form) is None:
         return False
     return not verify_checkpoint(store, listing, state.version, config, form)
 
@@ -108,14 +107,12 @@ def _describe_existing(store: Store, listing: LogListing, version: int) -> Writt
 
     Raises FileNotFoundError if the checkpoint was deleted meanwhile.
     """
-    inner = [
-        f"{CHECKPOINT_FOLDER_NAME}/{name}" for name in listing.parquet_checkpoints.get(version, ())
-    ]
-    names = [*listing.json_checkpoints.get(version, "").split(), *inner]
-    stats = [store.stat(f"{LOG_FOLDER}/{name}") for name in names]
-    last = next(name for name in reversed(names) if name.endswith(".json"))
+    keys = [key for form in reversed(listing.checkpoints[version]) for key in form.keys]
+    stats = [store.stat(key) for key in keys]
+    last = next(key for key in reversed(keys) if key.endswith(".json"))
     size = sum(stat.size for stat in stats if stat is not None)
-    return WrittenCheckpoint(tuple(names), size, format_checksum(store.get(f"{LOG_FOLDER}/{last}")))
+    names = tuple(key.removeprefix(f"{LOG_FOLDER}/") for key in keys)
+    return WrittenCheckpoint(names, size, format_checksum(store.get(last)))
 
 
 def _write_parquet(
@@ -243,7 +240,7 @@ class BackgroundCheckpointer:
     def _run(self, version: int, latest: Snapshot, config: Config) -> None:
         try:
             listing = list_log(self._store)
-            newest = max((*listing.json_checkpoints, *listing.parquet_checkpoints, 0))
+            newest = max((*listing.checkpoints, 0))
             self.made(newest)
             if version - newest < config.checkpoint_interval:
                 return  # another writer made it meanwhile
@@ -286,7 +283,7 @@ class BackgroundCheckpointer:
     ) -> State:
         """Return the state at a version, built on the handle's latest snapshot where possible."""
         options = ReadOptions(config, allow_external_paths=self._allow_external_paths)
-        commits = [CommitFile.canonical(v) for v in range(latest.version + 1, version + 1)]
+        commits = [INDEXTABLES.commit_file(v) for v in range(latest.version + 1, version + 1)]
         if latest.version <= version and all(listing.commit_file(c.version) == c for c in commits):
             state = latest.state
             if commits:
@@ -304,7 +301,7 @@ class BackgroundCheckpointer:
         """
         recent, version = snapshot.state.recent, snapshot.version
         txn_id = recent.txn_id(version) if recent.knows(version) else None
-        key = CommitFile.canonical(version).key
+        key = INDEXTABLES.commit_file(version).key
         data = None if txn_id is None else self._store.find_many([key])[0]
         limit = config.max_decompressed_bytes
         return data is not None and read_txn_id(data, key, limit) == txn_id

@@ -63,7 +63,7 @@ class LogFile:
     @property
     def commit(self) -> CommitFile:
         """This file, which must be one of kind `commit`, as a commit of the log."""
-        return CommitFile(self.version, self.key.removeprefix(f"{LOG_FOLDER}/"))
+        return CommitFile(self.version, self.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +245,7 @@ def find_required_checkpoints(listing: LogListing, versions: Sequence[int]) -> t
 
 def find_readable_versions(listing: LogListing, newest: int) -> tuple[int, ...]:
     """Return every version up to `newest` that can be rebuilt from the listed files, ascending."""
-    checkpoints = {*listing.json_checkpoints, *listing.parquet_checkpoints}
+    checkpoints = set(listing.checkpoints)
     candidates = sorted(v for v in {*listing.commits, *checkpoints} if v <= newest)
     versions: list[int] = []
     for v in candidates:

@@ -218,7 +218,7 @@ def _needed_files(store: Store, config: Config, horizon_ms: int) -> ReferencedFi
     keys: list[pa.ChunkedArray] = []
     commits = listing.commit_files()
     for start in range(0, len(commits), _COMMITS_PER_BATCH):
-        actions = read_verified_actions(store, config, commits[start : start + _COMMITS_PER_BATCH])
+        actions = read_verified_actions(store, options, commits[start : start + _COMMITS_PER_BATCH])
         keys += _referenced_keys(actions, store.root, horizon_ms)
     for version in _required_checkpoints(listing, segment.version):
         if version != latest.version:
@@ -339,7 +339,7 @@ def _newly_added_keys(
         if newest == version:
             return version, pl.Series("key", [], dtype=pl.String)
         with suppress(FileNotFoundError):  # a commit was deleted since it was listed
-            actions = read_verified_actions(store, config, commits[1:])
+            actions = read_verified_actions(store, ReadOptions(config), commits[1:])
             # After the read: what was read may be a stalled writer's file at a deleted version.
             if not list_retired(store).overlaps(version + 1, newest):
                 added = with_file_keys(actions, "add", store.root)[0]["key"]

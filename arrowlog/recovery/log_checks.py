@@ -21,11 +21,10 @@ from arrowlog.decode import SEQ_LINE_BITS
 from arrowlog.errors import ArrowlogError, ArrowlogWarning, LogCorrupt, UnsupportedProtocol
 from arrowlog.fork_safety import pl, require_polars
 from arrowlog.formats.indextables import (
-    CHECKPOINT_FOLDER_NAME,
+    INDEXTABLES,
     LAST_CHECKPOINT,
     LOG_FOLDER,
     CommitFile,
-    LogListing,
 )
 from arrowlog.recovery.data_file_checks import DoctorLimits, check_data_files, check_repeated_skips
 from arrowlog.recovery.findings import Finding, Findings
@@ -57,6 +56,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from arrowlog.config import Config
+    from arrowlog.formats import CheckpointForm, LogListing
     from arrowlog.snapshot import Snapshot
     from arrowlog.storage import Store
 
@@ -80,7 +80,7 @@ class _Examination:
     limits: DoctorLimits
     now_ms: int
     findings: list[Finding] = field(default_factory=list)
-    listing: LogListing = field(default_factory=LogListing)
+    listing: LogListing = field(default_factory=lambda: INDEXTABLES.classify(()))
     broken_commits: dict[int, str] = field(default_factory=dict)  # version -> what is wrong
     valid_checkpoint: int | None = None  # the newest one
 
@@ -213,7 +213,7 @@ def _check_commits(exam: _Examination) -> None:
         batch = commits[start : start + _COMMITS_PER_BATCH]
         for _ in range(len(batch)):
             try:
-                read_verified_actions(exam.store, exam.config, batch)
+                read_verified_actions(exam.store, exam.options, batch)
                 break
             except LogCorrupt as error:
                 broken = broken_commit_version(error)
@@ -228,13 +228,13 @@ def _check_dead_commits(exam: _Examination) -> None:
     """Report commit files at retired versions, which do not count."""
     dead = exam.listing.dead
     if dead:
-        first = CommitFile(min(dead), dead[min(dead)])
+        first = dead[min(dead)]
         subject = f"{len(dead)} commit files have" if len(dead) > 1 else "a commit file has"
         what = (
             f"{subject} a version that was cleaned up: left by a writer or a cleanup that died, or"
             " restored from a backup. Readers ignore such files."
         )
-        exam.report("commit-dead", "info", what, first.key, _CLEAN_DEAD)
+        exam.report("commit-dead", "info", what, first, _CLEAN_DEAD)
 
 
 def _report_retired_record(exam: _Examination) -> None:
@@ -250,10 +250,10 @@ def _check_checkpoints(exam: _Examination) -> None:
     for version in checkpoint_versions(listing):
         troubles_before = len(troubles)
         forms = valid_checkpoint_forms(exam.store, listing, version, exam.config, troubles)
-        if any(forms) and exam.valid_checkpoint is None:
+        if forms and exam.valid_checkpoint is None:
             exam.valid_checkpoint = version
             if len(troubles) == troubles_before:
-                _compare_with_commits(exam, version, *forms)
+                _compare_with_commits(exam, version, forms)
     for trouble in troubles:
         _report_checkpoint(exam, trouble)
 
@@ -270,34 +270,27 @@ def _report_checkpoint(exam: _Examination, trouble: LogProblem) -> None:
 
 
 def _compare_with_commits(
-    exam: _Examination,
-    version: int,
-    json_form: dict[int, str],
-    parquet_form: dict[int, tuple[str, ...]],
+    exam: _Examination, version: int, forms: Sequence[CheckpointForm]
 ) -> None:
     """Report each form of a checkpoint that differs from the replay of its commits.
 
     Nothing is compared unless all commits from version 0 on are there and readable.
     """
-    commits = {v: name for v, name in exam.listing.commits.items() if v <= version}
+    commits = {v: key for v, key in exam.listing.commits.items() if v <= version}
     if len(commits) != version + 1 or any(v in exam.broken_commits for v in commits):
         return
-    for form, listing in (
-        ("json", LogListing({}, json_form, {})),
-        ("parquet", LogListing({}, {}, parquet_form)),
-    ):
-        if listing.empty:
-            continue
+    for form in reversed(forms):
         try:
+            listing = exam.listing.only(None, {version: (form,)})
             stored = load_snapshot(exam.store, listing, exam.any_path).state
-            commits_only = LogListing(commits, {}, {})
+            commits_only = exam.listing.only(commits)
             replayed = load_snapshot(exam.store, commits_only, exam.any_path).state
         except ArrowlogError:
             return
         divergence = describe_divergence(stored, replayed)
         if divergence is not None:
-            folder = LOG_FOLDER if form == "json" else f"{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}"
-            where = f"{folder}/{version:020d}.checkpoint.{form}"
+            folder = form.keys[0].rpartition("/")[0]
+            where = f"{folder}/{version:020d}.checkpoint.{form.kind}"
             exam.report("checkpoint-diverges", "error", divergence, where, exam.repair_call)
 
 
@@ -321,7 +314,7 @@ def _load_snapshot(exam: _Examination) -> Snapshot | None:
     _report_broken_commits(exam, snapshot)
     gap = snapshot.report.gap
     if gap is not None:
-        where = CommitFile.canonical(gap.missing).key
+        where = exam.options.format.commit_file(gap.missing).key
         what = (
             f"{gap}. Readers do not see later versions, and writers refuse to commit. If a backup"
             " has the missing file, restore it instead of the repair, which gives up all later"
@@ -353,7 +346,7 @@ def _report_broken_commits(exam: _Examination, snapshot: Snapshot | None) -> Non
     base = (exam.valid_checkpoint or -1) if uses_checkpoint else -1
     newest = max(exam.listing.commits, default=-1)
     for version, problem in sorted(exam.broken_commits.items()):
-        where = CommitFile(version, exam.listing.commits[version]).key
+        where = exam.listing.commits[version]
         if version <= base:
             what = f"{problem} Only versions up to {base - 1} need this commit."
             exam.report("commit-broken", "warning", what, where, _TRUNCATE)
@@ -410,7 +403,7 @@ def _check_history(exam: _Examination, snapshot: Snapshot) -> None:
                 f"the commits between versions {before} and {after} are missing. The latest version"
                 f" does not need them, but some versions before {first} cannot be read."
             )
-            where = CommitFile.canonical(before + 1).key
+            where = exam.options.format.commit_file(before + 1).key
             exam.report("history-gap", "info", what, where, _TRUNCATE)
             return
 
@@ -426,7 +419,7 @@ def _check_table_id(exam: _Examination, snapshot: Snapshot) -> None:
         return
     if all(v in commits for v in range(snapshot.version + 1)):
         return
-    only_first = LogListing({commit.version: commit.name}, {}, {})
+    only_first = exam.listing.only({commit.version: commit.key})
     first = load_snapshot(exam.store, only_first, exam.any_path)
     mismatch = describe_table_id_mismatch(first, snapshot)
     if mismatch is not None:
@@ -460,9 +453,10 @@ def _check_actions(exam: _Examination, snapshot: Snapshot) -> None:
     live_before = pl.Series([], dtype=pl.String)
     if base is not None:
         forms = valid_checkpoint_forms(exam.store, listing, base, exam.config, [])
-        if not any(forms):
+        if not forms:
             return
-        state = load_snapshot(exam.store, LogListing({}, *forms), exam.any_path).state
+        only_checkpoint = listing.only(None, {base: forms})
+        state = load_snapshot(exam.store, only_checkpoint, exam.any_path).state
         live_before = pl.Series(pl.from_arrow(state.column("key")), dtype=pl.String)
     redundant = _redundant_actions(exam, commits, live_before)
     for is_add, code, severity, verb in (
@@ -482,7 +476,7 @@ def _check_actions(exam: _Examination, snapshot: Snapshot) -> None:
                     code,
                     severity,
                     what,
-                    CommitFile(version, listing.commits[version]).key,
+                    listing.commits[version],
                     _CHECKPOINT,
                     actions.height,
                     pa.chunked_array([keys]).combine_chunks().cast(pa.string()),
@@ -504,7 +498,7 @@ def _redundant_actions(
     ]
     for start in range(0, len(commits), _COMMITS_PER_BATCH):
         actions = read_verified_actions(
-            exam.store, exam.config, commits[start : start + _COMMITS_PER_BATCH]
+            exam.store, exam.options, commits[start : start + _COMMITS_PER_BATCH]
         )
         versions = pl.Series(actions.versions, dtype=pl.Int64)
         for kind in ("add", "remove"):

@@ -25,8 +25,6 @@ from arrowlog.formats.indextables import (
     LAST_CHECKPOINT,
     LOG_FOLDER,
     MAX_VERSION,
-    CommitFile,
-    LogListing,
     classify_log_file,
     classify_names,
     decompress,
@@ -43,11 +41,12 @@ from arrowlog.snapshot import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Sequence
 
     import pyarrow as pa
 
     from arrowlog.config import Config
+    from arrowlog.formats import CheckpointForm, Checkpoints, LogListing
     from arrowlog.snapshot import Snapshot, State
     from arrowlog.storage import Store
 
@@ -146,7 +145,7 @@ def _salvage(store: Store, config: Config) -> SalvageResult:
     if by_commits is not None and by_checkpoint is not None:
         mismatch = describe_table_id_mismatch(by_commits, by_checkpoint)
         if mismatch is not None:
-            run.note("two-tables", CommitFile.canonical(0).key, mismatch, reached)
+            run.note("two-tables", listing.format.commit_file(0).key, mismatch, reached)
     snapshot = by_checkpoint or by_commits
     if snapshot is None:
         raise LogCorrupt(
@@ -221,33 +220,28 @@ def _contiguous_commits(listing: LogListing, base: int) -> dict[int, str]:
 
 
 def _replay_commits(run: _Salvaging) -> Snapshot | None:
-    return _load_readable_prefix(run, _contiguous_commits(run.listing, -1), {}, {})
+    return _load_readable_prefix(run, _contiguous_commits(run.listing, -1), {})
 
 
 def _load_readable_prefix(
-    run: _Salvaging,
-    commits: dict[int, str],
-    json: Mapping[int, str],
-    parquet: Mapping[int, tuple[str, ...]],
+    run: _Salvaging, commits: dict[int, str], checkpoints: Checkpoints
 ) -> Snapshot | None:
     """Load a checkpoint, if one is given, and the commits up to the first that is broken.
 
     Returns None if nothing is left to load.
     """
     for _ in range(len(commits) + 1):
-        if not commits and not json and not parquet:
+        if not commits and not checkpoints:
             return None
-        listing = LogListing(commits, dict(json), dict(parquet))
+        listing = run.listing.only(commits, checkpoints)
         try:
             return load_snapshot(run.store, listing, run.options)
         except LogCorrupt as error:
             broken = broken_commit_version(error)
             if broken is None or broken not in commits:
                 raise
-            run.note(
-                "commit-broken", CommitFile(broken, commits[broken]).key, _describe(error), broken
-            )
-            commits = {version: name for version, name in commits.items() if version < broken}
+            run.note("commit-broken", commits[broken], _describe(error), broken)
+            commits = {version: key for version, key in commits.items() if version < broken}
     raise AssertionError  # each round drops at least one commit
 
 
@@ -268,51 +262,48 @@ def _load_newer_checkpoint(run: _Salvaging, reached: int) -> Snapshot | None:
     for version in checkpoint_versions(listing):
         if version <= reached:
             return None
-        json, parquet = valid_checkpoint_forms(
-            run.store, listing, version, run.config, run.troubles
-        )
-        if json or parquet:
+        forms = valid_checkpoint_forms(run.store, listing, version, run.config, run.troubles)
+        if forms:
             commits = _contiguous_commits(listing, version)
-            return _load_readable_prefix(run, commits, json, parquet)
+            return _load_readable_prefix(run, commits, {version: forms})
     return None
 
 
 def valid_checkpoint_forms(
     store: Store, listing: LogListing, version: int, config: Config, troubles: list[LogProblem]
-) -> tuple[dict[int, str], dict[int, tuple[str, ...]]]:
-    """Return the JSON and Parquet form of a checkpoint, each only if it is valid.
-
-    The result fits `Listing`. Problems of the other form are appended to `troubles`.
-    """
-    json: dict[int, str] = {}
-    parquet: dict[int, tuple[str, ...]] = {}
-    if version in listing.json_checkpoints:
-        name = listing.json_checkpoints[version]
-        problems = verify_checkpoint(store, listing, version, config, "json")
-        if problems:
-            # A missing part is reported by its bare name, the text of the FileNotFoundError.
-            is_part_name = problems[0].endswith(".json")
-            what = f"{problems[0]} is gone." if is_part_name else problems[0]
-            troubles.append(_checkpoint_trouble(f"{LOG_FOLDER}/{name}", what, version))
-        else:
-            json[version] = name
-    if version in listing.parquet_checkpoints:
-        trouble = _verify_parquet(store, listing, version, config)
+) -> tuple[CheckpointForm, ...]:
+    """Return the valid forms of a checkpoint; problems of others are appended to `troubles`."""
+    valid: list[CheckpointForm] = []
+    for form in reversed(listing.checkpoints[version]):
+        check = _verify_parquet if form.kind == "parquet" else _verify_form
+        trouble = check(store, listing, version, config, form)
         if trouble is None:
-            parquet[version] = listing.parquet_checkpoints[version]
+            valid.insert(0, form)
         else:
             troubles.append(trouble)
-    return json, parquet
+    return tuple(valid)
+
+
+def _verify_form(
+    store: Store, listing: LogListing, version: int, config: Config, form: CheckpointForm
+) -> LogProblem | None:
+    """Return what is wrong with a form of a checkpoint, None if it is valid."""
+    problems = verify_checkpoint(store, listing, version, config, form.kind)
+    if not problems:
+        return None
+    # A missing part is reported by its bare name, the text of the FileNotFoundError.
+    is_part_name = problems[0].endswith(".json")
+    what = f"{problems[0]} is gone." if is_part_name else problems[0]
+    return _checkpoint_trouble(form.keys[0], what, version)
 
 
 def _verify_parquet(
-    store: Store, listing: LogListing, version: int, config: Config
+    store: Store, listing: LogListing, version: int, config: Config, form: CheckpointForm
 ) -> LogProblem | None:
     """Return what is wrong with a Parquet checkpoint, None if it is valid."""
-    names = listing.parquet_checkpoints[version]
-    where = f"{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}/{names[0]}"
+    where = form.keys[0]
     try:
-        opened = open_parquet_checkpoint(store, version, names, lambda _: None)
+        opened = open_parquet_checkpoint(store, version, form.keys, lambda _: None)
         if opened is None:
             what = "the checkpoint has no manifest: its writer stopped before it was complete."
             return LogProblem("checkpoint-partial", where, what, version)
@@ -320,8 +311,8 @@ def _verify_parquet(
             problems = verify_checkpoint(store, listing, version, config, "parquet")
             return _checkpoint_trouble(where, problems[0], version) if problems else None
         # A checkpoint of another program has no checksums: it is valid if it loads.
-        options = ReadOptions(config, allow_external_paths=True)
-        load_snapshot(store, LogListing({}, {}, {version: names}), options)
+        options = ReadOptions(config, allow_external_paths=True, format=listing.format)
+        load_snapshot(store, listing.only(checkpoints={version: (form,)}), options)
     except (LogCorrupt, FileNotFoundError) as error:
         return _checkpoint_trouble(where, str(error), version)
     return None
@@ -346,17 +337,18 @@ def _resolve_divergence(run: _Salvaging, snapshot: Snapshot) -> Snapshot:
     version = next((v for v in checkpoint_versions(listing) if v <= snapshot.version), None)
     if version is None or snapshot.report.checkpoint is not None:
         return snapshot
-    json, parquet = valid_checkpoint_forms(run.store, listing, version, run.config, run.troubles)
-    if not json and not parquet:
+    forms = valid_checkpoint_forms(run.store, listing, version, run.config, run.troubles)
+    if not forms:
         return snapshot
-    commits = {v: name for v, name in _contiguous_commits(listing, -1).items() if v <= version}
-    checkpoint = load_snapshot(run.store, LogListing({}, json, parquet), run.options)
-    replayed = load_snapshot(run.store, LogListing(commits, {}, {}), run.options)
+    commits = {v: key for v, key in _contiguous_commits(listing, -1).items() if v <= version}
+    checkpoint = load_snapshot(run.store, listing.only(None, {version: forms}), run.options)
+    replayed = load_snapshot(run.store, listing.only(commits), run.options)
     divergence = describe_divergence(checkpoint.state, replayed.state)
     if divergence is None:
         return snapshot
     # Version 0 never carries a checksum: it consists of protocol and metaData only.
-    checkpoint_has_checksum = bool(parquet) or _have_checksums(run, [json[version]])
+    kinds = {form.kind for form in forms}
+    checkpoint_has_checksum = kinds != {"json"} or _have_checksums(run, [forms[0].keys[0]])
     trust_checkpoint = checkpoint_has_checksum and not _have_checksums(
         run, [commits[v] for v in commits if v]
     )
@@ -365,14 +357,12 @@ def _resolve_divergence(run: _Salvaging, snapshot: Snapshot) -> Snapshot:
         if trust_checkpoint
         else "the commits"
     )
-    where = (
-        f"{LOG_FOLDER}/{(json or listing.json_checkpoints).get(version, CHECKPOINT_FOLDER_NAME)}"
-    )
+    where = listing.checkpoints[version][-1].keys[0]
     run.note("checkpoint-diverges", where, f"{divergence} Repair uses {used}.", version)
     if not trust_checkpoint:
         return snapshot
     commits = _contiguous_commits(listing, version)
-    return _load_readable_prefix(run, commits, json, parquet) or snapshot
+    return _load_readable_prefix(run, commits, {version: forms}) or snapshot
 
 
 def describe_table_id_mismatch(before: Snapshot, after: Snapshot) -> str | None:
@@ -415,9 +405,8 @@ def _count_missing_from(keys: pa.ChunkedArray, others: pa.ChunkedArray) -> int:
     return int((~wanted.is_in(present.implode())).sum())
 
 
-def _have_checksums(run: _Salvaging, names: Iterable[str]) -> bool:
+def _have_checksums(run: _Salvaging, keys: Sequence[str]) -> bool:
     """Whether every one of these log files carries a checksum."""
-    keys = [f"{LOG_FOLDER}/{name}" for name in names]
     limit = run.config.max_decompressed_bytes
     contents = zip(keys, run.store.get_many(keys), strict=True)
     return all(_CHECKSUM_MARKER in decompress(data, key, limit) for key, data in contents)
@@ -430,7 +419,7 @@ def _note_unreachable(run: _Salvaging, reached: int, newest: int) -> None:
     reported = {trouble.version for trouble in run.troubles if trouble.code.startswith("commit")}
     if later and later[0] > reached + 1 and reached + 1 not in reported:
         what = f"version {reached + 1} is missing although version {later[0]} is there."
-        run.note("gap", CommitFile.canonical(reached + 1).key, what, reached + 1)
+        run.note("gap", run.listing.format.commit_file(reached + 1).key, what, reached + 1)
     if newest > max(reached, listing.newest):
         what = describe_pointer_ahead(newest, listing.newest)
         run.note("pointer-ahead", f"{LOG_FOLDER}/{LAST_CHECKPOINT}", what, newest)

@@ -18,7 +18,13 @@ from arrowlog.config import resolve
 from arrowlog.decode import SEQ_LINE_BITS
 from arrowlog.errors import ArrowlogError, DataFileError, StoreUnavailable
 from arrowlog.scan.file_schema import find_column_problem, find_nanosecond_column
-from arrowlog.snapshot import list_log, read_verified_actions, with_file_keys
+from arrowlog.snapshot import (
+    ReadOptions,
+    list_log,
+    open_log,
+    read_verified_actions,
+    with_file_keys,
+)
 from arrowlog.storage import find_secrets, open_store
 
 if TYPE_CHECKING:
@@ -66,11 +72,13 @@ def _find_added_version(store: Store, key: str, version: int) -> tuple[int | Non
 
 def _read_commits_backwards(store: Store, version: int) -> Iterator[tuple[int, ActionBatch]]:
     """Batches of commits up to `version`, newest first, each with its lowest version."""
-    commits = [commit for commit in list_log(store).commit_files() if commit.version <= version]
-    config = resolve()
+    table_format = open_log(store).format
+    commits = list_log(store, table_format).commit_files()
+    commits = [commit for commit in commits if commit.version <= version]
+    options = ReadOptions(resolve(), format=table_format)
     for stop in range(len(commits), 0, -_COMMITS_PER_READ):
         batch = commits[max(0, stop - _COMMITS_PER_READ) : stop]
-        yield batch[0].version, read_verified_actions(store, config, batch)
+        yield batch[0].version, read_verified_actions(store, options, batch)
 
 
 class ReadErrorTranslator:

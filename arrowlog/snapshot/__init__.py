@@ -40,6 +40,7 @@ from arrowlog.snapshot.listing import (
     OBSERVATION_TRUST_SECONDS,
     list_log,
     list_retired,
+    open_log,
     without_retired,
 )
 from arrowlog.snapshot.loader import (
@@ -51,9 +52,6 @@ from arrowlog.snapshot.loader import (
     verify_checkpoint,
 )
 from arrowlog.snapshot.log_replay import (
-    READER_VERSION_MAX,
-    SUPPORTED_FEATURES,
-    WRITER_VERSION_MAX,
     check_readable,
     check_writable,
     parse_table_schema,
@@ -95,10 +93,7 @@ from arrowlog.snapshot.typed_values import (
 __all__ = [
     "HIVE_NULL",
     "OBSERVATION_TRUST_SECONDS",
-    "READER_VERSION_MAX",
-    "SUPPORTED_FEATURES",
     "TRUNCATION_MARK",
-    "WRITER_VERSION_MAX",
     "CacheStats",
     "CheckpointManifest",
     "CheckpointPart",
@@ -141,6 +136,7 @@ __all__ = [
     "list_retired",
     "load_snapshot",
     "low_bounds",
+    "open_log",
     "open_parquet_checkpoint",
     "open_trackers",
     "parse_table_schema",

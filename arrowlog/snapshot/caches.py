@@ -122,7 +122,7 @@ class SnapshotCache:
 
 
 # To be changed with the format of the copy, or with what the decoder produces.
-_MAGIC = b"arrowlog copy 2 "
+_MAGIC = b"arrowlog copy 3 "
 # Magic, CRC-32 and length, padded so that the Arrow data behind it is aligned.
 _HEADER_BYTES = 64
 # One IPC file holds two tables: the decoded adds and the typed files.
@@ -132,20 +132,20 @@ _BROKEN = (OSError, ValueError, KeyError, TypeError, pa.ArrowException, msgspec.
 
 @dataclass(frozen=True, slots=True)
 class LogTip:
-    """The last commit of a snapshot: its name, and the stat that identifies the object.
+    """The last commit of a snapshot: its key, and the stat that identifies the object.
 
     A log that still has this very object is the same log; a table that was dropped and created
     again has another one. `stat` is None if it was not asked for.
     """
 
     version: int
-    name: str
+    key: str
     stat: ObjectStat | None
 
     @property
-    def key(self) -> str:
-        """The key of the commit in the store."""
-        return CommitFile(self.version, self.name).key
+    def name(self) -> str:
+        """The file name of the commit."""
+        return CommitFile(self.version, self.key).name
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class _Header(msgspec.Struct):
     timestamp: int | None
     txns: dict[str, tuple[int, int]]
     recent: tuple[int, list[str | None]]
-    name: str
+    key: str
     size: int
     tag: str
     folder: str | None
@@ -212,7 +212,7 @@ class SnapshotDiskCache:
             state.timestamp,
             dict(state.txns),
             (state.recent.first, list(state.recent.txn_ids)),
-            copy.mark.name,
+            copy.mark.key,
             stat.size,
             stat.tag,
             copy.folder,
@@ -297,7 +297,7 @@ def _decode(buffer: pa.Buffer, root: str) -> SavedSnapshot | None:
         header.txns,
         RecentCommits(header.recent[0], tuple(header.recent[1])),
     )
-    mark = LogTip(header.version, header.name, ObjectStat(header.size, -1, header.tag))
+    mark = LogTip(header.version, header.key, ObjectStat(header.size, -1, header.tag))
     return SavedSnapshot(
         Snapshot(state, Report(header.version, "copy"), files), mark, header.folder
     )

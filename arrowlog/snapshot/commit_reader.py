@@ -25,7 +25,6 @@ from arrowlog.decode import (
 )
 from arrowlog.errors import LogCorrupt
 from arrowlog.snapshot.listing import check_not_retired
-from arrowlog.snapshot.log_replay import check_readable
 from arrowlog.storage import SMALL_FILE_BYTES
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from arrowlog.config import Config
-    from arrowlog.formats.indextables import CommitFile
+    from arrowlog.formats import CommitFile, Format
     from arrowlog.storage import Store
 
 _RUN_BYTES_MAX = 6 << 20
@@ -64,9 +63,12 @@ class CommitRun(NamedTuple):
 class CommitReader:
     """Reads commits from one store; buffers are reused from run to run."""
 
-    def __init__(self, store: Store, config: Config, observed: float = float("-inf")) -> None:
+    def __init__(
+        self, store: Store, table_format: Format, config: Config, observed: float = float("-inf")
+    ) -> None:
         """Read nothing yet. `observed` is when the commits were seen to belong to the log."""
         self._store = store
+        self._format = table_format
         # "always" is for machines whose clock may stand still while they are paused; there, no
         # observation counts as recent.
         self._observed = float("-inf") if config.commit_verify == "always" else observed
@@ -121,12 +123,13 @@ class CommitReader:
         try:
             window = self._free_windows.pop()
         except IndexError:  # not `if`: another thread may take the last one in between
-            window = LineBuffer(self._config.max_decompressed_bytes, self._memory)
+            limit = self._config.max_decompressed_bytes
+            window = LineBuffer(limit, self._memory, self._format)
         versions = [commit.version for commit in commits]
         keys = [commit.key for commit in commits]
         with self._turn:
             count, size = self._store.read_into(window, keys, versions, enough)
-        check_not_retired(self._store, commits[:count], self._observed)
+        check_not_retired(self._store, self._format, commits[:count], self._observed)
         actions = self.decoded(window, cutters)
         window.clear()
         self._free_windows.append(window)
@@ -151,7 +154,7 @@ class CommitReader:
         for text in texts:
             protocol = probe_protocol(text)
             if protocol is not None:
-                check_readable(protocol, self._store.root)
+                self._format.check_readable(protocol, self._store.root)
 
 
 def _in_order(

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
+from arrowlog.formats.indextables import INDEXTABLES
 from arrowlog.snapshot.file_table import FileStats, files_table
 from arrowlog.snapshot.reconciliation import reconcile_keys
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from arrowlog.formats import Format
 
 # Selections of row groups that are kept in memory: how many, and up to how many files each.
 _SELECTIONS_MAX = 8
@@ -100,9 +103,10 @@ class SourceChange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InMemoryFiles:
-    """Live files as a table of adds."""
+    """Live files as a table of adds, as a log of the given format has them."""
 
     table: pa.Table
+    format: Format = INDEXTABLES
 
     @property
     def num_files(self) -> int:
@@ -137,11 +141,11 @@ class InMemoryFiles:
     ) -> pa.Table:
         """Return the typed table of live files, or of those in `mask`."""
         chosen = self.table if mask is None else self.table.filter(mask)
-        return files_table(chosen, schema, partition_columns)
+        return files_table(chosen, schema, partition_columns, table_format=self.format)
 
     def stats(self, schema: pa.Schema, partition_columns: Sequence[str]) -> FileStats:
         """Return the typed partition values and statistics of the live files, by column."""
-        return FileStats(self.table, schema, partition_columns)
+        return FileStats(self.table, schema, partition_columns, self.format)
 
     def is_typed(self, schema: pa.Schema, partition_columns: Sequence[str]) -> bool:  # noqa: ARG002
         """False: partition values and statistics are text in the adds."""
@@ -170,14 +174,16 @@ class InMemoryFiles:
         fresh = adds if live is None else adds.filter(live)
         still_live = self.table if kept is None else self.table.filter(kept)
         table = compact_chunks(pa.concat_tables([still_live, fresh], promote_options="default"))
-        return SourceChange(InMemoryFiles(table), fresh, lambda: kept)
+        return SourceChange(InMemoryFiles(table, self.format), fresh, lambda: kept)
 
 
-def first_files(adds: pa.Table, removes: pa.Table) -> SourceChange:
+def first_files(
+    adds: pa.Table, removes: pa.Table, table_format: Format = INDEXTABLES
+) -> SourceChange:
     """Return the live files after the first commits of a log, or those of a JSON checkpoint."""
     _, live = reconcile_keys(pa.chunked_array([], pa.string()), adds, removes)
     fresh = adds if live is None else adds.filter(live)
-    return SourceChange(InMemoryFiles(fresh), fresh, lambda: None)
+    return SourceChange(InMemoryFiles(fresh, table_format), fresh, lambda: None)
 
 
 def compact_chunks(table: pa.Table) -> pa.Table:

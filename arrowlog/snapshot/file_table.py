@@ -12,17 +12,20 @@ import pyarrow.compute as pc
 
 from arrowlog.arrays import FALSE, TRUE, repeat_bool
 from arrowlog.decode import flatten_map_columns
-from arrowlog.formats.indextables import ADD_FIELDS, FieldKind
+from arrowlog.formats import FieldKind, physical_name
+from arrowlog.formats.indextables import INDEXTABLES
 from arrowlog.snapshot.typed_values import cast_text, has_bounds, partition_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
 
+    from arrowlog.formats import Format
+
     # A column that is computed when called.
     LazyColumn = Callable[[], pa.ChunkedArray]
 
 _RENAMED = {"size": "size_bytes"}
-# Add fields that `_build` places by hand; the others follow in the order of `ADD_FIELDS`.
+# Add fields that `_build` places by hand; the others follow in the order of the format.
 _LEADING_FIELDS = (
     "path",
     "partitionValues",
@@ -56,6 +59,7 @@ def files_table(
     schema: pa.Schema,
     partition_columns: Sequence[str],
     names: Collection[str] | None = None,
+    table_format: Format = INDEXTABLES,
 ) -> pa.Table:
     """Return the typed table of files, one row per add, in their order.
 
@@ -63,27 +67,25 @@ def files_table(
     not a value of its column's type becomes null. With `names`, only those columns are computed.
     """
     keys = [*schema.names, *partition_columns]
-    if names is None:
-        return _build(_AddView(flatten_map_columns(adds, keys)), schema, partition_columns)
-    keys = [key for key in keys if any(f"{prefix}.{key}" in names for prefix in _STATS_PREFIXES)]
-    needs_maps = bool(keys) or "num_records" in names
-    view = _AddView(flatten_map_columns(adds, keys) if needs_maps else adds)
-    return _build(view, schema, partition_columns, names)
+    if names is not None:
+        wanted = names
+        keys = [k for k in keys if any(f"{prefix}.{k}" in wanted for prefix in _STATS_PREFIXES)]
+    if names is None or keys or "num_records" in names:
+        adds = flatten_map_columns(adds, [physical_name(schema, key) for key in keys])
+    return _build(_AddView(adds, schema, table_format), partition_columns, names)
 
 
 def files_table_from_checkpoint(
     stored: pa.Table, schema: pa.Schema, partition_columns: Sequence[str]
 ) -> pa.Table:
     """Return the typed table of files from the rows of a checkpoint, which are mostly typed."""
-    return _build(_StoredView(stored), schema, partition_columns)
+    return _build(_StoredView(stored, schema, INDEXTABLES), partition_columns)
 
 
 def _build(
-    view: _AddView,
-    schema: pa.Schema,
-    partition_columns: Sequence[str],
-    names: Collection[str] | None = None,
+    view: _AddView, partition_columns: Sequence[str], names: Collection[str] | None = None
 ) -> pa.Table:
+    schema = view.schema
     columns: dict[str, LazyColumn] = {"path": lambda: view.text("path")}
     for name in partition_columns:
         columns[f"partition.{name}"] = view.partition(name, _type(schema, name))
@@ -97,7 +99,7 @@ def _build(
             columns[f"{prefix}.{item.name}"] = view.bound(source, item.name, item.type)
     for item in bounded:
         columns[f"null_count.{item.name}"] = view.null_count(item.name)
-    for name, kind in ADD_FIELDS.items():
+    for name, kind in view.format.actions.fields["add"].items():
         if name not in _LEADING_FIELDS and name not in _BOUND_FIELDS:
             columns[files_column_name(name)] = view.other(name, kind)
     if names is not None:
@@ -112,12 +114,19 @@ class FileStats:
     compute from a column, for as long as the column itself is cached.
     """
 
-    def __init__(self, adds: pa.Table, schema: pa.Schema, partition_columns: Sequence[str]) -> None:
+    def __init__(
+        self,
+        adds: pa.Table,
+        schema: pa.Schema,
+        partition_columns: Sequence[str],
+        table_format: Format = INDEXTABLES,
+    ) -> None:
         """Type nothing yet. A partition column that the schema lacks is text."""
         undeclared = [name for name in partition_columns if schema.get_field_index(name) < 0]
         for name in undeclared:
             schema = schema.append(pa.field(name, pa.string()))
         self._adds = adds
+        self._format = table_format
         self.schema = schema
         self.partition_columns = tuple(partition_columns)
         self.derived: dict[Any, Any] = {}
@@ -133,7 +142,8 @@ class FileStats:
         """Look up several columns in one pass over the adds; otherwise each costs its own pass."""
         missing = [name for name in names if name not in self._views]
         if missing:
-            view = _AddView(flatten_map_columns(self._adds, missing))
+            keys = [physical_name(self.schema, name) for name in missing]
+            view = _AddView(flatten_map_columns(self._adds, keys), self.schema, self._format)
             self._views.update(dict.fromkeys(missing, view))
 
     def low(self, name: str) -> pa.Array:
@@ -165,7 +175,7 @@ class FileStats:
 
         `kept` masks the rows that are still live; None for all.
         """
-        new = FileStats(fresh, self.schema, self.partition_columns)
+        new = FileStats(fresh, self.schema, self.partition_columns, self._format)
         new.prepare({name for _, name in self._typed})
         mask = kept.combine_chunks() if isinstance(kept, pa.ChunkedArray) else kept
         typed = dict(self._typed)  # a copy: other threads may type further columns meanwhile
@@ -204,7 +214,7 @@ def typed_checkpoint_column(
     stored: pa.Table, what: str, name: str, schema: pa.Schema
 ) -> pa.ChunkedArray:
     """Return a typed column of checkpoint rows; `what` as for `Columns.typed`."""
-    return _StoredView(stored).values(what, name, _type(schema, name))
+    return _StoredView(stored, schema, INDEXTABLES).values(what, name, _type(schema, name))
 
 
 def _compute(columns: dict[str, LazyColumn], rows: int) -> dict[str, pa.ChunkedArray]:
@@ -228,7 +238,9 @@ class _AddView:
     threads.
     """
 
-    def __init__(self, adds: pa.Table) -> None:
+    def __init__(self, adds: pa.Table, schema: pa.Schema, table_format: Format) -> None:
+        self.schema = schema
+        self.format = table_format
         self.num_rows = adds.num_rows
         self._adds = adds
         self._names = set(adds.column_names)
@@ -281,21 +293,27 @@ class _AddView:
         self, name: str, kind: pa.DataType
     ) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
         """Return the partition values, and which of them are unreadable."""
-        column = f"partitionValues.{name}"
+        column = f"partitionValues.{physical_name(self.schema, name)}"
         if column not in self._names:
             none_unreadable = pa.chunked_array([repeat_bool(False, self._adds.num_rows)])
             return self._all_null(kind), none_unreadable
-        return partition_values(self._adds[column], kind)
+        return partition_values(
+            self._adds[column],
+            kind,
+            empty_is_null=self.format.empty_partition_is_null,
+            hive_is_null=self.format.hive_partition_is_null,
+        )
 
     def bound(self, source: str, name: str, kind: pa.DataType) -> LazyColumn:
         """Return a bound; the maps `minValues` and `maxValues` win over `stats`."""
-        text = self._coalesce(f"{source}.{name}", f"stats.{source}.{name}")
+        key = physical_name(self.schema, name)
+        text = self._coalesce(f"{source}.{key}", f"stats.{source}.{key}")
         if text is None:
             return lambda: self._all_null(kind)
         return lambda: cast_text(text, kind, upper=source == "maxValues")
 
     def null_count(self, name: str) -> LazyColumn:
-        return lambda: self.number(f"stats.nullCount.{name}")
+        return lambda: self.number(f"stats.nullCount.{physical_name(self.schema, name)}")
 
     def other(self, name: str, kind: FieldKind) -> LazyColumn:
         if name == "hasFooterOffsets":

@@ -1,4 +1,4 @@
-"""Lists a log: which commits and checkpoints exist, by version.
+"""Lists a log: chooses the table's format, and which commits and checkpoints exist, by version.
 
 Commits at retired versions are left out (decision 17), so that code that uses a listing need not
 know of them.
@@ -6,30 +6,25 @@ know of them.
 
 from __future__ import annotations
 
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from arrowlog.clock import COUNTS_SUSPENSION, boottime
-from arrowlog.errors import LogCorrupt, TableNotFound
-from arrowlog.formats.indextables import (
-    CHECKPOINT_FOLDER_NAME,
-    LAST_CHECKPOINT,
-    LOG_FOLDER,
-    RETIRED_FOLDER,
-    RetiredVersions,
-    classify_names,
-    parse_retired_records,
-)
+from arrowlog.errors import ArrowlogWarning, LogCorrupt, TableNotFound
+from arrowlog.formats.indextables import INDEXTABLES, RetiredVersions, parse_retired_records
 from arrowlog.snapshot.checkpoint.json import read_pointer
 from arrowlog.snapshot.log_segment import retired_record_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from arrowlog.formats.indextables import CommitFile, LogListing
+    from arrowlog.formats import CommitFile, Format, LogListing
     from arrowlog.storage import Store
 
+# The formats that a table may have; the first one whose log is there is chosen.
+FORMATS: tuple[Format, ...] = (INDEXTABLES,)
 # How long an observation of the log can be relied on over a network without asking again. Clean-up
 # leaves every commit alone for three times as long (`upkeep.cleanup.MIN_COMMIT_AGE_SECONDS`), so a
 # version that was empty this long ago cannot have been committed and deleted since. The factor
@@ -39,9 +34,43 @@ OBSERVATION_TRUST_SECONDS = 10.0
 _ATTEMPTS_MAX = 5
 
 
-def list_log(store: Store) -> LogListing:
+def open_log(store: Store) -> LogListing:
+    """Choose the format of a table by which log is there, and list its log as `list_recent` does.
+
+    The listing tells the format. If there are logs of several formats, the first in `FORMATS`
+    counts; where a stat is cheap, a warning says so. Raises `TableNotFound` naming all log folders
+    if there is no log.
+    """
+    for position, choice in enumerate(FORMATS):
+        try:
+            listing = list_recent(store, choice)
+        except TableNotFound:
+            continue
+        others = [other.log_folder for other in FORMATS[position + 1 :]]
+        others = [name for name in others if store.cheap_stat and store.stat(name) is not None]
+        if others:
+            warnings.warn(
+                f"{store.root} has several logs: {choice.log_folder}/ is read, {others[0]}/ is not",
+                ArrowlogWarning,
+                stacklevel=4,
+            )
+        return listing
+    raise _no_table_error(store, FORMATS)
+
+
+def _no_table_error(store: Store, choices: Sequence[Format]) -> TableNotFound:
+    folders = [f"{choice.log_folder}/" for choice in choices]
+    where = f"{folders[0]} has" if len(folders) == 1 else f"neither {' nor '.join(folders)} has"
+    missing = "no commits" if len(folders) == 1 else "commits"
+    return TableNotFound(
+        f"There is no table at {store.root}: {where} {missing}.",
+        next="Check the address and your access to it, or create a table with Table.create.",
+    )
+
+
+def list_log(store: Store, table_format: Format = INDEXTABLES) -> LogListing:
     """List the whole log. Raises `TableNotFound` if there is none."""
-    return _consistent(lambda: _list_all(store))
+    return _consistent(lambda: _list_all(store, table_format))
 
 
 def _consistent(list_once: Callable[[], LogListing]) -> LogListing:
@@ -67,21 +96,17 @@ class _CheckpointsLost(LogCorrupt):
     """The pointer names a checkpoint, but the log has nothing but version 0."""
 
 
-def _list_all(store: Store) -> LogListing:
+def _list_all(store: Store, table_format: Format) -> LogListing:
     observed = boottime()
-    names = store.list_from(LOG_FOLDER)
-    has_checkpoints = CHECKPOINT_FOLDER_NAME in names
-    checkpoint_names = (
-        store.list_from(f"{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}") if has_checkpoints else []
-    )
-    listing = replace(classify_names(names, checkpoint_names), observed=observed)
+    names = store.list_from(table_format.log_folder)
+    checkpoint_names: Sequence[str] = ()
+    if table_format.checkpoint_folder in names:
+        checkpoint_names = store.list_from(table_format.key(table_format.checkpoint_folder))
+    listing = replace(table_format.classify(names, checkpoint_names), observed=observed)
     if listing.empty:
-        raise TableNotFound(
-            f"There is no table at {store.root}: {LOG_FOLDER}/ has no commits.",
-            next="Check the address and your access to it, or create a table with Table.create.",
-        )
+        raise _no_table_error(store, [table_format])
     listing = without_retired(store, listing, names)
-    if LAST_CHECKPOINT in names and not (listing.json_checkpoints or listing.parquet_checkpoints):
+    if table_format.pointer_name in names and not listing.checkpoints:
         _check_pointer_is_reached(store, listing)
     return listing
 
@@ -91,18 +116,20 @@ def _check_pointer_is_reached(store: Store, listing: LogListing) -> None:
 
     Such a table would look like a new one. Otherwise the pointer is only a hint.
     """
-    pointed = read_pointer(store)
+    if not listing.format.lost_checkpoint_is_error:
+        return
+    pointed = read_pointer(store, listing.format)
     if pointed > 0 and max(listing.commits, default=0) == 0 and not listing.retired:
         raise _CheckpointsLost(
             f"the pointer names a checkpoint of version {pointed}, but all commits after version 0"
             " and all checkpoints are gone.",
             next="Restore them from a backup, or delete the pointer if it is wrong.",
-            file=f"{LOG_FOLDER}/{LAST_CHECKPOINT}",
+            file=listing.format.key(listing.format.pointer_name),
             version=pointed,
         )
 
 
-def list_recent(store: Store) -> LogListing:
+def list_recent(store: Store, table_format: Format = INDEXTABLES) -> LogListing:
     """List the log from the checkpoint on that `_last_checkpoint` names.
 
     Over a network, a month of commits is many pages of names, of which opening a table needs only
@@ -111,24 +138,25 @@ def list_recent(store: Store) -> LogListing:
     whole log is listed. Raises `TableNotFound` if there is no log.
     """
     if store.cheap_stat:
-        return list_log(store)
-    return _consistent(lambda: _list_from_pointer(store))
+        return list_log(store, table_format)
+    return _consistent(lambda: _list_from_pointer(store, table_format))
 
 
-def _list_from_pointer(store: Store) -> LogListing:
+def _list_from_pointer(store: Store, table_format: Format) -> LogListing:
     observed = boottime()
+    checkpoint_names: Sequence[str] = ()
     with ThreadPoolExecutor(1) as pool:
-        pointer = pool.submit(read_pointer, store)
-        checkpoint_names = store.list_from(f"{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}")
+        pointer = pool.submit(read_pointer, store, table_format)
+        if table_format.checkpoint_folder:
+            checkpoint_names = store.list_from(table_format.key(table_format.checkpoint_folder))
         start = pointer.result()
     if start <= 0:
-        return _list_all(store)
-    names = store.list_from(LOG_FOLDER, f"{start:020d}")
-    listing = replace(classify_names(names, checkpoint_names, start), observed=observed)
-    checkpoints = {*listing.json_checkpoints, *listing.parquet_checkpoints}
-    if max(checkpoints, default=-1) < start:
-        return _list_all(store)
-    return without_retired(store, listing, names)
+        return _list_all(store, table_format)
+    names = store.list_from(table_format.log_folder, table_format.first_name(start))
+    listing = table_format.classify(names, checkpoint_names, start)
+    if max(listing.checkpoints, default=-1) < start:
+        return _list_all(store, table_format)
+    return without_retired(store, replace(listing, observed=observed), names)
 
 
 def without_retired(store: Store, listing: LogListing, names: Iterable[str]) -> LogListing:
@@ -138,12 +166,14 @@ def without_retired(store: Store, listing: LogListing, names: Iterable[str]) -> 
     commit file that a stalled writer put after the real one was deleted always comes with the
     record of that deletion.
     """
-    if RETIRED_FOLDER not in names:
+    if listing.format.retired_folder not in names:
         return listing
-    return listing.without(list_retired(store))
+    return listing.without(list_retired(store, listing.format))
 
 
-def check_not_retired(store: Store, commits: Sequence[CommitFile], observed: float) -> None:
+def check_not_retired(
+    store: Store, table_format: Format, commits: Sequence[CommitFile], observed: float
+) -> None:
     """Check that commit files that were just read are the ones that count.
 
     `observed` is when they were last seen to belong to the log, by `clock.boottime`. Raises
@@ -151,7 +181,7 @@ def check_not_retired(store: Store, commits: Sequence[CommitFile], observed: flo
     stalled writer's, which does not count. Over a network, no request is made if the observation
     is at most `OBSERVATION_TRUST_SECONDS` old.
     """
-    if not commits:
+    if not commits or not table_format.retired_folder:
         return
     if (
         not store.cheap_stat
@@ -159,13 +189,15 @@ def check_not_retired(store: Store, commits: Sequence[CommitFile], observed: flo
         and boottime() - observed <= OBSERVATION_TRUST_SECONDS
     ):
         return
-    retired = list_retired(store)
+    retired = list_retired(store, table_format)
     if retired.overlaps(commits[0].version, commits[-1].version):
         for commit in commits:
             if commit.version in retired:
                 raise FileNotFoundError(commit.key)
 
 
-def list_retired(store: Store) -> RetiredVersions:
+def list_retired(store: Store, table_format: Format = INDEXTABLES) -> RetiredVersions:
     """Return the versions whose commits clean-up or truncation may have deleted."""
-    return parse_retired_records(store.list_from(f"{LOG_FOLDER}/{RETIRED_FOLDER}"))
+    if not table_format.retired_folder:
+        return RetiredVersions()
+    return parse_retired_records(store.list_from(table_format.key(table_format.retired_folder)))

@@ -18,11 +18,8 @@ import pyarrow as pa
 from arrowlog.decode import ActionBatch, LineBuffer
 from arrowlog.errors import ArrowlogWarning, InvalidRequest, LogCorrupt
 from arrowlog.formats.indextables import (
-    CHECKPOINT_FOLDER_NAME,
-    LOG_FOLDER,
-    CommitFile,
+    INDEXTABLES,
     JsonManifest,
-    LogListing,
     checkpoint_to_lines,
     decompress,
     no_recent_commits,
@@ -56,6 +53,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from arrowlog.config import Config
+    from arrowlog.formats import CheckpointForm, CommitFile, Format, LogListing
     from arrowlog.snapshot.log_replay import ReplayResult
     from arrowlog.storage import Store
 
@@ -65,25 +63,26 @@ class ReadOptions:
     """How a log is read.
 
     `allow_external_paths` admits data files outside the table's root. `strict` makes a gap in the
-    log an error instead of a warning.
+    log an error instead of a warning. `format` is that of the log.
     """
 
     config: Config
     allow_external_paths: bool = False
     strict: bool = False
+    format: Format = INDEXTABLES
 
 
 @dataclass(slots=True)
 class _Load:
     """The parameters of one load, and what it has read so far.
 
-    `avoid` are versions of damaged Parquet checkpoints. `observed` is when the commits were seen to
-    belong to the log, by `clock.boottime`.
+    `avoid` are forms of checkpoints known to be damaged. `observed` is when the commits were seen
+    to belong to the log, by `clock.boottime`.
     """
 
     store: Store
     options: ReadOptions
-    avoid: frozenset[int] = frozenset()
+    avoid: frozenset[CheckpointForm] = frozenset()
     observed: float = float("-inf")
     started: float = field(default_factory=time.perf_counter)
     files_read: int = 0
@@ -119,11 +118,11 @@ def load_snapshot(
     options: ReadOptions,
     version: int | None = None,
     *,
-    avoid: frozenset[int] = frozenset(),
+    avoid: frozenset[CheckpointForm] = frozenset(),
 ) -> Snapshot:
     """Load the snapshot of a version, by default the newest before any gap.
 
-    `avoid` are versions of Parquet checkpoints known to be damaged.
+    `avoid` are forms of checkpoints known to be damaged.
 
     Raises `InvalidRequest` if the version does not exist or was cleaned up, `LogCorrupt` if it
     cannot be rebuilt, and `FileNotFoundError` if a listed file is gone: list again and retry.
@@ -132,10 +131,11 @@ def load_snapshot(
     segment, base = _read_base(work, listing, version)
     _check_reached(segment, listing, version)
     if segment.gap is not None:
-        if options.strict:
+        if options.strict or options.format.gap_is_error:
             raise LogCorrupt(
                 f"{segment.gap}.",
                 next="Restore the missing file from a backup.",
+                file=options.format.commit_file(segment.gap.missing).key,
                 version=segment.gap.missing,
             )
         work.gap = segment.gap
@@ -157,13 +157,13 @@ def load_snapshot(
 
 
 def read_verified_actions(
-    store: Store, config: Config, commits: Sequence[CommitFile]
+    store: Store, options: ReadOptions, commits: Sequence[CommitFile]
 ) -> ActionBatch:
     """Read all actions of some commits, removes and commitInfos included.
 
     Raises `LogCorrupt` if a commit does not match its declared action count or checksum.
     """
-    actions = _read_actions(_Load(store, ReadOptions(config)), commits)
+    actions = _read_actions(_Load(store, options), commits)
     validate_commit_integrity(actions)
     return actions
 
@@ -211,7 +211,9 @@ def _carry_over_files(
     """Return the typed files of the new state; only new files are typed."""
     state = change.state
     kept = snapshot.files if kept_mask is None else snapshot.files.filter(kept_mask)
-    typed = files_table(change.fresh, state.schema, state.metadata.partition_columns)
+    typed = files_table(
+        change.fresh, state.schema, state.metadata.partition_columns, table_format=state.format
+    )
     return compact_chunks(pa.concat_tables([kept, typed], promote_options="default"))
 
 
@@ -223,7 +225,7 @@ def _read_base(
     Returns the segment and the checkpoint's state, None without a checkpoint.
     """
     unusable: set[int] = set()
-    for _ in range(len(listing.json_checkpoints) + len(listing.parquet_checkpoints) + 1):
+    for _ in range(len(listing.checkpoints) + 1):
         try:
             segment = plan_segment(listing, version, unusable)
         except LogCorrupt as error:
@@ -246,19 +248,16 @@ def _require_full_listing(listing: LogListing) -> None:
     Files that seem to be missing may be below it, so the caller has to list the whole log.
     """
     if listing.start:
-        raise FileNotFoundError(CommitFile.canonical(listing.start).key)
+        raise FileNotFoundError(listing.format.commit_file(listing.start).key)
 
 
 def _read_checkpoint(work: _Load, listing: LogListing, version: int) -> State | None:
-    """Read a checkpoint in the fastest form that is usable; None if no form is."""
-    readers: list[Callable[[_Load, LogListing, int], State | None]] = []
-    if version in listing.parquet_checkpoints and version not in work.avoid:
-        readers.append(_read_parquet)
-    if version in listing.json_checkpoints:
-        readers.append(_read_json)
-    for read in readers:
+    """Read a checkpoint in the first form that is usable; None if no form is."""
+    for form in listing.checkpoints[version]:
+        if form in work.avoid:
+            continue
         try:
-            state = read(work, listing, version)
+            state = CHECKPOINT_READERS[form.kind].read(work, version, form)
             if state is not None:
                 return state
         except FileNotFoundError as error:
@@ -269,14 +268,13 @@ def _read_checkpoint(work: _Load, listing: LogListing, version: int) -> State | 
     return None
 
 
-def _read_parquet(work: _Load, listing: LogListing, version: int) -> State | None:
+def _read_parquet(work: _Load, version: int, form: CheckpointForm) -> State | None:
     """Open a Parquet checkpoint; None if its writer never finished it.
 
     Of a checkpoint with a verifiable manifest, only the manifest is read; its rows are read on
     demand. One written by another program has no checksums and is read completely.
     """
-    names = listing.parquet_checkpoints[version]
-    checkpoint = open_parquet_checkpoint(work.store, version, names, work.count)
+    checkpoint = open_parquet_checkpoint(work.store, version, form.keys, work.count)
     if checkpoint is None:
         return None
     if not isinstance(checkpoint, CheckpointPartReader):
@@ -297,7 +295,7 @@ def _read_parquet(work: _Load, listing: LogListing, version: int) -> State | Non
         None,
         allow_external_paths=work.options.allow_external_paths,
     )
-    source = CheckpointFiles(rows, version, _fallback_loader(work, version))
+    source = CheckpointFiles(rows, version, _fallback_loader(work, form))
     return State(
         version,
         manifest.protocol,
@@ -310,14 +308,14 @@ def _read_parquet(work: _Load, listing: LogListing, version: int) -> State | Non
     )
 
 
-def _fallback_loader(work: _Load, checkpoint: int) -> Callable[[int], pa.Table]:
-    """Return a function that loads all live adds of a version without this checkpoint."""
-    store, avoid = work.store, work.avoid | {checkpoint}
+def _fallback_loader(work: _Load, form: CheckpointForm) -> Callable[[int], pa.Table]:
+    """Return a function that loads all live adds of a version without this checkpoint's form."""
+    store, avoid = work.store, work.avoid | {form}
     options = replace(work.options, strict=False)  # a gap was reported by the load itself
 
     def load_adds(version: int) -> pa.Table:
         for last_attempt in (False, True):
-            listing = list_log(store)
+            listing = list_log(store, options.format)
             try:
                 snapshot = load_snapshot(store, listing, options, version, avoid=avoid)
             except FileNotFoundError as error:  # possibly a concurrent clean-up: list again
@@ -370,14 +368,15 @@ def _check_reached(segment: LogSegment, listing: LogListing, version: int | None
     )
 
 
-def _read_json(work: _Load, listing: LogListing, version: int) -> State:
+def _read_json(work: _Load, version: int, form: CheckpointForm) -> State:
     """Read a JSON checkpoint of any form: one file, or a manifest and its parts."""
-    file = f"{LOG_FOLDER}/{listing.json_checkpoints[version]}"
+    file = form.keys[0]
+    folder = file.rpartition("/")[0]
     content, beside = checkpoint_to_lines(_get_files(work, [file])[0], version, file)
     work.checksum_verified = beside.summed
     names, contents = [file], [content]
     if isinstance(content, JsonManifest):
-        names = [f"{LOG_FOLDER}/{part}" for part in content.parts]
+        names = [f"{folder}/{part}" for part in content.parts]
         parts = _get_files(work, names)
         for number, (name, data) in enumerate(zip(names, parts, strict=True)):
             content.check(number, data, name)
@@ -387,11 +386,12 @@ def _read_json(work: _Load, listing: LogListing, version: int) -> State:
     lines = [data for data in contents if isinstance(data, bytes)]
     if len(lines) < len(names):
         raise LogCorrupt("a part of the checkpoint is a manifest itself.", file=file)
-    window = LineBuffer(work.options.config.max_decompressed_bytes)
+    config, table_format = work.options.config, work.options.format
+    window = LineBuffer(config.max_decompressed_bytes, table_format=table_format)
     for name, data in zip(names, lines, strict=True):
         window.append(name, version, data)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        actions = CommitReader(work.store, work.options.config).decoded(window, pool)
+        actions = CommitReader(work.store, table_format, config).decoded(window, pool)
     if not actions.metadata:
         raise LogCorrupt("the checkpoint has no metaData.", file=file, version=version)
     state = replay_actions(
@@ -415,17 +415,15 @@ def verify_checkpoint(
 ) -> list[str]:
     """Read a checkpoint completely and return what is wrong with it.
 
-    Returns an empty list if the requested form (`json` or `parquet`; None: either) is intact.
+    Returns an empty list if the requested form (such as `json`; None: any) is intact.
     """
     problems: list[str] = []
-    for name, checkpoints in (
-        ("json", listing.json_checkpoints),
-        ("parquet", listing.parquet_checkpoints),
-    ):
-        if form not in (None, name) or version not in checkpoints:
+    for candidate in reversed(listing.checkpoints.get(version, ())):
+        if form not in (None, candidate.kind):
             continue
+        work = _Load(store, ReadOptions(config, allow_external_paths=True, format=listing.format))
         try:
-            _verify_form(store, listing, version, config, name)
+            CHECKPOINT_READERS[candidate.kind].verify(work, listing, version, candidate)
         except (LogCorrupt, FileNotFoundError) as error:
             problems.append(str(error))
         else:
@@ -433,35 +431,51 @@ def verify_checkpoint(
     return problems or [f"there is no checkpoint of version {version}"]
 
 
-def _verify_form(
-    store: Store, listing: LogListing, version: int, config: Config, form: str
-) -> None:
-    if form == "json":
-        work = _Load(store, ReadOptions(config, allow_external_paths=True))
-        state = _read_json(work, listing, version)
-        if not work.checksum_verified:
-            _compare_with_commits(store, listing, config, state)
-        return
-    problems = verify_parquet_checkpoint(
-        store, version, listing.parquet_checkpoints[version], config
-    )
+def _verify_json(work: _Load, listing: LogListing, version: int, form: CheckpointForm) -> None:
+    state = _read_json(work, version, form)
+    if not work.checksum_verified:
+        _compare_with_commits(work, listing, state, form)
+
+
+def _verify_parquet(work: _Load, listing: LogListing, version: int, form: CheckpointForm) -> None:
+    del listing
+    problems = verify_parquet_checkpoint(work.store, version, form.keys)
     if problems:
-        raise LogCorrupt(
-            f"{problems[0]}.", file=f"{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}", version=version
-        )
+        folder = form.keys[0].rpartition("/")[0]
+        raise LogCorrupt(f"{problems[0]}.", file=folder, version=version)
 
 
-def _compare_with_commits(store: Store, listing: LogListing, config: Config, state: State) -> None:
+@dataclass(frozen=True, slots=True)
+class CheckpointReader:
+    """How one kind of checkpoint form is read.
+
+    `read` returns the state, or None if the writer of the form never finished it. `verify` reads
+    the form completely. Both raise `LogCorrupt` if it is damaged and `FileNotFoundError` if a file
+    of it is gone.
+    """
+
+    read: Callable[[_Load, int, CheckpointForm], State | None]
+    verify: Callable[[_Load, LogListing, int, CheckpointForm], None]
+
+
+# The reader of each kind of checkpoint form that a format's listing may contain.
+CHECKPOINT_READERS: dict[str, CheckpointReader] = {
+    "parquet": CheckpointReader(_read_parquet, _verify_parquet),
+    "json": CheckpointReader(_read_json, _verify_json),
+}
+
+
+def _compare_with_commits(
+    work: _Load, listing: LogListing, state: State, form: CheckpointForm
+) -> None:
     """Compare a checkpoint without a checksum with a replay that does not use it.
 
     Passes if the replay is impossible because the commits were cleaned up.
     """
-    json = {v: name for v, name in listing.json_checkpoints.items() if v != state.version}
-    parquet = {v: names for v, names in listing.parquet_checkpoints.items() if v != state.version}
-    others = LogListing(listing.commits, json, parquet)
+    others = {v: forms for v, forms in listing.checkpoints.items() if v != state.version}
     try:
-        options = ReadOptions(config, allow_external_paths=True)
-        replayed = load_snapshot(store, others, options, state.version).state
+        rest = listing.only(listing.commits, others)
+        replayed = load_snapshot(work.store, rest, work.options, state.version).state
     except (LogCorrupt, InvalidRequest, FileNotFoundError):
         return
     same_files = set(replayed.adds["key"].to_pylist()) == set(state.adds["key"].to_pylist())
@@ -470,7 +484,7 @@ def _compare_with_commits(store: Store, listing: LogListing, config: Config, sta
             f"it differs from a replay of the commits: it has {state.adds.num_rows} files, the"
             f" replay {replayed.adds.num_rows}, or the same number of other files.",
             next="Delete it; the table can be read without it.",
-            file=f"{LOG_FOLDER}/{listing.json_checkpoints[state.version]}",
+            file=form.keys[0],
             version=state.version,
         )
 
@@ -485,17 +499,19 @@ def _get_files(work: _Load, keys: Sequence[str]) -> list[bytes]:
 
 
 def stream_actions(
-    store: Store, config: Config, commits: Sequence[CommitFile]
+    store: Store, options: ReadOptions, commits: Sequence[CommitFile]
 ) -> Iterator[ActionBatch]:
     """Yield the actions of commits in batches, in log order, so that not all are in memory."""
-    for run in CommitReader(store, config).runs(commits):
+    for run in CommitReader(store, options.format, options.config).runs(commits):
         yield run.actions
 
 
 def _read_actions(work: _Load, commits: Sequence[CommitFile]) -> ActionBatch:
     """Read all actions of the commits; `LogTooLarge` before the process runs out of memory."""
-    actions = ActionBatch()
-    for run in CommitReader(work.store, work.options.config, work.observed).runs(commits):
+    options = work.options
+    actions = ActionBatch(options.format)
+    reader = CommitReader(work.store, options.format, options.config, work.observed)
+    for run in reader.runs(commits):
         work.files_read += run.commits
         work.bytes_read += run.size
         check_memory(work.store.root, work.bytes_read, work.options.config.max_memory)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -17,13 +17,13 @@ import pyarrow.compute as pc
 
 from arrowlog.arrays import make_scalar
 from arrowlog.decode import SEQ_LINE_BITS, commit_info_from_row, concat_column_bytes
-from arrowlog.errors import LogCorrupt, UnsupportedProtocol
+from arrowlog.errors import LogCorrupt
 from arrowlog.fork_safety import pl, polars_is_stranded
-from arrowlog.formats import parse_spark_schema
+from arrowlog.formats import Protocol
 from arrowlog.formats.indextables import (
     CHECKSUM_PREFIX,
+    INDEXTABLES,
     MAX_RECENT_COMMITS,
-    Protocol,
     RecentCommits,
     no_recent_commits,
 )
@@ -35,25 +35,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from arrowlog.decode import ActionBatch, CommitInfo
-    from arrowlog.formats.indextables import Metadata
+    from arrowlog.formats import Format, Metadata
 
-READER_VERSION_MAX = 3
-WRITER_VERSION_MAX = 3
-SUPPORTED_FEATURES = frozenset(
-    {
-        "checkpoint",
-        "checkpoints",
-        "conditionalWrites",
-        "extendedMetadata",
-        "footerOffsets",
-        "multiPartCheckpoint",
-        "optimizeWrite",
-        "parquetCheckpoint",
-        "schemaDeduplication",
-        "skippedFiles",
-        "tantivy4java",
-    }
-)
+_COMMIT_INFO_COLUMNS = ("timestamp", "txn", "txnId", "inCommitTimestamp")
+_RESTORE_FIRST = "Restore version 0 from a backup."
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +76,9 @@ def replay_actions(
     metadata, a commit is incomplete or altered, or a path leads out of the table.
     """
     # The protocol comes first: under an unsupported one, nothing else can be believed.
+    table_format = actions.format
     protocol = _latest_protocol(base, actions)
-    metadata, schema = _latest_metadata(base, actions, version)
+    metadata, schema = _latest_metadata(base, actions, version, protocol)
     infos = validate_commit_integrity(actions)
     adds, suspect = with_file_keys(actions, "add", root)
     if suspect and not allow_external_paths:
@@ -101,10 +87,12 @@ def replay_actions(
     timestamp, txns = _latest_timestamp_and_txns(base, actions, infos)
     recent = _recent_commits(base, actions, infos, version)
     if base is None:
-        change = first_files(adds, removes)
+        change = first_files(adds, removes, table_format)
     else:
         change = base.source.with_commits(version, adds, removes)
-    state = State(version, protocol, metadata, schema, change.source, timestamp, txns, recent)
+    state = State(
+        version, protocol, metadata, schema, change.source, timestamp, txns, recent, table_format
+    )
     return ReplayResult(state, change.fresh, change.kept_mask)
 
 
@@ -116,8 +104,9 @@ def validate_commit_integrity(actions: ActionBatch) -> list[tuple[int, CommitInf
     infos = _columnar_infos(actions)
     for batch in actions.infos:
         infos += zip(batch.seq.to_pylist(), batch.found, strict=True)
-    _check_action_counts(actions, infos)
-    _check_checksums(actions, infos)
+    if actions.format.verified_commits:
+        _check_action_counts(actions, infos)
+        _check_checksums(actions, infos)
     return infos
 
 
@@ -128,82 +117,72 @@ def _columnar_infos(actions: ActionBatch) -> list[tuple[int, CommitInfo]]:
     """
     infos = []
     for table in actions.tables["commitInfo"]:
-        known = [name for name in ("timestamp", "txn", "txnId") if name in table.column_names]
-        for row in table.select(["seq", *known]).to_pylist():
-            info = commit_info_from_row(row.get("timestamp"), row.get("txn"), row.get("txnId"))
-            infos.append((row["seq"], info))
+        known = [name for name in _COMMIT_INFO_COLUMNS if name in table.column_names]
+        rows = table.select(["seq", *known]).to_pylist()
+        infos += [(row["seq"], commit_info_from_row(row)) for row in rows]
     return infos
 
 
 def _latest_protocol(base: State | None, actions: ActionBatch) -> Protocol:
     if not actions.protocols:
+        if base is None and actions.format.protocol_required:
+            file = actions.names[0] if actions.names else None
+            raise LogCorrupt("no protocol in the log.", next=_RESTORE_FIRST, file=file)
         return Protocol() if base is None else base.protocol
     seq, protocol = max(actions.protocols, key=itemgetter(0))
-    check_readable(protocol, actions.place(seq)[0])
+    actions.format.check_readable(protocol, actions.place(seq)[0])
     return protocol
 
 
-def check_writable(protocol: Protocol, where: str) -> None:
-    """Raise `UnsupportedProtocol` unless this version can read and write the table.
-
-    `where` names the file or table for the error.
-    """
-    check_readable(protocol, where)
-    version, features = protocol.min_writer_version, protocol.writer_features
-    _check_supported("writer", version, WRITER_VERSION_MAX, features, where)
-
-
 def check_readable(protocol: Protocol, where: str) -> None:
-    """Raise `UnsupportedProtocol` unless this version can read the table.
-
-    `where` names the file or table for the error.
-    """
-    version, features = protocol.min_reader_version, protocol.reader_features
-    _check_supported("reader", version, READER_VERSION_MAX, features, where)
+    """Raise `UnsupportedProtocol` unless this version can read an IndexTables table."""
+    INDEXTABLES.check_readable(protocol, where)
 
 
-def _check_supported(
-    role: str, version: int, highest: int, features: Sequence[str], where: str
-) -> None:
-    unknown = sorted(set(features) - SUPPORTED_FEATURES)
-    if version <= highest and not unknown:
-        return
-    needs = f"{role} version {version}"
-    if unknown:
-        needs += f" and the features {', '.join(unknown)}"
-    verb = "read" if role == "reader" else "write"
-    raise UnsupportedProtocol(
-        f"{where}: the table needs {needs}; this arrowlog supports {role} version {highest} and the"
-        f" features {', '.join(sorted(SUPPORTED_FEATURES))}.",
-        next=f"Upgrade arrowlog, or {verb} the table with the program that wrote it.",
-    )
+def check_writable(protocol: Protocol, where: str) -> None:
+    """Raise `UnsupportedProtocol` unless this version can read and write an IndexTables table."""
+    INDEXTABLES.check_writable(protocol, where)
 
 
 def _latest_metadata(
-    base: State | None, actions: ActionBatch, version: int
+    base: State | None, actions: ActionBatch, version: int, protocol: Protocol
 ) -> tuple[Metadata, pa.Schema]:
     if actions.metadata:
         seq, metadata = max(actions.metadata, key=itemgetter(0))
         file, line = actions.place(seq)
-        return metadata, parse_table_schema(metadata, version, file, line)
+        schema = parse_table_schema(
+            metadata, version, file, line, table_format=actions.format, protocol=protocol
+        )
+        return metadata, schema
+    if base is not None and base.protocol != protocol:  # features may change how it is read
+        schema = parse_table_schema(
+            base.metadata, version, table_format=actions.format, protocol=protocol
+        )
+        return base.metadata, schema
     if base is not None:
         return base.metadata, base.schema
     raise LogCorrupt(
         f"no metaData in the log up to version {version}.",
-        next="Restore version 0 from a backup.",
+        next=_RESTORE_FIRST,
         file=actions.names[0] if actions.names else None,
     )
 
 
 def parse_table_schema(
-    metadata: Metadata, version: int, file: str | None = None, line: int | None = None
+    metadata: Metadata,
+    version: int,
+    file: str | None = None,
+    line: int | None = None,
+    *,
+    table_format: Format = INDEXTABLES,
+    protocol: Protocol | None = None,
 ) -> pa.Schema:
     """Parse the schema of a metaData action.
 
     Raises `LogCorrupt`, naming `file`, `line` and `version`, if it is not a Spark schema.
     """
     try:
-        return parse_spark_schema(metadata.schema_string)
+        return table_format.table_schema(metadata, protocol or Protocol())
     except ValueError as error:
         what = f"metaData.schemaString: {error}."
         raise LogCorrupt(what, file=file, line=line, version=version) from None
@@ -217,17 +196,22 @@ def with_file_keys(actions: ActionBatch, action: str, root: str) -> tuple[pa.Tab
     table = actions.table(action)
     if "path" not in table.column_names:
         table = table.append_column("path", pa.nulls(0, pa.string()))
-    return _with_keys(table, root)
+    return _with_keys(table, root, actions.format)
 
 
 def with_checkpoint_keys(
-    adds: pa.Table, root: str, version: int, *, allow_external_paths: bool
+    adds: pa.Table,
+    root: str,
+    version: int,
+    *,
+    allow_external_paths: bool,
+    table_format: Format = INDEXTABLES,
 ) -> pa.Table:
     """Return the adds of a checkpoint with a column `key`, the path relative to the root.
 
     Raises `LogCorrupt` if two adds have the same key, or a path is empty or leads out of the table.
     """
-    table, suspect = _with_keys(adds, root)
+    table, suspect = _with_keys(adds, root, table_format)
     checked = suspect and not allow_external_paths
     if checked and reconciliation.paths_leading_out(table["key"]) is not None:
         what = "the checkpoint has a path that is empty or leads out of the table."
@@ -237,8 +221,9 @@ def with_checkpoint_keys(
     return table
 
 
-def _with_keys(table: pa.Table, root: str) -> tuple[pa.Table, bool]:
+def _with_keys(table: pa.Table, root: str, table_format: Format) -> tuple[pa.Table, bool]:
     """Append the column `key`; most tables have only relative paths, which are their own keys."""
+    table = table_format.normalized_files(table)
     path = table["path"]
     suspect = _contains_any(path, ":/", "..") or bool(pc.any(pc.starts_with(path, "/")).as_py())
     if suspect and polars_is_stranded():
@@ -250,7 +235,7 @@ def _with_keys(table: pa.Table, root: str) -> tuple[pa.Table, bool]:
         ).to_series()
         path = pa.chunked_array([pc.cast(key.to_arrow(), pa.string())])
     empty = pc.min(pc.binary_length(path)).as_py() == 0
-    return table.append_column("key", path), suspect or empty
+    return table.append_column("key", table_format.file_keys(table, path)), suspect or empty
 
 
 def _contains_any(texts: pa.ChunkedArray, *needles: str) -> bool:
@@ -316,21 +301,33 @@ def _latest_timestamp_and_txns(
     The timestamp is in milliseconds, None if no commit has one. The transactions map an application
     id to its transaction version and the table version that holds it.
     """
-    times = [info.timestamp for _, info in infos if info.timestamp is not None]
-    tables = [table for table in actions.tables["commitInfo"] if "timestamp" in table.column_names]
-    latest = [pc.max(table["timestamp"]).as_py() for table in tables]
-    times += [time for time in latest if time is not None]
-    created = [metadata.created_time for _, metadata in actions.metadata]
-    times += [time for time in created if time is not None]
+    table_format = actions.format
+    commit_time = attrgetter(table_format.commit_time_field)
+    times: list[int | None] = [commit_time(info) for _, info in infos]
+    if table_format.creation_time_counts:
+        times += [metadata.created_time for _, metadata in actions.metadata]
     txns = {} if base is None else dict(base.txns)
-    if base is not None and base.timestamp is not None:
+    if base is not None:
         times.append(base.timestamp)
-    new_txns = [(seq, info.txn) for seq, info in infos if info.txn is not None]
-    for seq, txn in sorted(new_txns, key=itemgetter(0)):
-        known = txns.get(txn.appId)
-        if known is None or txn.version > known[0]:
-            txns[txn.appId] = (txn.version, actions.versions[seq >> SEQ_LINE_BITS])
-    return max(times, default=None), txns
+    for seq, app_id, txn_version in _app_transactions(actions, infos):
+        known = txns.get(app_id)
+        if known is None or txn_version > known[0] or not table_format.highest_txn_counts:
+            txns[app_id] = (txn_version, actions.versions[seq >> SEQ_LINE_BITS])
+    return max((time for time in times if time is not None), default=None), txns
+
+
+def _app_transactions(
+    actions: ActionBatch, infos: Sequence[tuple[int, CommitInfo]]
+) -> list[tuple[int, str, int]]:
+    """Return the sequence number, application id and version of each one, in log order."""
+    action = actions.format.txn_action
+    if action is None:
+        found = [(seq, info.txn.appId, info.txn.version) for seq, info in infos if info.txn]
+    else:
+        table = actions.table(action)
+        names = ("seq", "appId", "version") if table.num_rows else ()
+        found = list(zip(*(table[name].to_pylist() for name in names), strict=True))
+    return sorted(found)
 
 
 def _recent_commits(

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from arrowlog.errors import LogCorrupt
-from arrowlog.formats.indextables import LOG_FOLDER, RETIRED_FOLDER, CommitFile
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from arrowlog.formats.indextables import LogListing
+    from arrowlog.formats import CommitFile, LogListing
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +48,7 @@ class LogSegment:
 
 def checkpoint_versions(listing: LogListing) -> list[int]:
     """Return the versions that have a checkpoint of any form, newest first."""
-    return sorted({*listing.json_checkpoints, *listing.parquet_checkpoints}, reverse=True)
+    return sorted(listing.checkpoints, reverse=True)
 
 
 def plan_segment(
@@ -96,7 +95,8 @@ def _retired_hint(listing: LogListing) -> str:
     """Return a further step for logs in which commits exist at retired versions."""
     if not listing.dead:
         return ""
-    return f" Restored commits are ignored until {LOG_FOLDER}/_retired is deleted as well."
+    records = listing.format.key(listing.format.retired_folder)
+    return f" Restored commits are ignored until {records} is deleted as well."
 
 
 def _no_base_error(listing: LogListing, base: int | None, lost: list[int]) -> LogCorrupt:
@@ -111,13 +111,13 @@ def _no_base_error(listing: LogListing, base: int | None, lost: list[int]) -> Lo
             f" {missing}, which is needed instead, is gone.",
             next="Restore the checkpoint or the missing commits from a backup."
             + _retired_hint(listing),
-            file=CommitFile.canonical(missing).key,
+            file=listing.format.commit_file(missing).key,
             version=missing,
         )
     return LogCorrupt(
         f"version {missing} is missing and there is no checkpoint to start from.",
         next="Restore the file from a backup.",
-        file=CommitFile.canonical(missing).key,
+        file=listing.format.commit_file(missing).key,
         version=missing,
     )
 
@@ -133,7 +133,7 @@ def retired_record_error(listing: LogListing) -> LogCorrupt:
         " them: it is gone, or the record is wrong.",
         next="Restore the checkpoint from a backup, or delete the record if no clean-up wrote it."
         + _retired_hint(listing),
-        file=f"{LOG_FOLDER}/{RETIRED_FOLDER}/{last:020d}-*.json",
+        file=listing.format.key(listing.format.retired_folder, f"{last:020d}-*.json"),
         version=last,
     )
 
@@ -143,7 +143,7 @@ def _lost_checkpoint_error(listing: LogListing, gap: VersionGap) -> LogCorrupt:
     return LogCorrupt(
         f"version {gap.missing} was cleaned up, and the checkpoint that replaced it is gone.",
         next="Restore the checkpoint or the commits from a backup." + _retired_hint(listing),
-        file=CommitFile.canonical(gap.missing).key,
+        file=listing.format.commit_file(gap.missing).key,
         version=gap.missing,
     )
 

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.display import format_bytes, format_count, format_html_card, format_html_table
-from arrowlog.formats.indextables import RecentCommits
+from arrowlog.formats.indextables import INDEXTABLES, RecentCommits
 from arrowlog.snapshot.file_source import CACHED_SELECTION_FILES_MAX, insert_evicting_oldest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from arrowlog.formats.indextables import Metadata, Protocol
+    from arrowlog.formats import Format, Metadata, Protocol
     from arrowlog.snapshot.file_source import FileSource
     from arrowlog.snapshot.file_table import FileStats
     from arrowlog.snapshot.log_segment import VersionGap
@@ -66,7 +66,8 @@ class State:
     `source` holds the live files, or reads them from a checkpoint on demand. `adds` has a column
     `key`, the file's path relative to the table. `timestamp` is the latest commit timestamp, in
     milliseconds. `txns` maps an application id to its last application transaction and the table
-    version that holds it. `recent` holds the transaction ids of the last commits.
+    version that holds it. `recent` holds the transaction ids of the last commits. `format` is that
+    of the log.
     """
 
     version: int
@@ -77,6 +78,7 @@ class State:
     timestamp: int | None = None
     txns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     recent: RecentCommits = field(default_factory=RecentCommits)
+    format: Format = INDEXTABLES
 
     @property
     def adds(self) -> pa.Table:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 from arrowlog.decode import read_commit_time
 from arrowlog.errors import InvalidRequest
-from arrowlog.formats.indextables import CommitFile, decompress
+from arrowlog.formats.indextables import decompress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from arrowlog.config import Config
-    from arrowlog.formats.indextables import LogListing
+    from arrowlog.formats import LogListing
     from arrowlog.storage import Store
 
 TimestampLike = str | int | datetime
@@ -98,12 +98,17 @@ class _CommitTimes:
         unseen = [v for v in versions if v not in self._seen]
         keys = [commit.key for commit in self._listing.commit_files(unseen)]
         for version, key, data in zip(unseen, keys, self._store.get_many(keys), strict=True):
-            self._seen[version] = read_commit_time(decompress(data, key, self._limit))
+            self._seen[version] = read_commit_time(self._plain(data, key), self._listing.format)
         return [self._seen[v] for v in versions]
+
+    def _plain(self, data: bytes, key: str) -> bytes:
+        if not self._listing.format.compressed_commits:
+            return data
+        return decompress(data, key, self._limit)
 
     def file_time(self, version: int) -> int | None:
         """Return the modification time of a commit's file; None if the store has none."""
-        stat = self._store.stat(CommitFile(version, self._listing.commits[version]).key)
+        stat = self._store.stat(self._listing.commits[version])
         return None if stat is None or stat.mtime_ms < 0 else stat.mtime_ms
 
 

@@ -19,21 +19,16 @@ from arrowlog.clock import COUNTS_SUSPENSION, boottime
 from arrowlog.config import resolve
 from arrowlog.errors import ArrowlogError, InvalidRequest
 from arrowlog.fork_safety import ForkSafeLock
-from arrowlog.formats.indextables import (
-    LAST_CHECKPOINT,
-    LOG_FOLDER,
-    CommitFile,
-    classify_names,
-    commit_name,
-)
+from arrowlog.formats import CommitFile
+from arrowlog.formats.indextables import INDEXTABLES
 from arrowlog.snapshot.caches import LogTip, SavedSnapshot, SnapshotCache, SnapshotDiskCache
 from arrowlog.snapshot.checkpoint.json import read_pointer
 from arrowlog.snapshot.listing import (
     OBSERVATION_TRUST_SECONDS,
     check_not_retired,
     list_log,
-    list_recent,
     list_retired,
+    open_log,
     without_retired,
 )
 from arrowlog.snapshot.loader import apply_commits, load_snapshot, missing_file_error
@@ -44,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from arrowlog.config import Config
-    from arrowlog.formats.indextables import LogListing, Metadata
+    from arrowlog.formats import Format, LogListing, Metadata
     from arrowlog.snapshot.caches import CacheStats, HitCounter
     from arrowlog.snapshot.loader import ReadOptions
     from arrowlog.snapshot.snapshot import Snapshot
@@ -83,8 +78,9 @@ class SnapshotTracker:
     ) -> None:
         """List the log, or restore the snapshot from the disk cache.
 
-        `options` are the caller's options; if given, the table's own properties apply beneath them.
-        Raises `TableNotFound` if there is no log.
+        The format in `read_options` is replaced by that of the log. `options` are the caller's
+        options; if given, the table's own properties apply beneath them. Raises `TableNotFound` if
+        there is no log.
         """
         self.store = store
         self.read_options = read_options
@@ -112,6 +108,11 @@ class SnapshotTracker:
     def config(self) -> Config:
         """The settings, including the table's own properties once they were read."""
         return self.read_options.config
+
+    @property
+    def format(self) -> Format:
+        """The format of the table, chosen when its log was listed."""
+        return self.read_options.format
 
     @property
     def _copies(self) -> SnapshotDiskCache | None:
@@ -145,9 +146,12 @@ class SnapshotTracker:
     def _save_copy(self) -> None:
         """Write the disk copy if it is enabled and enough commits were read since the last one.
 
-        A snapshot with warnings is not saved, so that every process reports them.
+        A snapshot with warnings is not saved, so that every process reports them. Neither is one of
+        another format than IndexTables, which is assumed when a copy is restored.
         """
         copies, latest, tip = self._copies, self.latest, self._tip
+        if self.format != INDEXTABLES:
+            return
         if copies is None or latest is None or tip is None or latest.report.warnings:
             return
         if self._unsaved_commits < _SAVE_AFTER_COMMITS or tip.version != latest.version:
@@ -161,13 +165,14 @@ class SnapshotTracker:
         """Record the time and the log folder's tag. Must precede the listing they describe."""
         self._listed_at = boottime()
         wanted = self._copies is not None and self.store.cheap_stat
-        stat = self.store.stat(LOG_FOLDER) if wanted else None
+        stat = self.store.stat(self.format.log_folder) if wanted else None
         settled = stat is not None and time.time() * 1000 - stat.mtime_ms > _FOLDER_SETTLED_MS
         self._folder_tag = stat.tag if stat is not None and settled else None
 
     def _list_again(self) -> LogListing:
         self._observe_folder()
-        self._listing = list_recent(self.store)
+        self._listing = open_log(self.store)
+        self.read_options = replace(self.read_options, format=self._listing.format)
         return self._listing
 
     @property
@@ -192,12 +197,12 @@ class SnapshotTracker:
         with self._lock:
             if self.latest is not None:
                 return self.newest().version
-            return plan_segment(list_log(self.store), None).version
+            return plan_segment(list_log(self.store, self.format), None).version
 
     @property
     def earliest_version(self) -> int:
         """The lowest version from which on every version can be rebuilt."""
-        listing = list_log(self.store)
+        listing = list_log(self.store, self.format)
         return earliest_rebuildable_version(listing, plan_segment(listing, None).version)
 
     def version_at(self, millis: int) -> int:
@@ -207,14 +212,14 @@ class SnapshotTracker:
         listed twice cannot be found.
         """
         for last_attempt in (False, True):
-            listing = list_log(self.store)
+            listing = list_log(self.store, self.format)
             newest = plan_segment(listing, None).version
             first = earliest_rebuildable_version(listing, newest)
             try:
                 version = find_version_at(self.store, listing, self.config, first, newest, millis)
                 commits = listing.commit_files()
                 observed = listing.observed if self._is_recent(listing.observed) else float("-inf")
-                check_not_retired(self.store, commits, observed)
+                check_not_retired(self.store, self.format, commits, observed)
             except FileNotFoundError as error:  # possibly a concurrent clean-up: list again
                 if last_attempt:
                     raise missing_file_error(error) from None
@@ -236,7 +241,7 @@ class SnapshotTracker:
             self._cache.version.note(hit=cached is not None)
         if cached is not None:
             return cached
-        listing = list_log(self.store)
+        listing = list_log(self.store, self.format)
         snapshot = self._load(listing, version, strict=strict)
         commit = listing.commit_file(version)
         with self._lock:
@@ -359,7 +364,7 @@ class SnapshotTracker:
         with self._lock:
             latest = self.latest
             assert latest is not None
-            commits = [CommitFile.canonical(v) for v in range(latest.version + 1, version + 1)]
+            commits = [self.format.commit_file(v) for v in range(latest.version + 1, version + 1)]
             if commits:
                 latest = apply_commits(self.store, self.read_options, latest, commits)
                 self.latest = latest
@@ -367,7 +372,7 @@ class SnapshotTracker:
 
     def tip_of(self, version: int, name: str) -> LogTip:
         """Return a commit's `LogTip`; asks the store for its stat only where that is cheap."""
-        commit = CommitFile(version, name)
+        commit = CommitFile(version, self.format.key(name))
         return LogTip(*commit, self.store.stat(commit.key) if self.store.cheap_stat else None)
 
     def is_same_object(self, mark: LogTip) -> bool:
@@ -390,7 +395,7 @@ class SnapshotTracker:
         tip = self._tip
         if tip is None or self.is_same_object(tip):
             return False
-        return tip.version not in list_retired(self.store)
+        return tip.version not in list_retired(self.store, self.format)
 
     def overtaken(self, version: int) -> bool:
         """Whether the commits after a version may have been deleted; False if not cheap to tell.
@@ -403,14 +408,14 @@ class SnapshotTracker:
         return self._is_next_retired(version) or self.pointer_names_later(version)
 
     def _is_next_retired(self, version: int) -> bool:
-        return self.store.cheap_stat and version + 1 in list_retired(self.store)
+        return self.store.cheap_stat and version + 1 in list_retired(self.store, self.format)
 
     def pointer_names_later(self, version: int) -> bool:
         """Whether `_last_checkpoint` names a later version; one stat if the file is unchanged."""
-        stat = self.store.stat(f"{LOG_FOLDER}/{LAST_CHECKPOINT}")
+        stat = self.store.stat(self.format.key(self.format.pointer_name))
         if stat == self._stale_pointer:
             return False
-        if read_pointer(self.store) > version:
+        if read_pointer(self.store, self.format) > version:
             return True
         self._stale_pointer = stat
         return False
@@ -428,7 +433,7 @@ class SnapshotTracker:
             except FileNotFoundError as error:
                 if last_attempt:
                     raise missing_file_error(error) from None
-                listing = list_log(self.store)
+                listing = list_log(self.store, self.format)
         raise AssertionError  # the loop either returns or raises
 
     def _with_strict(self, strict: bool | None) -> ReadOptions:  # noqa: FBT001 -- passed through
@@ -444,7 +449,9 @@ class SnapshotTracker:
         snapshot = self._load(listing, None, strict=strict)
         commit = listing.commit_file(snapshot.version)
         stat = self._stat_of(listing, snapshot.version)
-        self.odd = bool(set(map(len, listing.commits.values())) - {len(commit_name(0))})
+        self.odd = bool(
+            set(map(len, listing.commits.values())) - {len(self.format.commit_file(0).key)}
+        )
         self.latest = snapshot
         self.asked = self._listed_at
         # If the last commit was replaced during the load, the stat may not describe what was read.
@@ -502,7 +509,7 @@ class SnapshotTracker:
                 return None if self._has_new_gap(version, tip.name) else (commits, stat)
             commits.append(commit)
             stat = commit_stat
-        commits = _contiguous_commits(list_log(self.store), base)
+        commits = _contiguous_commits(list_log(self.store, self.format), base)
         return (commits, self.store.stat(commits[-1].key)) if commits else None
 
     def _has_new_gap(self, version: int, like: str) -> bool:
@@ -523,9 +530,8 @@ class SnapshotTracker:
 
         The stat is None if there is no such commit.
         """
-        width = len(like) - len(".json")
-        for name in {commit_name(version), f"{version:0{max(width, 1)}d}.json"}:
-            commit = CommitFile(version, name)
+        for name in self.format.commit_name_candidates(version, like):
+            commit = CommitFile(version, self.format.key(name))
             stat = self.store.stat(commit.key)
             if stat is not None:
                 break
@@ -539,11 +545,12 @@ class SnapshotTracker:
         Returns what `_probe_commits` returns, or None if the tip was replaced, or the log continues
         where `base` does not lead: behind a checkpoint or a gap.
         """
-        usual = tip.name == commit_name(tip.version)  # names of another width sort elsewhere
+        # Names of another width sort elsewhere.
+        usual = tip.key == self.format.commit_file(tip.version).key
         entries = self._entries(tip, tip.name if usual else "")
         if entries.get(tip.name) != tip.stat or tip.stat is None:
             return None
-        listing = classify_names(sorted(entries))
+        listing = self.format.classify(sorted(entries))
         if base + 1 in listing.commits and not self._is_recent(self.asked):
             # The version was empty at the last look. It may have been committed and deleted since,
             # and the file may be a stalled writer's, which does not count (decision 17).
@@ -551,10 +558,10 @@ class SnapshotTracker:
             if any(version > base for version in listing.dead):
                 return None  # the log continues behind a checkpoint
         commits = _contiguous_commits(listing, base)
-        reached, name = commits[-1] if commits else CommitFile(base, tip.name)
-        if listing.newest > reached:  # the versions in between were cleaned up, or are missing
+        reached = commits[-1] if commits else CommitFile(base, tip.key)
+        if listing.newest > reached.version:  # those in between were cleaned up, or are missing
             return None
-        return commits, entries[name]
+        return commits, entries[reached.name]
 
     def _entries(self, tip: LogTip, start: str) -> dict[str, ObjectStat | None]:
         """List the log from a name on, with stats.
@@ -563,12 +570,12 @@ class SnapshotTracker:
         are statted; the others are None.
         """
         if not self.store.cheap_stat:
-            return dict(self.store.stats_from(LOG_FOLDER, start))
+            return dict(self.store.stats_from(self.format.log_folder, start))
         entries: dict[str, ObjectStat | None] = dict.fromkeys(
-            self.store.list_from(LOG_FOLDER, start)
+            self.store.list_from(self.format.log_folder, start)
         )
-        commits = _contiguous_commits(classify_names(sorted(entries)), tip.version)
-        for commit in (CommitFile(tip.version, tip.name), *commits[-1:]):
+        commits = _contiguous_commits(self.format.classify(sorted(entries)), tip.version)
+        for commit in (CommitFile(tip.version, tip.key), *commits[-1:]):
             entries[commit.name] = self.store.stat(commit.key)
         return entries
 

@@ -206,17 +206,24 @@ def _slow_micros(text: pa.ChunkedArray, *, upper: bool) -> pa.ChunkedArray:
 
 
 def partition_values(
-    text: pa.ChunkedArray, kind: pa.DataType
+    text: pa.ChunkedArray,
+    kind: pa.DataType,
+    *,
+    empty_is_null: bool = False,
+    hive_is_null: bool = True,
 ) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
     """Return the partition values of a column, and which of them are unreadable.
 
-    JSON null, absence, empty text for a type other than text, and Hive's marker are NULL.
+    JSON null, absence, and empty text for a type other than text are NULL. So are empty text for
+    every type if `empty_is_null`, and Hive's marker if `hive_is_null`.
     """
-    absent = pc.equal(text, make_scalar(HIVE_NULL, text.type))
-    if not pa.types.is_string(kind):
-        absent = pc.or_(absent, pc.equal(text, make_scalar("", text.type)))
-    if pc.any(absent).as_py():
-        text = pc.if_else(absent, null_scalar(text.type), text)
+    nulls = [HIVE_NULL] if hive_is_null else []
+    if empty_is_null or not pa.types.is_string(kind):
+        nulls.append("")
+    for marker in nulls:
+        absent = pc.equal(text, make_scalar(marker, text.type))
+        if pc.any(absent).as_py():
+            text = pc.if_else(absent, null_scalar(text.type), text)
     values = text if pa.types.is_string(kind) else cast_text(text, kind)
     return values, pc.and_(pc.is_valid(text), pc.is_null(values))
 

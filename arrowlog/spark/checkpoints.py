@@ -200,11 +200,10 @@ def _missing_forms(
     alone = form == "json" or (form == "parquet" and has_feature)
     required = (form,) if alone else ("json", "parquet")
     listing, version = rebuild.listing, state.version
-    existing = {"json": set(listing.json_checkpoints), "parquet": set(listing.parquet_checkpoints)}
     return tuple(
         form
         for form in required
-        if version not in existing[form]
+        if listing.checkpoint_form(version, form) is None
         or not is_checkpoint_intact(spark, rebuild, version, form, config)
     )
 
@@ -249,7 +248,8 @@ def _write(
             state.txns,
             state.recent,
         )
-        broken = state.version in rebuild.listing.parquet_checkpoints  # `_missing_forms` saw it
+        existing = rebuild.listing.checkpoint_form(state.version, "parquet")
+        broken = existing is not None  # `_missing_forms` saw it
         written = put_manifest(rebuild.store, manifest, own, now, broken=broken)
         names_in_log = tuple(f"{CHECKPOINT_FOLDER_NAME}/{name}" for name in written.names)
         done.append(WrittenCheckpoint(names_in_log, written.num_bytes, written.checksum))
@@ -269,7 +269,7 @@ def _write_json_manifest(
     beside = CheckpointContext(state.timestamp, state.txns, state.recent)
     manifest = json_manifest(state.version, checksums, own, beside, now)
     name = json_checkpoint_name(state.version)
-    if state.version in rebuild.listing.json_checkpoints:
+    if rebuild.listing.checkpoint_form(state.version, "json") is not None:
         store.replace(f"{LOG_FOLDER}/{name}", manifest)  # the existing one is damaged
     else:
         store.put_if_absent(f"{LOG_FOLDER}/{name}", manifest)

@@ -31,7 +31,7 @@ class PartCheck:
     name: str
     checksum: str = ""
     version: int = 0
-    names: Sequence[str] = ()
+    keys: Sequence[str] = ()
     part: CheckpointPart | None = None
 
     def passes(self, job: ReplayJob) -> bool:
@@ -49,7 +49,7 @@ class PartCheck:
             data = decompress(store.get(file), file, job.config.max_decompressed_bytes)
             JsonManifest((self.name,), (self.checksum,)).check(0, data, file)
             return
-        checkpoint = open_parquet_checkpoint(store, self.version, self.names, lambda _: None)
+        checkpoint = open_parquet_checkpoint(store, self.version, self.keys, lambda _: None)
         assert isinstance(checkpoint, CheckpointPartReader)
         rows = checkpoint.check(self.part).num_rows
         if rows != self.part.numFiles:
@@ -87,10 +87,12 @@ def _json_checks(
     rebuild: DistributedReplay, listing: LogListing, version: int
 ) -> list[PartCheck] | None:
     """List the parts of a JSON checkpoint; None unless it has a manifest with checksums."""
-    name = listing.json_checkpoints[version]
+    form = listing.checkpoint_form(version, "json")
+    assert form is not None
+    key = form.keys[0]
     limit = rebuild.job.config.max_decompressed_bytes
-    data = decompress(rebuild.store.get(f"{LOG_FOLDER}/{name}"), f"{LOG_FOLDER}/{name}", limit)
-    content, _ = checkpoint_to_lines(data, version, f"{LOG_FOLDER}/{name}")
+    data = decompress(rebuild.store.get(key), key, limit)
+    content, _ = checkpoint_to_lines(data, version, key)
     if not isinstance(content, JsonManifest) or not content.checksums:
         return None
     pairs = zip(content.parts, content.checksums, strict=True)
@@ -101,11 +103,12 @@ def _parquet_checks(
     rebuild: DistributedReplay, listing: LogListing, version: int
 ) -> list[PartCheck] | None:
     """List the parts of a Parquet checkpoint; None if it has no manifest of arrowlog."""
-    names = listing.parquet_checkpoints[version]
-    checkpoint = open_parquet_checkpoint(rebuild.store, version, names, lambda _: None)
+    form = listing.checkpoint_form(version, "parquet")
+    assert form is not None
+    checkpoint = open_parquet_checkpoint(rebuild.store, version, form.keys, lambda _: None)
     if not isinstance(checkpoint, CheckpointPartReader):
         return None
     return [
-        PartCheck(part.name, version=version, names=tuple(names), part=part)
+        PartCheck(part.name, version=version, keys=form.keys, part=part)
         for part in checkpoint.manifest.parts
     ]

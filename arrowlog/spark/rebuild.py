@@ -180,9 +180,10 @@ class DistributedReplay:
         runs: list[LogRun] = []
         checkpoint = self.segment.checkpoint
         if self.base is not None and checkpoint is not None:
-            names = tuple(self.listing.parquet_checkpoints[checkpoint])
+            form = self.listing.checkpoint_form(checkpoint, "parquet")
+            assert form is not None
             for part in self.base.manifest.parts:
-                runs.append(LogRun(len(runs), (), checkpoint, names, part))
+                runs.append(LogRun(len(runs), (), checkpoint, form.keys, part))
         commits: list[CommitFile] = []
         run_bytes = min(RUN_BYTES, max(1, -(-self.plain // self.job.buckets)))
         run_bytes = run_bytes * self.bytes // max(self.plain, 1)  # compressed, as in the store
@@ -373,7 +374,7 @@ def _base(
     Adds every other checkpoint to `unusable`. Raises `NotDistributable` if the commits that are
     left do not reach back far enough.
     """
-    for _ in range(len(listing.json_checkpoints) + len(listing.parquet_checkpoints) + 1):
+    for _ in range(len(listing.checkpoints) + 1):
         try:
             segment = plan_segment(listing, version, unusable)
         except LogCorrupt as error:
@@ -381,9 +382,9 @@ def _base(
         checkpoint = segment.checkpoint
         if checkpoint is None:
             break
-        names = listing.parquet_checkpoints.get(checkpoint)
+        form = listing.checkpoint_form(checkpoint, "parquet")
         try:
-            base = names and open_parquet_checkpoint(store, checkpoint, names, lambda _: None)
+            base = form and open_parquet_checkpoint(store, checkpoint, form.keys, lambda _: None)
         except (LogCorrupt, FileNotFoundError):
             base = None
         if isinstance(base, CheckpointPartReader):

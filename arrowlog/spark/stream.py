@@ -29,7 +29,7 @@ from pyspark.sql.streaming.datasource import (
 from arrowlog.config import resolve
 from arrowlog.decode import LineBuffer, decode_buffer
 from arrowlog.errors import InvalidRequest
-from arrowlog.formats.indextables import CommitFile, decompress
+from arrowlog.formats.indextables import INDEXTABLES, decompress
 from arrowlog.scan import plan_scan
 from arrowlog.snapshot import (
     InMemoryFiles,
@@ -153,7 +153,7 @@ class StreamLog:
 
         Returns the key of the file and its bytes.
         """
-        commit = CommitFile.canonical(version)
+        commit = INDEXTABLES.commit_file(version)
         for last in (False, True):
             try:
                 data = self._store.get(commit.key)

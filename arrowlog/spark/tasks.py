@@ -80,7 +80,7 @@ class LogRun:
     number: int
     commits: tuple[CommitFile, ...] = ()
     checkpoint: int | None = None
-    names: tuple[str, ...] = ()
+    keys: tuple[str, ...] = ()
     part: CheckpointPart | None = None
 
 
@@ -146,7 +146,7 @@ def _from_part(run: LogRun, job: ReplayJob) -> pa.Table:
     store = job.store
     assert run.checkpoint is not None
     assert run.part is not None
-    checkpoint = open_parquet_checkpoint(store, run.checkpoint, run.names, lambda _: None)
+    checkpoint = open_parquet_checkpoint(store, run.checkpoint, run.keys, lambda _: None)
     assert isinstance(checkpoint, CheckpointPartReader)
     adds = from_checkpoint_rows(checkpoint.check(run.part), checkpoint.manifest.recipe)
     return with_checkpoint_keys(

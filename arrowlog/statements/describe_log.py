@@ -122,7 +122,7 @@ def _describe(store: Store, config: Config, *, include_all: bool) -> pa.Table:
         )
         commits = [commit for commit in commits if commit.version > checkpoint]
     for start in range(0, len(commits), _COMMITS_PER_BATCH):
-        actions = read_verified_actions(store, config, commits[start : start + _COMMITS_PER_BATCH])
+        actions = read_verified_actions(store, options, commits[start : start + _COMMITS_PER_BATCH])
         tables.append(_commit_rows(actions, store.root))
     return pa.concat_tables(tables)
 

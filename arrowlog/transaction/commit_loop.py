@@ -602,12 +602,8 @@ def _read_commits_until(
     commit_files = [data for data in writer.store.find_many(keys) if data is not None]
     if len(commit_files) < len(keys):
         # Other programs may pad version numbers to another width: take the names from a listing.
-        names = classify_names(writer.store.list_from(LOG_FOLDER)).commits
-        keys = [
-            f"{LOG_FOLDER}/{names[version]}"
-            for version in range(first, last + 1)
-            if version in names
-        ]
+        commits = classify_names(writer.store.list_from(LOG_FOLDER)).commits
+        keys = [commits[version] for version in range(first, last + 1) if version in commits]
         commit_files = [data for data in writer.store.find_many(keys) if data is not None]
     if len(commit_files) == last + 1 - first:
         winners = list(writer.rivals(first, commit_files, head, intent.depends_on_files))

@@ -11,8 +11,8 @@ import pyarrow as pa
 from arrowlog.config import resolve
 from arrowlog.errors import InvalidRequest, UnsupportedProtocol
 from arrowlog.formats import format_spark_schema, parse_spark_schema
-from arrowlog.formats.indextables import Metadata, Protocol
-from arrowlog.snapshot import READER_VERSION_MAX, SUPPORTED_FEATURES, WRITER_VERSION_MAX, has_bounds
+from arrowlog.formats.indextables import INDEXTABLES, Metadata, Protocol
+from arrowlog.snapshot import has_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -213,8 +213,18 @@ def raise_protocol(
         tuple(sorted({*protocol.writer_features, *writer_features})),
     )
     for name, old, now, supported in (
-        ("reader", protocol.min_reader_version, new.min_reader_version, READER_VERSION_MAX),
-        ("writer", protocol.min_writer_version, new.min_writer_version, WRITER_VERSION_MAX),
+        (
+            "reader",
+            protocol.min_reader_version,
+            new.min_reader_version,
+            INDEXTABLES.reader_versions[-1],
+        ),
+        (
+            "writer",
+            protocol.min_writer_version,
+            new.min_writer_version,
+            INDEXTABLES.writer_versions[-1],
+        ),
     ):
         if now < old:
             raise InvalidRequest(
@@ -226,11 +236,11 @@ def raise_protocol(
                 f"This release supports {name} versions up to {supported}, not {now}.",
                 next="Choose a lower one, or upgrade arrowlog.",
             )
-    unknown = sorted({*new.reader_features, *new.writer_features} - SUPPORTED_FEATURES)
+    unknown = sorted({*new.reader_features, *new.writer_features} - INDEXTABLES.features)
     if unknown:
         raise UnsupportedProtocol(
             f"This release does not support the feature {unknown[0]!r}.",
-            next=f"It supports {', '.join(sorted(SUPPORTED_FEATURES))}.",
+            next=f"It supports {', '.join(sorted(INDEXTABLES.features))}.",
         )
     if new == protocol:
         raise InvalidRequest(

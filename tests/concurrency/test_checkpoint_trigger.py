@@ -19,7 +19,7 @@ import arrowlog
 from arrowlog import storage as store_module
 from arrowlog import testing
 from arrowlog.errors import StoreUnavailable
-from arrowlog.formats.indextables.file_names import classify_names
+from arrowlog.formats.indextables import classify_names
 from arrowlog.maintenance.checkpointing import is_checkpoint_due
 
 FORMATS = ["json", "both"]
@@ -28,7 +28,7 @@ FORMATS = ["json", "both"]
 def made(root):
     """The versions that have a checkpoint."""
     listing = classify_names(os.listdir(f"{root}/_transaction_log"))
-    return sorted(listing.json_checkpoints)
+    return sorted(v for v in listing.checkpoints if listing.checkpoint_form(v, "json"))
 
 
 def create(root, form="json", properties=None, **options):

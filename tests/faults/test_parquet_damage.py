@@ -93,9 +93,9 @@ def test_a_damaged_file_changes_nothing_and_is_told(damaged):
 @pytest.mark.promise("checkpoint.damage_is_found")
 def test_verify_finds_every_damage(damaged):
     root, names, _ = damaged
-    store, config = arrowlog.Table(root)._store, resolve()
+    store, keys = arrowlog.Table(root)._store, parquet_checkpoints.keys(names)
     rng = random.Random(6)
-    assert parquet.verify_parquet_checkpoint(store, 7, names, config) == []
+    assert parquet.verify_parquet_checkpoint(store, 7, keys) == []
     for name in names:
         path = f"{parquet_checkpoints.folder(root)}/{name}"
         with open(path, "rb") as source:
@@ -103,14 +103,14 @@ def test_verify_finds_every_damage(damaged):
         for broken in damages(whole, rng):
             with open(path, "wb") as out:
                 out.write(broken)
-            assert parquet.verify_parquet_checkpoint(store, 7, names, config)
+            assert parquet.verify_parquet_checkpoint(store, 7, keys)
         os.remove(path)
-        there = list_log(store).parquet_checkpoints[7]
-        assert parquet.verify_parquet_checkpoint(store, 7, there, config)
-        assert parquet.verify_parquet_checkpoint(store, 7, names, config)
+        there = list_log(store).checkpoint_form(7, "parquet")
+        assert parquet.verify_parquet_checkpoint(store, 7, there.keys)
+        assert parquet.verify_parquet_checkpoint(store, 7, keys)
         with open(path, "wb") as out:
             out.write(whole)
-    assert parquet.verify_parquet_checkpoint(store, 7, names, config) == []
+    assert parquet.verify_parquet_checkpoint(store, 7, keys) == []
 
 
 def test_files_of_another_version_are_refused(damaged):
@@ -149,9 +149,8 @@ def test_parts_without_a_manifest_are_no_checkpoint(damaged):
     check(root, expected, told=False)
     assert arrowlog.Table(root).snapshot().report.checkpoint is None
     store = arrowlog.Table(root)._store
-    assert parquet.verify_parquet_checkpoint(
-        store, 7, list_log(store).parquet_checkpoints[7], resolve()
-    )
+    form = list_log(store).checkpoint_form(7, "parquet")
+    assert parquet.verify_parquet_checkpoint(store, 7, form.keys)
     parts = [name for name in names if name != manifest]
     os.truncate(f"{parquet_checkpoints.folder(root)}/{parts[-1]}", 5)
     check(root, expected, told=False)

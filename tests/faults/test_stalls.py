@@ -21,7 +21,7 @@ import arrowlog
 from arrowlog import add_file, testing
 from arrowlog.errors import CommitConflict, CommitStateUnknown, InvalidRequest
 from arrowlog.formats.indextables.file_names import LOG_FOLDER, commit_name
-from arrowlog.formats.indextables.recent_commits import MAX_RECENT_COMMITS, RecentCommits
+from arrowlog.formats.log_versions import MAX_RECENT_COMMITS, RecentCommits
 from arrowlog.maintenance import cleanup, procedures
 from arrowlog.maintenance.checkpointing import BackgroundCheckpointer
 from arrowlog.snapshot import commit_reader, listing, tracker

@@ -16,7 +16,7 @@ import arrowlog
 from arrowlog import storage as store_module
 from arrowlog import testing
 from arrowlog.errors import StoreUnavailable
-from arrowlog.formats.indextables.file_names import LAST_CHECKPOINT, classify_names, commit_name
+from arrowlog.formats.indextables import LAST_CHECKPOINT, classify_names, commit_name
 from arrowlog.maintenance import cleanup
 from arrowlog.maintenance.retention import RetentionPolicy
 
@@ -479,7 +479,7 @@ def test_what_is_in_the_folder_and_no_part_of_the_log_stays(root):
     age_all(root, 10_000 * DAY)
     table.cleanup()
     assert set(strange) <= names(root)
-    assert classify_names(sorted(names(root))).json_checkpoints.keys() == {12}
+    assert classify_names(sorted(names(root))).checkpoints.keys() == {12}
 
 
 @pytest.mark.parametrize("kind", ["memory", "s3fs-moto", "obstore-moto"])

@@ -15,9 +15,8 @@ import arrowlog
 from arrowlog import testing
 from arrowlog.decode import decoder
 from arrowlog.decode.line_buffer import LineBuffer
-from arrowlog.formats.indextables.actions import ADD_FIELDS
+from arrowlog.formats.indextables import ADD_FIELDS, classify_names, commit_name
 from arrowlog.formats.indextables.compression import CODEC_BYTES
-from arrowlog.formats.indextables.file_names import classify_names, commit_name
 from arrowlog.formats.indextables.json_text import encode_add_objects, quote_json_strings
 from arrowlog.snapshot.log_replay import replay_actions
 
@@ -281,7 +280,8 @@ def test_a_checkpoint_is_one_object_that_any_reader_of_the_protocol_knows(root):
     told = {"version": 2, "size": 3, "numFiles": 1, "sizeInBytes": result.size_bytes}
     assert told.items() <= pointer.items()
     assert {"createdTime", "format", "checksum"} <= pointer.keys()
-    assert classify_names(os.listdir(log_of(root))).json_checkpoints == {2: result.names[0]}
+    listing = classify_names(os.listdir(log_of(root)))
+    assert {v: form.names for v, (form,) in listing.checkpoints.items()} == {2: result.names[:1]}
 
 
 SKIP = {"path": "x", "skipTimestamp": 1, "reason": "r", "operation": "merge"}

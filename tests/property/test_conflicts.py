@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.case_count import cases
 
 from arrowlog.errors import ConcurrentAppend, ConcurrentRemove, MetadataChanged, ProtocolChanged
-from arrowlog.formats.indextables.actions import Metadata, Protocol
+from arrowlog.formats.base import Metadata, Protocol
 from arrowlog.formats.spark_schema import format_spark_schema
 from arrowlog.predicate.predicate import parse_predicate
 from arrowlog.transaction.conflict_checker import (

@@ -5,7 +5,7 @@ import random
 import pytest
 from support.case_count import cases
 
-from arrowlog.formats.indextables.file_names import classify_names
+from arrowlog.formats.indextables import classify_names
 from arrowlog.maintenance.retention import (
     RetentionPolicy,
     classify_log_files,
@@ -77,7 +77,7 @@ def naive_pillar(newest, log, inner, going, bad):
     """The checkpoint that most of the commits that stay are worth something by; -1 for none."""
     listing = classify_names(sorted(log), sorted(inner))
     stays = {v for v, name in listing.commits.items() if f"_transaction_log/{name}" not in going}
-    known = {*listing.json_checkpoints, *listing.parquet_checkpoints} - bad
+    known = set(listing.checkpoints) - bad
     runs = {base: set(range(base + 1, newest + 1)) for base in known if base <= newest}
     good = [base for base, run in runs.items() if run <= stays]
     whole = set(range(newest + 1)) <= stays
@@ -107,7 +107,7 @@ def test_what_goes_is_what_the_rules_say():
     for _ in range(LOGS):
         newest, log, inner = random_log(rng)
         listing = classify_names(sorted(log), sorted(inner))
-        known = sorted({*listing.json_checkpoints, *listing.parquet_checkpoints})
+        known = sorted(set(listing.checkpoints))
         bad = {v for v in known if rng.random() < 0.2}
         verified = max((v for v in known if v not in bad), default=None)
         policy = RetentionPolicy(
@@ -133,8 +133,8 @@ def check_what_stays(newest, log, inner, found, going, verified, bad):
     assert 0 in left.commits
     assert newest in left.commits
     if verified is not None:
-        assert verified in {*left.json_checkpoints, *left.parquet_checkpoints}
-    there = {*left.json_checkpoints, *left.parquet_checkpoints}
+        assert verified in set(left.checkpoints)
+    there = set(left.checkpoints)
     bases = there - bad
     versions = naive_versions(newest, left.commits, bases)
     assert set(found.versions) == versions

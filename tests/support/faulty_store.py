@@ -197,7 +197,7 @@ def table_on(store, clock=None, options=None):
     table = object.__new__(arrowlog.Table)
     table._store = store
     table._follower = SnapshotTracker(store, ReadOptions(Config()))
-    table._committer = WriteSession(table._follower, options, clock)
+    table._session = WriteSession(table._follower, options, clock)
     return table
 
 

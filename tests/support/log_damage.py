@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 
-from arrowlog.formats.indextables.actions import ADD_FIELDS
+from arrowlog.formats.indextables import ADD_FIELDS
 from arrowlog.formats.indextables.file_names import LOG_FOLDER, classify_log_file
 
 

@@ -17,6 +17,11 @@ def small_groups(monkeypatch, rows: int) -> None:
     monkeypatch.setattr(parquet, "ROW_GROUP_FILES", rows)
 
 
+def keys(names) -> list[str]:
+    """Return the keys of files in the folder of checkpoints."""
+    return [f"{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}/{name}" for name in names]
+
+
 def write(root, version, *, own="0123456789ab", **options):
     """Write the Parquet checkpoint of a version."""
     table = arrowlog.Table(root)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import arrowlog
 from arrowlog import add_file
 from arrowlog.errors import InvalidRequest
-from arrowlog.formats.indextables.actions import Metadata
+from arrowlog.formats.base import Metadata
 from arrowlog.formats.spark_schema import format_spark_schema
 from arrowlog.snapshot.typed_values import to_log_text
 from arrowlog.transaction.add_files import Add, parse_add, relative_data_path, validate_adds

@@ -19,7 +19,7 @@ from arrowlog.errors import (
     StoreUnavailable,
     TableExists,
 )
-from arrowlog.formats.indextables.actions import Metadata, Protocol
+from arrowlog.formats.base import Metadata, Protocol
 from arrowlog.formats.indextables.file_names import LOG_FOLDER, commit_name
 from arrowlog.formats.spark_schema import format_spark_schema
 from arrowlog.snapshot.stats_truncation import StatsTruncation

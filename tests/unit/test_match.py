@@ -8,10 +8,11 @@ from arrowlog.decode.decoder import decode_buffer
 from arrowlog.decode.line_buffer import LineBuffer
 from arrowlog.decode.line_template import build_template
 from arrowlog.errors import LogCorrupt
+from arrowlog.formats.indextables import ACTIONS
 
 COUNT = 60
 DATA = testing.lines([testing.add(f"part-{i}", size=100 + i) for i in range(COUNT)])
-SHAPE = build_template(DATA.split(b"\n")[0].decode())
+SHAPE = build_template(DATA.split(b"\n")[0].decode(), ACTIONS)
 
 
 def test_lines_of_one_shape_all_match():

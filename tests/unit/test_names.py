@@ -3,7 +3,7 @@
 import pytest
 
 from arrowlog.errors import LogCorrupt
-from arrowlog.formats.indextables.file_names import (
+from arrowlog.formats.indextables import (
     MAX_VERSION,
     classify_names,
     commit_name,
@@ -12,25 +12,32 @@ from arrowlog.formats.indextables.file_names import (
 )
 
 TWENTY = "00000000000000000007"
+LOG = "_transaction_log"
+
+
+def forms(listing):
+    """Return the kinds and file names of all forms, by version."""
+    found = listing.checkpoints.items()
+    return {version: [(form.kind, form.names) for form in forms] for version, forms in found}
 
 
 @pytest.mark.parametrize("digits", [1, 2, 10, 18, 19, 20, 21, 40, 200])
 def test_a_commit_is_known_by_its_value_whatever_its_width(digits):
     name = f"{7:0{digits}d}.json"
-    assert classify_names([name]).commits == {7: name}
+    assert classify_names([name]).commits == {7: f"{LOG}/{name}"}
 
 
 @pytest.mark.parametrize("digits", [1, 18, 20, 21])
 def test_a_json_checkpoint_is_known_by_its_value_whatever_its_width(digits):
     name = f"{7:0{digits}d}.checkpoint.json"
     listing = classify_names([name])
-    assert listing.json_checkpoints == {7: name}
+    assert listing.checkpoints == {7: (("json", (f"{LOG}/{name}",)),)}
     assert listing.commits == {}
 
 
 def test_widths_may_be_mixed_in_one_log():
     names = [f"{0:018d}.json", f"{1:020d}.json", "2.json"]
-    assert classify_names(names).commits == dict(enumerate(names))
+    assert classify_names(names).commits == {v: f"{LOG}/{name}" for v, name in enumerate(names)}
 
 
 @pytest.mark.parametrize("suffix", [".json", ".checkpoint.json"])
@@ -48,14 +55,14 @@ def test_two_names_for_one_version_are_refused(widths, suffix):
 def test_the_same_name_twice_in_a_listing_is_one_file():
     once = [f"{TWENTY}.json", "8.json"]
     again = [name.encode().decode() for name in once]  # equal, not the same object
-    assert classify_names(once + again).commits == {7: once[0], 8: once[1]}
+    assert classify_names(once + again).commits == {7: f"{LOG}/{once[0]}", 8: f"{LOG}/{once[1]}"}
 
 
 def test_the_largest_version_is_accepted():
     names = [f"{MAX_VERSION:020d}.json", f"{MAX_VERSION}.checkpoint.json"]
     listing = classify_names(names)
     assert listing.newest == MAX_VERSION
-    assert list(listing.json_checkpoints) == [MAX_VERSION]
+    assert list(listing.checkpoints) == [MAX_VERSION]
 
 
 @pytest.mark.parametrize(
@@ -121,8 +128,8 @@ def test_other_names_in_the_log_folder_are_ignored(name):
 def test_a_parquet_checkpoint_is_found_in_its_folder():
     name = f"{TWENTY}.checkpoint.parquet"
     listing = classify_names([], [name, f"{TWENTY}.checkpoint.json"])
-    assert listing.parquet_checkpoints == {7: (f"{TWENTY}.checkpoint.json", name)}
-    assert listing.json_checkpoints == {}
+    assert forms(listing) == {7: [("parquet", (f"{TWENTY}.checkpoint.json", name))]}
+    assert listing.checkpoints[7][0].keys[1] == f"{LOG}/_checkpoints/{name}"
     assert not listing.empty
     assert listing.newest == 7
 
@@ -130,7 +137,16 @@ def test_a_parquet_checkpoint_is_found_in_its_folder():
 def test_the_parts_of_a_parquet_checkpoint_come_in_order():
     parts = [f"{TWENTY}.checkpoint.{n:05d}-of-00011.parquet" for n in range(1, 12)]
     listing = classify_names([], reversed(parts))
-    assert listing.parquet_checkpoints == {7: tuple(parts)}
+    assert forms(listing) == {7: [("parquet", tuple(parts))]}
+
+
+def test_the_form_that_opens_faster_comes_first():
+    json, parquet = f"{TWENTY}.checkpoint.json", f"{TWENTY}.checkpoint.parquet"
+    listing = classify_names([json], [parquet])
+    assert forms(listing) == {7: [("parquet", (parquet,)), ("json", (json,))]}
+    assert listing.checkpoint_form(7, "json") == ("json", (f"{LOG}/{json}",))
+    assert listing.checkpoint_form(7, "avro") is None
+    assert listing.checkpoint_form(8, "json") is None
 
 
 @pytest.mark.parametrize(
@@ -162,8 +178,8 @@ def test_newest_is_the_highest_of_everything():
 def test_what_is_written_is_twenty_digits_and_read_back(version):
     assert commit_name(version) == f"{version:020d}.json"
     listing = classify_names([commit_name(version), f"{version:020d}.checkpoint.json"])
-    assert listing.commits == {version: commit_name(version)}
-    assert list(listing.json_checkpoints) == [version]
+    assert listing.commits == {version: f"{LOG}/{commit_name(version)}"}
+    assert list(listing.checkpoints) == [version]
 
 
 @pytest.mark.parametrize(

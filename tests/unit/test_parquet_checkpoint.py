@@ -134,7 +134,7 @@ def test_a_second_writer_leaves_the_checkpoint_as_it_is(table):
     assert (second.names, second.checksum) == (first.names, first.checksum)
     assert sorted(os.listdir(parquet_checkpoints.folder(table))) == sorted(first.names)
     store = arrowlog.Table(table)._store
-    assert parquet.verify_parquet_checkpoint(store, 1, first.names, resolve()) == []
+    assert parquet.verify_parquet_checkpoint(store, 1, parquet_checkpoints.keys(first.names)) == []
 
 
 def test_a_part_that_somebody_left_behind_is_not_overwritten(table):
@@ -183,7 +183,8 @@ def test_a_lost_answer_is_no_failure(table, outcome):
     state = handle.snapshot().state
     written = parquet.write_parquet_form(store, state, resolve(), now_ms=1, new_id="0123456789ab")
     assert written.made
-    assert parquet.verify_parquet_checkpoint(handle._store, 1, written.names, resolve()) == []
+    keys = parquet_checkpoints.keys(written.names)
+    assert parquet.verify_parquet_checkpoint(handle._store, 1, keys) == []
 
 
 def test_a_store_that_takes_nothing_is_an_error(table):
@@ -244,9 +245,8 @@ def test_another_programs_checkpoint_is_read_and_said_to_be_unverified(table):
         assert (found["a"]["min.id"], found["a"]["max.id"], found["a"]["num_records"]) == (5, 9, 3)
         assert arrowlog.Table(table).scan("id = 4").num_files == 2
     store = arrowlog.Table(table)._store
-    assert parquet.verify_parquet_checkpoint(
-        store, 1, list_log(store).parquet_checkpoints[1], resolve()
-    )
+    form = list_log(store).checkpoint_form(1, "parquet")
+    assert parquet.verify_parquet_checkpoint(store, 1, form.keys)
     testing.write_file(table, f"_checkpoints/{NAME}.json", b'{"version": 0}')
     assert arrowlog.Table(table).snapshot().report.checkpoint is None
 

@@ -5,7 +5,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from arrowlog.errors import LogCorrupt
-from arrowlog.formats.indextables.file_names import classify_names
+from arrowlog.formats.indextables import classify_names
 from arrowlog.snapshot.log_segment import (
     VersionGap,
     checkpoint_versions,
@@ -28,12 +28,12 @@ def versions(segment):
 def test_without_a_checkpoint_all_commits_are_read_in_order():
     found = plan_segment(listing([2, 0, 1]), None)
     assert (found.version, found.checkpoint, found.gap) == (2, None, None)
-    assert found.commits == tuple((v, f"{v:020d}.json") for v in range(3))
+    assert found.commits == tuple((v, f"_transaction_log/{v:020d}.json") for v in range(3))
 
 
 def test_the_names_of_the_files_are_kept_as_they_are():
     found = plan_segment(classify_names([f"{0:018d}.json", "1.json"]), None)
-    assert found.commits == ((0, f"{0:018d}.json"), (1, "1.json"))
+    assert [commit.name for commit in found.commits] == [f"{0:018d}.json", "1.json"]
 
 
 def test_order_is_by_number_not_by_text():

@@ -1,18 +1,21 @@
 """The format of IndexTables4Spark: `_transaction_log/` with JSON commits and checkpoints."""
 
-from arrowlog.formats.indextables.actions import (
-    ACTION_ALIASES,
-    ACTION_FIELDS,
-    ADD_FIELDS,
-    ADD_MAP_FIELDS,
-    COMMIT_INFO_FIELDS,
-    REMOVE_FIELDS,
-    REQUIRED_FIELDS,
-    SKIP_FIELDS,
+from arrowlog.formats import (
+    MAX_RECENT_COMMITS,
+    MAX_VERSION,
+    RETIRED_FOLDER,
     STATS_MAPS,
+    CommitFile,
     FieldKind,
+    LogListing,
     Metadata,
     Protocol,
+    RecentCommits,
+    RetiredVersions,
+    no_recent_commits,
+    parse_retired_records,
+    retired_record_name,
+    superseded_records,
 )
 from arrowlog.formats.indextables.commit_encoder import (
     CHECKSUM_PREFIX,
@@ -38,16 +41,26 @@ from arrowlog.formats.indextables.file_names import (
     CHECKPOINT_FOLDER_NAME,
     LAST_CHECKPOINT,
     LOG_FOLDER,
-    MAX_VERSION,
-    CommitFile,
-    LogListing,
     classify_log_file,
-    classify_names,
     commit_name,
     is_json_part,
     is_parquet_part,
     manifest_name,
     parquet_names,
+)
+from arrowlog.formats.indextables.format import (
+    ACTION_ALIASES,
+    ACTION_FIELDS,
+    ACTIONS,
+    ADD_FIELDS,
+    ADD_MAP_FIELDS,
+    COMMIT_INFO_FIELDS,
+    INDEXTABLES,
+    REMOVE_FIELDS,
+    REQUIRED_FIELDS,
+    SKIP_FIELDS,
+    SUPPORTED_FEATURES,
+    classify_names,
 )
 from arrowlog.formats.indextables.json_checkpoint import (
     CheckpointContext,
@@ -59,20 +72,9 @@ from arrowlog.formats.indextables.json_checkpoint import (
     recent_commits_field,
 )
 from arrowlog.formats.indextables.json_text import encode_add_objects, encode_json_column
-from arrowlog.formats.indextables.recent_commits import (
-    MAX_RECENT_COMMITS,
-    RecentCommits,
-    no_recent_commits,
-)
-from arrowlog.formats.indextables.retired_versions import (
-    RETIRED_FOLDER,
-    RetiredVersions,
-    parse_retired_records,
-    retired_record_name,
-    superseded_records,
-)
 
 __all__ = [
+    "ACTIONS",
     "ACTION_ALIASES",
     "ACTION_FIELDS",
     "ADD_FIELDS",
@@ -81,6 +83,7 @@ __all__ = [
     "CHECKSUM_PREFIX",
     "COMMIT_INFO_FIELDS",
     "COMPRESSED_FIRST_BYTES",
+    "INDEXTABLES",
     "LAST_CHECKPOINT",
     "LOG_FOLDER",
     "MAX_RECENT_COMMITS",
@@ -90,6 +93,7 @@ __all__ = [
     "RETIRED_FOLDER",
     "SKIP_FIELDS",
     "STATS_MAPS",
+    "SUPPORTED_FEATURES",
     "CheckpointContext",
     "CommitFile",
     "FieldKind",

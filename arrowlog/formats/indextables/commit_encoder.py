@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from arrowlog.formats.indextables.actions import Metadata, Protocol
+    from arrowlog.formats import Metadata, Protocol
 
 CHECKSUM_PREFIX = "crc32:"
 

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from arrowlog.errors import LogCorrupt
-from arrowlog.formats.indextables.retired_versions import RetiredVersions
+from arrowlog.formats import MAX_VERSION, CheckpointForm
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from arrowlog.formats import Checkpoints
+
 LOG_FOLDER = "_transaction_log"
 CHECKPOINT_FOLDER_NAME = "_checkpoints"
 LAST_CHECKPOINT = "_last_checkpoint"
-MAX_VERSION = (1 << 63) - 1
 # Python refuses to convert longer digit strings to int (4,300 digits by default).
 _MAX_DIGITS = 4000
+# Longer keys are cut in messages.
+_ERROR_KEY_LENGTH = 80
 _COMMIT_NAME_LENGTH = len("00000000000000000000.json")
 
 _JSON_PART = re.compile(r"([0-9]+)\.checkpoint\.([0-9a-f]{12})\.([0-9]{5})\.json")
@@ -52,110 +54,38 @@ def parquet_names(version: int, parts: int, own: str = "") -> list[str]:
     return [f"{stem}.{number:05d}-of-{parts:05d}.parquet" for number in range(1, parts + 1)]
 
 
-class CommitFile(NamedTuple):
-    """A commit in the log: its version, and its file name, which writers spell differently."""
-
-    version: int
-    name: str
-
-    @classmethod
-    def canonical(cls, version: int) -> CommitFile:
-        """Return the commit of a version under the name that arrowlog writes."""
-        return cls(version, commit_name(version))
-
-    @property
-    def key(self) -> str:
-        """The key of the file in the store."""
-        return f"{LOG_FOLDER}/{self.name}"
-
-
-@dataclass(frozen=True, slots=True)
-class LogListing:
-    """The files of a log, by version, as their names tell.
-
-    `commits` and `json_checkpoints` hold the file name for each version. `parquet_checkpoints`
-    holds the names of a Parquet checkpoint's files, including its manifest, within the
-    `_checkpoints` folder. Versions below `start` were not listed. `dead` are commit files at
-    `retired` versions, which are not part of the log. `observed` is when the listing began, by
-    `clock.boottime`.
-    """
-
-    commits: dict[int, str] = field(default_factory=dict)
-    json_checkpoints: dict[int, str] = field(default_factory=dict)
-    parquet_checkpoints: dict[int, tuple[str, ...]] = field(default_factory=dict)
-    start: int = 0
-    dead: dict[int, str] = field(default_factory=dict)
-    retired: RetiredVersions = field(default_factory=RetiredVersions)
-    observed: float = field(default=float("-inf"), compare=False)
-
-    def commit_file(self, version: int) -> CommitFile | None:
-        """Return the commit of a version; None if there is none."""
-        name = self.commits.get(version)
-        return None if name is None else CommitFile(version, name)
-
-    def commit_files(self, versions: Iterable[int] | None = None) -> list[CommitFile]:
-        """Return the commits of some versions, which must exist; by default all, in log order."""
-        chosen = sorted(self.commits) if versions is None else list(versions)
-        names = map(self.commits.__getitem__, chosen)
-        return list(map(CommitFile._make, zip(chosen, names, strict=True)))
-
-    def without(self, retired: RetiredVersions) -> LogListing:
-        """Return the listing with the commits at retired versions moved to `dead`."""
-        if not retired:
-            return self
-        dead = {v: name for v, name in self.commits.items() if v in retired}
-        commits = {v: name for v, name in self.commits.items() if v not in dead}
-        return replace(self, commits=commits, dead=dead, retired=retired)
-
-    @property
-    def overtaken(self) -> bool:
-        """Whether the file names were listed before the records of retired versions were written.
-
-        Commits are retired only below a checkpoint. If no listed checkpoint is above all retired
-        versions, that checkpoint was written after the names were listed.
-        """
-        ranges = self.retired.ranges
-        newest = max((*self.json_checkpoints, *self.parquet_checkpoints), default=-1)
-        return bool(ranges) and ranges[-1][1] >= newest
-
-    @property
-    def empty(self) -> bool:
-        """Whether there is no log."""
-        return not (self.commits or self.json_checkpoints or self.parquet_checkpoints)
-
-    @property
-    def newest(self) -> int:
-        """The highest version of any commit or checkpoint; -1 if there is none."""
-        return max(
-            max(versions, default=-1)
-            for versions in (self.commits, self.json_checkpoints, self.parquet_checkpoints)
-        )
-
-
-def classify_names(
-    names: Iterable[str], checkpoint_names: Iterable[str] = (), start: int = 0
-) -> LogListing:
-    """Classify the file names of the log folder and of its `_checkpoints` folder.
-
-    Other names are ignored, including temporary files. Raises `LogCorrupt` if two names stand for
-    the same version or a version exceeds `MAX_VERSION`.
-    """
-    commits, others = _split_own_names(list(names))
-    listing = LogListing(commits, start=start)
+def classify_commits(names: Iterable[str], folder: str) -> tuple[dict[int, str], dict[int, str]]:
+    """Return the keys of the commits and of the JSON checkpoints in the log folder, by version."""
+    commits, others = _split_own_names(list(names), folder)
+    json_checkpoints: dict[int, str] = {}
     for name in others:
         if not name.endswith(".json"):
             continue
         stem = name[:-5]
         if stem.isdigit() and stem.isascii():
-            _put_unique(listing.commits, stem, name)
+            _put_unique(commits, stem, name, folder)
         elif stem.endswith(".checkpoint") and (stem := stem[:-11]).isdigit() and stem.isascii():
-            _put_unique(listing.json_checkpoints, stem, name)
-    listing.parquet_checkpoints.update(_group_parquet_files(checkpoint_names))
-    return listing
+            _put_unique(json_checkpoints, stem, name, folder)
+    return commits, json_checkpoints
 
 
-def _split_own_names(names: list[str]) -> tuple[dict[int, str], list[str]]:
-    """Return the commits with 20-digit names by version, and all other names.
+def classify_checkpoints(
+    json_checkpoints: dict[int, str], checkpoint_names: Iterable[str], folder: str
+) -> Checkpoints:
+    """Return the forms of each checkpoint: Parquet, which opens faster, before JSON."""
+    inner = f"{folder}/{CHECKPOINT_FOLDER_NAME}/"
+    checkpoints: Checkpoints = {
+        version: (CheckpointForm("parquet", tuple(inner + name for name in names)),)
+        for version, names in _group_parquet_files(checkpoint_names, inner).items()
+    }
+    for version, key in json_checkpoints.items():
+        form = CheckpointForm("json", (key,))
+        checkpoints[version] = (*checkpoints.get(version, ()), form)
+    return checkpoints
+
+
+def _split_own_names(names: list[str], folder: str) -> tuple[dict[int, str], list[str]]:
+    """Return the keys of the commits with 20-digit names by version, and all other names.
 
     A fast path over the whole list: one regular expression checks all names, and if sorted, unique
     names are as many as the versions between the first and the last, they are exactly those
@@ -172,7 +102,8 @@ def _split_own_names(names: list[str]) -> tuple[dict[int, str], list[str]]:
     if last - first + 1 != len(own):
         versions = [int(name[:20]) for name in own]
     others = [name for name in names if len(name) != _COMMIT_NAME_LENGTH]
-    return dict(zip(versions, own, strict=True)), others
+    prefix = f"{folder}/"
+    return dict(zip(versions, [prefix + name for name in own], strict=True)), others
 
 
 def classify_log_file(name: str) -> tuple[str, int] | None:
@@ -187,7 +118,7 @@ def classify_log_file(name: str) -> tuple[str, int] | None:
     return None
 
 
-def _group_parquet_files(names: Iterable[str]) -> dict[int, tuple[str, ...]]:
+def _group_parquet_files(names: Iterable[str], inner: str) -> dict[int, tuple[str, ...]]:
     """Group the files of Parquet checkpoints by version.
 
     Parts with names unique to a writer count only if a manifest exists for their version: without
@@ -199,7 +130,7 @@ def _group_parquet_files(names: Iterable[str]) -> dict[int, tuple[str, ...]]:
         match = _MANIFEST.fullmatch(name) or _PARQUET_FILE.fullmatch(name)
         if match is None:
             continue
-        version = _parse_version(match[1], name)
+        version = _parse_version(match[1], inner + name)
         files.setdefault(version, []).append(name)
         if name.endswith(".json") or match[2] is None:
             usable.add(version)
@@ -218,24 +149,25 @@ def is_parquet_part(name: str, version: int) -> bool:
     return match is not None and _parse_version(match[1], name) == version
 
 
-def _put_unique(files: dict[int, str], stem: str, name: str) -> None:
-    version = _parse_version(stem, name)
-    other = files.setdefault(version, name)
-    if other != name:
+def _put_unique(files: dict[int, str], stem: str, name: str, folder: str) -> None:
+    key = f"{folder}/{name}"
+    version = _parse_version(stem, key)
+    other = files.setdefault(version, key)
+    if other != key:
         raise LogCorrupt(
-            f"{name} and {other} are both version {version}.",
+            f"{name} and {other.rpartition('/')[2]} are both version {version}.",
             next="Move the one that does not belong out of the folder.",
-            file=f"{LOG_FOLDER}/{name}",
+            file=key,
             version=version,
         )
 
 
-def _parse_version(stem: str, name: str) -> int:
+def _parse_version(stem: str, key: str) -> int:
     version = int(stem) if len(stem) < _MAX_DIGITS else MAX_VERSION + 1
     if version > MAX_VERSION:
         raise LogCorrupt(
             "the version number is larger than a log can have.",
             next="Move the file out of the folder if it is not part of the log.",
-            file=f"{LOG_FOLDER}/{name[:60]}",
+            file=key[:_ERROR_KEY_LENGTH],
         )
     return version

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from arrowlog.errors import LogCorrupt
+from arrowlog.formats import RecentCommits
 from arrowlog.formats.indextables.commit_encoder import (
     CHECKSUM_PREFIX,
     format_checksum,
@@ -29,12 +30,11 @@ from arrowlog.formats.indextables.commit_encoder import (
     protocol_fields,
 )
 from arrowlog.formats.indextables.file_names import is_json_part
-from arrowlog.formats.indextables.recent_commits import RecentCommits
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from arrowlog.formats.indextables.actions import Metadata, Protocol
+    from arrowlog.formats import Metadata, Protocol
 
 _NEXT_STEP = "If the commits that it covers still exist, delete it: reading works without it."
 _CHECKSUM_MEMBER = b',"checksum":"crc32:'

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.arrays import FALSE, make_array, make_scalar, null_scalar
-from arrowlog.formats.indextables.actions import ADD_FIELDS, FieldKind
+from arrowlog.formats import FieldKind
+from arrowlog.formats.indextables.format import ADD_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

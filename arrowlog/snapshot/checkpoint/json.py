@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from arrowlog.errors import ArrowlogError, StoreUnavailable
 from arrowlog.formats.indextables import (
     CHECKSUM_PREFIX,
+    INDEXTABLES,
     LAST_CHECKPOINT,
     LOG_FOLDER,
     CheckpointContext,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from arrowlog.config import Config
+    from arrowlog.formats import Format
     from arrowlog.snapshot.snapshot import State
     from arrowlog.storage import Store
 
@@ -224,10 +226,10 @@ def write_pointer(
     store.replace(key, json.dumps(present, separators=(",", ":")).encode())
 
 
-def read_pointer(store: Store) -> int:
+def read_pointer(store: Store, table_format: Format = INDEXTABLES) -> int:
     """Return the version that `_last_checkpoint` names; -1 if there is none or it is unreadable."""
     try:
-        data = store.find_many([f"{LOG_FOLDER}/{LAST_CHECKPOINT}"])[0]
+        data = store.find_many([table_format.key(table_format.pointer_name)])[0]
         version = -1 if data is None else json.loads(data)["version"]
     except (ArrowlogError, ValueError, KeyError, TypeError, RecursionError):
         return -1

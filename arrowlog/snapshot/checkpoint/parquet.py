@@ -303,9 +303,9 @@ def _ordered_slices(layout: ParquetCheckpointLayout, start: int, stop: int) -> I
 
 
 def open_parquet_checkpoint(
-    store: Store, version: int, names: Sequence[str], count: Callable[[int], None]
+    store: Store, version: int, keys: Sequence[str], count: Callable[[int], None]
 ) -> CheckpointPartReader | pa.Table | None:
-    """Open a checkpoint by the names of its files.
+    """Open a checkpoint by the keys of its files, which are in one folder.
 
     Returns `CheckpointPartReader` for one of ours, of which only the manifest is read; all rows for
     one of another program; None for parts of ours without a manifest, which a writer is still
@@ -313,9 +313,8 @@ def open_parquet_checkpoint(
 
     Raises `LogCorrupt` if the manifest is damaged or a part is missing.
     """
-    manifests = [name for name in names if name.endswith(".json")]
-    for name in manifests:
-        key = f"{CHECKPOINT_FOLDER}/{name}"
+    folder = keys[0].rpartition("/")[0]
+    for key in (key for key in keys if key.endswith(".json")):
         data = store.get(key)
         count(len(data))
         manifest = decode_manifest(data, version, key)
@@ -323,52 +322,46 @@ def open_parquet_checkpoint(
             continue
         check_readable(manifest.protocol, key)
         for part in manifest.parts:
-            if part.name not in names:
+            if f"{folder}/{part.name}" not in keys:
                 raise LogCorrupt(
                     "it is missing.",
                     next=DAMAGED_CHECKPOINT_NEXT,
-                    file=f"{CHECKPOINT_FOLDER}/{part.name}",
+                    file=f"{folder}/{part.name}",
                 )
-        return CheckpointPartReader(store, manifest)
-    return _read_unverified(store, version, names, count)
+        return CheckpointPartReader(store, manifest, folder)
+    return _read_unverified(store, version, keys, count)
 
 
 def _read_unverified(
-    store: Store, version: int, names: Sequence[str], count: Callable[[int], None]
+    store: Store, version: int, keys: Sequence[str], count: Callable[[int], None]
 ) -> pa.Table | None:
     """Read all rows of another program's checkpoint, which has no checksums; None if it is ours."""
-    parts = [name for name in names if name.endswith(".parquet")]
-    if parts == list(names) and _FOOTER_KEY in read_footer_metadata(
-        store, f"{CHECKPOINT_FOLDER}/{parts[0]}"
-    ):
+    part_keys = [key for key in keys if key.endswith(".parquet")]
+    if part_keys == list(keys) and _FOOTER_KEY in read_footer_metadata(store, part_keys[0]):
         return None
+    parts = [key.rpartition("/")[2] for key in part_keys]
     expected = parquet_names(version, len(parts))
     if [name.lstrip("0") for name in parts] != [name.lstrip("0") for name in expected]:
         raise LogCorrupt(
             f"it has the parts {', '.join(parts) or 'none'}, which are not a complete checkpoint.",
             next=DAMAGED_CHECKPOINT_NEXT,
-            file=CHECKPOINT_FOLDER,
+            file=keys[0].rpartition("/")[0],
             version=version,
         )
     tables = []
-    for name, data in zip(
-        parts, store.get_many([f"{CHECKPOINT_FOLDER}/{n}" for n in parts]), strict=True
-    ):
+    for key, data in zip(part_keys, store.get_many(part_keys), strict=True):
         count(len(data))
-        tables.append(decode_unverified_part(data, f"{CHECKPOINT_FOLDER}/{name}"))
+        tables.append(decode_unverified_part(data, key))
         if _FOOTER_KEY in (tables[-1].schema.metadata or {}):
             what = "arrowlog wrote it, but its manifest is another program's, without checksums."
-            raise LogCorrupt(what, next=DAMAGED_CHECKPOINT_NEXT, file=f"{CHECKPOINT_FOLDER}/{name}")
+            raise LogCorrupt(what, next=DAMAGED_CHECKPOINT_NEXT, file=key)
     return pa.concat_tables(tables, promote_options="default")
 
 
-def verify_parquet_checkpoint(
-    store: Store, version: int, names: Sequence[str], config: Config
-) -> list[str]:
+def verify_parquet_checkpoint(store: Store, version: int, keys: Sequence[str]) -> list[str]:
     """Read and verify a whole checkpoint; returns what is wrong with it, nothing if intact."""
-    del config
     try:
-        parts = open_parquet_checkpoint(store, version, names, lambda _: None)
+        parts = open_parquet_checkpoint(store, version, keys, lambda _: None)
     except FileNotFoundError as error:
         return [f"{error} is gone."]
     except ArrowlogError as error:
@@ -385,8 +378,7 @@ def verify_parquet_checkpoint(
         num_rows += rows.num_rows
         if rows.num_rows != part.numFiles:
             problems.append(
-                f"{CHECKPOINT_FOLDER}/{part.name}: it has {rows.num_rows} rows instead of"
-                f" {part.numFiles}."
+                f"{parts.key(part)}: it has {rows.num_rows} rows instead of {part.numFiles}."
             )
     if not problems and num_rows != parts.manifest.num_files:
         problems.append(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from arrowlog.errors import LogCorrupt
-from arrowlog.formats.indextables import CHECKPOINT_FOLDER_NAME, LOG_FOLDER, format_checksum
+from arrowlog.formats.indextables import format_checksum
 from arrowlog.snapshot.checkpoint.manifest import DAMAGED_CHECKPOINT_NEXT
 
 if TYPE_CHECKING:
@@ -36,9 +36,10 @@ _RELEASE_SECONDS_MAX = 10.0
 class CheckpointPartReader:
     """Reads the rows of a checkpoint. Row groups are numbered across all parts."""
 
-    def __init__(self, store: Store, manifest: CheckpointManifest) -> None:
-        """Read nothing yet."""
+    def __init__(self, store: Store, manifest: CheckpointManifest, folder: str) -> None:
+        """Read nothing yet. `folder` is the key of the folder of the parts."""
         self.store = store
+        self.folder = folder
         self.manifest = manifest
         self.bytes_read = 0
         self._footers: dict[str, Any] = {}
@@ -75,7 +76,7 @@ class CheckpointPartReader:
 
         `first` is the number of the part's first row group in the checkpoint.
         """
-        file = self._key(part)
+        file = self.key(part)
         try:
             source: bytes | mmap.mmap
             if groups is None and len(columns) * 2 > len(self.manifest.columns):
@@ -102,7 +103,7 @@ class CheckpointPartReader:
 
     def _read_file(self, part: CheckpointPart) -> bytes:
         # One byte more than expected, to notice a file that has grown.
-        data = self.store.get_range(self._key(part), 0, part.sizeInBytes + 1)
+        data = self.store.get_range(self.key(part), 0, part.sizeInBytes + 1)
         self.bytes_read += len(data)
         self._verify(part, part.checksum, data)
         return data
@@ -146,26 +147,26 @@ class CheckpointPartReader:
             raise LogCorrupt(
                 "its manifest gives an impossible byte range.",
                 next=DAMAGED_CHECKPOINT_NEXT,
-                file=self._key(part),
+                file=self.key(part),
             )
-        data = self.store.get_range(self._key(part), start, stop)
+        data = self.store.get_range(self.key(part), start, stop)
         self.bytes_read += len(data)
         if len(data) != stop - start:
             raise LogCorrupt(
                 "it is shorter than its manifest says.",
                 next=DAMAGED_CHECKPOINT_NEXT,
-                file=self._key(part),
+                file=self.key(part),
             )
         return data
 
     def _verify(self, part: CheckpointPart, expected: str, data: bytes | memoryview) -> None:
         if format_checksum(data) != expected:
             what = "it was changed after it was written: a checksum does not match."
-            raise LogCorrupt(what, next=DAMAGED_CHECKPOINT_NEXT, file=self._key(part))
+            raise LogCorrupt(what, next=DAMAGED_CHECKPOINT_NEXT, file=self.key(part))
 
-    @staticmethod
-    def _key(part: CheckpointPart) -> str:
-        return f"{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}/{part.name}"
+    def key(self, part: CheckpointPart) -> str:
+        """Return the key of a part in the store."""
+        return f"{self.folder}/{part.name}"
 
 
 def read_footer_metadata(store: Store, key: str) -> dict[bytes, bytes]:

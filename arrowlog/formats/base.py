@@ -1,0 +1,378 @@
+"""The format seam: what every table format has to answer about its files. Pure.
+
+A `Format` is a frozen description plus pure functions. It is chosen once, when a table is opened,
+by which log folder is there (`arrowlog.snapshot.listing.open_log`). Listing, decoding, replay, data
+skipping and history ask it; none of them knows which format it serves. A new format is a subclass
+of `Format`, an entry in `FORMATS` there, and a reader for each new kind of checkpoint form.
+
+The kind of a field says how an action's field is stored in columns:
+
+- TEXT, INT, BOOL: a column of that type.
+- WORD: text that repeats from file to file; a dictionary-encoded column.
+- FLAT: a map with text values; one column `field.key` per key.
+- JSON: anything else; a column of JSON text.
+- STATS: JSON text that contains `numRecords`, `minValues`, `maxValues` and `nullCount`; columns
+  `stats.numRecords`, `stats.minValues.key` and so on beside the text.
+
+In a table from the columnar decoder, FLAT and STATS fields are already split into columns. A table
+from the row decoder holds them as JSON text in a column with the name of the field, and has a
+column `raw` that is true; `flatten_map_columns` in `arrowlog.decode` looks up the keys that are
+needed.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+
+from arrowlog.errors import InvalidRequest, UnsupportedProtocol
+from arrowlog.formats.log_versions import RetiredVersions
+from arrowlog.formats.spark_schema import parse_spark_schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+MAX_VERSION = (1 << 63) - 1
+STATS_MAPS = ("minValues", "maxValues", "nullCount")
+# Metadata of a field in a table's schema: its name in data files, statistics and partition values.
+PHYSICAL_NAME_KEY = b"arrowlog.physicalName"
+
+
+class FieldKind(Enum):
+    """How a field is stored in columns; see the module docstring."""
+
+    TEXT = pa.string()
+    INT = pa.int64()
+    BOOL = pa.bool_()
+    WORD = pa.dictionary(pa.int32(), pa.string())
+    FLAT = "flat"
+    JSON = "json"
+    STATS = "stats"
+
+    @property
+    def type(self) -> pa.DataType:
+        """The Arrow type of the column with the name of the field."""
+        return self.value if isinstance(self.value, pa.DataType) else pa.string()
+
+
+@dataclass(frozen=True, eq=False)
+class ActionFields:
+    """The actions of a log and their fields: the one definition that every decoder reads.
+
+    `fields` has a table of fields for each action that is decoded into columns; it must contain
+    `add`, `remove` and `commitInfo`. `protocol` and `metaData` are decoded separately, and other
+    actions are ignored. `required` names the fields that a line must have. `aliases` maps further
+    names of actions to those in `fields`. Instances are compared by identity, so that decoders can
+    cache what they derive from one.
+    """
+
+    fields: Mapping[str, Mapping[str, FieldKind]]
+    required: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def add_map_fields(self) -> tuple[str, ...]:
+        """The fields of an add that are maps with text values."""
+        return tuple(name for name, kind in self.fields["add"].items() if kind is FieldKind.FLAT)
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """The minimum versions and the features that a client must support to use a table."""
+
+    min_reader_version: int = 1
+    min_writer_version: int = 1
+    reader_features: tuple[str, ...] = ()
+    writer_features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Metadata:
+    """The metadata of a table: identity, schema, partitioning, properties."""
+
+    id: str
+    schema_string: str
+    partition_columns: tuple[str, ...] = ()
+    configuration: Mapping[str, str] = field(default_factory=dict)
+    name: str | None = None
+    description: str | None = None
+    format_provider: str = "indextables"
+    format_options: Mapping[str, str] = field(default_factory=dict)
+    created_time: int | None = None
+
+
+class CommitFile(NamedTuple):
+    """A commit in the log: its version, and the key of its file in the store."""
+
+    version: int
+    key: str
+
+    @property
+    def name(self) -> str:
+        """The file name, which writers spell differently."""
+        return self.key.rpartition("/")[2]
+
+
+class CheckpointForm(NamedTuple):
+    """One form of a checkpoint: its kind, which chooses the reader, and the keys of its files.
+
+    Parts that a manifest lists may be missing from `keys`.
+    """
+
+    kind: str
+    keys: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The file names, without their folder."""
+        return tuple(key.rpartition("/")[2] for key in self.keys)
+
+
+Checkpoints = dict[int, tuple[CheckpointForm, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class LogListing:
+    """The files of a log, by version, as their names tell.
+
+    `commits` holds the key of each commit. `checkpoints` holds the forms of each checkpoint, the
+    one that is read first before the others. Versions below `start` were not listed. `dead` are
+    commit files at `retired` versions, which are not part of the log. `observed` is when the
+    listing began, by `clock.boottime`.
+    """
+
+    format: Format
+    commits: dict[int, str] = field(default_factory=dict)
+    checkpoints: Checkpoints = field(default_factory=dict)
+    start: int = 0
+    dead: dict[int, str] = field(default_factory=dict)
+    retired: RetiredVersions = field(default_factory=RetiredVersions)
+    observed: float = field(default=float("-inf"), compare=False)
+
+    def commit_file(self, version: int) -> CommitFile | None:
+        """Return the commit of a version; None if there is none."""
+        key = self.commits.get(version)
+        return None if key is None else CommitFile(version, key)
+
+    def commit_files(self, versions: Iterable[int] | None = None) -> list[CommitFile]:
+        """Return the commits of some versions, which must exist; by default all, in log order."""
+        chosen = sorted(self.commits) if versions is None else list(versions)
+        keys = map(self.commits.__getitem__, chosen)
+        return list(map(CommitFile._make, zip(chosen, keys, strict=True)))
+
+    def checkpoint_form(self, version: int, kind: str) -> CheckpointForm | None:
+        """Return one form of a version's checkpoint; None if it is not there."""
+        forms = self.checkpoints.get(version, ())
+        return next((form for form in forms if form.kind == kind), None)
+
+    def only(
+        self, commits: Mapping[int, str] | None = None, checkpoints: Checkpoints | None = None
+    ) -> LogListing:
+        """Return a listing of nothing but some of the commits and checkpoints."""
+        return LogListing(self.format, dict(commits or {}), dict(checkpoints or {}))
+
+    def without(self, retired: RetiredVersions) -> LogListing:
+        """Return the listing with the commits at retired versions moved to `dead`."""
+        if not retired:
+            return self
+        dead = {v: key for v, key in self.commits.items() if v in retired}
+        commits = {v: key for v, key in self.commits.items() if v not in dead}
+        return replace(self, commits=commits, dead=dead, retired=retired)
+
+    @property
+    def overtaken(self) -> bool:
+        """Whether the file names were listed before the records of retired versions were written.
+
+        Commits are retired only below a checkpoint. If no listed checkpoint is above all retired
+        versions, that checkpoint was written after the names were listed.
+        """
+        ranges = self.retired.ranges
+        return bool(ranges) and ranges[-1][1] >= max(self.checkpoints, default=-1)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no log."""
+        return not (self.commits or self.checkpoints)
+
+    @property
+    def newest(self) -> int:
+        """The highest version of any commit or checkpoint; -1 if there is none."""
+        return max(max(self.commits, default=-1), max(self.checkpoints, default=-1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format(ABC):
+    """A table format, as data and pure functions.
+
+    Attributes:
+        name: how users see it, as `Table.format`.
+        log_folder: the folder of the log, relative to the table's root.
+        checkpoint_folder: a folder inside the log whose names `classify` needs too; empty if none.
+        retired_folder: a folder inside the log with records of deleted commits; empty if none.
+        pointer_name: the file inside the log that names a recent checkpoint, only a hint.
+        actions: the fields of each action.
+        reader_versions: the reader versions that can be read.
+        writer_versions: the writer versions that can be written; empty for a read-only format.
+        features: the names of supported features, for readers and writers.
+        lost_checkpoint_is_error: whether a log with nothing but version 0 is damaged if its pointer
+            names a checkpoint.
+        protocol_required: whether a log without a protocol action is damaged.
+        gap_is_error: whether a missing commit makes the table unreadable, or only later versions.
+        compressed_commits: whether commits may be compressed, as their first bytes tell.
+        verified_commits: whether `numActions` and `checksum` of a commitInfo declare its content.
+        txn_action: the action with application transactions; None if they are in the commitInfo.
+        highest_txn_counts: whether the highest version of an application transaction counts, or
+            the last one in the log.
+        commit_time_field: the field of a `CommitInfo` with the time of the commit; without it, the
+            modification time of the file counts.
+        creation_time_counts: whether `metaData.createdTime` is the time of a commit without a
+            commitInfo.
+        default_provider: `metaData.format.provider` if the log does not tell.
+        empty_partition_is_null: whether empty text is NULL in a partition column of type text too.
+        hive_partition_is_null: whether Hive's marker for NULL counts as a partition value.
+    """
+
+    name: str
+    log_folder: str
+    actions: ActionFields
+    checkpoint_folder: str = ""
+    retired_folder: str = ""
+    pointer_name: str = "_last_checkpoint"
+    reader_versions: range = range(1, 2)
+    writer_versions: range = range(0)
+    features: frozenset[str] = frozenset()
+    lost_checkpoint_is_error: bool = False
+    protocol_required: bool = False
+    gap_is_error: bool = False
+    compressed_commits: bool = False
+    verified_commits: bool = False
+    txn_action: str | None = None
+    highest_txn_counts: bool = True
+    commit_time_field: str = "timestamp"
+    creation_time_counts: bool = True
+    default_provider: str = "parquet"
+    empty_partition_is_null: bool = False
+    hive_partition_is_null: bool = True
+
+    @abstractmethod
+    def commit_name(self, version: int) -> str:
+        """Return the file name of a commit, as it is written."""
+
+    @abstractmethod
+    def classify(
+        self, names: Iterable[str], checkpoint_names: Iterable[str] = (), start: int = 0
+    ) -> LogListing:
+        """Classify the file names in the log folder and in `checkpoint_folder`.
+
+        Names that do not belong to the log are ignored. `start` is recorded in the listing. Raises
+        `LogCorrupt` if two names stand for the commit of the same version.
+        """
+
+    @property
+    def writable(self) -> bool:
+        """Whether arrowlog can write tables of this format."""
+        return bool(self.writer_versions)
+
+    def relocated(self, log_folder: str) -> Format:
+        """Return the same format with its log in another folder."""
+        return replace(self, log_folder=log_folder)
+
+    def key(self, *names: str) -> str:
+        """Return the key of a file or folder inside the log."""
+        return "/".join((self.log_folder, *names))
+
+    def commit_file(self, version: int) -> CommitFile:
+        """Return the commit of a version under the name that is written."""
+        return CommitFile(version, self.key(self.commit_name(version)))
+
+    def commit_name_candidates(self, version: int, like: str) -> tuple[str, ...]:
+        """Return the names that the commit after one named `like` may have, likely ones first."""
+        del like
+        return (self.commit_name(version),)
+
+    def first_name(self, version: int) -> str:
+        """Return a text that sorts before the names of all files of a version or a later one."""
+        return f"{version:020d}"
+
+    def required_features(self, protocol: Protocol, *, write: bool) -> tuple[str, ...]:
+        """Return the features that a protocol requires of a reader, or of a writer."""
+        return protocol.writer_features if write else protocol.reader_features
+
+    def check_readable(self, protocol: Protocol, where: str) -> None:
+        """Raise `UnsupportedProtocol` unless this version of arrowlog can read the table.
+
+        The message names every unknown feature. `where` names the file or table.
+        """
+        self._check_protocol("reader", protocol.min_reader_version, protocol, where)
+
+    def check_writable(self, protocol: Protocol, where: str) -> None:
+        """Raise unless this version of arrowlog can read and write the table.
+
+        `InvalidRequest` if the format is read-only, `UnsupportedProtocol` if the protocol is not
+        supported.
+        """
+        self.require_writable()
+        self.check_readable(protocol, where)
+        self._check_protocol("writer", protocol.min_writer_version, protocol, where)
+
+    def require_writable(self) -> None:
+        """Raise `InvalidRequest` if the format is read-only."""
+        if not self.writable:
+            raise InvalidRequest(
+                f"arrowlog only reads tables in the {self.name} format; nothing was written.",
+                next="Change the table with the program that wrote it, or copy it:"
+                " Table.create(...).write(table.scan().to_arrow()).",
+            )
+
+    def _check_protocol(self, role: str, version: int, protocol: Protocol, where: str) -> None:
+        supported = self.reader_versions if role == "reader" else self.writer_versions
+        features = self.required_features(protocol, write=role == "writer")
+        unknown = sorted(set(features) - self.features)
+        highest = supported[-1]
+        if version <= highest and not unknown:
+            return
+        needs = f"{role} version {version}"
+        if unknown:
+            needs += f" and the features {', '.join(unknown)}"
+        verb = "read" if role == "reader" else "write"
+        raise UnsupportedProtocol(
+            f"{where}: the table needs {needs}; this arrowlog supports {role} version {highest} and"
+            f" the features {', '.join(sorted(self.features)) or 'none'}.",
+            next=f"Upgrade arrowlog, or {verb} the table with the program that wrote it.",
+        )
+
+    def table_schema(self, metadata: Metadata, protocol: Protocol) -> pa.Schema:
+        """Return the schema of a table, with logical column names.
+
+        A field whose name in the data files, statistics and partition values is different has it
+        under `PHYSICAL_NAME_KEY` in its metadata (column mapping). Raises `ValueError` if the
+        metadata holds no valid schema.
+        """
+        del protocol
+        return parse_spark_schema(metadata.schema_string)
+
+    def normalized_files(self, actions: pa.Table) -> pa.Table:
+        """Return `add` or `remove` actions with `path` as a user sees it, by default unchanged."""
+        return actions
+
+    def file_keys(self, actions: pa.Table, paths: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Return what identifies the file of each `add` or `remove`, by default its path.
+
+        `paths` are the normalized paths, relative to the table where they lie below it.
+        """
+        del actions
+        return paths
+
+
+def physical_name(schema: pa.Schema, name: str) -> str:
+    """Return the name of a column in data files, statistics and partition values."""
+    index = schema.get_field_index(name)
+    metadata = schema.field(index).metadata if index >= 0 else None
+    if not metadata or PHYSICAL_NAME_KEY not in metadata:
+        return name
+    text: bytes = metadata[PHYSICAL_NAME_KEY]
+    return text.decode()
