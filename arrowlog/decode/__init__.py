@@ -18,6 +18,7 @@ from arrowlog.decode.row_decoder import (
     probe_protocol,
     to_metadata,
 )
+from arrowlog.decode.stats_text import StatsMember, lookup_stats, stats_counts
 
 __all__ = [
     "PIECE_BYTES",
@@ -25,17 +26,20 @@ __all__ = [
     "ActionBatch",
     "CommitInfo",
     "LineBuffer",
+    "StatsMember",
     "commit_info_from_row",
     "concat_column_bytes",
     "decode_buffer",
     "decode_line",
     "extract_commit_info",
     "flatten_map_columns",
+    "lookup_stats",
     "parse_commit_info",
     "parse_metadata",
     "parse_protocol",
     "probe_protocol",
     "read_commit_time",
     "start_decode",
+    "stats_counts",
     "to_metadata",
 ]

@@ -72,6 +72,10 @@ class _Metadata(msgspec.Struct, gc=False):
     createdTime: int | None = None  # noqa: N815
 
 
+class _PartialMetadata(_Metadata):
+    schemaString: str | None = None  # type: ignore[assignment]  # noqa: N815
+
+
 class _LineDecoder:
     """Decodes a line with any action of one format."""
 
@@ -82,7 +86,8 @@ class _LineDecoder:
             if name != "commitInfo"
         }
         structs |= {alias: structs[name] for alias, name in fields.aliases.items()}
-        structs |= {"protocol": _Protocol | None, "metaData": _Metadata | None}
+        metadata = _PartialMetadata if fields.partial_metadata else _Metadata
+        structs |= {"protocol": _Protocol | None, "metaData": metadata | None}
         members = [(name, struct, None) for name, struct in structs.items()]
         line = msgspec.defstruct(
             "line", [*members, ("commitInfo", msgspec.Raw, JSON_NULL)], gc=False
@@ -200,7 +205,7 @@ def to_metadata(decoded: Any, default_provider: str = "indextables") -> Metadata
     table_format = decoded.format or _Format()
     return Metadata(
         id=decoded.id,
-        schema_string=decoded.schemaString,
+        schema_string=decoded.schemaString or "",
         partition_columns=tuple(decoded.partitionColumns or ()),
         configuration=_without_nulls(decoded.configuration),
         name=decoded.name,

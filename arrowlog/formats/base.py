@@ -66,13 +66,15 @@ class ActionFields:
     `fields` has a table of fields for each action that is decoded into columns; it must contain
     `add`, `remove` and `commitInfo`. `protocol` and `metaData` are decoded separately, and other
     actions are ignored. `required` names the fields that a line must have. `aliases` maps further
-    names of actions to those in `fields`. Instances are compared by identity, so that decoders can
-    cache what they derive from one.
+    names of actions to those in `fields`. `partial_metadata` admits a `metaData` without a schema,
+    which is an error only if no later one has it. Instances are compared by identity, so that
+    decoders can cache what they derive from one.
     """
 
     fields: Mapping[str, Mapping[str, FieldKind]]
     required: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
+    partial_metadata: bool = False
 
     @property
     def add_map_fields(self) -> tuple[str, ...]:
@@ -366,6 +368,20 @@ class Format(ABC):
         """
         del actions
         return paths
+
+    def live_records(self, records: pa.ChunkedArray, adds: pa.Table) -> pa.ChunkedArray:
+        """Return how many rows of each file are not deleted; `records` are those it has."""
+        del adds
+        return records
+
+    def inexact_bounds(self, adds: pa.Table) -> pa.ChunkedArray | None:
+        """Return which files may have bounds wider than the rows that are left; None for none."""
+        del adds
+        return None
+
+    def file_locations(self, keys: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Return the paths at which the files of keys are read, by default the keys themselves."""
+        return keys
 
 
 def physical_name(schema: pa.Schema, name: str) -> str:

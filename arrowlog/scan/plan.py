@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 from arrowlog.arrays import make_int64, repeat_bool
 from arrowlog.config import parse_bytes
 from arrowlog.display import format_bytes, format_count, format_html_card, format_html_table
-from arrowlog.errors import InvalidRequest
+from arrowlog.errors import InvalidRequest, LogCorrupt
+from arrowlog.formats.delta import VECTOR_COLUMNS
 from arrowlog.predicate import Predicate, parse_predicate
 from arrowlog.scan.data_skipping import compute_skip_mask, invert_skip_mask, required_columns
 from arrowlog.scan.explain import Explanation, explain_plan
@@ -204,6 +205,7 @@ class ScanPlan:
         partition_columns = snapshot.partition_columns
         snapshot.columns.prepare(partition_columns)
         columns = {"key": self._selected("key") if self.num_files else pa.nulls(0, pa.string())}
+        columns = self._locate(columns)
         unreadable = repeat_bool(False, len(self.mask))
         for name in partition_columns:
             columns[f"partition.{name}"] = snapshot.columns.partition(name).filter(self.mask)
@@ -219,6 +221,21 @@ class ScanPlan:
             self.version,
             self._options,
         )
+
+    def _locate(self, columns: dict[str, Any]) -> dict[str, Any]:
+        """Replace keys by the paths at which files are read, with their deletion vectors."""
+        keys = columns["key"]
+        located = self.snapshot.state.format.file_locations(keys)
+        if located is keys:
+            return columns
+        if pc.count_distinct(located).as_py() != len(located):
+            raise LogCorrupt(
+                "a file is live with two deletion vectors, so its rows are unknown.",
+                next="Repair the log with the program that wrote it.",
+                version=self.version,
+            )
+        vectors = {f"deletionVector.{name}": name for name in VECTOR_COLUMNS}
+        return {"key": located, **{name: self._selected(name) for name in vectors}}
 
     def scanned_files(self) -> pa.Table:
         """The files to read, for external engines: key, partition values, size, modification time.

@@ -17,7 +17,9 @@ import pyarrow.compute as pc
 from arrowlog.arrays import number_combinations
 from arrowlog.errors import ArrowlogError, InvalidRequest, LogCorrupt
 from arrowlog.fork_safety import require_polars
+from arrowlog.formats.delta import mapping_mode
 from arrowlog.predicate import TRUE, Predicate, evaluate_predicate, split_pushdown
+from arrowlog.scan.file_rows import VECTOR_PREFIX, FileRowReader, read_deleted_rows
 from arrowlog.scan.file_schema import ColumnCaseResolver
 from arrowlog.scan.read_errors import ReadErrorTranslator
 
@@ -38,7 +40,8 @@ class RowReader:
     """Files to read, and the columns and predicate to apply.
 
     `files` has the columns `key` (path relative to the table root), `partition.<column>`, and
-    `unreadable` (true if a partition value cannot be parsed). Storage options are neither shown nor
+    `unreadable` (true if a partition value cannot be parsed). It has columns `deletionVector.*` if
+    rows of some files are deleted. Storage options are neither shown nor
     pickled.
     """
 
@@ -152,6 +155,8 @@ class RowReader:
 
     def _is_arrow_sufficient(self, source: _Source) -> bool:
         """Whether Arrow can apply the whole predicate and finds every column by its exact name."""
+        if source.special:
+            return False
         spellings = ColumnCaseResolver(self.schema, self.partition_columns)
         with self._translate_errors(source.fragments):
             misspelled = spellings.any(list(source.fragments.values()))
@@ -187,16 +192,34 @@ class RowReader:
         )
         filesystem_, base = open_arrow_filesystem(self.root, self.options)
         fragments = self._fragments(format_, filesystem_, base)
+        special = self._special_files()
+        plain = [fragment for key, fragment in fragments.items() if key not in special]
         dataset: ds.Dataset = ds.FileSystemDataset(
-            list(fragments.values()), self.schema, format_, filesystem=filesystem_
+            plain, self.schema, format_, filesystem=filesystem_
         )
         if self.predicate.tree == TRUE:
-            return _Source(dataset, None, fragments)
+            return _Source(dataset, None, fragments, special, (filesystem_, base))
         filters, remaining = split_pushdown(self.predicate.tree, self.schema)
         for filter_ in filters:
             dataset = dataset.filter(filter_)
         rest = Predicate.from_conjuncts(remaining) if remaining else None
-        return _Source(dataset, rest, fragments)
+        return _Source(dataset, rest, fragments, special, (filesystem_, base))
+
+    def _special_files(self) -> dict[str, dict[str, Any]]:
+        """The files that Arrow's dataset cannot read by itself, by key, as rows of `files`."""
+        mapped = mapping_mode(self.schema) != "none"
+        column = f"{VECTOR_PREFIX}storageType"
+        if not mapped and column not in self.files.column_names:
+            return {}
+        special = self.files if mapped else self.files.filter(pc.is_valid(self.files[column]))
+        rows = range(special.num_rows)
+        names = [name for name in special.column_names if name.startswith(VECTOR_PREFIX)]
+        values = special.select(["key", *names]).to_pylist()
+        partition = [special[f"partition.{name}"] for name in self.partition_columns]
+        for row in rows:
+            scalars = [column[row] for column in partition]
+            values[row]["partition"] = dict(zip(self.partition_columns, scalars, strict=True))
+        return {row["key"]: row for row in values}
 
     def _fragments(
         self, format_: ds.FileFormat, filesystem_: Any, base: str
@@ -267,11 +290,30 @@ class RowReader:
             for table in _coalesce_batches(batches):
                 yield from table.filter(evaluate_predicate(rest, table)).select(wanted).to_batches()
         # Files with differently spelled columns, read again with the names mapped.
-        for fragment in source.fragments.values():
-            if spellings.of(fragment):
+        for key, fragment in source.fragments.items():
+            if key not in source.special and spellings.of(fragment):
                 for table in spellings.tables(fragment):
                     matched = table.filter(evaluate_predicate(self.predicate, table))
                     yield from matched.select(wanted).to_batches()
+        yield from self._read_special(source, wanted)
+
+    def _read_special(self, source: _Source, wanted: list[str]) -> Iterator[pa.RecordBatch]:
+        """Read the files with deleted rows or mapped columns, one after the other."""
+        if not source.special:
+            return
+        files = FileRowReader.of(self.schema, self.partition_columns)
+        every = self.predicate.tree == TRUE
+        others = set() if every else self.predicate.columns - set(wanted)
+        needed = [*wanted, *sorted(others)] or list(self.schema.names[:1])
+        filesystem, base = source.place
+        for key, row in source.special.items():
+            deleted = read_deleted_rows(row, filesystem, base, self.version)
+            fragment, values = source.fragments[key], row["partition"]
+            for table in files.tables(fragment, values, deleted, needed, _BATCH_ROWS):
+                matched = table
+                if not every:
+                    matched = table.filter(evaluate_predicate(self.predicate, table))
+                yield from matched.select(wanted).to_batches()
 
 
 def _coalesce_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -292,11 +334,17 @@ def _coalesce_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 class _Source(NamedTuple):
-    """An opened dataset with pushed-down filters, the remaining predicate, and the files by key."""
+    """An opened dataset with pushed-down filters, the remaining predicate, and the files by key.
+
+    `special` are files that are not in the dataset; `place` is the file system and the table's path
+    in it.
+    """
 
     dataset: ds.Dataset
     rest: Predicate | None
     fragments: dict[str, ds.Fragment]
+    special: dict[str, dict[str, Any]]
+    place: tuple[Any, str]
 
 
 class _Stream:

@@ -128,7 +128,10 @@ def _latest_protocol(base: State | None, actions: ActionBatch) -> Protocol:
         if base is None and actions.format.protocol_required:
             file = actions.names[0] if actions.names else None
             raise LogCorrupt("no protocol in the log.", next=_RESTORE_FIRST, file=file)
-        return Protocol() if base is None else base.protocol
+        if base is None:
+            return Protocol()
+        actions.format.check_readable(base.protocol, "checkpoint")
+        return base.protocol
     seq, protocol = max(actions.protocols, key=itemgetter(0))
     actions.format.check_readable(protocol, actions.place(seq)[0])
     return protocol
@@ -196,7 +199,7 @@ def with_file_keys(actions: ActionBatch, action: str, root: str) -> tuple[pa.Tab
     table = actions.table(action)
     if "path" not in table.column_names:
         table = table.append_column("path", pa.nulls(0, pa.string()))
-    return _with_keys(table, root, actions.format)
+    return with_keys(table, root, actions.format)
 
 
 def with_checkpoint_keys(
@@ -211,7 +214,7 @@ def with_checkpoint_keys(
 
     Raises `LogCorrupt` if two adds have the same key, or a path is empty or leads out of the table.
     """
-    table, suspect = _with_keys(adds, root, table_format)
+    table, suspect = with_keys(adds, root, table_format)
     checked = suspect and not allow_external_paths
     if checked and reconciliation.paths_leading_out(table["key"]) is not None:
         what = "the checkpoint has a path that is empty or leads out of the table."
@@ -221,8 +224,11 @@ def with_checkpoint_keys(
     return table
 
 
-def _with_keys(table: pa.Table, root: str, table_format: Format) -> tuple[pa.Table, bool]:
-    """Append the column `key`; most tables have only relative paths, which are their own keys."""
+def with_keys(table: pa.Table, root: str, table_format: Format) -> tuple[pa.Table, bool]:
+    """Append the column `key`; also return whether a path looks as if it led out of the table.
+
+    Most tables have only relative paths, which are their own keys.
+    """
     table = table_format.normalized_files(table)
     path = table["path"]
     suspect = _contains_any(path, ":/", "..") or bool(pc.any(pc.starts_with(path, "/")).as_py())

@@ -20,9 +20,9 @@ from arrowlog.formats.delta import (
     mapping_mode,
     monotonic_times,
     parse_delta_schema,
-    physical_name,
     physical_schema,
     sidecar_name,
+    stored_name,
     uses_column_mapping,
 )
 from arrowlog.formats.delta.features import is_supported_widening
@@ -208,9 +208,9 @@ def test_physical_names_and_ids_are_kept_at_every_level(mode):
     schema = parse_delta_schema(text, config, "t", mapping_enabled=True)
     assert mapping_mode(schema) == mode
     assert schema.names == ["a", "c", "d"]
-    assert [physical_name(item) for item in schema] == ["col-1.x", "col-3.x", "col-4.x"]
+    assert [stored_name(item) for item in schema] == ["col-1.x", "col-3.x", "col-4.x"]
     inner = schema.field("a").type.field("b")
-    assert (physical_name(inner), field_id(inner)) == ("col-2.x", 2)
+    assert (stored_name(inner), field_id(inner)) == ("col-2.x", 2)
     physical = physical_schema(schema)
     assert physical.names == ["col-1.x", "col-3.x", "col-4.x"]
     assert physical.field("col-4.x").type.value_type.field(0).name == "col-5.x"
@@ -220,7 +220,7 @@ def test_column_mapping_is_ignored_unless_the_protocol_has_it():
     config = {"delta.columnMapping.mode": "name"}
     schema = parse_delta_schema(json.dumps(NESTED), config, "t", mapping_enabled=False)
     assert mapping_mode(schema) == "none"
-    assert [physical_name(item) for item in schema] == ["a", "c", "d"]
+    assert [stored_name(item) for item in schema] == ["a", "c", "d"]
 
 
 def test_a_mapped_column_without_physical_name_and_an_unknown_mode_are_errors():

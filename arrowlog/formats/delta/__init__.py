@@ -5,9 +5,9 @@ from arrowlog.formats.delta.column_mapping import (
     field_id,
     mapping_mode,
     parse_delta_schema,
-    physical_name,
     physical_names,
     physical_schema,
+    stored_name,
 )
 from arrowlog.formats.delta.commit_times import in_commit_timestamps_since, monotonic_times
 from arrowlog.formats.delta.deletion_vectors import (
@@ -29,6 +29,7 @@ from arrowlog.formats.delta.file_names import (
     choose_compactions,
     classify_delta_names,
 )
+from arrowlog.formats.delta.format import DELTA, VECTOR_COLUMNS
 from arrowlog.formats.delta.paths import (
     KEY_SEPARATOR,
     decode_path,
@@ -39,10 +40,12 @@ from arrowlog.formats.delta.paths import (
 )
 
 __all__ = [
+    "DELTA",
     "DELTA_LOG_FOLDER",
     "KEY_SEPARATOR",
     "MAPPING_MODE_PROPERTY",
     "SIDECAR_FOLDER",
+    "VECTOR_COLUMNS",
     "CheckpointForm",
     "DeletionVector",
     "DeltaFiles",
@@ -62,9 +65,9 @@ __all__ = [
     "mapping_mode",
     "monotonic_times",
     "parse_delta_schema",
-    "physical_name",
     "physical_names",
     "physical_schema",
     "sidecar_name",
+    "stored_name",
     "uses_column_mapping",
 ]

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from arrowlog.formats.base import PHYSICAL_NAME_KEY
 from arrowlog.formats.delta.features import check_type_changes
 from arrowlog.formats.spark_schema import parse_spark_schema
 
@@ -22,7 +23,6 @@ MAPPING_MODE_PROPERTY = "delta.columnMapping.mode"
 _ID, _NAME = "delta.columnMapping.id", "delta.columnMapping.physicalName"
 # The names that pyarrow gives to the ids in Parquet files.
 _FIELD_ID = b"PARQUET:field_id"
-_PHYSICAL_NAME = b"arrowlog.physicalName"
 _MODE = b"arrowlog.columnMapping"
 _MODES = ("none", "name", "id")
 
@@ -55,7 +55,7 @@ def _stored_as(item: dict[str, Any]) -> dict[str, str]:
     name, number = metadata.get(_NAME), metadata.get(_ID)
     if not isinstance(name, str) or isinstance(number, bool) or not isinstance(number, int):
         raise ValueError(f"column {item['name']!r} has no {_NAME} or no {_ID}")
-    return {_PHYSICAL_NAME.decode(): name, _FIELD_ID.decode(): str(number)}
+    return {PHYSICAL_NAME_KEY.decode(): name, _FIELD_ID.decode(): str(number)}
 
 
 def mapping_mode(schema: pa.Schema) -> str:
@@ -64,13 +64,13 @@ def mapping_mode(schema: pa.Schema) -> str:
     return mode.decode()
 
 
-def physical_name(item: pa.Field) -> str:
+def stored_name(item: pa.Field) -> str:
     """Return the name under which the log and data files store a column.
 
-    >>> physical_name(pa.field("a", pa.int64()))
+    >>> stored_name(pa.field("a", pa.int64()))
     'a'
     """
-    name: bytes = (item.metadata or {}).get(_PHYSICAL_NAME) or item.name.encode()
+    name: bytes = (item.metadata or {}).get(PHYSICAL_NAME_KEY) or item.name.encode()
     return name.decode()
 
 
@@ -82,7 +82,7 @@ def field_id(item: pa.Field) -> int | None:
 
 def physical_names(schema: pa.Schema) -> dict[str, str]:
     """Return the physical name of each column of a schema."""
-    return {item.name: physical_name(item) for item in schema}
+    return {item.name: stored_name(item) for item in schema}
 
 
 def physical_schema(schema: pa.Schema) -> pa.Schema:
@@ -91,7 +91,7 @@ def physical_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def _to_physical(item: pa.Field) -> pa.Field:
-    return pa.field(physical_name(item), _physical_type(item.type), item.nullable)
+    return pa.field(stored_name(item), _physical_type(item.type), item.nullable)
 
 
 def _physical_type(kind: pa.DataType) -> pa.DataType:
