@@ -26,7 +26,7 @@ def _read() -> float:
 
 
 class SystemClock:
-    """The clocks and the random numbers of the machine. Implements `commit.pace.Clock`."""
+    """The clocks and the random numbers of the machine. Implements `transaction.Clock`."""
 
     counts_suspension = COUNTS_SUSPENSION
 

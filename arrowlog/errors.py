@@ -24,6 +24,17 @@ Messages contain no credentials: all of them pass through `redact`.
 from __future__ import annotations
 
 import re
+from typing import Literal
+
+# What programs decide by: messages are for people and may change. The doctor reports the same
+# codes.
+ProblemCode = Literal[
+    "checkpoint-diverges",  # a checkpoint differs from a replay of its commits
+    "checkpoint-partial",  # files that belong to a checkpoint are missing
+    "feature-unknown",  # the table requires a feature that this release does not support
+    "paths-outside",  # a data file lies outside the table
+    "protocol-unknown",  # the table requires a newer reader or writer version
+]
 
 # A secret can contain slashes, so `user:secret` is removed up to the last @. A port is not a secret
 # (`hdfs://host:1/a@b`), and neither is the container in `abfs://container@account`.
@@ -58,6 +69,7 @@ class ArrowlogError(Exception):
         line: the line in that file, counted from 1.
         version: the table version concerned, if any.
         txn_id: the unique id of the commit concerned, if any.
+        code: the kind of problem, where programs have to tell it from others.
     """
 
     def __init__(
@@ -69,6 +81,7 @@ class ArrowlogError(Exception):
         line: int | None = None,
         version: int | None = None,
         txn_id: str | None = None,
+        code: ProblemCode | None = None,
     ) -> None:
         """Build the message from its parts, redacted."""
         prefix = "" if file is None else f"{file}: " if line is None else f"{file}, line {line}: "
@@ -78,6 +91,7 @@ class ArrowlogError(Exception):
         self.line = line
         self.version = version
         self.txn_id = txn_id
+        self.code = code
         super().__init__(redact(f"{prefix}{what}") + (f" {self.next}" if self.next else ""))
 
 

@@ -31,7 +31,7 @@ import sys
 import threading
 import time
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import WeakMethod, ref
 
 from arrowlog.errors import ForkedProcess
@@ -42,8 +42,11 @@ if TYPE_CHECKING:
 
     import polars as pl
 
+_Part = TypeVar("_Part")
+
 __all__ = [
     "ForkSafeLock",
+    "OnFirstUse",
     "keep_connection_alive",
     "pl",
     "polars_is_stranded",
@@ -180,6 +183,27 @@ class ForkSafeLock:
         torn = self._torn()
         if torn is not None:
             torn()
+
+
+class OnFirstUse(Generic[_Part]):
+    """A part of an object that is made when it is first used.
+
+    There is no lock that a fork could leave held. Threads that come first at the same time each
+    make the part; `setdefault` is atomic and gives all of them the same one.
+    """
+
+    def __init__(self, make: Callable[[Any], _Part]) -> None:
+        """Decorate the method that makes the part. It must be cheap and without side effects."""
+        self._make = make
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Learn the name under which the part is kept."""
+        self._name = name
+
+    def __get__(self, item: Any, owner: type | None = None) -> _Part:
+        """Make the part; from then on the attribute of the object hides this method."""
+        part: _Part = item.__dict__.setdefault(self._name, self._make(item))
+        return part
 
 
 def keep_connection_alive(connection: Any) -> None:

@@ -11,7 +11,7 @@ from arrowlog.clock import SystemClock
 from arrowlog.config import resolve
 from arrowlog.display import format_html_card
 from arrowlog.errors import ArrowlogError, InvalidRequest
-from arrowlog.fork_safety import require_polars
+from arrowlog.fork_safety import OnFirstUse, require_polars
 from arrowlog.history import HistorySession, diff_snapshots, summarize_table
 from arrowlog.maintenance import BackgroundCheckpointer, Skips, procedures, update_statistics
 from arrowlog.recovery import DoctorLimits, examine_table
@@ -110,16 +110,27 @@ class Table:
             unsafe=allow_unsafe_commits,
         )
         self._storage_options = dict(storage_options or {})
-        self._follower = SnapshotTracker(
+        self._options = dict(options or {})
+        self._tracker = SnapshotTracker(
             self._store,
             ReadOptions(config, allow_external_paths=allow_outside_paths, strict=strict),
-            options=dict(options or {}),
+            options=self._options,
         )
-        self._keeper = BackgroundCheckpointer(
-            self._store, SystemClock(), allow_external_paths=allow_outside_paths
-        )
-        self._session = WriteSession(self._follower, options, landed=self._keeper.on_commit)
-        self._history_session = HistorySession(self._follower)
+
+    @OnFirstUse
+    def _checkpointer(self) -> BackgroundCheckpointer:
+        external = self._tracker.read_options.allow_external_paths
+        return BackgroundCheckpointer(self._store, SystemClock(), allow_external_paths=external)
+
+    @OnFirstUse
+    def _session(self) -> WriteSession:
+        """The session of every change and all maintenance; refused for a read-only format."""
+        self._tracker.format.require_writable()
+        return WriteSession(self._tracker, self._options, on_commit=self._checkpointer.on_commit)
+
+    @OnFirstUse
+    def _history_session(self) -> HistorySession:
+        return HistorySession(self._tracker)
 
     @classmethod
     def create(
@@ -184,23 +195,17 @@ class Table:
     @property
     def format(self) -> str:
         """The format of the table: `indextables`, or another that arrowlog only reads."""
-        return self._follower.format.name
-
-    @property
-    def _committer(self) -> WriteSession:
-        """The session of every change and all maintenance; refused for a read-only format."""
-        self._follower.format.require_writable()
-        return self._session
+        return self._tracker.format.name
 
     @property
     def version(self) -> int:
         """The newest version number, read from the log."""
-        return self._follower.version
+        return self._tracker.version
 
     @property
     def earliest_version(self) -> int:
         """The lowest version such that it and every later version can be read."""
-        return self._follower.earliest_version
+        return self._tracker.earliest_version
 
     def snapshot(
         self,
@@ -233,10 +238,10 @@ class Table:
                 "version and timestamp cannot both be given.", next="Leave one out."
             )
         if timestamp is not None:
-            version = self._follower.version_at(to_epoch_millis(timestamp))
+            version = self._tracker.version_at(to_epoch_millis(timestamp))
         if version is not None:
-            return self._follower.at(version, strict=strict)
-        return self._follower.newest(strict=strict, max_staleness=max_staleness)
+            return self._tracker.at_version(version, strict=strict)
+        return self._tracker.latest(strict=strict, max_staleness=max_staleness)
 
     def scan(
         self,
@@ -269,7 +274,7 @@ class Table:
 
     def refresh(self) -> Snapshot:
         """Read the commits that are new since the last snapshot; return the newest snapshot."""
-        return self._follower.newest()
+        return self._tracker.latest()
 
     def append(
         self,
@@ -298,7 +303,7 @@ class Table:
             >>> table.append([new], txn=("loader", 7)).duplicate
             True
         """
-        return operations.append(self._committer, adds, txn=txn, user_metadata=user_metadata)
+        return operations.append(self._session, adds, txn=txn, user_metadata=user_metadata)
 
     def overwrite(
         self,
@@ -327,7 +332,7 @@ class Table:
                 of the same files.
         """
         return operations.overwrite(
-            self._committer,
+            self._session,
             adds,
             where,
             read_version=read_version,
@@ -359,12 +364,12 @@ class Table:
                 partition columns.
         """
         return operations.remove(
-            self._committer, paths_or_where, read_version=read_version, user_metadata=user_metadata
+            self._session, paths_or_where, read_version=read_version, user_metadata=user_metadata
         )
 
     def drop_partitions(self, where: object, *, read_version: int | None = None) -> CommitResult:
         """Remove all files of the partitions that a predicate selects. See `remove`."""
-        return operations.drop_partitions(self._committer, where, read_version=read_version)
+        return operations.drop_partitions(self._session, where, read_version=read_version)
 
     def commit(
         self,
@@ -398,7 +403,7 @@ class Table:
             ConcurrentAppend: other writers added files to the partitions of `where`.
         """
         return operations.commit(
-            self._committer,
+            self._session,
             adds,
             removes,
             operation=operation,
@@ -440,7 +445,7 @@ class Table:
             ConcurrentAppend: with `where`, other writers added files to these partitions.
         """
         return operations.write(
-            self._committer,
+            self._session,
             data,
             mode,
             where=where,
@@ -455,7 +460,7 @@ class Table:
         Properties that are settings must have valid values. Conflicts with any concurrent change
         of metadata.
         """
-        return operations.set_properties(self._committer, properties)
+        return operations.set_properties(self._session, properties)
 
     def add_columns(self, columns: object) -> CommitResult:
         """Add nullable columns at the end of the schema; they are null in existing files.
@@ -467,7 +472,7 @@ class Table:
         Raises:
             MetadataChanged: other writers changed the metadata concurrently.
         """
-        return operations.add_columns(self._committer, columns)
+        return operations.add_columns(self._session, columns)
 
     def upgrade_protocol(
         self,
@@ -490,7 +495,7 @@ class Table:
             ProtocolChanged: other writers changed the protocol concurrently.
         """
         return operations.upgrade_protocol(
-            self._committer, reader, writer, reader_features, writer_features
+            self._session, reader, writer, reader_features, writer_features
         )
 
     def restore(self, version: int) -> CommitResult:
@@ -503,7 +508,7 @@ class Table:
                 differ from the current one.
             CommitConflict: other writers changed the table concurrently.
         """
-        return operations.restore(self._committer, version)
+        return operations.restore(self._session, version)
 
     def history(
         self, limit: int | None = None, *, progress: Callable[[int, int], None] | None = None
@@ -571,7 +576,7 @@ class Table:
         Writers do this automatically in a background thread every `checkpoint.interval` commits.
         """
         require_polars("A checkpoint")
-        return procedures.checkpoint(self._committer, self._keeper)
+        return procedures.checkpoint(self._session, self._checkpointer)
 
     def cleanup(self, *, dry_run: bool | None = None) -> CleanupResult:
         """Delete commits and checkpoints that are past their retention.
@@ -581,7 +586,7 @@ class Table:
         Args:
             dry_run: report what would be deleted and delete nothing; `cleanup.dryRun` by default.
         """
-        return procedures.clean_up(self._committer, dry_run=dry_run)
+        return procedures.clean_up(self._session, dry_run=dry_run)
 
     def retention(
         self,
@@ -599,9 +604,7 @@ class Table:
                 `checkpointRetention.duration` by default.
             now: the time at which to evaluate the policy.
         """
-        return procedures.preview_retention(
-            self._committer, log_retention, checkpoint_retention, now
-        )
+        return procedures.preview_retention(self._session, log_retention, checkpoint_retention, now)
 
     def compact(
         self,
@@ -642,7 +645,7 @@ class Table:
             cooldown=cooldown,
         )
         return procedures.compact(
-            self._committer,
+            self._session,
             wanted,
             dry_run=dry_run,
             spark=spark,
@@ -662,7 +665,7 @@ class Table:
             dry_run: report what would be deleted and delete nothing.
         """
         require_polars("Truncating history")
-        return procedures.truncate_history(self._committer, self._keeper, dry_run=dry_run)
+        return procedures.truncate_history(self._session, self._checkpointer, dry_run=dry_run)
 
     def vacuum(
         self,
@@ -686,13 +689,13 @@ class Table:
         """
         require_polars("Vacuum")
         return procedures.vacuum(
-            self._committer, older_than, dry_run=dry_run, force=force, progress=progress
+            self._session, older_than, dry_run=dry_run, force=force, progress=progress
         )
 
     @property
     def skips(self) -> Skips:
         """Files that compaction skips for a cooldown: `record`, `active`, `filter`, `history`."""
-        return Skips(self._committer)
+        return Skips(self._session)
 
     def doctor(
         self,
@@ -718,8 +721,8 @@ class Table:
             tuple(assert_stats),
             data_files=data_files,
         )
-        follower, now = self._follower, SystemClock().now_ms()
-        return examine_table(self._store, follower.read_options, now, limits)
+        tracker, now = self._tracker, SystemClock().now_ms()
+        return examine_table(self._store, tracker.read_options, now, limits)
 
     def update_statistics(self, paths: Iterable[str]) -> CommitResult:
         """Read size, row count and bounds of live Parquet files from their footers and commit them.
@@ -729,7 +732,7 @@ class Table:
         Args:
             paths: paths of live Parquet files.
         """
-        return update_statistics(self._committer, paths)
+        return update_statistics(self._session, paths)
 
     def wait_for_checkpoint(self, seconds: float | None = None) -> bool:
         """Wait for the checkpoint that is being written in the background, if any.
@@ -740,19 +743,19 @@ class Table:
         Returns:
             Whether no checkpoint is being written any more.
         """
-        return self._keeper.wait(seconds)
+        return self._checkpointer.wait(seconds)
 
     def cache_stats(self) -> CacheStats:
         """Return the hit rates of the handle's caches, the five that IndexTables reports."""
-        return self._follower.stats
+        return self._tracker.stats
 
     def invalidate_cache(self) -> None:
         """Drop all cached state; the next call reads it from the store."""
-        self._follower.forget()
+        self._tracker.invalidate()
 
     def __repr__(self) -> str:
         """Return the location, and the newest version if it was read."""
-        latest = self._follower.latest
+        latest = self._tracker.last_read
         known = "" if latest is None else f", version={latest.version}"
         return f"Table({self.uri!r}{known})"
 
@@ -794,5 +797,5 @@ def add_parquet(
             names the column and the reason: an incompatible type (a list for a number, text for a
             timestamp), a column that appears twice, an unsupported codec.
     """
-    committer = table._committer  # noqa: SLF001 -- effectively a method of Table
-    return operations.add_parquet(committer, path, partition_values, fields, verify=verify)
+    session = table._session  # noqa: SLF001 -- effectively a method of Table
+    return operations.add_parquet(session, path, partition_values, fields, verify=verify)

@@ -9,7 +9,7 @@ import heapq
 import random
 from dataclasses import dataclass, field
 
-from arrowlog.transaction.backoff import ContentionBackoff
+from arrowlog.transaction.version_race import ContentionBackoff
 
 _WIDTH, _WIDTH_MAX = 4, 64  # commits that are read at once after a lost race, as it does
 JITTER = 0.05  # of a round trip, on top of it, as a mean
@@ -41,7 +41,7 @@ class Writer:
     losses: int = 0
     behind: int = 0
     since: float = 0.0
-    pace: ContentionBackoff = field(default_factory=ContentionBackoff)
+    backoff: ContentionBackoff = field(default_factory=ContentionBackoff)
 
 
 def race(writers, put, get, seconds, seed=7):
@@ -61,7 +61,7 @@ def race(writers, put, get, seconds, seed=7):
         writer = crowd[number]
         if what == "begin":
             writer.since, writer.losses, writer.behind = world.now, 0, 0
-            wait = writer.pace.wait(world)
+            wait = writer.backoff.wait(world)
             heapq.heappush(events, (world.now + wait, number, "send", 0.0))
         elif what == "send":
             puts += 1
@@ -74,14 +74,14 @@ def race(writers, put, get, seconds, seed=7):
             answer = "won" if won else "lost"
             heapq.heappush(events, (world.now + sent / 2, number, answer, sent))
         elif what == "won":
-            writer.pace.record_put(sent)
-            writer.pace.raced(writer.losses, world.now)
+            writer.backoff.record_put(sent)
+            writer.backoff.record_commit(writer.losses, world.now)
             writer.version += 1
             spent.append(world.now - writer.since)
             if world.now < seconds:
                 heapq.heappush(events, (world.now, number, "begin", 0.0))
         elif what == "lost":
-            writer.pace.record_put(sent)
+            writer.backoff.record_put(sent)
             writer.losses += 1
             trip = world.trip(get)
             heapq.heappush(events, (world.now + trip / 2, number, "look", trip))

@@ -1,25 +1,623 @@
-"""The complete command line: every command, warnings and exit codes.
+"""Every command, and the run of the command line with its warnings and exit codes.
 
-No module imported here loads an engine, so that help and shell completion are quick. Commands
+The commands that only read come first, then those that maintain a table, then those for damaged
+logs. No module imported here loads an engine, so that help and shell completion are quick. Commands
 import what they need when they run.
 """
 
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import sys
 import warnings
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
 
 import click
 
 import arrowlog
-from arrowlog.cli import (  # noqa: F401 -- importing them adds their commands to the group
-    inspection_commands,
-    maintenance_commands,
-    recovery_commands,
+from arrowlog.cli.app import (
+    commands,
+    output_options,
+    progress_bar,
+    settings_options,
+    version_option,
+    with_table,
 )
-from arrowlog.cli.app import commands
+from arrowlog.cli.output import print_table
+from arrowlog.display import format_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from arrowlog.snapshot import CheckpointResult
+
+
+_COLOURS = {"warning:": "yellow", "healthy:": "green"}
+_COMMIT_COLUMNS = ("version", "timestamp", "operation", "adds", "removes", "bytes", "rows")
+_DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done, change nothing.")
+
+
+@commands.command()
+@with_table
+@output_options
+def info(table: arrowlog.Table, output: str, limit: int | None) -> None:
+    r"""Summarize TABLE: size, schema, last commits and warnings.
+
+    Start here with a table you do not know. Warnings name what needs attention, such as missing
+    commits, an old checkpoint or many small files; `arrowlog doctor` looks deeper. --limit sets
+    how many of the last commits are shown, 5 without it.
+
+    \b
+    Examples:
+      arrowlog info /data/events
+      arrowlog info s3://bucket/events --output json
+    """
+    overview = table.overview(5 if limit is None else limit)
+    if output != "text":
+        print_table(overview.to_arrow(), output)
+        return
+    for line in str(overview).splitlines():
+        first = line.partition(" ")[0]
+        click.secho(line, fg=_COLOURS.get(first), bold=first in ("version", overview.uri) or None)
+
+
+@commands.command()
+@with_table
+@click.option("--where", help="List only files that may have rows matching this predicate.")
+@version_option
+@output_options
+def files(
+    table: arrowlog.Table, where: str | None, version: int | None, output: str, limit: int | None
+) -> None:
+    r"""List the live data files of TABLE.
+
+    Use it to see the size, row count and partition of each file, now or at an earlier version.
+    Text output has the main columns; json, csv and arrow have all of them, including statistics.
+
+    \b
+    Examples:
+      arrowlog files /data/events --limit 20
+      arrowlog files /data/events --version 7 --output csv
+      arrowlog files /data/events --where "day = '2024-01-01'"
+    """
+    plan = table.scan(where, version)
+    live = plan.files
+    if output == "text":
+        names = [f"partition.{name}" for name in plan.snapshot.partition_columns]
+        names = ["path", *names, "size_bytes", "num_records"]
+        print_table(live.select(names), output, limit)
+        print(f"{plan.num_files:,} files, {format_bytes(plan.size_bytes)}, version {plan.version}")
+    else:
+        print_table(live, output, limit)
+
+
+@commands.command()
+@with_table
+@click.argument("predicate")
+@version_option
+@output_options
+def scan(
+    table: arrowlog.Table, predicate: str, version: int | None, output: str, limit: int | None
+) -> None:
+    r"""List the files of TABLE that a query with PREDICATE has to read.
+
+    Use it to see how well partitions and statistics prune. PREDICATE is a SQL condition on the
+    columns of the table. Files are listed unless the log proves that no row matches.
+
+    \b
+    Examples:
+      arrowlog scan /data/events "day = '2024-01-01' AND id BETWEEN 5 AND 9"
+      arrowlog scan /data/events "day >= current_date - 7" --output json
+    """
+    plan = table.scan(predicate, version)
+    names = ["path", "size_bytes", "num_records"]
+    names += [f"partition.{name}" for name in plan.snapshot.partition_columns]
+    print_table(plan.files.select(names), output, limit)
+    if output == "text":
+        print(f"{plan.num_files:,} of {plan.total_files:,} files, {format_bytes(plan.size_bytes)}")
+
+
+@commands.command()
+@with_table
+@click.argument("predicate")
+@click.option(
+    "--min-pruning",
+    type=click.FloatRange(0, 1),
+    metavar="SHARE",
+    help="Exit with 1 if less than this share of the files is pruned, for use in tests.",
+)
+@version_option
+@output_options
+def explain(
+    table: arrowlog.Table,
+    predicate: str,
+    min_pruning: float | None,
+    version: int | None,
+    output: str,
+    limit: int | None,
+) -> None:
+    r"""Explain how many files each clause of PREDICATE prunes, and why.
+
+    Use it when a query reads more of TABLE than expected. Text output has one line per clause: the
+    files it drops, and why it keeps the others (no statistics, truncated bounds, not prunable).
+    json, csv and arrow output have one row per file and clause.
+
+    \b
+    Examples:
+      arrowlog explain /data/events "day = '2024-01-01' AND id > 900"
+      arrowlog explain /data/events "id = 7" --min-pruning 0.9
+    """
+    explanation = table.scan(predicate, version).explain()
+    if output == "text":
+        print(explanation)
+    else:
+        print_table(explanation.to_arrow(), output, limit)
+    if min_pruning is not None and explanation.pruned < min_pruning:
+        raise arrowlog.ArrowlogError(
+            f"{explanation.pruned:.1%} of the files are pruned, {min_pruning:.1%} are required.",
+            next="The explanation shows which clause prunes nothing, and why.",
+        )
+
+
+@commands.command()
+@with_table
+@output_options
+def history(table: arrowlog.Table, output: str, limit: int | None) -> None:
+    r"""List the commits of TABLE, newest first.
+
+    Use it to see who changed what, when: time, operation, files added and removed, bytes, rows.
+    With --limit, only that many commits are read. Text output has the main columns; json, csv and
+    arrow have all of them.
+
+    \b
+    Examples:
+      arrowlog history /data/events --limit 10
+      arrowlog history /data/events --output json
+    """
+    with progress_bar("reading commits") as report:
+        commits = table.history(limit, progress=report)
+    if output != "text":
+        print_table(commits, output)
+        return
+    print_table(commits.select(list(_COMMIT_COLUMNS)), output)
+    oldest = commits["version"][-1].as_py() if commits.num_rows else 0
+    if oldest == table.earliest_version > 0:
+        print(f"History begins with version {oldest}: earlier versions were cleaned up.")
+
+
+@commands.command()
+@with_table
+@click.argument("a", type=int)
+@click.argument("b", type=int, required=False)
+@output_options
+def diff(table: arrowlog.Table, a: int, b: int | None, output: str, limit: int | None) -> None:
+    r"""Compare two versions of TABLE: files, schema, properties.
+
+    Use it to see what one or more commits changed. Shows what turns version A into version B;
+    without B, into the newest version. A may be the newer one. json, csv and arrow output have one
+    row per file that was added, removed or changed.
+
+    \b
+    Examples:
+      arrowlog diff /data/events 3 9
+      arrowlog diff /data/events 9 3 --output json
+    """
+    difference = table.diff(a, table.version if b is None else b)
+    if output == "text" and limit is None:
+        print(difference)
+    else:
+        print_table(difference.to_arrow(), output, limit)
+
+
+@commands.command()
+@with_table
+@click.argument("query", required=False)
+@click.option(
+    "--restricted",
+    is_flag=True,
+    help="Deny queries access to files, network, extensions and settings.",
+)
+@output_options
+def sql(table: arrowlog.Table, query: str | None, output: str, limit: int | None) -> None:
+    r"""Query the history of TABLE with SQL (DuckDB).
+
+    Use it for questions that history and diff do not answer. The views are commits, actions, adds,
+    removes, skips, metadata, protocols, checkpoints, files, file_lifetimes and coverage;
+    files_at(N) has the live files of version N. Without QUERY, reads the query from standard input,
+    or starts a prompt on a terminal. A query can read and write your files, as DuckDB can; with
+    --restricted it sees only the views.
+
+    \b
+    Examples:
+      arrowlog sql /data/events "SELECT version, operation, bytes FROM commits"
+      arrowlog sql /data/events "FROM files_at(3)" --output csv
+      arrowlog sql /data/events
+      echo "FROM commits" | arrowlog sql /data/events
+    """
+    if query is None and sys.stdin.isatty():
+        from arrowlog.cli.prompt import run_prompt
+
+        run_prompt(table, output, limit)
+        return
+    with progress_bar("reading commits") as report:
+        result = table.query(sys.stdin.read() if query is None else query, progress=report)
+    print_table(result, output, limit)
+
+
+@commands.command()
+@with_table
+@output_options
+def checkpoint(table: arrowlog.Table, output: str, limit: int | None) -> None:
+    r"""Write a checkpoint of the newest version of TABLE.
+
+    A checkpoint holds the complete state, so that opening the table replays only later commits.
+    Writers make one every `checkpoint.interval` commits; use this command if a table opens slowly
+    or its writers make none.
+
+    \b
+    Examples:
+      arrowlog checkpoint /data/events
+      arrowlog checkpoint s3://bucket/events --output json
+    """
+    done = table.checkpoint()
+    if output != "text":
+        print_table(_row(done), output, limit)
+    elif done.names:
+        size = format_bytes(done.size_bytes)
+        print(f"Version {done.version}: {done.num_files:,} files in a checkpoint of {size}.")
+    else:
+        print(f"Version {done.version} already has a checkpoint.")
+
+
+@commands.command()
+@with_table
+@click.option(
+    "--dry-run/--no-dry-run",
+    default=None,
+    help="List the files, delete nothing.  [default: the table's `cleanup.dryRun`]",
+)
+@output_options
+def cleanup(table: arrowlog.Table, dry_run: bool | None, output: str, limit: int | None) -> None:  # noqa: FBT001 -- click gives it by name
+    r"""Delete commits and checkpoints of TABLE that have expired.
+
+    Use it to shorten a long log; run it with --dry-run first. Files go when they are older than
+    the retention settings and a newer checkpoint, verified beforehand, covers them. Their versions
+    can no longer be read. Every deleted file is listed. Data files stay until `arrowlog vacuum`.
+
+    \b
+    Examples:
+      arrowlog cleanup /data/events --dry-run
+      arrowlog cleanup /data/events --no-dry-run --output json
+    """
+    done = table.cleanup(dry_run=dry_run)
+    if output != "text" or done.num_files:
+        print_table(done.files, output, limit)
+    if output == "text":
+        verb = "would be deleted" if done.dry_run else "deleted"
+        print(
+            f"{done.num_files:,} files {verb}, {format_bytes(done.bytes_freed)};"
+            f" the earliest readable version is {done.earliest_version}."
+        )
+        if done.num_too_young:
+            from arrowlog.maintenance import MIN_COMMIT_AGE_SECONDS
+
+            print(
+                f"{done.num_too_young:,} expired commits were kept: on a remote store, commits are"
+                f" deleted only when they are {MIN_COMMIT_AGE_SECONDS:.0f} seconds old."
+            )
+
+
+@commands.command()
+@with_table
+@click.option("--target-size", default="128MB", show_default=True, help="Size of the new files.")
+@click.option("--where", help="Compact only files that may have rows matching this predicate.")
+@click.option("--max-groups", type=int, metavar="N", help="Write at most N new files.")
+@click.option(
+    "--max-files-per-group", type=int, metavar="N", help="Merge at most N files into one."
+)
+@click.option(
+    "--include-skipped", is_flag=True, help="Also try files in cooldown (see `arrowlog skips`)."
+)
+@_DRY_RUN
+@output_options
+def compact(
+    table: arrowlog.Table,
+    target_size: str,
+    where: str | None,
+    max_groups: int | None,
+    max_files_per_group: int | None,
+    include_skipped: bool,  # noqa: FBT001 -- click gives it by name
+    dry_run: bool,  # noqa: FBT001 -- the same
+    output: str,
+    limit: int | None,
+) -> None:
+    r"""Merge small Parquet files of TABLE into larger ones.
+
+    Use it when many small files make queries slow. Rows do not change. Each group of files is
+    one commit, so other writers can go on. A file that cannot be read is recorded as a skip and
+    left out. The small files stay on disk until `arrowlog vacuum`.
+
+    \b
+    Examples:
+      arrowlog compact /data/events --dry-run
+      arrowlog compact /data/events --where "day >= '2024-01-01'"
+      arrowlog compact s3://bucket/events --target-size 256MB --max-groups 10
+    """
+    with progress_bar("compacting", at_once=True) as progress:
+        done = table.compact(
+            target_size,
+            where,
+            max_groups=max_groups,
+            max_files_per_group=max_files_per_group,
+            include_skipped=include_skipped,
+            dry_run=dry_run,
+            progress=progress,
+        )
+    groups = done.to_arrow()
+    if output != "text":
+        print_table(groups, output, limit)
+    elif groups.num_rows:
+        print_table(_with_partition_text(groups), output, limit)
+    if output == "text":
+        verb = "would become" if dry_run else "became"
+        new = "" if dry_run else f" of {format_bytes(done.bytes_added)}"
+        print(
+            f"{done.files_removed:,} files of {format_bytes(done.bytes_removed)} {verb}"
+            f" {done.files_added:,}{new}."
+        )
+        for path, reason in done.skipped:
+            print(f"Skipped {path}: {reason}.")
+    if any(group.status in ("failed", "unknown") for group in done.groups):
+        raise SystemExit(1)
+
+
+@commands.command()
+@with_table
+@click.option("--older-than", default="7d", show_default=True, help="Keep files younger than this.")
+@click.option(
+    "--force", is_flag=True, help="Allow --older-than below 24h. Safe only without active writers."
+)
+@_DRY_RUN
+@output_options
+def vacuum(
+    table: arrowlog.Table,
+    older_than: str,
+    force: bool,  # noqa: FBT001 -- click gives it by name
+    dry_run: bool,  # noqa: FBT001 -- the same
+    output: str,
+    limit: int | None,
+) -> None:
+    r"""Delete data files that no readable version of TABLE needs.
+
+    Use it to free space after compact, remove or failed writes; run it with --dry-run first. Every
+    version that can be read keeps its files; `arrowlog cleanup` expires versions. Files younger
+    than --older-than stay, because they may belong to a commit in progress.
+
+    \b
+    Examples:
+      arrowlog vacuum /data/events --dry-run
+      arrowlog vacuum s3://bucket/events --older-than 30d
+    """
+    with progress_bar("deleting", at_once=True) as progress:
+        done = table.vacuum(older_than, dry_run=dry_run, force=force, progress=progress)
+    if output != "text" or done.num_files:
+        print_table(done.files, output, limit)
+    if output == "text":
+        verb = "would be deleted" if dry_run else "deleted"
+        print(f"{done.num_files:,} files {verb}, {format_bytes(done.bytes_freed)}.")
+        live, history, young = (done.counts[fate] for fate in ("live", "history", "young"))
+        history_size = format_bytes(done.sizes["history"])
+        print(
+            f"Kept: {live:,} live files, {history:,} ({history_size}) that older versions need"
+            f" (from version {done.earliest_version} on), {young:,} too young."
+        )
+    if done.failures:
+        raise SystemExit(1)
+
+
+@commands.command()
+@with_table
+@click.option(
+    "--history", is_flag=True, help="List all skips in the log, also after their cooldown."
+)
+@click.option("--record", metavar="PATH", help="Record a skip of this file; needs --reason.")
+@click.option("--reason", help="Why the file is skipped, with --record.")
+@click.option("--cooldown", default="24h", show_default=True, help="How long, with --record.")
+@output_options
+def skips(
+    table: arrowlog.Table,
+    history: bool,  # noqa: FBT001 -- click gives it by name
+    record: str | None,
+    reason: str | None,
+    cooldown: str,
+    output: str,
+    limit: int | None,
+) -> None:
+    r"""List files of TABLE that compaction skips, and why.
+
+    Use it if files stay small although `arrowlog compact` runs. A file that cannot be merged is
+    skipped until its cooldown ends, then tried again. Readers are not affected. With --record,
+    adds a skip first.
+
+    \b
+    Examples:
+      arrowlog skips /data/events
+      arrowlog skips /data/events --history --output json
+      arrowlog skips /data/events --record day=1/a.parquet --reason "unreadable"
+    """
+    if record is not None:
+        if not reason:
+            raise click.UsageError("--record needs a --reason.")
+        table.skips.record(record, reason, cooldown=cooldown)
+    listed = table.skips.history() if history else table.skips.active()
+    if output != "text" or listed.num_rows:
+        print_table(listed, output, limit)
+    if output == "text":
+        what = "skips in the log" if history else "files in cooldown"
+        print(f"{listed.num_rows:,} {what}.")
+
+
+def _row(result: CheckpointResult) -> pa.Table:
+    """Return a checkpoint as a table of one row."""
+    import pyarrow as pa
+
+    names = [field.name for field in fields(result)]
+    values = {name: [getattr(result, name)] for name in names if name != "names"}
+    return pa.table({**values, "names": pa.array([list(result.names)], pa.list_(pa.string()))})
+
+
+def _with_partition_text(groups: pa.Table) -> pa.Table:
+    """Return the columns that fit a terminal, with the partition as `column=value`."""
+    import pyarrow as pa
+
+    parts = [", ".join(f"{k}={v}" for k, v in row) for row in groups["partition"].to_pylist()]
+    named = groups.select(["status", "files", "size_bytes", "new_size_bytes", "reason"])
+    return named.add_column(1, "partition", pa.array(parts, pa.string()))
+
+
+def _columns(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> list[str]:
+    return [name.strip() for value in values for name in value.split(",") if name.strip()]
+
+
+@commands.command()
+@click.argument("table")
+@click.option(
+    "--fail-on",
+    type=click.Choice(["error", "warning", "info"]),
+    default="error",
+    show_default=True,
+    help="Exit with 1 if a finding is at least this severe.",
+)
+@click.option(
+    "--max-commits-since-checkpoint",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Report an error if more than N commits follow the checkpoint.",
+)
+@click.option(
+    "--max-small-files",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Report an error if more than N small files could be merged.",
+)
+@click.option(
+    "--assert-stats",
+    multiple=True,
+    metavar="COLUMN[,COLUMN]",
+    callback=_columns,
+    help="Report an error if a file has no bounds for these columns.",
+)
+@click.option(
+    "--data-files/--no-data-files",
+    default=True,
+    help="Check whether data files exist.  [default: yes]",
+)
+@settings_options
+@output_options
+def doctor(
+    table: str,
+    fail_on: str,
+    settings: dict[str, str],
+    storage_options: dict[str, str],
+    output: str,
+    limit: int | None,
+    **asked: Any,
+) -> None:
+    r"""Check TABLE for damage; show where it is and how to fix it.
+
+    Use it if a table does not open or returns wrong results, or as a gate in a pipeline: it exits
+    with 1 if it finds an error (see --fail-on). Reads and compares every commit and checkpoint
+    and checks that every data file exists. Works on tables that do not open. Writes nothing.
+
+    \b
+    Examples:
+      arrowlog doctor /data/events
+      arrowlog doctor s3://bucket/events --fail-on warning --output json
+      arrowlog doctor /data/events --max-small-files 1000 --assert-stats id,day
+      arrowlog doctor /data/events --max-commits-since-checkpoint 20
+    """
+    findings = arrowlog.doctor(table, storage_options, options=settings, **asked)
+    if output == "text":
+        shown = list(findings)[:limit]
+        print(str(findings).split("\n", 1)[0])
+        for finding in shown:
+            print(f"\n{finding}")
+    else:
+        print_table(findings.to_arrow(), output, limit)
+    if findings.at_least(fail_on):
+        sys.exit(1)
+
+
+@commands.command()
+@click.argument("source")
+@click.argument("target")
+@settings_options
+@output_options
+def repair(
+    source: str,
+    target: str,
+    settings: dict[str, str],
+    storage_options: dict[str, str],
+    output: str,
+    limit: int | None,
+) -> None:
+    r"""Write a clean log to TARGET from what is readable in SOURCE.
+
+    Use it if `arrowlog doctor` recommends it. SOURCE and TARGET are log folders; SOURCE is only
+    read. The new log ends before the first commit that is missing or damaged, unless a complete
+    checkpoint lies beyond it. Data files that do not exist are left out. If the command is
+    interrupted, run it again to finish.
+
+    \b
+    Examples:
+      arrowlog repair /data/t/_transaction_log /data/t/_transaction_log_repaired
+      arrowlog repair s3://b/t/_transaction_log s3://b/t/_repaired \
+        --set repair.failOnMissing=true
+    \b
+    Then keep the old log and put the new one in its place:
+      mv /data/t/_transaction_log /data/t/_transaction_log_old
+      mv /data/t/_transaction_log_repaired /data/t/_transaction_log
+    """
+    how = {"storage_options": storage_options, "options": settings}
+    with _logging_disabled(), progress_bar("checking data files", at_once=True) as progress:
+        result = arrowlog.repair(source, target, progress=progress, **how)
+    row = result.to_pylist()[0]
+    if output == "text":
+        _print_result(row, result)
+    else:
+        print_table(result, output, limit)
+    if row["status"] != "SUCCESS":
+        sys.exit(1)
+
+
+def _print_result(row: dict[str, Any], result: pa.Table) -> None:
+    if row["status"] != "SUCCESS":
+        print(row["status"], file=sys.stderr)
+        return
+    print(
+        f"Version {row['source_version']} of {row['source_path']}: {row['valid_splits']:,} of"
+        f" {row['total_splits']:,} files, {row['missing_splits']:,} missing."
+    )
+    for note in arrowlog.repair_notes(result):
+        print(f"  note: {note}")
+    print(f"The new log is {row['target_path']}.")
+
+
+@contextmanager
+def _logging_disabled() -> Iterator[None]:
+    """Silence arrowlog's logger: the notes of a repair are printed here, not logged as well."""
+    logger = logging.getLogger("arrowlog")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 @commands.command()

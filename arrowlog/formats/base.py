@@ -345,6 +345,7 @@ class Format(ABC):
             f"{where}: the table needs {needs}; this arrowlog supports {role} version {highest} and"
             f" the features {', '.join(sorted(self.features)) or 'none'}.",
             next=f"Upgrade arrowlog, or {verb} the table with the program that wrote it.",
+            code="feature-unknown" if unknown else "protocol-unknown",
         )
 
     def table_schema(self, metadata: Metadata, protocol: Protocol) -> pa.Schema:

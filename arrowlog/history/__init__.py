@@ -1,8 +1,7 @@
 """The history of a table: SQL views over the log, diff, overview."""
 
 from arrowlog.history.commit_history import missing_commit_is_corrupt
-from arrowlog.history.diff import Diff, diff_snapshots
-from arrowlog.history.overview import Overview, summarize_table
+from arrowlog.history.reports import Diff, Overview, diff_snapshots, summarize_table
 from arrowlog.history.session import HistorySession
 from arrowlog.history.view_columns import TIMESTAMP_MS, cast_to_view_type
 

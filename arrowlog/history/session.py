@@ -61,13 +61,13 @@ class HistorySession:
         The log is listed if no snapshot is loaded and there is no checkpoint to start from:
         loading a snapshot would then decode every commit, which the query decodes anyway.
         """
-        if self.tracker.latest is not None:
-            return self.tracker.newest().version, None
+        if self.tracker.last_read is not None:
+            return self.tracker.latest().version, None
         listing = list_log(self.tracker.store, self.tracker.format)
         segment = plan_segment(listing, None)
         if segment.checkpoint is not None or segment.gap is not None:
             # Cheap with a checkpoint; with a gap, loading the snapshot gives the warning.
-            return self.tracker.newest().version, None
+            return self.tracker.latest().version, None
         return segment.version, listing
 
     def past(self, version: int, listing: LogListing | None) -> CommitHistory:
@@ -75,13 +75,13 @@ class HistorySession:
 
         If the version was truncated since it was the newest, the history ends with a newer one.
         """
-        follower = self.tracker
+        tracker = self.tracker
         for _ in range(_ATTEMPTS_MAX):
             if listing is None:
-                listing = list_log(follower.store, follower.format)
+                listing = list_log(tracker.store, tracker.format)
             if version in listing.commits or version in checkpoint_versions(listing):
                 first = earliest_rebuildable_version(listing, version)
-                return CommitHistory(follower.store, listing, follower.read_options, first, version)
+                return CommitHistory(tracker.store, listing, tracker.read_options, first, version)
             version, listing = self._newest()
         raise LogCorrupt(
             f"version {version} was the newest, but was deleted before it could be listed.",
@@ -96,21 +96,21 @@ class HistorySession:
         require_polars("The history of a table")
         if self._process != os.getpid():
             self._reset()
-        follower = self.tracker
+        tracker = self.tracker
         with self._lock:
             version, listing = self._newest()
             last_listing = listing or (self._cached and self._cached[1].past.listing)
             commit = last_listing.commit_file(version) if last_listing else None
-            commit = commit or follower.format.commit_file(version)
-            newest_commit = version, follower.store.stat(commit.key)
+            commit = commit or tracker.format.commit_file(version)
+            newest_commit = version, tracker.store.stat(commit.key)
             if self._cached is None or self._cached[0] != newest_commit:
                 past = self.past(version, listing)
                 version = past.last
                 # The new listing may spell the file's name in another way; stat that name.
                 commit = past.listing.commit_file(version) or commit
-                newest_commit = version, follower.store.stat(commit.key)
-                loaded = follower.latest is not None
-                self._cached = newest_commit, ViewSources(past, follower.at, loaded=loaded)
+                newest_commit = version, tracker.store.stat(commit.key)
+                loaded = tracker.last_read is not None
+                self._cached = newest_commit, ViewSources(past, tracker.at_version, loaded=loaded)
             return self._cached[1]
 
     def asked(self) -> ViewConnection:

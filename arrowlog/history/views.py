@@ -2,7 +2,9 @@
 
 `ViewSources` provides the Arrow datasets that hold the rows; `ViewConnection` owns a DuckDB
 connection and registers the datasets there. The views `file_lifetimes` and `actions` and the macro
-`files_at` are SQL over these datasets.
+`files_at` are SQL over these datasets. DuckDB scans any Arrow dataset and passes on the columns a
+query needs and the filters it has pushed down; `LazyDataset` hands both to a function that builds
+the tables.
 
 Invariant: what a view says about a version is what log replay says about it. Versions whose commits
 are gone ("checkpoint-only versions") contribute the state of their checkpoint.
@@ -18,11 +20,13 @@ import uuid
 import weakref
 from contextlib import suppress
 from functools import cached_property
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from pyarrow.fs import LocalFileSystem
 
 from arrowlog.arrays import make_array, repeat_bool, repeat_value
 from arrowlog.decode import SEQ_LINE_BITS
@@ -31,24 +35,34 @@ from arrowlog.fork_safety import keep_connection_alive, pl
 from arrowlog.formats import Protocol
 from arrowlog.formats.indextables import (
     classify_log_file,
+    decompress,
 )
 from arrowlog.history import view_columns
-from arrowlog.history.lazy_dataset import LazyDataset, VersionRanges
 from arrowlog.history.view_columns import ViewTypes
-from arrowlog.predicate import quote_identifier
-from arrowlog.snapshot import parse_table_schema, stream_actions, with_file_keys
+from arrowlog.predicate import parse_pyarrow, quote_identifier, referenced_columns
+from arrowlog.scan import LazyScanner
+from arrowlog.snapshot import (
+    parse_table_schema,
+    read_pointer,
+    stream_actions,
+    with_file_keys,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     import duckdb
 
-    from arrowlog.formats import Format, Metadata
+    from arrowlog.formats import CommitFile, Format, Metadata
     from arrowlog.history.commit_history import CommitBatch, CommitHistory
     from arrowlog.snapshot import Snapshot
 
+    BuildTables = Callable[[Sequence[str], Any], Iterator[pa.Table]]
     ViewRows = Callable[[CommitBatch, Collection[str]], pa.Table]
 
+# A fragment needs a format and a file system. Those of `VersionRanges` are never opened.
+_UNUSED_FORMAT = ds.IpcFileFormat()
+_UNUSED_FILESYSTEM = LocalFileSystem()
 VIEW_NAMES = (
     "commits",
     "actions",
@@ -81,8 +95,88 @@ _REMOVED_KEYS = pa.schema([("version", _LONG), ("line", _LONG), ("key", _TEXT)])
 _CATALOG_QUERY = re.compile(
     r"\b(show|describe|summarize|pragma|information_schema|duckdb_\w+)\b", re.IGNORECASE
 )
+_METADATA_MARKER = b'"metaData"'  # in every commit that has such an action
+_SEARCHED_COMMITS = 512  # commits whose bytes are in memory together
 # Connections to close at exit. A stored exception can keep a connection alive until then.
 _OPEN_CONNECTIONS: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+class LazyDataset(ds.Dataset):  # type: ignore[misc]  # pyarrow has no types
+    """A dataset whose tables are built on demand.
+
+    `build` receives column names and the filter (or None) and yields tables with exactly these
+    columns. It may leave out rows that the filter drops; the filter is applied here in any case.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        build: BuildTables,
+        on_error: Callable[[Exception], None] = lambda _: None,
+    ) -> None:
+        """`on_error` receives an exception before it is raised: DuckDB passes on only its text."""
+        self._schema = schema
+        self._build = build
+        self._on_error = on_error
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the dataset."""
+        return self._schema
+
+    def scanner(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: Any = None,  # noqa: A002 -- pyarrow's name
+        **_: Any,
+    ) -> LazyScanner:
+        """Return a scan of the given columns over the rows that pass the filter."""
+        names = list(self._schema.names if columns is None else columns)
+        schema = pa.schema([self._schema.field(name) for name in names])
+        return LazyScanner(schema, lambda: self._batches(names, filter))
+
+    def _batches(self, names: list[str], where: Any) -> Iterator[pa.RecordBatch]:
+        needed = list(names)
+        if where is not None:
+            filter_only = referenced_columns(parse_pyarrow(where, self._schema)) - set(names)
+            needed += [name for name in self._schema.names if name in filter_only]
+        try:
+            for table in self._build(needed, where):
+                matching = table if where is None else table.filter(where)
+                yield from matching.select(names).to_batches()
+        except Exception as error:
+            self._on_error(error)
+            raise
+
+
+class VersionRanges:
+    """Version ranges, and which of them a filter can match.
+
+    Each range is a dataset fragment that guarantees low <= version <= high. Arrow's own partition
+    pruning then evaluates the filter, so every expression that DuckDB pushes down is understood.
+    """
+
+    def __init__(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Take (low, high) pairs, both ends included."""
+        version = pc.field("version")
+        schema = pa.schema([("version", pa.int64())])
+        self._count = len(ranges)
+        fragments = [
+            _UNUSED_FORMAT.make_fragment(
+                str(number),
+                _UNUSED_FILESYSTEM,
+                partition_expression=(version >= low) & (version <= high),
+            )
+            for number, (low, high) in enumerate(ranges)
+        ]
+        self._dataset = ds.FileSystemDataset(fragments, schema, _UNUSED_FORMAT, _UNUSED_FILESYSTEM)
+
+    def left(self, where: Any, schema: pa.Schema) -> list[int]:
+        """Return the indices of the ranges that may have matching rows; all without a filter."""
+        if where is None:
+            return list(range(self._count))
+        dataset = self._dataset.replace_schema(schema)
+        return [int(fragment.path) for fragment in dataset.get_fragments(filter=where)]
 
 
 class ViewSources:
@@ -108,7 +202,8 @@ class ViewSources:
 
         If the history is complete and no snapshot is loaded, the newest schema is known only after
         every commit is read. They are read here and stay decoded for the query that follows.
-        Otherwise they come from the newest snapshot and, if it still exists, the first commit.
+        Otherwise the newest schema is that of the snapshot, and the commits are only searched for
+        older ones.
         """
         past = self.past
         metadata: list[Metadata] = []  # newest first
@@ -117,14 +212,10 @@ class ViewSources:
             metadata = [meta for piece in past.pieces() for _, meta in piece.metadata][::-1]
             protocols = [found for piece in past.pieces() for _, found in piece.protocols]
             protocol = protocols[-1] if protocols else None
-        if (
-            not metadata
-        ):  # if the log has no metaData at all, loading the snapshot raises LogCorrupt
+        if not metadata:  # without any metaData, loading the snapshot raises LogCorrupt
             newest = self._load_version(past.last)
             protocol = newest.protocol
-            first_commit = past.commits[:1] if past.whole else []
-            actions = next(stream_actions(past.store, past.options, first_commit), None)
-            metadata = [newest.metadata, *(m for _, m in (actions.metadata if actions else ()))]
+            metadata = [newest.metadata, *_metadata_of_commits(past)]
         table_format = past.listing.format
         newest_schema = parse_table_schema(
             metadata[0], past.last, table_format=table_format, protocol=protocol
@@ -334,6 +425,27 @@ def translate_duckdb_error(error: Exception, sources: ViewSources) -> ArrowlogEr
     )
 
 
+def _metadata_of_commits(past: CommitHistory) -> list[Metadata]:
+    """Return the metaData actions of all commits, newest first.
+
+    Few commits have one, which a search of their bytes shows; only these are decoded. Commits that
+    a concurrent clean-up has deleted are left out.
+    """
+    changing: list[CommitFile] = []
+    limit = past.options.config.max_decompressed_bytes
+    for start in range(0, len(past.commits), _SEARCHED_COMMITS):
+        commits = past.commits[start : start + _SEARCHED_COMMITS]
+        contents = past.store.find_many([commit.key for commit in commits])
+        changing += (
+            commit
+            for commit, data in zip(commits, contents, strict=True)
+            if data is not None and _METADATA_MARKER in decompress(data, commit.key, limit)
+        )
+    batches = stream_actions(past.store, past.options, changing)
+    found = [action for batch in batches for action in sorted(batch.metadata, key=itemgetter(0))]
+    return [metadata for _, metadata in reversed(found)]
+
+
 def _readable_schemas(
     metadata: Sequence[Metadata], table_format: Format, protocol: Protocol
 ) -> Iterator[tuple[pa.Schema, Sequence[str]]]:
@@ -409,7 +521,7 @@ def _checkpoints(past: CommitHistory) -> pa.Table:
     folder_stats = (
         past.store.stats_from(table_format.key(inner)) if inner and past.checkpoints() else {}
     )
-    last = _last_checkpoint(past)
+    last = read_pointer(past.store, table_format)
     rows = []
     for version, forms in past.listing.checkpoints.items():
         for form in forms:
@@ -429,19 +541,6 @@ def _checkpoints(past: CommitHistory) -> pa.Table:
         for field, column in zip(_CHECKPOINT_ROWS, columns, strict=True)
     ]
     return pa.table(arrays, names=_CHECKPOINT_ROWS.names).cast(_CHECKPOINT_ROWS)
-
-
-def _last_checkpoint(past: CommitHistory) -> int | None:
-    """Return the version that the pointer file names; None if it is missing or unreadable."""
-    import msgspec
-
-    data = past.store.find_many([past.listing.format.key(past.listing.format.pointer_name)])[0]
-    try:
-        pointer = msgspec.json.decode(data or b"null")
-    except msgspec.DecodeError:
-        return None
-    version = pointer.get("version") if isinstance(pointer, dict) else None
-    return version if isinstance(version, int) else None
 
 
 def _coverage(past: CommitHistory) -> pa.Table:

@@ -6,7 +6,11 @@ from arrowlog.maintenance.checkpointing import (
     BackgroundCheckpointer,
     make_checkpoint,
 )
-from arrowlog.maintenance.cleanup import MIN_COMMIT_AGE_SECONDS, CleanupResult
+from arrowlog.maintenance.cleanup import (
+    MIN_COMMIT_AGE_SECONDS,
+    CleanupResult,
+    retry_after_cleanup,
+)
 from arrowlog.maintenance.compaction import (
     CompactResult,
     RewriteAttempt,
@@ -14,10 +18,9 @@ from arrowlog.maintenance.compaction import (
     try_rewrite,
 )
 from arrowlog.maintenance.file_rewriter import RewriteTask
-from arrowlog.maintenance.orphan_files import classify_files
-from arrowlog.maintenance.retention import RetentionPlan
+from arrowlog.maintenance.procedures import update_statistics
+from arrowlog.maintenance.retention import RetentionPlan, classify_files
 from arrowlog.maintenance.skips import Skips, read_skips
-from arrowlog.maintenance.statistics_update import update_statistics
 from arrowlog.maintenance.vacuum import VacuumResult, find_referenced_files
 
 __all__ = [
@@ -37,6 +40,7 @@ __all__ = [
     "make_checkpoint",
     "procedures",
     "read_skips",
+    "retry_after_cleanup",
     "try_rewrite",
     "update_statistics",
 ]

@@ -329,8 +329,8 @@ _INSTANCES: WeakSet[BackgroundCheckpointer] = WeakSet()
 
 
 def _wait_for_all() -> None:
-    for keeper in list(_INSTANCES):
-        keeper.wait()
+    for checkpointer in list(_INSTANCES):
+        checkpointer.wait()
 
 
 # The interpreter joins non-daemon threads at exit, but only after thread pools stopped accepting

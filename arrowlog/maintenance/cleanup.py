@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import logging
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeVar
 
 from arrowlog.errors import LogCorrupt, StoreUnavailable
 from arrowlog.formats.indextables import (
@@ -32,6 +32,7 @@ from arrowlog.maintenance.retention import (
     RetentionPolicy,
     classify_log_files,
     plan_retention,
+    tabulate_log_files,
 )
 from arrowlog.maintenance.skips import find_commits_with_active_skips
 from arrowlog.snapshot import (
@@ -46,7 +47,7 @@ from arrowlog.snapshot import (
 from arrowlog.storage import ObjectStat, put_identical
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import pyarrow as pa
 
@@ -55,13 +56,15 @@ if TYPE_CHECKING:
     from arrowlog.storage import Store
 
 _LOG = logging.getLogger("arrowlog")
-_DELETE_BATCH_KEYS = 1000  # the limit of one S3 DeleteObjects request
+_Result = TypeVar("_Result")
+DELETE_BATCH_KEYS = 1000  # the limit of one S3 DeleteObjects request
 # A concurrent cleanup can retire versions between our listings of the log folder and of
 # `_checkpoints`. The listing is repeated until it is consistent with the retirement records.
 _MAX_LISTINGS = 5
+_MAX_ATTEMPTS = 3  # runs over a log whose listed files vanish
 # With this many failures (in a row within a batch, or in total over batches), the store is failing
 # rather than single files, and the run stops.
-_MAX_FAILURES = 3
+MAX_DELETE_FAILURES = 3
 # Far below any age that a wrong clock can produce (ages may be negative), without overflowing.
 _NO_MINIMUM_AGE = -(1 << 62)
 RETAIN_NOTHING = RetentionPolicy(
@@ -75,23 +78,29 @@ MIN_COMMIT_AGE_SECONDS = 3 * OBSERVATION_TRUST_SECONDS
 class CleanupResult:
     """The files that cleanup deleted or, with `dry_run`, would have deleted.
 
-    `failures` holds one error message per failed deletion. The files concerned are still counted
-    in the properties below.
+    `retention` is the plan. `failures` holds one error message per failed deletion, and `left` the
+    keys of planned files that may still exist for that reason; they count as not deleted.
     """
 
     retention: RetentionPlan
     dry_run: bool
     failures: tuple[str, ...] = ()
+    left: frozenset[str] = field(default=frozenset(), repr=False)
+
+    @property
+    def log_files(self) -> tuple[LogFile, ...]:
+        """The files as values."""
+        return tuple(file for file in self.retention.files_to_delete if file.key not in self.left)
 
     @property
     def files(self) -> pa.Table:
         """One row per file: path, kind, version, size_bytes, modification_time."""
-        return self.retention.files
+        return tabulate_log_files(self.log_files)
 
     @property
     def num_files(self) -> int:
         """Number of files."""
-        return self.retention.num_files
+        return len(self.log_files)
 
     @property
     def num_too_young(self) -> int:
@@ -101,7 +110,7 @@ class CleanupResult:
     @property
     def bytes_freed(self) -> int:
         """Total size of the files."""
-        return self.retention.bytes_freed
+        return sum(file.stat.size for file in self.log_files)
 
     @property
     def earliest_version(self) -> int:
@@ -280,6 +289,7 @@ def execute_cleanup(store: Store, config: Config, retention: RetentionPlan) -> C
     `cleanup.failurePolicy` is `fail`; otherwise failures are in the result.
     """
     keys = [file.key for file in retention.files_to_delete]
+    left = set(keys)
     failures: list[str] = []
     try:
         obsolete = _retire(
@@ -288,20 +298,21 @@ def execute_cleanup(store: Store, config: Config, retention: RetentionPlan) -> C
     except StoreUnavailable as error:
         if config.cleanup_failure_policy == "fail":
             raise
-        return CleanupResult(retention, dry_run=False, failures=(str(error),))
-    for start in range(0, len(keys), _DELETE_BATCH_KEYS):
-        batch = keys[start : start + _DELETE_BATCH_KEYS]
-        try:
+        return CleanupResult(retention, dry_run=False, failures=(str(error),), left=frozenset(left))
+    for start in range(0, len(keys), DELETE_BATCH_KEYS):
+        batch = keys[start : start + DELETE_BATCH_KEYS]
+        if config.cleanup_failure_policy == "fail":
             store.delete(batch)
-        except StoreUnavailable:
-            if config.cleanup_failure_policy == "fail":
-                raise
-            failures += delete_one_by_one(store, batch)
-            if len(failures) >= _MAX_FAILURES:
-                break
+            left.difference_update(batch)
+            continue
+        deleted, errors = delete_files(store, batch)
+        left.difference_update(deleted)
+        failures += errors
+        if len(failures) >= MAX_DELETE_FAILURES:
+            break
     with suppress(StoreUnavailable):  # harmless leftovers: newer records cover the same versions
         store.delete(obsolete)
-    return CleanupResult(retention, dry_run=False, failures=tuple(failures))
+    return CleanupResult(retention, dry_run=False, failures=tuple(failures), left=frozenset(left))
 
 
 def _retire(store: Store, versions: Sequence[int]) -> list[str]:
@@ -319,23 +330,62 @@ def _retire(store: Store, versions: Sequence[int]) -> list[str]:
     return [f"{folder}/{name}" for name in superseded_records(names, ranges)]
 
 
-def delete_one_by_one(store: Store, keys: Sequence[str]) -> list[str]:
-    """Delete files one by one, so that one failure does not keep the others; return the errors.
+def delete_files(store: Store, keys: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Delete files; return the keys of those that are gone for certain, and the errors.
 
-    Stops after `_MAX_FAILURES` failures in a row.
+    If the store fails, the files are deleted one by one, so that one failure does not keep the
+    others. That stops after `MAX_DELETE_FAILURES` failures in a row.
     """
+    try:
+        store.delete(keys)
+    except StoreUnavailable:
+        pass
+    else:
+        return list(keys), []
+    deleted: list[str] = []
     failures: list[str] = []
     consecutive = 0
     for key in keys:
         try:
             store.delete([key])
+            deleted.append(key)
             consecutive = 0
         except StoreUnavailable as error:
             failures.append(str(error))
             consecutive += 1
-        if consecutive == _MAX_FAILURES:
+        if consecutive == MAX_DELETE_FAILURES:
             break
-    return failures
+    return deleted + _find_deleted(store, sorted(set(keys) - set(deleted))), failures
+
+
+def _find_deleted(store: Store, keys: Sequence[str]) -> list[str]:
+    """Return those files that are gone: a deletion may have happened although its answer was lost.
+
+    Files that the store does not answer for count as existing, and so do all after the first one.
+    """
+    gone: list[str] = []
+    with suppress(StoreUnavailable):
+        gone += (key for key in keys if store.stat(key) is None)
+    return gone
+
+
+def retry_after_cleanup(run: Callable[[], _Result]) -> _Result:
+    """Run; if a listed file of the log is gone, a concurrent cleanup may have deleted it: rerun.
+
+    Raises LogCorrupt if files keep vanishing.
+    """
+    for attempt in range(_MAX_ATTEMPTS):
+        try:
+            return run()
+        except FileNotFoundError as error:
+            if attempt == _MAX_ATTEMPTS - 1:
+                raise LogCorrupt(
+                    "it was listed, but was deleted before it could be read.",
+                    next="Another process is deleting files of the log; try again when it has"
+                    " finished.",
+                    file=str(error),
+                ) from None
+    raise AssertionError  # the last attempt returns or raises
 
 
 def describe_failures(result: CleanupResult) -> str:

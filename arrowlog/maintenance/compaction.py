@@ -1,11 +1,12 @@
 """Compaction: merge small data files into larger ones, one commit per group.
 
-Groups are planned from one version. Each is rewritten and committed together with the removal of
-its files, so readers see the same rows before and after. The commit goes through the usual conflict
-check against everything since the files were read: concurrent appends do not conflict, and if a
-file of the group was removed or replaced, only that group is abandoned. A file that cannot be read
-is recorded as a merge skip, and its group continues without it. New files that were not committed
-are left to vacuum.
+Groups are planned from one version by bin packing: adjacent small files of a partition, up to a
+target size. Each group is rewritten and committed together with the removal of its files, so
+readers see the same rows before and after. The commit goes through the usual conflict check against
+everything since the files were read: concurrent appends do not conflict, and if a file of the group
+was removed or replaced, only that group is abandoned. A file that cannot be read is recorded as a
+merge skip, and its group continues without it. New files that were not committed are left to
+vacuum.
 """
 
 from __future__ import annotations
@@ -14,26 +15,30 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import make_array
+from arrowlog.arrays import make_array, make_int64
 from arrowlog.config import parse_bytes
+from arrowlog.decode import flatten_map_columns
 from arrowlog.errors import CommitConflict, CommitStateUnknown, InvalidRequest, StoreUnavailable
-from arrowlog.maintenance.bin_packing import CompactionGroup, plan_groups
+from arrowlog.fork_safety import pl
 from arrowlog.maintenance.file_rewriter import RewriteTask, RewrittenFile, UnreadableFile, rewrite
 from arrowlog.maintenance.skips import Skips
 from arrowlog.scan import plan_scan
 from arrowlog.snapshot import StatsTruncation, check_writable
 from arrowlog.transaction import (
+    UNREADABLE_PARTITION,
     CommitOptions,
     PrepareContext,
     prepare_file_changes,
     select_files_by_path,
+    typed_partition_values,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from arrowlog.snapshot import Snapshot, State
     from arrowlog.storage import Store
@@ -41,6 +46,11 @@ if TYPE_CHECKING:
 
     Runner = Callable[[Sequence[RewriteTask]], Iterator["RewriteAttempt"]]
 
+# A file of at least this fraction of the target size is left alone: rewriting it gains little.
+MIN_TARGET_FRACTION = 0.75
+_PARQUET_NAME = r"(?i)\.(?:parquet|parq|pq)$"
+_SOURCE_FIELDS = ("size", "modificationTime", "numRecords", "numMergeOps", "tags")
+_TAGS = msgspec.json.Decoder(dict[str, str])
 COMPACT_OPERATION = "COMPACT"
 _MAX_FILES_PER_GROUP = 1000  # bounds memory: the footers of a group are held together
 _MAX_CONSECUTIVE_FAILURES = 3  # rewrites that the store fails, after which the run stops
@@ -59,6 +69,142 @@ _GROUPS_SCHEMA = pa.schema(
         ("reason", pa.string()),
     ]
 )
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file to be merged, with the fields of its add."""
+
+    key: str
+    size: int
+    modification_time: int
+    num_records: int | None = None
+    merges: int = 0
+    tags: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionGroup:
+    """Files of one partition that are merged into one, in the order of the table's live files."""
+
+    number: int
+    partition: Mapping[str, str | None]
+    sources: tuple[SourceFile, ...] = field(repr=False)
+
+    @property
+    def size_bytes(self) -> int:
+        """Total size of the files."""
+        return sum(source.size for source in self.sources)
+
+    @property
+    def keys(self) -> list[str]:
+        """The paths of the files, relative to the table."""
+        return [source.key for source in self.sources]
+
+    def without(self, key: str) -> CompactionGroup:
+        """Return the group without one of its files."""
+        return replace(self, sources=tuple(s for s in self.sources if s.key != key))
+
+    def tags(self) -> dict[str, str]:
+        """Return the tags that all files share; they hold for the merged file too."""
+        common: dict[str, str] | None = None
+        for text in {source.tags for source in self.sources}:
+            tags = _decode_tags(text)
+            kept = tags if common is None else common
+            common = {name: value for name, value in kept.items() if tags.get(name) == value}
+        return common or {}
+
+
+def _decode_tags(text: str | None) -> dict[str, str]:
+    """Decode the JSON of tags; empty if absent or not a map of strings."""
+    try:
+        return {} if text is None else _TAGS.decode(text)
+    except msgspec.DecodeError:
+        return {}
+
+
+def plan_groups(
+    state: State,
+    *,
+    chosen: pa.Array | None,
+    excluded: pa.Array,
+    target: int,
+    max_files: int,
+) -> list[CompactionGroup]:
+    """Plan groups of at least two files each.
+
+    `chosen` restricts the plan to these paths (None: all files), `excluded` are keys to leave out.
+    `target` is the size in bytes of a merged file. Files are not merged if they are large enough
+    already, not Parquet by their name, or if their partition values cannot be parsed.
+    """
+    if not state.num_files:
+        return []
+    adds = _candidates(state, chosen, excluded, target)
+    columns = state.metadata.partition_columns
+    names = [f"partitionValues.{name}" for name in columns]
+    frame = pl.DataFrame(pl.from_arrow(adds))
+    partitions = [frame] if not names else frame.partition_by(names, maintain_order=True)
+    groups: list[CompactionGroup] = []
+    for files in partitions:
+        sizes = files["size"].to_list()
+        for rows in pack_adjacent(sizes, target, max_files):
+            packed = files[rows]
+            values = packed.select(names).row(0) if names else ()
+            partition = dict(zip(columns, values, strict=True))
+            groups.append(CompactionGroup(len(groups), partition, tuple(_sources(packed))))
+    return groups
+
+
+def _sources(files: pl.DataFrame) -> Iterator[SourceFile]:
+    for key, size, time, records, merges, tags in files.select("key", *_SOURCE_FIELDS).iter_rows():
+        yield SourceFile(key, size, time, records, merges or 0, tags)
+
+
+def _candidates(state: State, chosen: pa.Array | None, excluded: pa.Array, target: int) -> pa.Table:
+    """Return the small Parquet files: key, fields of `SourceFile`, and raw partition values."""
+    adds: pa.Table = state.adds
+    keep = pc.and_(
+        pc.match_substring_regex(adds["key"], _PARQUET_NAME),
+        pc.less(adds["size"], make_int64(max(int(target * MIN_TARGET_FRACTION), 1))),
+    )
+    keep = pc.and_not(keep, pc.is_in(adds["key"], value_set=excluded))
+    if chosen is not None:
+        keep = pc.and_(keep, pc.is_in(adds["path"], value_set=chosen))
+    columns = state.metadata.partition_columns
+    small = flatten_map_columns(adds.filter(keep), columns)
+    if small.num_rows and columns:
+        parsed = pc.invert(
+            typed_partition_values(small, state.schema, columns)[UNREADABLE_PARTITION]
+        )
+        small = small.filter(parsed)
+    selected = {"key": small["key"]} if small.num_rows else {"key": pa.nulls(0, pa.string())}
+    types: dict[str, Any] = {"tags": pa.string()}
+    for name in (*_SOURCE_FIELDS, *(f"partitionValues.{name}" for name in columns)):
+        type_ = types.get(name, pa.string() if "." in name else pa.int64())
+        present = name in small.column_names
+        selected[name] = pc.cast(small[name], type_) if present else pa.nulls(small.num_rows, type_)
+    return pa.table(selected)
+
+
+def pack_adjacent(sizes: Sequence[int], target: int, max_files: int) -> Iterable[list[int]]:
+    """Yield runs of at least two adjacent positions whose sizes fit into the target together.
+
+    Next-fit on adjacent files rather than a best fit, so that rows keep the order of the table.
+
+    >>> list(pack_adjacent([4, 5, 3, 3, 9, 1], 10, 100))
+    [[0, 1], [2, 3], [4, 5]]
+    """
+    run: list[int] = []
+    total = 0
+    for row, size in enumerate(sizes):
+        if run and (total + size > target or len(run) >= max_files):
+            if len(run) > 1:
+                yield run
+            run, total = [], 0
+        run.append(row)
+        total += size
+    if len(run) > 1:
+        yield run
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +362,7 @@ def _check_count(given: object, name: str, minimum: int) -> None:
 
 
 def compact(
-    committer: WriteSession,
+    session: WriteSession,
     request: CompactionRequest,
     *,
     dry_run: bool,
@@ -231,22 +377,22 @@ def compact(
 
     Raises UnsupportedProtocol if the table needs a newer writer.
     """
-    base = committer.look()
-    check_writable(base.protocol, committer.store.root)
-    groups = _plan(committer, base, request)
+    base = session.read_latest()
+    check_writable(base.protocol, session.store.root)
+    groups = _plan(session, base, request)
     if dry_run:
         return CompactResult(
             tuple(GroupOutcome(group, "planned") for group in groups), (), dry_run=True
         )
-    run = runner or (lambda tasks: _run_locally(committer, tasks))
+    run = runner or (lambda tasks: _run_locally(session, tasks))
     outcomes: list[GroupOutcome] = []
     skipped: list[tuple[str, str]] = []
-    queue = [_task(committer, base, group) for group in groups]
+    queue = [_task(session, base, group) for group in groups]
     failures = 0
     while queue and failures < _MAX_CONSECUTIVE_FAILURES:
         retries: list[RewriteTask] = []
         for rewritten in run(queue):
-            result = _finish(committer, rewritten, request, skipped)
+            result = _finish(session, rewritten, request, skipped)
             failures = failures + 1 if rewritten.failed else 0
             if isinstance(result, RewriteTask):
                 retries.append(result)
@@ -262,15 +408,15 @@ def compact(
 
 
 def _plan(
-    committer: WriteSession, base: Snapshot, request: CompactionRequest
+    session: WriteSession, base: Snapshot, request: CompactionRequest
 ) -> list[CompactionGroup]:
     cooling_down = pa.nulls(0, pa.string())
     if not request.include_skipped:
-        cooling_down = Skips(committer).active()["path"].combine_chunks()
+        cooling_down = Skips(session).active()["path"].combine_chunks()
     chosen = None
     if request.where is not None:
         chosen = make_array(
-            plan_scan(base, request.where, committer.store.root, {}).paths, pa.string()
+            plan_scan(base, request.where, session.store.root, {}).paths, pa.string()
         )
     groups = plan_groups(
         base.state,
@@ -282,22 +428,22 @@ def _plan(
     return groups[: request.max_groups]
 
 
-def _task(committer: WriteSession, base: Snapshot, group: CompactionGroup) -> RewriteTask:
+def _task(session: WriteSession, base: Snapshot, group: CompactionGroup) -> RewriteTask:
     partition_columns = base.partition_columns
     file_schema = pa.schema([item for item in base.schema if item.name not in partition_columns])
-    truncation = StatsTruncation.of(committer.config(committer.head_of(base)))
+    truncation = StatsTruncation.of(session.config(session.head_of(base)))
     return RewriteTask(
-        group, file_schema, truncation, committer.clock.new_id(), committer.clock.now_ms()
+        group, file_schema, truncation, session.clock.new_id(), session.clock.now_ms()
     )
 
 
-def _run_locally(committer: WriteSession, tasks: Sequence[RewriteTask]) -> Iterator[RewriteAttempt]:
+def _run_locally(session: WriteSession, tasks: Sequence[RewriteTask]) -> Iterator[RewriteAttempt]:
     """Rewrite groups one after the other in this process."""
     for task in tasks:
         # Taken before the files are read, so that the commit is checked against all that follows.
-        base = committer.look()
+        base = session.read_latest()
         if find_changed_file(base.state, task.group) is None:
-            yield try_rewrite(committer.store, task, base)
+            yield try_rewrite(session.store, task, base)
         else:
             yield RewriteAttempt(task, base)
 
@@ -337,7 +483,7 @@ def find_changed_file(state: State, group: CompactionGroup) -> str | None:
 
 
 def _finish(
-    committer: WriteSession,
+    session: WriteSession,
     rewritten: RewriteAttempt,
     request: CompactionRequest,
     skipped: list[tuple[str, str]],
@@ -348,7 +494,9 @@ def _finish(
     """
     task, group = rewritten.task, rewritten.task.group
     # A file may be unreadable because it was removed since `base`: then it is a conflict, no skip.
-    base = committer.look() if rewritten.base is None or rewritten.unreadable else rewritten.base
+    base = (
+        session.read_latest() if rewritten.base is None or rewritten.unreadable else rewritten.base
+    )
     changed = find_changed_file(base.state, group)
     if changed is not None:
         reason = f"{changed} was removed or replaced by another commit"
@@ -359,30 +507,30 @@ def _finish(
         key, reason = rewritten.unreadable
         # The skip is only a hint for later runs: failing to record it must not stop this one.
         with suppress(StoreUnavailable, CommitStateUnknown, CommitConflict):
-            Skips(committer).record(key, reason, "merge", request.cooldown)
+            Skips(session).record(key, reason, "merge", request.cooldown)
         skipped.append((key, reason))
         rest = group.without(key)
         if len(rest.sources) < _MIN_GROUP_FILES:
             return GroupOutcome(group, "too few", reason=f"{key}: {reason}")
-        return replace(task, group=rest, new_id=committer.clock.new_id())
+        return replace(task, group=rest, new_id=session.clock.new_id())
     assert rewritten.made is not None
-    return _commit(committer, base, group, rewritten.made)
+    return _commit(session, base, group, rewritten.made)
 
 
 def _commit(
-    committer: WriteSession, base: Snapshot, group: CompactionGroup, made: RewrittenFile
+    session: WriteSession, base: Snapshot, group: CompactionGroup, made: RewrittenFile
 ) -> GroupOutcome:
     """Commit the new file of a group and the removal of its old ones."""
 
     def state(head: Any) -> State:
-        return base.state if head.version == base.version else committer.state(head)
+        return base.state if head.version == base.version else session.state(head)
 
-    world = PrepareContext(state, committer.clock.now_ms(), committer.config)
+    world = PrepareContext(state, session.clock.now_ms(), session.config)
     parameters: Mapping[str, Any] = {"partition": dict(group.partition)}
     how = CommitOptions(COMPACT_OPERATION, data_change=False, parameters=parameters)
     pick = select_files_by_path(group.keys, base.state)
     try:
-        result = committer.change(prepare_file_changes([made.add], pick, how, world), base)
+        result = session.change(prepare_file_changes([made.add], pick, how, world), base)
     except CommitConflict as error:
         return GroupOutcome(group, "conflict", made, reason=str(error))
     except CommitStateUnknown as error:

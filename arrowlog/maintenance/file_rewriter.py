@@ -27,7 +27,7 @@ from arrowlog.transaction import Add, DataFileStats, compute_stats
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from arrowlog.maintenance.bin_packing import CompactionGroup, SourceFile
+    from arrowlog.maintenance.compaction import CompactionGroup, SourceFile
     from arrowlog.snapshot import StatsTruncation
     from arrowlog.storage import Store
 

@@ -1,13 +1,25 @@
-"""Entry points of `Table` for maintenance: resolve settings, run, warn of failures."""
+"""Maintenance procedures of `Table`: resolve settings, run, warn of failures.
+
+Checkpoint, cleanup, truncation, vacuum and compaction are entry points of the modules that
+implement them. The update of statistics is implemented here.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from arrowlog.arrays import make_array
 from arrowlog.config import parse_duration_ms
-from arrowlog.errors import ArrowlogWarning, InvalidRequest
+from arrowlog.errors import ArrowlogWarning, DataFileError, InvalidRequest
+from arrowlog.formats.indextables import encode_adds
 from arrowlog.maintenance.checkpointing import PARQUET_CHECKPOINT_FEATURE, make_checkpoint
 from arrowlog.maintenance.cleanup import (
     MIN_COMMIT_AGE_SECONDS,
@@ -24,17 +36,26 @@ from arrowlog.maintenance.compaction import compact as compact_files
 from arrowlog.maintenance.compaction import parse_compaction_request
 from arrowlog.maintenance.retention import RetentionPlan, RetentionPolicy
 from arrowlog.maintenance.vacuum import vacuum as vacuum_files
-from arrowlog.snapshot import TimestampLike, check_writable, list_log, to_epoch_millis
-from arrowlog.transaction import upgrade_protocol
+from arrowlog.scan import build_data_file_error
+from arrowlog.snapshot import (
+    StatsTruncation,
+    TimestampLike,
+    check_writable,
+    list_log,
+    to_epoch_millis,
+)
+from arrowlog.storage import RangeReader, stat_object
+from arrowlog.transaction import compute_stats, describe_parquet_file, operations, upgrade_protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from arrowlog.maintenance.checkpointing import BackgroundCheckpointer
     from arrowlog.maintenance.compaction import CompactionRequest, CompactResult
     from arrowlog.maintenance.vacuum import Progress, VacuumResult
     from arrowlog.snapshot import CheckpointResult
-    from arrowlog.transaction import WriteSession
+    from arrowlog.storage import Store
+    from arrowlog.transaction import Add, CommitResult, WriteSession
 
 _PARQUET_CHECKPOINT_PROTOCOL = 3  # the lowest reader and writer version with features
 _LOG = logging.getLogger("arrowlog")
@@ -45,51 +66,64 @@ __all__ = [
     "parse_compaction_request",
     "preview_retention",
     "truncate_history",
+    "update_statistics",
     "vacuum",
 ]
+_FILE_THREADS = 16
+_REFRESHED_FIELDS = {  # all other fields of an add are kept
+    "path",
+    "partitionValues",
+    "size",
+    "modificationTime",
+    "dataChange",
+    "stats",
+    "numRecords",
+    "minValues",
+    "maxValues",
+}
 
 
-def checkpoint(committer: WriteSession, keeper: BackgroundCheckpointer) -> CheckpointResult:
+def checkpoint(session: WriteSession, checkpointer: BackgroundCheckpointer) -> CheckpointResult:
     """Write a checkpoint of the latest version.
 
     With `checkpoint.format` set to `parquet`, the protocol is upgraded first if necessary: readers
     that do not know the feature could not open the table once its commits are cleaned up.
     """
-    snapshot = committer.look()
-    config = committer.config(committer.head_of(snapshot))
+    snapshot = session.read_latest()
+    config = session.config(session.head_of(snapshot))
     if (
         config.checkpoint_format == "parquet"
         and PARQUET_CHECKPOINT_FEATURE not in snapshot.protocol.reader_features
     ):
         version = _PARQUET_CHECKPOINT_PROTOCOL
         upgrade_protocol(
-            committer, version, version, [PARQUET_CHECKPOINT_FEATURE], [PARQUET_CHECKPOINT_FEATURE]
+            session, version, version, [PARQUET_CHECKPOINT_FEATURE], [PARQUET_CHECKPOINT_FEATURE]
         )
-        snapshot = committer.look()
-    listing = list_log(committer.store)
-    result = make_checkpoint(committer.store, listing, snapshot.state, config, committer.clock)
-    keeper.made(result.version)
+        snapshot = session.read_latest()
+    listing = list_log(session.store)
+    result = make_checkpoint(session.store, listing, snapshot.state, config, session.clock)
+    checkpointer.made(result.version)
     return result
 
 
-def clean_up(committer: WriteSession, *, dry_run: bool | None) -> CleanupResult:
+def clean_up(session: WriteSession, *, dry_run: bool | None) -> CleanupResult:
     """Delete commits and checkpoints that the table's retention settings release.
 
     `dry_run` None means the setting `cleanup.dryRun`. Warns of deletions that failed.
     """
-    config = committer.config(committer.head_of(committer.seen()))
+    config = session.config(session.head_of(session.base_snapshot()))
     dry = config.cleanup_dry_run if dry_run is None else dry_run
-    now = committer.clock.now_ms()
-    result = cleanup(committer.store, config, configured_retention(config), now, dry_run=dry)
+    now = session.clock.now_ms()
+    result = cleanup(session.store, config, configured_retention(config), now, dry_run=dry)
     if result.failures:
         warnings.warn(
-            f"{committer.store.root}: {describe_failures(result)}", ArrowlogWarning, stacklevel=3
+            f"{session.store.root}: {describe_failures(result)}", ArrowlogWarning, stacklevel=3
         )
     return result
 
 
 def preview_retention(
-    committer: WriteSession,
+    session: WriteSession,
     log: str | int | None,
     checkpoints: str | int | None,
     now: TimestampLike | None,
@@ -99,7 +133,7 @@ def preview_retention(
     Arguments that are None default to the table's settings and to the present. Raises
     InvalidRequest for an invalid duration.
     """
-    config = committer.config(committer.head_of(committer.seen()))
+    config = session.config(session.head_of(session.base_snapshot()))
     configured = configured_retention(config)
     policy = RetentionPolicy(
         configured.log_ms if log is None else _parse_duration(log, "log_retention"),
@@ -108,8 +142,8 @@ def preview_retention(
         else _parse_duration(checkpoints, "checkpoint_retention"),
         configured.commits,
     )
-    moment = committer.clock.now_ms() if now is None else to_epoch_millis(now)
-    return plan_cleanup(committer.store, config, policy, moment)
+    moment = session.clock.now_ms() if now is None else to_epoch_millis(now)
+    return plan_cleanup(session.store, config, policy, moment)
 
 
 def _parse_duration(given: str | int, name: str) -> int:
@@ -121,7 +155,7 @@ def _parse_duration(given: str | int, name: str) -> int:
 
 
 def vacuum(
-    committer: WriteSession,
+    session: WriteSession,
     older_than: str | int,
     *,
     dry_run: bool,
@@ -129,24 +163,24 @@ def vacuum(
     progress: Progress | None,
 ) -> VacuumResult:
     """Delete orphan files older than `older_than`. Warns of deletions that failed."""
-    config = committer.config(committer.head_of(committer.seen()))
+    config = session.config(session.head_of(session.base_snapshot()))
     result = vacuum_files(
-        committer.store,
+        session.store,
         config,
         _parse_duration(older_than, "older_than"),
-        committer.clock.now_ms(),
+        session.clock.now_ms(),
         dry_run=dry_run,
         force=force,
         progress=progress,
     )
     if result.failures:
         what = f"{len(result.failures)} deletions failed, the first: {result.failures[0]}"
-        warnings.warn(f"{committer.store.root}: {what}", ArrowlogWarning, stacklevel=3)
+        warnings.warn(f"{session.store.root}: {what}", ArrowlogWarning, stacklevel=3)
     return result
 
 
 def compact(
-    committer: WriteSession,
+    session: WriteSession,
     request: CompactionRequest,
     *,
     dry_run: bool,
@@ -159,21 +193,21 @@ def compact(
     Tables in memory are always compacted in this process, since workers cannot see them.
     """
     runner = None
-    if spark is not None and not committer.store.root.startswith("memory:"):
+    if spark is not None and not session.store.root.startswith("memory:"):
         from arrowlog.spark.compact import make_spark_runner
 
-        runner = make_spark_runner(spark, committer, options or {})
-    return compact_files(committer, request, dry_run=dry_run, runner=runner, progress=progress)
+        runner = make_spark_runner(spark, session, options or {})
+    return compact_files(session, request, dry_run=dry_run, runner=runner, progress=progress)
 
 
-def _wait_for_commit_age(committer: WriteSession, retention: RetentionPlan) -> None:
+def _wait_for_commit_age(session: WriteSession, retention: RetentionPlan) -> None:
     """Over a network, wait until the commits to delete are `MIN_COMMIT_AGE_SECONDS` old.
 
     See `cleanup` for the reason. Ages are measured by the store's clock alone: the time of the
     newest file in the log stands for the present.
     """
     times = [file.stat.mtime_ms for file in retention.files_to_delete if file.kind == "commit"]
-    if committer.store.cheap_stat or not times:
+    if session.store.cheap_stat or not times:
         return
     # A negative time is unknown: assume that the commit is brand new.
     youngest = retention.store_time_ms if min(times) < 0 else max(times)
@@ -181,33 +215,124 @@ def _wait_for_commit_age(committer: WriteSession, retention: RetentionPlan) -> N
     if seconds_left > 0:
         _LOG.info(
             "%s: truncation waits %.0f s, until the commits to delete are %.0f s old",
-            committer.store.root,
+            session.store.root,
             seconds_left,
             MIN_COMMIT_AGE_SECONDS,
         )
-        committer.clock.sleep(seconds_left)
+        session.clock.sleep(seconds_left)
 
 
 def truncate_history(
-    committer: WriteSession, keeper: BackgroundCheckpointer, *, dry_run: bool
+    session: WriteSession, checkpointer: BackgroundCheckpointer, *, dry_run: bool
 ) -> CleanupResult:
     """Checkpoint the latest version and delete the commits and checkpoints before it.
 
     Version 0 and commits with a skip in its cooldown stay. The plan is made before the wait for the
     minimum commit age, so commits that land during the wait are not deleted.
     """
-    snapshot = committer.look()
-    config = committer.config(committer.head_of(snapshot))
-    check_writable(snapshot.protocol, committer.store.root)
-    now = committer.clock.now_ms()
+    snapshot = session.read_latest()
+    config = session.config(session.head_of(snapshot))
+    check_writable(snapshot.protocol, session.store.root)
+    now = session.clock.now_ms()
     if dry_run:
-        return CleanupResult(plan_truncation(committer.store, config, now), dry_run=True)
-    checkpoint(committer, keeper)
-    retention = plan_cleanup(committer.store, config, RETAIN_NOTHING, now, spare_young=False)
-    _wait_for_commit_age(committer, retention)
-    result = execute_cleanup(committer.store, config, retention)
+        return CleanupResult(plan_truncation(session.store, config, now), dry_run=True)
+    checkpoint(session, checkpointer)
+    retention = plan_cleanup(session.store, config, RETAIN_NOTHING, now, spare_young=False)
+    _wait_for_commit_age(session, retention)
+    result = execute_cleanup(session.store, config, retention)
     if result.failures:
         warnings.warn(
-            f"{committer.store.root}: {describe_failures(result)}", ArrowlogWarning, stacklevel=3
+            f"{session.store.root}: {describe_failures(result)}", ArrowlogWarning, stacklevel=3
         )
     return result
+
+
+def update_statistics(session: WriteSession, paths: Iterable[str]) -> CommitResult:
+    """Read size, row count and bounds of live Parquet files again, and commit them.
+
+    The commit replaces the adds with `dataChange` false; all their other fields are kept.
+
+    Raises InvalidRequest if a path is not that of a live file, DataFileError if a file is missing
+    or cannot be read, and CommitConflict if another commit changed one of the files.
+    """
+    snapshot = session.read_latest()
+    state = snapshot.state
+    wanted = make_array(sorted(set(paths)), pa.string())
+    live = state.adds.filter(pc.is_in(state.adds["key"], value_set=wanted))
+    if live.num_rows < len(wanted):
+        raise InvalidRequest(
+            f"{len(wanted) - live.num_rows} of the paths are not live files.",
+            next="Use paths of snapshot().files.",
+        )
+    truncation = StatsTruncation.of(session.config(session.head_of(snapshot)))
+
+    def file_error(path: str, reason: str) -> DataFileError:
+        return build_data_file_error(session.store, path, reason, snapshot.version)
+
+    def refresh(line: bytes) -> Add:
+        add: dict[str, Any] = json.loads(line)["add"]
+        values = add.get("partitionValues") or {}
+        kept = {name: value for name, value in add.items() if name not in _REFRESHED_FIELDS}
+        columns = snapshot.partition_columns
+        try:
+            refreshed = describe_parquet_file(
+                session.store, add["path"], state.schema, columns, truncation, values, kept
+            )
+        except InvalidRequest as error:
+            reason = error.what.replace(f"{add['path']}: ", "").replace(add["path"], "the file")
+            is_missing = stat_object(session.store, add["path"]) is None
+            raise file_error(
+                add["path"], "the data file is missing" if is_missing else reason
+            ) from None
+        floats = [
+            item.name
+            for item in state.schema
+            if pa.types.is_floating(item.type) and item.name not in columns
+        ]
+        try:
+            return _with_exact_floats(session.store, refreshed, state.schema, floats, truncation)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            reason = str(error).split("\n", 1)[0]
+            raise file_error(add["path"], f"its rows cannot be read: {reason}") from None
+
+    with ThreadPoolExecutor(_FILE_THREADS) as pool:
+        adds = list(pool.map(refresh, encode_adds(live)))
+    return operations.commit(
+        session,
+        adds,
+        live["key"].to_pylist(),
+        operation="STATISTICS",
+        data_change=False,
+        read_version=snapshot.version,
+        where=None,
+        txn=None,
+        user_metadata=None,
+        parameters=None,
+    )
+
+
+def _with_exact_floats(
+    store: Store, add: Add, schema: pa.Schema, names: list[str], truncation: StatsTruncation
+) -> Add:
+    """Compute the bounds of floating-point columns from their values.
+
+    Parquet footers do not say whether a column contains NaN, so their bounds are not used. Columns
+    that the file lacks, has twice, or has with another type keep what they have.
+    """
+    import pyarrow.parquet as pq
+
+    if not names or add.size is None:
+        return add
+    with pq.ParquetFile(pa.PythonFile(RangeReader(store, add.path, add.size), "r")) as file:
+        stored = file.schema_arrow
+        known = [
+            name
+            for name in names
+            if stored.names.count(name) == 1 and stored.field(name).type == schema.field(name).type
+        ]
+        exact = compute_stats(file.read(columns=known), known, truncation)
+    return replace(
+        add,
+        min_values={**(add.min_values or {}), **exact.low},
+        max_values={**(add.max_values or {}), **exact.high},
+    )

@@ -1,20 +1,35 @@
-"""Retention: which files of a log may be deleted. Pure: names and times in, a plan out.
+"""Which files may be deleted: of the log by retention, of the data by reference. Pure.
 
 A commit may be deleted if it is older than `logRetention.duration`, below a verified checkpoint,
 below the latest version, and not version 0. A checkpoint may be deleted if it is older than
 `checkpointRetention.duration` and a newer one is verified. The checkpoint that the retained commits
 build on is kept as long as they are: without it, no version between could be read.
+
+A file in the table's folder has a fate, the first of these that applies:
+
+- `log`: it belongs to this table's log, or to a folder that is a log or contains one (another
+  table, a copy of a log);
+- `hidden`: a name in its path begins with `_` or `.`, and is not that of a partition folder;
+- `live`: it is in the latest version;
+- `history`: the log references it, so an earlier version may need it;
+- `young`: it is so recent that its commit may still be in progress;
+- `other`: its extension is not one of a data file;
+- `orphan`: none of these. Temporary files that a writer left on a local disk are orphans too.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 
+from arrowlog.fork_safety import pl
 from arrowlog.formats.indextables import (
     CHECKPOINT_FOLDER_NAME,
+    LAST_CHECKPOINT,
     LOG_FOLDER,
     CommitFile,
     LogListing,
@@ -24,7 +39,7 @@ from arrowlog.formats.indextables import (
 from arrowlog.snapshot import earliest_rebuildable_version
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from arrowlog.storage import ObjectStat
 
@@ -40,6 +55,14 @@ _FILES_SCHEMA = pa.schema(
 
 # Milliseconds, later than any real time: a file whose time is unknown never reaches any age.
 _UNKNOWN_TIME_MS = 1 << 62
+FATES = ("live", "history", "young", "orphan", "other", "hidden", "log")
+_DATA_EXTENSIONS = (".parquet", ".split")
+_EXTENSION = r"(\.[^./]+)$"
+_TEMPORARY = r"(^|/)\.[^/]+\.[0-9a-f]{32}\.tmp$"  # as `LocalStore` names files in progress
+_TABLE_FOLDER = rf"^((?:[^/]+/)*?)(?:{LOG_FOLDER}|{CHECKPOINT_FOLDER_NAME})/"  # captures the folder
+_LOG_FOLDER = rf"^(.*/)(?:[0-9]{{18,}}\.json|{LAST_CHECKPOINT})$"  # captures a folder that is a log
+_AMBIGUOUS = r"%[0-9A-Fa-f]{2}|//|(?:^|/)\./"  # percent-encoding, or redundant path segments
+_REGEX_SPECIAL = r"([\\.+*?()|\[\]{}^$#&~-])"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +126,19 @@ class RetentionPlan:
     @property
     def files(self) -> pa.Table:
         """The files to delete: path, kind, version, size_bytes, modification_time."""
-        columns = {
-            "path": [file.key for file in self.files_to_delete],
-            "kind": [file.kind for file in self.files_to_delete],
-            "version": [file.version for file in self.files_to_delete],
-            "size_bytes": [file.stat.size for file in self.files_to_delete],
-            "modification_time": [file.stat.mtime_ms for file in self.files_to_delete],
-        }
-        return pa.table(columns, schema=_FILES_SCHEMA)
+        return tabulate_log_files(self.files_to_delete)
+
+
+def tabulate_log_files(files: Sequence[LogFile]) -> pa.Table:
+    """Return one row per file: path, kind, version, size_bytes, modification_time."""
+    columns = {
+        "path": [file.key for file in files],
+        "kind": [file.kind for file in files],
+        "version": [file.version for file in files],
+        "size_bytes": [file.stat.size for file in files],
+        "modification_time": [file.stat.mtime_ms for file in files],
+    }
+    return pa.table(columns, schema=_FILES_SCHEMA)
 
 
 def classify_log_files(
@@ -253,3 +281,86 @@ def find_readable_versions(listing: LogListing, newest: int) -> tuple[int, ...]:
         if v in checkpoints or follows:
             versions.append(v)
     return tuple(versions)
+
+
+def classify_files(
+    walked: pa.Table,
+    live: pa.ChunkedArray,
+    history: pa.ChunkedArray,
+    partition_columns: Sequence[str],
+    horizon_ms: int,
+) -> pl.DataFrame:
+    """Return the files of `Store.walk` with a column `fate`, one of `FATES`.
+
+    `live` are the keys of the latest version, `history` all other keys that the log references.
+    Files written after `horizon_ms` are young, as are files whose time is unknown. An extension
+    that any referenced file has counts as one of a data file.
+    """
+    files = pl.DataFrame(pl.from_arrow(walked))
+    live_keys, history_keys = expand_path_variants(live), expand_path_variants(history)
+    referenced = pl.concat([live_keys, history_keys])
+    extensions = referenced.str.extract(_EXTENSION).fill_null("").unique().to_list()
+    key = pl.col("key")
+    visible = _with_visible_partitions(key, partition_columns)
+    is_temporary = visible.str.contains(_TEMPORARY)
+    has_hidden_name = visible.str.contains(r"(?:^|/)[_.][^/]*$")
+    extension = key.str.extract(_EXTENSION).fill_null("")
+    return files.with_columns(
+        pl.when(_is_in_log(files["key"]))
+        .then(pl.lit("log"))
+        .when(visible.str.contains(r"(?:^|/)[_.][^/]*/") | (has_hidden_name & ~is_temporary))
+        .then(pl.lit("hidden"))
+        .when(key.is_in(live_keys.implode()))
+        .then(pl.lit("live"))
+        .when(key.is_in(history_keys.implode()))
+        .then(pl.lit("history"))
+        .when((pl.col("mtime_ms") > horizon_ms) | (pl.col("mtime_ms") < 0))
+        .then(pl.lit("young"))
+        .when(~is_temporary & ~extension.is_in([*_DATA_EXTENSIONS, *extensions]))
+        .then(pl.lit("other"))
+        .otherwise(pl.lit("orphan"))
+        .alias("fate")
+    )
+
+
+def expand_path_variants(keys: pa.ChunkedArray) -> pl.Series:
+    """Return the keys and every other name under which their files may be stored.
+
+    Paths in a log are taken literally. Other programs may nevertheless have written them
+    percent-encoded or with redundant slashes, so files of the decoded and the normalized name are
+    protected as well.
+    """
+    unique = pl.Series("key", pl.from_arrow(keys), dtype=pl.String).unique()
+    ambiguous = unique.filter(unique.str.contains(_AMBIGUOUS)).to_list()
+    variants = {unquote(text) for text in ambiguous} | {_normalized(text) for text in ambiguous}
+    variants |= {_normalized(unquote(text)) for text in ambiguous}
+    return pl.concat([unique, pl.Series("key", sorted(variants), dtype=pl.String)])
+
+
+def _normalized(path: str) -> str:
+    return "/".join(part for part in path.split("/") if part not in ("", "."))
+
+
+def _is_in_log(keys: pl.Series) -> pl.Series:
+    """Return a mask of files in this log, or in a folder that is a log or has one of its own."""
+    matches = pl.concat([keys.str.extract(_TABLE_FOLDER), keys.str.extract(_LOG_FOLDER)])
+    folders = matches.drop_nulls().unique().to_list()
+    inside = keys.str.starts_with(f"{LOG_FOLDER}/")
+    for folder in folders:
+        if folder:
+            inside |= keys.str.starts_with(folder)
+    return inside
+
+
+def _with_visible_partitions(key: pl.Expr, columns: Iterable[str]) -> pl.Expr:
+    """Rename partition folders whose column begins with `_` or `.`, so they do not look hidden."""
+    for column in columns:
+        if column.startswith(("_", ".")):
+            names = {column, quote(column, safe=" !$&'()+,;@[]^`{}~")}
+            either = "|".join(_escape_regex(name) for name in sorted(names))
+            key = key.str.replace_all(rf"(^|/)(?:{either})=", "${1}p=")
+    return key
+
+
+def _escape_regex(text: str) -> str:
+    return re.sub(_REGEX_SPECIAL, r"\\\1", text)

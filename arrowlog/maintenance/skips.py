@@ -152,9 +152,9 @@ _TIME = pa.timestamp("ms", "UTC")
 class Skips:
     """The merge skips of one table."""
 
-    def __init__(self, committer: WriteSession) -> None:
+    def __init__(self, session: WriteSession) -> None:
         """Does no I/O."""
-        self._committer = committer
+        self._session = session
 
     def record(
         self,
@@ -172,7 +172,7 @@ class Skips:
         default to those of the live file. Raises InvalidRequest for a path outside the table, an
         empty `reason` or `operation`, or an invalid `cooldown`.
         """
-        store, clock = self._committer.store, self._committer.clock
+        store, clock = self._session.store, self._session.clock
         key = relative_data_path(path, store.root, root_spellings(store.root), "skips.record")
         cooldown_ms = _parse_cooldown(cooldown)
         for name, text in (("reason", reason), ("operation", operation)):
@@ -180,7 +180,7 @@ class Skips:
                 raise InvalidRequest(f"{name} is {text!r}.", next="Give a non-empty text.")
         fields: dict[str, Any] = {"path": key, "skipTimestamp": clock.now_ms()}
         fields |= {"reason": reason[:_MAX_REASON_CHARACTERS], "operation": operation}
-        live = _live_fields(self._committer.seen().state, key)
+        live = _live_fields(self._session.base_snapshot().state, key)
         fields["partitionValues"] = (
             live.get("partitionValues") if partition_values is None else dict(partition_values)
         )
@@ -196,13 +196,13 @@ class Skips:
             return PreparedCommit(
                 operation="SKIP",
                 lines=[encode_action("mergeskip", fields)],
-                intent=ReadSet(),
+                read_set=ReadSet(),
                 parameters={"operation": operation, "cooldown": cooldown_ms},
                 metrics={"numSkippedFiles": 1},
                 rebuild=True,  # a concurrent commit may have skipped the same file: count again
             )
 
-        return self._committer.append(prepare)
+        return self._session.append(prepare)
 
     def history(self) -> pa.Table:
         """Return every skip in the log, oldest first, one row each."""
@@ -213,7 +213,7 @@ class Skips:
 
         `operation` restricts the result to skips of one operation, such as `merge`.
         """
-        skips = filter_cooling_down(self._read(None), self._committer.clock.now_ms())
+        skips = filter_cooling_down(self._read(None), self._session.clock.now_ms())
         if operation is not None:
             skips = skips.filter(pc.equal(skips["operation"], operation))
         frame = pl.DataFrame(pl.from_arrow(skips)).with_row_index("row")
@@ -244,7 +244,7 @@ class Skips:
 
     def _keys(self, paths: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
         """Return paths relative to the table, for every spelling of the table's address."""
-        for root in root_spellings(self._committer.store.root):
+        for root in root_spellings(self._session.store.root):
             own = pc.starts_with(paths, f"{root}/")
             if pc.any(own).as_py():
                 cut = pc.utf8_slice_codeunits(paths, len(root) + 1)
@@ -253,13 +253,13 @@ class Skips:
 
     def _read(self, head: TableHead | None) -> pa.Table:
         """Return the skips up to a version of the log (None: the latest)."""
-        committer = self._committer
+        session = self._session
         if head is None:
-            head = committer.head_of(committer.look())
-        cache = _CACHES.setdefault(committer, SkipCache())
-        config = committer.config(head)
-        listing = list_log(committer.store)
-        return cache.catch_up(committer.store, config, head.metadata.id, listing, head.version)
+            head = session.head_of(session.read_latest())
+        cache = _CACHES.setdefault(session, SkipCache())
+        config = session.config(head)
+        listing = list_log(session.store)
+        return cache.catch_up(session.store, config, head.metadata.id, listing, head.version)
 
 
 def _parse_cooldown(cooldown: str | int) -> int:

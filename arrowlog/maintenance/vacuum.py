@@ -21,12 +21,22 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.errors import InvalidRequest, LogCorrupt, StoreUnavailable
+from arrowlog.errors import InvalidRequest, LogCorrupt
 from arrowlog.fork_safety import pl
 from arrowlog.formats.indextables import LOG_FOLDER, classify_names, commit_name
-from arrowlog.maintenance.cleanup import delete_one_by_one
-from arrowlog.maintenance.orphan_files import FATES, classify_files, expand_path_variants
-from arrowlog.maintenance.retention import find_readable_versions, find_required_checkpoints
+from arrowlog.maintenance.cleanup import (
+    DELETE_BATCH_KEYS,
+    MAX_DELETE_FAILURES,
+    delete_files,
+    retry_after_cleanup,
+)
+from arrowlog.maintenance.retention import (
+    FATES,
+    classify_files,
+    expand_path_variants,
+    find_readable_versions,
+    find_required_checkpoints,
+)
 from arrowlog.snapshot import (
     ReadOptions,
     check_writable,
@@ -52,9 +62,6 @@ if TYPE_CHECKING:
 
 DAY_MS = 86_400_000
 _COMMITS_PER_BATCH = 512  # commits that are read and decoded together
-_DELETE_BATCH_KEYS = 1000  # the limit of one S3 DeleteObjects request
-_MAX_ATTEMPTS = 3  # a concurrent cleanup can delete log files between the listing and the read
-_MAX_FAILURES = 3  # failed deletions, after which the run stops
 _STRING_LIST = msgspec.json.Decoder(list[str])
 _FILES_SCHEMA = pa.schema(
     [
@@ -189,18 +196,7 @@ def find_referenced_files(store: Store, config: Config, horizon_ms: int) -> Refe
     Raises LogCorrupt if the log has a gap or cannot be read, and UnsupportedProtocol if the table
     needs a newer writer.
     """
-    for attempt in range(_MAX_ATTEMPTS):
-        try:
-            return _needed_files(store, config, horizon_ms)
-        except FileNotFoundError as error:  # a concurrent cleanup: list again
-            if attempt == _MAX_ATTEMPTS - 1:
-                raise LogCorrupt(
-                    "it was listed, but was deleted before it could be read.",
-                    next="Another process is deleting files of the log; try again when it has"
-                    " finished.",
-                    file=str(error),
-                ) from None
-    raise AssertionError  # the last attempt returns or raises
+    return retry_after_cleanup(lambda: _needed_files(store, config, horizon_ms))
 
 
 def _needed_files(store: Store, config: Config, horizon_ms: int) -> ReferencedFiles:
@@ -284,7 +280,7 @@ def _delete(
     deleted: list[str] = []
     failures: list[str] = []
     workers = max(config.checkpoint_parallelism, 1)
-    round_size = workers * _DELETE_BATCH_KEYS
+    round_size = workers * DELETE_BATCH_KEYS
     with ThreadPoolExecutor(workers) as pool:
         for start in range(0, len(keys), round_size):
             version, added = _newly_added_keys(store, config, version, horizon_ms)
@@ -292,8 +288,8 @@ def _delete(
             if len(added):
                 candidates = candidates.filter(~candidates.is_in(added.implode()))
             batches = [
-                candidates.slice(at, _DELETE_BATCH_KEYS).to_list()
-                for at in range(0, len(candidates), _DELETE_BATCH_KEYS)
+                candidates.slice(at, DELETE_BATCH_KEYS).to_list()
+                for at in range(0, len(candidates), DELETE_BATCH_KEYS)
             ]
             for done, errors in pool.map(
                 lambda batch: _delete_batch(store, batch, horizon_ms), batches
@@ -302,7 +298,7 @@ def _delete(
                 failures += errors
             if progress is not None:
                 progress(min(start + round_size, len(keys)), len(keys))
-            if len(failures) >= _MAX_FAILURES:
+            if len(failures) >= MAX_DELETE_FAILURES:
                 break
     return pl.Series("key", deleted, dtype=pl.String), failures
 
@@ -315,13 +311,7 @@ def _delete_batch(
         # A writer may have replaced an old file by a new one of the same name since the listing.
         stats = {key: store.stat(key) for key in keys}
         keys = [key for key, stat in stats.items() if stat and 0 <= stat.mtime_ms <= horizon_ms]
-    try:
-        store.delete(keys)
-    except StoreUnavailable:
-        failures = delete_one_by_one(store, keys)
-        left = {key for key in keys if store.stat(key) is not None} if failures else set()
-        return [key for key in keys if key not in left], failures
-    return list(keys), []
+    return delete_files(store, keys)
 
 
 def _newly_added_keys(

@@ -1,24 +1,26 @@
 """Predicates: one syntax tree, parsed from SQL, tuples, polars, pyarrow and Spark."""
 
 from arrowlog.predicate.ast import (
+    COMPARISON_OPS,
+    SWAPPED_COMPARISONS,
     TRUE,
     Call,
     Column,
     ForeignExpr,
     Literal,
     Node,
+    is_supported,
     referenced_columns,
+    resolve_column,
     split_conjuncts,
 )
 from arrowlog.predicate.emit.duckdb import evaluate_node
-from arrowlog.predicate.emit.pyarrow import split_pushdown
-from arrowlog.predicate.emit.spark import emit_spark
-from arrowlog.predicate.emit.text import format_node
-from arrowlog.predicate.literal_bounds import enclose_literal, may_have_nan, snap_to_integer
-from arrowlog.predicate.operators import COMPARISON_OPS, SWAPPED_COMPARISONS, is_supported
-from arrowlog.predicate.parse.columns import resolve_column
+from arrowlog.predicate.emit.row_filters import emit_spark, split_pushdown
+from arrowlog.predicate.emit.text import format_node, quote_identifier
+from arrowlog.predicate.literals import enclose_literal, may_have_nan, snap_to_integer
 from arrowlog.predicate.parse.pyarrow import parse_pyarrow
 from arrowlog.predicate.parse.spark import parse_catalyst
+from arrowlog.predicate.parse.sql import STATEMENT_TOKENS, Token, tokenize, unquote_identifier
 from arrowlog.predicate.predicate import Predicate, evaluate_predicate, parse_predicate
 from arrowlog.predicate.rewrites import (
     LIKE_WILDCARDS,
@@ -26,13 +28,6 @@ from arrowlog.predicate.rewrites import (
     merge_equalities,
     split_between,
     unwrap_cast,
-)
-from arrowlog.predicate.tokenizer import (
-    STATEMENT_TOKENS,
-    Token,
-    quote_identifier,
-    tokenize,
-    unquote_identifier,
 )
 
 __all__ = [

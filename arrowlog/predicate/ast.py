@@ -1,17 +1,56 @@
-"""The predicate AST: columns, literals and calls. Every predicate form is parsed into it."""
+"""The predicate AST: columns, literals and calls, their operators, and the visitor of trees. Pure.
+
+Every predicate form is parsed into this tree, and every emitter is a visitor of it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from arrowlog.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from decimal import Decimal
 
-# Days from 0000-03-01 to 1970-01-01. Years that start in March put the leap day last.
-_EPOCH_DAY = 719_468
-DAY_MICROS = 86_400_000_000
+    import pyarrow as pa
+
+COMPARISON_OPS = ("=", "<>", "<", "<=", ">", ">=")
+# Comparisons that mean the same with their operands swapped.
+SWAPPED_COMPARISONS = {"=": "=", "<>": "<>", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
+ARITHMETIC_OPS = ("+", "-", "*", "/", "//", "%")
+# Operators whose result is boolean (or NULL) whatever their arguments are.
+BOOLEAN_OPS = frozenset(
+    {*COMPARISON_OPS, "<=>", "and", "or", "not", "is null", "in", "between", "is true", "is false"}
+    | {"like", "ilike", "glob", "starts_with", "isnan", "~"}
+)
+# Operators whose result is never boolean.
+VALUE_OPS = frozenset({*ARITHMETIC_OPS, "||", "negative", "interval", "list"})
+# Deterministic functions: the result depends on the arguments alone, not on the clock, random
+# numbers, settings or files.
+_FUNCTION_NAMES = """
+abs add_months array_contains ascii bit_length ceil ceiling char_length character_length chr
+coalesce concat concat_ws contains cos date date_add date_diff date_part date_sub date_trunc
+datediff day dayname dayofmonth dayofweek dayofyear ends_with endswith epoch epoch_ms
+epoch_us exp floor greatest hour if ifnull ilike instr isfinite isinf isnan isnotnull isnull
+last_day lcase least left len length like list_contains ln log log10 log2 lower lpad ltrim
+make_date make_timestamp map_extract md5 microsecond millisecond minute mod month monthname
+nullif nvl ord position pow power prefix quarter regexp_extract regexp_full_match
+regexp_like regexp_matches regexp_replace repeat replace reverse right round rpad rtrim
+second sha256 sign sin sqrt starts_with startswith strftime strip_accents strlen strpos
+strptime struct_extract substr substring suffix tan timezone to_date to_timestamp translate
+trim trunc try_strptime ucase unicode upper week weekday weekofyear year yearweek
+"""
+SUPPORTED_FUNCTIONS = frozenset(_FUNCTION_NAMES.split())
+_SPECIAL_OPS = frozenset(
+    {"and", "or", "not", "is null", "is true", "is false", "in", "between", "<=>", "case"}
+    | {"cast", "try_cast", "glob", "element"}
+)
+SUPPORTED_OPS = frozenset({*COMPARISON_OPS}) | VALUE_OPS | _SPECIAL_OPS | SUPPORTED_FUNCTIONS
+_NAMES_SHOWN_MAX = 12
+Result = TypeVar("Result")
+_Handler = TypeVar("_Handler", bound="Callable[..., Any]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,35 +148,95 @@ def join_nodes(op: str, parts: Iterable[Node]) -> Node:
     return flat[0] if len(flat) == 1 else Call(op, tuple(flat))
 
 
-def format_day(days: int) -> str:
-    """Format days since 1970 as an ISO date. No calendar library, so that years have no limit.
-
-    >>> format_day(19723), format_day(-1), format_day(-719529)
-    ('2024-01-01', '1969-12-31', '-001-12-31')
-    """
-    era, day = divmod(days + _EPOCH_DAY, 146_097)
-    year = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
-    day_of_year = day - (365 * year + year // 4 - year // 100)
-    month = (5 * day_of_year + 2) // 153
-    day_of_month = day_of_year - (153 * month + 2) // 5 + 1
-    month = month + 3 if month < 10 else month - 9
-    return f"{year + era * 400 + (month <= 2):04d}-{month:02d}-{day_of_month:02d}"
-
-
-def days_from_date(year: int, month: int, day: int) -> int:
-    """Days since 1970 of a date; the inverse of `format_day`.
-
-    >>> days_from_date(2024, 1, 1), days_from_date(1969, 12, 31)
-    (19723, -1)
-    """
-    year -= month <= 2
-    era, year_of_era = divmod(year, 400)
-    day_of_year = (153 * (month - 3 if month > 2 else month + 9) + 2) // 5 + day - 1
-    return (
-        era * 146_097
-        + year_of_era * 365
-        + year_of_era // 4
-        - year_of_era // 100
-        + day_of_year
-        - _EPOCH_DAY
+def is_supported(node: Node) -> bool:
+    """Whether DuckDB can evaluate every part of a tree."""
+    return all(
+        not isinstance(part, ForeignExpr)
+        and (not isinstance(part, Call) or part.op in SUPPORTED_OPS)
+        for part in walk_nodes(node)
     )
+
+
+def is_evaluable(node: Node) -> bool:
+    """Whether every part can be evaluated, by DuckDB or by the engine it comes from."""
+    return all(
+        part.source is not None
+        if isinstance(part, ForeignExpr)
+        else not isinstance(part, Call) or part.op in SUPPORTED_OPS
+        for part in walk_nodes(node)
+    )
+
+
+def resolve_column(name: str, schema: pa.Schema) -> Column:
+    """A column by its exact name. Raises InvalidRequest, listing the columns, if there is none."""
+    if schema.get_field_index(name) < 0:
+        raise unknown_column_error(name, schema)
+    return Column(name)
+
+
+def unknown_column_error(name: str, schema: pa.Schema, where: str = "") -> InvalidRequest:
+    """The error for a column that a schema lacks; `where` says which part of a text names it."""
+    known = ", ".join(schema.names[:_NAMES_SHOWN_MAX])
+    more = ", …" if len(schema.names) > _NAMES_SHOWN_MAX else ""
+    return InvalidRequest(
+        f"{f'{where}: there' if where else 'There'} is no column {name!r}.",
+        next=f"The columns are {known}{more}.",
+    )
+
+
+def handles(*ops: str) -> Callable[[_Handler], _Handler]:
+    """Register a method of a `NodeVisitor` for the calls of these operators or functions."""
+
+    def register(method: _Handler) -> _Handler:
+        method.ops = ops  # type: ignore[attr-defined]
+        return method
+
+    return register
+
+
+class NodeVisitor(Generic[Result]):
+    """Computes a result from a tree, by the type of each node and the operator of each call.
+
+    A subclass overrides `visit_column`, `visit_literal`, `visit_foreign` and `visit_call`, and
+    marks methods for single operators with `handles`. Whatever it leaves out raises Untranslatable.
+    """
+
+    _handlers: ClassVar[dict[str, Callable[[Any, Call], Any]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        """Collect the methods that are marked with `handles`."""
+        super().__init_subclass__()
+        own = {op: method for method in vars(cls).values() for op in getattr(method, "ops", ())}
+        cls._handlers = {**cls._handlers, **own}
+
+    def visit(self, node: Node) -> Result:
+        """The result of a node."""
+        if isinstance(node, Literal):
+            return self.visit_literal(node)
+        if isinstance(node, Column):
+            return self.visit_column(node)
+        if not isinstance(node, Call):
+            return self.visit_foreign(node)
+        handler = self._handlers.get(node.op)
+        result: Result = self.visit_call(node) if handler is None else handler(self, node)
+        return result
+
+    def visit_args(self, node: Call) -> list[Result]:
+        """The results of a call's arguments."""
+        return [self.visit(arg) for arg in node.args]
+
+    def visit_column(self, node: Column) -> Result:
+        """The result of a column or struct field."""
+        raise Untranslatable(node)
+
+    def visit_literal(self, node: Literal) -> Result:
+        """The result of a constant."""
+        raise Untranslatable(node)
+
+    def visit_foreign(self, node: ForeignExpr) -> Result:
+        """The result of a part that only its own engine can evaluate."""
+        raise Untranslatable(node)
+
+    def visit_call(self, node: Call) -> Result:
+        """The result of a call of any operator or function without a method of its own."""
+        raise Untranslatable(node)

@@ -20,33 +20,30 @@ import pyarrow.compute as pc
 
 from arrowlog.arrays import FALSE, repeat_bool
 from arrowlog.errors import InvalidRequest
+from arrowlog.fork_safety import pl
 from arrowlog.predicate.ast import (
+    BOOLEAN_OPS,
+    COMPARISON_OPS,
     TRUE,
+    VALUE_OPS,
     Call,
     Column,
     ForeignExpr,
     Literal,
+    is_evaluable,
+    is_supported,
     join_nodes,
     referenced_columns,
     walk_nodes,
 )
-from arrowlog.predicate.cost import check_text_growth
 from arrowlog.predicate.emit.duckdb import evaluate_node, fold_constants, infer_type
-from arrowlog.predicate.emit.native_expression import (
-    check_foreign_type,
-    evaluate_foreign,
-    not_boolean_error,
-)
 from arrowlog.predicate.emit.text import format_node
-from arrowlog.predicate.limits import check_predicate_size, predicate_too_deep_error
-from arrowlog.predicate.literals import check_literal, to_double
-from arrowlog.predicate.operators import (
-    BOOLEAN_OPS,
-    COMPARISON_OPS,
-    VALUE_OPS,
-    is_evaluable,
-    is_supported,
+from arrowlog.predicate.limits import (
+    check_predicate_size,
+    check_text_growth,
+    predicate_too_deep_error,
 )
+from arrowlog.predicate.literals import check_literal, to_double
 from arrowlog.predicate.parse.polars import parse_polars
 from arrowlog.predicate.parse.pyarrow import parse_pyarrow
 from arrowlog.predicate.parse.sql import parse_sql
@@ -170,7 +167,7 @@ def _check_boolean(node: Node, schema: pa.Schema) -> None:
             _check_boolean(arg, schema)
         return
     if isinstance(node, ForeignExpr):
-        check_foreign_type(node, schema)
+        _check_foreign_type(node, schema)
         return
     not_boolean = isinstance(node, Call) and node.op in VALUE_OPS
     if (
@@ -187,7 +184,7 @@ def _check_boolean(node: Node, schema: pa.Schema) -> None:
         column_type = _column_type(node, schema)
         not_boolean = column_type is not None and not pa.types.is_boolean(column_type)
     if not_boolean:
-        raise not_boolean_error(format_node(node))
+        raise _not_boolean_error(format_node(node))
 
 
 def _is_boolean(kind: pa.DataType) -> bool:
@@ -230,7 +227,7 @@ def evaluate_predicate(predicate: Predicate, columns: pa.Table) -> pa.ChunkedArr
 def _evaluate(node: Node, columns: pa.Table) -> pa.ChunkedArray:
     """TRUE, FALSE or NULL for every row."""
     if isinstance(node, ForeignExpr) and node.source is not None:
-        return pc.cast(evaluate_foreign(node, columns), pa.bool_())
+        return pc.cast(_evaluate_foreign(node, columns), pa.bool_())
     foreign_values: dict[str, pa.ChunkedArray] = {}
     tree = _bind_foreign(node, columns, foreign_values)
     inputs = columns.select(sorted(referenced_columns(tree) - set(foreign_values)))
@@ -248,7 +245,7 @@ def _bind_foreign(
     """
     if isinstance(node, ForeignExpr) and node.source is not None:
         name = f"\0answer {len(foreign_values)}"
-        foreign_values[name] = evaluate_foreign(node, columns)
+        foreign_values[name] = _evaluate_foreign(node, columns)
         return Column(name)
     if not isinstance(node, Call) or is_supported(node):
         return node
@@ -256,4 +253,90 @@ def _bind_foreign(
         node.op,
         tuple(_bind_foreign(arg, columns, foreign_values) for arg in node.args),
         node.detail,
+    )
+
+
+# Foreign parts, each evaluated by the engine that it comes from.
+
+
+def _not_boolean_error(what: str) -> InvalidRequest:
+    """The error for an expression whose value is not boolean."""
+    return InvalidRequest(
+        f"{what} is a value, not a condition.",
+        next="Compare it with something. Use SQL text, a list of tuples, a polars expression or a"
+        " pyarrow expression.",
+    )
+
+
+def _evaluate_foreign(node: ForeignExpr, columns: pa.Table) -> pa.ChunkedArray:
+    """Evaluate a foreign part for every row, with the engine it comes from."""
+    return (
+        _evaluate_with_arrow(node, columns)
+        if _is_arrow(node)
+        else _evaluate_with_polars(node, columns)
+    )
+
+
+def _check_foreign_type(node: ForeignExpr, schema: pa.Schema) -> None:
+    """Raise InvalidRequest if the engine reports that a foreign part is not boolean.
+
+    Other errors are left to the evaluation of the rows.
+    """
+    if node.source is None:
+        return
+    empty = schema.empty_table()
+    if _is_arrow(node):
+        try:
+            kind = _project(node.source, empty).type
+        except (pa.ArrowException, TypeError):
+            return
+        if not (pa.types.is_boolean(kind) or pa.types.is_null(kind)):
+            raise _not_boolean_error(str(node.source))
+        return
+    frame = pl.DataFrame(pl.from_arrow(empty)).lazy()
+    try:
+        dtype = frame.select(node.source).collect_schema().dtypes()[0]
+    except pl.exceptions.PolarsError:
+        return
+    if dtype not in (pl.Boolean, pl.Null, pl.Unknown):
+        raise _not_boolean_error(str(node.source))
+
+
+def _is_arrow(node: ForeignExpr) -> bool:
+    return isinstance(node.source, pc.Expression)
+
+
+def _evaluate_with_arrow(node: ForeignExpr, columns: pa.Table) -> pa.ChunkedArray:
+    try:
+        return _project(node.source, columns)
+    except (pa.ArrowException, TypeError) as error:
+        raise _evaluation_error(node, error) from None
+
+
+def _project(expression: pc.Expression, columns: pa.Table) -> pa.ChunkedArray:
+    """Evaluate an Arrow expression for every row, in row order."""
+    from pyarrow import acero
+
+    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(columns))
+    project = acero.ProjectNodeOptions([expression], ["answer"])
+    plan = acero.Declaration.from_sequence([source, acero.Declaration("project", project)])
+    return plan.to_table(use_threads=False)["answer"]
+
+
+def _evaluate_with_polars(node: ForeignExpr, columns: pa.Table) -> pa.ChunkedArray:
+    frame = pl.DataFrame(pl.from_arrow(columns))
+    # A condition without a column has length 1; combined with a full column it is broadcast.
+    always_true = pl.repeat(None, pl.len()).is_null()
+    try:
+        result = frame.select(always_true & node.source).to_series()
+    except pl.exceptions.PolarsError as error:
+        raise _evaluation_error(node, error) from None
+    return pa.chunked_array([result.to_arrow()])
+
+
+def _evaluation_error(node: ForeignExpr, error: Any) -> InvalidRequest:
+    message = str(error).partition("\n")[0]
+    return InvalidRequest(
+        f"{node.text} cannot be evaluated: {message}",
+        next="Check that the functions accept columns of these types.",
     )

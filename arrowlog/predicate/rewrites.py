@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from arrowlog.predicate.ast import DAY_MICROS, NULL, Call, Column, Literal
-from arrowlog.predicate.literals import parse_date, parse_timestamp, to_double
-from arrowlog.predicate.operators import COMPARISON_OPS, SWAPPED_COMPARISONS
+from arrowlog.predicate.ast import COMPARISON_OPS, NULL, SWAPPED_COMPARISONS, Call, Column, Literal
+from arrowlog.predicate.literals import DAY_MICROS, parse_date, parse_timestamp, to_double
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

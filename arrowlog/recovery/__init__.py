@@ -1,6 +1,6 @@
 """Doctor, salvage and repair of damaged logs."""
 
-from arrowlog.recovery.data_file_checks import DoctorLimits
+from arrowlog.recovery.data_files import DoctorLimits
 from arrowlog.recovery.findings import Finding, Findings
 from arrowlog.recovery.log_checks import doctor, examine_table
 from arrowlog.recovery.log_repair import repair, repair_notes

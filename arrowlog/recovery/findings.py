@@ -1,4 +1,8 @@
-"""Findings of the doctor, for programs, terminals and notebooks. Pure."""
+"""Problems of a table: the value that doctor, salvage and repair report, and their collector. Pure.
+
+`ProblemLog` collects `Finding`s while a log is examined; `Findings` presents the result of the
+doctor to programs, terminals and notebooks.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from arrowlog.arrays import make_array
+from arrowlog.formats.indextables import LOG_FOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 SEVERITIES = ("info", "warning", "error")  # ascending
 _TEXT_COLUMNS = ("code", "severity", "what", "where", "fix")
@@ -25,7 +30,7 @@ class Finding:
     `code` is stable. `severity` is `error`, `warning` or `info`. `what` describes the problem in a
     sentence, `where` names the file, folder or column, `fix` is the call or command that fixes it,
     `count` is the number of files or versions concerned, and `files` holds the data files among
-    them, if any.
+    them, if any. `version` is the table version concerned, if it is a single one.
     """
 
     code: str
@@ -35,6 +40,7 @@ class Finding:
     fix: str
     count: int = 1
     files: pa.Array | None = field(default=None, repr=False, compare=False)
+    version: int | None = None
 
     def __str__(self) -> str:
         """Severity, code and description on one line, then the place and the fix."""
@@ -43,10 +49,69 @@ class Finding:
         )
 
 
+@dataclass(slots=True)
+class ProblemLog:
+    """The problems of one table that have been found so far, in the order in which they were.
+
+    `root` is the address of the table.
+    """
+
+    root: str
+    problems: list[Finding] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[Finding]:
+        """Iterate over the problems."""
+        return iter(self.problems)
+
+    def __len__(self) -> int:
+        """Number of problems."""
+        return len(self.problems)
+
+    def report(
+        self,
+        code: str,
+        severity: str,
+        what: str,
+        where: str,
+        fix: str = "",
+        *,
+        version: int | None = None,
+    ) -> None:
+        """Add a problem. Without a `fix`, the fix is to repair the log."""
+        problem = Finding(code, severity, what, where, fix or self.repair_call, version=version)
+        self.problems.append(problem)
+
+    def extend(self, problems: Iterable[Finding]) -> None:
+        """Add problems that others have found."""
+        self.problems.extend(problems)
+
+    @property
+    def has_error(self) -> bool:
+        """Whether one of the problems is an error."""
+        return any(problem.severity == "error" for problem in self.problems)
+
+    @property
+    def repair_call(self) -> str:
+        """The call that writes a clean log next to the damaged one."""
+        log = f"{self.root}/{LOG_FOLDER}"
+        return (
+            f"arrowlog.repair({log!r}, {f'{log}_repaired'!r})"
+            "  # Stop all writers first. Afterwards move the old log away, but keep it, and rename"
+            f" the repaired one to {LOG_FOLDER}."
+        )
+
+    def notes(self) -> tuple[str, ...]:
+        """Return the description of every problem, after its place if it concerns one file."""
+        return tuple(
+            f"{problem.where}: {problem.what}" if problem.where else problem.what
+            for problem in self.problems
+        )
+
+
 class Findings:
     """All findings of one examination, most severe first."""
 
-    def __init__(self, uri: str, version: int | None, findings: list[Finding]) -> None:
+    def __init__(self, uri: str, version: int | None, findings: Iterable[Finding]) -> None:
         """`version` is the latest version that could be read; None if none could."""
         self.uri = uri
         self.version = version
@@ -103,7 +168,7 @@ class Findings:
         return pa.table({**columns, "count": counts})
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Export `emit_pyarrow` through the Arrow C stream interface (polars, DuckDB, pandas)."""
+        """Export `to_arrow` through the Arrow C stream interface (polars, DuckDB, pandas)."""
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
     def _summary(self) -> str:

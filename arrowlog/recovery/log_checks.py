@@ -1,13 +1,12 @@
 """Doctor: examine a table, write nothing, and report problems with the call that fixes each.
 
 This module examines the log: file names, commits, checkpoints, the pointer and the protocol.
-`checkup` examines the files of the latest version. Codes of findings are stable, and each `fix` can
-be executed as it stands. A log that cannot be opened can still be examined.
+`data_files` examines the files of the latest version. Codes of findings are stable, and each `fix`
+can be executed as it stands. A log that cannot be opened can still be examined.
 """
 
 from __future__ import annotations
 
-import json
 import warnings
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -26,18 +25,19 @@ from arrowlog.formats.indextables import (
     LOG_FOLDER,
     CommitFile,
 )
-from arrowlog.recovery.data_file_checks import DoctorLimits, check_data_files, check_repeated_skips
-from arrowlog.recovery.findings import Finding, Findings
+from arrowlog.maintenance import retry_after_cleanup
+from arrowlog.recovery.data_files import DoctorLimits, check_data_files, check_repeated_skips
+from arrowlog.recovery.findings import Finding, Findings, ProblemLog
+from arrowlog.recovery.log_repair import open_table_store
 from arrowlog.recovery.salvage import (
-    LogProblem,
     broken_commit_version,
     describe_divergence,
+    describe_error,
     describe_pointer_ahead,
     describe_table_id_mismatch,
     list_damaged_log,
     salvage,
     valid_checkpoint_forms,
-    vanished_file_error,
 )
 from arrowlog.snapshot import (
     ReadOptions,
@@ -45,11 +45,11 @@ from arrowlog.snapshot import (
     checkpoint_versions,
     earliest_rebuildable_version,
     load_snapshot,
+    pointed_version,
     read_verified_actions,
     retired_record_error,
     with_file_keys,
 )
-from arrowlog.storage import open_store
 
 if TYPE_CHECKING:
     import os
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from arrowlog.storage import Store
 
 _COMMITS_PER_BATCH = 512  # commits that are read and decoded together
-_MAX_ATTEMPTS = 3  # a concurrent cleanup can delete files between the listing and the read
+_MAX_LISTINGS = 3  # attempts at a listing in which no truncation came between
 # Without a limit from the caller, a checkpoint is reported as late after this many intervals.
 _NORMAL_INTERVALS = 2
 _UPGRADE = "pip install --upgrade arrowlog  # The installed version is too old."
@@ -79,7 +79,7 @@ class _Examination:
     options: ReadOptions
     limits: DoctorLimits
     now_ms: int
-    findings: list[Finding] = field(default_factory=list)
+    problems: ProblemLog
     listing: LogListing = field(default_factory=lambda: INDEXTABLES.classify(()))
     broken_commits: dict[int, str] = field(default_factory=dict)  # version -> what is wrong
     valid_checkpoint: int | None = None  # the newest one
@@ -94,19 +94,6 @@ class _Examination:
         """Options for checks that do not judge paths; `_load_snapshot` reports those."""
         return replace(self.options, allow_external_paths=True)
 
-    def report(self, code: str, severity: str, what: str, where: str, fix: str) -> None:
-        self.findings.append(Finding(code, severity, what, where, fix))
-
-    @property
-    def repair_call(self) -> str:
-        """The call that writes a clean log next to the damaged one."""
-        log = f"{self.store.root}/{LOG_FOLDER}"
-        return (
-            f"arrowlog.repair({log!r}, {f'{log}_repaired'!r})"
-            "  # Stop all writers first. Afterwards move the old log away, but keep it, and rename"
-            f" the repaired one to {LOG_FOLDER}."
-        )
-
 
 def doctor(
     uri: str | os.PathLike[str],
@@ -120,13 +107,7 @@ def doctor(
 ) -> Findings:
     """Examine a table, even one that cannot be opened. The options are those of `Table.doctor`."""
     config = resolve(options)
-    store = open_store(
-        uri,
-        storage_options,
-        parallelism=config.checkpoint_parallelism,
-        timeout_seconds=config.checkpoint_read_timeout_seconds,
-        accelerate=config.store_accelerate,
-    )
+    store = open_table_store(uri, storage_options, config)
     limits = DoctorLimits(
         max_commits_since_checkpoint, max_small_files, tuple(assert_stats), data_files=data_files
     )
@@ -146,30 +127,34 @@ def examine_table(
     options = replace(options, strict=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ArrowlogWarning)  # reported as findings instead
-        for attempt in range(_MAX_ATTEMPTS):
-            exam = _Examination(store, options, limits or DoctorLimits(), now_ms)
-            try:
-                return _examine(exam)
-            except UnsupportedProtocol as error:
-                where = f"{store.root}/{LOG_FOLDER}"
-                exam.report("protocol-unknown", "error", error.what, where, _UPGRADE)
-                return Findings(store.root, None, exam.findings)
-            except FileNotFoundError as error:  # a concurrent cleanup: start again
-                if attempt == _MAX_ATTEMPTS - 1:
-                    raise vanished_file_error(error) from None
-    raise AssertionError  # the last attempt returns or raises
+        return retry_after_cleanup(
+            lambda: _examine(
+                _Examination(
+                    store, options, limits or DoctorLimits(), now_ms, ProblemLog(store.root)
+                )
+            )
+        )
 
 
 def _examine(exam: _Examination) -> Findings:
+    try:
+        version = _run_checks(exam)
+    except UnsupportedProtocol as error:
+        where = f"{exam.store.root}/{LOG_FOLDER}"
+        exam.problems.report(error.code or "protocol-unknown", "error", error.what, where, _UPGRADE)
+        version = None
+    return Findings(exam.store.root, version, exam.problems)
+
+
+def _run_checks(exam: _Examination) -> int | None:
+    """Run every check; return the latest version that could be read, None if none could."""
     store, config = exam.store, exam.config
-    for _ in range(_MAX_ATTEMPTS):
-        exam.listing, troubles = list_damaged_log(store, config)
+    for _ in range(_MAX_LISTINGS):
+        exam.listing, exam.problems = list_damaged_log(store, config)
         if not exam.listing.overtaken:  # otherwise a truncation may have come in between
             break
-    for trouble in troubles:
-        exam.report(trouble.code, "error", trouble.what, trouble.where, exam.repair_call)
     if exam.listing.empty:
-        exam.report(
+        exam.problems.report(
             "unreadable",
             "error",
             "there is no log: the folder contains no commits.",
@@ -177,29 +162,29 @@ def _examine(exam: _Examination) -> Findings:
             "arrowlog.Table.create(uri, schema)"
             "  # Only for a new table; otherwise correct the address.",
         )
-        return Findings(store.root, None, exam.findings)
+        return None
     _check_commits(exam)
     _check_dead_commits(exam)
     _check_checkpoints(exam)
     if exam.listing.overtaken:
         _report_retired_record(exam)
         _check_pointer(exam)
-        return Findings(store.root, None, exam.findings)
+        return None
     snapshot = _load_snapshot(exam)
     _check_pointer(exam)
     if snapshot is None:
-        return Findings(store.root, None, exam.findings)
+        return None
     _check_protocol(exam, snapshot)
     _check_table_id(exam, snapshot)
     _check_history(exam, snapshot)
     _check_checkpoint_age(exam, snapshot)
     _check_actions(exam, snapshot)
-    exam.findings += check_repeated_skips(store, config, exam.listing, snapshot)
-    writable = not any(finding.severity == "error" for finding in exam.findings)
-    exam.findings += check_data_files(
-        store, config, snapshot, exam.limits, exam.now_ms, exam.repair_call, writable=writable
+    exam.problems.extend(check_repeated_skips(store, config, exam.listing, snapshot))
+    call, writable = exam.problems.repair_call, not exam.problems.has_error
+    exam.problems.extend(
+        check_data_files(store, config, snapshot, exam.limits, exam.now_ms, call, writable=writable)
     )
-    return Findings(store.root, snapshot.version, exam.findings)
+    return snapshot.version
 
 
 def _check_commits(exam: _Examination) -> None:
@@ -219,8 +204,7 @@ def _check_commits(exam: _Examination) -> None:
                 broken = broken_commit_version(error)
                 if broken is None:
                     raise
-                line = "" if error.line is None else f"line {error.line}: "
-                exam.broken_commits[broken] = f"{line}{error.what}"
+                exam.broken_commits[broken] = describe_error(error)
                 batch = [commit for commit in batch if commit.version != broken]
 
 
@@ -234,39 +218,38 @@ def _check_dead_commits(exam: _Examination) -> None:
             f"{subject} a version that was cleaned up: left by a writer or a cleanup that died, or"
             " restored from a backup. Readers ignore such files."
         )
-        exam.report("commit-dead", "info", what, first, _CLEAN_DEAD)
+        exam.problems.report("commit-dead", "info", what, first, _CLEAN_DEAD)
 
 
 def _report_retired_record(exam: _Examination) -> None:
     """Report a record of deleted commits that has no checkpoint above it."""
     error = retired_record_error(exam.listing)
-    exam.report("record-wrong", "error", error.what, str(error.file), f"# {error.next}")
+    exam.problems.report("record-wrong", "error", error.what, str(error.file), f"# {error.next}")
 
 
 def _check_checkpoints(exam: _Examination) -> None:
     """Verify every checkpoint; compare the newest valid one with the commits it replaces."""
     listing = exam.listing
-    troubles: list[LogProblem] = []
+    invalid = ProblemLog(exam.store.root)
     for version in checkpoint_versions(listing):
-        troubles_before = len(troubles)
-        forms = valid_checkpoint_forms(exam.store, listing, version, exam.config, troubles)
+        reported = len(invalid)
+        forms = valid_checkpoint_forms(exam.store, listing, version, exam.config, invalid)
         if forms and exam.valid_checkpoint is None:
             exam.valid_checkpoint = version
-            if len(troubles) == troubles_before:
+            if len(invalid) == reported:
                 _compare_with_commits(exam, version, forms)
-    for trouble in troubles:
-        _report_checkpoint(exam, trouble)
+    exam.problems.extend(_grade_checkpoint(problem, exam.valid_checkpoint) for problem in invalid)
 
 
-def _report_checkpoint(exam: _Examination, trouble: LogProblem) -> None:
-    assert trouble.version is not None
-    if trouble.code == "checkpoint-diverges":
-        exam.report(trouble.code, "error", trouble.what, trouble.where, exam.repair_call)
-    elif exam.valid_checkpoint is None or trouble.version >= exam.valid_checkpoint:
-        exam.report(trouble.code, "warning", trouble.what, trouble.where, _CHECKPOINT)
-    else:
-        what = f"{trouble.what} The newer checkpoint of version {exam.valid_checkpoint} is valid."
-        exam.report(trouble.code, "info", what, trouble.where, _CLEAN)
+def _grade_checkpoint(problem: Finding, valid_checkpoint: int | None) -> Finding:
+    """Return a problem of a checkpoint with the severity and the fix that it has for readers."""
+    assert problem.version is not None
+    if problem.code == "checkpoint-diverges":
+        return problem
+    if valid_checkpoint is None or problem.version >= valid_checkpoint:
+        return replace(problem, severity="warning", fix=_CHECKPOINT)
+    what = f"{problem.what} The newer checkpoint of version {valid_checkpoint} is valid."
+    return replace(problem, severity="info", what=what, fix=_CLEAN)
 
 
 def _compare_with_commits(
@@ -291,7 +274,7 @@ def _compare_with_commits(
         if divergence is not None:
             folder = form.keys[0].rpartition("/")[0]
             where = f"{folder}/{version:020d}.checkpoint.{form.kind}"
-            exam.report("checkpoint-diverges", "error", divergence, where, exam.repair_call)
+            exam.problems.report("checkpoint-diverges", "error", divergence, where, version=version)
 
 
 def _load_snapshot(exam: _Examination) -> Snapshot | None:
@@ -302,13 +285,14 @@ def _load_snapshot(exam: _Examination) -> Snapshot | None:
         snapshot.state.column("key")  # deferred reads happen here, so that they can fail here
     except (LogCorrupt, FileNotFoundError) as error:
         _report_broken_commits(exam, None)
-        # Matches a message of `snapshot.log_replay`, which raises plain LogCorrupt for such paths.
-        if "outside the table" in str(error):
+        if isinstance(error, LogCorrupt) and error.code == "paths-outside":
             fix = (
                 f"arrowlog.Table({store.root!r}, allow_outside_paths=True)"
                 "  # Only if these files are meant to lie outside the folder."
             )
-            exam.report("paths-outside", "error", str(error), f"{store.root}/{LOG_FOLDER}", fix)
+            exam.problems.report(
+                "paths-outside", "error", str(error), f"{store.root}/{LOG_FOLDER}", fix
+            )
             return load_snapshot(store, listing, exam.any_path)
         return _load_salvaged(exam, error)
     _report_broken_commits(exam, snapshot)
@@ -320,7 +304,7 @@ def _load_snapshot(exam: _Examination) -> Snapshot | None:
             " has the missing file, restore it instead of the repair, which gives up all later"
             " versions."
         )
-        exam.report("gap", "error", what, where, exam.repair_call)
+        exam.problems.report("gap", "error", what, where, version=gap.missing)
     return snapshot
 
 
@@ -332,52 +316,51 @@ def _load_salvaged(exam: _Examination, error: Exception) -> Snapshot | None:
         salvaged = salvage(exam.store, exam.config)
     except (ArrowlogError, FileNotFoundError):
         fix = "Restore the files of the log from a backup: no version of it can be salvaged."
-        exam.report("unreadable", "error", text, where, fix)
+        exam.problems.report("unreadable", "error", text, where, fix)
         return None
     version = salvaged.snapshot.version
     what = f"{text} Repair can salvage version {version}; the checks below refer to that version."
-    exam.report("unreadable", "error", what, where, exam.repair_call)
+    exam.problems.report("unreadable", "error", what, where)
     return salvaged.snapshot
 
 
 def _report_broken_commits(exam: _Examination, snapshot: Snapshot | None) -> None:
     """Report commits that cannot be read: warnings below a valid checkpoint, errors above it."""
     uses_checkpoint = snapshot is not None and snapshot.report.checkpoint is not None
-    base = (exam.valid_checkpoint or -1) if uses_checkpoint else -1
+    base = exam.valid_checkpoint if uses_checkpoint else None
     newest = max(exam.listing.commits, default=-1)
     for version, problem in sorted(exam.broken_commits.items()):
         where = exam.listing.commits[version]
-        if version <= base:
-            what = f"{problem} Only versions up to {base - 1} need this commit."
-            exam.report("commit-broken", "warning", what, where, _TRUNCATE)
-        else:
+        if base is None or version > base:
             code = "commit-torn" if version == newest else "commit-broken"
-            exam.report(code, "error", problem, where, exam.repair_call)
+            exam.problems.report(code, "error", problem, where, version=version)
+            continue
+        what = f"{problem} The checkpoint of version {base} stands for this commit."
+        if base:
+            what = f"{problem} Only versions up to {base - 1} need this commit."
+        # Truncation never deletes version 0.
+        fix = _TRUNCATE if version else exam.problems.repair_call
+        exam.problems.report("commit-broken", "warning", what, where, fix, version=version)
 
 
 def _check_pointer(exam: _Examination) -> None:
     """Check `_last_checkpoint`. It is only a hint for arrowlog; other programs may rely on it."""
     where = f"{LOG_FOLDER}/{LAST_CHECKPOINT}"
     data = exam.store.find_many([where])[0]
-    version: object = None
-    if data is not None:
-        try:
-            version = json.loads(data)["version"]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            version = None
-        if isinstance(version, bool) or not isinstance(version, int):
-            what = "the pointer cannot be read: it is not JSON with an integer version."
-            exam.report("pointer-broken", "warning", what, where, _CHECKPOINT)
-            return
+    version = pointed_version(data)
+    if data is not None and version < 0:
+        what = "the pointer cannot be read: it is not JSON with the number of a version."
+        exam.problems.report("pointer-broken", "warning", what, where, _CHECKPOINT)
+        return
     newest = exam.listing.newest
     checkpoint = exam.valid_checkpoint
-    if isinstance(version, int) and version > newest:
+    if version > newest:
         what = describe_pointer_ahead(version, newest)
-        exam.report("pointer-ahead", "error", what, where, exam.repair_call)
-    elif checkpoint is not None and (not isinstance(version, int) or version < checkpoint):
-        state = "is missing" if version is None else f"names version {version}"
+        exam.problems.report("pointer-ahead", "error", what, where, version=version)
+    elif checkpoint is not None and version < checkpoint:
+        state = "is missing" if data is None else f"names version {version}"
         what = f"the pointer {state}, but there is a valid checkpoint of version {checkpoint}."
-        exam.report("pointer-stale", "warning", what, where, _CHECKPOINT)
+        exam.problems.report("pointer-stale", "warning", what, where, _CHECKPOINT)
 
 
 def _check_protocol(exam: _Examination, snapshot: Snapshot) -> None:
@@ -385,12 +368,9 @@ def _check_protocol(exam: _Examination, snapshot: Snapshot) -> None:
     try:
         check_writable(snapshot.protocol, exam.store.root)
     except UnsupportedProtocol as error:
-        # Matches a message of `snapshot.log_replay`: what the table needs comes before the
-        # semicolon.
-        needs_feature = "features" in error.what.partition(";")[0]
-        code = "feature-unknown" if needs_feature else "protocol-unknown"
+        code = error.code or "protocol-unknown"
         what = f"{error.what} The table can be read, but not written."
-        exam.report(code, "warning", what, f"{exam.store.root}/{LOG_FOLDER}", _UPGRADE)
+        exam.problems.report(code, "warning", what, f"{exam.store.root}/{LOG_FOLDER}", _UPGRADE)
 
 
 def _check_history(exam: _Examination, snapshot: Snapshot) -> None:
@@ -404,7 +384,7 @@ def _check_history(exam: _Examination, snapshot: Snapshot) -> None:
                 f" does not need them, but some versions before {first} cannot be read."
             )
             where = exam.options.format.commit_file(before + 1).key
-            exam.report("history-gap", "info", what, where, _TRUNCATE)
+            exam.problems.report("history-gap", "info", what, where, _TRUNCATE)
             return
 
 
@@ -423,23 +403,23 @@ def _check_table_id(exam: _Examination, snapshot: Snapshot) -> None:
     first = load_snapshot(exam.store, only_first, exam.any_path)
     mismatch = describe_table_id_mismatch(first, snapshot)
     if mismatch is not None:
-        exam.report("two-tables", "warning", mismatch, commit.key, exam.repair_call)
+        exam.problems.report("two-tables", "warning", mismatch, commit.key)
 
 
 def _check_checkpoint_age(exam: _Examination, snapshot: Snapshot) -> None:
     """Report too many commits after the newest valid checkpoint, which every reader replays."""
     asked = exam.limits.commits_since_checkpoint
     limit = _NORMAL_INTERVALS * exam.config.checkpoint_interval if asked is None else asked
-    base = -1 if exam.valid_checkpoint is None else exam.valid_checkpoint
-    num_commits = snapshot.version - max(base, 0)
+    base = exam.valid_checkpoint
+    num_commits = snapshot.version - (base or 0)  # the commit that created the table is free
     if num_commits > limit:
-        last = "none" if base < 0 else f"version {base}"
+        last = "none" if base is None else f"version {base}"
         what = (
             f"readers replay {num_commits:,} commits, more than the limit of {limit:,}."
             f" Newest valid checkpoint: {last}."
         )
         severity = "warning" if asked is None else "error"
-        exam.report("checkpoint-behind", severity, what, f"{LOG_FOLDER}/", _CHECKPOINT)
+        exam.problems.report("checkpoint-behind", severity, what, f"{LOG_FOLDER}/", _CHECKPOINT)
 
 
 def _check_actions(exam: _Examination, snapshot: Snapshot) -> None:
@@ -452,7 +432,8 @@ def _check_actions(exam: _Examination, snapshot: Snapshot) -> None:
     commits = listing.commit_files(range(first, snapshot.version + 1))
     live_before = pl.Series([], dtype=pl.String)
     if base is not None:
-        forms = valid_checkpoint_forms(exam.store, listing, base, exam.config, [])
+        ignored = ProblemLog(exam.store.root)  # `_check_checkpoints` has reported them
+        forms = valid_checkpoint_forms(exam.store, listing, base, exam.config, ignored)
         if not forms:
             return
         only_checkpoint = listing.only(None, {base: forms})
@@ -471,16 +452,10 @@ def _check_actions(exam: _Examination, snapshot: Snapshot) -> None:
                 " Readers use the last action."
             )
             keys = actions["key"].to_arrow(compat_level=pl.CompatLevel.oldest())
-            exam.findings.append(
-                Finding(
-                    code,
-                    severity,
-                    what,
-                    listing.commits[version],
-                    _CHECKPOINT,
-                    actions.height,
-                    pa.chunked_array([keys]).combine_chunks().cast(pa.string()),
-                )
+            where = listing.commits[version]
+            files = pa.chunked_array([keys]).combine_chunks().cast(pa.string())
+            exam.problems.extend(
+                [Finding(code, severity, what, where, _CHECKPOINT, actions.height, files, version)]
             )
 
 

@@ -45,8 +45,8 @@ from arrowlog.formats.indextables import (
     no_recent_commits,
 )
 from arrowlog.maintenance import make_checkpoint
-from arrowlog.recovery.file_existence import check_files_exist, check_files_exist_on_spark
-from arrowlog.recovery.salvage import SalvageResult, salvage
+from arrowlog.recovery.data_files import check_files_exist, check_files_exist_on_spark
+from arrowlog.recovery.salvage import SalvageResult, list_log_folder, salvage
 from arrowlog.snapshot import (
     InMemoryFiles,
     check_writable,
@@ -60,7 +60,7 @@ from arrowlog.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from arrowlog.recovery.file_existence import Progress
+    from arrowlog.recovery.data_files import Progress
     from arrowlog.snapshot import State
     from arrowlog.storage import Store
 
@@ -153,16 +153,23 @@ def repair_notes(result: pa.Table) -> list[str]:
     return [str(note) for note in json.loads(text)]
 
 
-def open_log_folder(uri: str, storage_options: Mapping[str, Any], config: Config) -> Store:
-    """Open the store of a table by its log folder, which may have any name."""
-    parent, name = split_log_address(uri)
-    store = open_store(
-        parent,
+def open_table_store(
+    uri: str | os.PathLike[str], storage_options: Mapping[str, Any] | None, config: Config
+) -> Store:
+    """Open the store of a table, which need not be readable."""
+    return open_store(
+        uri,
         storage_options,
         parallelism=config.checkpoint_parallelism,
         timeout_seconds=config.checkpoint_read_timeout_seconds,
         accelerate=config.store_accelerate,
     )
+
+
+def open_log_folder(uri: str, storage_options: Mapping[str, Any], config: Config) -> Store:
+    """Open the store of a table by its log folder, which may have any name."""
+    parent, name = split_log_address(uri)
+    store = open_table_store(parent, storage_options, config)
     return store if name == LOG_FOLDER else RelocatedLogStore(store, LOG_FOLDER, name)
 
 
@@ -219,15 +226,16 @@ def _repair(job: _Job) -> _Outcome:
     check_writable(state.protocol, redact(job.source))
     config = _config_for_target(job, state)
     valid, missing = _split_by_existence(job, source, state, config)
-    notes = _notes(salvaged, missing)
+    _report_losses(salvaged, missing)
     adds = _normalize_adds(valid, state, config)
-    size = _write(target, state, adds, config, _commit_info(job, salvaged, adds, missing, notes))
+    size = _write(target, state, adds, config, _commit_info(job, salvaged, adds, missing))
     if size > Config().max_decompressed_bytes:
-        note = (
+        what = (
             f"version 1 has {size:,} bytes, more than readers decompress by default: raise"
             " transaction.maxDecompressedBytes if the checkpoint is ever lost"
         )
-        notes += (note,)
+        salvaged.problems.report("commit-large", "warning", what, "", version=1)
+    notes = salvaged.problems.notes()
     return _Outcome(state.version, state.num_files, int(adds.num_rows), notes)
 
 
@@ -315,21 +323,21 @@ def _look_up(job: _Job, store: Store, keys: pa.ChunkedArray, config: Config) -> 
     return exists
 
 
-def _notes(salvaged: SalvageResult, missing: pa.Table) -> tuple[str, ...]:
-    """Describe what the new log does not contain, and the problems of the source."""
-    notes = [str(trouble) for trouble in salvaged.troubles]
+def _report_losses(salvaged: SalvageResult, missing: pa.Table) -> None:
+    """Report what the new log does not contain, beside the problems that salvage has reported."""
     reached, newest = salvaged.snapshot.version, salvaged.newest
     if newest > reached:
         lost = f"version {newest} is"
         if newest > reached + 1:
             lost = f"versions {reached + 1} to {newest} are"
-        notes.append(f"the new log contains version {reached} of the source; {lost} not in it")
+        what = f"the new log contains version {reached} of the source; {lost} not in it"
+        salvaged.problems.report("versions-lost", "error", what, "", version=reached + 1)
     if missing.num_rows:
         names = missing["key"].slice(0, _MAX_NAMED_FILES).to_pylist()
         more = missing.num_rows - len(names)
         tail = f" and {more:,} more" if more else ""
-        notes.append(f"missing data files are left out: {', '.join(names)}{tail}")
-    return tuple(notes)
+        what = f"missing data files are left out: {', '.join(names)}{tail}"
+        salvaged.problems.report("data-missing", "error", what, "")
 
 
 def _normalize_adds(adds: pa.Table, state: State, config: Config) -> pa.Table:
@@ -348,7 +356,7 @@ def _normalize_adds(adds: pa.Table, state: State, config: Config) -> pa.Table:
 
 
 def _commit_info(
-    job: _Job, salvaged: SalvageResult, adds: pa.Table, missing: pa.Table, notes: tuple[str, ...]
+    job: _Job, salvaged: SalvageResult, adds: pa.Table, missing: pa.Table
 ) -> dict[str, Any]:
     """Return the commitInfo of version 1, without id, time and checksum."""
     size = int(pc.sum(adds["size"]).as_py() or 0) if adds.num_rows else 0
@@ -357,7 +365,7 @@ def _commit_info(
         "operationParameters": {
             "source": redact(job.source),
             "sourceVersion": salvaged.snapshot.version,
-            "notes": list(notes),
+            "notes": list(salvaged.problems.notes()),
         },
         "operationMetrics": {
             "numAddedFiles": int(adds.num_rows),
@@ -371,13 +379,10 @@ def _commit_info(
 
 def _list_target(store: Store) -> tuple[list[str], list[str]]:
     """List a log folder and its checkpoint folder, without temporary files."""
-    names = [name for name in store.list_from(LOG_FOLDER) if not name.startswith(".")]
-    inner = (
-        store.list_from(f"{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}")
-        if CHECKPOINT_FOLDER_NAME in names
-        else []
+    names, inner = (
+        [name for name in folder if not name.startswith(".")] for folder in list_log_folder(store)
     )
-    return names, [name for name in inner if not name.startswith(".")]
+    return names, inner
 
 
 def _check_target(store: Store, target: str) -> None:

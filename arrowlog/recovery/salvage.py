@@ -10,12 +10,13 @@
    derived from them. The exception: the checkpoint wins if it carries a checksum and not every
    commit does.
 
-Whatever is passed over is reported as a `LogProblem`. Nothing is written and nothing is guessed.
+Whatever is passed over is reported to a `ProblemLog`, with a code that the errors of the reader
+carry. Nothing is written and nothing is guessed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from arrowlog.errors import ArrowlogError, LogCorrupt, TableNotFound
@@ -29,6 +30,8 @@ from arrowlog.formats.indextables import (
     classify_names,
     decompress,
 )
+from arrowlog.maintenance import retry_after_cleanup
+from arrowlog.recovery.findings import ProblemLog
 from arrowlog.snapshot import (
     CheckpointPartReader,
     ReadOptions,
@@ -51,33 +54,6 @@ if TYPE_CHECKING:
     from arrowlog.storage import Store
 
 _CHECKSUM_MARKER = b'"checksum":"crc32:'  # in every commit and JSON checkpoint that has a checksum
-_MAX_ATTEMPTS = 3  # a concurrent cleanup can delete files between the listing and the read
-# The code of a checkpoint problem is derived from messages of `snapshot.loader`,
-# `snapshot.checkpoint.parquet`, `snapshot.checkpoint.parts`, `snapshot.checkpoint.manifest` and
-# `snapshot.log_replay`, which raise plain LogCorrupt. Keep in step.
-_DIVERGES_MESSAGES = ("the commits it stands for leave", "differs from a replay of the commits")
-_INCOMPLETE_MESSAGES = (
-    "is gone",
-    "it is missing",
-    "not all of one checkpoint",
-    "not a complete checkpoint",
-    "not whole",
-    "is incomplete",
-)
-
-
-@dataclass(frozen=True, slots=True)
-class LogProblem:
-    """A problem in a log: a stable code, the file concerned, and a description."""
-
-    code: str
-    where: str
-    what: str
-    version: int | None = None
-
-    def __str__(self) -> str:
-        """The file and the description."""
-        return f"{self.where}: {self.what}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +63,7 @@ class SalvageResult:
     snapshot: Snapshot
     listing: LogListing
     newest: int  # the highest version that a commit, a checkpoint or the pointer names
-    troubles: tuple[LogProblem, ...] = ()
+    problems: ProblemLog
 
 
 @dataclass(slots=True)
@@ -97,15 +73,15 @@ class _Salvaging:
     store: Store
     config: Config
     listing: LogListing
-    troubles: list[LogProblem] = field(default_factory=list)
+    problems: ProblemLog
 
     @property
     def options(self) -> ReadOptions:
         """Paths are not judged here: readers of the salvaged log do."""
         return ReadOptions(self.config, allow_external_paths=True)
 
-    def note(self, code: str, where: str, what: str, version: int | None = None) -> None:
-        self.troubles.append(LogProblem(code, where, what, version))
+    def note(self, code: str, where: str, what: str, version: int) -> None:
+        self.problems.report(code, "error", what, where, version=version)
 
 
 def salvage(store: Store, config: Config) -> SalvageResult:
@@ -114,31 +90,17 @@ def salvage(store: Store, config: Config) -> SalvageResult:
     Raises TableNotFound if there is no log, LogCorrupt if no version can be read, and
     UnsupportedProtocol if the log needs a newer reader.
     """
-    for attempt in range(_MAX_ATTEMPTS):
-        try:
-            return _salvage(store, config)
-        except FileNotFoundError as error:  # a concurrent cleanup: list again
-            if attempt == _MAX_ATTEMPTS - 1:
-                raise vanished_file_error(error) from None
-    raise AssertionError  # the last attempt returns or raises
-
-
-def vanished_file_error(error: FileNotFoundError) -> LogCorrupt:
-    """Return the error for a log whose listed files vanish on every attempt to read them."""
-    return LogCorrupt(
-        f"{error} was listed, but was deleted before it could be read.",
-        next="Another process is deleting files of the log; try again when it has finished.",
-    )
+    return retry_after_cleanup(lambda: _salvage(store, config))
 
 
 def _salvage(store: Store, config: Config) -> SalvageResult:
-    listing, troubles = list_damaged_log(store, config)
+    listing, problems = list_damaged_log(store, config)
     if listing.empty:
         raise TableNotFound(
             f"There is no log at {store.root}: the folder has no commits in it.",
             next="Check the address; it must be that of the log's folder.",
         )
-    run = _Salvaging(store, config, listing, troubles)
+    run = _Salvaging(store, config, listing, problems)
     by_commits = _replay_commits(run)
     reached = -1 if by_commits is None else by_commits.version
     by_checkpoint = _load_newer_checkpoint(run, reached)
@@ -150,29 +112,24 @@ def _salvage(store: Store, config: Config) -> SalvageResult:
     if snapshot is None:
         raise LogCorrupt(
             "no version can be read"
-            + "".join(f"; {trouble}" for trouble in run.troubles[:3]).rstrip(".")
+            + "".join(f"; {note}" for note in problems.notes()[:3]).rstrip(".")
             + ".",
             next="Restore version 0 or a checkpoint from a backup.",
         )
     snapshot = _resolve_divergence(run, snapshot)
     newest = max(listing.newest, read_pointer(store))
     _note_unreachable(run, snapshot.version, newest)
-    return SalvageResult(snapshot, listing, newest, tuple(run.troubles))
+    return SalvageResult(snapshot, listing, newest, problems)
 
 
-def list_damaged_log(store: Store, config: Config) -> tuple[LogListing, list[LogProblem]]:
+def list_damaged_log(store: Store, config: Config) -> tuple[LogListing, ProblemLog]:
     """List the log, tolerating names that a reader rejects, and report these.
 
     Files of the same version with equal content count once. If their content differs, none of them
     counts, since there is no way to tell which one is right.
     """
-    names = store.list_from(LOG_FOLDER)
-    inner = (
-        store.list_from(f"{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}")
-        if CHECKPOINT_FOLDER_NAME in names
-        else []
-    )
-    troubles: list[LogProblem] = []
+    names, inner = list_log_folder(store)
+    problems = ProblemLog(store.root)
     by_version: dict[tuple[str, int], list[str]] = {}
     accepted: list[str] = []
     for name in names:
@@ -180,7 +137,7 @@ def list_damaged_log(store: Store, config: Config) -> tuple[LogListing, list[Log
         if part is None or part[1] > MAX_VERSION:
             if part is not None:
                 what = f"the version number in the file name is larger than {MAX_VERSION}."
-                troubles.append(LogProblem("odd-name", f"{LOG_FOLDER}/{name[:60]}", what))
+                problems.report("odd-name", "error", what, f"{LOG_FOLDER}/{name[:60]}")
             continue
         if part[0] == "commit" or name.endswith(".checkpoint.json"):
             by_version.setdefault(part, []).append(name)
@@ -191,9 +148,18 @@ def list_damaged_log(store: Store, config: Config) -> tuple[LogListing, list[Log
             accepted.append(duplicates[0])
             continue
         what = f"{' and '.join(duplicates)} are both version {version}, but their content differs."
-        troubles.append(LogProblem(f"{kind}-twice", f"{LOG_FOLDER}/{duplicates[0]}", what, version))
+        where = f"{LOG_FOLDER}/{duplicates[0]}"
+        problems.report(f"{kind}-twice", "error", what, where, version=version)
     inner = [name for name in inner if (classify_log_file(name) or ("", 0))[1] <= MAX_VERSION]
-    return without_retired(store, classify_names(sorted(accepted), inner), names), troubles
+    return without_retired(store, classify_names(sorted(accepted), inner), names), problems
+
+
+def list_log_folder(store: Store) -> tuple[list[str], list[str]]:
+    """Return the names in the log folder and in its folder of Parquet checkpoints."""
+    names = store.list_from(LOG_FOLDER)
+    has_checkpoints = CHECKPOINT_FOLDER_NAME in names
+    inner = f"{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}"
+    return names, store.list_from(inner) if has_checkpoints else []
 
 
 def _have_same_content(store: Store, names: Iterable[str], config: Config) -> bool:
@@ -240,7 +206,7 @@ def _load_readable_prefix(
             broken = broken_commit_version(error)
             if broken is None or broken not in commits:
                 raise
-            run.note("commit-broken", commits[broken], _describe(error), broken)
+            run.note("commit-broken", commits[broken], describe_error(error), broken)
             commits = {version: key for version, key in commits.items() if version < broken}
     raise AssertionError  # each round drops at least one commit
 
@@ -251,7 +217,8 @@ def broken_commit_version(error: ArrowlogError) -> int | None:
     return None if part is None or part[0] != "commit" else part[1]
 
 
-def _describe(error: ArrowlogError) -> str:
+def describe_error(error: ArrowlogError) -> str:
+    """Describe an error in a file: the line, if known, and what is wrong there."""
     line = "" if error.line is None else f"line {error.line}: "
     return f"{line}{error.what}"
 
@@ -262,7 +229,7 @@ def _load_newer_checkpoint(run: _Salvaging, reached: int) -> Snapshot | None:
     for version in checkpoint_versions(listing):
         if version <= reached:
             return None
-        forms = valid_checkpoint_forms(run.store, listing, version, run.config, run.troubles)
+        forms = valid_checkpoint_forms(run.store, listing, version, run.config, run.problems)
         if forms:
             commits = _contiguous_commits(listing, version)
             return _load_readable_prefix(run, commits, {version: forms})
@@ -270,62 +237,58 @@ def _load_newer_checkpoint(run: _Salvaging, reached: int) -> Snapshot | None:
 
 
 def valid_checkpoint_forms(
-    store: Store, listing: LogListing, version: int, config: Config, troubles: list[LogProblem]
+    store: Store, listing: LogListing, version: int, config: Config, problems: ProblemLog
 ) -> tuple[CheckpointForm, ...]:
-    """Return the valid forms of a checkpoint; problems of others are appended to `troubles`."""
+    """Return the valid forms of a checkpoint; what is wrong with others goes to `problems`."""
     valid: list[CheckpointForm] = []
     for form in reversed(listing.checkpoints[version]):
         check = _verify_parquet if form.kind == "parquet" else _verify_form
-        trouble = check(store, listing, version, config, form)
-        if trouble is None:
+        error = check(store, listing, version, config, form)
+        if error is None:
             valid.insert(0, form)
         else:
-            troubles.append(trouble)
+            _report_checkpoint(problems, form.keys[0], error, version)
     return tuple(valid)
 
 
 def _verify_form(
     store: Store, listing: LogListing, version: int, config: Config, form: CheckpointForm
-) -> LogProblem | None:
+) -> ArrowlogError | None:
     """Return what is wrong with a form of a checkpoint, None if it is valid."""
-    problems = verify_checkpoint(store, listing, version, config, form.kind)
-    if not problems:
-        return None
-    # A missing part is reported by its bare name, the text of the FileNotFoundError.
-    is_part_name = problems[0].endswith(".json")
-    what = f"{problems[0]} is gone." if is_part_name else problems[0]
-    return _checkpoint_trouble(form.keys[0], what, version)
+    errors = verify_checkpoint(store, listing, version, config, form.kind)
+    return errors[0] if errors else None
 
 
 def _verify_parquet(
     store: Store, listing: LogListing, version: int, config: Config, form: CheckpointForm
-) -> LogProblem | None:
+) -> ArrowlogError | None:
     """Return what is wrong with a Parquet checkpoint, None if it is valid."""
-    where = form.keys[0]
     try:
         opened = open_parquet_checkpoint(store, version, form.keys, lambda _: None)
         if opened is None:
             what = "the checkpoint has no manifest: its writer stopped before it was complete."
-            return LogProblem("checkpoint-partial", where, what, version)
+            return LogCorrupt(what, version=version, code="checkpoint-partial")
         if isinstance(opened, CheckpointPartReader):
-            problems = verify_checkpoint(store, listing, version, config, "parquet")
-            return _checkpoint_trouble(where, problems[0], version) if problems else None
+            errors = verify_checkpoint(store, listing, version, config, "parquet")
+            return errors[0] if errors else None
         # A checkpoint of another program has no checksums: it is valid if it loads.
         options = ReadOptions(config, allow_external_paths=True, format=listing.format)
         load_snapshot(store, listing.only(checkpoints={version: (form,)}), options)
-    except (LogCorrupt, FileNotFoundError) as error:
-        return _checkpoint_trouble(where, str(error), version)
+    except LogCorrupt as error:
+        return error
+    except FileNotFoundError as error:
+        file = str(error).removeprefix(f"{store.root}/")
+        return LogCorrupt("it is gone.", file=file, code="checkpoint-partial")
     return None
 
 
-def _checkpoint_trouble(where: str, what: str, version: int) -> LogProblem:
-    """Derive the code of a checkpoint problem from its message."""
-    code = "checkpoint-broken"
-    if any(text in what for text in _DIVERGES_MESSAGES):
-        code = "checkpoint-diverges"
-    elif any(text in what for text in _INCOMPLETE_MESSAGES) or "no such" in what.lower():
-        code = "checkpoint-partial"
-    return LogProblem(code, where, what, version)
+def _report_checkpoint(
+    problems: ProblemLog, where: str, error: ArrowlogError, version: int
+) -> None:
+    """Report a checkpoint that is not valid. An error without a code of its own is damage."""
+    own = error.code in ("checkpoint-diverges", "checkpoint-partial")
+    code = str(error.code) if own else "checkpoint-broken"
+    problems.report(code, "error", str(error), where, version=version)
 
 
 def _resolve_divergence(run: _Salvaging, snapshot: Snapshot) -> Snapshot:
@@ -337,7 +300,7 @@ def _resolve_divergence(run: _Salvaging, snapshot: Snapshot) -> Snapshot:
     version = next((v for v in checkpoint_versions(listing) if v <= snapshot.version), None)
     if version is None or snapshot.report.checkpoint is not None:
         return snapshot
-    forms = valid_checkpoint_forms(run.store, listing, version, run.config, run.troubles)
+    forms = valid_checkpoint_forms(run.store, listing, version, run.config, run.problems)
     if not forms:
         return snapshot
     commits = {v: key for v, key in _contiguous_commits(listing, -1).items() if v <= version}
@@ -416,7 +379,7 @@ def _note_unreachable(run: _Salvaging, reached: int, newest: int) -> None:
     """Report what lies after the last version that can be read: a gap, a pointer too far ahead."""
     listing = run.listing
     later = sorted(v for v in listing.commits if v > reached)
-    reported = {trouble.version for trouble in run.troubles if trouble.code.startswith("commit")}
+    reported = {found.version for found in run.problems if found.code.startswith("commit")}
     if later and later[0] > reached + 1 and reached + 1 not in reported:
         what = f"version {reached + 1} is missing although version {later[0]} is there."
         run.note("gap", run.listing.format.commit_file(reached + 1).key, what, reached + 1)

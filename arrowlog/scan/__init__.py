@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from arrowlog.scan.explain import Explanation
-from arrowlog.scan.file_schema import (
+from arrowlog.scan.data_files import (
+    build_data_file_error,
     find_column_problem,
     find_member_case_mismatch,
     find_nanosecond_column,
@@ -12,8 +12,8 @@ from arrowlog.scan.file_schema import (
     is_readable_as,
     map_column_case,
 )
+from arrowlog.scan.explain import Explanation
 from arrowlog.scan.plan import ScanPlan, Split, plan_scan
-from arrowlog.scan.read_errors import build_data_file_error
 from arrowlog.scan.row_reader import RowReader
 
 if TYPE_CHECKING:

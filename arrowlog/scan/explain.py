@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from arrowlog.scan.stats_predicate import StatsPredicate
     from arrowlog.snapshot import FileStats, Snapshot
 
-
+_HEADER = ("clause", "dropped", "bytes", "alone", "kept because")
 REASON_TEXTS = (
     "dropped",
     "in range",
@@ -160,10 +160,6 @@ def _reason_bounds(
     if pa.types.is_string(kind) and not needs_low and isinstance(value, str):
         return reason_where(mask_prefixes_of(value, high), REASON_TRUNCATED_BOUND, codes)
     return codes
-
-
-__all__ = ["Clause", "Explanation", "explain_plan", "format_bytes"]
-_HEADER = ("clause", "dropped", "bytes", "alone", "kept because")
 
 
 @dataclass(frozen=True, slots=True)

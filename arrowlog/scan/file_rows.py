@@ -21,7 +21,7 @@ from arrowlog.formats.delta import (
     mapping_mode,
     stored_name,
 )
-from arrowlog.scan.file_schema import is_readable_as, type_family
+from arrowlog.scan.data_files import is_readable_as, type_family
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -16,10 +16,15 @@ from arrowlog.display import format_bytes, format_count, format_html_card, forma
 from arrowlog.errors import InvalidRequest, LogCorrupt
 from arrowlog.formats.delta import VECTOR_COLUMNS
 from arrowlog.predicate import Predicate, parse_predicate
-from arrowlog.scan.data_skipping import compute_skip_mask, invert_skip_mask, required_columns
+from arrowlog.scan.data_skipping import (
+    compute_skip_mask,
+    count_matching_rows,
+    find_extreme,
+    invert_skip_mask,
+    required_columns,
+)
 from arrowlog.scan.explain import Explanation, explain_plan
 from arrowlog.scan.row_reader import RowReader
-from arrowlog.scan.stats_aggregates import count_matching_rows, find_extreme
 from arrowlog.scan.stats_predicate import StatsPredicateBuilder
 
 if TYPE_CHECKING:

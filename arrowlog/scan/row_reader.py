@@ -19,9 +19,8 @@ from arrowlog.errors import ArrowlogError, InvalidRequest, LogCorrupt
 from arrowlog.fork_safety import require_polars
 from arrowlog.formats.delta import mapping_mode
 from arrowlog.predicate import TRUE, Predicate, evaluate_predicate, split_pushdown
+from arrowlog.scan.data_files import ColumnCaseResolver, ReadErrorTranslator
 from arrowlog.scan.file_rows import VECTOR_PREFIX, FileRowReader, read_deleted_rows
-from arrowlog.scan.file_schema import ColumnCaseResolver
-from arrowlog.scan.read_errors import ReadErrorTranslator
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

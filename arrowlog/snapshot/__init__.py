@@ -1,10 +1,11 @@
 """Log replay: which files are live at a version, as columns."""
 
-from arrowlog.snapshot.caches import CacheStats, LogTip
 from arrowlog.snapshot.checkpoint.json import (
     CheckpointResult,
     WrittenCheckpoint,
+    decode_pointer,
     json_checkpoint_name,
+    pointed_version,
     read_pointer,
     write_json_form,
     write_pointer,
@@ -80,6 +81,7 @@ from arrowlog.snapshot.stats_bounds import (
 )
 from arrowlog.snapshot.stats_truncation import StatsTruncation, truncate_add_fields, truncate_adds
 from arrowlog.snapshot.time_travel import TimestampLike, to_epoch_millis
+from arrowlog.snapshot.tracked_state import CacheStats, LogTip, ReadBase
 from arrowlog.snapshot.tracker import SnapshotTracker, open_trackers
 from arrowlog.snapshot.typed_values import (
     HIVE_NULL,
@@ -104,6 +106,7 @@ __all__ = [
     "InMemoryFiles",
     "LogSegment",
     "LogTip",
+    "ReadBase",
     "ReadOptions",
     "RebuildRecipe",
     "Report",
@@ -124,6 +127,7 @@ __all__ = [
     "checkpoint_versions",
     "choose_sort_columns",
     "comparison_type",
+    "decode_pointer",
     "earliest_rebuildable_version",
     "files_column_name",
     "files_table",
@@ -143,6 +147,7 @@ __all__ = [
     "partition_values",
     "paths_leading_out",
     "plan_segment",
+    "pointed_version",
     "put_manifest",
     "put_part",
     "read_pointer",

@@ -161,9 +161,12 @@ class DeltaCheckpoint:
             self._columns |= self._read(missing)
         return {path: self._columns[path] for path in wanted}
 
-    def drop(self, path: AddPath) -> None:
-        """Forget a column, to free its memory."""
-        self._columns.pop(path, None)
+    def verify(self) -> None:
+        """Read all fields of all adds. Raises `LogCorrupt` if the checkpoint is damaged."""
+        names = {field.name for part, _ in self._chunks for field in part.schema.field("add").type}
+        paths = self._read([(name,) for name in sorted(names)])["path",]
+        if paths is not None and paths.null_count:
+            raise LogCorrupt("the checkpoint has an add without a path.", version=self.version)
 
     def _read(self, paths: Sequence[AddPath]) -> dict[AddPath, pa.ChunkedArray | None]:
         types = {path: self.type_of(path) for path in paths}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from arrowlog.decode import ActionBatch, LineBuffer
-from arrowlog.errors import ArrowlogWarning, InvalidRequest, LogCorrupt
+from arrowlog.errors import ArrowlogWarning, InvalidRequest, LogCorrupt, UnsupportedProtocol
 from arrowlog.formats.indextables import (
     INDEXTABLES,
     JsonManifest,
@@ -30,7 +30,7 @@ from arrowlog.snapshot.checkpoint.parquet import (
     read_foreign_checkpoint,
     verify_parquet_checkpoint,
 )
-from arrowlog.snapshot.checkpoint.parts import CheckpointPartReader
+from arrowlog.snapshot.checkpoint.parts import CheckpointPartReader, missing_part_error
 from arrowlog.snapshot.checkpoint_files import CheckpointFiles, CheckpointRows
 from arrowlog.snapshot.commit_reader import CommitReader
 from arrowlog.snapshot.delta_files import DeltaCheckpointFiles
@@ -417,37 +417,44 @@ def _read_json(work: _Load, version: int, form: CheckpointForm) -> State:
 
 def verify_checkpoint(
     store: Store, listing: LogListing, version: int, config: Config, form: str | None = None
-) -> list[str]:
+) -> list[LogCorrupt | UnsupportedProtocol]:
     """Read a checkpoint completely and return what is wrong with it.
 
     Returns an empty list if the requested form (such as `json`; None: any) is intact.
     """
-    problems: list[str] = []
+    problems: list[LogCorrupt | UnsupportedProtocol] = []
     for candidate in reversed(listing.checkpoints.get(version, ())):
         if form not in (None, candidate.kind):
             continue
         work = _Load(store, ReadOptions(config, allow_external_paths=True, format=listing.format))
         try:
-            CHECKPOINT_READERS[candidate.kind].verify(work, listing, version, candidate)
-        except (LogCorrupt, FileNotFoundError) as error:
-            problems.append(str(error))
-        else:
+            found = CHECKPOINT_READERS[candidate.kind].verify(work, listing, version, candidate)
+        except LogCorrupt as error:
+            found = [error]
+        except FileNotFoundError as error:
+            found = [missing_part_error(str(error).removeprefix(f"{store.root}/"))]
+        if not found:
             return []
-    return problems or [f"there is no checkpoint of version {version}"]
+        problems += found
+    return problems or [
+        LogCorrupt(f"there is no checkpoint of version {version}.", version=version)
+    ]
 
 
-def _verify_json(work: _Load, listing: LogListing, version: int, form: CheckpointForm) -> None:
+def _verify_json(
+    work: _Load, listing: LogListing, version: int, form: CheckpointForm
+) -> Sequence[LogCorrupt | UnsupportedProtocol]:
     state = _read_json(work, version, form)
     if not work.checksum_verified:
         _compare_with_commits(work, listing, state, form)
+    return ()
 
 
-def _verify_parquet(work: _Load, listing: LogListing, version: int, form: CheckpointForm) -> None:
+def _verify_parquet(
+    work: _Load, listing: LogListing, version: int, form: CheckpointForm
+) -> Sequence[LogCorrupt | UnsupportedProtocol]:
     del listing
-    problems = verify_parquet_checkpoint(work.store, version, form.keys)
-    if problems:
-        folder = form.keys[0].rpartition("/")[0]
-        raise LogCorrupt(f"{problems[0]}.", file=folder, version=version)
+    return verify_parquet_checkpoint(work.store, version, form.keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,12 +462,14 @@ class CheckpointReader:
     """How one kind of checkpoint form is read.
 
     `read` returns the state, or None if the writer of the form never finished it. `verify` reads
-    the form completely. Both raise `LogCorrupt` if it is damaged and `FileNotFoundError` if a file
-    of it is gone.
+    the form completely and returns what is wrong with it. Both may raise `LogCorrupt` if it is
+    damaged and `FileNotFoundError` if a file of it is gone.
     """
 
     read: Callable[[_Load, int, CheckpointForm], State | None]
-    verify: Callable[[_Load, LogListing, int, CheckpointForm], None]
+    verify: Callable[
+        [_Load, LogListing, int, CheckpointForm], Sequence[LogCorrupt | UnsupportedProtocol]
+    ]
 
 
 def _read_delta(work: _Load, version: int, form: CheckpointForm) -> State:
@@ -503,9 +512,15 @@ def _read_delta(work: _Load, version: int, form: CheckpointForm) -> State:
     )
 
 
-def _verify_delta(work: _Load, listing: LogListing, version: int, form: CheckpointForm) -> None:
+def _verify_delta(
+    work: _Load, listing: LogListing, version: int, form: CheckpointForm
+) -> Sequence[LogCorrupt | UnsupportedProtocol]:
     """Read a checkpoint completely, and compare it with the commits if they are all there."""
-    _compare_with_commits(work, listing, _read_delta(work, version, form), form)
+    state = _read_delta(work, version, form)
+    if isinstance(state.source, DeltaCheckpointFiles):
+        state.source.rows.verify()
+    _compare_with_commits(work, listing, state, form)
+    return ()
 
 
 # The reader of each kind of checkpoint form that a format's listing may contain.
@@ -538,6 +553,7 @@ def _compare_with_commits(
             next="Delete it; the table can be read without it.",
             file=form.keys[0],
             version=state.version,
+            code="checkpoint-diverges",
         )
 
 

@@ -296,6 +296,7 @@ def _check_paths(actions: ActionBatch, adds: pa.Table, root: str) -> None:
         next=f"If files of {root} may lie elsewhere, open it with allow_outside_paths=True.",
         file=file,
         line=line,
+        code="paths-outside",
     )
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import time
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from threading import Thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Concatenate, ParamSpec
 from weakref import WeakSet
 
 from arrowlog.clock import COUNTS_SUSPENSION, boottime
@@ -21,8 +21,8 @@ from arrowlog.errors import ArrowlogError, InvalidRequest
 from arrowlog.fork_safety import ForkSafeLock
 from arrowlog.formats import CommitFile
 from arrowlog.formats.indextables import INDEXTABLES
-from arrowlog.snapshot.caches import LogTip, SavedSnapshot, SnapshotCache, SnapshotDiskCache
 from arrowlog.snapshot.checkpoint.json import read_pointer
+from arrowlog.snapshot.disk_cache import SavedSnapshot, SnapshotDiskCache
 from arrowlog.snapshot.listing import (
     OBSERVATION_TRUST_SECONDS,
     check_not_retired,
@@ -34,16 +34,19 @@ from arrowlog.snapshot.listing import (
 from arrowlog.snapshot.loader import apply_commits, load_snapshot, missing_file_error
 from arrowlog.snapshot.log_segment import earliest_rebuildable_version, plan_segment
 from arrowlog.snapshot.time_travel import find_version_at
+from arrowlog.snapshot.tracked_state import LogTip, ReadBase, SnapshotCache
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from arrowlog.config import Config
     from arrowlog.formats import Format, LogListing, Metadata
-    from arrowlog.snapshot.caches import CacheStats, HitCounter
     from arrowlog.snapshot.loader import ReadOptions
     from arrowlog.snapshot.snapshot import Snapshot
+    from arrowlog.snapshot.tracked_state import CacheStats, HitCounter
     from arrowlog.storage import ObjectStat, Store
+
+_Args = ParamSpec("_Args")
 
 # Commits that a refresh probes for one by one before it lists the log instead.
 _PROBES_MAX = 16
@@ -52,21 +55,30 @@ _SAVE_AFTER_COMMITS = 64
 # File system times are coarse: a folder modified less than this before it was listed may change
 # again without a new modification time, so its tag identifies nothing.
 _FOLDER_SETTLED_MS = 2000
-# For how long after the last look at the log a probe for the next version is conclusive: clean-up
+# For how long after the log was last observed a probe for the next version is conclusive: clean-up
 # deletes no commit younger than this.
 PROBE_TRUST_SECONDS = 30.0
 
 
 def open_trackers() -> list[SnapshotTracker]:
-    """Return the followers of all tables that are open in this process."""
+    """Return the trackers of all tables that are open in this process."""
     return list(_OPEN)
+
+
+@dataclass(frozen=True, slots=True)
+class _Observation:
+    """A listing of the log, the time at which it began and the folder's tag from before it."""
+
+    listing: LogListing
+    started_at: float
+    folder_tag: str | None
 
 
 class SnapshotTracker:
     """Holds the newest snapshot of a table and decides whether it is still current.
 
-    `latest` is the newest snapshot read so far. It holds every commit that the log had at `asked`,
-    a `boottime`. Refreshes are serialised by a lock; reading a sufficiently recent answer is not.
+    What it knows is one immutable `ReadBase`, which is replaced as a whole. Refreshes are
+    serialised by a lock; reading the base takes none.
     """
 
     def __init__(
@@ -86,23 +98,41 @@ class SnapshotTracker:
         self.read_options = read_options
         self._options = options
         self._configured_by: Metadata | None = None  # whose properties `config` already includes
-        self.latest: Snapshot | None = None
-        self.asked = float("-inf")
-        self.outdated = False  # this process has committed since the last answer
-        self.odd = False  # some commit names are not 20 digits wide: another program writes here
-        self.looks = 0  # how often the store was asked for the newest version
-        self._tip: LogTip | None = None  # the last commit of `latest`, to recognise the log by
-        self._stale_pointer: ObjectStat | None = (
-            None  # a pointer already read, with nothing new in it
-        )
+        self._base = ReadBase()
         self._lock = ForkSafeLock(self._after_torn_fork)
-        self._cache = SnapshotCache(_cache_seconds(self.config))
+        # Held while the base is replaced, never during I/O: a commit must not wait for a refresh.
+        self._base_lock = ForkSafeLock(self._after_torn_fork)
+        self._cache = SnapshotCache()
         self._refreshing: Thread | None = None
-        self._listing: LogListing | None = None  # of the constructor; the first load uses it up
-        self._unsaved_commits = 0  # read since the disk copy was written
+        self._first_observation: _Observation | None = None  # the first load uses it up
         if not self._restore_copy():
-            self._list_again()
+            self._first_observation = self._observe_log()
         _OPEN.add(self)
+
+    @property
+    def base(self) -> ReadBase:
+        """What was last read, as one consistent value."""
+        return self._base
+
+    @property
+    def last_read(self) -> Snapshot | None:
+        """The newest snapshot read so far."""
+        return self._base.snapshot
+
+    def note_own_commit(self) -> None:
+        """Take note of a commit of this process, which the next answer must include."""
+        self._replace_base(ReadBase.after_own_commit)
+
+    def _replace_base(
+        self,
+        transition: Callable[Concatenate[ReadBase, _Args], ReadBase],
+        *args: _Args.args,
+        **kwargs: _Args.kwargs,
+    ) -> ReadBase:
+        """Replace the base by the result of a transition, and return it."""
+        with self._base_lock:
+            self._base = transition(self._base, *args, **kwargs)
+            return self._base
 
     @property
     def config(self) -> Config:
@@ -134,51 +164,46 @@ class SnapshotTracker:
         copy = copies and copies.read_copy(self.store.root, allow_external_paths=external)
         if not copy:
             return False
-        self._observe_folder()
-        self.latest, self._tip = copy.snapshot, copy.mark
-        folder_unchanged = copy.folder is not None and copy.folder == self._folder_tag
+        started_at, folder_tag = self._observe_folder()
+        self._replace_base(ReadBase.after_restore, copy.snapshot, copy.tip, folder_tag)
+        folder_unchanged = copy.folder is not None and copy.folder == folder_tag
         if (folder_unchanged and self.unchanged()) or self._catch_up():
-            self.asked = self._listed_at
+            self._replace_base(ReadBase.after_confirmation, started_at)
             return True
-        self.latest = self._tip = None
+        self._replace_base(ReadBase.invalidated)
         return False
 
     def _save_copy(self) -> None:
         """Write the disk copy if it is enabled and enough commits were read since the last one.
 
-        A snapshot with warnings is not saved, so that every process reports them. Neither is one of
-        another format than IndexTables, which is assumed when a copy is restored.
+        A snapshot of another format than IndexTables is not saved: that format is assumed when a
+        copy is restored.
         """
-        copies, latest, tip = self._copies, self.latest, self._tip
         if self.format != INDEXTABLES:
             return
-        if copies is None or latest is None or tip is None or latest.report.warnings:
+        copies, base = self._copies, self._base
+        if copies is None or not base.is_worth_saving(_SAVE_AFTER_COMMITS):
             return
-        if self._unsaved_commits < _SAVE_AFTER_COMMITS or tip.version != latest.version:
-            return
-        self._unsaved_commits = 0
-        copy = SavedSnapshot(latest, tip, self._folder_tag)
+        assert base.snapshot is not None
+        assert base.tip is not None
+        self._replace_base(ReadBase.after_save)
+        copy = SavedSnapshot(base.snapshot, base.tip, base.folder_tag)
         external = self.read_options.allow_external_paths
         copies.save(self.store.root, copy, allow_external_paths=external)
 
-    def _observe_folder(self) -> None:
-        """Record the time and the log folder's tag. Must precede the listing they describe."""
-        self._listed_at = boottime()
+    def _observe_folder(self) -> tuple[float, str | None]:
+        """Return the time and the log folder's tag. Must precede the listing they describe."""
+        started_at = boottime()
         wanted = self._copies is not None and self.store.cheap_stat
         stat = self.store.stat(self.format.log_folder) if wanted else None
         settled = stat is not None and time.time() * 1000 - stat.mtime_ms > _FOLDER_SETTLED_MS
-        self._folder_tag = stat.tag if stat is not None and settled else None
+        return started_at, stat.tag if stat is not None and settled else None
 
-    def _list_again(self) -> LogListing:
-        self._observe_folder()
-        self._listing = open_log(self.store)
-        self.read_options = replace(self.read_options, format=self._listing.format)
-        return self._listing
-
-    @property
-    def tip(self) -> LogTip | None:
-        """The last commit of `latest`, or an earlier one: while it stands, the log is the same."""
-        return self._tip
+    def _observe_log(self) -> _Observation:
+        started_at, folder_tag = self._observe_folder()
+        listing = open_log(self.store)
+        self.read_options = replace(self.read_options, format=listing.format)
+        return _Observation(listing, started_at, folder_tag)
 
     @property
     def stats(self) -> CacheStats:
@@ -195,8 +220,8 @@ class SnapshotTracker:
     def version(self) -> int:
         """The newest version, as the store has it now."""
         with self._lock:
-            if self.latest is not None:
-                return self.newest().version
+            if self.last_read is not None:
+                return self.latest().version
             return plan_segment(list_log(self.store, self.format), None).version
 
     @property
@@ -227,7 +252,7 @@ class SnapshotTracker:
                 return version
         raise AssertionError  # the loop either returns or raises
 
-    def at(self, version: int, *, strict: bool | None = None) -> Snapshot:
+    def at_version(self, version: int, *, strict: bool | None = None) -> Snapshot:
         """Return the snapshot of a version, from the cache if the log is still the same.
 
         Raises `InvalidRequest` if the version does not exist or was cleaned up, `LogCorrupt` if it
@@ -245,15 +270,16 @@ class SnapshotTracker:
         snapshot = self._load(listing, version, strict=strict)
         commit = listing.commit_file(version)
         with self._lock:
-            if self.latest is None and commit is not None and self.config.cache_enabled:
-                self._tip = LogTip(*commit, self.store.stat(commit.key))
-            self._cache.put(snapshot, now)
+            if self.last_read is None and commit is not None and self.config.cache_enabled:
+                self._replace_base(ReadBase.with_tip, LogTip(*commit, self.store.stat(commit.key)))
+            if self._cache_seconds > 0:
+                self._cache.put(snapshot, now)
         return snapshot
 
     def _cached_version(self, version: int, now: float) -> Snapshot | None:
         """Return a cached version, unless the table was replaced since it was read."""
-        latest = self.latest
-        snapshot = self._cache.get(version, now)
+        latest = self.last_read
+        snapshot = self._cache.get(version, now, self._cache_seconds)
         if latest is not None and latest.version == version:
             snapshot = latest
         if snapshot is None or not self.config.cache_enabled:
@@ -263,7 +289,7 @@ class SnapshotTracker:
             return None
         return snapshot
 
-    def newest(self, *, strict: bool | None = None, max_staleness: float | None = None) -> Snapshot:
+    def latest(self, *, strict: bool | None = None, max_staleness: float | None = None) -> Snapshot:
         """Return the newest snapshot.
 
         With `max_staleness`, an answer at most that many seconds old may be returned without asking
@@ -273,31 +299,26 @@ class SnapshotTracker:
         if served is not None:
             return served
         with self._lock:
-            started = boottime()  # whatever the store answers from here on was not true earlier
+            started_at = boottime()  # whatever the store answers from here on was not true earlier
+            own_commits = self._base.own_commits
             self._cache.listing.note(hit=False)
             current = (
-                self._can_build_on_latest(strict) and self.config.cache_enabled and self._catch_up()
+                self._base.may_be_refreshed(strict=self._with_strict(strict).strict)
+                and self.config.cache_enabled
+                and self._catch_up()
             )
             self._cache.count_state_request(hit=current)
             if not current:
                 self._cache.clear()  # it may be another table, even one with the same id
-                listed_before = self._listing is not None
+                listed_before = self._first_observation is not None
                 self._reload(strict=strict)
                 if not self._catch_up() and listed_before:
                     self._reload(strict=strict)  # the constructor's listing was out of date
-            assert self.latest is not None
-            self._apply_table_properties(self.latest.metadata)
-            self.asked = started
-            self.outdated = False
-            self.looks += 1
+            base = self._replace_base(ReadBase.after_refresh, started_at, own_commits)
+            assert base.snapshot is not None
+            self._apply_table_properties(base.snapshot.metadata)
             self._save_copy()
-            return self.latest
-
-    def _can_build_on_latest(self, strict: bool | None) -> bool:  # noqa: FBT001 -- passed through
-        """Whether `latest` may be refreshed; not if it ends at a gap and gaps are errors."""
-        if self.latest is None:
-            return False
-        return self.latest.report.gap is None or not self._with_strict(strict).strict
+            return base.snapshot
 
     def _served(self, max_staleness: float) -> Snapshot | None:
         """Return the last answer if it is recent enough.
@@ -305,15 +326,15 @@ class SnapshotTracker:
         Takes no lock: the thread that holds it may be waiting for the store. Past half the allowed
         age, a background refresh starts, so that a steady reader never waits.
         """
-        age, latest = boottime() - self.asked, self.latest
-        max_age = min(max_staleness, self._cache.seconds)
-        if latest is None or max_age <= 0 or age > max_age or self.outdated:
+        base, now = self._base, boottime()
+        max_age = min(max_staleness, self._cache_seconds)
+        if not base.may_be_served(now, max_age):
             return None
         self._cache.listing.note(hit=True)
         self._cache.count_state_request(hit=True)
-        if age > max_age / 2:
+        if now - base.observed_at > max_age / 2:
             self._refresh_soon()
-        return latest
+        return base.snapshot
 
     def _apply_table_properties(self, metadata: Metadata) -> None:
         """Resolve the settings again with the table's own properties, if they changed."""
@@ -325,10 +346,13 @@ class SnapshotTracker:
         except InvalidRequest:  # an invalid table property must not make the table unreadable
             config = resolve(self._options)
         self.read_options = replace(self.read_options, config=config)
-        self._cache.seconds = _cache_seconds(self.config)
+
+    @property
+    def _cache_seconds(self) -> float:
+        return self.config.cache_expiration_seconds if self.config.cache_enabled else 0
 
     def _fresh_seconds(self) -> float:
-        """For how long clean-up cannot have deleted the commits after `latest`."""
+        """For how long clean-up cannot have deleted the commits after the last snapshot."""
         return min(PROBE_TRUST_SECONDS, self.config.log_retention_ms / 2000)
 
     def _refresh_soon(self) -> None:
@@ -339,51 +363,52 @@ class SnapshotTracker:
 
     def _refresh_quietly(self) -> None:
         with suppress(ArrowlogError):  # the next caller that accepts no stale answer gets the error
-            self.newest()
+            self.latest()
 
     def _after_torn_fork(self) -> None:
-        """Discard everything if the process was forked while another thread held the lock."""
-        self.latest = self._tip = self._stale_pointer = None
+        """Discard everything if the process was forked while another thread held a lock."""
+        self._base = self._base.after_torn_fork()
         self._cache.clear()
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Drop every cached snapshot, the disk copy included; the next read starts from the log."""
         with self._lock:
-            self.latest = self._tip = None
+            self._replace_base(ReadBase.invalidated)
             self._cache.clear()
             if self._copies is not None:
                 external = self.read_options.allow_external_paths
                 self._copies.drop(self.store.root, allow_external_paths=external)
 
-    def advance(self, version: int) -> Snapshot:
-        """Read the commits up to `version`, which is known to follow the latest snapshot.
+    def apply_own_commits(self, version: int) -> Snapshot:
+        """Read the commits up to `version`, which is known to follow the last snapshot read.
 
         For versions that this process committed itself: neither the tip nor the time of the last
-        answer changes, so the next `newest` still asks the store.
+        answer changes, so the next `latest` still asks the store.
         """
         with self._lock:
-            latest = self.latest
-            assert latest is not None
-            commits = [self.format.commit_file(v) for v in range(latest.version + 1, version + 1)]
+            snapshot = self.last_read
+            assert snapshot is not None
+            commits = [self.format.commit_file(v) for v in range(snapshot.version + 1, version + 1)]
             if commits:
-                latest = apply_commits(self.store, self.read_options, latest, commits)
-                self.latest = latest
-            return latest
+                snapshot = apply_commits(self.store, self.read_options, snapshot, commits)
+                self._replace_base(ReadBase.with_own_commits, snapshot)
+            return snapshot
 
     def tip_of(self, version: int, name: str) -> LogTip:
         """Return a commit's `LogTip`; asks the store for its stat only where that is cheap."""
         commit = CommitFile(version, self.format.key(name))
         return LogTip(*commit, self.store.stat(commit.key) if self.store.cheap_stat else None)
 
-    def is_same_object(self, mark: LogTip) -> bool:
-        """Whether a commit is still the object that was marked; True where a stat is not cheap."""
+    def is_same_object(self, tip: LogTip) -> bool:
+        """Whether a commit is still the same object; True where a stat is not cheap."""
         if not self.store.cheap_stat:
             return True
-        return self.store.stat(mark.key) == mark.stat
+        return self.store.stat(tip.key) == tip.stat
 
     def unchanged(self) -> bool:
         """Whether the last known commit still stands; not checked where a stat is not cheap."""
-        return self._tip is not None and self.is_same_object(self._tip)
+        tip = self._base.tip
+        return tip is not None and self.is_same_object(tip)
 
     def _is_recent(self, observed: float) -> bool:
         """Whether no version can have been committed and deleted since a `boottime`."""
@@ -392,7 +417,7 @@ class SnapshotTracker:
 
     def dropped(self) -> bool:
         """Whether the last known commit is gone or replaced, other than by clean-up."""
-        tip = self._tip
+        tip = self._base.tip
         if tip is None or self.is_same_object(tip):
             return False
         return tip.version not in list_retired(self.store, self.format)
@@ -413,15 +438,17 @@ class SnapshotTracker:
     def pointer_names_later(self, version: int) -> bool:
         """Whether `_last_checkpoint` names a later version; one stat if the file is unchanged."""
         stat = self.store.stat(self.format.key(self.format.pointer_name))
-        if stat == self._stale_pointer:
+        if stat == self._base.stale_pointer:
             return False
-        if read_pointer(self.store, self.format) > version:
+        named = read_pointer(self.store, self.format)
+        if named > version:
             return True
-        self._stale_pointer = stat
+        if named >= 0 or stat is None:  # else reading it may have failed: read it again next time
+            self._replace_base(ReadBase.with_stale_pointer, stat)
         return False
 
     def _log_replaced(self) -> bool:
-        tip = self._tip
+        tip = self._base.tip
         return tip is None or self.store.stat(tip.key) != tip.stat
 
     def _load(self, listing: LogListing, version: int | None, *, strict: bool | None) -> Snapshot:
@@ -442,34 +469,41 @@ class SnapshotTracker:
 
     def _reload(self, *, strict: bool | None) -> None:
         """Load the newest snapshot from the log."""
-        listing = self._listing or self._list_again()
-        self._listing = None
+        observation = self._first_observation or self._observe_log()
+        self._first_observation = None
+        listing = observation.listing
         known_before = self.store.cheap_stat or self._copies is not None
         stat_before = self._stat_of(listing, listing.newest) if known_before else None
         snapshot = self._load(listing, None, strict=strict)
         commit = listing.commit_file(snapshot.version)
         stat = self._stat_of(listing, snapshot.version)
-        self.odd = bool(
-            set(map(len, listing.commits.values())) - {len(self.format.commit_file(0).key)}
-        )
-        self.latest = snapshot
-        self.asked = self._listed_at
         # If the last commit was replaced during the load, the stat may not describe what was read.
-        self._unsaved_commits = _SAVE_AFTER_COMMITS if stat_before == stat else 0
+        unsaved = _SAVE_AFTER_COMMITS if stat_before == stat else 0
         if known_before and snapshot.version == listing.newest:
             stat = stat_before
-        self._tip = None if commit is None else LogTip(*commit, stat)
+        self._replace_base(
+            ReadBase.after_load,
+            snapshot,
+            None if commit is None else LogTip(*commit, stat),
+            observation.started_at,
+            folder_tag=observation.folder_tag,
+            has_nonstandard_names=bool(
+                set(map(len, listing.commits.values())) - {len(self.format.commit_file(0).key)}
+            ),
+            unsaved_commits=unsaved,
+        )
 
     def _stat_of(self, listing: LogListing, version: int) -> ObjectStat | None:
         commit = listing.commit_file(version)
         return None if commit is None else self.store.stat(commit.key)
 
     def _catch_up(self) -> bool:
-        """Apply the commits after `latest`; False if `latest` is no longer part of the log."""
-        tip, latest, started = self._tip, self.latest, boottime()
+        """Apply the commits after the last snapshot; False if the log does not contain it now."""
+        base, started = self._base, boottime()
+        tip, latest = base.tip, base.snapshot
         if tip is None or latest is None:
             return False
-        probe = self.store.cheap_stat and boottime() - self.asked < self._fresh_seconds()
+        probe = self.store.cheap_stat and boottime() - base.observed_at < self._fresh_seconds()
         probe = probe and not self.overtaken(latest.version)
         if probe:
             new_commits = self._probe_commits(tip, latest.version)
@@ -482,13 +516,13 @@ class SnapshotTracker:
             return False  # a complete listing tells whether the log continues behind a checkpoint
         if commits:
             try:
-                self.latest = apply_commits(
+                snapshot = apply_commits(
                     self.store, self.read_options, latest, commits, observed=started
                 )
             except FileNotFoundError:
                 return False
-            self._tip = LogTip(*commits[-1], stat)
-            self._unsaved_commits += len(commits)
+            tip = LogTip(*commits[-1], stat)
+            self._replace_base(ReadBase.after_commits, snapshot, tip, len(commits))
         return True
 
     def _probe_commits(
@@ -518,8 +552,8 @@ class SnapshotTracker:
         The missing commit is looked for again after its successor was seen: both may have landed
         since the first probe.
         """
-        assert self.latest is not None
-        gap = self.latest.report.gap
+        assert self.last_read is not None
+        gap = self.last_read.report.gap
         if gap is not None and gap.missing == version:
             return False
         _, successor = self._find_commit(version + 1, like)
@@ -551,9 +585,10 @@ class SnapshotTracker:
         if entries.get(tip.name) != tip.stat or tip.stat is None:
             return None
         listing = self.format.classify(sorted(entries))
-        if base + 1 in listing.commits and not self._is_recent(self.asked):
-            # The version was empty at the last look. It may have been committed and deleted since,
-            # and the file may be a stalled writer's, which does not count (decision 17).
+        if base + 1 in listing.commits and not self._is_recent(self._base.observed_at):
+            # The version was empty when the log was last observed. It may have been committed and
+            # deleted since, and the file may be a stalled writer's, which does not count
+            # (decision 17).
             listing = without_retired(self.store, listing, entries)
             if any(version > base for version in listing.dead):
                 return None  # the log continues behind a checkpoint
@@ -581,10 +616,6 @@ class SnapshotTracker:
 
 
 _OPEN: WeakSet[SnapshotTracker] = WeakSet()
-
-
-def _cache_seconds(config: Config) -> float:
-    return config.cache_expiration_seconds if config.cache_enabled else 0
 
 
 def _contiguous_commits(listing: LogListing, base: int) -> list[CommitFile]:

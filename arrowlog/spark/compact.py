@@ -32,13 +32,13 @@ _DEFAULT_CORES = 8  # on Spark Connect, which does not expose the number of core
 
 
 def make_spark_runner(
-    spark: SparkSession, committer: WriteSession, options: Mapping[str, Any]
+    spark: SparkSession, write_session: WriteSession, options: Mapping[str, Any]
 ) -> Callable[[Sequence[RewriteTask]], Iterator[RewriteAttempt]]:
     """Return a function that rewrites compaction groups on the workers of a session."""
     require_pyspark()
-    config = committer.config(committer.head_of(committer.seen()))
+    config = write_session.config(write_session.head_of(write_session.base_snapshot()))
     work = _worker(
-        committer.store.root,
+        write_session.store.root,
         options,
         config.checkpoint_read_timeout_seconds,
         accelerate=config.store_accelerate,
@@ -48,7 +48,7 @@ def make_spark_runner(
         batch_size = _TASKS_PER_CORE * _cores(spark)
         for start in range(0, len(tasks), batch_size):
             # Before files are read: the conflict checker covers every commit after this version.
-            base = committer.look()
+            base = write_session.read_latest()
             batch = tasks[start : start + batch_size]
             ready = [task for task in batch if find_changed_file(base.state, task.group) is None]
             yield from (RewriteAttempt(task, base) for task in batch if task not in ready)

@@ -6,7 +6,6 @@ returns for it.
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ import pyarrow as pa
 from arrowlog.errors import InvalidRequest
 from arrowlog.formats.indextables import LAST_CHECKPOINT, LOG_FOLDER
 from arrowlog.recovery import repair
-from arrowlog.snapshot import open_trackers
+from arrowlog.snapshot import decode_pointer, open_trackers
 from arrowlog.statements.describe_log import describe_log
 from arrowlog.statements.parser import Statement, parse_statement
 from arrowlog.table import Table
@@ -135,7 +134,10 @@ def sql_statement(
     """
     statement = parse_statement(text)
     if statement.kind == "invalidate":
-        return _invalidate(statement)
+        root = None
+        if statement.path is not None:
+            root = Table(statement.path, storage_options, options=options).uri
+        return _invalidate(root)
     assert statement.path is not None
     if statement.kind == "repair":
         assert statement.target is not None
@@ -156,19 +158,19 @@ def _row(schema: pa.Schema, *values: object) -> pa.Table:
 
 
 def _describe_log(table: Table, statement: Statement) -> pa.Table:
-    follower = table._follower  # noqa: SLF001 -- the handle's own store and settings
-    return describe_log(follower.store, follower.config, include_all=statement.include_all)
+    tracker = table._tracker  # noqa: SLF001 -- the handle's own store and settings
+    return describe_log(tracker.store, tracker.config, include_all=statement.include_all)
 
 
 def _describe_state(table: Table, _: Statement) -> pa.Table:
     snapshot = table.snapshot()
     checkpoint = snapshot.report.checkpoint
-    store, config = table._follower.store, table._follower.config  # noqa: SLF001 -- the same
+    store, config = table._tracker.store, table._tracker.config  # noqa: SLF001 -- the same
     tombstones = 0  # removes since the checkpoint
     if checkpoint is not None and checkpoint < snapshot.version:
         actions = describe_log(store, config, include_all=False)
         tombstones = actions["action_type"].to_pylist().count("remove")
-    pointer = _decode_pointer(store.find_many([f"{LOG_FOLDER}/{LAST_CHECKPOINT}"])[0])
+    pointer = decode_pointer(store.find_many([f"{LOG_FOLDER}/{LAST_CHECKPOINT}"])[0])
     parts = pointer.get("parts")
     form = "none" if checkpoint is None else str(pointer.get("format", "json"))
     return _row(
@@ -184,15 +186,6 @@ def _describe_state(table: Table, _: Statement) -> pa.Table:
         snapshot.version - (checkpoint or 0) >= config.checkpoint_interval,
         "No checkpoint found" if checkpoint is None else "OK",
     )
-
-
-def _decode_pointer(data: bytes | None) -> dict[str, Any]:
-    """Return the fields of the checkpoint pointer; {} if it is missing or not a JSON object."""
-    try:
-        pointer = json.loads(data or b"{}")
-    except ValueError:
-        return {}
-    return pointer if isinstance(pointer, dict) else {}
 
 
 def _checkpoint(table: Table, _: Statement) -> pa.Table:
@@ -237,7 +230,7 @@ def _drop(table: Table, statement: Statement) -> pa.Table:
             next="Remove files with table.remove(paths).",
         )
     # Refuses a predicate on other columns even if no file matches it.
-    parse_partition_predicate(statement.where, table._committer.head_of(snapshot))  # noqa: SLF001 -- its own
+    parse_partition_predicate(statement.where, table._session.head_of(snapshot))  # noqa: SLF001 -- its own
     files = table.scan(statement.where, version=snapshot.version).files
     if files.num_rows == 0:
         message = f"No partition matches: {statement.where}"
@@ -262,15 +255,13 @@ def _purge(table: Table, statement: Statement) -> pa.Table:
     )
     cleaned = table.cleanup(dry_run=statement.dry_run)
     vacuumed = table.vacuum(older_than=older_than, dry_run=statement.dry_run)
-    status = (
-        "DRY_RUN" if statement.dry_run else "PARTIAL_SUCCESS" if vacuumed.failures else "SUCCESS"
+    failed = cleaned.failures or vacuumed.failures
+    status = "DRY_RUN" if statement.dry_run else "PARTIAL_SUCCESS" if failed else "SUCCESS"
+    expired, states = (
+        {file.version for file in files if file.kind == "checkpoint"}
+        for files in (cleaned.retention.files_to_delete, cleaned.log_files)
     )
-    states = {
-        file.version for file in cleaned.retention.files_to_delete if file.kind == "checkpoint"
-    }
-    commits = cleaned.num_files - sum(
-        file.kind == "checkpoint" for file in cleaned.retention.files_to_delete
-    )
+    commits = sum(file.kind == "commit" for file in cleaned.log_files)
     deleted = 0 if statement.dry_run else vacuumed.num_files
     verb = "would be deleted" if statement.dry_run else "were deleted"
     metrics = {
@@ -280,7 +271,7 @@ def _purge(table: Table, statement: Statement) -> pa.Table:
         "size_mb_deleted": 0.0 if statement.dry_run else vacuumed.bytes_freed / (1 << 20),
         "retention_hours": older_than // _HOUR_MS,
         "tx_log_files_deleted": 0 if statement.dry_run else commits,
-        "expired_states_found": len(states),
+        "expired_states_found": len(expired),
         "expired_states_deleted": 0 if statement.dry_run else len(states),
         "dry_run": statement.dry_run,
         "duration_ms": int((time.monotonic() - started) * 1000),
@@ -314,16 +305,15 @@ def _merge(table: Table, statement: Statement, spark: Any) -> pa.Table:
     return _row(_MERGE_COLUMNS, table.uri, metrics, None, None)
 
 
-def _invalidate(statement: Statement) -> pa.Table:
-    """Invalidate the caches of the tables open in this process: of one path, or of all."""
-    root = None if statement.path is None else Table(statement.path).uri
-    followers = [each for each in open_trackers() if root is None or each.store.root == root]
-    lookups = sum(tally.asked for each in followers for tally in each.hit_counters)
-    hits = sum(tally.found for each in followers for tally in each.hit_counters)
-    for each in followers:
-        each.forget()
+def _invalidate(root: str | None) -> pa.Table:
+    """Invalidate the caches of the tables open in this process: of one root, or of all."""
+    trackers = [each for each in open_trackers() if root is None or each.store.root == root]
+    lookups = sum(counter.requests for each in trackers for counter in each.hit_counters)
+    hits = sum(counter.hits for each in trackers for counter in each.hit_counters)
+    for each in trackers:
+        each.invalidate()
     rate = f"{100 * hits / lookups:.1f}%" if lookups else "N/A"
-    message = f"Transaction log cache invalidated in {len(followers)} open tables"
+    message = f"Transaction log cache invalidated in {len(trackers)} open tables"
     return _row(_INVALIDATE_COLUMNS, root or "GLOBAL", message, hits, lookups - hits, rate)
 
 

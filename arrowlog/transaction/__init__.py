@@ -2,15 +2,11 @@
 
 from arrowlog.transaction import operations
 from arrowlog.transaction.add_files import Add, add_file, relative_data_path
-from arrowlog.transaction.backoff import Clock
 from arrowlog.transaction.commit_loop import CommitResult, PreparedCommit
 from arrowlog.transaction.conflict_checker import ReadSet, TableHead
-from arrowlog.transaction.creation import build_metadata, create_table
 from arrowlog.transaction.data_writer import WriteTarget, write_rows
-from arrowlog.transaction.file_statistics import DataFileStats, compute_stats
-from arrowlog.transaction.metadata_changes import check_partitions, check_schema
 from arrowlog.transaction.operations import WriteMode, check_write_mode, upgrade_protocol
-from arrowlog.transaction.parquet_adds import describe_parquet_file
+from arrowlog.transaction.parquet_files import DataFileStats, compute_stats, describe_parquet_file
 from arrowlog.transaction.prepared_commits import (
     CommitOptions,
     PrepareContext,
@@ -18,8 +14,15 @@ from arrowlog.transaction.prepared_commits import (
     prepare_file_changes,
     select_files_by_path,
 )
-from arrowlog.transaction.winning_commits import (
+from arrowlog.transaction.table_metadata import (
+    build_metadata,
+    check_partitions,
+    check_schema,
+    create_table,
+)
+from arrowlog.transaction.version_race import (
     UNREADABLE_PARTITION,
+    Clock,
     read_txn_id,
     typed_partition_values,
 )

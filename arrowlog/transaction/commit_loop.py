@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from arrowlog.errors import (
     ArrowlogError,
@@ -35,6 +35,7 @@ from arrowlog.formats.indextables import (
     compress,
     encode_commit,
 )
+from arrowlog.snapshot import check_writable
 from arrowlog.transaction.conflict_checker import (
     CONFLICT_NEXT_STEP,
     ReadSet,
@@ -44,18 +45,19 @@ from arrowlog.transaction.conflict_checker import (
     check_conflict,
     check_conflict_between,
 )
-from arrowlog.transaction.version_put import (
+from arrowlog.transaction.version_race import (
     MAX_PUTS_PER_VERSION,
     CommitProgress,
     PutContext,
     backoff_seconds,
     commit_state_unknown,
     put_commit,
+    read_winning_commits,
 )
 from arrowlog.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -77,7 +79,7 @@ class PreparedCommit:
     Attributes:
         operation: name of the operation, written to `commitInfo`.
         lines: the actions as encoded JSON lines.
-        intent: the read set, checked against winning commits.
+        read_set: the read set, checked against winning commits.
         parameters: `operationParameters` of `commitInfo`.
         metrics: `operationMetrics` of `commitInfo`.
         txn: application id and version of an idempotent write.
@@ -90,7 +92,7 @@ class PreparedCommit:
 
     operation: str
     lines: Sequence[bytes]
-    intent: ReadSet = field(default_factory=ReadSet)
+    read_set: ReadSet = field(default_factory=ReadSet)
     parameters: Mapping[str, Any] = field(default_factory=dict)
     metrics: Mapping[str, int] = field(default_factory=dict)
     txn: tuple[str, int] | None = None
@@ -124,35 +126,41 @@ class CommitResult:
     duplicate: bool = False
 
 
+class TransactionLog(Protocol):
+    """What a transaction asks of the log besides putting and reading commits (decision 17)."""
+
+    def reobserve(self) -> tuple[TableHead, RecentCommits]:
+        """List the log again; return the newest head and the ids of the recent commits."""
+
+    def recent(self) -> RecentCommits:
+        """Return the ids of the recent commits as of the last read."""
+
+    def is_own(self, txn_id: str | None) -> bool:
+        """Whether the same session has made a commit."""
+
+    def none_retired(self, first: int, last: int) -> bool:
+        """Whether no version of a range is recorded as deleted."""
+
+    def none_deleted(self, first: int, last: int, observed: float) -> bool:
+        """Whether no version of a range can have been deleted since the log ended before it.
+
+        `observed` is the time at which it did. Where that costs no request, the log must also be
+        the same still. Always False if the clock may not count suspended time: the log has to be
+        read then.
+        """
+
+    def replaced(self) -> bool:
+        """Whether the commit that the head was observed by is gone, other than by clean-up.
+
+        The table was dropped then, and another one may have been created. False if that is unknown.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class TransactionContext(PutContext):
-    """The environment of a transaction: store, clock, settings and queries on the log.
+    """The environment of a transaction: what a put requires, and the log."""
 
-    Attributes:
-        rivals: decodes winning commits. Called with the first version, the commit files, the
-            head before them, and whether their added and removed files are needed.
-        permit: raises `UnsupportedProtocol` if the protocol of a head cannot be written.
-        verify: read the log after every put, because the clock may not count suspended time.
-        none_deleted: called with the first and last version of a range and the time at which the
-            log was observed to end before it. True only if no version of the range can have been
-            deleted since and, where that costs no request, the log is still the same.
-        none_retired: whether no version of a range is recorded as deleted.
-        replaced: whether the commit that the head was observed by is gone, other than by clean-up:
-            the table was dropped, and another one may have been created. False if that is unknown.
-        reobserve: lists the log again; returns the newest head and the recent commits.
-        recent: the ids of the most recent commits as of the last read.
-        own: ids of the commits made earlier by the same session.
-    """
-
-    rivals: Callable[[int, Sequence[bytes], TableHead, bool], Iterable[WinningCommit]]
-    check_protocol: Callable[[TableHead], None]
-    verify: bool
-    none_deleted: Callable[[int, int, float], bool]
-    none_retired: Callable[[int, int], bool]
-    replaced: Callable[[], bool]
-    reobserve: Callable[[], tuple[TableHead, RecentCommits]]
-    recent: Callable[[], RecentCommits]
-    own: Container[str | None] = ()
+    log: TransactionLog
 
 
 def run_transaction(
@@ -181,161 +189,188 @@ def run_transaction(
     """
     clock, config = writer.clock, writer.config
     progress = CommitProgress(clock.new_id(), clock.seconds() + config.commit_timeout_seconds)
-    writer.check_protocol(head)
-    transaction = _Transaction(writer, progress, prepare, head, prepare(head), newest)
-    wait_seconds = writer.pace.wait(clock)
+    check_writable(head.protocol, writer.store.root)
+    transaction = _Transaction(writer, progress, prepare)
+    base = _CommitBase(head, prepare(head), newest)
+    wait_seconds = writer.backoff.wait(clock)
     if wait_seconds > 0:
         clock.sleep(wait_seconds)
     for _ in range(config.commit_max_attempts):
-        duplicate = _find_duplicate(transaction.draft, transaction.head, progress)
-        result = duplicate or transaction.attempt()
-        if result is not None:
-            return result, transaction.head
+        duplicate = _find_duplicate(base.prepared, base.head, progress)
+        outcome = transaction.attempt(base) if duplicate is None else _Landed(duplicate, base.head)
+        if isinstance(outcome, _Landed):
+            return outcome.result, outcome.head
+        base = outcome
         if clock.seconds() >= progress.deadline:
             break
     races = "1 race" if progress.losses == 1 else f"{progress.losses} races"
     raise CommitConflict(
         f"The commit lost {races} against concurrent writers and is not in the log.",
         next="Try again, or raise commit.timeoutSeconds.",
-        version=transaction.head.version,
+        version=base.head.version,
         txn_id=progress.txn_id,
     )
 
 
-@dataclass(slots=True)
-class _Transaction:
-    """A commit in progress: the head it builds on and the content to be put after it.
+@dataclass(frozen=True, slots=True)
+class _CommitBase:
+    """What an attempt builds on.
 
-    `newest` is a later head that was observed; commits up to it are read before anything is put.
+    Attributes:
+        head: the head that the commit follows.
+        prepared: the commit, prepared for the head.
+        newest: a later head that was observed, or None. Commits up to it are read before anything
+            is put.
+    """
+
+    head: TableHead
+    prepared: PreparedCommit
+    newest: TableHead | None = None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether commits after the head are known to exist."""
+        return self.newest is not None and self.newest.version > self.head.version
+
+
+@dataclass(frozen=True, slots=True)
+class _Landed:
+    """The end of a transaction: its result, and the head after it."""
+
+    result: CommitResult
+    head: TableHead
+
+
+@dataclass(frozen=True, slots=True)
+class _Transaction:
+    """One commit on its way into the log.
+
+    Every attempt returns how the commit landed, or what the next attempt builds on.
     """
 
     writer: TransactionContext
     progress: CommitProgress
     prepare: Callable[[TableHead], PreparedCommit]
-    head: TableHead
-    draft: PreparedCommit
-    newest: TableHead | None
 
-    def attempt(self) -> CommitResult | None:
+    def attempt(self, base: _CommitBase) -> _Landed | _CommitBase:
         """Try to commit the version after the head.
 
-        Returns None if winning commits were found; the head has then advanced past them.
+        If winning commits are found, the next attempt builds on them.
         """
-        if self.newest is not None and self.newest.version > self.head.version:
-            return self._rebase(
-                _read_commits_until(self.writer, self.head, self.newest, self.draft.intent)
-            )
-        version, clock = self.head.version + 1, self.writer.clock
-        # Commit timestamps increase strictly, whatever the writers' clocks say: time travel
-        # searches them by bisection.
-        timestamp = max(clock.now_ms(), (self.head.timestamp or 0) + 1)
-        self.progress.timestamps[version] = timestamp
-        plain = _encode(self.draft, self.head, self.progress, timestamp)
-        data = _compress(plain, self.writer.config)
+        writer, progress, read_set = self.writer, self.progress, base.prepared.read_set
+        if base.newest is not None and base.is_behind:
+            return self._rebase(base, _read_commits_until(writer, base.head, base.newest, read_set))
+        version, data = base.head.version + 1, self._encode_commit(base)
         try:
-            commit_files = put_commit(self.writer, self.progress, version, data)
+            commit_files = put_commit(writer, progress, version, data)
         except CommitStateUnknown as unknown:
-            return self._find_landed(unknown)
-        if not commit_files and _is_effective(self.writer, self.progress, self.head, data):
-            return self._record_landed(version)
-        self.progress.losses += 1
+            return self._find_landed(base, unknown)
+        if not commit_files and _is_effective(writer, progress, base.head, data):
+            return self._record_landed(base, version)
+        progress.losses += 1
         try:
-            winners = _read_winners(self.writer, self.head, commit_files, self.draft.intent)
+            winners = _read_winners(writer, base.head, commit_files, read_set)
         except StoreUnavailable:
-            if self.progress.pending is None:
+            if progress.pending is None:
                 raise
             winners = None  # an earlier put may have landed: only the log can tell
-        return self._start_over() if winners is None else self._rebase(winners)
+        return self._start_over(base) if winners is None else self._rebase(base, winners)
 
-    def _record_landed(self, version: int, timestamp: int | None = None) -> CommitResult:
-        """Return the result of a commit that is in the log, and advance the head to it.
+    def _encode_commit(self, base: _CommitBase) -> bytes:
+        """Return the commit file of an attempt."""
+        clock, config = self.writer.clock, self.writer.config
+        # Commit timestamps increase strictly, whatever the writers' clocks say: time travel
+        # searches them by bisection.
+        timestamp = max(clock.now_ms(), (base.head.timestamp or 0) + 1)
+        self.progress.timestamps[base.head.version + 1] = timestamp
+        return _compress(_encode(base.prepared, base.head, self.progress, timestamp), config)
+
+    def _record_landed(
+        self, base: _CommitBase, version: int, timestamp: int | None = None
+    ) -> _Landed:
+        """Return the outcome of a commit that is in the log.
 
         `timestamp` is the commit time read from the log; by default the one last sent for the
         version.
         """
-        self.writer.pace.raced(self.progress.losses, self.writer.clock.seconds())
-        timestamp = self.progress.timestamps[version] if timestamp is None else timestamp
-        result = _result_of(self.draft, self.progress, version, timestamp)
-        if version > self.head.version:
-            self.head = _head_after(self.draft, self.head, self.progress, version, timestamp)
-        return result
+        progress = self.progress
+        self.writer.backoff.record_commit(progress.losses, self.writer.clock.seconds())
+        timestamp = progress.timestamps[version] if timestamp is None else timestamp
+        result = _result_of(base.prepared, progress, version, timestamp)
+        if version <= base.head.version:
+            return _Landed(result, base.head)
+        return _Landed(result, _head_after(base.prepared, base.head, progress, version, timestamp))
 
-    def _find_landed(self, unknown: CommitStateUnknown) -> CommitResult:
-        """Return the result if the log contains the commit, else raise `unknown`.
+    def _find_landed(self, base: _CommitBase, unknown: CommitStateUnknown) -> _Landed:
+        """Return the outcome if the log contains the commit, else raise `unknown`.
 
         While this writer was suspended, its commit may have landed and its file been deleted
         below a checkpoint; the recent commit ids still list it.
         """
         try:
-            newest, recent = self.writer.reobserve()
+            newest, recent = self.writer.log.reobserve()
         except (ArrowlogError, FileNotFoundError):
             raise unknown from None
         version = recent.version_of(self.progress.txn_id)
         if version is None:
             raise unknown
-        result = self._record_landed(version)
-        self.head = newest
-        return result
+        return replace(self._record_landed(base, version), head=newest)
 
-    def _rebase(self, winners: Sequence[WinningCommit]) -> CommitResult | None:
-        """Advance the head past the winning commits, or raise the first conflict.
+    def _rebase(self, base: _CommitBase, winners: Sequence[WinningCommit]) -> _Landed | _CommitBase:
+        """Build on the winning commits, or raise the first conflict.
 
-        Returns a result if one of them is this commit, or the same application transaction.
+        The commit has landed if one of them is this commit, or the same application transaction.
         """
-        stale = self.draft.rebuild
+        head, prepared, newest = base.head, base.prepared, base.newest
+        stale = prepared.rebuild
         for winner in winners:
             if winner.txn_id == self.progress.txn_id:  # the put landed, only its response was lost
-                return self._record_landed(winner.version, winner.timestamp)
-            head = advance_head(self.head, winner)
-            duplicate = _find_duplicate(self.draft, head, self.progress)
+                return self._record_landed(
+                    replace(base, head=head), winner.version, winner.timestamp
+                )
+            after = advance_head(head, winner)
+            duplicate = _find_duplicate(prepared, after, self.progress)
             if duplicate is not None:
-                self.head = head
-                return duplicate
-            stale |= _requires_rebuild(self.draft.intent, self.head, winner, self.writer.own)
-            self.head = head
+                return _Landed(duplicate, after)
+            stale |= _requires_rebuild(prepared.read_set, head, winner, self.writer.log)
+            head = after
         self.progress.pending = None  # every version put so far is known to belong to a winner
-        newest = self.newest
-        if newest is not None and newest.version == self.head.version:
-            self.head = replace(self.head, observed=max(self.head.observed, newest.observed))
-        self.writer.check_protocol(self.head)
-        if stale:
-            self.draft = self.prepare(self.head)
-        return None
+        if newest is not None and newest.version == head.version:
+            head = replace(head, observed=max(head.observed, newest.observed))
+        check_writable(head.protocol, self.writer.store.root)
+        return _CommitBase(head, self.prepare(head) if stale else prepared, newest)
 
-    def _start_over(self) -> CommitResult | None:
+    def _start_over(self, base: _CommitBase) -> _Landed | _CommitBase:
         """Build on the newest version, because commits after the head may have been deleted.
 
         Raises the conflict with what changed since the head, or `CommitStateUnknown` if this
         commit may be in the log.
         """
-        newest, recent = _reobserve(self.writer, self.progress, self.head)
+        progress, read_set = self.progress, base.prepared.read_set
+        newest, recent = _reobserve(self.writer, progress, base.head)
         # A process that was suspended has not used its time, so it gets some for another attempt.
         grace = self.writer.clock.seconds() + _RESUME_GRACE_SECONDS
-        self.progress.deadline = max(self.progress.deadline, grace)
-        landed = recent.version_of(self.progress.txn_id)
+        progress.deadline = max(progress.deadline, grace)
+        landed = recent.version_of(progress.txn_id)
         if landed is not None:
-            result = self._record_landed(landed)
-            self.head = newest
-            return result
-        pending = self.progress.pending
+            return replace(self._record_landed(base, landed), head=newest)
+        pending = progress.pending
         if pending is not None and pending < recent.first:
-            raise commit_state_unknown(self.progress, pending, _ids_forgotten(newest))
+            raise commit_state_unknown(progress, pending, _ids_forgotten(newest))
         if pending is not None and recent.knows(pending):
-            self.progress.pending = None  # it belongs to another commit
-        self.newest = newest
-        if self.draft.intent.depends_on_files:
-            return None  # the next attempt reads the commits up to `newest`, if they still exist
-        conflict = check_conflict_between(self.draft.intent, self.head, newest)
+            progress.pending = None  # it belongs to another commit
+        if read_set.depends_on_files:
+            # The next attempt reads the commits up to `newest`, if they still exist.
+            return replace(base, newest=newest)
+        conflict = check_conflict_between(read_set, base.head, newest)
         if conflict is not None:
             raise conflict
-        self.writer.check_protocol(newest)
-        self.head = newest
-        self.draft = self.prepare(newest)
-        return None
+        check_writable(newest.protocol, self.writer.store.root)
+        return _CommitBase(newest, self.prepare(newest), newest)
 
 
 def _read_winners(
-    writer: TransactionContext, head: TableHead, commit_files: Sequence[bytes], intent: ReadSet
+    writer: TransactionContext, head: TableHead, commit_files: Sequence[bytes], read_set: ReadSet
 ) -> list[WinningCommit] | None:
     """Decode the winning commits that follow a head.
 
@@ -346,11 +381,22 @@ def _read_winners(
     if not commit_files:
         return None
     first = head.version + 1
-    winners = list(writer.rivals(first, commit_files, head, intent.depends_on_files))
+    winners = _decode_winners(writer, head, commit_files, read_set)
     # A dead file read in place of a conflicting commit would hide the conflict; one with the same
     # application transaction would pass for a duplicate.
-    trusted = writer.none_deleted(first, first + len(commit_files) - 1, head.observed)
+    trusted = writer.log.none_deleted(first, first + len(commit_files) - 1, head.observed)
     return winners if trusted else None
+
+
+def _decode_winners(
+    writer: TransactionContext, head: TableHead, commit_files: Sequence[bytes], read_set: ReadSet
+) -> list[WinningCommit]:
+    """Decode the commits that follow a head, with their files if the read set depends on them."""
+    root, limit = writer.store.root, writer.config.max_decompressed_bytes
+    files = read_set.depends_on_files
+    return list(
+        read_winning_commits(head.version + 1, commit_files, head, root, limit, files=files)
+    )
 
 
 def _is_effective(
@@ -371,7 +417,7 @@ def _is_effective(
         return False
     for retry in range(MAX_PUTS_PER_VERSION):
         try:
-            newest, recent = writer.reobserve()
+            newest, recent = writer.log.reobserve()
         except (ArrowlogError, FileNotFoundError) as error:
             raise commit_state_unknown(progress, version, str(error)) from None
         if newest.metadata.id != head.metadata.id:
@@ -394,7 +440,7 @@ def _is_undisputed(writer: TransactionContext, head: TableHead) -> bool:
     """Whether the version after a head cannot have belonged to another commit before."""
     version = head.version + 1
     with suppress(StoreUnavailable):  # the commit may be in the log: read the log instead
-        return not writer.verify and writer.none_deleted(version, version, head.observed)
+        return writer.log.none_deleted(version, version, head.observed)
     return False
 
 
@@ -423,7 +469,7 @@ def _withdraw_from_replaced_log(writer: TransactionContext, version: int, data: 
     log is has to be read.
     """
     with suppress(StoreUnavailable):
-        if not writer.replaced():
+        if not writer.log.replaced():
             return False
         keys = [f"{LOG_FOLDER}/{commit_name(other)}" for other in (version - 1, version + 1)]
         if writer.store.find_many(keys) == [None, None]:
@@ -467,7 +513,7 @@ def _reobserve(
     clock = writer.clock
     for retry in range(MAX_PUTS_PER_VERSION):
         try:
-            newest, recent = writer.reobserve()
+            newest, recent = writer.log.reobserve()
         except (ArrowlogError, FileNotFoundError) as error:
             if progress.pending is None:
                 raise
@@ -491,93 +537,97 @@ def _reobserve(
 
 
 def _requires_rebuild(
-    intent: ReadSet, head: TableHead, winner: WinningCommit, own: Container[str | None]
+    read_set: ReadSet, head: TableHead, winner: WinningCommit, log: TransactionLog
 ) -> bool:
     """Whether the commit must be prepared again after a winning commit.
 
     Raises the conflict unless the same session made the winning commit: the session knows its own
     changes, so they are taken into account instead. An `exact` read set conflicts with those, too.
     """
-    conflict = check_conflict(intent, head, winner)
+    conflict = check_conflict(read_set, head, winner)
     if conflict is None:
         return False
-    if intent.exact or winner.txn_id not in own:
+    if read_set.exact or not log.is_own(winner.txn_id):
         raise conflict
     return True  # own commit
 
 
 def _find_duplicate(
-    draft: PreparedCommit, head: TableHead, progress: CommitProgress
+    prepared: PreparedCommit, head: TableHead, progress: CommitProgress
 ) -> CommitResult | None:
     """Return the earlier commit of the same application transaction, if there is one.
 
     An application's transaction versions increase, so a lower or equal one was committed before.
     """
-    committed = None if draft.txn is None else head.txns.get(draft.txn[0])
-    if draft.txn is None or committed is None or committed[0] < draft.txn[1]:
+    committed = None if prepared.txn is None else head.txns.get(prepared.txn[0])
+    if prepared.txn is None or committed is None or committed[0] < prepared.txn[1]:
         return None
     return CommitResult(
         version=committed[1],
         attempts=progress.attempts,
         operation_metrics={},
-        operation=draft.operation,
+        operation=prepared.operation,
         duplicate=True,
     )
 
 
 def _result_of(
-    draft: PreparedCommit, progress: CommitProgress, version: int, timestamp: int
+    prepared: PreparedCommit, progress: CommitProgress, version: int, timestamp: int
 ) -> CommitResult:
     return CommitResult(
         version=version,
         attempts=progress.attempts,
-        operation_metrics=dict(draft.metrics),
-        operation=draft.operation,
+        operation_metrics=dict(prepared.metrics),
+        operation=prepared.operation,
         timestamp=timestamp,
         txn_id=progress.txn_id,
     )
 
 
 def _head_after(
-    draft: PreparedCommit, head: TableHead, progress: CommitProgress, version: int, timestamp: int
+    prepared: PreparedCommit,
+    head: TableHead,
+    progress: CommitProgress,
+    version: int,
+    timestamp: int,
 ) -> TableHead:
     """Return the head after this commit landed at a version."""
     txns = head.txns
-    if draft.txn is not None:
-        txns = {**txns, draft.txn[0]: (draft.txn[1], version)}
-    metadata, schema = draft.metadata or (head.metadata, head.schema)
-    protocol = draft.protocol or head.protocol
+    if prepared.txn is not None:
+        txns = {**txns, prepared.txn[0]: (prepared.txn[1], version)}
+    metadata, schema = prepared.metadata or (head.metadata, head.schema)
+    protocol = prepared.protocol or head.protocol
     # Versions are contiguous: when the put of this version began, the next one did not exist.
     observed = max(head.observed, progress.put_started_at)
     return TableHead(version, protocol, metadata, schema, timestamp, txns, observed)
 
 
 def _commit_info(
-    draft: PreparedCommit, head: TableHead, progress: CommitProgress, timestamp: int
+    prepared: PreparedCommit, head: TableHead, progress: CommitProgress, timestamp: int
 ) -> dict[str, Any]:
-    txn = None if draft.txn is None else {"appId": draft.txn[0], "version": draft.txn[1]}
+    txn = None if prepared.txn is None else {"appId": prepared.txn[0], "version": prepared.txn[1]}
     return {
         "txnId": progress.txn_id,
         "timestamp": timestamp,
-        "operation": draft.operation,
-        "operationParameters": dict(draft.parameters),
-        "operationMetrics": dict(draft.metrics),
+        "operation": prepared.operation,
+        "operationParameters": dict(prepared.parameters),
+        "operationMetrics": dict(prepared.metrics),
         "readVersion": head.version,
         "engineInfo": f"{ENGINE_NAME}/{__version__}",
-        "userMetadata": draft.user_metadata,
+        "userMetadata": prepared.user_metadata,
         "txn": txn,
     }
 
 
 def _encode(
-    draft: PreparedCommit, head: TableHead, progress: CommitProgress, timestamp: int
+    prepared: PreparedCommit, head: TableHead, progress: CommitProgress, timestamp: int
 ) -> bytes:
     """Encode the commit file.
 
     Raises `InvalidRequest` if `parameters` or `user_metadata` hold values that JSON cannot.
     """
     try:
-        return encode_commit(_commit_info(draft, head, progress, timestamp), draft.lines)
+        return encode_commit(_commit_info(prepared, head, progress, timestamp), prepared.lines)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise InvalidRequest(
             f"The commit cannot be written as JSON: {error}.",
@@ -591,7 +641,7 @@ def _compress(plain: bytes, config: Config) -> bytes:
 
 
 def _read_commits_until(
-    writer: TransactionContext, head: TableHead, newest: TableHead, intent: ReadSet
+    writer: TransactionContext, head: TableHead, newest: TableHead, read_set: ReadSet
 ) -> list[WinningCommit]:
     """Read the winning commits after a head, up to a newer head or `_WINNERS_PER_READ` of them.
 
@@ -606,7 +656,7 @@ def _read_commits_until(
         keys = [commits[version] for version in range(first, last + 1) if version in commits]
         commit_files = [data for data in writer.store.find_many(keys) if data is not None]
     if len(commit_files) == last + 1 - first:
-        winners = list(writer.rivals(first, commit_files, head, intent.depends_on_files))
+        winners = _decode_winners(writer, head, commit_files, read_set)
         if _are_authentic(writer, winners):
             return winners
     raise CommitConflict(
@@ -622,10 +672,10 @@ def _are_authentic(writer: TransactionContext, winners: Sequence[WinningCommit])
 
     A file put at a deleted version by a stalled writer is not.
     """
-    recent = writer.recent()
+    recent = writer.log.recent()
     known = [winner for winner in winners if recent.knows(winner.version)]
     if any(recent.txn_id(winner.version) != winner.txn_id for winner in known):
         return False
     if len(known) == len(winners) and all(winner.txn_id is not None for winner in known):
         return True
-    return writer.none_retired(winners[0].version, winners[-1].version)
+    return writer.log.none_retired(winners[0].version, winners[-1].version)

@@ -62,7 +62,7 @@ class ReadSet:
     Attributes:
         removes: keys of the files that it removes.
         reads: selects, from a table of files added by a winning commit (see
-            `rivals.partitions_of`), those that the commit should have seen. None if it read
+            `typed_partition_values`), those that the commit should have seen. None if it read
             nothing.
         metadata: the commit changes the metadata.
         protocol: the commit changes the protocol.
@@ -95,7 +95,7 @@ class WinningCommit:
         protocol: the protocol it sets, if any.
         metadata: the metadata it sets, if any.
         schema: the schema of that metadata.
-        added: its added files, see `rivals.partitions_of`. This and `removed` may be None if the
+        added: its added files, see `typed_partition_values`. This and `removed` may be None if the
             read set does not depend on files (`ReadSet.depends_on_files`).
         removed: keys of its removed files.
     """
@@ -132,23 +132,23 @@ def advance_head(head: TableHead, winner: WinningCommit) -> TableHead:
 
 
 def check_conflict(
-    intent: ReadSet, head: TableHead, winner: WinningCommit
+    read_set: ReadSet, head: TableHead, winner: WinningCommit
 ) -> CommitConflict | None:
     """Return the conflict between a read set and the winning commit after a head, or None."""
     return (
-        _check_protocol(intent, head, winner)
-        or _check_metadata(intent, head, winner)
-        or _check_removes(intent, winner)
-        or _check_reads(intent, winner)
+        _check_protocol(read_set, head, winner)
+        or _check_metadata(read_set, head, winner)
+        or _check_removes(read_set, winner)
+        or _check_reads(read_set, winner)
     )
 
 
 def _check_protocol(
-    intent: ReadSet, head: TableHead, winner: WinningCommit
+    read_set: ReadSet, head: TableHead, winner: WinningCommit
 ) -> CommitConflict | None:
     if winner.protocol is None or winner.protocol == head.protocol:
         return None
-    if not (intent.exact or intent.metadata or intent.protocol):
+    if not (read_set.exact or read_set.metadata or read_set.protocol):
         return None  # the transaction checks separately that the new protocol can be written
     return ProtocolChanged(
         f"Version {winner.version} ({winner.who}) changed the table's protocol.",
@@ -158,14 +158,14 @@ def _check_protocol(
 
 
 def _check_metadata(
-    intent: ReadSet, head: TableHead, winner: WinningCommit
+    read_set: ReadSet, head: TableHead, winner: WinningCommit
 ) -> CommitConflict | None:
     new, old = winner.metadata, head.metadata
     if new is None or new == old:
         return None
     if new.id != old.id:
         what = "replaced the table with another one"
-    elif intent.exact or intent.metadata:
+    elif read_set.exact or read_set.metadata:
         what = _describe_change(old, new)
     elif new.partition_columns != old.partition_columns:
         what = "changed the partition columns"
@@ -181,7 +181,7 @@ def _check_metadata(
 
 
 def check_conflict_between(
-    intent: ReadSet, head: TableHead, newest: TableHead
+    read_set: ReadSet, head: TableHead, newest: TableHead
 ) -> CommitConflict | None:
     """Return the conflict between a read set and everything from one head to a later one, or None.
 
@@ -195,7 +195,7 @@ def check_conflict_between(
         metadata=newest.metadata,
         schema=newest.schema,
     )
-    return check_conflict(intent, head, winner)
+    return check_conflict(read_set, head, winner)
 
 
 def check_files_fit(then: TableHead, now: TableHead) -> CommitConflict | None:
@@ -226,13 +226,13 @@ def _accepts_files_of(new: pa.Schema | None, old: pa.Schema) -> bool:
     return kept and all(item.nullable for item in added)
 
 
-def _check_removes(intent: ReadSet, winner: WinningCommit) -> CommitConflict | None:
-    if len(intent.removes) == 0:
+def _check_removes(read_set: ReadSet, winner: WinningCommit) -> CommitConflict | None:
+    if len(read_set.removes) == 0:
         return None
     assert winner.added is not None
     assert winner.removed is not None
     for keys, what in ((winner.removed, "removed"), (winner.added["path"], "replaced")):
-        common = pc.filter(keys, pc.is_in(keys, value_set=intent.removes))
+        common = pc.filter(keys, pc.is_in(keys, value_set=read_set.removes))
         if len(common):
             more = "" if len(common) == 1 else f" and {len(common) - 1} more"
             return ConcurrentRemove(
@@ -244,12 +244,12 @@ def _check_removes(intent: ReadSet, winner: WinningCommit) -> CommitConflict | N
     return None
 
 
-def _check_reads(intent: ReadSet, winner: WinningCommit) -> CommitConflict | None:
-    if intent.reads is None:
+def _check_reads(read_set: ReadSet, winner: WinningCommit) -> CommitConflict | None:
+    if read_set.reads is None:
         return None
     assert winner.added is not None
     changes = winner.added.filter(winner.added["data_change"])  # other adds hold no new rows
-    unseen = changes.filter(intent.reads(changes)) if changes.num_rows else changes
+    unseen = changes.filter(read_set.reads(changes)) if changes.num_rows else changes
     if unseen.num_rows == 0:
         return None
     more = "" if unseen.num_rows == 1 else f" and {unseen.num_rows - 1} more"

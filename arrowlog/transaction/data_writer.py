@@ -20,14 +20,14 @@ from arrowlog.errors import InvalidRequest
 from arrowlog.fork_safety import pl, polars_is_stranded, require_polars
 from arrowlog.snapshot import HIVE_NULL, to_log_text
 from arrowlog.transaction.add_files import Add
-from arrowlog.transaction.file_statistics import compute_stats
+from arrowlog.transaction.parquet_files import compute_stats
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from arrowlog.snapshot import StatsTruncation
     from arrowlog.storage import Store
-    from arrowlog.transaction.backoff import Clock
+    from arrowlog.transaction.version_race import Clock
 
 # Arrow bytes per file, measured in memory; a file has about half of it on disk.
 DEFAULT_FILE_BYTES = 128 << 20

@@ -22,14 +22,14 @@ from arrowlog.transaction import prepared_commits
 from arrowlog.transaction.add_files import Add, add_file, parse_add, relative_data_path
 from arrowlog.transaction.conflict_checker import CONFLICT_NEXT_STEP
 from arrowlog.transaction.data_writer import WriteTarget, write_rows
-from arrowlog.transaction.metadata_changes import (
+from arrowlog.transaction.parquet_files import describe_parquet_file
+from arrowlog.transaction.prepared_commits import CommitOptions, PrepareContext
+from arrowlog.transaction.table_metadata import (
     metadata_with_columns,
     metadata_with_properties,
     raise_protocol,
     required_protocol,
 )
-from arrowlog.transaction.parquet_adds import describe_parquet_file
-from arrowlog.transaction.prepared_commits import CommitOptions, PrepareContext
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -52,23 +52,23 @@ _HELD_FILES = 4
 _HELD_BYTES_MIN = 1 << 20
 
 
-def _context(committer: WriteSession, base: Snapshot | None) -> PrepareContext:
+def _context(session: WriteSession, base: Snapshot | None) -> PrepareContext:
     def state(head: Any) -> State:
         if base is not None and base.version == head.version:
             return base.state
-        return committer.state(head)
+        return session.state(head)
 
-    return PrepareContext(state, committer.clock.now_ms(), committer.config)
+    return PrepareContext(state, session.clock.now_ms(), session.config)
 
 
-def _base(committer: WriteSession, read_version: int | None) -> Snapshot:
+def _base(session: WriteSession, read_version: int | None) -> Snapshot:
     """Return the snapshot that a change is based on."""
     if read_version is None:
-        return committer.seen()
-    return committer.at(read_version)
+        return session.base_snapshot()
+    return session.at_version(read_version)
 
 
-def _adds(committer: WriteSession, given: Iterable[object]) -> list[Add]:
+def _adds(session: WriteSession, given: Iterable[object]) -> list[Add]:
     """Normalize adds: paths relative to the table, missing sizes and times from the store."""
     if isinstance(given, (str, Add)) or hasattr(given, "keys"):
         given = [given]
@@ -76,7 +76,7 @@ def _adds(committer: WriteSession, given: Iterable[object]) -> list[Add]:
         raise InvalidRequest(
             f"adds is {given!r}.", next="Pass a list of what add_file or add_parquet return."
         )
-    store = committer.store
+    store = session.store
     roots = root_spellings(store.root)
     adds = []
     for number, item in enumerate(given):
@@ -136,20 +136,20 @@ def _parse_txn(txn: object) -> tuple[str, int] | None:
 
 
 def append(
-    committer: WriteSession, adds: Iterable[object], *, txn: object, user_metadata: object
+    session: WriteSession, adds: Iterable[object], *, txn: object, user_metadata: object
 ) -> CommitResult:
     """Add files. See `Table.append`."""
     options = CommitOptions(
         "WRITE", txn=_parse_txn(txn), user_metadata=user_metadata, parameters={"mode": "Append"}
     )
-    files = _adds(committer, adds)
-    return committer.append(
-        prepared_commits.prepare_file_changes(files, None, options, _context(committer, None))
+    files = _adds(session, adds)
+    return session.append(
+        prepared_commits.prepare_file_changes(files, None, options, _context(session, None))
     )
 
 
 def overwrite(
-    committer: WriteSession,
+    session: WriteSession,
     adds: Iterable[object],
     where: object,
     *,
@@ -163,10 +163,10 @@ def overwrite(
     `new` takes the place of `adds` for files that `write` produced: the adds, and the head they
     were written for.
     """
-    duplicate = committer.find_committed_txn(_parse_txn(txn)) if txn is not None else None
+    duplicate = session.find_committed_txn(_parse_txn(txn)) if txn is not None else None
     if duplicate is not None:
         return duplicate
-    files = _adds(committer, adds) if new is None else new[0]
+    files = _adds(session, adds) if new is None else new[0]
     parameters = {"mode": "Overwrite"} | ({} if where is None else {"predicate": str(where)})
     options = CommitOptions(
         "OVERWRITE",
@@ -175,8 +175,8 @@ def overwrite(
         parameters=parameters,
         exact=read_version is not None,
     )
-    base = _base(committer, read_version)
-    context = _context(committer, base)
+    base = _base(session, read_version)
+    context = _context(session, base)
     if where is not None or read_version is None:
         prepare = (
             prepared_commits.prepare_replace_all(files, options, context)
@@ -186,41 +186,41 @@ def overwrite(
         prepare = (
             prepare if new is None else prepared_commits.require_fitting_files(new[1], prepare)
         )
-        return committer.change(prepare, base)
+        return session.change(prepare, base)
     # With an explicit version, what is replaced is what that version had: no file may be added
     # since.
     prepare = prepared_commits.prepare_file_changes(
         files, lambda state: prepared_commits.without_paths(state.adds, files), options, context
     )
-    return committer.change(
+    return session.change(
         prepared_commits.with_read_set(prepare, prepared_commits.reads_whole_table), base
     )
 
 
 def remove(
-    committer: WriteSession, what: object, *, read_version: int | None, user_metadata: object
+    session: WriteSession, what: object, *, read_version: int | None, user_metadata: object
 ) -> CommitResult:
     """Remove files by path or by partition. See `Table.remove`."""
-    before = committer.last_shown_state()
-    base = _base(committer, read_version)
-    paths = _paths(what, base.state, root_spellings(committer.store.root))
+    before = session.last_shown_state()
+    base = _base(session, read_version)
+    paths = _paths(what, base.state, root_spellings(session.store.root))
     if paths is None:
-        return _remove_where(committer, what, "DELETE", base, user_metadata, read_version)
+        return _remove_where(session, what, "DELETE", base, user_metadata, read_version)
     options = CommitOptions("DELETE", user_metadata=user_metadata, exact=read_version is not None)
-    keys = _relative_all(committer, paths)
+    keys = _relative_all(session, paths)
     if read_version is None:
-        base = _with_files(committer, base, keys)
+        base = _with_files(session, base, keys)
     select = prepared_commits.select_files_by_path(keys, before)
-    return committer.change(
-        prepared_commits.prepare_file_changes([], select, options, _context(committer, base)), base
+    return session.change(
+        prepared_commits.prepare_file_changes([], select, options, _context(session, base)), base
     )
 
 
-def _with_files(committer: WriteSession, base: Snapshot, keys: Sequence[str]) -> Snapshot:
+def _with_files(session: WriteSession, base: Snapshot, keys: Sequence[str]) -> Snapshot:
     """Return `base`, or the newest snapshot if `base` lacks a named file: it may exist by now."""
     live = base.state.adds["key"].combine_chunks()
     present = pc.is_in(make_array(keys, pa.string()), value_set=live)
-    return base if pc.all(present).as_py() is not False else committer.look()
+    return base if pc.all(present).as_py() is not False else session.read_latest()
 
 
 def _paths(what: object, state: State, roots: Sequence[str]) -> list[str] | None:
@@ -242,8 +242,8 @@ def _paths(what: object, state: State, roots: Sequence[str]) -> list[str] | None
     return None
 
 
-def _relative_all(committer: WriteSession, paths: Sequence[str]) -> list[str]:
-    store = committer.store
+def _relative_all(session: WriteSession, paths: Sequence[str]) -> list[str]:
+    store = session.store
     roots = root_spellings(store.root)
     return [
         relative_data_path(path, store.root, roots, f"removes[{n}]") for n, path in enumerate(paths)
@@ -251,7 +251,7 @@ def _relative_all(committer: WriteSession, paths: Sequence[str]) -> list[str]:
 
 
 def _remove_where(
-    committer: WriteSession,
+    session: WriteSession,
     where: object,
     operation: str,
     base: Snapshot,
@@ -264,27 +264,27 @@ def _remove_where(
         parameters={"predicate": str(where)},
         exact=read_version is not None,
     )
-    predicate = prepared_commits.parse_partition_predicate(where, committer.head_of(base))
+    predicate = prepared_commits.parse_partition_predicate(where, session.head_of(base))
     if (
         read_version is None
         and not prepared_commits.select_files_by_partition(base.state, predicate).num_rows
     ):
-        _check_unseen(committer, predicate)
-    return committer.change(
-        prepared_commits.prepare_replace_partitions([], where, options, _context(committer, base)),
+        _check_unseen(session, predicate)
+    return session.change(
+        prepared_commits.prepare_replace_partitions([], where, options, _context(session, base)),
         base,
     )
 
 
-def _check_unseen(committer: WriteSession, predicate: Predicate) -> None:
+def _check_unseen(session: WriteSession, predicate: Predicate) -> None:
     """Raise `ConcurrentAppend` if a predicate selects files only in the newest version.
 
     Called when the base has no matching file: the caller has not seen those that exist by now.
     """
-    newest = committer.look()
+    newest = session.read_latest()
     unseen = prepared_commits.select_files_by_partition(newest.state, predicate)
     if unseen.num_rows:
-        raise committer.refused(
+        raise session.refused(
             ConcurrentAppend(
                 f"{unseen['key'][0].as_py()!r} was added concurrently: this handle has not seen"
                 " it.",
@@ -295,19 +295,19 @@ def _check_unseen(committer: WriteSession, predicate: Predicate) -> None:
 
 
 def drop_partitions(
-    committer: WriteSession, where: object, *, read_version: int | None
+    session: WriteSession, where: object, *, read_version: int | None
 ) -> CommitResult:
     """Remove whole partitions. See `Table.drop_partitions`."""
     if where is None:
         raise InvalidRequest(
             "drop_partitions needs a predicate.", next="Pass one, such as \"day < '2024-01-01'\"."
         )
-    base = _base(committer, read_version)
-    return _remove_where(committer, where, "DROP PARTITIONS", base, None, read_version)
+    base = _base(session, read_version)
+    return _remove_where(session, where, "DROP PARTITIONS", base, None, read_version)
 
 
 def commit(
-    committer: WriteSession,
+    session: WriteSession,
     adds: Iterable[object],
     removes: Iterable[str],
     *,
@@ -322,8 +322,8 @@ def commit(
     """Add and remove files in one commit. See `Table.commit`."""
     if not isinstance(operation, str) or not operation.strip():
         raise InvalidRequest(f"operation is {operation!r}.", next="Pass a name, such as MERGE.")
-    files = _adds(committer, adds)
-    keys = _relative_all(committer, [removes] if isinstance(removes, str) else list(removes))
+    files = _adds(session, adds)
+    keys = _relative_all(session, [removes] if isinstance(removes, str) else list(removes))
     options = CommitOptions(
         operation,
         data_change=bool(data_change),
@@ -333,26 +333,26 @@ def commit(
         exact=read_version is not None,
     )
     if not keys and where is None and read_version is None:
-        return committer.append(
-            prepared_commits.prepare_file_changes(files, None, options, _context(committer, None))
+        return session.append(
+            prepared_commits.prepare_file_changes(files, None, options, _context(session, None))
         )
-    duplicate = None if options.txn is None else committer.find_committed_txn(options.txn)
+    duplicate = None if options.txn is None else session.find_committed_txn(options.txn)
     if duplicate is not None:
         return duplicate
-    before = committer.last_shown_state()
-    base = _base(committer, read_version)
+    before = session.last_shown_state()
+    base = _base(session, read_version)
     reads_files = where is not None or (operation.upper() == "OVERWRITE" and data_change)
     if read_version is None and not reads_files:
-        base = _with_files(committer, base, keys)
+        base = _with_files(session, base, keys)
     select = prepared_commits.select_files_by_path(keys, before) if keys else None
     prepare: Prepare = prepared_commits.prepare_file_changes(
-        files, select, options, _context(committer, base)
+        files, select, options, _context(session, base)
     )
     if where is not None:
         prepare = prepared_commits.with_partition_read_set(prepare, where)
     elif reads_files:
         prepare = prepared_commits.with_read_set(prepare, prepared_commits.reads_whole_table)
-    return committer.change(prepare, base)
+    return session.change(prepare, base)
 
 
 def check_write_mode(mode: str) -> None:
@@ -363,7 +363,7 @@ def check_write_mode(mode: str) -> None:
 
 
 def write(
-    committer: WriteSession,
+    session: WriteSession,
     data: object,
     mode: WriteMode,
     *,
@@ -379,16 +379,16 @@ def write(
             "where is only valid with mode='overwrite'.", next="Leave it out to append."
         )
     app_txn = _parse_txn(txn)
-    head = committer.head()
-    duplicate = committer.find_committed_txn(app_txn)
+    head = session.head()
+    duplicate = session.find_committed_txn(app_txn)
     if duplicate is not None:
         return duplicate
     if where is not None:
         prepared_commits.parse_partition_predicate(where, head)  # fail before any file is written
-    adds = _write_files(committer, head, data, target_size)
+    adds = _write_files(session, head, data, target_size)
     if mode == "overwrite":
         return overwrite(
-            committer,
+            session,
             (),
             where,
             read_version=None,
@@ -401,12 +401,12 @@ def write(
     options = CommitOptions(
         "WRITE", txn=app_txn, user_metadata=user_metadata, parameters={"mode": "Append"}
     )
-    prepare = prepared_commits.prepare_file_changes(adds, None, options, _context(committer, None))
-    return committer.append(prepared_commits.require_fitting_files(head, prepare))
+    prepare = prepared_commits.prepare_file_changes(adds, None, options, _context(session, None))
+    return session.append(prepared_commits.require_fitting_files(head, prepare))
 
 
 def _write_files(
-    committer: WriteSession, head: TableHead, data: object, target_size: str | int
+    session: WriteSession, head: TableHead, data: object, target_size: str | int
 ) -> list[Add]:
     try:
         size = parse_bytes(target_size)
@@ -414,20 +414,20 @@ def _write_files(
         raise InvalidRequest(
             f"target_size is {target_size!r}.", next=f"Allowed: {error}."
         ) from None
-    config = committer.config(head)
+    config = session.config(head)
     target = WriteTarget(
-        committer.store,
+        session.store,
         head.schema,
         head.metadata.partition_columns,
         StatsTruncation.of(config),
-        committer.clock,
+        session.clock,
         file_bytes=size,
         held_bytes=max(_HELD_FILES * size, _HELD_BYTES_MIN),
     )
     return write_rows(data, target)
 
 
-def set_properties(committer: WriteSession, properties: Mapping[str, object]) -> CommitResult:
+def set_properties(session: WriteSession, properties: Mapping[str, object]) -> CommitResult:
     """Set or remove table properties. See `Table.set_properties`."""
     if not properties:
         raise InvalidRequest("There are no properties to set.", next="Pass a map of them.")
@@ -436,15 +436,15 @@ def set_properties(committer: WriteSession, properties: Mapping[str, object]) ->
     change = prepared_commits.prepare_metadata_change(
         lambda old: metadata_with_properties(old, properties), options
     )
-    return committer.change(
+    return session.change(
         prepared_commits.with_required_protocol(change, required_protocol), mends=True
     )
 
 
-def add_columns(committer: WriteSession, columns: object) -> CommitResult:
+def add_columns(session: WriteSession, columns: object) -> CommitResult:
     """Add columns to the schema. See `Table.add_columns`."""
     options = CommitOptions("ADD COLUMNS")
-    return committer.change(
+    return session.change(
         prepared_commits.prepare_metadata_change(
             lambda old: metadata_with_columns(old, columns), options
         )
@@ -452,7 +452,7 @@ def add_columns(committer: WriteSession, columns: object) -> CommitResult:
 
 
 def upgrade_protocol(
-    committer: WriteSession,
+    session: WriteSession,
     reader: int | None,
     writer: int | None,
     reader_features: Sequence[str],
@@ -460,7 +460,7 @@ def upgrade_protocol(
 ) -> CommitResult:
     """Raise the protocol. See `Table.upgrade_protocol`."""
     options = CommitOptions("UPGRADE PROTOCOL", parameters={"reader": reader, "writer": writer})
-    return committer.change(
+    return session.change(
         prepared_commits.prepare_protocol_change(
             lambda old: raise_protocol(old, reader, writer, reader_features, writer_features),
             options,
@@ -468,17 +468,17 @@ def upgrade_protocol(
     )
 
 
-def restore(committer: WriteSession, version: int) -> CommitResult:
+def restore(session: WriteSession, version: int) -> CommitResult:
     """Restore an earlier version as a new commit. See `Table.restore`."""
-    target = committer.at(version)
-    base = committer.seen()
+    target = session.at_version(version)
+    base = session.base_snapshot()
     if base.version <= version:
         # What was last shown is not later than the target: other writers may have moved on.
-        base = committer.look()
-    _check_files_exist(committer.store, base.state, target.state)
+        base = session.read_latest()
+    _check_files_exist(session.store, base.state, target.state)
     options = CommitOptions("RESTORE", parameters={"version": version})
-    return committer.change(
-        prepared_commits.prepare_restore(target.state, options, _context(committer, base)), base
+    return session.change(
+        prepared_commits.prepare_restore(target.state, options, _context(session, base)), base
     )
 
 
@@ -505,7 +505,7 @@ def _check_files_exist(store: Store, now: State, then: State) -> None:
 
 
 def add_parquet(
-    committer: WriteSession,
+    session: WriteSession,
     path: str,
     partition_values: Mapping[str, object] | None,
     fields: Mapping[str, Any],
@@ -513,15 +513,15 @@ def add_parquet(
     verify: bool,
 ) -> Add:
     """Describe a Parquet file in the table's folder. See `arrowlog.add_parquet`."""
-    snapshot = committer.seen()
-    store = committer.store
+    snapshot = session.base_snapshot()
+    store = session.store
     key = relative_data_path(str(path), store.root, root_spellings(store.root), "add_parquet")
     add = describe_parquet_file(
         store,
         key,
         snapshot.schema,
         snapshot.partition_columns,
-        StatsTruncation.of(committer.config(committer.head_of(snapshot))),
+        StatsTruncation.of(session.config(session.head_of(snapshot))),
         partition_values,
         verify=verify,
     )

@@ -1,6 +1,6 @@
 """The content of each operation's commit.
 
-Functions that return a `Prepare` build the callback that `transaction.run` calls with a head, and
+Functions that return a `Prepare` build the callback that `run_transaction` calls with a head, and
 calls again when a rebase requires it.
 """
 
@@ -27,7 +27,7 @@ from arrowlog.snapshot import StatsTruncation, partition_values, truncate_add_fi
 from arrowlog.transaction.add_files import validate_adds
 from arrowlog.transaction.commit_loop import PreparedCommit
 from arrowlog.transaction.conflict_checker import CONFLICT_NEXT_STEP, ReadSet, check_files_fit
-from arrowlog.transaction.winning_commits import UNREADABLE_PARTITION, typed_partition_values
+from arrowlog.transaction.version_race import UNREADABLE_PARTITION, typed_partition_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -95,10 +95,10 @@ def prepare_replace_all(
 
     def prepare(head: TableHead) -> PreparedCommit:
         removed = without_paths(context.state(head).adds, adds)
-        draft = _file_changes(
+        prepared = _file_changes(
             _add_lines(adds, head, options, context), adds, removed, options, context
         )
-        return replace(draft, intent=ReadSet(exact=options.exact), rebuild=True)
+        return replace(prepared, read_set=ReadSet(exact=options.exact), rebuild=True)
 
     return prepare
 
@@ -116,8 +116,10 @@ def prepare_replace_partitions(
         added_lines = _add_lines(adds, head, options, context)
         _check_inside(adds, predicate, head)
         removed = without_paths(select_files_by_partition(context.state(head), predicate), adds)
-        draft = _file_changes(added_lines, adds, removed, options, context)
-        return replace(draft, intent=replace(draft.intent, reads=reads_partitions(predicate)))
+        prepared = _file_changes(added_lines, adds, removed, options, context)
+        return replace(
+            prepared, read_set=replace(prepared.read_set, reads=reads_partitions(predicate))
+        )
 
     return prepare
 
@@ -175,7 +177,7 @@ def _file_changes(
     return PreparedCommit(
         operation=options.operation,
         lines=[*removed_lines, *added_lines],
-        intent=ReadSet(removes=keys, exact=options.exact),
+        read_set=ReadSet(removes=keys, exact=options.exact),
         parameters=options.parameters,
         metrics=metrics,
         txn=options.txn,
@@ -268,22 +270,22 @@ def reads_whole_table(files: pa.Table) -> pa.Array:
 def with_read_set(prepare: Prepare, reads: Callable[[pa.Table], Any]) -> Prepare:
     """Add files to the read set of a prepared commit. See `ReadSet.reads`."""
 
-    def prepared(head: TableHead) -> PreparedCommit:
-        draft = prepare(head)
-        return replace(draft, intent=replace(draft.intent, reads=reads))
+    def prepare_with(head: TableHead) -> PreparedCommit:
+        prepared = prepare(head)
+        return replace(prepared, read_set=replace(prepared.read_set, reads=reads))
 
-    return prepared
+    return prepare_with
 
 
 def with_partition_read_set(prepare: Prepare, where: object) -> Prepare:
     """Add the partitions of a predicate to the read set of a prepared commit."""
 
-    def prepared(head: TableHead) -> PreparedCommit:
+    def prepare_with(head: TableHead) -> PreparedCommit:
         return with_read_set(prepare, reads_partitions(parse_partition_predicate(where, head)))(
             head
         )
 
-    return prepared
+    return prepare_with
 
 
 def require_fitting_files(then: TableHead, prepare: Prepare) -> Prepare:
@@ -292,13 +294,13 @@ def require_fitting_files(then: TableHead, prepare: Prepare) -> Prepare:
     Raises `MetadataChanged` otherwise.
     """
 
-    def prepared(head: TableHead) -> PreparedCommit:
+    def prepare_with(head: TableHead) -> PreparedCommit:
         conflict = check_files_fit(then, head)
         if conflict is not None:
             raise conflict
         return prepare(head)
 
-    return prepared
+    return prepare_with
 
 
 def _partition_columns(files: pa.Table, columns: Sequence[str]) -> pa.Table:
@@ -359,7 +361,7 @@ def prepare_metadata_change(
         return PreparedCommit(
             operation=options.operation,
             lines=[encode_action("metaData", metadata_fields(new))],
-            intent=ReadSet(metadata=True),
+            read_set=ReadSet(metadata=True),
             parameters=options.parameters,
             user_metadata=options.user_metadata,
             metadata=(new, parse_spark_schema(new.schema_string)),
@@ -376,17 +378,17 @@ def with_required_protocol(
     `protocol` returns the protocol that the new metadata requires.
     """
 
-    def prepared(head: TableHead) -> PreparedCommit:
-        draft = prepare(head)
-        assert draft.metadata is not None
-        new = protocol(head.protocol, draft.metadata[0])
+    def prepare_with(head: TableHead) -> PreparedCommit:
+        prepared = prepare(head)
+        assert prepared.metadata is not None
+        new = protocol(head.protocol, prepared.metadata[0])
         if new == head.protocol:
-            return draft
-        lines = [encode_action("protocol", protocol_fields(new)), *draft.lines]
-        intent = replace(draft.intent, protocol=True)
-        return replace(draft, lines=lines, intent=intent, protocol=new)
+            return prepared
+        lines = [encode_action("protocol", protocol_fields(new)), *prepared.lines]
+        read_set = replace(prepared.read_set, protocol=True)
+        return replace(prepared, lines=lines, read_set=read_set, protocol=new)
 
-    return prepared
+    return prepare_with
 
 
 def prepare_protocol_change(
@@ -399,7 +401,7 @@ def prepare_protocol_change(
         return PreparedCommit(
             operation=options.operation,
             lines=[encode_action("protocol", protocol_fields(new))],
-            intent=ReadSet(protocol=True),
+            read_set=ReadSet(protocol=True),
             parameters=options.parameters,
             user_metadata=options.user_metadata,
             protocol=new,
@@ -433,7 +435,7 @@ def prepare_restore(target: State, options: CommitOptions, context: PrepareConte
             "numAddedBytes": int(pc.sum(back["size"]).as_py() or 0) if back.num_rows else 0,
             "numRemovedBytes": int(pc.sum(removed["size"]).as_py() or 0) if removed.num_rows else 0,
         }
-        intent = ReadSet(
+        read_set = ReadSet(
             removes=removed["key"].combine_chunks(),
             reads=reads_whole_table,
             metadata=changed,
@@ -442,7 +444,7 @@ def prepare_restore(target: State, options: CommitOptions, context: PrepareConte
         return PreparedCommit(
             operation=options.operation,
             lines=lines,
-            intent=intent,
+            read_set=read_set,
             parameters=options.parameters,
             metrics=metrics,
             user_metadata=options.user_metadata,

@@ -8,9 +8,9 @@ request each, the put.
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from arrowlog.clock import SystemClock
@@ -24,29 +24,209 @@ from arrowlog.errors import (
 )
 from arrowlog.fork_safety import ForkSafeLock
 from arrowlog.formats.indextables import LAST_CHECKPOINT, LOG_FOLDER, RecentCommits, commit_name
-from arrowlog.snapshot import OBSERVATION_TRUST_SECONDS, VersionGap, check_writable, list_retired
-from arrowlog.transaction.backoff import ContentionBackoff
+from arrowlog.snapshot import (
+    OBSERVATION_TRUST_SECONDS,
+    VersionGap,
+    check_writable,
+    list_retired,
+    pointed_version,
+)
 from arrowlog.transaction.commit_loop import CommitResult, TransactionContext, run_transaction
 from arrowlog.transaction.conflict_checker import CONFLICT_NEXT_STEP, TableHead
-from arrowlog.transaction.winning_commits import read_winning_commits
+from arrowlog.transaction.version_race import ContentionBackoff
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from arrowlog.config import Config
-    from arrowlog.snapshot import LogTip, Snapshot, SnapshotTracker, State
+    from arrowlog.snapshot import LogTip, ReadBase, Snapshot, SnapshotTracker, State
     from arrowlog.storage import Store
-    from arrowlog.transaction.backoff import Clock
-    from arrowlog.transaction.conflict_checker import WinningCommit
     from arrowlog.transaction.prepared_commits import Prepare
+    from arrowlog.transaction.version_race import Clock
 
 # Ids of own commits that a session remembers, the oldest forgotten first; bounds memory.
 _OWN_COMMITS_MAX = 100_000
 # Versions after the next one that are probed for a commit left by a writer that skipped a version.
 _GAP_PROBES = 8
-# How long a head is used without looking at the log, where looking costs a request. A table that
-# was dropped is noticed no earlier than this.
+# How long a head is used without reading the log, where that costs a request. A table that was
+# dropped is noticed no earlier than this.
 _REMOTE_HEAD_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionState:
+    """What a session knows of the log, and what its handle has shown. Replaced, never changed.
+
+    What the tracker knows is given as its `ReadBase`.
+
+    Attributes:
+        head: the newest head known; None if it has to be taken from the tracker.
+        head_tip: an own commit at or below the head, identified as an object. While it stands, the
+            log is the same. None if none was observed.
+        shown: the snapshot last shown, if this session has made the tracker read beyond it.
+        shown_generation: the tracker's generation then. In a later one, a newer snapshot was shown.
+        refused_generation: the tracker's generation when a conflict was last raised.
+        is_checked: the store and the log were checked before the first write.
+    """
+
+    head: TableHead | None = None
+    head_tip: LogTip | None = None
+    shown: Snapshot | None = None
+    shown_generation: int = -1
+    refused_generation: int = -1
+    is_checked: bool = False
+
+    def after_reading_on(self, shown: Snapshot | None, generation: int) -> SessionState:
+        """Note that the tracker has read further, and that the handle has not shown it."""
+        return replace(self, shown=shown, shown_generation=generation)
+
+    def after_showing(self) -> SessionState:
+        """Count what the tracker has read as shown."""
+        return replace(self, shown=None)
+
+    def without_head(self) -> SessionState:
+        """Forget the head: the next one is taken from the tracker."""
+        return replace(self, head=None, head_tip=None)
+
+    def with_head(self, head: TableHead) -> SessionState:
+        """Use a head that the tracker has read. An own commit below it still identifies the log."""
+        return replace(self, head=head)
+
+    def after_check(self, head: TableHead) -> SessionState:
+        """Note that the log can be written to, and the head that was found by checking it."""
+        return replace(self, head=head, is_checked=True)
+
+    def after_commit(self, head: TableHead, tip: LogTip | None) -> SessionState:
+        """Build on an own commit from now on; not if its object was not observed in this log."""
+        return self.without_head() if tip is None else replace(self, head=head, head_tip=tip)
+
+    def after_conflict(self, generation: int) -> SessionState:
+        """Note that a conflict was raised: the next change is based on the newest version."""
+        return replace(self, refused_generation=generation)
+
+    def after_torn_fork(self) -> SessionState:
+        """Forget what another thread was about to replace when the process was forked."""
+        return replace(self, head=None, head_tip=None, shown=None, is_checked=False)
+
+    def last_shown(self, base: ReadBase) -> Snapshot | None:
+        """Return the snapshot last shown. The tracker may since have read further."""
+        if self.shown is not None and self.shown_generation == base.generation:
+            return self.shown
+        return base.snapshot
+
+    def is_refused(self, base: ReadBase) -> bool:
+        """Whether the table was not read again since the last conflict."""
+        return self.refused_generation == base.generation
+
+    def has_committed_after(self, shown: Snapshot, base: ReadBase) -> bool:
+        """Whether the session has committed on top of a snapshot, which is the last one read."""
+        ahead = self.head is not None and self.head.version > shown.version
+        return ahead and shown is base.snapshot
+
+    def known_version(self, base: ReadBase) -> int:
+        """Return the newest version known to exist."""
+        versions = [known.version for known in (self.head, base.snapshot) if known is not None]
+        return max(versions, default=-1)
+
+    def newest_head(self, base: ReadBase) -> TableHead:
+        """Return the newer of the known head and that of the snapshot last read."""
+        assert base.snapshot is not None
+        if self.head is not None and self.head.version > base.snapshot.version:
+            return self.head
+        return head_of(base.snapshot.state, base.observed_at)
+
+    def observed_at(self, base: ReadBase) -> float:
+        """Return the last time at which the log was observed."""
+        return base.observed_at if self.head is None else max(self.head.observed, base.observed_at)
+
+    def tip(self, base: ReadBase) -> LogTip | None:
+        """Return the commit by which the newest head was observed; None if it is not known."""
+        return self.head_tip or base.tip
+
+
+class OwnCommits:
+    """The ids and versions of the last commits of a session, in the order they were made."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._versions: dict[str | None, int] = {}
+
+    def __contains__(self, txn_id: object) -> bool:
+        """Whether the session has made a commit."""
+        return txn_id in self._versions
+
+    def record(self, txn_id: str | None, version: int) -> None:
+        """Add a commit; the oldest is forgotten beyond `_OWN_COMMITS_MAX`."""
+        self._versions[txn_id] = version
+        if len(self._versions) > _OWN_COMMITS_MAX:
+            del self._versions[next(iter(self._versions))]
+
+    def between(self, first: int, last: int) -> dict[int, str | None]:
+        """Return the ids of the commits from `first` to `last`, if they were the last ones made.
+
+        Returns {} if another writer has made one of them.
+        """
+        newest = islice(reversed(self._versions.items()), max(last + 1 - first, 0))
+        ids = {version: txn_id for txn_id, version in newest}
+        return ids if list(ids) == list(range(last, first - 1, -1)) else {}
+
+
+class SessionLog:
+    """The log as one transaction of a session observes it: see `TransactionLog`."""
+
+    def __init__(self, session: WriteSession, config: Config, tip: LogTip | None) -> None:
+        """Create the view of a transaction.
+
+        `tip` is a commit at or below the head: while it stands, the log is the one that was read.
+        """
+        self._session = session
+        self._tracker = session.tracker
+        self._tip = tip
+        self._verify = config.commit_verify == "always" or not session.clock.counts_suspension
+
+    def reobserve(self) -> tuple[TableHead, RecentCommits]:
+        """List the log again; return the newest head and the ids of the recent commits."""
+        head, recent, self._tip = self._session.reobserve()
+        return head, recent
+
+    def recent(self) -> RecentCommits:
+        """Return the ids of the recent commits as of the last read."""
+        latest = self._tracker.last_read
+        return RecentCommits() if latest is None else latest.state.recent
+
+    def is_own(self, txn_id: str | None) -> bool:
+        """Whether the session has made a commit."""
+        return txn_id in self._session.own_commits
+
+    def none_retired(self, first: int, last: int) -> bool:
+        """Whether no version of a range is recorded as deleted."""
+        return not list_retired(self._tracker.store).overlaps(first, last)
+
+    def none_deleted(self, first: int, last: int, observed: float) -> bool:
+        """Whether no version of a range can have been deleted since the log ended before it."""
+        # Clean-up leaves every commit alone until it is three times `OBSERVATION_TRUST_SECONDS`
+        # old.
+        if self._verify or self._session.clock.seconds() - observed > OBSERVATION_TRUST_SECONDS:
+            return False
+        if not self._tracker.store.cheap_stat:
+            return True
+        # Clean-up by arrowlog records what it deletes. Other programs do not; what they delete is
+        # below a checkpoint, which their pointer names.
+        return (
+            self.none_retired(first, last)
+            and not self._tracker.pointer_names_later(first - 1)
+            and (self._tip is None or self._tracker.is_same_object(self._tip))
+        )
+
+    def replaced(self) -> bool:
+        """Whether the tip is gone, other than by clean-up: the log is another one by now."""
+        tip = self._tip
+        if tip is None or self._tracker.is_same_object(tip):
+            return False
+        # Other programs clean up without a record, below a checkpoint that their pointer names.
+        if tip.version in list_retired(self._tracker.store):
+            return False
+        return not self._tracker.pointer_names_later(tip.version - 1)
 
 
 class WriteSession:
@@ -54,7 +234,8 @@ class WriteSession:
 
     The session distinguishes what the handle *showed* (a snapshot, a refresh, its own last commit)
     from what it *read* for its own needs. Only the former is the basis of conditional changes.
-    After a conflict, the next change is based on the newest version.
+    After a conflict, the next change is based on the newest version. What it knows is one
+    immutable `SessionState`, replaced under the lock.
     """
 
     def __init__(
@@ -62,7 +243,7 @@ class WriteSession:
         tracker: SnapshotTracker,
         options: Mapping[str, object] | None = None,
         clock: Clock | None = None,
-        landed: Callable[[int, Snapshot | None, Config], None] | None = None,
+        on_commit: Callable[[int, Snapshot | None, Config], None] | None = None,
     ) -> None:
         """Create a session for a table.
 
@@ -70,81 +251,78 @@ class WriteSession:
             tracker: reads the table's snapshots.
             options: settings of the handle; they take precedence over the table's own.
             clock: time and randomness; the machine's by default.
-            landed: called after every commit with its version, the snapshot last read and the
+            on_commit: called after every commit with its version, the snapshot last read and the
                 settings in force.
         """
-        self._landed = landed
+        self.tracker = tracker
         self.clock: Clock = clock or SystemClock()
-        self._follower = tracker
+        self.own_commits = OwnCommits()
+        self._on_commit = on_commit
         self._options = options
-        self._pace = ContentionBackoff()
-        self._own: dict[str | None, int] = {}  # id to version of the commits of this session
-        self._head: TableHead | None = None  # the newest head known
-        self._mark: LogTip | None = None  # tells cheaply whether the head is still the newest
-        self._ready = False  # whether the store and the log were checked before the first write
-        self._refused_at = -1  # value of `follower.looks` when a conflict was last raised
-        # The snapshot last shown, and the value of `follower.looks` after this session read beyond.
-        self._moved: tuple[Snapshot, int] | None = None
+        self._backoff = ContentionBackoff()
+        self._state = SessionState()
         self._lock = ForkSafeLock(self._after_torn_fork)
 
     def _after_torn_fork(self) -> None:
-        self._head = self._mark = self._moved = None
-        self._ready = False
+        self._state = self._state.after_torn_fork()
 
     @property
     def store(self) -> Store:
         """The table's store."""
-        return self._follower.store
+        return self.tracker.store
 
-    def at(self, version: int) -> Snapshot:
+    @property
+    def is_refused(self) -> bool:
+        """Whether a conflict was raised, and the table was not read again since."""
+        return self._state.is_refused(self.tracker.base)
+
+    def at_version(self, version: int) -> Snapshot:
         """Return the snapshot of a version."""
-        return self._follower.at(version)
+        return self.tracker.at_version(version)
 
-    def look(self) -> Snapshot:
+    def read_latest(self) -> Snapshot:
         """Refresh and return the newest snapshot, without counting it as shown."""
         with self._lock:
-            self._refresh()
-            assert self._follower.latest is not None
-            return self._follower.latest
+            return self._refresh()
 
     def refused(self, conflict: CommitConflict) -> CommitConflict:
         """Return a conflict to be raised; the next change starts from the newest version."""
-        self._refused_at = self._follower.looks
+        with self._lock:
+            self._state = self._state.after_conflict(self.tracker.base.generation)
         return conflict
 
     def last_shown_state(self) -> State | None:
         """Return the state last shown, or None if nothing was shown yet."""
-        shown = self._shown
+        shown = self._state.last_shown(self.tracker.base)
         return None if shown is None else shown.state
-
-    @property
-    def _shown(self) -> Snapshot | None:
-        """The snapshot last shown. The follower may since have read further for this session."""
-        if self._moved is not None and self._moved[1] == self._follower.looks:
-            return self._moved[0]
-        return self._follower.latest
 
     def _read_on(self) -> Snapshot:
         """Read the newest snapshot without counting it as shown. Own commits count as shown."""
-        shown = self._shown
-        if shown is not None and self._has_own_commits_after(shown):
+        shown = self._state.last_shown(self.tracker.base)
+        if shown is not None:
             shown = self._with_own_commits(shown)
-        newest = self._follower.newest()
-        self._moved = None if shown is None else (shown, self._follower.looks)
+        newest = self.tracker.latest()
+        self._state = self._state.after_reading_on(shown, self.tracker.base.generation)
         return newest
 
-    def _reobserve(self) -> tuple[TableHead, RecentCommits]:
-        """List the log again; return the newest head and the ids of the recent commits."""
-        with self._lock:
-            self._refresh()
-            latest = self._follower.latest
-            assert latest is not None
-            self._check_no_gap(latest)
-            return head_of(latest.state, self._follower.asked), latest.state.recent
+    def _refresh(self) -> Snapshot:
+        """Read the newest snapshot, and forget the head."""
+        newest = self._read_on()
+        self._state = self._state.without_head()
+        return newest
 
-    def _recent(self) -> RecentCommits:
-        latest = self._follower.latest
-        return RecentCommits() if latest is None else latest.state.recent
+    def reobserve(self) -> tuple[TableHead, RecentCommits, LogTip | None]:
+        """List the log again; return the newest head, the ids of the recent commits and the tip."""
+        with self._lock:
+            head = self._refreshed_head()
+            base = self.tracker.base
+            assert base.snapshot is not None
+            return head, base.snapshot.state.recent, self._state.tip(base)
+
+    def _refreshed_head(self) -> TableHead:
+        """Refresh and return the newest head. Raises `LogCorrupt` if the log has a gap."""
+        self._check_no_gap(self._refresh())
+        return self._state.newest_head(self.tracker.base)
 
     def head_of(self, snapshot: Snapshot) -> TableHead:
         """Return the head of a snapshot."""
@@ -178,60 +356,57 @@ class WriteSession:
         """Return the settings in force: the handle's options, then the table's, then defaults."""
         return resolve(self._options, table=head.metadata.configuration)
 
-    def seen(self) -> Snapshot:
+    def base_snapshot(self) -> Snapshot:
         """Return the snapshot that conditional changes are based on.
 
         It is the one last shown, advanced to the session's own last commit. The newest snapshot is
         read if none was shown yet, or if a conflict was raised since.
         """
         with self._lock:
-            if self._follower.latest is None or self._conflicted:
+            if self.tracker.last_read is None or self.is_refused:
                 self._refresh()
-                self._moved = None
-            shown = self._shown
+                self._state = self._state.after_showing()
+            shown = self._state.last_shown(self.tracker.base)
             assert shown is not None
-            return self._with_own_commits(shown) if self._has_own_commits_after(shown) else shown
+            return self._with_own_commits(shown)
 
-    def _has_own_commits_after(self, shown: Snapshot) -> bool:
-        """Whether the session has committed on top of a snapshot, which is the last one read."""
-        ahead = self._head is not None and self._head.version > shown.version
-        return ahead and shown is self._follower.latest
-
-    def _with_own_commits(self, latest: Snapshot) -> Snapshot:
+    def _with_own_commits(self, shown: Snapshot) -> Snapshot:
         """Advance a snapshot past the session's own commits, if no other commit is among them."""
-        assert self._head is not None
-        between = self._head.version - latest.version
-        versions = list(self._own.values())[-between:]
-        if versions != list(range(latest.version + 1, self._head.version + 1)):
-            return latest
-        own = {version: txn_id for txn_id, version in list(self._own.items())[-between:]}
-        self._moved = None
+        state = self._state
+        if not state.has_committed_after(shown, self.tracker.base):
+            return shown
+        assert state.head is not None
+        last = state.head.version
+        own = self.own_commits.between(shown.version + 1, last)
+        if not own:
+            return shown
+        self._state = state.after_showing()
         try:
-            advanced = self._follower.advance(self._head.version)
-            if all(advanced.state.recent.txn_id(version) == own[version] for version in versions):
+            advanced = self.tracker.apply_own_commits(last)
+            if all(advanced.state.recent.txn_id(version) == own[version] for version in own):
                 return advanced
         except FileNotFoundError:  # the commits were cleaned up, or the table was dropped
             pass
-        version, newest = self._head.version, self._follower.newest()
-        self._head = self._mark = None
-        same = newest.version == version and newest.metadata.id == latest.metadata.id
-        return newest if same else latest
+        newest = self.tracker.latest()
+        self._state = self._state.without_head()
+        same = newest.version == last and newest.metadata.id == shown.metadata.id
+        return newest if same else shown
 
     def append(self, prepare: Prepare) -> CommitResult:
-        """Commit a change that depends on the head of the log only. See `transaction.run`."""
+        """Commit a change that depends on the head of the log only. See `run_transaction`."""
         with self._lock:
             head = self._newest_head()
-            tip = self._known_tip()
+            tip = self._state.tip(self.tracker.base)
         return self._run(head, prepare, tip)
 
     def change(
         self, prepare: Prepare, base: Snapshot | None = None, *, mends: bool = False
     ) -> CommitResult:
-        """Commit a change that was decided by reading the table. See `transaction.run`.
+        """Commit a change that was decided by reading the table. See `run_transaction`.
 
         Args:
             prepare: makes the commit for a head.
-            base: the snapshot the decision was based on; `seen()` by default.
+            base: the snapshot the decision was based on; `base_snapshot()` by default.
             mends: the change may repair the table's properties. Invalid values among the current
                 ones must not prevent it, so the table's settings are not resolved.
 
@@ -239,19 +414,20 @@ class WriteSession:
             MetadataChanged: `base` belongs to a table that was dropped or replaced.
         """
         with self._lock:
-            snapshot = self.seen() if base is None else base
-            follower = self._follower
-            dropped = snapshot is self._shown and follower.dropped()
+            snapshot = self.base_snapshot() if base is None else base
+            shown = self._state.last_shown(self.tracker.base)
+            dropped = snapshot is shown and self.tracker.dropped()
             newest = self._newest_head()
             if dropped or not self._is_ancestor(snapshot, newest):
-                self._refused_at = follower.looks
-                raise MetadataChanged(
-                    f"{self.store.root} is no longer the table whose version {snapshot.version}"
-                    " this commit is based on: that table was dropped and another one created.",
-                    next=CONFLICT_NEXT_STEP,
-                    version=snapshot.version,
+                raise self.refused(
+                    MetadataChanged(
+                        f"{self.store.root} is no longer the table whose version {snapshot.version}"
+                        " this commit is based on: that table was dropped and another one created.",
+                        next=CONFLICT_NEXT_STEP,
+                        version=snapshot.version,
+                    )
                 )
-            tip = self._known_tip()
+            tip = self._state.tip(self.tracker.base)
         return self._run(head_of(snapshot.state), prepare, tip, newest, mends=mends)
 
     def _is_ancestor(self, snapshot: Snapshot, head: TableHead) -> bool:
@@ -266,12 +442,12 @@ class WriteSession:
 
     def state(self, head: TableHead) -> State:
         """Return the state at a head, reading it if necessary without counting it as shown."""
-        latest = self._follower.latest
+        latest = self.tracker.last_read
         if latest is None or latest.version < head.version:
             with self._lock:
                 latest = self._read_on()
         if latest.version != head.version:
-            latest = self._follower.at(head.version)
+            latest = self.tracker.at_version(head.version)
         return latest.state
 
     def _newest_head(self) -> TableHead:
@@ -279,67 +455,48 @@ class WriteSession:
 
         Raises `LogCorrupt` if the log has a gap, or ends before the checkpoint pointer says.
         """
-        follower = self._follower
-        seen = follower.asked if self._head is None else max(self._head.observed, follower.asked)
-        age = self.clock.seconds() - seen
-        old = (
-            follower.latest is None
-            or self._conflicted
-            or age > self._head_lifetime_seconds()
-            or follower.odd
-        )
-        if (
-            old
-            or not (follower.is_same_object(self._mark) if self._mark else follower.unchanged())
-            or self._is_overtaken()
-        ):
+        if not self._may_build_on_known_head():
             self._refresh()
-        latest = follower.latest
-        assert latest is not None
-        self._check_no_gap(latest)
-        if self._head is None or latest.version >= self._head.version:
-            self._head = head_of(latest.state, follower.asked)
-        if not self._ready:
-            self._head = self._check_before_first_write(self._head)
-        if self._check_next_version(self._head):
-            return self._head
-        self._refresh()  # commits after the head were deleted since it was observed
-        latest = follower.latest
-        assert latest is not None
-        self._check_no_gap(latest)
-        self._head = head_of(latest.state, follower.asked)
-        return self._head
+        base = self.tracker.base
+        assert base.snapshot is not None
+        self._check_no_gap(base.snapshot)
+        head = self._state.newest_head(base)
+        self._state = self._state.with_head(head)
+        if not self._state.is_checked:
+            head = self._check_before_first_write(head)
+            self._state = self._state.after_check(head)
+        if not self._check_next_version(head):
+            # Commits after the head were deleted since it was observed.
+            head = self._refreshed_head()
+            self._state = self._state.with_head(head)
+        return head
 
-    def _known_tip(self) -> LogTip | None:
-        """Return the commit by which the newest head was observed; None if it is not known."""
-        return self._mark or self._follower.tip
-
-    def _is_overtaken(self) -> bool:
-        """Whether commits after the newest head known may have been made and deleted."""
-        latest = self._follower.latest
-        assert latest is not None
-        known = latest.version if self._head is None else max(self._head.version, latest.version)
-        return self._follower.overtaken(known)
+    def _may_build_on_known_head(self) -> bool:
+        """Whether the newest head known is recent, and the log looks as it did."""
+        state, base, tracker = self._state, self.tracker.base, self.tracker
+        age = self.clock.seconds() - state.observed_at(base)
+        if (
+            base.snapshot is None
+            or state.is_refused(base)
+            or age > self._head_lifetime_seconds()
+            or base.has_nonstandard_names
+        ):
+            return False
+        unchanged = (
+            tracker.is_same_object(state.head_tip) if state.head_tip else tracker.unchanged()
+        )
+        return unchanged and not tracker.overtaken(state.known_version(base))
 
     def _head_lifetime_seconds(self) -> float:
-        """How long a head may be built on without looking at the log again.
+        """How long a head may be built on without reading the log again.
 
         A put that takes longer than what is left of `OBSERVATION_TRUST_SECONDS` has to be verified.
         """
         return OBSERVATION_TRUST_SECONDS / 2 if self.store.cheap_stat else _REMOTE_HEAD_SECONDS
 
-    def _refresh(self) -> None:
-        self._read_on()
-        self._head = self._mark = None
-
-    @property
-    def _conflicted(self) -> bool:
-        """Whether the table was not read again since the last conflict."""
-        return self._follower.looks == self._refused_at
-
     def _check_no_gap(self, latest: Snapshot) -> None:
         if latest.report.gap is not None:
-            raise _gap_error(self._follower.store.root, latest.report.gap)
+            raise _gap_error(self.store.root, latest.report.gap)
 
     def _check_next_version(self, head: TableHead) -> bool:
         """Raise `LogCorrupt` if the next commit would fill a gap.
@@ -348,7 +505,7 @@ class WriteSession:
         the next version is not missing but was deleted by clean-up: the head is outdated. Checked
         only where it costs no request.
         """
-        store, version = self._follower.store, head.version
+        store, version = self.store, head.version
         if not store.cheap_stat:
             return True
         for later in range(version + 2, version + 2 + _GAP_PROBES):
@@ -369,14 +526,14 @@ class WriteSession:
         Done once per session. Returns the head, refreshed if the checkpoint pointer names a later
         version. Raises `LogCorrupt` if the log still ends before that version.
         """
-        store = self._follower.store
+        store = self.store
         store.check_writable(LOG_FOLDER)
         pointer = store.find_many([f"{LOG_FOLDER}/{LAST_CHECKPOINT}"])[0]
-        pointed = -1 if pointer is None else _pointed_version(pointer)
-        if pointed > head.version:  # others may have committed since this handle last looked
+        pointed = pointed_version(pointer)
+        if pointed > head.version:  # others may have committed since this handle last read the log
             latest = self._read_on()
             self._check_no_gap(latest)
-            head = head_of(latest.state, self._follower.asked)
+            head = head_of(latest.state, self.tracker.base.observed_at)
         if pointed > head.version:
             raise LogCorrupt(
                 f"the checkpoint pointer names version {pointed}, but the log ends at version"
@@ -385,78 +542,7 @@ class WriteSession:
                 file=f"{LOG_FOLDER}/{LAST_CHECKPOINT}",
                 version=head.version,
             )
-        self._ready = True
         return head
-
-    def writer(self, config: Config, tip: LogTip | None = None) -> TransactionContext:
-        """Return the environment in which `transaction.run` commits.
-
-        `tip` is a commit at or below the head: while it stands, the log is the one that was read.
-        """
-        store = self._follower.store
-
-        def decode_winners(
-            first: int,
-            commits: Sequence[bytes],
-            head: TableHead,
-            files: bool,  # noqa: FBT001 -- the one flag of a private function
-        ) -> Iterator[WinningCommit]:
-            limit = config.max_decompressed_bytes
-            return read_winning_commits(first, commits, head, store.root, limit, files=files)
-
-        def check_protocol(head: TableHead) -> None:
-            check_writable(head.protocol, store.root)
-
-        verify = config.commit_verify == "always" or not self.clock.counts_suspension
-
-        def none_retired(first: int, last: int) -> bool:
-            return not list_retired(store).overlaps(first, last)
-
-        def none_deleted(first: int, last: int, observed: float) -> bool:
-            # Clean-up leaves every commit alone until it is three times `OBSERVATION_TRUST_SECONDS`
-            # old.
-            if verify or self.clock.seconds() - observed > OBSERVATION_TRUST_SECONDS:
-                return False
-            if not store.cheap_stat:
-                return True
-            # Clean-up by arrowlog records what it deletes. Other programs do not; what they delete
-            # is below a checkpoint, which their pointer names.
-            return (
-                none_retired(first, last)
-                and not self._follower.pointer_names_later(first - 1)
-                and (tip is None or self._follower.is_same_object(tip))
-            )
-
-        def replaced() -> bool:
-            if tip is None or self._follower.is_same_object(tip):
-                return False
-            # Other programs clean up without a record, below a checkpoint that their pointer names.
-            return tip.version not in list_retired(
-                store
-            ) and not self._follower.pointer_names_later(tip.version - 1)
-
-        def reobserve() -> tuple[TableHead, RecentCommits]:
-            nonlocal tip
-            with self._lock:
-                found = self._reobserve()
-                tip = self._known_tip()
-            return found
-
-        return TransactionContext(
-            store,
-            config,
-            self.clock,
-            self._pace,
-            decode_winners,
-            check_protocol,
-            verify,
-            none_deleted,
-            none_retired,
-            replaced,
-            reobserve,
-            self._recent,
-            self._own,
-        )
 
     def _run(
         self,
@@ -467,39 +553,42 @@ class WriteSession:
         *,
         mends: bool = False,
     ) -> CommitResult:
-        config = self._follower.config if mends else self.config(head)
+        config = self.tracker.config if mends else self.config(head)
         if newest is not None and newest.version == head.version:
             head = replace(head, observed=newest.observed)
-        writer = self.writer(config, tip)
+        log = SessionLog(self, config, tip)
+        writer = TransactionContext(self.store, config, self.clock, self._backoff, log)
         try:
             result, after = run_transaction(writer, head, prepare, newest)
         except CommitConflict as conflict:
             raise self.refused(conflict) from None
         if not result.duplicate:
-            self._record(result, after, writer)
-            if self._landed is not None:
+            self._record(result, after, log)
+            if self._on_commit is not None:
                 # The commit is in the log: an invalid property set by a winning commit must not
                 # turn it into an error.
                 with suppress(InvalidRequest):
                     config = config if after.metadata is head.metadata else self.config(after)
-                self._landed(result.version, self._follower.latest, config)
+                self._on_commit(result.version, self.tracker.last_read, config)
         return result
 
-    def _record(self, result: CommitResult, head: TableHead, writer: TransactionContext) -> None:
+    def _record(self, result: CommitResult, head: TableHead, log: SessionLog) -> None:
         """Remember a commit and the head after it."""
         with self._lock:
-            self._own[result.txn_id] = result.version
-            if len(self._own) > _OWN_COMMITS_MAX:
-                del self._own[next(iter(self._own))]
-            self._follower.outdated = True
-            if self._head is None or head.version > self._head.version:
-                self._head = head
-                try:
-                    self._mark = self._follower.tip_of(head.version, commit_name(head.version))
-                    if writer.replaced():  # the mark may be another table's commit
-                        self._head = self._mark = None
-                except StoreUnavailable:  # the commit stands; the next one reads the head again
-                    self._head = self._mark = None
+            self.own_commits.record(result.txn_id, result.version)
+            self.tracker.note_own_commit()
+            known = self._state.head
+            if known is None or head.version > known.version:
+                tip = self._observe_own_commit(head, log)
+                self._state = self._state.after_commit(head, tip)
+
+    def _observe_own_commit(self, head: TableHead, log: SessionLog) -> LogTip | None:
+        """Return the object of the commit at a head; None if it may be another table's."""
+        try:
+            tip = self.tracker.tip_of(head.version, commit_name(head.version))
+            return None if log.replaced() else tip
+        except StoreUnavailable:  # the commit stands; the next one reads the head again
+            return None
 
 
 def _gap_error(root: str, gap: VersionGap) -> LogCorrupt:
@@ -522,12 +611,3 @@ def head_of(state: State, observed: float = float("-inf")) -> TableHead:
         state.txns,
         observed,
     )
-
-
-def _pointed_version(data: bytes) -> int:
-    """Return the version that a checkpoint pointer names, or -1 if it is not readable."""
-    try:
-        version = json.loads(data)["version"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return -1
-    return version if isinstance(version, int) and not isinstance(version, bool) else -1

@@ -128,7 +128,9 @@ def test_while_one_handle_writes_a_checkpoint_others_of_the_process_start_none(r
         wait_until(lambda: puts, "the checkpoint of version 10")
         for number in range(10, 19):
             append(second, number)
-        assert second._keeper._thread is None  # 11, 12, 14 and 18 would each have been its turn
+        assert (
+            second._checkpointer._thread is None
+        )  # 11, 12, 14 and 18 would each have been its turn
         append(second, 19)
         wait_until(lambda: len(puts) == 2, "version 20: the first may hang")
     finally:

@@ -2,7 +2,6 @@
 
 import sys
 import threading
-import time
 from collections import Counter
 from contextlib import nullcontext
 
@@ -10,6 +9,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from support import put_races, store_places
 from support.case_count import cases
+from support.waiting import SECONDS_MAX
 
 from arrowlog.storage import PutOutcome, fsspec_store, local
 
@@ -103,11 +103,12 @@ def test_of_many_threads_one_wins_in_memory():
 def test_the_race_would_find_out_a_memory_without_its_lock(monkeypatch):
     monkeypatch.setattr(fsspec_store, "_LOCK", nullcontext())
     usual = MemoryFileSystem.exists
+    all_have_looked = threading.Barrier(THREADS)
 
     def exists(self, path, **how):
         found = usual(self, path, **how)
-        time.sleep(0.001)  # lets the others look before this one writes
+        all_have_looked.wait(SECONDS_MAX)  # before any of them writes
         return found
 
     monkeypatch.setattr(MemoryFileSystem, "exists", exists)
-    assert thread_race(store_places.Memory(), THREADS, 50)
+    assert len(thread_race(store_places.Memory(), THREADS, 5)) == 5

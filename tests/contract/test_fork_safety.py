@@ -192,12 +192,12 @@ from support.forked_child import in_child
 inside, release, dataclass = threading.Event(), threading.Event(), dataclasses.dataclass
 def slowly(*args, **options):
     inside.set()
-    release.wait(60)
+    release.wait(300)
     return dataclass(*args, **options)
 dataclasses.dataclass = slowly
 thread = threading.Thread(target=lambda: arrowlog.Table)
 thread.start()
-inside.wait(60)
+inside.wait(300)
 threading.Timer(0.2, release.set).start()
 print(in_child(lambda: arrowlog.Table(sys.argv[1]).version > 0))
 thread.join()
@@ -288,7 +288,7 @@ def test_connections_of_threads_that_a_fork_leaves_behind_are_not_destroyed_eith
         thread.join()
 
 
-@pytest.mark.parametrize("lock", ["_follower", "_committer", "_keeper"])
+@pytest.mark.parametrize("lock", ["_tracker", "_session", "_checkpointer"])
 def test_a_lock_that_another_thread_held_is_free_in_a_child(used, lock):
     owner = getattr(used, lock)
     held, done = threading.Event(), threading.Event()
@@ -303,15 +303,15 @@ def test_a_lock_that_another_thread_held_is_free_in_a_child(used, lock):
     held.wait(SECONDS_MAX)
     try:
         assert in_child(lambda: used.append([add("torn")]).version == used.version) == "True"
-        assert in_child(lambda: used._follower.latest is None) == str(lock == "_follower")
+        assert in_child(lambda: used._tracker.last_read is None) == str(lock == "_tracker")
     finally:
         done.set()
         thread.join()
 
 
 def test_a_lock_that_the_forking_thread_holds_stays_its_own(used):
-    with used._follower._lock:
-        assert in_child(lambda: used._follower.latest is not None and used.version > 0) == "True"
+    with used._tracker._lock:
+        assert in_child(lambda: used._tracker.last_read is not None and used.version > 0) == "True"
 
 
 def test_a_property_that_another_thread_was_computing_is_computed_in_a_child(used, monkeypatch):
@@ -345,7 +345,7 @@ def test_a_fork_waits_for_imports_of_other_threads(tmp_path, monkeypatch):
     """A module that is half imported at a fork stays so, and its lock stays held."""
     waiting = threading.Event()
     monkeypatch.setattr(fork_safety, "waiting", waiting, raising=False)
-    code = "from arrowlog import fork_safety; fork_safety.waiting.wait(60); found = 5"
+    code = "from arrowlog import fork_safety; fork_safety.waiting.wait(300); found = 5"
     (tmp_path / "slowly.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     ours = {}

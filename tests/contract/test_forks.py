@@ -111,5 +111,5 @@ def test_a_child_of_a_busy_process_commits_and_leaves_checkpoints_to_others(root
     assert not list((root / "_transaction_log").glob("*.checkpoint.*"))
     table = arrowlog.Table(root)
     table.append([arrowlog.add_file("b", size=1)])
-    assert table.wait_for_checkpoint(60)
+    assert table.wait_for_checkpoint(SECONDS_MAX)
     assert list((root / "_transaction_log").glob("*.checkpoint.*"))

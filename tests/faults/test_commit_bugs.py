@@ -6,7 +6,7 @@ import warnings
 
 import pyarrow as pa
 import pytest
-from support.faulty_store import FakeClock, FaultyStore, Log, table_on
+from support.faulty_store import FakeClock, FaultyStore, Log, outdate, table_on
 
 import arrowlog
 from arrowlog import add_file, testing
@@ -200,7 +200,7 @@ def test_a_handle_from_before_a_clean_up_commits_where_readers_look(made, operat
     testing.write_checkpoint(made, 7, [testing.protocol(), metadata, *adds[:-1]])
     for version in range(1, 7):
         os.unlink(made / LOG_FOLDER / commit_name(version))
-    table._follower.asked -= 31  # no clean-up takes away what is younger than half a minute
+    outdate(table)  # no clean-up takes away what is younger than half a minute
     try:
         result = OPERATIONS[operation](table)
     except (CommitConflict, InvalidRequest):
@@ -259,8 +259,7 @@ def test_looking_for_itself_shows_nobody_anything(root):
     table.append([file("seen")])
     table.snapshot()
     arrowlog.Table(root).append([file("unseen")])
-    table._follower.asked -= 31
-    table._committer._head = None
+    outdate(table, forget_head=True)
     table.append([file("mine", "y")])
     with pytest.raises(arrowlog.errors.ConcurrentAppend, match="unseen"):
         table.overwrite([file("new")], "p = 'x'")

@@ -21,13 +21,13 @@ from hypothesis.stateful import (
 )
 from support.case_count import cases
 from support.commit_model import Violation, insist
-from support.faulty_store import FakeClock, FaultyStore, Log, frozen_clock, table_on
+from support.faulty_store import FakeClock, FaultyStore, Log, frozen_clock, outdate, table_on
 
 from arrowlog import Table, add_file, testing
 from arrowlog.errors import CommitConflict, CommitStateUnknown, InvalidRequest, StoreUnavailable
 from arrowlog.formats.indextables.compression import decompress
 from arrowlog.formats.indextables.file_names import LOG_FOLDER, commit_name
-from arrowlog.transaction import commit_loop, conflict_checker, version_put, write_session
+from arrowlog.transaction import commit_loop, conflict_checker, version_race, write_session
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
 PUTS = [
@@ -88,12 +88,12 @@ class Hand:
         self.known = set()
 
     @property
-    def committer(self):
-        return self.table._committer
+    def session(self):
+        return self.table._session
 
-    def looks(self):
+    def reads_before_acting(self):
         """A handle that has shown nothing, or was told of a conflict, looks before it acts."""
-        if self.table._follower.latest is None or self.committer._conflicted:
+        if self.table._tracker.last_read is None or self.session.is_refused:
             self.known |= set(self.machine.log.live) | self.machine.on_their_way()
 
 
@@ -191,7 +191,7 @@ class Writers(RuleBasedStateMachine):
     def act(self, number, plan, call, verify):
         """Do it while the store fails as planned; whatever is said must be true."""
         hand, store = self.hands[number], self.store
-        hand.looks()
+        hand.reads_before_acting()
         puts, outage, reads, lag, rivals = plan
         store.puts, store.outage, store.lag = list(puts), outage, lag
         store.reads = list(reads)
@@ -412,8 +412,8 @@ class Writers(RuleBasedStateMachine):
             insist(self.log.at.get(txn_id) == version, f"{txn_id} was told to be {version}")
         same(self.reader.snapshot(), self.log)
         for hand in self.hands:
-            if hand.table._follower.latest is not None:
-                same(hand.table._follower.latest, self.log)
+            if hand.table._tracker.last_read is not None:
+                same(hand.table._tracker.last_read, self.log)
 
     def teardown(self):
         if hasattr(self, "frozen"):
@@ -468,10 +468,10 @@ def broken(module, old, new):
 
 TRANSACTION_GUARDS = {
     "the own id": ("if winner.txn_id == self.progress.txn_id:", "if False:"),
-    "rising times": ("max(clock.now_ms(), (self.head.timestamp or 0) + 1)", "clock.now_ms()"),
-    "steps taken before": ("head.txns.get(draft.txn[0])", "None"),
+    "rising times": ("max(clock.now_ms(), (base.head.timestamp or 0) + 1)", "clock.now_ms()"),
+    "steps taken before": ("head.txns.get(prepared.txn[0])", "None"),
     "own commits": ("return True  # own commit", "return False  # own commit"),
-    "the whole made anew": ("stale = self.draft.rebuild", "stale = False"),
+    "the whole made anew": ("stale = prepared.rebuild", "stale = False"),
 }
 PUT_GUARDS = {
     "lost answers": ("progress.unknown |= outcome is not PutOutcome.NOT_APPLIED", "pass"),
@@ -507,7 +507,7 @@ def test_the_machine_misses_every_guard_of_a_transaction(guard, monkeypatch):
 
 @pytest.mark.parametrize("guard", PUT_GUARDS)
 def test_the_machine_misses_every_guard_of_a_put(guard, monkeypatch):
-    names = broken(version_put, *PUT_GUARDS[guard])
+    names = broken(version_race, *PUT_GUARDS[guard])
     monkeypatch.setattr(commit_loop, "put_commit", names["put_commit"])
     finds_a_violation()
 
@@ -524,7 +524,7 @@ def overwritten_after_going_on(root):
     one, two = Table(root), Table(root)
     one.snapshot()
     two.append([add_file("unseen", {"p": "x"}, size=1, modification_time=1)])
-    one._follower.asked -= 31
+    outdate(one)
     one.append([add_file("own", {"p": "y"}, size=1, modification_time=1)])
     new = add_file("new", {"p": "x"}, size=1, modification_time=1)
     return one.overwrite([new], where="p = 'x'")
@@ -534,8 +534,6 @@ def test_what_was_shown_is_told_apart_from_what_was_read(tmp_path, monkeypatch):
     """Too rare for the machine to find; without the guard the unseen file is removed."""
     with pytest.raises(CommitConflict, match="'unseen'"):
         overwritten_after_going_on(tmp_path / "guarded")
-    monkeypatch.setattr(
-        write_session.WriteSession, "_read_on", lambda self: self._follower.newest()
-    )
+    monkeypatch.setattr(write_session.WriteSession, "_read_on", lambda self: self.tracker.latest())
     bare = overwritten_after_going_on(tmp_path / "bare")
     assert bare.operation_metrics["numRemovedFiles"] == 1

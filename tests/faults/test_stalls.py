@@ -66,10 +66,10 @@ def test_a_clock_that_misses_stalls_needs_commit_verify_always():
         run(range(0, 400, 2), blind=True)  # over a network: records are read anyway on a disk
 
 
-def believe_rivals(writer, head, taken, intent):
+def believe_rivals(writer, head, taken, read_set):
     if not taken:
         return None
-    return list(writer.rivals(head.version + 1, taken, head, intent.depends_on_files))
+    return commit_loop._decode_winners(writer, head, taken, read_set)
 
 
 GUARDS = {
@@ -128,7 +128,7 @@ def world(request):
 def open_table(store, name, options=None):
     clock = FakeClock(name, elapsed=store.elapsed)
     table = table_on(store, clock, options)
-    table._keeper = BackgroundCheckpointer(store, clock, allow_external_paths=False)
+    table._checkpointer = BackgroundCheckpointer(store, clock, allow_external_paths=False)
     return table
 
 

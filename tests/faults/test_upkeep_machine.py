@@ -39,10 +39,10 @@ from arrowlog.errors import (
     StoreUnavailable,
 )
 from arrowlog.formats.indextables.file_names import LOG_FOLDER
-from arrowlog.maintenance import compaction, orphan_files, vacuum
+from arrowlog.maintenance import compaction, retention, vacuum
 from arrowlog.maintenance.checkpointing import BackgroundCheckpointer
 from arrowlog.storage import ObjectStat
-from arrowlog.transaction.creation import build_metadata, create_table
+from arrowlog.transaction.table_metadata import build_metadata, create_table
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
 DAY = 86_400_000
@@ -197,7 +197,7 @@ class Machine(RuleBasedStateMachine):
     def _table(self, name, skew):
         clock = Clock(name, skew, elapsed=self.elapsed)
         table = table_on(self.store, clock)
-        table._keeper = BackgroundCheckpointer(self.store, clock, allow_external_paths=False)
+        table._checkpointer = BackgroundCheckpointer(self.store, clock, allow_external_paths=False)
         table._storage_options = {}
         return table
 
@@ -317,7 +317,7 @@ class Machine(RuleBasedStateMachine):
     def clean_up(self, hand, days):
         options = {"logRetention.duration": days, "checkpointRetention.duration": days}
         self.elapsed[0] += 60  # nobody else knows of this retention: they must have looked since
-        table = table_on(self.store, self.hands[hand]._committer.clock, options)
+        table = table_on(self.store, self.hands[hand]._session.clock, options)
         table.cleanup()
 
     @rule(days=st.sampled_from([0.5, 2, 9]))
@@ -399,7 +399,7 @@ def only_the_newest(store, config, horizon):
 
 def everything_is_old(found, live, spoken_of, columns, horizon):
     """A vacuum that does not ask how old a file is."""
-    return orphan_files.classify_files(found, live, spoken_of, columns, 1 << 60)
+    return retention.classify_files(found, live, spoken_of, columns, 1 << 60)
 
 
 def no_files_are_removed(keys, before):
@@ -408,20 +408,20 @@ def no_files_are_removed(keys, before):
 
 
 class Careless:
-    """A committer that takes the newest version for what it has read."""
+    """A session that takes the newest version for what it has read."""
 
     def __init__(self, whole):
         self.whole = whole
 
-    def __call__(self, committer, base, group, made):
-        newest = committer.look()
+    def __call__(self, session, base, group, made):
+        newest = session.read_latest()
         live = newest.state.adds["key"]
         kept = [s for s in group.sources if s.key in set(live.to_pylist())]
         if not kept:
             return compaction.GroupOutcome(group, "conflict", made)
         from dataclasses import replace
 
-        return self.whole(committer, newest, replace(group, sources=tuple(kept)), made)
+        return self.whole(session, newest, replace(group, sources=tuple(kept)), made)
 
 
 def unsorted_rows(sources, files, schema):

@@ -262,13 +262,13 @@ def test_a_truncation_between_look_and_listing_is_looked_at_again(root, monkeypa
     table.snapshot()
     whole, pending = session.list_log, [True]
 
-    def list_log(store):
+    def list_log(store, table_format):
         if pending:
             pending.pop()
             other = arrowlog.Table(root)
             other.write(pa.table({"id": [9]}))
             other.truncate_history()
-        return whole(store)
+        return whole(store, table_format)
 
     monkeypatch.setattr(session, "list_log", list_log)
     if ask in ("history", "limited"):

@@ -49,7 +49,7 @@ class Counting:
 
 def counted(table):
     store = Counting(table._store)
-    table._store = table._follower.store = store
+    table._store = table._tracker.store = store
     return store.asked
 
 
@@ -144,22 +144,22 @@ def test_half_way_an_answer_is_renewed_behind_the_readers_back(table, clock):
     clock.now += 3
     old = handle.snapshot(max_staleness=5.0)
     assert old.version == 1
-    handle._follower._refreshing.join(SECONDS_MAX)
-    assert handle._follower.latest.version == 2
+    handle._tracker._refreshing.join(SECONDS_MAX)
+    assert handle._tracker.last_read.version == 2
     assert handle.snapshot(max_staleness=5.0).version == 2
 
 
 def test_nobody_waits_for_the_one_who_renews(table, clock):
     handle, _ = opened(table)
     inside, leave = threading.Event(), threading.Event()
-    usual = handle._follower._catch_up
+    usual = handle._tracker._catch_up
 
     def slow():
         inside.set()
         assert leave.wait(SECONDS_MAX)
         return usual()
 
-    handle._follower._catch_up = slow
+    handle._tracker._catch_up = slow
     clock.now += 3
     first = handle.snapshot(max_staleness=5.0)
     assert inside.wait(SECONDS_MAX)
@@ -168,8 +168,30 @@ def test_nobody_waits_for_the_one_who_renews(table, clock):
     reader.start()
     reader.join(SECONDS_MAX)
     leave.set()
-    handle._follower._refreshing.join(SECONDS_MAX)
+    handle._tracker._refreshing.join(SECONDS_MAX)
     assert done == [first]
+
+
+def test_a_commit_during_a_refresh_is_not_hidden_by_its_answer(table, clock):
+    """The refresh has asked the store before the commit landed; a program sees its own commits."""
+    handle, _ = opened(table)
+    answered, leave = threading.Event(), threading.Event()
+    usual = handle._tracker._catch_up
+
+    def slow():
+        current = usual()
+        answered.set()
+        assert leave.wait(SECONDS_MAX)
+        return current
+
+    handle._tracker._catch_up = slow
+    clock.now += 3
+    handle.snapshot(max_staleness=5.0)
+    assert answered.wait(SECONDS_MAX)
+    own = handle.append([arrowlog.add_file("own", {"day": None}, size=1)])
+    leave.set()
+    handle._tracker._refreshing.join(SECONDS_MAX)
+    assert handle.snapshot(max_staleness=5.0).version == own.version
 
 
 def test_hit_rates_tell_what_was_at_hand(table):
@@ -202,7 +224,7 @@ def test_old_versions_push_each_other_out(root):
     handle.snapshot()
     for version in range(15):
         handle.snapshot(version=version)
-    assert len(handle._follower._cache._kept) == 8
+    assert len(handle._tracker._cache._kept) == 8
 
 
 def test_what_is_forgotten_is_read_again(table):

@@ -11,6 +11,7 @@ import pytest
 from support import small_table
 from support.case_count import cases
 from support.event_table import build
+from support.waiting import SECONDS_MAX
 
 import arrowlog
 
@@ -231,7 +232,7 @@ def test_a_reader_that_has_seen_enough_is_no_error_to_tell(events):
         running.stdout.readline()
         running.stdout.close()
         told = running.stderr.read()
-        running.wait(60)
+        running.wait(SECONDS_MAX)
     assert told == b""
 
 

@@ -13,7 +13,7 @@ from arrowlog import testing
 from arrowlog.config import Config
 from arrowlog.errors import InvalidRequest
 from arrowlog.formats.indextables.compression import decompress
-from arrowlog.transaction.creation import build_metadata, create_table
+from arrowlog.transaction.table_metadata import build_metadata, create_table
 
 SCHEMA = pa.schema([("day", pa.string()), ("id", pa.int64())])
 HOUR = 3_600_000

@@ -24,7 +24,7 @@ reveal_type(table.scan("id = 7").paths)  # list[str]
 reveal_type(table.scan("id = 7").to_duckdb)  # -> duckdb._relation.DuckDBPyRelation
 reveal_type(table.scan("id = 7").to_spark)  # -> pyspark.sql.dataframe.DataFrame
 reveal_type(table.history())  # pyarrow.Table
-reveal_type(table.diff(1, 2))  # arrowlog.history.diff.Diff
+reveal_type(table.diff(1, 2))  # arrowlog.history.reports.Diff
 reveal_type(table.sql("FROM commits"))  # duckdb._relation.DuckDBPyRelation
 reveal_type(table.query("FROM commits"))  # pyarrow.Table
 reveal_type(table.write(None, mode="append"))  # arrowlog.transaction.commit_loop.CommitResult

@@ -8,6 +8,7 @@ import time
 import pyarrow as pa
 import pytest
 from support.case_count import cases
+from support.waiting import wait_until
 
 import arrowlog
 from arrowlog import testing
@@ -428,8 +429,7 @@ def test_beside_running_writers_truncation_loses_no_commit(root):
         table = arrowlog.Table(root)
         for _ in range(cases(3)):
             enough = len(told) + 5
-            while len(told) < enough and not errors:
-                stop.wait(0.01)
+            wait_until(lambda least=enough: len(told) >= least or errors, "commits of the writers")
             assert table.truncate_history().num_files
     finally:
         stop.set()

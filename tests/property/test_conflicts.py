@@ -172,9 +172,9 @@ ADDED = st.lists(st.tuples(PATHS, PARTS, st.booleans(), st.booleans()), max_size
 )
 def test_files_by_a_naive_judge(removes, part, reads, added, removed):
     how = {"nothing": None, "part": where(part), "all": reads_whole_table}[reads]
-    intent = ReadSet(removes=keys(*removes), reads=how)
+    read_set = ReadSet(removes=keys(*removes), reads=how)
     other = WinningCommit(6, "RIVAL", added=files(*added), removed=keys(*removed))
-    found = check_conflict(intent, HEAD, other)
+    found = check_conflict(read_set, HEAD, other)
     touched = set(removes) & ({row[0] for row in added} | set(removed))
     unseen = [
         row
@@ -188,11 +188,11 @@ def test_files_by_a_naive_judge(removes, part, reads, added, removed):
 def test_intents_that_do_not_look_at_files_need_none():
     """A rival that was read in brief has no files, and is only met by such intents."""
     brief = WinningCommit(6, "RIVAL")
-    for name, intent in OURS.items():
+    for name, read_set in OURS.items():
         looks = name in REMOVE_F or name in READS
-        assert intent.depends_on_files == looks
+        assert read_set.depends_on_files == looks
         if not looks:
-            assert check_conflict(intent, HEAD, brief) is None
+            assert check_conflict(read_set, HEAD, brief) is None
 
 
 def test_a_head_goes_on_with_what_came_after_it():

@@ -15,7 +15,7 @@ import arrowlog
 import arrowlog.testing
 from arrowlog.formats.indextables.file_names import LOG_FOLDER
 from arrowlog.snapshot import tracker
-from arrowlog.snapshot.caches import SnapshotDiskCache
+from arrowlog.snapshot.disk_cache import SnapshotDiskCache
 
 
 def opened(root, copies):

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.case_count import cases
 
-from arrowlog.maintenance.bin_packing import pack_adjacent
-from arrowlog.maintenance.orphan_files import classify_files
+from arrowlog.maintenance.compaction import pack_adjacent
+from arrowlog.maintenance.retention import classify_files
 from arrowlog.storage.base import build_walk_table
 
 LOG = "_transaction_log"

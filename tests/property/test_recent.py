@@ -103,7 +103,7 @@ def test_nothing_before_the_checkpoint_is_listed(tmp_path, far):
     recent = list_recent(store)
     assert recent.start == 9
     assert sorted(recent.commits) == [9, 10, 11, 12]
-    found = load_snapshot(store, recent, arrowlog.Table(root)._follower.read_options)
+    found = load_snapshot(store, recent, arrowlog.Table(root)._tracker.read_options)
     assert (found.version, found.report.checkpoint) == (12, 9)
 
 

@@ -18,7 +18,7 @@ from support.store_places import S3, Memory
 import arrowlog
 from arrowlog.snapshot.stats_truncation import StatsTruncation
 from arrowlog.spark.target import WriteDestination
-from arrowlog.transaction.file_statistics import compute_stats
+from arrowlog.transaction.parquet_files import compute_stats
 
 WAYS = [True, False]
 

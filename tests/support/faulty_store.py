@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import arrowlog
 from arrowlog import clock
@@ -196,9 +196,22 @@ def table_on(store, clock=None, options=None):
     """Return a table on a given store and clock."""
     table = object.__new__(arrowlog.Table)
     table._store = store
-    table._follower = SnapshotTracker(store, ReadOptions(Config()))
-    table._session = WriteSession(table._follower, options, clock)
+    table._tracker = SnapshotTracker(store, ReadOptions(Config()))
+    table._session = WriteSession(table._tracker, options, clock)
     return table
+
+
+def outdate(table, seconds=31, *, forget_head=False):
+    """Make a handle believe that it observed the log some seconds earlier.
+
+    Clean-up deletes no commit that is younger than half a minute. With `forget_head`, it does not
+    remember its own last commit either.
+    """
+    tracker, session = table._tracker, table._session
+    base = tracker._base
+    tracker._base = replace(base, observed_at=base.observed_at - seconds)
+    if forget_head:
+        session._state = replace(session._state, head=None)
 
 
 @dataclass

@@ -107,8 +107,8 @@ class World:
     def open(self, number):
         clock = FakeClock(f"p{number}.{self.random.getrandbits(40)}", elapsed=self.elapsed)
         table = table_on(self.store, clock, {"commit.timeoutSeconds": 120, **self.options})
-        table._follower.read_options = ReadOptions(resolve(self.options))
-        table._keeper = BackgroundCheckpointer(self.store, clock, allow_external_paths=False)
+        table._tracker.read_options = ReadOptions(resolve(self.options))
+        table._checkpointer = BackgroundCheckpointer(self.store, clock, allow_external_paths=False)
         return table
 
     def record(self, key, data):
@@ -184,7 +184,7 @@ class World:
 
     def act(self, number, rng):
         table = self.processes[number]
-        clock_ids = table._committer.clock.ids
+        clock_ids = table._session.clock.ids
         issued = len(clock_ids)
         kind = rng.choice(
             ["append"] * 6
@@ -261,14 +261,14 @@ class World:
 
     def do_cleanup(self, table, rng):
         options = {"logRetention.duration": "0s", "checkpointRetention.duration": "0s"}
-        other = table_on(self.store, table._committer.clock, options)
+        other = table_on(self.store, table._session.clock, options)
         other.cleanup()
 
     def check(self):
         """Check that a new reader sees what was committed, at every version that it can read."""
         self.store.late, late = [], self.store.late
         reader = table_on(self.store)
-        reader._follower.read_options = ReadOptions(resolve(self.options))
+        reader._tracker.read_options = ReadOptions(resolve(self.options))
         newest = reader.snapshot()
         insist(newest.version == len(self.model.ids) - 1, f"readers see {newest.version}")
         shown = set(newest.files["path"].to_pylist())

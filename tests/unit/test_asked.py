@@ -98,6 +98,40 @@ def test_partition_values_and_bounds_are_typed(table):
     assert str(found.fetchall()[0][0]) == "2024-01-01"
 
 
+@pytest.mark.parametrize("checkpoint", [None, 1])
+def test_columns_of_views_do_not_depend_on_what_is_loaded(tmp_path, checkpoint):
+    """A column that neither the first nor the newest schema has is in the history all the same."""
+    root = tmp_path / "t"
+    day = ("day", pa.date32())
+    schemas = [
+        pa.schema([day, ("id", pa.int64()), ("city", pa.string())]),
+        pa.schema([day, ("id", pa.int64()), ("lane", pa.int64())]),
+        pa.schema([day, ("city", pa.string()), ("id", pa.int64())]),
+    ]
+    opening = [small_table.OPENING[0], testing.metadata(schemas[0], ["day"])]
+    testing.write_commit(root, 0, opening)
+    for version, schema in enumerate(schemas[1:], 1):
+        stats = {"minValues": {"lane": "3"}, "maxValues": {"lane": "5"}}
+        add = testing.add(f"f{version}", {"day": None}, **(stats if version == 1 else {}))
+        testing.write_commit(root, version, [testing.metadata(schema, ["day"]), add])
+    if checkpoint is not None:
+        testing.write_checkpoint(
+            root, checkpoint, [opening[0], testing.metadata(schemas[1], ["day"])]
+        )
+    views = ("adds", "removes", "files", "file_lifetimes")
+
+    def columns(handle):
+        return {view: handle.query(f"FROM {view}").schema for view in views}
+
+    fresh, loaded = arrowlog.Table(root), arrowlog.Table(root)
+    loaded.snapshot()
+    assert columns(loaded) == columns(fresh)
+    assert loaded.query('SELECT "min.lane" AS low FROM adds ORDER BY version').to_pylist() == [
+        {"low": 3},
+        {"low": None},
+    ]
+
+
 def test_a_relation_outlives_its_table(table):
     found = table.sql("SELECT count(*) FROM commits")
     other = table.connect()

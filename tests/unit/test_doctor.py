@@ -131,6 +131,23 @@ def test_commit_broken_below_a_checkpoint_is_history(root):
     assert finding.fix.startswith("table.truncate_history()  # ")
 
 
+def test_commit_broken_below_a_checkpoint_of_version_0_is_history(root):
+    table = arrowlog.Table.create(root, SCHEMA, ["day"], options=QUIET)
+    table.checkpoint()
+    table.write(pa.table({"day": [None], "id": [1]}, schema=SCHEMA))
+    commit(root, 0).write_bytes(b"{")
+    finding = assert_mended(root, "commit-broken", "warning")
+    assert "The checkpoint of version 0 stands for this commit." in finding.what
+    assert finding.version == 0
+
+
+def test_commit_broken_at_version_0_is_not_left_to_truncation(root):
+    written(root, every=3)
+    commit(root, 0).write_bytes(b"{")
+    finding = assert_mended(root, "commit-broken", "warning")  # truncation keeps version 0
+    assert finding.fix.startswith("arrowlog.repair(")
+
+
 def test_commit_twice(events):
     testing.write_file(events, f"{3:018d}.json", b'{"add":{}}\n')
     with pytest.raises(arrowlog.LogCorrupt):

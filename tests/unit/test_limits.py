@@ -16,7 +16,7 @@ import pytest
 
 import arrowlog
 from arrowlog.predicate import limits
-from arrowlog.predicate.emit.pyarrow import emit_pyarrow
+from arrowlog.predicate.emit.row_filters import emit_pyarrow
 from arrowlog.predicate.predicate import evaluate_predicate, parse_predicate
 
 pytestmark = pytest.mark.thorough

@@ -24,8 +24,8 @@ from arrowlog.errors import (
     UnsupportedProtocol,
 )
 from arrowlog.formats.indextables.file_names import LOG_FOLDER, commit_name
-from arrowlog.transaction.backoff import ContentionBackoff
 from arrowlog.transaction.commit_loop import PreparedCommit
+from arrowlog.transaction.version_race import ContentionBackoff
 from arrowlog.transaction.write_session import WriteSession
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
@@ -452,7 +452,7 @@ def test_commits_between_that_were_cleaned_up_are_a_conflict():
     base = table.snapshot(1)
     del store.objects[f"{LOG_FOLDER}/{commit_name(2)}"]
     with pytest.raises(CommitConflict, match="were cleaned up"):
-        table._committer.change(lambda _: PreparedCommit("X", [b"{}\n"]), base)
+        table._session.change(lambda _: PreparedCommit("X", [b"{}\n"]), base)
 
 
 def test_damage_in_a_rivals_commit_is_told():
@@ -472,18 +472,18 @@ def test_damage_in_a_rivals_commit_is_told():
 
 def test_a_crowd_makes_writers_polite():
     clock = FakeClock("a")
-    pace = ContentionBackoff()
-    assert pace.wait(clock) == 0
-    pace.record_put(1.0)
-    pace.record_put(2.0)
-    assert pace.put_seconds == pytest.approx(1.2)
-    pace.raced(100, clock.seconds())
-    assert pace.wait(clock) == 0.5
-    pace.crowd = 0
-    assert pace.wait(clock) == 0
+    backoff = ContentionBackoff()
+    assert backoff.wait(clock) == 0
+    backoff.record_put(1.0)
+    backoff.record_put(2.0)
+    assert backoff.put_seconds == pytest.approx(1.2)
+    backoff.record_commit(100, clock.seconds())
+    assert backoff.wait(clock) == 0.5
+    backoff.crowd = 0
+    assert backoff.wait(clock) == 0
     clock.sleep(6)
-    pace.crowd = 100
-    assert pace.wait(clock) == 0
+    backoff.crowd = 100
+    assert backoff.wait(clock) == 0
 
 
 def test_the_machines_clock():
@@ -499,13 +499,13 @@ def test_a_handle_remembers_only_its_last_commits(table, monkeypatch):
     monkeypatch.setattr("arrowlog.transaction.write_session._OWN_COMMITS_MAX", 2)
     for number in range(4):
         table.append([file(f"f{number}")])
-    assert list(table._committer._own.values()) == [4, 5]
+    assert list(table._session.own_commits._versions.values()) == [4, 5]
 
 
 def test_a_file_system_that_fails_is_told(table):
-    committer = WriteSession(table._follower)
+    session = WriteSession(table._tracker)
     folder = f"{table.uri}/{LOG_FOLDER}"
-    committer.seen()
+    session.base_snapshot()
     os.rename(folder, f"{folder}.away")
     with open(folder, "w") as out:
         out.write("no folder")

@@ -338,7 +338,7 @@ def test_a_selective_plan_takes_few_requests(monkeypatch):
     )
     table = arrowlog.Table(uri)
     store = Counting(table._store)
-    table._follower.store = store
+    table._tracker.store = store
     plan = table.scan("day = '2024-01-07'")
     assert len(plan.paths) == 500
     assert plan.num_files == 500

@@ -438,16 +438,16 @@ def test_in_every_store(kind, request, monkeypatch):
 
 
 def test_thousands_of_questions_become_one_walk(monkeypatch):
-    from arrowlog.recovery import file_existence
+    from arrowlog.recovery import data_files
 
     place = store_places.Memory()
     monkeypatch.setattr(type(place.store), "cheap_stat", False)
-    monkeypatch.setattr(file_existence, "_MAX_REQUESTS", 3)
+    monkeypatch.setattr(data_files, "_MAX_REQUESTS", 3)
     monkeypatch.setattr(type(place.store), "stat", None)
     keys = [f"day={n}/f" for n in range(10)]
     for key in keys[:4]:
         place.put(key, b"1")
-    found = file_existence.check_files_exist(place.store, pa.chunked_array([keys]))
+    found = data_files.check_files_exist(place.store, pa.chunked_array([keys]))
     assert found.to_pylist() == [True] * 4 + [False] * 6
 
 

@@ -3,8 +3,10 @@
 import os
 import random
 
+import fsspec
 import pyarrow as pa
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.case_count import cases
@@ -12,7 +14,8 @@ from support.event_table import build
 from support.small_table import paths
 
 import arrowlog
-from arrowlog import testing
+from arrowlog import storage, testing
+from arrowlog.errors import StoreUnavailable
 from arrowlog.formats.indextables.file_names import LOG_FOLDER
 from arrowlog.statements.parser import Statement, is_statement, parse_statement
 
@@ -360,6 +363,42 @@ def test_invalidate(events):
     table.snapshot()
     assert only("INVALIDATE INDEXTABLES TRANSACTION LOG CACHE")["table_path"] == "GLOBAL"
     assert repr(table) == f"Table('{events}')"
+
+
+def test_invalidate_opens_the_table_with_its_storage_options(events):
+    class Guarded(LocalFileSystem):
+        protocol = "guarded"
+
+        def __init__(self, token=None, **options):
+            super().__init__(**options)
+            if token != "right":
+                raise PermissionError("The token is wrong.")
+
+    fsspec.register_implementation("guarded", Guarded, clobber=True)
+    uri, options = f"guarded://{events}", {"token": "right"}
+    table = arrowlog.Table(uri, options)
+    table.snapshot()
+    text = f"INVALIDATE INDEXTABLES TRANSACTION LOG CACHE FOR '{uri}'"
+    row = arrowlog.sql_statement(text, storage_options=options).to_pylist()[0]
+    assert row["table_path"] == table.uri
+    assert row["result"].endswith("in 1 open tables")
+
+
+def test_purge_does_not_count_what_stays(events, monkeypatch):
+    table = arrowlog.Table(events)
+    table.checkpoint()
+
+    class Sealed(storage.LocalStore):
+        def delete(self, keys):
+            if keys:
+                raise StoreUnavailable("It is sealed.")
+
+    monkeypatch.setattr(storage, "LocalStore", Sealed)
+    for name in os.listdir(f"{events}/_transaction_log"):
+        os.utime(f"{events}/_transaction_log/{name}", (1, 1))
+    with pytest.warns(arrowlog.ArrowlogWarning, match="deletions failed"):
+        metrics = only(f"PURGE INDEXTABLE '{events}'")["metrics"]
+    assert (metrics["status"], metrics["tx_log_files_deleted"]) == ("PARTIAL_SUCCESS", 0)
 
 
 def test_a_table_that_is_not_there_is_an_error(tmp_path):

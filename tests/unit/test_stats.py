@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arrowlog.snapshot.stats_truncation import StatsTruncation
-from arrowlog.transaction.file_statistics import compute_stats, read_footer_stats
+from arrowlog.transaction.parquet_files import compute_stats, read_footer_stats
 
 CUT = StatsTruncation()
 

@@ -17,17 +17,20 @@ import pyarrow as pa
 
 from arrowlog.arrays import DECIMAL_DIGITS_MAX
 from arrowlog.errors import InvalidRequest
-from arrowlog.predicate.ast import Call, Literal, Untranslatable, referenced_columns
-from arrowlog.predicate.emit.text import format_node
-from arrowlog.predicate.literals import literal_from_scalar, parse_date, parse_timestamp
-from arrowlog.predicate.operators import (
+from arrowlog.predicate.ast import (
     ARITHMETIC_OPS,
     COMPARISON_OPS,
     SUPPORTED_OPS,
+    Call,
+    Literal,
+    NodeVisitor,
+    Untranslatable,
+    handles,
     is_supported,
+    referenced_columns,
 )
-from arrowlog.predicate.tokenizer import quote_identifier
-from arrowlog.predicate.visitor import NodeVisitor, handles
+from arrowlog.predicate.emit.text import format_node, quote_identifier
+from arrowlog.predicate.literals import literal_from_scalar, parse_date, parse_timestamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from arrowlog.predicate.ast import DAY_MICROS, Call, format_day
-from arrowlog.predicate.operators import BOOLEAN_OPS
-from arrowlog.predicate.tokenizer import quote_identifier
-from arrowlog.predicate.visitor import NodeVisitor, handles
+from arrowlog.predicate.ast import BOOLEAN_OPS, Call, NodeVisitor, handles
+from arrowlog.predicate.literals import DAY_MICROS, format_day
 
 if TYPE_CHECKING:
     from arrowlog.predicate.ast import Column, ForeignExpr, Literal, Node
@@ -23,6 +21,11 @@ _NEGATIONS = {
     "like": (" LIKE ", " NOT LIKE "),
     "ilike": (" ILIKE ", " NOT ILIKE "),
 }
+
+
+def quote_identifier(name: str) -> str:
+    """A name in double quotes, as DuckDB and this package's SQL read it."""
+    return '"' + name.replace('"', '""') + '"'
 
 
 def format_node(node: Node) -> str:

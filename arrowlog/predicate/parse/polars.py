@@ -27,6 +27,7 @@ from arrowlog.predicate.ast import (
     Literal,
     Untranslatable,
     join_nodes,
+    resolve_column,
 )
 from arrowlog.predicate.limits import (
     PREDICATE_CONDITIONS_MAX,
@@ -35,7 +36,6 @@ from arrowlog.predicate.limits import (
     run_on_deep_stack,
 )
 from arrowlog.predicate.literals import literal_from_scalar
-from arrowlog.predicate.parse.columns import resolve_column
 
 if TYPE_CHECKING:
     import polars as pl

@@ -1,25 +1,109 @@
-"""Parse SQL text to the predicate AST: one expression, no statement and no subquery.
+"""Parse SQL text to the predicate AST: one expression, no statement and no subquery. Pure.
 
 A recursive descent parser for the common ground of DuckDB and Spark. Precedence, lowest first: OR,
 AND, NOT, IS, comparison, range (IN, BETWEEN, LIKE), `||`, sum, product, sign, cast and field.
-Errors give the character position.
+Errors give the character position. The tokenizer also splits the statements of IndexTables SQL.
 """
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from arrowlog.errors import InvalidRequest
-from arrowlog.predicate.ast import DAY_MICROS, FALSE, NULL, TRUE, Call, Column, Literal, join_nodes
-from arrowlog.predicate.parse.columns import unknown_column_error
-from arrowlog.predicate.tokenizer import PREDICATE_TOKENS, tokenize, unquote_identifier
+from arrowlog.predicate.ast import (
+    FALSE,
+    NULL,
+    TRUE,
+    Call,
+    Column,
+    Literal,
+    join_nodes,
+    unknown_column_error,
+)
+from arrowlog.predicate.literals import DAY_MICROS
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from arrowlog.predicate.ast import Node
-    from arrowlog.predicate.tokenizer import Token
+
+# Whitespace and comments, which separate tokens.
+_SKIPPED = r"\s*(?:--[^\n]*\n?\s*|/\*.*?\*/\s*)*"
+
+
+def _compile(tokens: str) -> re.Pattern[str]:
+    """The pattern of one token and what precedes it. A character that begins none is `other`."""
+    return re.compile(rf"{_SKIPPED}(?:{tokens}|(?P<end>\Z)|(?P<other>.))", re.VERBOSE | re.DOTALL)
+
+
+# The common ground of DuckDB and Spark: double quotes enclose names.
+PREDICATE_TOKENS = _compile(
+    r"""
+    (?P<number>(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?:[lLsSyYdD](?![A-Za-z0-9_])|[bB][dD])?(?![A-Za-z0-9_]))
+  | (?P<text>'[^']*(?:''[^']*)*')
+  | (?P<quoted>"(?:[^"]|"")+"|`(?:[^`]|``)+`)
+  | (?P<word>[^\W0-9][\w$]*)
+  | (?P<sign><=>|<>|!=|==|<=|>=|\|\||::|//|!~|\^@|[-+*/%()=<>,.;\[\]~])
+    """
+)
+# As in Spark: double quotes enclose text as well, and a backslash escapes. A word may begin with a
+# digit, as the size 100M does.
+STATEMENT_TOKENS = _compile(
+    r"""
+    (?P<text>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
+  | (?P<quoted>`(?:[^`]|``)*`)
+  | (?P<word>\w+)
+    """
+)
+
+
+class Token(NamedTuple):
+    """A token. `key` is the lower-case word or the symbol, and empty for anything else."""
+
+    kind: str
+    text: str
+    start: int
+    key: str
+
+    @property
+    def stop(self) -> int:
+        """The position after the token."""
+        return self.start + len(self.text)
+
+    @property
+    def word(self) -> str:
+        """The lower-case word; empty for any other kind of token."""
+        return self.key if self.kind == "word" else ""
+
+
+def tokenize(text: str, tokens: re.Pattern[str]) -> list[Token]:
+    """Tokenize a text; the last token is `end`.
+
+    A character that begins none of `tokens` becomes a token of the kind `other`.
+    """
+    result: list[Token] = []
+    start = 0
+    while not result or result[-1].kind != "end":
+        match = tokens.match(text, start)
+        assert match is not None
+        assert match.lastgroup is not None
+        kind = match.lastgroup
+        token_text = match[kind]
+        key = token_text.lower() if kind == "word" else token_text if kind == "sign" else ""
+        result.append(Token(kind, token_text, match.start(kind), key))
+        start = match.end()
+    return result
+
+
+def unquote_identifier(token: Token) -> str:
+    """A name without its quotation marks."""
+    if token.kind == "word":
+        return token.text
+    quote = token.text[0]
+    return token.text[1:-1].replace(quote * 2, quote)
+
 
 # SQL type names of DuckDB and Spark, and the DuckDB type that each stands for.
 _SQL_TYPES = {

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from arrowlog.errors import InvalidRequest
-from arrowlog.predicate.ast import TRUE, Call, Literal, join_nodes
+from arrowlog.predicate.ast import TRUE, Call, Literal, join_nodes, resolve_column
 from arrowlog.predicate.literals import to_literal
-from arrowlog.predicate.parse.columns import resolve_column
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from arrowlog.errors import ArrowlogError, StoreUnavailable
 from arrowlog.formats.indextables import (
@@ -229,8 +229,21 @@ def write_pointer(
 def read_pointer(store: Store, table_format: Format = INDEXTABLES) -> int:
     """Return the version that `_last_checkpoint` names; -1 if there is none or it is unreadable."""
     try:
-        data = store.find_many([table_format.key(table_format.pointer_name)])[0]
-        version = -1 if data is None else json.loads(data)["version"]
-    except (ArrowlogError, ValueError, KeyError, TypeError, RecursionError):
+        return pointed_version(store.find_many([table_format.key(table_format.pointer_name)])[0])
+    except ArrowlogError:
         return -1
+
+
+def pointed_version(data: bytes | None) -> int:
+    """Return the version that the content of `_last_checkpoint` names; -1 if it names none."""
+    version = decode_pointer(data).get("version")
     return version if isinstance(version, int) and not isinstance(version, bool) else -1
+
+
+def decode_pointer(data: bytes | None) -> dict[str, Any]:
+    """Return the fields of `_last_checkpoint`; {} if it is missing or not a JSON object."""
+    try:
+        pointer = json.loads(data or b"{}")
+    except (ValueError, RecursionError):
+        return {}
+    return pointer if isinstance(pointer, dict) else {}

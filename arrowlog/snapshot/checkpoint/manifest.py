@@ -167,7 +167,12 @@ def decode_manifest(data: bytes, version: int, file: str) -> CheckpointManifest 
     body, field_start, rest = data.rpartition(_CHECKSUM_FIELD)
     if not field_start or not rest.startswith(CHECKSUM_PREFIX.encode()):
         if header.format is not None:  # only ours have it
-            raise LogCorrupt("the manifest is incomplete.", next=DAMAGED_CHECKPOINT_NEXT, file=file)
+            raise LogCorrupt(
+                "the manifest is incomplete.",
+                next=DAMAGED_CHECKPOINT_NEXT,
+                file=file,
+                code="checkpoint-partial",
+            )
         return None
     if rest != format_checksum(body).encode() + _END:
         raise LogCorrupt(

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.arrays import make_scalar
-from arrowlog.errors import ArrowlogError, LogCorrupt, StoreUnavailable
+from arrowlog.errors import LogCorrupt, StoreUnavailable, UnsupportedProtocol
 from arrowlog.formats.indextables import (
     ADD_FIELDS,
     ADD_MAP_FIELDS,
@@ -46,6 +46,7 @@ from arrowlog.snapshot.checkpoint.parts import (
     CheckpointPartReader,
     column_chunk_ranges,
     decode_unverified_part,
+    missing_part_error,
     read_footer_metadata,
 )
 from arrowlog.snapshot.checkpoint.row_groups import (
@@ -323,11 +324,7 @@ def open_parquet_checkpoint(
         check_readable(manifest.protocol, key)
         for part in manifest.parts:
             if f"{folder}/{part.name}" not in keys:
-                raise LogCorrupt(
-                    "it is missing.",
-                    next=DAMAGED_CHECKPOINT_NEXT,
-                    file=f"{folder}/{part.name}",
-                )
+                raise missing_part_error(f"{folder}/{part.name}")
         return CheckpointPartReader(store, manifest, folder)
     return _read_unverified(store, version, keys, count)
 
@@ -347,6 +344,7 @@ def _read_unverified(
             next=DAMAGED_CHECKPOINT_NEXT,
             file=keys[0].rpartition("/")[0],
             version=version,
+            code="checkpoint-partial",
         )
     tables = []
     for key, data in zip(part_keys, store.get_many(part_keys), strict=True):
@@ -358,32 +356,38 @@ def _read_unverified(
     return pa.concat_tables(tables, promote_options="default")
 
 
-def verify_parquet_checkpoint(store: Store, version: int, keys: Sequence[str]) -> list[str]:
-    """Read and verify a whole checkpoint; returns what is wrong with it, nothing if intact."""
+def verify_parquet_checkpoint(
+    store: Store, version: int, keys: Sequence[str]
+) -> list[LogCorrupt | UnsupportedProtocol]:
+    """Read and verify a whole checkpoint; returns what is wrong with it, nothing if intact.
+
+    Raises `StoreUnavailable` if the store fails: that says nothing about the checkpoint.
+    """
+    folder = keys[0].rpartition("/")[0]
     try:
         parts = open_parquet_checkpoint(store, version, keys, lambda _: None)
     except FileNotFoundError as error:
-        return [f"{error} is gone."]
-    except ArrowlogError as error:
-        return [str(error)]
+        return [missing_part_error(str(error))]
+    except (LogCorrupt, UnsupportedProtocol) as error:
+        return [error]
     if not isinstance(parts, CheckpointPartReader):
-        return [f"checkpoint {version} has no manifest of arrowlog's, so it cannot be verified."]
-    problems, num_rows = [], 0
+        what = "it has no manifest of arrowlog's, so it cannot be verified."
+        return [LogCorrupt(what, file=folder, version=version)]
+    problems: list[LogCorrupt | UnsupportedProtocol] = []
+    num_rows = 0
     for part in parts.manifest.parts:
         try:
             rows = parts.check(part)
-        except ArrowlogError as error:
-            problems.append(str(error))
+        except LogCorrupt as error:
+            problems.append(error)
             continue
         num_rows += rows.num_rows
         if rows.num_rows != part.numFiles:
-            problems.append(
-                f"{parts.key(part)}: it has {rows.num_rows} rows instead of {part.numFiles}."
-            )
+            what = f"it has {rows.num_rows} rows instead of {part.numFiles}."
+            problems.append(LogCorrupt(what, file=parts.key(part)))
     if not problems and num_rows != parts.manifest.num_files:
-        problems.append(
-            f"checkpoint {version} has {num_rows} files instead of {parts.manifest.num_files}."
-        )
+        what = f"it has {num_rows} files instead of {parts.manifest.num_files}."
+        problems.append(LogCorrupt(what, file=folder, version=version))
     return problems
 
 

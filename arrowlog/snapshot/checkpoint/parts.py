@@ -89,7 +89,7 @@ class CheckpointPartReader:
             table = _decode(source, metadata, groups, columns)
         except (pa.ArrowException, OSError, ValueError, IndexError) as error:
             if isinstance(error, FileNotFoundError):
-                raise LogCorrupt("it is gone.", next=DAMAGED_CHECKPOINT_NEXT, file=file) from None
+                raise missing_part_error(file) from None
             why = str(error).partition("\n")[0]
             raise LogCorrupt(
                 f"it cannot be read: {why}.", next=DAMAGED_CHECKPOINT_NEXT, file=file
@@ -167,6 +167,13 @@ class CheckpointPartReader:
     def key(self, part: CheckpointPart) -> str:
         """Return the key of a part in the store."""
         return f"{self.folder}/{part.name}"
+
+
+def missing_part_error(file: str) -> LogCorrupt:
+    """Return the error for a file of a checkpoint that does not exist."""
+    return LogCorrupt(
+        "it is gone.", next=DAMAGED_CHECKPOINT_NEXT, file=file, code="checkpoint-partial"
+    )
 
 
 def read_footer_metadata(store: Store, key: str) -> dict[bytes, bytes]:

@@ -1,29 +1,38 @@
-"""Checks of a version's data files: existence, size, statistics, small files, orphans, skips.
+"""The data files of a version: checks of the doctor, and which of them exist.
 
-All checks are column operations, so they scale to millions of files.
+The checks are column operations, so they scale to millions of files. To look files up with few
+requests, a folder with more than a few wanted files is listed (one request covers about a thousand
+names), and other files are checked one by one. Folders are processed in parallel; with Spark, by
+its workers. If even that takes thousands of requests, the whole table is listed recursively.
 """
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import FALSE, repeat_bool
+from arrowlog.arrays import FALSE, make_array, repeat_bool
 from arrowlog.errors import ArrowlogError, InvalidRequest
 from arrowlog.fork_safety import pl
 from arrowlog.formats.indextables import LOG_FOLDER
 from arrowlog.maintenance import classify_files, find_referenced_files, read_skips
 from arrowlog.recovery.findings import Finding
 from arrowlog.snapshot import TRUNCATION_MARK, has_bounds
+from arrowlog.storage import find_secrets, open_store, stat_object
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
     from arrowlog.config import Config
     from arrowlog.formats.indextables import LogListing
     from arrowlog.snapshot import Snapshot
     from arrowlog.storage import Store
+
+    Progress = Callable[[int, int], object]
 
 MIB = 1 << 20
 DAY_MS = 86_400_000
@@ -31,6 +40,10 @@ _DEFAULT_MAX_SMALL_FILES = 100
 _MAX_PATHS_IN_FIX = 10  # up to this many files, a fix lists their paths
 _MIN_REPEATED_SKIPS = 3  # skips of one file, from which on they are reported
 _COMMON_CUT_LENGTHS = tuple(1 << n for n in range(5, 13))  # 32 to 4096 characters
+_MAX_STATS_PER_FOLDER = 8  # up to this many wanted files of a folder are checked one by one
+_MAX_SPARK_TASKS = 200
+_MAX_REQUESTS = 2000  # beyond this, one recursive listing is cheaper
+_MIN_SECRET_CHARACTERS = 4  # masking shorter values would mangle ordinary words
 
 _TRUNCATE_INSTEAD_OF_DROP = (
     "table.set_properties({'spark.indextables.stats.truncation.strategy': 'truncate'})"
@@ -90,6 +103,10 @@ def _check_columns(snapshot: Snapshot, limits: DoctorLimits) -> None:
             )
 
 
+def _keys_of(keys: pa.ChunkedArray) -> pl.Series:
+    return pl.Series(pl.from_arrow(keys), dtype=pl.String)
+
+
 def _to_arrow(keys: pl.Series) -> pa.Array:
     return keys.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(pa.string())
 
@@ -107,11 +124,11 @@ def _live_files(keys: pl.Series, one: str, many: str) -> str:
 def _live_keys(snapshot: Snapshot) -> pl.Series:
     if not snapshot.num_files:
         return pl.Series([], dtype=pl.String)
-    return pl.Series(pl.from_arrow(snapshot.state.column("key")), dtype=pl.String)
+    return _keys_of(snapshot.state.column("key"))
 
 
 def _keys_where(snapshot: Snapshot, mask: Any) -> pl.Series:
-    return pl.Series(pl.from_arrow(snapshot.state.column("key").filter(mask)), dtype=pl.String)
+    return _keys_of(snapshot.state.column("key").filter(mask))
 
 
 def _check_existence(
@@ -280,6 +297,7 @@ def _check_truncated_bounds(snapshot: Snapshot, config: Config) -> list[Finding]
     cut_lengths = {*_COMMON_CUT_LENGTHS, configured}
     marked = _marked_as_truncated(snapshot)
     reasons: list[str] = []
+    cut_by_setting = False
     mask: Any = marked
     for name in strings:
         if name in snapshot.partition_columns:
@@ -289,6 +307,7 @@ def _check_truncated_bounds(snapshot: Snapshot, config: Config) -> list[Finding]
         at_longest = None if longest is None else pc.fill_null(pc.equal(lengths, longest), FALSE)
         if at_longest is not None and longest in cut_lengths and at_longest.true_count > 1:
             reasons.append(f"{name} (at {longest} characters)")
+            cut_by_setting |= longest == configured
             mask = pc.or_(mask, at_longest)
     if marked.true_count:
         reasons.append(f"marked{TRUNCATION_MARK}")
@@ -297,7 +316,7 @@ def _check_truncated_bounds(snapshot: Snapshot, config: Config) -> list[Finding]
     keys = _keys_where(snapshot, mask)
     what = f"min and max values look truncated, which skips fewer files: {', '.join(reasons)}."
     finding = _fixed_by_statistics("bounds-truncated", "info", what, keys, ", ".join(strings))
-    if any(f"at {configured} characters" in text for text in reasons):
+    if cut_by_setting:
         # Our own setting truncated them, and would do so again.
         longer = f"{{'spark.indextables.stats.truncation.maxLength': {4 * configured}}}"
         finding = replace(finding, fix=f"table.set_properties({longer}); {finding.fix}")
@@ -345,3 +364,125 @@ def check_repeated_skips(
             "skips-piling-up", "warning", what, f"{LOG_FOLDER}/", fix, keys.len(), _to_arrow(keys)
         )
     ]
+
+
+def group_by_folder(keys: pa.ChunkedArray) -> pl.DataFrame:
+    """Group files by folder: columns `folder` (`""` for the root) and `names`, a list."""
+    key = pl.col("key")
+    return (
+        pl.DataFrame({"key": _keys_of(keys)})
+        .select(
+            folder=key.str.extract(r"(?s)^(.*)/", 1).fill_null(""),
+            name=key.str.extract(r"(?s)([^/]*)$", 1),
+        )
+        .group_by("folder", maintain_order=True)
+        .agg(names=pl.col("name"))
+    )
+
+
+def check_files_exist(
+    store: Store,
+    keys: pa.ChunkedArray,
+    *,
+    parallelism: int = 4,
+    progress: Progress | None = None,
+) -> pa.ChunkedArray:
+    """Return for each key of a data file whether the file exists.
+
+    `progress(done, total)` is called after each folder.
+    """
+    folders = group_by_folder(keys)
+    total, done = len(keys), 0
+    if not store.cheap_stat and _count_requests(folders) > _MAX_REQUESTS:
+        mask = _mask(keys, [_keys_of(store.walk()["key"])])
+        if progress is not None:
+            progress(total, total)
+        return mask
+    existing: list[pl.Series] = []
+    with ThreadPoolExecutor(parallelism) as pool:
+        results = pool.map(lambda row: _existing_in_folder(store, *row), folders.iter_rows())
+        for in_folder, names in zip(results, folders["names"], strict=True):
+            existing.append(in_folder)
+            done += len(names)
+            if progress is not None:
+                progress(done, total)
+    return _mask(keys, existing)
+
+
+def check_files_exist_on_spark(
+    spark: Any,
+    root: str,
+    storage_options: Mapping[str, Any],
+    keys: pa.ChunkedArray,
+    *,
+    parallelism: int,
+) -> pa.ChunkedArray:
+    """Like `check_files_exist`, by the workers of a Spark session, which open the store."""
+    folders = group_by_folder(keys)
+    names = folders["names"].to_list()
+    rows = pa.table(
+        {
+            "folder": make_array(folders["folder"].to_list(), pa.string()),
+            "names": pa.array(names, pa.list_(pa.string())),
+        }
+    )
+    tasks = max(1, min(rows.num_rows, _MAX_SPARK_TASKS))
+    frame = spark.createDataFrame(rows, "folder string, names array<string>").repartition(tasks)
+    work = _worker(root, dict(storage_options), parallelism)
+    existing = frame.mapInArrow(work, "key string").toArrow()
+    return _mask(keys, [_keys_of(existing["key"])])
+
+
+def _worker(
+    root: str, options: dict[str, Any], parallelism: int
+) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return the function that Spark's workers run on batches of folders.
+
+    It is pickled with everything it refers to. Spark shows its errors unchanged, so credentials are
+    masked in them.
+    """
+
+    def arrowlog_present(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        store = open_store(root, options, parallelism=parallelism)
+        for batch in batches:
+            columns = [column.to_pylist() for column in batch.columns]
+            try:
+                with ThreadPoolExecutor(parallelism) as pool:
+                    rows = zip(*columns)  # noqa: B905 -- columns of one batch have equal length
+                    existing = list(pool.map(lambda row: _existing_in_folder(store, *row), rows))
+            except Exception as error:  # noqa: BLE001 -- any error may contain a credential
+                raise RuntimeError(_mask_secrets(str(error), options)) from None
+            keys = pl.concat([pl.Series([], dtype=pl.String), *existing]).to_list()
+            yield pa.record_batch([make_array(keys, pa.string())], ["key"])
+
+    return arrowlog_present
+
+
+def _mask_secrets(text: str, options: Mapping[str, Any]) -> str:
+    for secret in find_secrets(options):
+        text = text.replace(secret, "***") if len(secret) >= _MIN_SECRET_CHARACTERS else text
+    return text
+
+
+def _count_requests(folders: pl.DataFrame) -> int:
+    """Return the number of requests without a recursive listing, at one per listed folder."""
+    wanted = folders["names"].list.len()
+    requests = pl.when(wanted <= _MAX_STATS_PER_FOLDER).then(wanted).otherwise(1)
+    return int(pl.select(requests.sum()).item() or 0)
+
+
+def _existing_in_folder(store: Store, folder: str, names: Sequence[str]) -> pl.Series:
+    """Return the keys of those files of one folder that exist."""
+    prefix = f"{folder}/" if folder else ""
+    if len(names) <= _MAX_STATS_PER_FOLDER:
+        existing = [name for name in names if stat_object(store, prefix + name) is not None]
+        return pl.Series([prefix + name for name in existing], dtype=pl.String)
+    wanted, listed = pl.Series(names), pl.Series(store.list_from(folder), dtype=pl.String)
+    return prefix + wanted.filter(wanted.is_in(listed.implode()))
+
+
+def _mask(keys: pa.ChunkedArray, existing: Sequence[pl.Series]) -> pa.ChunkedArray:
+    """Return for each key whether it is among the existing ones."""
+    wanted = _keys_of(keys)
+    known = pl.concat([pl.Series([], dtype=pl.String), *existing])
+    return pa.chunked_array([wanted.is_in(known.implode()).to_arrow()], pa.bool_())

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from support.faulty_store import FakeClock, FaultyStore, Log, table_on
+from support.faulty_store import FakeClock, FaultyStore, Log, outdate, table_on
 
 import arrowlog
 from arrowlog import add_file, testing
@@ -20,12 +20,12 @@ from arrowlog.errors import (
     TableExists,
 )
 from arrowlog.formats.base import Metadata, Protocol
-from arrowlog.formats.indextables.file_names import LOG_FOLDER, commit_name
+from arrowlog.formats.indextables.file_names import LAST_CHECKPOINT, LOG_FOLDER, commit_name
 from arrowlog.formats.spark_schema import format_spark_schema
 from arrowlog.snapshot.stats_truncation import StatsTruncation
-from arrowlog.transaction import creation, write_session
+from arrowlog.transaction import table_metadata, write_session
 from arrowlog.transaction.conflict_checker import ReadSet, TableHead, WinningCommit, check_conflict
-from arrowlog.transaction.file_statistics import read_footer_stats
+from arrowlog.transaction.parquet_files import read_footer_stats
 from arrowlog.transaction.write_session import _GAP_PROBES
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
@@ -49,8 +49,8 @@ def fresh(*, cheap_stat=True, commits=3, id="one"):  # noqa: A002 -- the name on
 
 
 def wait(table):
-    table._committer.clock.sleep(31)
-    table._follower.asked -= 31
+    table._session.clock.sleep(31)
+    outdate(table)
 
 
 @pytest.mark.parametrize("cheap", [False, True])
@@ -123,9 +123,21 @@ def test_without_its_guard_a_commit_that_landed_would_be_denied(monkeypatch):
     assert source.count(guard) == 1
     names = dict(vars(write_session))
     exec(source.replace(guard, "except ZeroDivisionError:  #"), names)
-    monkeypatch.setattr(write_session.WriteSession, "_record", names["WriteSession"]._record)
+    bare = names["WriteSession"]._observe_own_commit
+    monkeypatch.setattr(write_session.WriteSession, "_observe_own_commit", bare)
     with pytest.raises(StoreUnavailable):
         test_a_commit_that_landed_is_told_though_the_store_fails_right_after(3)
+
+
+def test_a_pointer_whose_reading_failed_is_read_again():
+    store = fresh()
+    tracker = table_on(store)._tracker
+    pointer = f"{LOG_FOLDER}/{LAST_CHECKPOINT}"
+    store.objects[pointer] = b'{"version":2}'
+    store.reads = [False, True]  # the stat, then the pointer itself
+    assert not tracker.pointer_names_later(1)
+    assert tracker.pointer_names_later(1)
+    assert not tracker.pointer_names_later(2)
 
 
 def test_a_refusal_after_a_lost_answer_is_unknown_and_alone_it_is_not():
@@ -151,8 +163,8 @@ def test_races_may_be_limited():
 
 
 def make(store, **how):
-    metadata = creation.build_metadata(SCHEMA, ["p"], None, None, None)
-    creation.create_table(store, Config(), metadata, **{"exist_ok": False} | how)
+    metadata = table_metadata.build_metadata(SCHEMA, ["p"], None, None, None)
+    table_metadata.create_table(store, Config(), metadata, **{"exist_ok": False} | how)
     return metadata.id
 
 

@@ -1,17 +1,15 @@
-"""Caches of snapshots: earlier versions in memory, and the newest one on the local disk.
+"""The disk cache: copies of the newest snapshots on the local disk, for the next process.
 
-The disk cache serves the next process on this machine. Its copy is never trusted over the log
-(decision 15): the caller must find that the log still has the very commit that the copy ends with,
-and read what follows it. A copy that is damaged, of another table, or in another format is ignored;
-so is a failure to write one.
+A copy is never trusted over the log (decision 15): the caller must find that the log still has the
+very commit that the copy ends with, and read what follows it. A copy that is damaged, of another
+table, or in another format is ignored; so is a failure to write one.
 """
 
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -21,104 +19,15 @@ import pyarrow as pa
 
 from arrowlog.decode import parse_metadata, parse_protocol
 from arrowlog.errors import LogCorrupt
-from arrowlog.formats.indextables import (
-    CommitFile,
-    RecentCommits,
-    crc32,
-    metadata_fields,
-    protocol_fields,
-)
+from arrowlog.formats.indextables import RecentCommits, crc32, metadata_fields, protocol_fields
 from arrowlog.snapshot.file_source import InMemoryFiles
 from arrowlog.snapshot.log_replay import check_readable, parse_table_schema
 from arrowlog.snapshot.snapshot import Report, Snapshot, State
+from arrowlog.snapshot.tracked_state import LogTip
 from arrowlog.storage import ObjectStat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-
-_VERSIONS_MAX = 8  # snapshots of earlier versions
-
-
-@dataclass(frozen=True, slots=True)
-class CacheStats:
-    """Hit rates from 0 to 1; 0 for what was never requested."""
-
-    protocol_hit_rate: float
-    metadata_hit_rate: float
-    version_hit_rate: float
-    files_hit_rate: float
-    versions_list_hit_rate: float
-
-
-@dataclass(slots=True)
-class HitCounter:
-    """Counts requests and cache hits."""
-
-    asked: int = 0
-    found: int = 0
-
-    def note(self, *, hit: bool) -> None:
-        """Count one request."""
-        self.asked += 1
-        self.found += hit
-
-    @property
-    def rate(self) -> float:
-        """Hits per request."""
-        return self.found / self.asked if self.asked else 0.0
-
-
-@dataclass(slots=True)
-class SnapshotCache:
-    """Snapshots of earlier versions, and a tally per kind of request.
-
-    A version is immutable, so it is kept until it is `seconds` old or evicted by others (LRU).
-    """
-
-    seconds: float
-    protocol: HitCounter = field(default_factory=HitCounter)
-    metadata: HitCounter = field(default_factory=HitCounter)
-    version: HitCounter = field(default_factory=HitCounter)
-    files: HitCounter = field(default_factory=HitCounter)
-    listing: HitCounter = field(default_factory=HitCounter)
-    _kept: OrderedDict[int, tuple[float, Snapshot]] = field(default_factory=OrderedDict)
-
-    def get(self, version: int, now: float) -> Snapshot | None:
-        """Return the snapshot of a version, if it is cached and not expired."""
-        entry = self._kept.get(version)
-        if entry is None or now - entry[0] > self.seconds:
-            return None
-        self._kept.move_to_end(version)
-        return entry[1]
-
-    def put(self, snapshot: Snapshot, now: float) -> None:
-        """Cache a snapshot; nothing if the cache is disabled."""
-        if self.seconds <= 0:
-            return
-        self._kept[snapshot.version] = (now, snapshot)
-        while len(self._kept) > _VERSIONS_MAX:
-            self._kept.popitem(last=False)
-
-    def count_state_request(self, *, hit: bool) -> None:
-        """Count one request for the newest state; a miss is a load from the log."""
-        for tally in (self.protocol, self.metadata, self.files):
-            tally.note(hit=hit)
-
-    def clear(self) -> None:
-        """Drop all snapshots; the tallies stay."""
-        self._kept.clear()
-
-    @property
-    def stats(self) -> CacheStats:
-        """The current hit rates."""
-        return CacheStats(
-            self.protocol.rate,
-            self.metadata.rate,
-            self.version.rate,
-            self.files.rate,
-            self.listing.rate,
-        )
 
 
 # To be changed with the format of the copy, or with what the decoder produces.
@@ -131,24 +40,6 @@ _BROKEN = (OSError, ValueError, KeyError, TypeError, pa.ArrowException, msgspec.
 
 
 @dataclass(frozen=True, slots=True)
-class LogTip:
-    """The last commit of a snapshot: its key, and the stat that identifies the object.
-
-    A log that still has this very object is the same log; a table that was dropped and created
-    again has another one. `stat` is None if it was not asked for.
-    """
-
-    version: int
-    key: str
-    stat: ObjectStat | None
-
-    @property
-    def name(self) -> str:
-        """The file name of the commit."""
-        return CommitFile(self.version, self.key).name
-
-
-@dataclass(frozen=True, slots=True)
 class SavedSnapshot:
     """A saved snapshot, its last commit, and the log folder's tag from before it was listed.
 
@@ -156,7 +47,7 @@ class SavedSnapshot:
     """
 
     snapshot: Snapshot
-    mark: LogTip
+    tip: LogTip
     folder: str | None
 
 
@@ -198,7 +89,7 @@ class SnapshotDiskCache:
         Not written are snapshots that rest on a Parquet checkpoint, which opens as fast, and those
         above the size limit.
         """
-        state, stat = copy.snapshot.state, copy.mark.stat
+        state, stat = copy.snapshot.state, copy.tip.stat
         if state.source.checkpoint is not None or stat is None:
             return False
         adds, files = state.adds, copy.snapshot.files
@@ -212,7 +103,7 @@ class SnapshotDiskCache:
             state.timestamp,
             dict(state.txns),
             (state.recent.first, list(state.recent.txn_ids)),
-            copy.mark.key,
+            copy.tip.key,
             stat.size,
             stat.tag,
             copy.folder,
@@ -297,10 +188,8 @@ def _decode(buffer: pa.Buffer, root: str) -> SavedSnapshot | None:
         header.txns,
         RecentCommits(header.recent[0], tuple(header.recent[1])),
     )
-    mark = LogTip(header.version, header.key, ObjectStat(header.size, -1, header.tag))
-    return SavedSnapshot(
-        Snapshot(state, Report(header.version, "copy"), files), mark, header.folder
-    )
+    tip = LogTip(header.version, header.key, ObjectStat(header.size, -1, header.tag))
+    return SavedSnapshot(Snapshot(state, Report(header.version, "copy"), files), tip, header.folder)
 
 
 def _select_prefixed(table: pa.Table, prefix: str) -> pa.Table:

@@ -1,0 +1,49 @@
+"""Parts of a handle that are made when they are first used."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pytest
+
+import arrowlog
+from arrowlog.fork_safety import OnFirstUse
+
+LAZY = ["_checkpointer", "_session", "_history_session"]
+
+
+@pytest.fixture
+def table(root):
+    return arrowlog.Table.create(root, pa.schema([("id", pa.int64())]))
+
+
+def test_reading_makes_neither_a_session_nor_a_checkpointer(table):
+    table.snapshot()
+    assert table.scan("id = 7").num_files == 0
+    assert not set(LAZY) & set(vars(table))
+
+
+def test_a_commit_makes_what_it_needs_once(table):
+    table.append([arrowlog.add_file("a", size=1)])
+    session = table._session
+    table.append([arrowlog.add_file("b", size=1)])
+    assert table._session is session
+    assert set(LAZY) & set(vars(table)) == {"_checkpointer", "_session"}
+
+
+def test_threads_that_come_first_together_get_the_same_part():
+    barrier, made = threading.Barrier(4), []
+
+    class Owner:
+        @OnFirstUse
+        def part(self):
+            barrier.wait(60)  # all of them make one
+            made.append(object())
+            return made[-1]
+
+    owner = Owner()
+    with ThreadPoolExecutor(4) as pool:
+        parts = list(pool.map(lambda _: owner.part, range(4)))
+    assert len(made) == 4
+    assert len(set(map(id, parts))) == 1
+    assert owner.part is parts[0]
