@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from arrowlog.formats.base import PHYSICAL_NAME_KEY
+from arrowlog.formats import PHYSICAL_NAME_KEY, parse_spark_schema
 from arrowlog.formats.delta.features import check_type_changes
-from arrowlog.formats.spark_schema import parse_spark_schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

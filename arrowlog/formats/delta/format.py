@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from arrowlog.arrays import make_array
 from arrowlog.errors import LogCorrupt
-from arrowlog.formats.base import ActionFields, CheckpointForm, FieldKind, Format, LogListing
+from arrowlog.formats import ActionFields, CheckpointForm, FieldKind, Format, LogListing
 from arrowlog.formats.delta.column_mapping import parse_delta_schema
 from arrowlog.formats.delta.features import (
     READER_FEATURES,
@@ -31,7 +31,7 @@ from arrowlog.formats.delta.paths import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from arrowlog.formats.base import Metadata, Protocol
+    from arrowlog.formats import Metadata, Protocol
 
 ADD_FIELDS: dict[str, FieldKind] = {
     "path": FieldKind.TEXT,
