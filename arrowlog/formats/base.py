@@ -236,6 +236,8 @@ class Format(ABC):
         default_provider: `metaData.format.provider` if the log does not tell.
         empty_partition_is_null: whether empty text is NULL in a partition column of type text too.
         hive_partition_is_null: whether Hive's marker for NULL counts as a partition value.
+        stats_text_listed: whether `Snapshot.files` has the statistics as text besides the typed
+            columns.
     """
 
     name: str
@@ -259,6 +261,7 @@ class Format(ABC):
     default_provider: str = "parquet"
     empty_partition_is_null: bool = False
     hive_partition_is_null: bool = True
+    stats_text_listed: bool = True
 
     @abstractmethod
     def commit_name(self, version: int) -> str:

@@ -15,7 +15,7 @@ from arrowlog.config import parse_bytes
 from arrowlog.display import format_bytes, format_count, format_html_card, format_html_table
 from arrowlog.errors import InvalidRequest, LogCorrupt
 from arrowlog.formats.delta import VECTOR_COLUMNS
-from arrowlog.predicate import Predicate, parse_predicate
+from arrowlog.predicate import TRUE, Predicate, parse_predicate
 from arrowlog.scan.data_skipping import (
     compute_skip_mask,
     count_matching_rows,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from arrowlog.scan.stats_predicate import StatsPredicate
-    from arrowlog.snapshot import Snapshot
+    from arrowlog.snapshot import FileStats, Snapshot
 
 _HTML_MAX_PATHS = 10
 
@@ -82,11 +82,18 @@ def _skip_row_groups(snapshot: Snapshot, predicate: Predicate) -> Snapshot:
     """
     source = snapshot.state.source
     groups = source.row_group_stats(snapshot.schema, snapshot.partition_columns)
-    if groups is None:
+    if predicate.tree == TRUE:
         return snapshot
-    stats_predicate = StatsPredicateBuilder(groups.schema, ()).rows(predicate.tree)
-    groups.prepare(required_columns(stats_predicate))
-    keep_mask = invert_skip_mask(compute_skip_mask(stats_predicate, groups), groups.num_rows)
+
+    def keep(groups: FileStats) -> pa.Array:
+        stats_predicate = StatsPredicateBuilder(groups.schema, ()).rows(predicate.tree)
+        groups.prepare(required_columns(stats_predicate))
+        return invert_skip_mask(compute_skip_mask(stats_predicate, groups), groups.num_rows)
+
+    if groups is None:
+        narrowed = source.narrowed(snapshot.schema, snapshot.partition_columns, keep)
+        return snapshot.restricted_to(narrowed)
+    keep_mask = keep(groups)
     if keep_mask.true_count * 2 > groups.num_rows:
         return snapshot
     return snapshot.only(pc.indices_nonzero(keep_mask).to_pylist())

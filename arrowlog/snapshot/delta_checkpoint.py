@@ -11,7 +11,8 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,7 +22,7 @@ from arrowlog.errors import LogCorrupt
 from arrowlog.storage import LocalStore, RangeReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import pyarrow.parquet as pq
 
@@ -32,6 +33,7 @@ _STATE_ACTIONS = ("protocol", "metaData", "txn", "sidecar")
 # What pyarrow raises for a damaged Parquet file.
 _BROKEN = (pa.ArrowException, OSError, ValueError, KeyError, IndexError, MemoryError)
 AddPath = tuple[str, ...]
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -119,73 +121,129 @@ def _damaged(key: str, error: BaseException) -> LogCorrupt:
 
 
 class DeltaCheckpoint:
-    """The adds of a checkpoint, by column; row groups are read in parallel. Columns are kept."""
+    """The adds of a checkpoint, by column.
+
+    Adds are numbered in the order of the files and their row groups. Row groups are read in
+    parallel, one after the other is decoded and dropped: what is kept is what the caller keeps.
+    """
 
     def __init__(self, version: int, parts: Sequence[CheckpointPart]) -> None:
         """Read nothing yet. `parts` are all files that may hold adds, in their order."""
         self.version = version
-        self.parts = tuple(parts)
         self._chunks = [
             (part, group)
             for part in parts
             for group, count in enumerate(part.add_counts)
             if count != 0
         ]
-        self._columns: dict[AddPath, pa.ChunkedArray | None] = {}
 
     @cached_property
+    def starts(self) -> list[int]:
+        """The number of the first add of each row group, and the number of adds.
+
+        Reads the paths of row groups whose footer does not tell how many adds they have.
+        """
+        starts = [0]
+        for part, group in self._chunks:
+            count = part.add_counts[group]
+            if count is None:
+                count = len(_read_adds(part, group, [("path",)], {("path",): pa.string()})[0])
+            starts.append(starts[-1] + count)
+        return starts
+
+    @property
     def num_adds(self) -> int:
-        """The number of adds. Reads the paths if a footer does not tell."""
-        counts = [part.add_counts[group] for part, group in self._chunks]
-        if all(count is not None for count in counts):
-            return sum(count for count in counts if count is not None)
-        return len(self.read([("path",)])[("path",)] or ())
+        """The number of adds."""
+        return self.starts[-1]
 
     def has(self, path: AddPath) -> bool:
         """Whether any part has a field of the adds, by the names that lead to it."""
-        return any(_type_at(part.schema, path) is not None for part, _ in self._chunks)
+        return self.type_of(path) is not None
 
     def type_of(self, path: AddPath) -> pa.DataType | None:
         """Return the type of a field of the adds in the first part that has it."""
-        kinds = (_type_at(part.schema, path) for part, _ in self._chunks)
-        return next((kind for kind in kinds if kind is not None), None)
+        if path not in self._types:
+            kinds = (_type_at(part.schema, path) for part, _ in self._chunks)
+            self._types[path] = next((kind for kind in kinds if kind is not None), None)
+        return self._types[path]
 
-    def read(self, paths: Iterable[AddPath]) -> dict[AddPath, pa.ChunkedArray | None]:
-        """Return fields of the adds, one value per add; None for a field that no part has.
+    @cached_property
+    def _types(self) -> dict[AddPath, pa.DataType | None]:
+        return {}
 
-        Raises `LogCorrupt` if the checkpoint is damaged.
+    def map(
+        self,
+        paths: Sequence[AddPath],
+        rows: pa.Array | None,
+        convert: Callable[[dict[AddPath, pa.Array | None]], _Result],
+    ) -> list[_Result]:
+        """Read fields of the adds and convert them, row group by row group.
+
+        `rows` are ascending numbers of the adds to read; None for all. `convert` gets one value per
+        add, and None for a field that no part has; it is called in several threads. Raises
+        `LogCorrupt` if the checkpoint is damaged.
         """
-        wanted = list(dict.fromkeys(paths))
-        missing = [path for path in wanted if path not in self._columns]
-        if missing:
-            self._columns |= self._read(missing)
-        return {path: self._columns[path] for path in wanted}
-
-    def verify(self) -> None:
-        """Read all fields of all adds. Raises `LogCorrupt` if the checkpoint is damaged."""
-        names = {field.name for part, _ in self._chunks for field in part.schema.field("add").type}
-        paths = self._read([(name,) for name in sorted(names)])["path",]
-        if paths is not None and paths.null_count:
-            raise LogCorrupt("the checkpoint has an add without a path.", version=self.version)
-
-    def _read(self, paths: Sequence[AddPath]) -> dict[AddPath, pa.ChunkedArray | None]:
         types = {path: self.type_of(path) for path in paths}
         stored = [path for path, kind in types.items() if kind is not None]
 
-        def read_one(chunk: tuple[CheckpointPart, int]) -> list[pa.Array]:
-            return _read_adds(*chunk, stored, types)
+        def run(chunk: tuple[int, pa.Array | None]) -> _Result:
+            index, chosen = chunk
+            columns: dict[AddPath, pa.Array | None] = dict.fromkeys(paths)
+            part, group = self._chunks[index]
+            values = _read_adds(part, group, stored, types)
+            expected = self.starts[index + 1] - self.starts[index]
+            if any(len(column) != expected for column in values):
+                what = f"a row group of {part.key} has other adds than its footer says."
+                raise LogCorrupt(what, file=part.key, version=self.version)
+            if chosen is not None:
+                values = [column.take(chosen) for column in values]
+            columns |= dict(zip(stored, values, strict=True))
+            return convert(columns)
 
-        columns: list[list[pa.Array]] = []
-        if stored and self._chunks:
-            if len(self._chunks) == 1:
-                columns = [read_one(self._chunks[0])]
-            else:
-                with ThreadPoolExecutor(min(os.cpu_count() or 1, len(self._chunks))) as pool:
-                    columns = list(pool.map(read_one, self._chunks))
+        chunks = self._chunks_of(rows)
+        if len(chunks) < 2:
+            return [run(chunk) for chunk in chunks]
+        with ThreadPoolExecutor(min(os.cpu_count() or 1, len(chunks))) as pool:
+            return list(pool.map(run, chunks))
+
+    def _chunks_of(self, rows: pa.Array | None) -> list[tuple[int, pa.Array | None]]:
+        """Return the row groups that have chosen rows, and the numbers of these within them."""
+        if rows is None:
+            return [(index, None) for index in range(len(self._chunks))]
+        bounds = make_array(self.starts, pa.int64())
+        cuts = pc.search_sorted(rows, bounds).to_pylist() if len(rows) else [0] * len(bounds)
+        return [
+            (index, pc.subtract(rows.slice(first, last - first), bounds[index]))
+            for index, (first, last) in enumerate(pairwise(cuts))
+            if last > first
+        ]
+
+    def read(
+        self, paths: Iterable[AddPath], rows: pa.Array | None = None
+    ) -> dict[AddPath, pa.ChunkedArray | None]:
+        """Return fields of the adds, one value per add; None for a field that no part has.
+
+        `rows` are ascending numbers of the adds to read; None for all. Raises `LogCorrupt` if the
+        checkpoint is damaged.
+        """
+        wanted = [path for path in dict.fromkeys(paths) if self.has(path)]
         found: dict[AddPath, pa.ChunkedArray | None] = dict.fromkeys(paths)
-        for index, path in enumerate(stored):
-            found[path] = pa.chunked_array([chunk[index] for chunk in columns], types[path])
+        if wanted:
+            chunks = self.map(wanted, rows, lambda columns: columns)
+            for path in wanted:
+                found[path] = pa.chunked_array([c[path] for c in chunks], self.type_of(path))
         return found
+
+    def verify(self) -> None:
+        """Read all fields of all adds. Raises `LogCorrupt` if the checkpoint is damaged."""
+        names = {item.name for part, _ in self._chunks for item in part.schema.field("add").type}
+        missing = self.map(
+            [(name,) for name in sorted(names)],
+            None,
+            lambda columns: column.null_count if (column := columns["path",]) is not None else 0,
+        )
+        if any(missing):
+            raise LogCorrupt("the checkpoint has an add without a path.", version=self.version)
 
 
 def _read_adds(

@@ -81,6 +81,18 @@ class FileSource(Protocol):
     def select_row_groups(self, groups: Sequence[int]) -> FileSource:
         """Return the files of some row groups, and all files that are in no row group."""
 
+    def narrowed(
+        self,
+        schema: pa.Schema,
+        partition_columns: Sequence[str],
+        keep: Callable[[FileStats], pa.Array],
+    ) -> FileSource:
+        """Return the files that may match a question, or all of them if telling saves no reading.
+
+        `keep` returns a mask of the rows that may match from statistics in which partition columns
+        are ordinary columns.
+        """
+
     def with_commits(self, version: int, adds: pa.Table, removes: pa.Table) -> SourceChange:
         """Return the live files after commits that lead to `version`; `self` does not change.
 
@@ -161,6 +173,15 @@ class InMemoryFiles:
 
     def select_row_groups(self, groups: Sequence[int]) -> FileSource:  # noqa: ARG002 -- as above
         """Return all files, as they are in no row groups."""
+        return self
+
+    def narrowed(
+        self,
+        schema: pa.Schema,  # noqa: ARG002 -- of the protocol
+        partition_columns: Sequence[str],  # noqa: ARG002 -- of the protocol
+        keep: Callable[[FileStats], pa.Array],  # noqa: ARG002 -- of the protocol
+    ) -> FileSource:
+        """Return all files: they are in memory."""
         return self
 
     def with_commits(

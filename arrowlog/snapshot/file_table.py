@@ -104,6 +104,8 @@ def _build(
     for item in bounded:
         columns[f"null_count.{item.name}"] = view.null_count(item.name)
     for name, kind in view.format.actions.fields["add"].items():
+        if kind is FieldKind.STATS and not view.format.stats_text_listed:
+            continue
         if name not in _LEADING_FIELDS and name not in _BOUND_FIELDS:
             columns[files_column_name(name)] = view.other(name, kind)
     if names is not None:

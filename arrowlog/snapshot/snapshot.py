@@ -128,6 +128,12 @@ class Snapshot:
                 insert_evicting_oldest(self._restrictions, key, restricted)
         return restricted
 
+    def restricted_to(self, source: FileSource) -> Snapshot:
+        """Return this snapshot restricted to the files of a source that was made from its own."""
+        if source is self.state.source:
+            return self
+        return Snapshot(replace(self.state, source=source), self._report)
+
     @cached_property
     def _restrictions(self) -> dict[tuple[int, ...], Snapshot]:
         return {}

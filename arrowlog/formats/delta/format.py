@@ -252,4 +252,5 @@ DELTA = Delta(
     creation_time_counts=False,
     empty_partition_is_null=True,
     hive_partition_is_null=False,
+    stats_text_listed=False,
 )
