@@ -92,6 +92,8 @@ class DeltaCheckpointFiles:
         self._warned: list[str] = [] if warned is None else warned
         self._keyed: pa.Table | None = None  # path and key of the selected adds
         self._mask: pa.ChunkedArray | None = None  # which of them are live; None: all
+        self._masked = False  # whether the mask is known
+        self._leads_out = False  # whether a path is empty or leads out of the table
         # Typed columns of the selected adds, for each schema that types them.
         self._values: list[tuple[pa.Schema, Values]] = []
         self._adds: pa.Table | None = None  # all live adds, once the checkpoint is of no use
@@ -175,19 +177,22 @@ class DeltaCheckpointFiles:
                 if self.rows.has(("deletionVector", "storageType"))
             }
 
-            def to_keys(columns: Columns) -> pa.Table:
+            def to_keys(columns: Columns) -> tuple[pa.Table, bool]:
                 typed = {
                     name: to_type(columns[path], VECTOR_COLUMNS.get(path[-1], pa.string()))
                     for name, path in names.items()
                     if columns[path] is not None
                 }
-                return with_keys(pa.table(typed), self.root, DELTA)[0].select(["path", "key"])
+                table, suspect = with_keys(pa.table(typed), self.root, DELTA)
+                return table.select(["path", "key"]), suspect
 
             chunks = self.rows.map(list(names.values()), self.selection, to_keys)
             empty = pa.table({"path": pa.nulls(0, pa.string()), "key": pa.nulls(0, pa.string())})
-            table = pa.concat_tables([empty, *chunks])
+            table = pa.concat_tables([empty, *(chunk for chunk, _ in chunks)])
             if table["path"].null_count:
                 raise LogCorrupt("the checkpoint has an add without a path.", version=self.version)
+            suspect = any(found for _, found in chunks)
+            self._leads_out = suspect and paths_leading_out(table["key"]) is not None
             self._keyed = table
         return self._keyed
 
@@ -197,16 +202,17 @@ class DeltaCheckpointFiles:
         if keyed is None:
             return None
         keys = keyed["key"]
-        if not self._external and paths_leading_out(keys) is not None:
+        if self._leads_out and not self._external:
             raise LogCorrupt(
                 "the checkpoint has a path that is empty or leads out of the table.",
                 next=f"If files of {self.root} may lie elsewhere, open it with"
                 " allow_outside_paths=True.",
                 version=self.version,
             )
-        if self.touched is not None and self._mask is None:
+        if self.touched is not None and not self._masked:
             dead = pc.is_in(keys, value_set=self.touched.combine_chunks())
-            self._mask = pc.invert(dead)
+            self._mask = pc.invert(dead) if pc.any(dead).as_py() else None
+            self._masked = True
         return self.live(keys)
 
     def live(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -414,6 +420,7 @@ class DeltaCheckpointFiles:
         keys = pa.chunked_array([*before, *touched.chunks], pa.string())
         source = self._with(version=version, tail=tail, touched=keys if len(keys) else None)
         source._keyed, source._values = self._keyed, self._values  # noqa: SLF001 -- as above
+        source._leads_out = self._leads_out  # noqa: SLF001 -- as above
         large = tail.num_rows > max(_TAIL_FILES_MAX, source.max_files // 2)
         after: FileSource = InMemoryFiles(source.adds(), DELTA) if large else source
         return SourceChange(after, fresh, lambda: self._mask_excluding(touched))

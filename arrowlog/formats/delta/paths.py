@@ -8,7 +8,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import make_array
+from arrowlog.arrays import data_span, make_array
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,8 +34,8 @@ def decode_path(path: str) -> str:
 
 def decode_paths(paths: pa.ChunkedArray) -> pa.ChunkedArray:
     """Decode a column of paths. Only paths that contain `%` or `file:` cost more than a search."""
-    encoded = pc.match_substring(paths, "%")
-    if pc.any(encoded).as_py():
+    encoded = pc.match_substring(paths, "%") if _contains_percent(paths) else None
+    if encoded is not None:
         rows = paths.filter(encoded)
         decoded = make_array([unquote(path) for path in rows.to_pylist()], pa.string())
         mask = pc.fill_null(encoded, make_array([False], pa.bool_())[0])
@@ -45,6 +45,20 @@ def decode_paths(paths: pa.ChunkedArray) -> pa.ChunkedArray:
     if pc.any(pc.starts_with(paths, "file:/")).as_py():
         paths = pc.replace_substring_regex(paths, _FILE_SCHEME, "/")
     return paths
+
+
+def _contains_percent(texts: pa.ChunkedArray) -> bool:
+    """Whether any text contains `%`: one pass over all bytes, a tenth of a search in each text."""
+    percent = make_array([ord("%")], pa.uint8())[0]
+    for chunk in texts.chunks:
+        if not len(chunk):
+            continue
+        start, stop = data_span(chunk)
+        buffers = [None, chunk.buffers()[2]]
+        octets = pa.Array.from_buffers(pa.uint8(), stop - start, buffers, offset=start)
+        if pc.min(pc.bit_wise_xor(octets, percent)).as_py() == 0:
+            return True
+    return False
 
 
 def deletion_vector_ids(
