@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # type checkers see the same names as `_HOMES` lists; a test 
     from arrowlog import plots as plots
     from arrowlog import spark as spark
     from arrowlog import testing as testing
+    from arrowlog.conversion import convert as convert
     from arrowlog.errors import ArrowlogError as ArrowlogError
     from arrowlog.errors import ArrowlogWarning as ArrowlogWarning
     from arrowlog.errors import CommitConflict as CommitConflict
@@ -40,6 +41,9 @@ if TYPE_CHECKING:  # type checkers see the same names as `_HOMES` lists; a test 
     from arrowlog.errors import UnsupportedProtocol as UnsupportedProtocol
     from arrowlog.formats.indextables import Metadata as Metadata
     from arrowlog.formats.indextables import Protocol as Protocol
+    from arrowlog.functions import add_parquet as add_parquet
+    from arrowlog.functions import scan_polars as scan_polars
+    from arrowlog.predicate import indexquery as indexquery
     from arrowlog.recovery import Finding as Finding
     from arrowlog.recovery import Findings as Findings
     from arrowlog.recovery import doctor as doctor
@@ -52,7 +56,6 @@ if TYPE_CHECKING:  # type checkers see the same names as `_HOMES` lists; a test 
     from arrowlog.snapshot import Snapshot as Snapshot
     from arrowlog.statements import sql_statement as sql_statement
     from arrowlog.table import Table as Table
-    from arrowlog.table import add_parquet as add_parquet
     from arrowlog.transaction import Add as Add
     from arrowlog.transaction import CommitResult as CommitResult
     from arrowlog.transaction import add_file as add_file
@@ -60,6 +63,7 @@ if TYPE_CHECKING:  # type checkers see the same names as `_HOMES` lists; a test 
 # Where each public name is defined; a name without a module is a module itself.
 _HOMES = {
     "": ("plots", "spark", "testing"),
+    "conversion": ("convert",),
     "errors": (
         "ArrowlogError",
         "ArrowlogWarning",
@@ -80,11 +84,13 @@ _HOMES = {
         "UnsupportedProtocol",
     ),
     "formats.indextables": ("Metadata", "Protocol"),
+    "functions": ("add_parquet", "scan_polars"),
+    "predicate": ("indexquery",),
     "recovery": ("Finding", "Findings", "doctor", "repair", "repair_notes"),
     "scan": ("Explanation", "ScanPlan", "Split"),
     "snapshot": ("Report", "Snapshot"),
     "statements": ("sql_statement",),
-    "table": ("Table", "add_parquet"),
+    "table": ("Table",),
     "transaction": ("Add", "CommitResult", "add_file"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -122,10 +128,13 @@ __all__ = [
     "__version__",
     "add_file",
     "add_parquet",
+    "convert",
     "doctor",
+    "indexquery",
     "plots",
     "repair",
     "repair_notes",
+    "scan_polars",
     "spark",
     "sql_statement",
     "testing",

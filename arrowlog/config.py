@@ -291,6 +291,20 @@ class Config:
         "maximum size of a cached snapshot",
         table=False,
     )
+    splits_cache_path: str | None = _setting(
+        "splits.cache.path",
+        None,
+        _folder,
+        "local folder for unbundled splits and their indexes; the user's cache folder if unset",
+        table=False,
+    )
+    splits_cache_max_size: int = _setting(
+        "splits.cache.maxSize",
+        4096 * MIB,
+        parse_bytes,
+        "maximum size of the cache of splits",
+        table=False,
+    )
     given: frozenset[str] = field(default=frozenset(), repr=False)
 
 

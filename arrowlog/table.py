@@ -15,7 +15,7 @@ from arrowlog.fork_safety import OnFirstUse, require_polars
 from arrowlog.history import HistorySession, diff_snapshots, summarize_table
 from arrowlog.maintenance import BackgroundCheckpointer, Skips, procedures, update_statistics
 from arrowlog.recovery import DoctorLimits, examine_table
-from arrowlog.scan import plan_scan
+from arrowlog.scan import ReadableRows, SplitCacheOptions, plan_scan
 from arrowlog.snapshot import ReadOptions, SnapshotTracker, TimestampLike, to_epoch_millis
 from arrowlog.storage import open_store
 from arrowlog.transaction import WriteSession, build_metadata, create_table, operations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from arrowlog.history import Diff, Overview
     from arrowlog.maintenance import CleanupResult, CompactResult, RetentionPlan, VacuumResult
     from arrowlog.recovery import Findings
-    from arrowlog.scan import ScanPlan
+    from arrowlog.scan import LazyRows, ScanPlan
     from arrowlog.snapshot import CacheStats, CheckpointResult, Snapshot
-    from arrowlog.transaction import Add, CommitResult, WriteMode
+    from arrowlog.transaction import CommitResult, WriteMode
 
 
-class Table:
+class Table(ReadableRows):
     """A table on a file system or object store: data files and a transaction log.
 
     A handle reads lazily, caches the newest snapshot and refreshes it incrementally. It can be
@@ -167,7 +167,8 @@ class Table:
             The open table, at version 0 if it was created.
 
         Raises:
-            TableExists: there is a transaction log at `uri`, and `exist_ok` is false.
+            TableExists: there is a transaction log at `uri` and `exist_ok` is false, or the log is
+                in another format.
             InvalidRequest: the schema, a partition column or a property is invalid.
         """
         config = resolve(options, table=properties)
@@ -201,6 +202,11 @@ class Table:
     def version(self) -> int:
         """The newest version number, read from the log."""
         return self._tracker.version
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema of the newest version."""
+        return self.snapshot().schema
 
     @property
     def earliest_version(self) -> int:
@@ -270,7 +276,13 @@ class Table:
                 unknown column.
         """
         snapshot = self.snapshot(version, timestamp, max_staleness=max_staleness)
-        return plan_scan(snapshot, predicate, self.uri, self._storage_options)
+        config = self._tracker.read_options.config
+        cache = SplitCacheOptions(config.splits_cache_path, config.splits_cache_max_size)
+        return plan_scan(snapshot, predicate, self.uri, self._storage_options, split_cache=cache)
+
+    @property
+    def _lazy_rows(self) -> LazyRows:
+        return self.scan()._lazy_rows  # noqa: SLF001 -- of the same base class
 
     def refresh(self) -> Snapshot:
         """Read the commits that are new since the last snapshot; return the newest snapshot."""
@@ -765,37 +777,3 @@ class Table:
             return format_html_card(self.uri, ()) + self.snapshot()._repr_html_()
         except ArrowlogError as error:
             return format_html_card(self.uri, [(type(error).__name__, str(error))])
-
-
-def add_parquet(
-    table: Table,
-    path: str,
-    partition_values: Mapping[str, object] | None = None,
-    *,
-    verify: bool = True,
-    **fields: Any,
-) -> Add:
-    """Describe a Parquet file in the table's folder for `Table.append`.
-
-    Size, row count, bounds and null counts are taken from the file's footer.
-
-    Args:
-        table: the table whose folder contains the file.
-        path: path of the file, relative to the table or absolute.
-        partition_values: partition values by column; those not given are taken from folders named
-            `column=value`.
-        verify: read the columns whose values decide whether the file fits: text, which must be
-            UTF-8, and columns such as unsigned integers whose values may exceed the table's type.
-            False reads only the footer.
-        **fields: further fields of the `add` action, such as `tags={"by": "me"}`.
-
-    Returns:
-        An `Add`.
-
-    Raises:
-        InvalidRequest: the file does not exist or cannot be read as rows of the table. The message
-            names the column and the reason: an incompatible type (a list for a number, text for a
-            timestamp), a column that appears twice, an unsupported codec.
-    """
-    session = table._session  # noqa: SLF001 -- effectively a method of Table
-    return operations.add_parquet(session, path, partition_values, fields, verify=verify)

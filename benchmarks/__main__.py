@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from benchmarks import beyond, cases, commits, reach, spark
+from benchmarks import beyond, cases, commits, reach, spark, splits
 from benchmarks.cases import Setting
 from benchmarks.chart import chart
 from benchmarks.figures import OURS, Figure, changes, from_json, rows_of, to_json
@@ -67,6 +67,7 @@ JOBS = {
     "import": Job(cases.importing, "until a package is imported"),
     "growth": Job(cases.growth, "cost by commits, files, columns, predicates, with its slope"),
     "spark": Job(spark.run, "Spark with arrowlog beside Spark without", ("spark",)),
+    "splits": Job(plain(splits.run), "rows of splits and searches in them", ()),
     "beyond": Job(at_length(beyond.run), "a log larger than its driver's memory; not quick", ()),
 }
 

@@ -176,7 +176,7 @@ def checkpoint_bytes(root):
 def of_plans(folder):
     """A cold plan on a checkpoint: what it costs to begin, and for each group of files it reads."""
     import arrowlog.table
-    from arrowlog.snapshot.checkpoint.row_groups import ROW_GROUP_FILES
+    from arrowlog.snapshot.checkpoint.rows import ROW_GROUP_FILES
 
     root = beyond.place(folder, LARGE)
     arrowlog.Table(root).checkpoint()  # which is there, unless this runs alone
@@ -209,7 +209,7 @@ def of_plans(folder):
 def of_manifests(root):
     """What the manifest of many groups takes to read; one's own, said again and again."""
     import arrowlog.table
-    from arrowlog.snapshot.checkpoint.manifest import decode_manifest, encode_manifest
+    from arrowlog.snapshot.checkpoint.parts import decode_manifest, encode_manifest
 
     own = arrowlog.Table(root).snapshot().state.source.rows.parts.manifest
     told = {}
@@ -227,7 +227,7 @@ def of_manifests(root):
 def _tiled(own, groups, per_part=8):
     import pyarrow as pa
 
-    from arrowlog.snapshot.checkpoint.manifest import CheckpointManifest, CheckpointPart
+    from arrowlog.snapshot.checkpoint.parts import CheckpointManifest, CheckpointPart
 
     times = -(-groups // own.index.num_rows)
     index = pa.concat_tables([own.index] * times).slice(0, groups).combine_chunks()

@@ -7,6 +7,7 @@ error. `ratio` is how many times better than the peer, `value` our median, `mb` 
 
 from dataclasses import dataclass
 
+from benchmarks import splits
 from benchmarks.figures import ONLY_TOLD, OURS, of, ratio, rows_of
 from benchmarks.report import number, times, whole
 from benchmarks.spark import FULL, labels
@@ -115,6 +116,13 @@ def _spark():
         yield Asked(f"Spark: {shape}", "ratio", "spark", shape, LEAST, bound, "spark")
 
 
+def _splits():
+    names = splits.labels(splits.SPLITS * splits.FULL)
+    for action, ms in (("rows", 6000), ("numbers", 1000), ("cold", 15_000), ("warm", 50)):
+        shape = names[action]
+        yield Asked(f"splits: {shape}", "value", splits.CASE, shape, MOST, ms)
+
+
 ASKED = [
     *_many_commits(),
     *_open(),
@@ -122,6 +130,7 @@ ASKED = [
     *_checkpoints(),
     *_commits(),
     *_spark(),
+    *_splits(),
 ]
 
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import arrowlog
+from arrowlog.cli import row_commands  # noqa: F401 -- adds its commands to the group
 from arrowlog.cli.app import (
     commands,
     output_options,

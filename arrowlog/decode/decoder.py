@@ -1,4 +1,11 @@
-"""Decode a buffer of log lines into Arrow tables of actions.
+"""Decode log files into Arrow tables of actions: a buffer of lines, and its decoding.
+
+`LineBuffer` is a reusable buffer of decompressed files. Fresh memory costs a page fault every
+4 KiB, which for a large log takes as long as decoding it. One buffer is therefore reused for all
+files of a load. A commit consists mostly of adds, with another action in its first or last line.
+The buffer separates those lines from the adds when a file is added, so that the remaining lines can
+be decoded as columns. Many small files are added as one batch: a few vectorized operations find the
+line boundaries and the line kinds of the whole batch.
 
 Lines that share a template are decoded together as columns (`arrowlog.decode.columnar_decoder`);
 the remaining lines are decoded one by one (`arrowlog.decode.row_decoder`).
@@ -6,39 +13,380 @@ the remaining lines are decoded one by one (`arrowlog.decode.row_decoder`).
 
 from __future__ import annotations
 
-from concurrent.futures import wait
+import os
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from mmap import mmap
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import concat_bytes, make_scalar
+from arrowlog.arrays import bytes_to_series, concat_bytes, make_array, make_int64, make_scalar
 from arrowlog.decode.columnar_decoder import (
     LineBlock,
+    LineTemplate,
     TemplateMatch,
+    build_template,
     decode_matching_lines,
     merge_matches,
 )
-from arrowlog.decode.commit_info import (
+from arrowlog.decode.row_decoder import (
     COMMIT_INFO_PREFIX,
     CommitInfoLines,
+    build_action_table,
+    decode_line,
     lines_from_raw_infos,
     parse_commit_infos,
+    to_metadata,
+    to_protocol,
 )
-from arrowlog.decode.line_buffer import SEQ_LINE_BITS, NonAddLines, concat_typed_arrays
-from arrowlog.decode.line_template import LineTemplate, build_template
-from arrowlog.decode.row_decoder import build_action_table, decode_line, to_metadata, to_protocol
 from arrowlog.errors import LogCorrupt
 from arrowlog.fork_safety import pl
-from arrowlog.formats.indextables import INDEXTABLES
+from arrowlog.formats.indextables import (
+    COMPRESSED_FIRST_BYTES,
+    INDEXTABLES,
+    check_plain_size,
+    crc32,
+    decompress,
+    is_compressed,
+)
+from arrowlog.storage import SMALL_FILE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import Executor, Future
 
-    from arrowlog.decode.line_buffer import LineBuffer
     from arrowlog.formats import ActionFields, Format, Metadata, Protocol
+
+# A sequence number is `file number << LINE_BITS | line number`.
+SEQ_LINE_BITS = 32
+# From this many bytes on, decompressing in threads and counting lines with polars pay off.
+_LARGE_FILE_BYTES = 1 << 17
+# Fewer files than this are added one by one: a batch costs a fixed number of Arrow calls.
+_BATCH_MIN_FILES = 8
+# Decompressed bytes of a batch. Bounds the memory and stays within 32-bit Arrow offsets.
+_BATCH_MAX_BYTES = 1 << 28
+_ADD_PREFIX = b'{"add":'
+# A first line that contains this declares the CRC-32 of the lines after it; arrowlog writes it.
+_CHECKSUM_MARK = b'"checksum":"crc32:'
+_LINE_FEED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class NonAddLines:
+    """Lines outside the buffer, each ending with a line feed, and their sequence numbers."""
+
+    seq: pa.Array
+    lines: pa.Array
+
+    def filter(self, mask: pa.Array, pool: pa.MemoryPool | None = None) -> NonAddLines:
+        """Return the lines that a boolean mask selects."""
+        seq = pc.filter(self.seq, mask, memory_pool=pool)
+        return NonAddLines(seq, pc.filter(self.lines, mask, memory_pool=pool))
+
+    @classmethod
+    def join(cls, parts: Sequence[NonAddLines]) -> NonAddLines:
+        """Concatenate the lines of several parts."""
+        seqs = concat_typed_arrays([part.seq for part in parts], pa.int64())
+        return cls(seqs, concat_typed_arrays([part.lines for part in parts], pa.binary()))
+
+
+class LineBuffer:
+    """The lines of log files, in log order.
+
+    `view` holds the buffered lines and `numbers` their sequence numbers; `apart` holds the lines
+    that were separated from them. Of a file that is added alone, only the first and the last line
+    are separated if they are not adds; in a batch, every line that is not an add is separated. File
+    i is `names[i]` of version `versions[i]` and has `lines[i]` lines. `sums` maps the number of
+    each file whose first line declares a checksum to the CRC-32 of all its lines but the first.
+    """
+
+    def __init__(
+        self, limit: int, pool: pa.MemoryPool | None = None, table_format: Format = INDEXTABLES
+    ) -> None:
+        """Create an empty buffer.
+
+        Args:
+            limit: Maximum size of one decompressed file, in bytes.
+            pool: Arrow memory pool for intermediate results.
+            table_format: The format of the log that the files belong to.
+        """
+        self.limit = limit
+        self.pool = pool
+        self.format = table_format
+        self._compressed_first_bytes = (
+            frozenset(COMPRESSED_FIRST_BYTES) if table_format.compressed_commits else frozenset()
+        )
+        # A first line that contains this declares the checksum of the other lines.
+        self._checksum_mark = _CHECKSUM_MARK if table_format.verified_commits else None
+        self.data = bytearray()
+        self._stage: mmap | None = None
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove all files, but keep the memory for the next ones."""
+        self.size = 0
+        # The lines of the first batch stay in Arrow memory, without a copy into `data`, until
+        # more lines follow.
+        self._arrow_lines: memoryview | None = None
+        self.names: list[str] = []
+        self.versions: list[int] = []
+        self.lines: list[int] = []
+        self.seq_numbers: list[pa.Array] = []
+        self.non_add_lines: list[NonAddLines] = []
+        self.sums: dict[int, int] = {}
+
+    @property
+    def kept(self) -> int:
+        """The number of buffered lines."""
+        return sum(map(len, self.seq_numbers))
+
+    @property
+    def view(self) -> memoryview:
+        """The buffered lines. Release the view before more files are added."""
+        if self._arrow_lines is not None:
+            return self._arrow_lines[:]
+        return memoryview(self.data)[: self.size]
+
+    def staging_memory(self, room: int) -> memoryview:
+        """Return at least `room` bytes of memory in which to collect small files before `put`.
+
+        The memory is an anonymous mapping: the operating system commits a page when it is touched.
+        """
+        if self._stage is None or len(self._stage) < room:
+            self._stage = mmap(-1, room)
+        return memoryview(self._stage)
+
+    def reserve(self, room: int) -> memoryview:
+        """Return the free end of the buffer, at least `room` bytes.
+
+        Release the view before the next call, which may replace the buffer or append to it.
+        """
+        arrow_lines, self._arrow_lines = self._arrow_lines, None
+        used = len(self.data) if arrow_lines is None else 0
+        if len(self.data) < self.size + room:
+            grown = bytearray(max(self.size + room, 2 * len(self.data)))
+            grown[:used] = self.data
+            self.data = grown
+        if arrow_lines is not None:
+            self.data[: self.size] = arrow_lines
+        return memoryview(self.data)[self.size :]
+
+    def accept(self, name: str, version: int, length: int) -> None:
+        """Add the file that was read into the free end of the buffer.
+
+        `length` is the size of the file as stored, compressed or not. Raises `LogCorrupt`, naming
+        the file, if it is empty, damaged or too large; so do the other methods that add files.
+        """
+        start = self.size
+        if self._is_compressed(self.data, start, length):
+            raw = bytes(memoryview(self.data)[start : start + length])
+            self.append(name, version, decompress(raw, name, self.limit))
+        else:
+            check_plain_size(length, name, self.limit)
+            self._close_file(name, version, start + length)
+
+    def append(self, name: str, version: int, plain: bytes) -> None:
+        """Add a file that is already decompressed."""
+        check_plain_size(len(plain), name, self.limit)
+        self.reserve(len(plain) + 1).release()
+        stop = self.size + len(plain)
+        self.data[self.size : stop] = plain
+        self._close_file(name, version, stop)
+
+    def fill(self, names: Sequence[str], versions: Sequence[int], raws: Sequence[bytes]) -> None:
+        """Add files as stored. Several large ones are decompressed in parallel."""
+        if max(map(len, raws), default=0) <= SMALL_FILE_BYTES:
+            self.put(names, versions, b"".join(raws), list(accumulate(map(len, raws))))
+            return
+        large = [
+            i
+            for i, raw in enumerate(raws)
+            if len(raw) > _LARGE_FILE_BYTES and self._is_compressed(raw, 0, len(raw))
+        ]
+        decompressed: dict[int, bytes] = {}
+        if len(large) > 1:
+            with ThreadPoolExecutor(os.cpu_count()) as pool:
+                texts = pool.map(lambda i: self._decompress(raws[i], names[i]), large)
+                decompressed = dict(zip(large, texts, strict=True))
+        for i, raw in enumerate(raws):
+            # pop: free each text once it is in the buffer
+            plain = decompressed.pop(i) if i in decompressed else self._decompress(raw, names[i])
+            self.append(names[i], versions[i], plain)
+
+    def put(
+        self,
+        names: Sequence[str],
+        versions: Sequence[int],
+        raws: bytes | memoryview,
+        ends: Sequence[int],
+    ) -> None:
+        """Add small files as stored: `raws` is their concatenation, `ends` where each one ends.
+
+        Equivalent to `append` for each file, with two differences: every line that is not an add is
+        separated, and the work is a few operations per batch instead of dozens per file.
+        """
+        few_files = len(ends) < _BATCH_MIN_FILES
+        if (
+            few_files
+            or ends[-1] > _BATCH_MAX_BYTES
+            or not self._all_plain(raws, make_array(ends, pa.int64()))
+        ):
+            texts = [
+                _with_line_feed(self._decompress(bytes(raws[start:stop]), name))
+                for name, (start, stop) in zip(names, pairwise((0, *ends)), strict=True)
+            ]
+            if few_files or sum(map(len, texts)) > _BATCH_MAX_BYTES:
+                for name, version, text in zip(names, versions, texts, strict=True):
+                    self.append(name, version, text)
+                return
+            raws, ends = b"".join(texts), list(accumulate(map(len, texts)))
+        self._add_batch(raws, make_array(ends, pa.int64()))
+        self.names += names
+        self.versions += versions
+
+    def _is_compressed(self, data: bytes | bytearray, start: int, length: int) -> bool:
+        return self.format.compressed_commits and is_compressed(data, start, length)
+
+    def _decompress(self, raw: bytes, name: str) -> bytes:
+        """Return the plain content of a file, which may be compressed if the format allows it."""
+        if self.format.compressed_commits:
+            return decompress(raw, name, self.limit)
+        check_plain_size(len(raw), name, self.limit)
+        return raw
+
+    def _all_plain(self, data: bytes | memoryview, ends: pa.Array) -> bool:
+        """Whether every file is uncompressed, non-empty, within `limit` and ends a line."""
+        starts = pa.concat_arrays([make_array([0], pa.int64()), ends[:-1]])
+        sizes = pc.min_max(pc.subtract(ends, starts))
+        if sizes["min"].as_py() == 0 or sizes["max"].as_py() > self.limit:
+            return False
+        all_bytes = pa.Array.from_buffers(pa.uint8(), len(data), [None, pa.py_buffer(data)])
+        last_bytes = pc.unique(all_bytes.take(pc.subtract(ends, make_int64(1)))).to_pylist()
+        first_bytes = pc.unique(all_bytes.take(starts)).to_pylist()
+        return last_bytes == [_LINE_FEED] and self._compressed_first_bytes.isdisjoint(first_bytes)
+
+    def _add_batch(self, data: bytes | memoryview, ends: pa.Array) -> None:
+        """Add the lines of many plain files, each of which ends with a line feed."""
+        own = {"memory_pool": self.pool}
+        # Byte offsets behind every line feed; together with a leading 0 they are the offsets of a
+        # binary array over `data`, which needs no copy of the text.
+        stops = pc.cast(
+            (bytes_to_series(data) == _LINE_FEED).arg_true().to_arrow(), pa.int64(), **own
+        )
+        stops = pc.add(stops, make_int64(1), **own)
+        offsets = pa.py_buffer(bytes(4) + memoryview(pc.cast(stops, pa.int32()).buffers()[1]))
+        lines = pa.Array.from_buffers(pa.binary(), len(stops), [None, offsets, pa.py_buffer(data)])
+        # The file number where a line is the last of its file, else null.
+        closed_file = pc.index_in(stops, value_set=ends, **own)
+        # Per file: the index of its first line, and the index after its last line.
+        line_stops = pc.add(
+            pc.indices_nonzero(pc.is_valid(closed_file)).cast(pa.int64()), make_int64(1)
+        )
+        line_starts = pa.concat_arrays([make_array([0], pa.int64()), line_stops[:-1]])
+        file = pc.fill_null_backward(closed_file, **own)
+        line = make_array(range(1, len(stops) + 1), pa.int64())
+        line = pc.subtract(line, pc.take(line_starts, file, **own), **own)
+        file = pc.add(pc.cast(file, pa.int64(), **own), make_int64(len(self.names)), **own)
+        seq = pc.add(pc.shift_left(file, make_int64(SEQ_LINE_BITS), **own), line, **own)
+        self._add_checksums(data, ends, lines.take(line_starts))
+        self._separate(NonAddLines(seq, lines))
+        self.lines += pc.subtract(line_stops, line_starts).to_pylist()
+
+    def _separate(self, batch: NonAddLines) -> None:
+        """Buffer the adds of a batch and store its other lines in `apart`."""
+        is_add = pc.starts_with(batch.lines, _ADD_PREFIX)
+        adds = batch.filter(is_add, self.pool)
+        self.seq_numbers.append(adds.seq)
+        self.non_add_lines.append(batch.filter(pc.invert(is_add), self.pool))
+        lines = concat_bytes(adds.lines)
+        if self.size:
+            with self.reserve(len(lines)) as free:
+                free[: len(lines)] = lines
+        else:
+            self._arrow_lines = lines
+        self.size += len(lines)
+
+    def _add_checksums(
+        self, data: bytes | memoryview, ends: pa.Array, first_lines: pa.Array
+    ) -> None:
+        """Compute the CRC-32 of each file in a batch whose first line declares one."""
+        mark = self._checksum_mark
+        if mark is None or mark not in bytes(concat_bytes(first_lines)):
+            return
+        file_starts = pa.concat_arrays([make_array([0], pa.int64()), ends[:-1]])
+        body_starts = pc.add(file_starts, pc.binary_length(first_lines))
+        files = pc.indices_nonzero(pc.match_substring(first_lines, mark))
+        spans = (files, body_starts.take(files), ends.take(files))
+        with memoryview(data) as view:
+            for file, start, stop in zip(*(span.to_pylist() for span in spans), strict=True):
+                self.sums[len(self.names) + file] = crc32(view[start:stop])
+
+    def _close_file(self, name: str, version: int, stop: int) -> None:
+        """Complete the file whose plain bytes are in `data` from `size` to `stop`.
+
+        Ends its last line with a line feed, counts its lines, and separates its first and its last
+        line if they are not adds.
+        """
+        data, start, file = self.data, self.size, len(self.names)
+        if data[stop - 1] != _LINE_FEED:
+            if stop == len(data):
+                data.append(_LINE_FEED)
+            data[stop] = _LINE_FEED
+            stop += 1
+        num_lines = _count_lines(data, start, stop)
+        first_kept, num_kept, separated = 1, num_lines, []
+        if not data.startswith(_ADD_PREFIX, start):
+            end = data.index(_LINE_FEED, start) + 1
+            first_line = bytes(memoryview(data)[start:end])
+            separated.append((1, first_line))
+            first_kept, num_kept, start = 2, num_lines - 1, end
+            if self._checksum_mark is not None and self._checksum_mark in first_line:
+                with memoryview(data) as view:
+                    self.sums[file] = crc32(view[start:stop])
+        last = data.rfind(_LINE_FEED, start, stop - 1) + 1 or start
+        if num_kept and not data.startswith(_ADD_PREFIX, last):
+            separated.append((num_lines, bytes(memoryview(data)[last:stop])))
+            num_kept, stop = num_kept - 1, last
+        if start > self.size:  # close the hole that the first line left
+            with memoryview(data) as view:
+                view[self.size : self.size + stop - start] = view[start:stop]
+        self.size += stop - start
+        self.names.append(name)
+        self.versions.append(version)
+        self.lines.append(num_lines)
+        self._assign_seq(file << SEQ_LINE_BITS, first_kept, num_kept, separated)
+
+    def _assign_seq(
+        self, base: int, first_kept: int, num_kept: int, separated: list[tuple[int, bytes]]
+    ) -> None:
+        """Record the sequence numbers of a file's buffered lines and its separated lines."""
+        first_seq = base + first_kept
+        self.seq_numbers.append(make_array(range(first_seq, first_seq + num_kept), pa.int64()))
+        if separated:
+            seq = make_array([base + line for line, _ in separated], pa.int64())
+            self.non_add_lines.append(
+                NonAddLines(seq, make_array([text for _, text in separated], pa.binary()))
+            )
+
+
+def concat_typed_arrays(arrays: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
+    """Concatenate arrays of type `kind`; no arrays give an empty array."""
+    return arrays[0] if len(arrays) == 1 else pa.concat_arrays([*arrays, pa.nulls(0, kind)])
+
+
+def _with_line_feed(text: bytes) -> bytes:
+    return text if text.endswith(b"\n") else text + b"\n"
+
+
+def _count_lines(data: bytearray, start: int, stop: int) -> int:
+    if stop - start < _LARGE_FILE_BYTES:
+        return data.count(_LINE_FEED, start, stop)
+    with memoryview(data) as view:
+        return int((bytes_to_series(view[start:stop]) == _LINE_FEED).sum())
+
 
 # Below this many lines the row decoder is as fast as the columnar decoder, unless the lines are
 # long: from `_COLUMNAR_MIN_BYTES` on, two lines are enough.

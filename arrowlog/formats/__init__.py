@@ -3,9 +3,28 @@
 `Format` is the seam: everything above this package asks it and knows no format by name.
 """
 
+from arrowlog.formats.avro_container import (
+    Container,
+    damaged,
+    encode_bytes,
+    encode_long,
+    read_container,
+    unsupported,
+    write_container,
+)
+from arrowlog.formats.avro_schema import (
+    MAX_VALUE_DEPTH,
+    AvroField,
+    AvroType,
+    SchemaError,
+    ValueDamaged,
+    parse_schema,
+    read_value,
+)
 from arrowlog.formats.base import (
     MAX_VERSION,
     PHYSICAL_NAME_KEY,
+    STATS_COUNTS,
     STATS_MAPS,
     ActionFields,
     CheckpointForm,
@@ -32,14 +51,19 @@ from arrowlog.formats.spark_schema import format_spark_schema, parse_spark_schem
 
 __all__ = [
     "MAX_RECENT_COMMITS",
+    "MAX_VALUE_DEPTH",
     "MAX_VERSION",
     "PHYSICAL_NAME_KEY",
     "RETIRED_FOLDER",
+    "STATS_COUNTS",
     "STATS_MAPS",
     "ActionFields",
+    "AvroField",
+    "AvroType",
     "CheckpointForm",
     "Checkpoints",
     "CommitFile",
+    "Container",
     "FieldKind",
     "Format",
     "LogListing",
@@ -47,11 +71,21 @@ __all__ = [
     "Protocol",
     "RecentCommits",
     "RetiredVersions",
+    "SchemaError",
+    "ValueDamaged",
+    "damaged",
+    "encode_bytes",
+    "encode_long",
     "format_spark_schema",
     "no_recent_commits",
     "parse_retired_records",
+    "parse_schema",
     "parse_spark_schema",
     "physical_name",
+    "read_container",
+    "read_value",
     "retired_record_name",
     "superseded_records",
+    "unsupported",
+    "write_container",
 ]

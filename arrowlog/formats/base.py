@@ -11,7 +11,7 @@ The kind of a field says how an action's field is stored in columns:
 - WORD: text that repeats from file to file; a dictionary-encoded column.
 - FLAT: a map with text values; one column `field.key` per key.
 - JSON: anything else; a column of JSON text.
-- STATS: JSON text that contains `numRecords`, `minValues`, `maxValues` and `nullCount`; columns
+- STATS: JSON text that contains `numRecords` and the maps in `STATS_MAPS`; columns
   `stats.numRecords`, `stats.minValues.key` and so on beside the text.
 
 In a table from the columnar decoder, FLAT and STATS fields are already split into columns. A table
@@ -37,7 +37,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 MAX_VERSION = (1 << 63) - 1
-STATS_MAPS = ("minValues", "maxValues", "nullCount")
+# Maps of `stats` whose values are numbers of rows: NULLs, and NaNs of floating-point columns.
+STATS_COUNTS = ("nullCount", "nanCount")
+STATS_MAPS = ("minValues", "maxValues", *STATS_COUNTS)
 # Metadata of a field in a table's schema: its name in data files, statistics and partition values.
 PHYSICAL_NAME_KEY = b"arrowlog.physicalName"
 
@@ -76,10 +78,30 @@ class ActionFields:
     aliases: Mapping[str, str] = field(default_factory=dict)
     partial_metadata: bool = False
 
+    def __post_init__(self) -> None:
+        """Register the instance, so that pickling finds it again."""
+        _ACTION_FIELDS.setdefault(repr(self), self)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle by content; a process that has an equal instance gets that one back."""
+        return _restore_action_fields, (self.fields, self.required, self.aliases)
+
     @property
     def add_map_fields(self) -> tuple[str, ...]:
         """The fields of an add that are maps with text values."""
         return tuple(name for name, kind in self.fields["add"].items() if kind is FieldKind.FLAT)
+
+
+_ACTION_FIELDS: dict[str, ActionFields] = {}
+
+
+def _restore_action_fields(
+    fields: Mapping[str, Mapping[str, FieldKind]],
+    required: Mapping[str, tuple[str, ...]],
+    aliases: Mapping[str, str],
+) -> ActionFields:
+    restored = ActionFields(fields, required, aliases)
+    return _ACTION_FIELDS[repr(restored)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +255,8 @@ class Format(ABC):
             modification time of the file counts.
         creation_time_counts: whether `metaData.createdTime` is the time of a commit without a
             commitInfo.
+        monotonic_file_times: whether the time of a commit that carries none is the modification
+            time of its file, made strictly increasing.
         default_provider: `metaData.format.provider` if the log does not tell.
         empty_partition_is_null: whether empty text is NULL in a partition column of type text too.
         hive_partition_is_null: whether Hive's marker for NULL counts as a partition value.
@@ -258,6 +282,7 @@ class Format(ABC):
     highest_txn_counts: bool = True
     commit_time_field: str = "timestamp"
     creation_time_counts: bool = True
+    monotonic_file_times: bool = False
     default_provider: str = "parquet"
     empty_partition_is_null: bool = False
     hive_partition_is_null: bool = True
@@ -383,8 +408,8 @@ class Format(ABC):
         del adds
         return None
 
-    def file_locations(self, keys: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Return the paths at which the files of keys are read, by default the keys themselves."""
+    def paths_of(self, keys: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Return the paths of files, relative to the table, from what `file_keys` returned."""
         return keys
 
 

@@ -17,7 +17,6 @@ from arrowlog.fork_safety import ForkSafeLock, polars_is_stranded
 from arrowlog.formats.indextables import (
     CHECKPOINT_FOLDER_NAME,
     INDEXTABLES,
-    LOG_FOLDER,
     format_checksum,
 )
 from arrowlog.maintenance.cleanup import cleanup, configured_retention, describe_failures
@@ -80,7 +79,7 @@ def make_checkpoint(
     if written:
         parts = len(names) - len(written) if len(names) > len(written) else None
         write_pointer(store, state, total, form, parts, now)
-    elif read_pointer(store) < state.version:
+    elif read_pointer(store, state.format) < state.version:
         # The writer of this checkpoint stopped before it wrote the pointer.
         with suppress(FileNotFoundError):  # truncated meanwhile: the pointer names a newer one
             existing = _describe_existing(store, listing, state.version)
@@ -92,7 +91,7 @@ def _with_truncated_stats(state: State, config: Config) -> State:
     """Apply the limit on the length of statistics, also to those of other writers."""
     columns = state.metadata.partition_columns
     adds = truncate_adds(state.adds, columns, config, state.schema)
-    return state if adds is state.adds else replace(state, source=InMemoryFiles(adds))
+    return state if adds is state.adds else replace(state, source=InMemoryFiles(adds, state.format))
 
 
 def _is_valid(store: Store, listing: LogListing, state: State, config: Config, form: str) -> bool:
@@ -111,7 +110,7 @@ def _describe_existing(store: Store, listing: LogListing, version: int) -> Writt
     stats = [store.stat(key) for key in keys]
     last = next(key for key in reversed(keys) if key.endswith(".json"))
     size = sum(stat.size for stat in stats if stat is not None)
-    names = tuple(key.removeprefix(f"{LOG_FOLDER}/") for key in keys)
+    names = tuple(key.removeprefix(f"{listing.format.log_folder}/") for key in keys)
     return WrittenCheckpoint(names, size, format_checksum(store.get(last)))
 
 

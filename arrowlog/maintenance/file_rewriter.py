@@ -96,6 +96,7 @@ class _StatsAccumulator:
     names: list[str]
     rows: int = 0
     nulls: dict[str, int] = field(default_factory=dict)
+    nans: dict[str, int] = field(default_factory=dict)
     extremes: dict[str, list[pa.Array]] = field(default_factory=dict)
 
     def add(self, rows: pa.Table) -> None:
@@ -109,7 +110,9 @@ class _StatsAccumulator:
             extremes += [pa.repeat(min_max[side], 1) for side in ("min", "max")]
             if pa.types.is_floating(column.type):
                 # `min_max` ignores NaN, but its presence decides whether a maximum may be written.
-                extremes.append(column.filter(pc.is_nan(column)).slice(0, 1).combine_chunks())
+                nans = column.filter(pc.is_nan(column))
+                self.nans[name] = self.nans.get(name, 0) + len(nans)
+                extremes.append(nans.slice(0, 1).combine_chunks())
 
     def stats(self, truncation: StatsTruncation) -> DataFileStats:
         """Return the statistics of all rows, by the same rules as for any written file."""
@@ -122,6 +125,7 @@ class _StatsAccumulator:
             {name: stats.low[name] for name, stats in by_column.items() if name in stats.low},
             {name: stats.high[name] for name, stats in by_column.items() if name in stats.high},
             self.nulls,
+            self.nans,
         )
 
 
@@ -178,6 +182,7 @@ def _make_add(task: RewriteTask, path: str, size: int, stats: DataFileStats) -> 
         stats.high,
         stats.nulls,
         fields,
+        stats.nans,
     )
 
 

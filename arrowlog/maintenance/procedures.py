@@ -335,4 +335,5 @@ def _with_exact_floats(
         add,
         min_values={**(add.min_values or {}), **exact.low},
         max_values={**(add.max_values or {}), **exact.high},
+        nan_count={**add.nan_count, **exact.nans},
     )

@@ -21,13 +21,26 @@ from arrowlog.predicate.literals import enclose_literal, may_have_nan, snap_to_i
 from arrowlog.predicate.parse.pyarrow import parse_pyarrow
 from arrowlog.predicate.parse.spark import parse_catalyst
 from arrowlog.predicate.parse.sql import STATEMENT_TOKENS, Token, tokenize, unquote_identifier
-from arrowlog.predicate.predicate import Predicate, evaluate_predicate, parse_predicate
+from arrowlog.predicate.predicate import (
+    Predicate,
+    evaluate_predicate,
+    parse_predicate,
+    parse_pushed_filter,
+)
 from arrowlog.predicate.rewrites import (
     LIKE_WILDCARDS,
     coerce_literals,
     merge_equalities,
     split_between,
     unwrap_cast,
+)
+from arrowlog.predicate.searches import (
+    SearchCondition,
+    bind_searches,
+    find_searches,
+    indexquery,
+    is_search,
+    search_operands,
 )
 
 __all__ = [
@@ -42,22 +55,29 @@ __all__ = [
     "Literal",
     "Node",
     "Predicate",
+    "SearchCondition",
     "Token",
+    "bind_searches",
     "coerce_literals",
     "emit_spark",
     "enclose_literal",
     "evaluate_node",
     "evaluate_predicate",
+    "find_searches",
     "format_node",
+    "indexquery",
+    "is_search",
     "is_supported",
     "may_have_nan",
     "merge_equalities",
     "parse_catalyst",
     "parse_predicate",
+    "parse_pushed_filter",
     "parse_pyarrow",
     "quote_identifier",
     "referenced_columns",
     "resolve_column",
+    "search_operands",
     "snap_to_integer",
     "split_between",
     "split_conjuncts",

@@ -23,7 +23,7 @@ ARITHMETIC_OPS = ("+", "-", "*", "/", "//", "%")
 # Operators whose result is boolean (or NULL) whatever their arguments are.
 BOOLEAN_OPS = frozenset(
     {*COMPARISON_OPS, "<=>", "and", "or", "not", "is null", "in", "between", "is true", "is false"}
-    | {"like", "ilike", "glob", "starts_with", "isnan", "~"}
+    | {"like", "ilike", "glob", "starts_with", "isnan", "~", "indexquery"}
 )
 # Operators whose result is never boolean.
 VALUE_OPS = frozenset({*ARITHMETIC_OPS, "||", "negative", "interval", "list"})

@@ -48,6 +48,8 @@ from arrowlog.predicate.parse.polars import parse_polars
 from arrowlog.predicate.parse.pyarrow import parse_pyarrow
 from arrowlog.predicate.parse.sql import parse_sql
 from arrowlog.predicate.parse.tuples import parse_tuples
+from arrowlog.predicate.rewrites import relax_condition
+from arrowlog.predicate.searches import SEARCH_OP, SearchCondition
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,6 +119,21 @@ def parse_predicate(where: Any, schema: pa.Schema, *, now_micros: int | None = N
         raise predicate_too_deep_error() from None
 
 
+def parse_pushed_filter(expression: Any, schema: pa.Schema) -> Node:
+    """A tree that is true for every row for which an engine evaluates its own filter as true.
+
+    `expression` is a polars or pyarrow expression that an engine has pushed down. What cannot be
+    told about it from the tree alone, the engine's rules included, is a `ForeignExpr` part: the
+    tree is for data skipping, and the engine applies the filter itself.
+    """
+    try:
+        tree = parse_predicate(expression, schema).tree
+    except InvalidRequest:
+        return TRUE
+    # For Arrow, no comparison with NaN is true.
+    return relax_condition(tree, schema, nan_ordered=not isinstance(expression, pc.Expression))
+
+
 def _parse_form(where: Any, schema: pa.Schema, now_micros: int) -> Node:
     """Dispatch on the form and return its AST."""
     if where is None:
@@ -129,6 +146,11 @@ def _parse_form(where: Any, schema: pa.Schema, now_micros: int) -> Node:
         return parse_polars(where, schema)
     if isinstance(where, (list, tuple)):
         return parse_tuples(where, schema)
+    if isinstance(where, SearchCondition):
+        if where.op == SEARCH_OP:
+            return parse_tuples((where.args[0], SEARCH_OP, where.args[1]), schema)
+        parts = [_parse_form(part, schema, now_micros) for part in where.args]
+        return Call("not", tuple(parts)) if where.op == "not" else join_nodes(where.op, parts)
     raise InvalidRequest(
         f"A value of type {type(where).__name__} is not a predicate.", next=_FORMS_HINT
     )

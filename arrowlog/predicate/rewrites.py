@@ -6,8 +6,24 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from arrowlog.predicate.ast import COMPARISON_OPS, NULL, SWAPPED_COMPARISONS, Call, Column, Literal
-from arrowlog.predicate.literals import DAY_MICROS, parse_date, parse_timestamp, to_double
+from arrowlog.predicate.ast import (
+    COMPARISON_OPS,
+    NULL,
+    SWAPPED_COMPARISONS,
+    Call,
+    Column,
+    ForeignExpr,
+    Literal,
+    referenced_columns,
+)
+from arrowlog.predicate.emit.text import format_node
+from arrowlog.predicate.literals import (
+    DAY_MICROS,
+    may_have_nan,
+    parse_date,
+    parse_timestamp,
+    to_double,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,6 +36,12 @@ _TIMESTAMP_TYPES = ("TIMESTAMP", "TIMESTAMPTZ")
 _DAYS_MAX = 10**8  # 64-bit microseconds end at about 1.07e8 days
 # Operators under which a lossless cast of the column can be dropped.
 _UNWRAPPABLE_OPS = frozenset({*COMPARISON_OPS, "<=>", "in", "between", "is null"})
+# Operators whose operands are conditions.
+_CONNECTIVES = frozenset({"and", "or", "not", "is true", "is false"})
+# Operators on which engines agree if they compare one column with literals.
+_COLUMN_CONDITIONS = frozenset(
+    {*COMPARISON_OPS, "<=>", "in", "between", "is null", "like", "starts_with"}
+)
 # Up to this many equalities on one column, single comparisons are as fast as one IN.
 _MERGE_ABOVE = 8
 # Literal kinds that engines bring to a common type when a list mixes them.
@@ -53,7 +75,8 @@ def literal_kinds(nodes: Iterable[Node]) -> set[str]:
 def unwrap_cast(node: Call, schema: pa.Schema) -> Call:
     """Remove a cast of the column if the condition keeps its meaning, else return it unchanged.
 
-    A widened integer compares as before. A date cast to a timestamp compares as its midnight. A
+    A widened integer compares as before, and so does a number that is compared with doubles: that
+    alone makes it a double. A date cast to a timestamp compares as its midnight. A
     timestamp cast to a date becomes a range from midnight to midnight.
     """
     op, args = put_column_first(node)
@@ -70,6 +93,8 @@ def unwrap_cast(node: Call, schema: pa.Schema) -> Call:
         literals = [_as_timestamp(value, operand.detail) for value in args[1:]]
         known = [literal for literal in literals if literal is not None]
         return Call(op, (column, *known)) if len(known) == len(literals) else node
+    if operand.op == "cast" and operand.detail == "DOUBLE" and _is_exact_number(kind):
+        return Call(op, (column, *args[1:])) if literal_kinds(args[1:]) <= {"double"} else node
     to_date = operand.op in _DATE_FUNCTIONS or (operand.op == "cast" and operand.detail == "DATE")
     if to_date and pa.types.is_timestamp(kind):
         return _on_days(op, column, args[1:], kind) or node
@@ -90,6 +115,10 @@ def _as_timestamp(value: Node, target: str) -> Node | None:
 
 def _is_widening(kind: pa.DataType, target: str) -> bool:
     return bool(pa.types.is_signed_integer(kind) and kind.bit_width <= _BITS.get(target, 0))
+
+
+def _is_exact_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind))
 
 
 def _on_days(op: str, column: Column, literals: tuple[Node, ...], kind: pa.DataType) -> Call | None:
@@ -167,3 +196,38 @@ def coerce_literals(literals: list[Literal], kind: pa.DataType) -> list[Literal]
         return None
     numeric = pa.types.is_integer(kind) or pa.types.is_decimal(kind)
     return [to_double(literal) for literal in literals] if numeric else literals
+
+
+def relax_condition(
+    node: Node, schema: pa.Schema, *, nan_ordered: bool, negated: bool = False
+) -> Node:
+    """Replace the parts of a condition on whose meaning an engine may not agree with DuckDB.
+
+    They become `ForeignExpr` nodes, which skip no file. What remains are comparisons of one column
+    with literals. Without `nan_ordered`, comparisons of floats are FALSE for NaN, and Arrow's IN
+    tells -0.0 from 0.0. The rows that match are a subset of DuckDB's then, but under a NOT
+    (`negated`) they may be others.
+    """
+    if isinstance(node, Call) and node.op in _CONNECTIVES:
+        inner = negated is not (node.op in ("not", "is false"))
+        args = (
+            relax_condition(arg, schema, nan_ordered=nan_ordered, negated=inner)
+            for arg in node.args
+        )
+        return Call(node.op, tuple(args))
+    if isinstance(node, (Literal, Column)):
+        return node
+    if isinstance(node, Call) and node.op in _COLUMN_CONDITIONS:
+        unwrapped = unwrap_cast(node, schema)
+        if unwrapped is not node and unwrapped != node:
+            return relax_condition(unwrapped, schema, nan_ordered=nan_ordered, negated=negated)
+        columns = [arg for arg in node.args if isinstance(arg, Column)]
+        literals = [arg for arg in node.args if isinstance(arg, Literal)]
+        plain = len(columns) == 1 and len(literals) == len(node.args) - 1
+        if plain and (nan_ordered or not negated or not _is_float(columns[0], schema)):
+            return node
+    return ForeignExpr(format_node(node), referenced_columns(node))
+
+
+def _is_float(column: Column, schema: pa.Schema) -> bool:
+    return bool(column.path) or may_have_nan(schema.field(column.name).type)

@@ -53,10 +53,11 @@ class Finding:
 class ProblemLog:
     """The problems of one table that have been found so far, in the order in which they were.
 
-    `root` is the address of the table.
+    `root` is the address of the table, `log_folder` the folder of the log in it.
     """
 
     root: str
+    log_folder: str = LOG_FOLDER
     problems: list[Finding] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[Finding]:
@@ -93,11 +94,11 @@ class ProblemLog:
     @property
     def repair_call(self) -> str:
         """The call that writes a clean log next to the damaged one."""
-        log = f"{self.root}/{LOG_FOLDER}"
+        log = f"{self.root}/{self.log_folder}"
         return (
             f"arrowlog.repair({log!r}, {f'{log}_repaired'!r})"
             "  # Stop all writers first. Afterwards move the old log away, but keep it, and rename"
-            f" the repaired one to {LOG_FOLDER}."
+            f" the repaired one to {self.log_folder}."
         )
 
     def notes(self) -> tuple[str, ...]:

@@ -17,7 +17,13 @@ import pyarrow as pa
 from arrowlog.clock import SystemClock
 from arrowlog.config import resolve
 from arrowlog.decode import SEQ_LINE_BITS
-from arrowlog.errors import ArrowlogError, ArrowlogWarning, LogCorrupt, UnsupportedProtocol
+from arrowlog.errors import (
+    ArrowlogError,
+    ArrowlogWarning,
+    InvalidRequest,
+    LogCorrupt,
+    UnsupportedProtocol,
+)
 from arrowlog.fork_safety import pl, require_polars
 from arrowlog.formats.indextables import (
     INDEXTABLES,
@@ -124,6 +130,11 @@ def examine_table(
     log keep vanishing while they are read.
     """
     require_polars("The doctor")
+    if options.format.name != INDEXTABLES.name:
+        raise InvalidRequest(
+            f"The doctor does not examine tables in the {options.format.name} format.",
+            next="Check the table with the program that wrote it.",
+        )
     options = replace(options, strict=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ArrowlogWarning)  # reported as findings instead

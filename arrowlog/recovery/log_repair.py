@@ -15,7 +15,7 @@ import json
 import logging
 import os
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,9 +29,9 @@ from arrowlog.fork_safety import require_polars
 from arrowlog.formats.indextables import (
     CHECKPOINT_FOLDER_NAME,
     CHECKSUM_PREFIX,
+    INDEXTABLES,
     LOG_FOLDER,
     StreamCompressor,
-    classify_names,
     commit_name,
     compress,
     crc32,
@@ -54,12 +54,13 @@ from arrowlog.snapshot import (
     paths_leading_out,
     truncate_adds,
 )
-from arrowlog.storage import RelocatedLogStore, open_store, put_identical
+from arrowlog.storage import open_store, put_identical
 from arrowlog.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from arrowlog.formats import Format
     from arrowlog.recovery.data_files import Progress
     from arrowlog.snapshot import State
     from arrowlog.storage import Store
@@ -93,6 +94,13 @@ class _Job:
     session: Mapping[str, object]  # settings of the Spark session
     spark: Any
     progress: Progress | None
+
+
+class _Log(NamedTuple):
+    """A log of IndexTables in any folder: its store, and its format, which tells the folder."""
+
+    store: Store
+    format: Format
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,11 +174,11 @@ def open_table_store(
     )
 
 
-def open_log_folder(uri: str, storage_options: Mapping[str, Any], config: Config) -> Store:
+def _open_log_folder(job: _Job, uri: str, config: Config) -> _Log:
     """Open the store of a table by its log folder, which may have any name."""
     parent, name = split_log_address(uri)
-    store = open_table_store(parent, storage_options, config)
-    return store if name == LOG_FOLDER else RelocatedLogStore(store, LOG_FOLDER, name)
+    store = open_table_store(parent, job.storage_options, config)
+    return _Log(store, INDEXTABLES.relocated(name))
 
 
 def split_log_address(uri: str) -> tuple[str, str]:
@@ -218,14 +226,14 @@ def _result_row(
 def _repair(job: _Job) -> _Outcome:
     config = resolve(job.options, job.session)
     _check_separate(job)
-    source = open_log_folder(job.source, job.storage_options, config)
-    target = open_log_folder(job.target, job.storage_options, config)
+    source = _open_log_folder(job, job.source, config)
+    target = _open_log_folder(job, job.target, config)
     _check_target(target, job.target)
     salvaged = _salvage(source, job.source, config)
     state = salvaged.snapshot.state
     check_writable(state.protocol, redact(job.source))
     config = _config_for_target(job, state)
-    valid, missing = _split_by_existence(job, source, state, config)
+    valid, missing = _split_by_existence(job, source.store, state, config)
     _report_losses(salvaged, missing)
     adds = _normalize_adds(valid, state, config)
     size = _write(target, state, adds, config, _commit_info(job, salvaged, adds, missing))
@@ -239,12 +247,12 @@ def _repair(job: _Job) -> _Outcome:
     return _Outcome(state.version, state.num_files, int(adds.num_rows), notes)
 
 
-def _salvage(store: Store, source: str, config: Config) -> SalvageResult:
+def _salvage(log: _Log, source: str, config: Config) -> SalvageResult:
     """Salvage the source, with an error in the protocol's words if there is no log."""
     try:
-        return salvage(store, config)
+        return salvage(log.store, config, log.format)
     except TableNotFound:
-        is_table_folder = LOG_FOLDER in store.list_from(LOG_FOLDER)
+        is_table_folder = LOG_FOLDER in log.store.list_from(log.format.log_folder)
         raise TableNotFound(
             f"Source transaction log not found: {redact(source)} has no commits in it.",
             next=f"Did you mean {redact(source).rstrip('/')}/{LOG_FOLDER}?"
@@ -377,17 +385,17 @@ def _commit_info(
     }
 
 
-def _list_target(store: Store) -> tuple[list[str], list[str]]:
+def _list_target(log: _Log) -> tuple[list[str], list[str]]:
     """List a log folder and its checkpoint folder, without temporary files."""
     names, inner = (
-        [name for name in folder if not name.startswith(".")] for folder in list_log_folder(store)
+        [name for name in folder if not name.startswith(".")] for folder in list_log_folder(*log)
     )
     return names, inner
 
 
-def _check_target(store: Store, target: str) -> None:
+def _check_target(log: _Log, target: str) -> None:
     """Refuse a target that contains anything but the files of an interrupted repair."""
-    names, inner = _list_target(store)
+    names, inner = _list_target(log)
     if not names:
         return
     own = {commit_name(0), commit_name(1), json_checkpoint_name(1), CHECKPOINT_FOLDER_NAME}
@@ -400,26 +408,26 @@ def _check_target(store: Store, target: str) -> None:
         )
 
 
-def _write(store: Store, state: State, adds: pa.Table, config: Config, info: dict[str, Any]) -> int:
+def _write(log: _Log, state: State, adds: pa.Table, config: Config, info: dict[str, Any]) -> int:
     """Write the new log; return the size of version 1 in bytes, uncompressed.
 
     The order of the writes matters: see the module's docstring. Raises InvalidRequest if the target
     holds a version 0 or 1 of another repair.
     """
     clock = SystemClock()
-    store.check_writable(LOG_FOLDER)
+    log.store.check_writable(log.format.log_folder)
     crc = size = 0
     for text in _encoded_batches(adds):
         crc, size = crc32(text, crc), size + len(text)
     timestamp = max(clock.now_ms(), (state.timestamp or 0) + 1)  # later than the source's
     integrity = {"numActions": int(adds.num_rows), "checksum": f"{CHECKSUM_PREFIX}{crc:08x}"}
     info = {"txnId": clock.new_id(), "timestamp": timestamp, **info, **integrity}
-    timestamp = _put_adds(store, info, adds, config)
+    timestamp = _put_adds(log, info, adds, config)
     first = encode_first_commit(state.protocol, state.metadata)
     data = compress(first, config.compression_codec, config.compression_gzip_level)
     if (
-        not put_identical(store, f"{LOG_FOLDER}/{commit_name(0)}", data)
-        and _read_plain(store, commit_name(0), config) != first
+        not put_identical(log.store, log.format.key(commit_name(0)), data)
+        and _read_plain(log, commit_name(0), config) != first
     ):
         raise _other_repair(commit_name(0))
     txns = {app: (step, 1) for app, (step, _) in state.txns.items()}
@@ -427,17 +435,18 @@ def _write(store: Store, state: State, adds: pa.Table, config: Config, info: dic
     new_state = replace(
         state,
         version=1,
-        source=InMemoryFiles(adds),
+        source=InMemoryFiles(adds, log.format),
         timestamp=timestamp,
         txns=txns,
         recent=recent,
+        format=log.format,
     )
-    listing = classify_names(*_list_target(store))
-    make_checkpoint(store, listing, new_state, config, clock)
+    listing = log.format.classify(*_list_target(log))
+    make_checkpoint(log.store, listing, new_state, config, clock)
     return size
 
 
-def _put_adds(store: Store, info: dict[str, Any], adds: pa.Table, config: Config) -> int:
+def _put_adds(log: _Log, info: dict[str, Any], adds: pa.Table, config: Config) -> int:
     """Write version 1, or accept an existing one with the same adds; return its timestamp.
 
     Raises InvalidRequest if the existing one is not of a repair, or has other adds.
@@ -446,9 +455,9 @@ def _put_adds(store: Store, info: dict[str, Any], adds: pa.Table, config: Config
     packing.write(encode_action("commitInfo", info))
     for text in _encoded_batches(adds):
         packing.write(text)
-    if put_identical(store, f"{LOG_FOLDER}/{commit_name(1)}", packing.finish()):
+    if put_identical(log.store, log.format.key(commit_name(1)), packing.finish()):
         return int(info["timestamp"])
-    head, _, body = _read_plain(store, commit_name(1), config).partition(b"\n")
+    head, _, body = _read_plain(log, commit_name(1), config).partition(b"\n")
     raw = extract_commit_info(head)
     existing = None if raw is None else parse_commit_info(raw)
     if existing is None or existing.operation != "REPAIR" or existing.timestamp is None:
@@ -468,9 +477,9 @@ def _encoded_batches(adds: pa.Table) -> Iterator[bytes]:
         yield b"".join(encode_adds(adds.slice(start, _ADDS_PER_BATCH)))
 
 
-def _read_plain(store: Store, name: str, config: Config) -> bytes:
-    key = f"{LOG_FOLDER}/{name}"
-    return decompress(store.get(key), key, config.max_decompressed_bytes)
+def _read_plain(log: _Log, name: str, config: Config) -> bytes:
+    key = log.format.key(name)
+    return decompress(log.store.get(key), key, config.max_decompressed_bytes)
 
 
 def _other_repair(name: str) -> InvalidRequest:

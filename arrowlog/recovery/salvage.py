@@ -22,12 +22,10 @@ from typing import TYPE_CHECKING
 from arrowlog.errors import ArrowlogError, LogCorrupt, TableNotFound
 from arrowlog.fork_safety import pl
 from arrowlog.formats.indextables import (
-    CHECKPOINT_FOLDER_NAME,
+    INDEXTABLES,
     LAST_CHECKPOINT,
-    LOG_FOLDER,
     MAX_VERSION,
     classify_log_file,
-    classify_names,
     decompress,
 )
 from arrowlog.maintenance import retry_after_cleanup
@@ -44,16 +42,17 @@ from arrowlog.snapshot import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     import pyarrow as pa
 
     from arrowlog.config import Config
-    from arrowlog.formats import CheckpointForm, Checkpoints, LogListing
+    from arrowlog.formats import CheckpointForm, Checkpoints, Format, LogListing
     from arrowlog.snapshot import Snapshot, State
     from arrowlog.storage import Store
 
 _CHECKSUM_MARKER = b'"checksum":"crc32:'  # in every commit and JSON checkpoint that has a checksum
+_MAX_ATTEMPTS = 3  # a concurrent cleanup can delete files between the listing and the read
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,23 +77,25 @@ class _Salvaging:
     @property
     def options(self) -> ReadOptions:
         """Paths are not judged here: readers of the salvaged log do."""
-        return ReadOptions(self.config, allow_external_paths=True)
+        return ReadOptions(self.config, allow_external_paths=True, format=self.listing.format)
 
     def note(self, code: str, where: str, what: str, version: int) -> None:
         self.problems.report(code, "error", what, where, version=version)
 
 
-def salvage(store: Store, config: Config) -> SalvageResult:
+def salvage(store: Store, config: Config, table_format: Format = INDEXTABLES) -> SalvageResult:
     """Read a damaged log as far as its content can be proven.
+
+    `table_format` is that of IndexTables; it tells the folder of the log.
 
     Raises TableNotFound if there is no log, LogCorrupt if no version can be read, and
     UnsupportedProtocol if the log needs a newer reader.
     """
-    return retry_after_cleanup(lambda: _salvage(store, config))
+    return retry_after_cleanup(lambda: _salvage(store, config, table_format))
 
 
-def _salvage(store: Store, config: Config) -> SalvageResult:
-    listing, problems = list_damaged_log(store, config)
+def _salvage(store: Store, config: Config, table_format: Format) -> SalvageResult:
+    listing, problems = list_damaged_log(store, config, table_format)
     if listing.empty:
         raise TableNotFound(
             f"There is no log at {store.root}: the folder has no commits in it.",
@@ -117,19 +118,21 @@ def _salvage(store: Store, config: Config) -> SalvageResult:
             next="Restore version 0 or a checkpoint from a backup.",
         )
     snapshot = _resolve_divergence(run, snapshot)
-    newest = max(listing.newest, read_pointer(store))
+    newest = max(listing.newest, read_pointer(store, table_format))
     _note_unreachable(run, snapshot.version, newest)
     return SalvageResult(snapshot, listing, newest, problems)
 
 
-def list_damaged_log(store: Store, config: Config) -> tuple[LogListing, ProblemLog]:
+def list_damaged_log(
+    store: Store, config: Config, table_format: Format = INDEXTABLES
+) -> tuple[LogListing, ProblemLog]:
     """List the log, tolerating names that a reader rejects, and report these.
 
     Files of the same version with equal content count once. If their content differs, none of them
     counts, since there is no way to tell which one is right.
     """
-    names, inner = list_log_folder(store)
-    problems = ProblemLog(store.root)
+    names, inner = list_log_folder(store, table_format)
+    problems = ProblemLog(store.root, table_format.log_folder)
     by_version: dict[tuple[str, int], list[str]] = {}
     accepted: list[str] = []
     for name in names:
@@ -137,35 +140,33 @@ def list_damaged_log(store: Store, config: Config) -> tuple[LogListing, ProblemL
         if part is None or part[1] > MAX_VERSION:
             if part is not None:
                 what = f"the version number in the file name is larger than {MAX_VERSION}."
-                problems.report("odd-name", "error", what, f"{LOG_FOLDER}/{name[:60]}")
+                problems.report("odd-name", "error", what, table_format.key(name[:60]))
             continue
         if part[0] == "commit" or name.endswith(".checkpoint.json"):
             by_version.setdefault(part, []).append(name)
         else:
             accepted.append(name)
     for (kind, version), duplicates in by_version.items():
-        if len(duplicates) == 1 or _have_same_content(store, duplicates, config):
+        keys = [table_format.key(name) for name in duplicates]
+        if len(keys) == 1 or _have_same_content(store, keys, config):
             accepted.append(duplicates[0])
             continue
         what = f"{' and '.join(duplicates)} are both version {version}, but their content differs."
-        where = f"{LOG_FOLDER}/{duplicates[0]}"
-        problems.report(f"{kind}-twice", "error", what, where, version=version)
+        problems.report(f"{kind}-twice", "error", what, keys[0], version=version)
     inner = [name for name in inner if (classify_log_file(name) or ("", 0))[1] <= MAX_VERSION]
-    return without_retired(store, classify_names(sorted(accepted), inner), names), problems
+    return without_retired(store, table_format.classify(sorted(accepted), inner), names), problems
 
 
-def list_log_folder(store: Store) -> tuple[list[str], list[str]]:
+def list_log_folder(store: Store, table_format: Format) -> tuple[list[str], list[str]]:
     """Return the names in the log folder and in its folder of Parquet checkpoints."""
-    names = store.list_from(LOG_FOLDER)
-    has_checkpoints = CHECKPOINT_FOLDER_NAME in names
-    inner = f"{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}"
-    return names, store.list_from(inner) if has_checkpoints else []
+    names = store.list_from(table_format.log_folder)
+    folder = table_format.checkpoint_folder
+    return names, store.list_from(table_format.key(folder)) if folder in names else []
 
 
-def _have_same_content(store: Store, names: Iterable[str], config: Config) -> bool:
+def _have_same_content(store: Store, keys: Sequence[str], config: Config) -> bool:
     """Whether files are equal after decompression; False if one cannot be read."""
     try:
-        keys = [f"{LOG_FOLDER}/{name}" for name in names]
         limit = config.max_decompressed_bytes
         contents = {
             decompress(data, key, limit)
@@ -385,7 +386,7 @@ def _note_unreachable(run: _Salvaging, reached: int, newest: int) -> None:
         run.note("gap", run.listing.format.commit_file(reached + 1).key, what, reached + 1)
     if newest > max(reached, listing.newest):
         what = describe_pointer_ahead(newest, listing.newest)
-        run.note("pointer-ahead", f"{LOG_FOLDER}/{LAST_CHECKPOINT}", what, newest)
+        run.note("pointer-ahead", listing.format.key(LAST_CHECKPOINT), what, newest)
 
 
 def describe_pointer_ahead(pointer: int, newest: int) -> str:

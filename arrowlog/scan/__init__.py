@@ -13,18 +13,23 @@ from arrowlog.scan.data_files import (
     map_column_case,
 )
 from arrowlog.scan.explain import Explanation
-from arrowlog.scan.plan import ScanPlan, Split, plan_scan
+from arrowlog.scan.plan import ReadableRows, ScanPlan, Split, plan_scan
 from arrowlog.scan.row_reader import RowReader
+from arrowlog.scan.split_rows import SplitCacheOptions, mask_splits
 
 if TYPE_CHECKING:
-    from arrowlog.scan.arrow_dataset import LazyScanner
+    from arrowlog.scan.lazy_readers import LazyRows as LazyRows
+    from arrowlog.scan.lazy_readers import LazyScanner
 
 __all__ = [
     "Explanation",
+    "LazyRows",
     "LazyScanner",
+    "ReadableRows",
     "RowReader",
     "ScanPlan",
     "Split",
+    "SplitCacheOptions",
     "build_data_file_error",
     "find_column_problem",
     "find_member_case_mismatch",
@@ -33,14 +38,15 @@ __all__ = [
     "is_always_readable_as",
     "is_readable_as",
     "map_column_case",
+    "mask_splits",
     "plan_scan",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """Import `LazyScanner` on first use: `pyarrow.dataset` imports pandas, a third of a second."""
-    if name == "LazyScanner":
-        from arrowlog.scan.arrow_dataset import LazyScanner
+    """Import the lazy readers on first use: `pyarrow.dataset` imports pandas, which takes time."""
+    if name in ("LazyRows", "LazyScanner"):
+        from arrowlog.scan import lazy_readers
 
-        return LazyScanner
+        return getattr(lazy_readers, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

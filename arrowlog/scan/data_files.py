@@ -321,6 +321,19 @@ def build_data_file_error(store: Store, key: str, reason: str, version: int) -> 
     )
 
 
+def name_added_version(store: Store, error: DataFileError, version: int) -> DataFileError:
+    """The same error with the version that added the file, if it names a file and no version."""
+    if error.file is None or error.version is not None:
+        return error
+    added_version, origin = _find_added_version(store, error.file, version)
+    return DataFileError(
+        f"{error.what.rstrip('.')} ({origin}).",
+        next=error.next,
+        file=error.file,
+        version=added_version,
+    )
+
+
 def _find_added_version(store: Store, key: str, version: int) -> tuple[int | None, str]:
     """The latest version up to `version` that added a file, or None, and a phrase for it."""
     oldest_read = version + 1
@@ -392,22 +405,6 @@ class ReadErrorTranslator:
         """The error for one file, naming the version that added it."""
         store = open_store(self._root, self._options)
         return build_data_file_error(store, key, self._mask_secrets(reason), self._version)
-
-    def check_types(self, fragments: Mapping[str, Any]) -> None:
-        """Raise DataFileError for the first file with a column of an incompatible type.
-
-        Reads footers only, and none that has been read already.
-        """
-        seen: set[bytes] = set()
-        for key, fragment in fragments.items():
-            stored = fragment.physical_schema
-            serialized = stored.remove_metadata().serialize().to_pybytes()
-            if serialized in seen:
-                continue
-            seen.add(serialized)
-            problem = find_column_problem(stored, self._schema)
-            if problem is not None:
-                raise self.file_error(key, problem)
 
     def _find_problems(
         self, error: Exception, fragments: Mapping[str, Any]

@@ -260,15 +260,16 @@ def _skip_by_range(
     """Compare a literal with the bounds of a column that is not a string.
 
     Without `nan_free`, rows may be NaN: greater than every number and not covered by any maximum,
-    so `>`, `>=` and `<>` skip nothing.
+    so `>`, `>=` and `<>` skip only files of which the log says that they have no NaN.
     """
     low, high = low_bounds(columns, test.name), high_bounds(columns, test.name)
     lower = None if test.down is None else _comparable_scalar(test.down, kind)
     upper = None if test.up is None else _comparable_scalar(test.up, kind)
-    if test.op == ">":
-        return pc.less_equal(high, lower) if nan_free and lower is not None else None
-    if test.op == ">=":
-        return pc.less(high, lower) if nan_free and lower is not None else None
+    if test.op in (">", ">="):
+        if lower is None:
+            return None
+        below = (pc.less_equal if test.op == ">" else pc.less)(high, lower)
+        return below if nan_free else _unless_nan(below, columns, test.name)
     if test.op == "<":
         return None if upper is None else pc.greater_equal(low, upper)
     if test.op == "<=":
@@ -276,9 +277,20 @@ def _skip_by_range(
     if test.op == "=":
         above_maximum = None if lower is None else pc.less(high, lower)
         return _or_masks(above_maximum, None if upper is None else pc.greater(low, upper))
-    if not (nan_free and test.exact):
+    if not test.exact:
         return None
-    return pc.and_kleene(pc.equal(low, lower), pc.equal(high, lower))
+    constant = pc.and_kleene(pc.equal(low, lower), pc.equal(high, lower))
+    return constant if nan_free else _unless_nan(constant, columns, test.name)
+
+
+def _unless_nan(mask: pa.Array, columns: FileStats, name: str) -> pa.Array:
+    """A skip mask, restricted to the files that are known to have no NaN in a column."""
+    return pc.and_kleene(mask, mask_nan_free(columns, name))
+
+
+def mask_nan_free(columns: FileStats, name: str) -> pa.Array:
+    """TRUE for files without NaN in a column, NULL where that is unknown."""
+    return pc.equal(columns.nan_count(name), make_int64(0))
 
 
 def _skip_in(test: In, columns: FileStats, kind: pa.DataType, *, nan_free: bool) -> pa.Array | None:
@@ -326,10 +338,11 @@ def _skip_not_in(
 
     Not for strings: their bounds may be truncated.
     """
-    if not nan_free or pa.types.is_string(kind):
+    if pa.types.is_string(kind):
         return None
     low, high = low_bounds(columns, test.name), high_bounds(columns, test.name)
-    return pc.and_kleene(pc.equal(low, high), pc.is_in(low, value_set=_value_set(test, kind)))
+    listed = pc.and_kleene(pc.equal(low, high), pc.is_in(low, value_set=_value_set(test, kind)))
+    return listed if nan_free else _unless_nan(listed, columns, test.name)
 
 
 def _skip_by_text_range(test: Comparison, columns: FileStats) -> pa.Array | None:
@@ -425,13 +438,11 @@ def find_extreme(
 def _extreme_of_bounds(columns: FileStats, mask: pa.Array, column: str, *, upper: bool) -> Any:
     """The extreme of a data column, if the bound that decides it is exact.
 
-    A bound is exact if making it safe did not widen it. String bounds may be truncated and a float
-    maximum does not cover NaN, so these are never exact.
+    A bound is exact if making it safe did not widen it. String bounds may be truncated and are
+    never exact. The maximum of floats is exact if no file has a NaN.
     """
     kind = columns.schema.field(column).type
     if comparison_type(kind) is None or pa.types.is_string(kind):
-        return None
-    if upper and pa.types.is_floating(kind):
         return None
     aggregate = pc.max if upper else pc.min
     recorded = columns.high(column) if upper else columns.low(column)
@@ -443,6 +454,10 @@ def _extreme_of_bounds(columns: FileStats, mask: pa.Array, column: str, *, upper
     safe_bounds = safe_bounds.filter(with_values)
     if safe_bounds.null_count:
         return None
+    if upper and pa.types.is_floating(kind):
+        nan_free = mask_nan_free(columns, column).filter(with_values)
+        if nan_free.true_count < len(nan_free):
+            return None
     extreme_value = aggregate(recorded.filter(with_values))
     recorded_extreme = aggregate(to_comparable_numbers(recorded.filter(with_values), kind))
     if not extreme_value.is_valid or recorded_extreme != aggregate(safe_bounds):

@@ -18,7 +18,12 @@ from arrowlog.predicate import (
     referenced_columns,
     split_conjuncts,
 )
-from arrowlog.scan.data_skipping import compute_skip_mask, mask_prefixes_of, required_columns
+from arrowlog.scan.data_skipping import (
+    compute_skip_mask,
+    mask_nan_free,
+    mask_prefixes_of,
+    required_columns,
+)
 from arrowlog.scan.stats_predicate import (
     REASON_NOT_COMPARABLE,
     REASON_NOT_PRUNABLE,
@@ -155,7 +160,11 @@ def _reason_bounds(
     codes = reason_where(missing, REASON_NO_STATISTICS, REASON_IN_RANGE)
     # A maximum does not cover NaN, so it cannot exclude rows for these operators.
     if may_have_nan(kind) and name not in nan_free and (needs_high or op == "<>"):
-        return reason_where(missing, REASON_NO_STATISTICS, REASON_NAN_POSSIBLE)
+        nan_free = mask_nan_free(columns, name)
+        codes = reason_where(pc.fill_null(nan_free, FALSE), REASON_IN_RANGE, REASON_NAN_POSSIBLE)
+        codes = reason_where(missing, REASON_NO_STATISTICS, codes)
+        has_nan = pc.fill_null(pc.invert(nan_free), FALSE)  # then there is no maximum either
+        return reason_where(has_nan, REASON_NAN_POSSIBLE, codes)
     value = test.prefix if isinstance(test, StartsWith) else getattr(test, "down", None)
     if pa.types.is_string(kind) and not needs_low and isinstance(value, str):
         return reason_where(mask_prefixes_of(value, high), REASON_TRUNCATED_BOUND, codes)
@@ -197,6 +206,7 @@ class Explanation:
     bytes_kept: int
     bytes_total: int
     clauses: tuple[Clause, ...]
+    searches: tuple[str, ...] = field(default=(), kw_only=True)
     _paths: pa.ChunkedArray = field(repr=False, compare=False)
     _codes: tuple[pa.Array, ...] = field(repr=False, compare=False)
 
@@ -246,6 +256,7 @@ class Explanation:
         lines = [self.predicate, self._summary()]
         if self._rows:
             lines += format_text_table(_HEADER, self._rows, (1, 2, 3))
+        lines += self.searches
         return "\n".join(lines)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -258,7 +269,7 @@ class Explanation:
     def to_html(self) -> str:
         """The explanation as an HTML card."""
         clauses = format_html_table(_HEADER, self._rows, (1, 2, 3)) if self._rows else ""
-        facts = [("plan", self._summary())]
+        facts = [("plan", self._summary()), *(("search", text) for text in self.searches)]
         return format_html_card(self.predicate, facts, clauses)
 
 

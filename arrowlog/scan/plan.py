@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -15,7 +16,14 @@ from arrowlog.config import parse_bytes
 from arrowlog.display import format_bytes, format_count, format_html_card, format_html_table
 from arrowlog.errors import InvalidRequest, LogCorrupt
 from arrowlog.formats.delta import VECTOR_COLUMNS
-from arrowlog.predicate import TRUE, Predicate, parse_predicate
+from arrowlog.predicate import (
+    TRUE,
+    Predicate,
+    find_searches,
+    parse_predicate,
+    search_operands,
+    split_conjuncts,
+)
 from arrowlog.scan.data_skipping import (
     compute_skip_mask,
     count_matching_rows,
@@ -25,16 +33,20 @@ from arrowlog.scan.data_skipping import (
 )
 from arrowlog.scan.explain import Explanation, explain_plan
 from arrowlog.scan.row_reader import RowReader
+from arrowlog.scan.split_rows import SPLIT_COLUMNS, SplitCacheOptions, mask_splits
 from arrowlog.scan.stats_predicate import StatsPredicateBuilder
+from arrowlog.splits import check_query
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     import duckdb
     import polars as pl
     import pyarrow.dataset as ds
     from pyspark.sql import DataFrame, SparkSession
 
+    from arrowlog.predicate import Node
+    from arrowlog.scan.lazy_readers import LazyRows
     from arrowlog.scan.stats_predicate import StatsPredicate
     from arrowlog.snapshot import FileStats, Snapshot
 
@@ -48,6 +60,7 @@ def plan_scan(
     options: Mapping[str, Any] | None = None,
     *,
     now_micros: int | None = None,
+    split_cache: SplitCacheOptions | None = None,
 ) -> ScanPlan:
     """Plan a scan of `snapshot`: parse `where` and skip files by their statistics.
 
@@ -57,6 +70,8 @@ def plan_scan(
     """
     stats = snapshot.columns
     predicate = parse_predicate(where, stats.schema, now_micros=now_micros)
+    for search in find_searches(predicate.tree):
+        check_query(*search_operands(search), stats.schema, snapshot.partition_columns)
     stats_predicate = StatsPredicateBuilder(stats.schema, snapshot.partition_columns).rows(
         predicate.tree
     )
@@ -69,7 +84,14 @@ def plan_scan(
         compute_skip_mask(stats_predicate, candidate_stats), candidates.num_files
     )
     return ScanPlan(
-        snapshot, predicate, stats_predicate, mask, root, options or {}, among=candidates
+        snapshot,
+        predicate,
+        stats_predicate,
+        mask,
+        root,
+        options or {},
+        among=candidates,
+        split_cache=split_cache or SplitCacheOptions(),
     )
 
 
@@ -99,8 +121,51 @@ def _skip_row_groups(snapshot: Snapshot, predicate: Predicate) -> Snapshot:
     return snapshot.only(pc.indices_nonzero(keep_mask).to_pylist())
 
 
+class ReadableRows(ABC):
+    """Readers of rows, for every class that has `_lazy_rows`.
+
+    No file is opened before rows are read. Later filters, projections and limits that an engine
+    passes on skip files, row groups and columns as those of a plan do, by the rules of that engine.
+    """
+
+    @property
+    @abstractmethod
+    def _lazy_rows(self) -> LazyRows:
+        """The rows, planned and read on demand."""
+
+    def to_polars(self) -> pl.LazyFrame:
+        """The rows as a polars LazyFrame."""
+        return self._lazy_rows.to_polars()
+
+    def to_arrow_dataset(self) -> ds.Dataset:
+        """The rows as a `pyarrow.dataset.Dataset`.
+
+        Later filters follow Arrow's rules: no comparison with NaN is true.
+        """
+        return self._lazy_rows.to_arrow_dataset()
+
+    def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """Read the rows, or some of their columns, into memory."""
+        return self.to_arrow_dataset().to_table(columns=columns)
+
+    def to_pandas(self, columns: Sequence[str] | None = None) -> Any:
+        """Read the rows, or some of their columns, into a pandas DataFrame."""
+        return self.to_arrow(columns).to_pandas()
+
+    def to_duckdb(self, con: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
+        """The rows as a relation on a DuckDB connection, by default that of the module `duckdb`.
+
+        DuckDB raises a failed read as its own exception, which contains our message.
+        """
+        return self._lazy_rows.to_duckdb(con)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Export the rows through the Arrow C stream interface: `polars.DataFrame(table)`."""
+        return self._lazy_rows.to_arrow_dataset().__arrow_c_stream__(requested_schema)
+
+
 @dataclass(frozen=True)
-class ScanPlan:
+class ScanPlan(ReadableRows):
     """The files of one version that may contain matching rows; never one too few.
 
     `mask` selects from the files of `among`, the snapshot restricted to the checkpoint row groups
@@ -115,6 +180,9 @@ class ScanPlan:
     root: str = field(repr=False)
     _options: Mapping[str, Any] = field(repr=False, compare=False, default_factory=dict)
     among: Snapshot = field(repr=False, compare=False, kw_only=True)
+    split_cache: SplitCacheOptions = field(
+        repr=False, compare=False, kw_only=True, default=SplitCacheOptions()
+    )
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the storage options out of the pickle: they may hold credentials."""
@@ -124,6 +192,11 @@ class ScanPlan:
     def version(self) -> int:
         """The table version this plan reads."""
         return self.snapshot.version
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the rows."""
+        return self.snapshot.columns.schema
 
     @property
     def total_files(self) -> int:
@@ -162,8 +235,24 @@ class ScanPlan:
         return self.among.state.column(name).filter(self.mask)
 
     def count(self) -> int | None:
-        """Number of matching rows if statistics determine it exactly, else None."""
-        return count_matching_rows(self.among, self.predicate, self.mask)
+        """Number of matching rows if statistics and indexes determine it exactly, else None.
+
+        The index of a split counts the rows of a search, if statistics decide the other conjuncts.
+        """
+        conjuncts = [] if self.predicate.tree == TRUE else split_conjuncts(self.predicate.tree)
+        searches = [part for part in conjuncts if find_searches(part)]
+        if not searches:
+            return count_matching_rows(self.among, self.predicate, self.mask)
+        others = Predicate.from_conjuncts([part for part in conjuncts if part not in searches])
+        if count_matching_rows(self.among, others, self.mask) is None:
+            return None
+        if not self.num_files:
+            return 0
+        found = replace(self.row_reader, predicate=Predicate.from_conjuncts(searches))
+        scan = found.split_scan()
+        if scan is None or scan.files.num_rows < self.num_files or not scan.is_indexed():
+            return None
+        return scan.count_rows()
 
     def min(self, column: str) -> Any:
         """Minimum of a column over the matching rows if statistics give it exactly, else None."""
@@ -174,7 +263,15 @@ class ScanPlan:
         return find_extreme(self.among, self.predicate, self.mask, column, upper=True)
 
     def explain(self) -> Explanation:
-        """Report per clause how many files it skipped, and why the other files were kept."""
+        """Report per clause how many files it skipped, and why the other files were kept.
+
+        Searches are run, to report how many documents of how many splits they match.
+        """
+        scan = self.row_reader.split_scan() if find_searches(self.predicate.tree) else None
+        searches = () if scan is None else tuple(map(str, scan.results()))
+        return replace(self._explain_files(), searches=searches)
+
+    def _explain_files(self) -> Explanation:
         if self.among is self.snapshot:
             return explain_plan(self.snapshot, self.predicate, self.mask)
         # The report covers every file, including those in row groups that planning skipped.
@@ -202,17 +299,18 @@ class ScanPlan:
             pc.max_element_wise(last_bytes, make_int64(0)), make_int64(split_size)
         )
         split_ends = pc.run_end_encode(split_numbers.combine_chunks()).run_ends.to_pylist()
-        files = self._rows.files.append_column("size", sizes)
+        files = self.row_reader.files.append_column("size", sizes)
         return [
-            Split(self.version, self._rows_of(files.slice(start, end - start)))
+            Split(self.version, self._reader_of(files.slice(start, end - start)))
             for start, end in pairwise([0, *split_ends])
         ]
 
-    def _rows_of(self, files: pa.Table) -> RowReader:
-        return replace(self._rows, files=files)
+    def _reader_of(self, files: pa.Table) -> RowReader:
+        return replace(self.row_reader, files=files)
 
     @cached_property
-    def _rows(self) -> RowReader:
+    def row_reader(self) -> RowReader:
+        """The reader of the matching rows."""
         snapshot = self.among
         partition_columns = snapshot.partition_columns
         snapshot.columns.prepare(partition_columns)
@@ -223,6 +321,8 @@ class ScanPlan:
             columns[f"partition.{name}"] = snapshot.columns.partition(name).filter(self.mask)
             unreadable = pc.or_(unreadable, snapshot.columns.unreadable(name))
         columns["unreadable"] = unreadable.filter(self.mask)
+        if pc.any(mask_splits(columns["key"])).as_py():
+            columns |= self._split_columns()
         files = pa.table(columns)
         return RowReader(
             self.root,
@@ -232,12 +332,13 @@ class ScanPlan:
             files,
             self.version,
             self._options,
+            split_cache=self.split_cache,
         )
 
     def _locate(self, columns: dict[str, Any]) -> dict[str, Any]:
         """Replace keys by the paths at which files are read, with their deletion vectors."""
         keys = columns["key"]
-        located = self.snapshot.state.format.file_locations(keys)
+        located = self.snapshot.state.format.paths_of(keys)
         if located is keys:
             return columns
         if pc.count_distinct(located).as_py() != len(located):
@@ -249,30 +350,65 @@ class ScanPlan:
         vectors = {f"deletionVector.{name}": name for name in VECTOR_COLUMNS}
         return {"key": located, **{name: self._selected(name) for name in vectors}}
 
+    def _split_columns(self) -> dict[str, pa.ChunkedArray]:
+        """What the log says of the files to read, as far as splits need it."""
+        companion = repeat_bool(False, self.num_files)
+        for name in ("companionSourceFiles", "companionDeltaVersion", "companionFastFieldMode"):
+            found = self._optional(name)
+            companion = companion if found is None else pc.or_(companion, pc.is_valid(found))
+        footers = self._optional("footerStartOffset")
+        none = pa.chunked_array([pa.nulls(self.num_files, pa.int64())])
+        records = self.among.columns.num_records().filter(self.mask)
+        values = (
+            self._selected("size"),
+            self._selected("modificationTime"),
+            none if footers is None else footers,
+            records,
+            companion,
+        )
+        return dict(zip(SPLIT_COLUMNS, values, strict=True))
+
+    def _optional(self, name: str) -> pa.ChunkedArray | None:
+        """A field of the files to read; None if no file has it."""
+        try:
+            return self._selected(name)
+        except KeyError:
+            return None
+
+    @property
+    def _lazy_rows(self) -> LazyRows:
+        from arrowlog.scan.lazy_readers import LazyRows  # imports pyarrow.dataset, hence pandas
+
+        return LazyRows(self.schema, self._narrow, self._check)
+
+    def _check(self) -> None:
+        self.row_reader.check()
+
+    def _narrow(self, condition: Node) -> RowReader:
+        """The rows of this plan, in the files that may have a row for which a condition is true.
+
+        The condition itself is not applied to the rows.
+        """
+        if condition == TRUE:
+            return self.row_reader
+        both = Predicate.from_conjuncts([self.predicate.tree, condition])
+        narrowed = plan_scan(
+            self.snapshot, both, self.root, self._options, split_cache=self.split_cache
+        )
+        return replace(narrowed.row_reader, predicate=self.predicate)
+
     def scanned_files(self) -> pa.Table:
         """The files to read, for external engines: key, partition values, size, modification time.
 
         Raises LogCorrupt if a partition value is unreadable, InvalidRequest if a file lies outside
         the table.
         """
-        self._rows.check_files()
-        files = self._rows.files
+        self.row_reader.check_files()
+        files = self.row_reader.files
         empty = pa.nulls(0, pa.int64())
         for name in ("size", "modificationTime"):
             files = files.append_column(name, self._selected(name) if self.num_files else empty)
         return files
-
-    def to_arrow_dataset(self) -> ds.Dataset:
-        """The matching rows as a `pyarrow.dataset.Dataset`."""
-        return self._rows.dataset()
-
-    def to_polars(self) -> pl.LazyFrame:
-        """The matching rows as a polars LazyFrame."""
-        return self._rows.to_polars()
-
-    def to_duckdb(self, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
-        """The matching rows as a relation on the given DuckDB connection."""
-        return self._rows.to_duckdb(connection)
 
     def to_spark(self, spark: SparkSession, *, native: bool | None = None) -> DataFrame:
         """The matching rows as a DataFrame of a Spark session, read when Spark executes it.
@@ -282,7 +418,7 @@ class ScanPlan:
         """
         from arrowlog.spark.frame import plan_to_dataframe
 
-        return plan_to_dataframe(self, self._rows, spark, native=native)
+        return plan_to_dataframe(self, self.row_reader, spark, native=native)
 
     def __repr__(self) -> str:
         """Predicate, version, files and bytes on one line."""
@@ -332,7 +468,7 @@ class Split:
 
     def to_arrow_dataset(self, storage_options: Mapping[str, Any] | None = None) -> ds.Dataset:
         """The matching rows as an Arrow dataset; `storage_options` replace the plan's."""
-        return self._with_options(storage_options).dataset()
+        return self._lazy_rows(storage_options).to_arrow_dataset()
 
     def batches(self, storage_options: Mapping[str, Any] | None = None) -> Iterator[pa.RecordBatch]:
         """Iterate over the matching rows in record batches, without holding all of them."""
@@ -340,7 +476,13 @@ class Split:
 
     def to_polars(self, storage_options: Mapping[str, Any] | None = None) -> pl.LazyFrame:
         """The matching rows as a polars LazyFrame; `storage_options` replace the plan's."""
-        return self._with_options(storage_options).to_polars()
+        return self._lazy_rows(storage_options).to_polars()
+
+    def _lazy_rows(self, options: Mapping[str, Any] | None) -> LazyRows:
+        from arrowlog.scan.lazy_readers import LazyRows
+
+        rows = self._with_options(options)
+        return LazyRows(rows.schema, rows.narrow, rows.check)
 
     def _with_options(self, options: Mapping[str, Any] | None) -> RowReader:
         return self.rows if options is None else replace(self.rows, options=options)

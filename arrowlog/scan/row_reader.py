@@ -1,4 +1,6 @@
-"""Read the rows of planned files: Parquet through Arrow, partition values from the log.
+"""Read the rows of planned files: Parquet through Arrow, splits through their own decoder.
+
+Partition values come from the log.
 
 A column that a file lacks is NULL. Partition columns have the value in the log, whatever the path
 or the file contains. Arrow applies the conjuncts of the predicate that it can, so that it skips row
@@ -8,26 +10,39 @@ groups; DuckDB evaluates the rest on the batches that Arrow returns.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.arrays import number_combinations
-from arrowlog.errors import ArrowlogError, InvalidRequest, LogCorrupt
-from arrowlog.fork_safety import require_polars
+from arrowlog.errors import ArrowlogError, DataFileError, InvalidRequest, LogCorrupt
 from arrowlog.formats.delta import mapping_mode
-from arrowlog.predicate import TRUE, Predicate, evaluate_predicate, split_pushdown
-from arrowlog.scan.data_files import ColumnCaseResolver, ReadErrorTranslator
+from arrowlog.predicate import (
+    TRUE,
+    Predicate,
+    evaluate_predicate,
+    find_searches,
+    split_pushdown,
+)
+from arrowlog.scan.data_files import ColumnCaseResolver, ReadErrorTranslator, name_added_version
 from arrowlog.scan.file_rows import VECTOR_PREFIX, FileRowReader, read_deleted_rows
+from arrowlog.scan.split_rows import (
+    SplitCacheOptions,
+    SplitScan,
+    bind_to_empty,
+    mask_splits,
+    refuse_search,
+)
+from arrowlog.storage import open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    import duckdb
-    import polars as pl
     import pyarrow.dataset as ds
+
+    from arrowlog.predicate import Node
 
 _BATCH_ROWS = 1 << 17  # rows per batch read, and per evaluation of a predicate
 _LOCAL_SCHEMES = ("file://", "local://")
@@ -39,9 +54,9 @@ class RowReader:
     """Files to read, and the columns and predicate to apply.
 
     `files` has the columns `key` (path relative to the table root), `partition.<column>`, and
-    `unreadable` (true if a partition value cannot be parsed). It has columns `deletionVector.*` if
-    rows of some files are deleted. Storage options are neither shown nor
-    pickled.
+    `unreadable` (true if a partition value cannot be parsed); with splits among them, also what the
+    log says of splits (`SPLIT_COLUMNS`), and columns `deletionVector.*` if rows of some files are
+    deleted. Storage options are neither shown nor pickled.
     """
 
     root: str
@@ -51,6 +66,7 @@ class RowReader:
     files: pa.Table = field(repr=False)
     version: int
     options: Mapping[str, Any] = field(repr=False, default_factory=dict)
+    split_cache: SplitCacheOptions = field(default=SplitCacheOptions(), kw_only=True)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle only the selected files, compressed, and no storage options."""
@@ -60,30 +76,121 @@ class RowReader:
         ) as out:
             out.write_table(self.files.combine_chunks())
         fields = (self.root, self.schema, self.partition_columns, self.predicate)
-        return _unpickle, (*fields, sink.getvalue().to_pybytes(), self.version)
+        data = sink.getvalue().to_pybytes()
+        return _unpickle, (*fields, data, self.version, self.split_cache)
 
-    def dataset(self) -> ds.Dataset:
-        """The rows as an Arrow dataset; in memory if Arrow alone cannot produce them.
+    def batches(
+        self,
+        columns: Sequence[str] | None = None,
+        *,
+        pushed: Node = TRUE,
+        gradual: bool = False,
+        **options: Any,
+    ) -> Iterator[pa.RecordBatch]:
+        """Iterate over the rows in record batches, without holding all of them.
 
-        Reads the footers of all files. Raises DataFileError if one cannot be read.
+        Rows for which `pushed` is not true may be left out; the caller applies that condition.
+        `gradual` reads one file first, then twice as many each time, for callers that stop early.
+        `options` are those of a `pyarrow.dataset.Scanner`.
         """
-        import pyarrow.dataset as ds
+        names = list(self.schema.names) if columns is None else list(columns)
+        if not gradual:
+            parquet = self._parquet_part()
+            yield from parquet._batches(parquet._open_source(pushed), names, options)  # noqa: SLF001 -- of this class
+            yield from self._split_batches(names, options.get("batch_size", _BATCH_ROWS))
+            return
+        start, count = 0, 1
+        while start < self.files.num_rows:
+            part = replace(self, files=self.files.slice(start, count))
+            yield from part.batches(names, pushed=pushed, **options)
+            start, count = start + count, count * 2
 
-        from arrowlog.scan.arrow_dataset import RowDataset
+    def _parquet_part(self) -> RowReader:
+        """A reader of the files that are not splits. Raises InvalidRequest for a search in them."""
+        splits = mask_splits(self.files["key"])
+        count = pc.sum(splits).as_py() or 0
+        if count < self.files.num_rows and find_searches(self.predicate.tree):
+            first = self.files["key"].filter(pc.invert(splits))[0].as_py()
+            refuse_search(self.predicate.tree, first)
+        if not count:
+            return self
+        predicate = self.predicate if count < self.files.num_rows else Predicate.from_tree(TRUE)
+        return replace(self, files=self.files.filter(pc.invert(splits)), predicate=predicate)
 
+    def split_scan(self) -> SplitScan | None:
+        """A reader of the files that are splits; None if there are none."""
+        splits = mask_splits(self.files["key"])
+        if not pc.any(splits).as_py():
+            return None
+        self._check_readable()
+        return SplitScan(
+            self.root,
+            self.options,
+            self.split_cache,
+            self.schema,
+            self.partition_columns,
+            self.predicate,
+            self.files.filter(splits),
+        )
+
+    def _split_batches(self, columns: list[str], batch_rows: int) -> Iterator[pa.RecordBatch]:
+        scan = self.split_scan()
+        if scan is None:
+            return
+        tables = scan.batches(columns)
+        while True:
+            try:
+                table = next(tables, None)
+            except DataFileError as error:
+                store = open_store(self.root, self.options)
+                raise name_added_version(store, error, self.version) from error
+            if table is None:
+                return
+            yield from table.to_batches(max_chunksize=batch_rows)
+
+    def count_rows(self) -> int:
+        """Count the rows, from footers and indexes if they can answer the whole predicate."""
+        scan = self.split_scan()
+        if scan is not None:
+            found = scan.count_rows()
+            parquet = self._parquet_part()
+            return found + (parquet.count_rows() if parquet.files.num_rows else 0)
         source = self._open_source()
-        if self._is_arrow_sufficient(source):
-            return RowDataset.of(source.dataset, lambda: self._translate_errors(source.fragments))
-        return ds.dataset(pa.Table.from_batches(self._batches(source), self.schema))
+        spellings = ColumnCaseResolver(self.schema, self.partition_columns)
+        with self._translate_errors(source.fragments):
+            misspelled = spellings.any(source.plain_fragments)
+            if source.rest is None and not misspelled and not source.special:
+                return int(source.dataset.count_rows())
+        return sum(batch.num_rows for batch in self._batches(source, self.schema.names[:1], {}))
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Iterate over the rows in record batches, without holding all of them."""
-        yield from self._batches(self._open_source())
+    def fragments(self) -> list[ds.Fragment]:
+        """The files as fragments of an Arrow dataset, with their partition values.
+
+        Raises InvalidRequest if some are splits, which Arrow cannot read.
+        """
+        if self.split_scan() is not None:
+            raise InvalidRequest(
+                "The table has splits, which are not fragments that Arrow can read.",
+                next="Read the rows with `to_table`, `to_batches` or `scanner`.",
+            )
+        source = self._open_source()
+        if source.special:
+            raise InvalidRequest(
+                "The table has deleted rows or mapped columns, which are not part of a fragment.",
+                next="Read the rows with `to_table`, `to_batches` or `scanner`.",
+            )
+        return list(source.fragments.values())
+
+    def narrow(self, condition: Node) -> RowReader:
+        """The same rows: a reader has no statistics by which a condition could skip files."""
+        del condition
+        return self
 
     def check(self) -> None:
         """Raise now what reading would raise later, for engines that read elsewhere."""
         self.check_files()
-        evaluate_predicate(self.predicate, self.schema.empty_table())
+        evaluate_predicate(*bind_to_empty(self.predicate.tree, self.schema))
+        self._parquet_part()
 
     def check_files(self) -> None:
         """Check that the files can be read with the table.
@@ -95,72 +202,6 @@ class RowReader:
         outside = self.files.filter(pc.match_substring(self.files["key"], "://"))
         if outside.num_rows:
             _is_absolute(outside["key"][0].as_py())
-
-    def to_polars(self) -> pl.LazyFrame:
-        """A polars LazyFrame that reads on collect, and only the columns and rows it needs."""
-        require_polars("Reading rows with polars")
-        import polars as pl
-        from polars.io.plugins import register_io_source
-
-        self._check_polars()
-        frame = pl.DataFrame(pl.from_arrow(self.schema.empty_table()))
-
-        def source(
-            with_columns: list[str] | None,
-            predicate: pl.Expr | None,
-            n_rows: int | None,
-            batch_size: int | None,
-        ) -> Iterator[pl.DataFrame]:
-            del batch_size
-            names = list(self.schema.names) if with_columns is None else list(with_columns)
-            remaining = n_rows
-            for batch in self._batches(self._open_source(), names):
-                rows = pl.DataFrame(pl.from_arrow(batch))
-                rows = rows if remaining is None else rows.head(remaining)
-                remaining = None if remaining is None else remaining - rows.height
-                yield rows if predicate is None else rows.filter(predicate)
-                if remaining == 0:
-                    return
-
-        return register_io_source(source, schema=frame.schema)
-
-    def _check_polars(self) -> None:
-        """Raise InvalidRequest for a column type on which polars fails the whole query."""
-        for item in self.schema:
-            if pa.types.is_interval(item.type):
-                raise InvalidRequest(
-                    f"Column {item.name!r} has type {item.type}, which polars does not support.",
-                    next="Use `to_arrow_dataset()` or `to_duckdb(con)`.",
-                )
-
-    def to_duckdb(self, connection: duckdb.DuckDBPyConnection) -> duckdb.DuckDBPyRelation:
-        """A relation on the caller's connection, read when the relation is executed.
-
-        Raises DataFileError if the footer of a file cannot be read. A later failure is raised by
-        DuckDB as its own exception, whose text contains our error message.
-        """
-        from arrowlog.scan.arrow_dataset import DuckDBDataset
-
-        source = self._open_source()
-        if self._is_arrow_sufficient(source):
-            rows = DuckDBDataset.of(
-                source.dataset, lambda: self._translate_errors(source.fragments)
-            )
-            return connection.from_arrow(rows)
-        evaluate_predicate(
-            self.predicate, self.schema.empty_table()
-        )  # raises if it cannot be evaluated
-        return connection.from_arrow(_Stream(self))
-
-    def _is_arrow_sufficient(self, source: _Source) -> bool:
-        """Whether Arrow can apply the whole predicate and finds every column by its exact name."""
-        if source.special:
-            return False
-        spellings = ColumnCaseResolver(self.schema, self.partition_columns)
-        with self._translate_errors(source.fragments):
-            misspelled = spellings.any(list(source.fragments.values()))
-            self._read_failures().check_types(source.fragments)
-        return source.rest is None and not misspelled
 
     def _read_failures(self) -> ReadErrorTranslator:
         return ReadErrorTranslator(
@@ -180,8 +221,11 @@ class RowReader:
                 raise
             raise translated from None  # an engine's message may contain credentials
 
-    def _open_source(self) -> _Source:
-        """The files as an Arrow dataset with pushed-down filters, and the remaining predicate."""
+    def _open_source(self, pushed: Node = TRUE) -> _Source:
+        """The files as an Arrow dataset with pushed-down filters, and the remaining predicate.
+
+        Opens no file.
+        """
         import pyarrow.dataset as ds
 
         # Old files have INT96 timestamps. Arrow reads these as nanoseconds by default, which cover
@@ -196,10 +240,8 @@ class RowReader:
         dataset: ds.Dataset = ds.FileSystemDataset(
             plain, self.schema, format_, filesystem=filesystem_
         )
-        if self.predicate.tree == TRUE:
-            return _Source(dataset, None, fragments, special, (filesystem_, base))
-        filters, remaining = split_pushdown(self.predicate.tree, self.schema)
-        for filter_ in filters:
+        filters, remaining = self._split(self.predicate.tree)
+        for filter_ in (*filters, *self._split(pushed)[0]):
             dataset = dataset.filter(filter_)
         rest = Predicate.from_conjuncts(remaining) if remaining else None
         return _Source(dataset, rest, fragments, special, (filesystem_, base))
@@ -219,6 +261,9 @@ class RowReader:
             scalars = [column[row] for column in partition]
             values[row]["partition"] = dict(zip(self.partition_columns, scalars, strict=True))
         return {row["key"]: row for row in values}
+
+    def _split(self, tree: Node) -> tuple[list[pc.Expression], list[Node]]:
+        return ([], []) if tree == TRUE else split_pushdown(tree, self.schema)
 
     def _fragments(
         self, format_: ds.FileFormat, filesystem_: Any, base: str
@@ -262,10 +307,11 @@ class RowReader:
                 next="Choose a predicate that excludes the file, or repair its add action.",
             )
 
-    def _batches(self, source: _Source, names: list[str] | None = None) -> Iterator[pa.RecordBatch]:
-        wanted = list(self.schema.names) if names is None else names
+    def _batches(
+        self, source: _Source, wanted: list[str], options: Mapping[str, Any]
+    ) -> Iterator[pa.RecordBatch]:
         # Not around `yield`: an error in the caller's code is not a failed read.
-        batches = self._read(source, wanted)
+        batches = self._read(source, wanted, options)
         while True:
             with self._translate_errors(source.fragments):
                 batch = next(batches, None)
@@ -273,11 +319,14 @@ class RowReader:
                 return
             yield batch
 
-    def _read(self, source: _Source, wanted: list[str]) -> Iterator[pa.RecordBatch]:
+    def _read(
+        self, source: _Source, wanted: list[str], options: Mapping[str, Any]
+    ) -> Iterator[pa.RecordBatch]:
         rest = source.rest
         needed = wanted if rest is None else [*wanted, *sorted(rest.columns - set(wanted))]
         spellings = ColumnCaseResolver(self.schema, self.partition_columns)
-        scanner = source.dataset.scanner(columns=needed, batch_size=_BATCH_ROWS)
+        size = options.get("batch_size", _BATCH_ROWS)
+        scanner = source.dataset.scanner(columns=needed, **{**options, "batch_size": size})
         batches = (
             tagged.record_batch
             for tagged in scanner.scan_batches()
@@ -287,16 +336,19 @@ class RowReader:
             yield from (batch.select(wanted) for batch in batches)
         else:
             for table in _coalesce_batches(batches):
-                yield from table.filter(evaluate_predicate(rest, table)).select(wanted).to_batches()
+                matched = table.filter(evaluate_predicate(rest, table)).select(wanted)
+                yield from matched.to_batches(max_chunksize=size)
         # Files with differently spelled columns, read again with the names mapped.
         for key, fragment in source.fragments.items():
             if key not in source.special and spellings.of(fragment):
                 for table in spellings.tables(fragment):
                     matched = table.filter(evaluate_predicate(self.predicate, table))
-                    yield from matched.select(wanted).to_batches()
-        yield from self._read_special(source, wanted)
+                    yield from matched.select(wanted).to_batches(max_chunksize=size)
+        yield from self._read_special(source, wanted, size)
 
-    def _read_special(self, source: _Source, wanted: list[str]) -> Iterator[pa.RecordBatch]:
+    def _read_special(
+        self, source: _Source, wanted: list[str], size: int
+    ) -> Iterator[pa.RecordBatch]:
         """Read the files with deleted rows or mapped columns, one after the other."""
         if not source.special:
             return
@@ -308,7 +360,7 @@ class RowReader:
         for key, row in source.special.items():
             deleted = read_deleted_rows(row, filesystem, base, self.version)
             fragment, values = source.fragments[key], row["partition"]
-            for table in files.tables(fragment, values, deleted, needed, _BATCH_ROWS):
+            for table in files.tables(fragment, values, deleted, needed, size):
                 matched = table
                 if not every:
                     matched = table.filter(evaluate_predicate(self.predicate, table))
@@ -345,17 +397,10 @@ class _Source(NamedTuple):
     special: dict[str, dict[str, Any]]
     place: tuple[Any, str]
 
-
-class _Stream:
-    """Rows as a re-readable Arrow stream: every export starts again, one batch at a time."""
-
-    def __init__(self, rows: RowReader) -> None:
-        self._rows = rows
-
-    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Export a stream of the rows, from the first row on."""
-        reader = pa.RecordBatchReader.from_batches(self._rows.schema, self._rows.batches())
-        return reader.__arrow_c_stream__(requested_schema)
+    @property
+    def plain_fragments(self) -> list[ds.Fragment]:
+        """The files in the dataset."""
+        return [fragment for key, fragment in self.fragments.items() if key not in self.special]
 
 
 def _unpickle(
@@ -365,9 +410,13 @@ def _unpickle(
     predicate: Predicate,
     data: bytes,
     version: int,
+    split_cache: SplitCacheOptions,
 ) -> RowReader:
     with pa.ipc.open_stream(data) as reader:
-        return RowReader(root, schema, partition_columns, predicate, reader.read_all(), version)
+        files = reader.read_all()
+    return RowReader(
+        root, schema, partition_columns, predicate, files, version, split_cache=split_cache
+    )
 
 
 def open_arrow_filesystem(root: str, options: Mapping[str, Any]) -> tuple[Any, str]:

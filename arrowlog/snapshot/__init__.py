@@ -3,17 +3,9 @@
 from arrowlog.snapshot.checkpoint.json import (
     CheckpointResult,
     WrittenCheckpoint,
-    decode_pointer,
     json_checkpoint_name,
-    pointed_version,
-    read_pointer,
     write_json_form,
     write_pointer,
-)
-from arrowlog.snapshot.checkpoint.manifest import (
-    CheckpointManifest,
-    CheckpointPart,
-    with_chunk_checksums,
 )
 from arrowlog.snapshot.checkpoint.parquet import (
     build_layout,
@@ -22,26 +14,32 @@ from arrowlog.snapshot.checkpoint.parquet import (
     put_part,
     write_parquet_form,
 )
-from arrowlog.snapshot.checkpoint.parts import CheckpointPartReader
-from arrowlog.snapshot.checkpoint.row_groups import (
-    build_row_group_index,
-    choose_sort_columns,
-    storage_order,
-    storage_sort_keys,
+from arrowlog.snapshot.checkpoint.parts import (
+    CheckpointManifest,
+    CheckpointPart,
+    CheckpointPartReader,
+    with_chunk_checksums,
 )
 from arrowlog.snapshot.checkpoint.rows import (
     RebuildRecipe,
+    build_row_group_index,
+    choose_sort_columns,
     flatten_all_maps,
     from_checkpoint_rows,
+    storage_order,
+    storage_sort_keys,
     to_checkpoint_rows,
 )
-from arrowlog.snapshot.file_source import FileSource, InMemoryFiles
 from arrowlog.snapshot.file_table import FileStats, files_column_name, files_table
 from arrowlog.snapshot.listing import (
     OBSERVATION_TRUST_SECONDS,
+    decode_pointer,
+    find_other_log,
     list_log,
     list_retired,
     open_log,
+    pointed_version,
+    read_pointer,
     without_retired,
 )
 from arrowlog.snapshot.loader import (
@@ -71,14 +69,7 @@ from arrowlog.snapshot.log_segment import (
     retired_record_error,
 )
 from arrowlog.snapshot.reconciliation import paths_leading_out
-from arrowlog.snapshot.snapshot import Report, Snapshot, State
-from arrowlog.snapshot.stats_bounds import (
-    all_null_files,
-    comparison_type,
-    high_bounds,
-    low_bounds,
-    to_comparable,
-)
+from arrowlog.snapshot.snapshot import FileSource, InMemoryFiles, Report, Snapshot, State
 from arrowlog.snapshot.stats_truncation import StatsTruncation, truncate_add_fields, truncate_adds
 from arrowlog.snapshot.time_travel import TimestampLike, to_epoch_millis
 from arrowlog.snapshot.tracked_state import CacheStats, LogTip, ReadBase
@@ -86,9 +77,14 @@ from arrowlog.snapshot.tracker import SnapshotTracker, open_trackers
 from arrowlog.snapshot.typed_values import (
     HIVE_NULL,
     TRUNCATION_MARK,
+    all_null_files,
     cast_text,
+    comparison_type,
     has_bounds,
+    high_bounds,
+    low_bounds,
     partition_values,
+    to_comparable,
     to_log_text,
 )
 
@@ -131,6 +127,7 @@ __all__ = [
     "earliest_rebuildable_version",
     "files_column_name",
     "files_table",
+    "find_other_log",
     "flatten_all_maps",
     "from_checkpoint_rows",
     "has_bounds",

@@ -16,14 +16,7 @@ import pyarrow.compute as pc
 
 from arrowlog.errors import ArrowlogWarning, LogCorrupt
 from arrowlog.formats.indextables import ADD_FIELDS, ADD_MAP_FIELDS
-from arrowlog.snapshot.checkpoint.row_groups import RowGroupStats
-from arrowlog.snapshot.checkpoint.rows import from_checkpoint_rows, render_as_text
-from arrowlog.snapshot.file_source import (
-    CACHED_SELECTION_FILES_MAX,
-    InMemoryFiles,
-    SourceChange,
-    insert_evicting_oldest,
-)
+from arrowlog.snapshot.checkpoint.rows import RowGroupStats, from_checkpoint_rows, render_as_text
 from arrowlog.snapshot.file_table import (
     FileStats,
     files_table,
@@ -31,12 +24,18 @@ from arrowlog.snapshot.file_table import (
     typed_checkpoint_column,
 )
 from arrowlog.snapshot.reconciliation import paths_leading_out, reconcile_keys
+from arrowlog.snapshot.snapshot import (
+    CACHED_SELECTION_FILES_MAX,
+    InMemoryFiles,
+    SourceChange,
+    insert_evicting_oldest,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from arrowlog.snapshot.checkpoint.parts import CheckpointPartReader
-    from arrowlog.snapshot.file_source import FileSource
+    from arrowlog.snapshot.snapshot import FileSource
 
 # Live files added after a checkpoint up to which the checkpoint stays unread. With more of them,
 # masking and concatenating on every question costs more than reading the checkpoint once.
@@ -363,7 +362,8 @@ class CheckpointFileStats(FileStats):
         """Return the checkpoint's columns that hold the statistics of a table column."""
         if name in self.partition_columns:
             return [f"partition.{name}", f"unreadable.{name}"]
-        return [f"min.{name}", f"max.{name}", f"null_count.{name}", "num_records"]
+        counts = [f"null_count.{name}", f"nan_count.{name}", "num_records"]
+        return [f"min.{name}", f"max.{name}", *counts]
 
     def _make(self, what: str, name: str) -> pa.ChunkedArray:
         rows = self._source.stored(self._stored_names(name) if name else ["num_records"])

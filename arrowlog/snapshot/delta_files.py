@@ -21,17 +21,17 @@ from arrowlog.errors import ArrowlogWarning, LogCorrupt
 from arrowlog.formats import physical_name
 from arrowlog.formats.delta import DELTA, VECTOR_COLUMNS
 from arrowlog.snapshot.delta_checkpoint import map_values
-from arrowlog.snapshot.file_source import InMemoryFiles, SourceChange
 from arrowlog.snapshot.file_table import FileStats, files_table, files_table_from_checkpoint
 from arrowlog.snapshot.log_replay import with_keys
 from arrowlog.snapshot.reconciliation import paths_leading_out, reconcile_keys
+from arrowlog.snapshot.snapshot import InMemoryFiles, SourceChange
 from arrowlog.snapshot.typed_values import cast_text, has_bounds, partition_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from arrowlog.snapshot.delta_checkpoint import AddPath, DeltaCheckpoint
-    from arrowlog.snapshot.file_source import FileSource
+    from arrowlog.snapshot.snapshot import FileSource
 
     Columns = dict[AddPath, pa.Array | None]
     Values = dict[tuple[str, str], pa.ChunkedArray]
@@ -43,6 +43,7 @@ _NARROW_FRACTION = 2
 _NO_SCHEMA = pa.schema([])  # of columns whose type does not depend on the table
 _NO_ADDS = pa.table({"key": pa.nulls(0, pa.string())})
 _STATS_MAPS = ("minValues", "maxValues", "nullCount")
+_COUNTS = ("nullCount", "nanCount", "stored")
 _PARTITION = ("partitionValues",)
 _STATS = ("stats",)
 # Fields of an add that are columns of their own, with the types that the log decoder gives them.
@@ -496,6 +497,8 @@ class DeltaFileStats(FileStats):
             return self._inexact()
         elif what == "records":
             return self._records()
+        elif what == "nanCount":  # no writer of Delta tables counts NaN
+            values = {} if self._source.num_live is not None else None
         else:
             values = self._statistics([(what, name)])
         if values is None:
@@ -508,7 +511,7 @@ class DeltaFileStats(FileStats):
         return pc.fill_null(nulls, FALSE) if what == "unreadable" else nulls
 
     def _kind(self, what: str, name: str) -> pa.DataType:
-        return pa.int64() if what in ("nullCount", "stored") else _type_of(self.schema, name)
+        return pa.int64() if what in _COUNTS else _type_of(self.schema, name)
 
     def _records(self) -> pa.ChunkedArray | None:
         stored = self.of_rows("stored", "")
@@ -593,7 +596,7 @@ class _AddStats(FileStats):
         self._typed |= {name: _one_array(kept[name]) for name in names if name in kept}
 
     def _make(self, what: str, name: str) -> pa.ChunkedArray:
-        kind = pa.int64() if what in ("nullCount", "stored") else _type_of(self.schema, name)
+        kind = pa.int64() if what in _COUNTS else _type_of(self.schema, name)
         return pa.chunked_array([pa.nulls(self.num_rows, kind)], kind)
 
 

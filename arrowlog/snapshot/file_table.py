@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from arrowlog.arrays import FALSE, TRUE, repeat_bool
 from arrowlog.decode import flatten_map_columns
-from arrowlog.formats import FieldKind, physical_name
+from arrowlog.formats import STATS_COUNTS, FieldKind, physical_name
 from arrowlog.formats.delta import deletion_vector_ids
 from arrowlog.formats.indextables import INDEXTABLES
 from arrowlog.snapshot.typed_values import cast_text, has_bounds, partition_values
@@ -102,7 +102,7 @@ def _build(
         for item in bounded:
             columns[f"{prefix}.{item.name}"] = view.bound(source, item.name, item.type)
     for item in bounded:
-        columns[f"null_count.{item.name}"] = view.null_count(item.name)
+        columns[f"null_count.{item.name}"] = view.count("nullCount", item.name)
     for name, kind in view.format.actions.fields["add"].items():
         if kind is FieldKind.STATS and not view.format.stats_text_listed:
             continue
@@ -164,6 +164,10 @@ class FileStats:
         """Return the number of NULLs in a column per file; null is unknown."""
         return self.typed("nullCount", name)
 
+    def nan_count(self, name: str) -> pa.Array:
+        """Return the number of NaNs in a floating-point column per file; null is unknown."""
+        return self.typed("nanCount", name)
+
     def partition(self, name: str) -> pa.Array:
         """Return the partition value per file; null is NULL, or unknown where `unreadable`."""
         return self.typed("partition", name)
@@ -203,8 +207,8 @@ class FileStats:
     def typed(self, what: str, name: str) -> pa.Array:
         """Return a typed column by its cache key.
 
-        `what` is `minValues`, `maxValues`, `nullCount`, `partition`, `unreadable`, `records`,
-        `stored` or `inexact`.
+        `what` is `minValues`, `maxValues`, `nullCount`, `nanCount`, `partition`, `unreadable`,
+        `records`, `stored` or `inexact`.
         """
         values = self._typed.get((what, name))
         if values is None:
@@ -271,8 +275,8 @@ class _AddView:
         """Return a typed column; `what` as for `Columns.typed`."""
         if what in ("partition", "unreadable"):
             return self.partition_pair(name, kind)[what == "unreadable"]
-        if what == "nullCount":
-            return self.null_count(name)()
+        if what in STATS_COUNTS:
+            return self.count(what, name)()
         if what == "inexact":
             return self.inexact()
         if what in ("records", "stored"):
@@ -340,8 +344,9 @@ class _AddView:
             return lambda: self._all_null(kind)
         return lambda: cast_text(text, kind, upper=source == "maxValues")
 
-    def null_count(self, name: str) -> LazyColumn:
-        return lambda: self.number(f"stats.nullCount.{physical_name(self.schema, name)}")
+    def count(self, what: str, name: str) -> LazyColumn:
+        """Return the number of NULLs (`nullCount`) or NaNs (`nanCount`)."""
+        return lambda: self.number(f"stats.{what}.{physical_name(self.schema, name)}")
 
     def other(self, name: str, kind: FieldKind) -> LazyColumn:
         if name == "deletionVector":
@@ -390,8 +395,8 @@ class _StoredView(_AddView):
         side = "max" if source == "maxValues" else "min"
         return lambda: self._stored(f"{side}.{name}", kind)
 
-    def null_count(self, name: str) -> LazyColumn:
-        return lambda: self._stored(f"null_count.{name}", pa.int64())
+    def count(self, what: str, name: str) -> LazyColumn:
+        return lambda: self._stored(f"{files_column_name(what)}.{name}", pa.int64())
 
 
 def _parse_json(text: str | None, kind: pa.DataType) -> Any:

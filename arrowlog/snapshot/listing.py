@@ -6,16 +6,16 @@ know of them.
 
 from __future__ import annotations
 
+import json
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from arrowlog.clock import COUNTS_SUSPENSION, boottime
-from arrowlog.errors import ArrowlogWarning, LogCorrupt, TableNotFound
+from arrowlog.errors import ArrowlogError, ArrowlogWarning, LogCorrupt, TableNotFound
 from arrowlog.formats.delta import DELTA
 from arrowlog.formats.indextables import INDEXTABLES, RetiredVersions, parse_retired_records
-from arrowlog.snapshot.checkpoint.json import read_pointer
 from arrowlog.snapshot.log_segment import retired_record_error
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # The formats that a table may have; the first one whose log is there is chosen.
 FORMATS: tuple[Format, ...] = (INDEXTABLES, DELTA)
 # How long an observation of the log can be relied on over a network without asking again. Clean-up
-# leaves every commit alone for three times as long (`upkeep.cleanup.MIN_COMMIT_AGE_SECONDS`), so a
+# leaves every commit alone for three times as long (`maintenance.MIN_COMMIT_AGE_SECONDS`), so a
 # version that was empty this long ago cannot have been committed and deleted since. The factor
 # covers clock rates, the store's rounding of times to seconds, and listings that take a while.
 OBSERVATION_TRUST_SECONDS = 10.0
@@ -47,14 +47,14 @@ def open_log(store: Store) -> LogListing:
             listing = list_recent(store, choice)
         except TableNotFound:
             continue
-        others = [other.log_folder for other in FORMATS[position + 1 :]]
-        others = [name for name in others if store.cheap_stat and store.stat(name) is not None]
-        if others:
-            warnings.warn(
-                f"{store.root} has several logs: {choice.log_folder}/ is read, {others[0]}/ is not",
-                ArrowlogWarning,
-                stacklevel=4,
-            )
+        for other in FORMATS[position + 1 :] if store.cheap_stat else ():
+            if store.stat(other.log_folder) is not None and _has_log(store, other):
+                warnings.warn(
+                    f"{store.root} has several logs: {choice.log_folder}/ is read,"
+                    f" {other.log_folder}/ is not",
+                    ArrowlogWarning,
+                    stacklevel=4,
+                )
         return listing
     raise _no_table_error(store, FORMATS)
 
@@ -67,6 +67,27 @@ def _no_table_error(store: Store, choices: Sequence[Format]) -> TableNotFound:
         f"There is no table at {store.root}: {where} {missing}.",
         next="Check the address and your access to it, or create a table with Table.create.",
     )
+
+
+def find_other_log(store: Store, table_format: Format = INDEXTABLES) -> Format | None:
+    """Return the first other format whose log is there; None if there is no such log."""
+    others = (other for other in FORMATS if other.name != table_format.name)
+    return next((other for other in others if _has_log(store, other)), None)
+
+
+def _has_log(store: Store, table_format: Format) -> bool:
+    try:
+        return not _classify(store, table_format, store.list_from(table_format.log_folder)).empty
+    except LogCorrupt:  # damaged, but a log
+        return True
+
+
+def _classify(store: Store, table_format: Format, names: Sequence[str]) -> LogListing:
+    """Classify all names in the log folder, and those of checkpoints."""
+    checkpoint_names: Sequence[str] = ()
+    if table_format.checkpoint_folder in names:
+        checkpoint_names = store.list_from(table_format.key(table_format.checkpoint_folder))
+    return table_format.classify(names, checkpoint_names)
 
 
 def list_log(store: Store, table_format: Format = INDEXTABLES) -> LogListing:
@@ -100,10 +121,7 @@ class _CheckpointsLost(LogCorrupt):
 def _list_all(store: Store, table_format: Format) -> LogListing:
     observed = boottime()
     names = store.list_from(table_format.log_folder)
-    checkpoint_names: Sequence[str] = ()
-    if table_format.checkpoint_folder in names:
-        checkpoint_names = store.list_from(table_format.key(table_format.checkpoint_folder))
-    listing = replace(table_format.classify(names, checkpoint_names), observed=observed)
+    listing = replace(_classify(store, table_format, names), observed=observed)
     if listing.empty:
         raise _no_table_error(store, [table_format])
     listing = without_retired(store, listing, names)
@@ -202,3 +220,27 @@ def list_retired(store: Store, table_format: Format = INDEXTABLES) -> RetiredVer
     if not table_format.retired_folder:
         return RetiredVersions()
     return parse_retired_records(store.list_from(table_format.key(table_format.retired_folder)))
+
+
+def read_pointer(store: Store, table_format: Format = INDEXTABLES) -> int:
+    """Return the version that `_last_checkpoint` names; -1 if there is none or it is unreadable."""
+    try:
+        data = store.find_many([table_format.key(table_format.pointer_name)])[0]
+    except ArrowlogError:
+        return -1
+    return pointed_version(data)
+
+
+def pointed_version(data: bytes | None) -> int:
+    """Return the version that the content of `_last_checkpoint` names; -1 if it names none."""
+    version = decode_pointer(data).get("version")
+    return version if isinstance(version, int) and not isinstance(version, bool) else -1
+
+
+def decode_pointer(data: bytes | None) -> dict[str, Any]:
+    """Return the fields of `_last_checkpoint`; {} if it is missing or not a JSON object."""
+    try:
+        pointer = json.loads(data or b"{}")
+    except (ValueError, RecursionError):
+        return {}
+    return pointer if isinstance(pointer, dict) else {}

@@ -28,8 +28,7 @@ from arrowlog.formats.indextables import (
     no_recent_commits,
 )
 from arrowlog.snapshot import reconciliation
-from arrowlog.snapshot.file_source import first_files
-from arrowlog.snapshot.snapshot import State
+from arrowlog.snapshot.snapshot import State, first_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -21,7 +21,6 @@ from arrowlog.errors import ArrowlogError, InvalidRequest
 from arrowlog.fork_safety import ForkSafeLock
 from arrowlog.formats import CommitFile
 from arrowlog.formats.indextables import INDEXTABLES
-from arrowlog.snapshot.checkpoint.json import read_pointer
 from arrowlog.snapshot.disk_cache import SavedSnapshot, SnapshotDiskCache
 from arrowlog.snapshot.listing import (
     OBSERVATION_TRUST_SECONDS,
@@ -29,6 +28,7 @@ from arrowlog.snapshot.listing import (
     list_log,
     list_retired,
     open_log,
+    read_pointer,
     without_retired,
 )
 from arrowlog.snapshot.loader import apply_commits, load_snapshot, missing_file_error

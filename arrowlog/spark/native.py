@@ -13,8 +13,10 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from arrowlog.formats.indextables import LOG_FOLDER
+from arrowlog.scan import mask_splits
 from arrowlog.spark.bridge import jvm_bridge
 from arrowlog.spark.index import PinnedTable, PythonFileIndex
 from arrowlog.spark.local import is_connect
@@ -92,6 +94,7 @@ def find_read_obstacle(place: PinnedTable, spark: SparkSession, schema: StructTy
         find_unsupported_internals(spark)
         or _unsupported_schema(place, spark, schema)
         or _unreachable(place, spark)
+        or _unsupported_files(place)
         or _unsupported_paths(place)
     )
 
@@ -198,14 +201,20 @@ def is_reachable_by_spark(path: str, spark: SparkSession) -> bool:
     return bool(exists)
 
 
+def _unsupported_files(place: PinnedTable) -> str | None:
+    """Detect data files that are not Parquet."""
+    if not place.snapshot.num_files:
+        return None
+    splits = mask_splits(place.snapshot.state.column("key"))
+    return "some of its files are splits" if pc.any(splits).as_py() else None
+
+
 def _unsupported_paths(place: PinnedTable) -> str | None:
     """Detect file names that Hadoop cannot address.
 
     Hadoop rejects colons in local paths, and normalizes `//`, `.` and `..`, which object stores
     keep.
     """
-    import pyarrow.compute as pc
-
     pattern = ":" if place.root.startswith("file:") else r"//|(^|/)\.{1,2}(/|$)|^/"
     matches = pc.match_substring_regex(place.snapshot.state.column("key"), pattern)
     return "Hadoop cannot address the names of some files" if pc.any(matches).as_py() else None

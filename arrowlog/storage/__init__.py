@@ -24,7 +24,6 @@ from arrowlog.storage.base import (
 )
 from arrowlog.storage.fsspec_store import find_secrets
 from arrowlog.storage.local import LocalStore
-from arrowlog.storage.renamed_log import RelocatedLogStore
 from arrowlog.storage.s3 import parse_s3_options, to_s3fs_options
 
 if TYPE_CHECKING:
@@ -37,7 +36,6 @@ __all__ = [
     "ObjectStat",
     "PutOutcome",
     "RangeReader",
-    "RelocatedLogStore",
     "Store",
     "find_secrets",
     "open_store",

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from arrowlog.arrays import make_array
 from arrowlog.errors import InvalidRequest
+from arrowlog.formats import STATS_COUNTS
 from arrowlog.formats.indextables import ADD_FIELDS, LOG_FOLDER, FieldKind
 from arrowlog.snapshot import (
     cast_text,
@@ -54,6 +55,7 @@ class Add:
         max_values: upper bounds by column.
         null_count: number of nulls by column.
         fields: all other fields of the `add` action by their name in the log.
+        nan_count: number of NaNs by floating-point column.
     """
 
     path: str
@@ -65,6 +67,7 @@ class Add:
     max_values: Mapping[str, object] = field(default_factory=dict)
     null_count: Mapping[str, int] = field(default_factory=dict)
     fields: Mapping[str, Any] = field(default_factory=dict)
+    nan_count: Mapping[str, int] = field(default_factory=dict)
 
 
 def add_file(
@@ -77,6 +80,7 @@ def add_file(
     min_values: Mapping[str, object] | None = None,
     max_values: Mapping[str, object] | None = None,
     null_count: Mapping[str, int] | None = None,
+    nan_count: Mapping[str, int] | None = None,
     **fields: Any,
 ) -> Add:
     """Describe a data file for `Table.append`, `overwrite` or `commit`.
@@ -93,6 +97,8 @@ def add_file(
         min_values: lower bounds by column; no value of the column may be less.
         max_values: upper bounds by column; no value of the column may be greater.
         null_count: number of nulls by column.
+        nan_count: number of NaNs by floating-point column. Data skipping relies on a maximum for
+            `>`, `>=` and `<>` only where it is 0.
         **fields: further fields of the `add` action, by their name in the log or in snake case:
             `tags={"by": "me"}`, `footerStartOffset=…` or `footer_start_offset=…`.
 
@@ -111,6 +117,8 @@ def add_file(
         "numRecords": num_records,
         "minValues": min_values,
         "maxValues": max_values,
+        "nullCount": null_count,
+        "nanCount": nan_count,
     }
     for spelled, value in fields.items():
         name = _FIELD_NAMES.get(spelled)
@@ -122,16 +130,15 @@ def add_file(
         if known.get(name) is not None:
             raise InvalidRequest(f"add_file got {name} twice.", next="Pass it once.")
         known[name] = value
-    return _build_add(path, known, null_count, "add_file")
+    return _build_add(path, known, "add_file")
 
 
-def _build_add(path: Any, known: dict[str, Any], null_count: Any, place: str) -> Add:
+def _build_add(path: Any, known: dict[str, Any], place: str) -> Add:
     """Build an add from fields by their name in the log.
 
     Fields with an attribute of their own are taken out of `known`; the rest becomes `fields`.
     """
-    maps = {name: known.pop(name, None) or {} for name in (*_MAPS, "nullCount")}
-    maps["nullCount"] = null_count or maps["nullCount"]
+    maps = {name: known.pop(name, None) or {} for name in (*_MAPS, *STATS_COUNTS)}
     for name, value in maps.items():
         if not hasattr(value, "items"):
             raise InvalidRequest(
@@ -147,6 +154,7 @@ def _build_add(path: Any, known: dict[str, Any], null_count: Any, place: str) ->
         dict(maps["maxValues"]),
         dict(maps["nullCount"]),
         known,
+        dict(maps["nanCount"]),
     )
 
 
@@ -178,8 +186,10 @@ def parse_add(given: object, place: str) -> Add:
         for name, value in raw.items()
         if value is not None
     }
-    null_count = named.pop("null_count", None)
-    return _build_add(named.pop("path"), named, null_count, place)
+    for name in STATS_COUNTS:
+        count = named.pop(files_column_name(name), None)
+        named[name] = count or named.get(name)
+    return _build_add(named.pop("path"), named, place)
 
 
 def relative_data_path(path: object, root: str, spellings: Sequence[str], place: str) -> str:
@@ -259,8 +269,12 @@ def _log_fields(
         "dataChange": True,
         **{name: value for name, value in add.fields.items() if value is not None},
     }
-    if add.null_count and "stats" not in fields:
-        counts: dict[str, Any] = {"numRecords": add.num_records, "nullCount": dict(add.null_count)}
+    if (add.null_count or add.nan_count) and "stats" not in fields:
+        counts: dict[str, Any] = {
+            "numRecords": add.num_records,
+            "nullCount": dict(add.null_count) or None,
+            "nanCount": dict(add.nan_count) or None,
+        }
         known = {name: value for name, value in counts.items() if value is not None}
         fields["stats"] = msgspec.json.encode(known).decode()
     if add.num_records is not None:
@@ -283,8 +297,13 @@ def _check_numbers(add: Add, place: str) -> None:
     )
     if add.num_records is not None:
         _check_integer(add.num_records, f"{place}.num_records", 0, _INT64_MAX, "a number of rows")
-    for column, count in add.null_count.items():
-        _check_integer(count, f"{place}.null_count[{column!r}]", 0, _INT64_MAX, "a number of rows")
+    for name, counts in (("null_count", add.null_count), ("nan_count", add.nan_count)):
+        for column, count in counts.items():
+            _check_integer(count, f"{place}.{name}[{column!r}]", 0, _INT64_MAX, "a number of rows")
+    _check_fields(add, place)
+
+
+def _check_fields(add: Add, place: str) -> None:
     for name, value in add.fields.items():
         kind = ADD_FIELDS.get(name)
         if value is None:  # the same as an omitted field
@@ -335,7 +354,7 @@ def _check_names(add: Add, metadata: Metadata, schema: pa.Schema, place: str) ->
             if wanted
             else "The table is not partitioned.",
         )
-    for field_name in ("min_values", "max_values", "null_count"):
+    for field_name in ("min_values", "max_values", "null_count", "nan_count"):
         for column in getattr(add, field_name):
             if schema.get_field_index(column) < 0:
                 raise InvalidRequest(

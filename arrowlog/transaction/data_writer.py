@@ -286,6 +286,7 @@ def _flush(buffer: _PartitionBuffer, target: WriteTarget) -> Add:
         stats.low,
         stats.high,
         stats.nulls,
+        nan_count=stats.nans,
     )
 
 

@@ -9,6 +9,7 @@ exceeds the limit for statistics.
 from __future__ import annotations
 
 import math
+import re
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 
 # Beyond this code point, UTF-16 code units and code points sort differently.
 _MAX_CODE_POINT = 0xD7FF
+# Versions of parquet-mr whose maximum is NaN if a column has one. Later versions may count NaNs
+# apart, as newer versions of the Parquet format allow.
+_MAXIMUM_COVERS_NAN = re.compile(r"parquet-mr version 1\.(?:[0-9]|1[0-6])\.")
 _BATCH_ROWS = 1 << 16
 _BUFFER_BYTES = 1 << 16
 # Codecs and encodings that all supported readers decode.
@@ -100,6 +104,7 @@ def describe_parquet_file(
         stats.high,
         stats.nulls,
         dict(fields or {}),
+        stats.nans,
     )
 
 
@@ -283,12 +288,13 @@ def _values_from_path(path: str, columns: Sequence[str]) -> dict[str, str | None
 
 @dataclass(frozen=True, slots=True)
 class DataFileStats:
-    """Statistics of one file: row count, and by column the bounds as log text and null counts."""
+    """Statistics of one file: row count, and by column bounds as log text, null and NaN counts."""
 
     num_records: int
     low: dict[str, str] = field(default_factory=dict)
     high: dict[str, str] = field(default_factory=dict)
     nulls: dict[str, int] = field(default_factory=dict)
+    nans: dict[str, int] = field(default_factory=dict)
 
 
 def compute_stats(table: pa.Table, names: Iterable[str], cut: StatsTruncation) -> DataFileStats:
@@ -296,15 +302,18 @@ def compute_stats(table: pa.Table, names: Iterable[str], cut: StatsTruncation) -
     low: dict[str, str] = {}
     high: dict[str, str] = {}
     nulls: dict[str, int] = {}
+    nans: dict[str, int] = {}
     for name in names:
         column = table[name]
         kind = column.type
         if not has_bounds(kind):
             continue
         nulls[name] = column.null_count
+        if pa.types.is_floating(kind):
+            nans[name] = pc.sum(pc.is_nan(column)).as_py() or 0
         if column.null_count < len(column):
             _add_bounds(name, kind, *_extremes(column), cut, low, high)
-    return DataFileStats(table.num_rows, low, high, nulls)
+    return DataFileStats(table.num_rows, low, high, nulls, nans)
 
 
 def _extremes(column: pa.ChunkedArray) -> tuple[Any, Any]:
@@ -360,10 +369,10 @@ def read_footer_stats(footer: Any, schema: pa.Schema, cut: StatsTruncation) -> D
 
     Bounds are taken only from columns that the file stores in the table's own type. Maxima of
     floating point columns are omitted unless parquet-mr (Java) wrote the file: it writes NaN as the
-    maximum if there is one, which is then omitted because it is not finite. Footers of other
-    writers do not tell whether there are NaNs.
+    maximum if there is one, which is then omitted because it is not finite. A finite maximum proves
+    that there is none. Footers of other writers do not tell whether there are NaNs.
     """
-    with_nan = str(footer.created_by).startswith("parquet-mr ")
+    with_nan = _MAXIMUM_COVERS_NAN.match(str(footer.created_by)) is not None
     stored = footer.schema.to_arrow_schema()
     paths: dict[str, int | None] = {}
     for number in range(footer.num_columns):  # None marks an ambiguous path
@@ -372,6 +381,7 @@ def read_footer_stats(footer: Any, schema: pa.Schema, cut: StatsTruncation) -> D
     low: dict[str, str] = {}
     high: dict[str, str] = {}
     nulls: dict[str, int] = {}
+    nans: dict[str, int] = {}
     for item in schema:
         index = paths.get(item.name)
         if index is None or stored.get_field_index(item.name) < 0 or not has_bounds(item.type):
@@ -386,7 +396,9 @@ def read_footer_stats(footer: Any, schema: pa.Schema, cut: StatsTruncation) -> D
         if _is_same_type(stored.field(item.name).type, item.type):
             least, most = _footer_bounds(chunks, groups, item.type, with_nan=with_nan)
             _add_bounds(item.name, item.type, least, most, cut, low, high)
-    return DataFileStats(footer.num_rows, low, high, nulls)
+            if pa.types.is_floating(item.type) and item.name in high:
+                nans[item.name] = 0
+    return DataFileStats(footer.num_rows, low, high, nulls, nans)
 
 
 def _footer_bounds(
@@ -404,10 +416,12 @@ def _footer_bounds(
             return None, None  # this row group has values but no bounds
     if not pairs:
         return None, None
-    least, most = min(pair[0] for pair in pairs), max(pair[1] for pair in pairs)
-    if pa.types.is_floating(kind) and not with_nan:
-        return (None if least != least else least), None  # noqa: PLR0124 -- NaN
-    return least, most
+    lows, highs = ([pair[side] for pair in pairs] for side in (0, 1))
+    if not pa.types.is_floating(kind):
+        return min(lows), max(highs)
+    # One NaN makes a bound unknown: `min` and `max` would overlook it, depending on the order.
+    least = None if any(map(math.isnan, lows)) else min(lows)
+    return least, max(highs) if with_nan and not any(map(math.isnan, highs)) else None
 
 
 def _is_same_type(stored: pa.DataType, kind: pa.DataType) -> bool:

@@ -28,7 +28,7 @@ from arrowlog.formats.indextables import (
     compress,
     encode_first_commit,
 )
-from arrowlog.snapshot import has_bounds
+from arrowlog.snapshot import find_other_log, has_bounds
 from arrowlog.transaction.version_race import (
     ContentionBackoff,
     PutContext,
@@ -314,7 +314,7 @@ def create_table(store: Store, config: Config, metadata: Metadata, *, exist_ok: 
     Of several concurrent callers, exactly one creates the table.
 
     Raises:
-        TableExists: there is a table, and `exist_ok` is false.
+        TableExists: there is a table and `exist_ok` is false, or it has another format.
         LogCorrupt: the log has no commits, but remains of another table.
     """
     names = store.list_from(LOG_FOLDER)
@@ -325,6 +325,7 @@ def create_table(store: Store, config: Config, metadata: Metadata, *, exist_ok: 
     )
     created = classify_names(names, inner).empty
     if created:
+        _check_no_other_format(store)
         store.check_writable(LOG_FOLDER)
         _check_no_remains(store, names)
         codec = config.compression_codec if config.compression_enabled else "none"
@@ -345,6 +346,17 @@ def create_table(store: Store, config: Config, metadata: Metadata, *, exist_ok: 
         raise TableExists(
             f"There is already a table at {store.root}.",
             next="Open it with arrowlog.Table, or pass exist_ok=True.",
+        )
+
+
+def _check_no_other_format(store: Store) -> None:
+    """Raise `TableExists` if there is a table of another format: its log would be hidden."""
+    other = find_other_log(store)
+    if other is not None:
+        raise TableExists(
+            f"There is already a table in the {other.name} format at {store.root}:"
+            f" {other.log_folder}/ has its log.",
+            next="Open it with arrowlog.Table, or create the table in another folder.",
         )
 
 

@@ -12,6 +12,7 @@ from support.case_count import cases
 import arrowlog
 from arrowlog import testing
 from arrowlog.formats.indextables.file_names import LAST_CHECKPOINT, commit_name
+from arrowlog.snapshot import WrittenCheckpoint, read_pointer, write_pointer
 
 FORMATS = ["json"]
 SIZES = [1 << 20, 1500]  # one file, or parts and a manifest
@@ -216,3 +217,46 @@ def test_a_pointer_that_lags_hides_no_newer_checkpoint(root):
     for version in (1, 2, 3):
         os.remove(f"{root}/_transaction_log/{commit_name(version)}")
     assert arrowlog.Table(root).snapshot().num_files == 20
+
+
+class Racing:
+    """A store on which a later checkpoint and its pointer appear right before a pointer is put."""
+
+    def __init__(self, store, later):
+        self._store = store
+        self._later = later
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def replace(self, key, data):
+        if key.endswith(LAST_CHECKPOINT) and self._later is not None:
+            later, self._later = self._later, None
+            later()
+        self._store.replace(key, data)
+
+
+def test_a_pointer_never_stays_behind_a_later_checkpoint(root):
+    build(root, "json", 1 << 20)
+    os.remove(f"{root}/_transaction_log/{LAST_CHECKPOINT}")
+    table = arrowlog.Table(root, options={"checkpoint.format": "json"})
+    state = table.snapshot(3).state
+    racing = Racing(table._store, table.checkpoint)
+    write_pointer(racing, state, WrittenCheckpoint(("x",), 1), "json", None, 1)
+    assert read_pointer(table._store) == table.version
+
+
+def test_a_pointer_that_cannot_be_read_is_not_replaced(root, monkeypatch):
+    build(root, "json", 1 << 20)
+    table = arrowlog.Table(root)
+    before = read_pointer(table._store)
+
+    def fails(keys):
+        raise arrowlog.StoreUnavailable(f"{keys} timed out.")
+
+    state = table.snapshot(3).state
+    monkeypatch.setattr(table._store, "find_many", fails)
+    with pytest.raises(arrowlog.StoreUnavailable):
+        write_pointer(table._store, state, WrittenCheckpoint(("x",), 1), "json", None, 1)
+    monkeypatch.undo()
+    assert read_pointer(table._store) == before

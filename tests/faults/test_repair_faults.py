@@ -10,12 +10,12 @@ from support.faulty_store import FaultyStore
 from arrowlog import repair, testing
 from arrowlog.config import Config
 from arrowlog.errors import ArrowlogError
+from arrowlog.formats.indextables import INDEXTABLES
 from arrowlog.formats.indextables.file_names import LAST_CHECKPOINT, LOG_FOLDER
 from arrowlog.recovery import log_repair as module
 from arrowlog.snapshot.listing import list_log
 from arrowlog.snapshot.loader import ReadOptions, load_snapshot
 from arrowlog.storage.base import build_walk_table
-from arrowlog.storage.renamed_log import RelocatedLogStore
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
 FAULTS = ["", "", "unavailable", "transient", "lost before", "lost after", "retried", "late 3"]
@@ -61,11 +61,11 @@ def source(store, rng):
 
 def opened(store):
     """The files of the target; None if it does not open."""
-    log = RelocatedLogStore(store, LOG_FOLDER, TARGET)
+    moved = INDEXTABLES.relocated(TARGET)
+    options = ReadOptions(Config(), format=moved)
     try:
-        return sorted(
-            load_snapshot(log, list_log(log), ReadOptions(Config())).state.adds["key"].to_pylist()
-        )
+        adds = load_snapshot(store, list_log(store, moved), options).state.adds
+        return sorted(adds["key"].to_pylist())
     except KeyError:
         return []  # a state without files has no column of them
     except ArrowlogError:

@@ -71,7 +71,7 @@ def test_columns_in_other_letters_are_the_columns(table, where, ids):
 
 def test_two_columns_in_other_letters_are_refused(table):
     plan = table((pa.table({"ID": [1], "Id": [2]}), "1", {})).scan("name IS NULL")
-    for way in (plan.to_arrow_dataset, plan.to_polars().collect):
+    for way in (plan.to_arrow_dataset().to_table, plan.to_polars().collect):
         with pytest.raises(InvalidRequest, match=r"0\.parquet: the column 'id' .* any of ID, Id"):
             way()
 

@@ -11,8 +11,7 @@ from support.case_count import cases
 
 import arrowlog
 from arrowlog import testing
-from arrowlog.decode.decoder import decode_buffer
-from arrowlog.decode.line_buffer import LineBuffer
+from arrowlog.decode.decoder import LineBuffer, decode_buffer
 from arrowlog.snapshot import reconciliation
 from arrowlog.snapshot.log_replay import replay_actions
 

@@ -14,10 +14,10 @@ from support.case_count import cases
 import arrowlog
 from arrowlog import testing
 from arrowlog.decode import decoder
-from arrowlog.decode.line_buffer import LineBuffer
+from arrowlog.decode.decoder import LineBuffer
 from arrowlog.formats.indextables import ADD_FIELDS, classify_names, commit_name
+from arrowlog.formats.indextables.commit_encoder import encode_add_objects, quote_json_strings
 from arrowlog.formats.indextables.compression import CODEC_BYTES
-from arrowlog.formats.indextables.json_text import encode_add_objects, quote_json_strings
 from arrowlog.snapshot.log_replay import replay_actions
 
 FORMATS = ["json"]  # the Parquet form has its own: it writes paths relative to the table

@@ -12,8 +12,7 @@ import pytest
 from support.case_count import cases
 
 from arrowlog import testing
-from arrowlog.decode.decoder import decode_buffer
-from arrowlog.decode.line_buffer import LineBuffer
+from arrowlog.decode.decoder import LineBuffer, decode_buffer
 from arrowlog.decode.row_decoder import flatten_map_columns
 from arrowlog.errors import LogCorrupt
 

@@ -8,12 +8,13 @@ import arrowlog
 from arrowlog.config import resolve
 from arrowlog.formats.indextables.commit_encoder import encode_adds
 from arrowlog.formats.indextables.file_names import CHECKPOINT_FOLDER_NAME, LOG_FOLDER
-from arrowlog.snapshot.checkpoint import parquet, row_groups
+from arrowlog.snapshot.checkpoint import parquet
+from arrowlog.snapshot.checkpoint import rows as checkpoint_rows
 
 
 def small_groups(monkeypatch, rows: int) -> None:
     """Limit row groups to a number of files."""
-    monkeypatch.setattr(row_groups, "ROW_GROUP_FILES", rows)
+    monkeypatch.setattr(checkpoint_rows, "ROW_GROUP_FILES", rows)
     monkeypatch.setattr(parquet, "ROW_GROUP_FILES", rows)
 
 

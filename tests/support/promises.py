@@ -36,9 +36,16 @@ PROMISES = {
     "snapshot.caches_change_nothing": "Caches in memory and on disk change no answer.",
     "snapshot.time_travel": "A moment leads to the version that was the newest then.",
     "scan.no_row_is_lost": "A file is skipped only if no row of it can match.",
+    "scan.later_filters_skip_files": "Filters on a lazy frame, dataset or relation skip files"
+    " before any is opened.",
     "scan.readers_agree": "polars, DuckDB, Arrow and Spark read the same rows from a plan.",
     "scan.missing_data_is_named": "A data file that cannot be read is named, with the version that"
     " added it.",
+    "splits.rows_are_complete": "Every row of a split comes back as it was written, deleted ones"
+    " excepted.",
+    "splits.search_is_exact": "A search finds exactly the rows that a naive search finds.",
+    "splits.damage_is_found": "A damaged split raises a typed error and writes nothing outside the"
+    " cache.",
     "predicate.meaning": "A predicate means the same in every form, reader and layout.",
     "predicate.limits": "A predicate that is too long or too deep is refused in words, without a"
     " crash.",
@@ -84,6 +91,7 @@ TITLES = {
     "commit": "Commits",
     "snapshot": "Snapshots",
     "scan": "Scans",
+    "splits": "Splits",
     "predicate": "Predicates",
     "checkpoint": "Checkpoints",
     "cleanup": "Cleanup",

@@ -135,12 +135,14 @@ def _add(world: World, name: str, columns: dict, values: dict) -> dict:
     count = len(next(iter(columns.values())))
     texts = {key: _partition_text(rng, key, value) for key, value in values.items()}
     texts = {key: value for key, value in texts.items() if value is not ...}
-    low, high, typed_low, typed_high, nulls = {}, {}, {}, {}, {}
+    low, high, typed_low, typed_high, nulls, nans = {}, {}, {}, {}, {}, {}
     for key, found in columns.items():
         if key in values:
             continue
         if rng.random() < 0.7:
             nulls[key] = sum(value is None for value in found)
+        if pa.types.is_floating(world.schema.field(key).type) and rng.random() < 0.7:
+            nans[key] = sum(value is not None and math.isnan(value) for value in found)
         bounds = _bounds(rng, found)
         if bounds is None:
             continue
@@ -152,6 +154,8 @@ def _add(world: World, name: str, columns: dict, values: dict) -> dict:
             elif text is not None:
                 typed[key] = text
     stats: dict = {"nullCount": nulls}
+    if nans:
+        stats["nanCount"] = nans
     if typed_low or typed_high:
         stats |= {"minValues": typed_low, "maxValues": typed_high}
     fields: dict = {"minValues": low, "maxValues": high, "size": rng.randrange(1, 10**6)}

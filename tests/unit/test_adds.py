@@ -215,8 +215,7 @@ def test_paths_in_the_table(path, key):
 def test_a_path_that_is_taken_can_be_read(path):
     """A commit with a path its readers refuse would make the table unreadable."""
     from arrowlog import testing
-    from arrowlog.decode.decoder import decode_buffer
-    from arrowlog.decode.line_buffer import LineBuffer
+    from arrowlog.decode.decoder import LineBuffer, decode_buffer
     from arrowlog.snapshot.log_replay import replay_actions
 
     try:

@@ -46,6 +46,8 @@ OURS = {
     "history.sandbox": False,
     "snapshotCache.path": None,
     "snapshotCache.maxSize": 256 << 20,
+    "splits.cache.path": None,
+    "splits.cache.maxSize": 4 << 30,
     "transaction.maxMemory": 0,
 }
 SETTINGS = [item for item in fields(Config) if "key" in item.metadata]

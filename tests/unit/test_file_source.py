@@ -10,7 +10,7 @@ from support import parquet_checkpoints
 import arrowlog
 from arrowlog import testing
 from arrowlog.snapshot.checkpoint_files import CheckpointFiles
-from arrowlog.snapshot.file_source import InMemoryFiles
+from arrowlog.snapshot.snapshot import InMemoryFiles
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
 PARTITIONS = ("p",)

@@ -83,6 +83,29 @@ def test_values_that_do_not_compare_are_counted_in_a_checkpoint_too(
     ]
 
 
+@pytest.mark.parametrize("rows", [1, 2, 1000])
+def test_nans_are_counted_in_a_checkpoint_too(root, monkeypatch, rows):
+    parquet_checkpoints.small_groups(monkeypatch, rows)
+    schema = pa.schema([("x", pa.float64()), ("n", pa.int64())])
+    testing.write_commit(root, 0, [testing.protocol(), testing.metadata(schema)])
+    adds = []
+    for number, nans in enumerate([0, 2, None, 0, 0, 0]):
+        bounds = {"minValues": {"x": f"{number}.0"}, "maxValues": {"x": f"{number}.5"}}
+        stats = {"numRecords": 5} | ({} if nans is None else {"nanCount": {"x": nans}})
+        adds.append(testing.add(f"{number}", stats=json.dumps(stats), **bounds))
+    testing.write_commit(root, 1, adds)
+    answers = {"x > 4.7": "125", "x >= 9": "12", "x <> 3": "012345", "x < 1": "0"}
+    for checkpointed in (False, True):
+        if checkpointed:
+            parquet_checkpoints.write(root, 1)
+        table = arrowlog.Table(root)
+        for where, found in answers.items():
+            assert "".join(sorted(table.scan(where).paths)) == found, (where, checkpointed)
+        assert [add["stats"] for add in table.snapshot().files.sort_by("path").to_pylist()] == [
+            add["add"]["stats"] for add in adds
+        ]
+
+
 def test_a_bound_that_contradicts_a_count_keeps_the_file_in_a_checkpoint_too(root):
     schema = pa.schema([("b", pa.binary())])
     testing.write_commit(root, 0, [testing.protocol(), testing.metadata(schema)])

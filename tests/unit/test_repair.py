@@ -235,6 +235,22 @@ def test_a_sealed_checkpoint_counts_against_commits_that_lost_lines_unseen(root)
     assert "it has a checksum" in notes[0]
 
 
+def test_a_log_in_another_folder_is_repaired_and_its_files_are_named_as_they_are(events):
+    testing.write_file(events, f"{6:020d}.json", b'{"add":{"path":')
+    os.rename(events / LOG_FOLDER, events / "backup")
+    result = arrowlog.repair(f"{events}/backup", f"{events}/new")
+    notes = arrowlog.repair_notes(result)
+    assert result["status"].to_pylist() == ["SUCCESS"]
+    assert any(note.startswith(f"backup/{6:020d}.json: ") for note in notes)
+    assert not any(LOG_FOLDER in note for note in notes)
+    assert LAST_CHECKPOINT in os.listdir(events / "new")
+    assert not os.path.exists(events / LOG_FOLDER)
+    os.rename(events / "new", events / LOG_FOLDER)
+    table = arrowlog.Table(events, strict=True)
+    assert table.snapshot().report.checkpoint == 1
+    assert table.version == 1
+
+
 def test_a_checkpoint_of_another_table_is_told(events):
     other = testing.metadata(SCHEMA, ["day"], id="11111111-0000-4000-8000-000000000000")
     testing.write_checkpoint(events, 9, [testing.protocol(), other, GOOD])

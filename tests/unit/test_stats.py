@@ -3,6 +3,7 @@
 import datetime as dt
 import decimal
 import math
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -154,3 +155,46 @@ def test_footers_without_statistics(tmp_path):
     mixed = pa.table({"id": pa.array([None, None, 5, 6], pa.int64())})
     found = read_footer_stats(footer(tmp_path / "e", mixed, row_group_size=2), table.schema, CUT)
     assert (found.low, found.high) == ({"id": "5"}, {"id": "6"})
+
+
+def test_nans_are_counted_in_floats_alone():
+    rows = pa.table({"x": [math.nan, 1.0, None, math.nan], "n": [1, 2, 3, 4], "s": ["nan"] * 4})
+    rows = rows.append_column("r", pa.array([None, None, 1, 2], pa.float32()))
+    assert compute_stats(rows, rows.column_names, CUT).nans == {"x": 2, "r": 0}
+
+
+@pytest.mark.parametrize(
+    ("writer", "covers"),
+    [
+        ("parquet-mr version 1.8.1 (build 4aba4da)", True),
+        ("parquet-mr version 1.16.0 (build 0)", True),
+        ("parquet-mr version 1.17.0 (build 0)", False),
+        ("parquet-mr version 2.0.0", False),
+        ("parquet-cpp-arrow version 26.0.1", False),
+        ("None", False),
+    ],
+)
+def test_a_finite_maximum_proves_that_there_is_no_nan_for_some_writers(writer, covers):
+    chunk = SimpleNamespace(has_null_count=True, null_count=0, has_min_max=True, min=1.0, max=3.0)
+    chunks = [chunk]
+    columns = SimpleNamespace(
+        column=lambda _: SimpleNamespace(path="x"),
+        to_arrow_schema=lambda: pa.schema([("x", pa.float64())]),
+    )
+    footer = SimpleNamespace(
+        created_by=writer,
+        num_rows=2,
+        num_columns=1,
+        num_row_groups=1,
+        schema=columns,
+        row_group=lambda number: SimpleNamespace(
+            num_rows=2, column=lambda _: SimpleNamespace(statistics=chunks[number])
+        ),
+    )
+    found = read_footer_stats(footer, pa.schema([("x", pa.float64())]), CUT)
+    assert (found.high, found.nans) == (({"x": "3.0"}, {"x": 0}) if covers else ({}, {}))
+    with_nan = SimpleNamespace(**{**vars(chunk), "max": math.nan})
+    footer.num_row_groups = 2
+    for chunks[:] in ([chunk, with_nan], [with_nan, chunk]):
+        found = read_footer_stats(footer, pa.schema([("x", pa.float64())]), CUT)
+        assert (found.low, found.high, found.nans) == ({"x": "1.0"}, {}, {})

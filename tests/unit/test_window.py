@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arrowlog.decode import line_buffer as window_module
-from arrowlog.decode.line_buffer import SEQ_LINE_BITS, LineBuffer
+from arrowlog.decode import decoder as window_module
+from arrowlog.decode.decoder import SEQ_LINE_BITS, LineBuffer
 from arrowlog.errors import LogCorrupt
 from arrowlog.formats.indextables.compression import compress, crc32
 

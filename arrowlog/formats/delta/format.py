@@ -199,7 +199,7 @@ class Delta(Format):
         inexact = reduce(pc.or_, masks) if masks else None
         return inexact if inexact is not None and pc.any(inexact).as_py() else None
 
-    def file_locations(self, keys: pa.ChunkedArray) -> pa.ChunkedArray:
+    def paths_of(self, keys: pa.ChunkedArray) -> pa.ChunkedArray:
         """Return the paths that are part of keys."""
         if not pc.any(pc.match_substring(keys, KEY_SEPARATOR)).as_py():
             return keys
@@ -250,6 +250,7 @@ DELTA = Delta(
     highest_txn_counts=False,
     commit_time_field="inCommitTimestamp",
     creation_time_counts=False,
+    monotonic_file_times=True,
     empty_partition_is_null=True,
     hive_partition_is_null=False,
     stats_text_listed=False,

@@ -20,6 +20,7 @@ _NEGATIONS = {
     "in": (" IN (", " NOT IN ("),
     "like": (" LIKE ", " NOT LIKE "),
     "ilike": (" ILIKE ", " NOT ILIKE "),
+    "indexquery": (" indexquery ", " NOT indexquery "),
 }
 
 
@@ -115,6 +116,12 @@ class _Formatter(NodeVisitor[str]):
         value, pattern, *escape = self._operands(node)
         ending = f" ESCAPE {escape[0]}" if escape else ""
         return f"{value} {node.op.upper()} {pattern}{ending}"
+
+    @handles("indexquery")
+    def _search(self, node: Call) -> str:
+        column, query = node.args
+        name = self.visit(column).strip("'")  # `_indexall` is a literal
+        return f"{name} indexquery {self.visit(query)}"
 
     @handles("interval")
     def _interval(self, node: Call) -> str:

@@ -256,6 +256,8 @@ class _Converter:
             return self._node(part.input(inner[0], 0))
         if kind == "BinaryExpr":
             return self._binary(part)
+        if kind == "Cast":
+            return self._cast(part.input(inner["expr"], 0), inner["dtype"])
         if kind == "Function":
             inputs = [part.input(child, index) for index, child in enumerate(inner["input"])]
             return self._function(inner["function"], inputs)
@@ -278,12 +280,32 @@ class _Converter:
             return Call("||", (left, right))
         return Call(_BINARY_OPS[op], (left, right))
 
+    def _cast(self, part: _ExprNode, dtype: Any) -> Node:
+        """Convert a cast of a column that gives every value exactly one result in all engines.
+
+        polars inserts such casts where a column is compared with a value of another type.
+        """
+        column = self._node(part)
+        target = dtype.get("Literal") if isinstance(dtype, dict) else None
+        if not isinstance(column, Column) or column.path:
+            raise Untranslatable
+        kind = self._schema.field(column.name).type
+        if target == "Float64" and (pa.types.is_integer(kind) or pa.types.is_decimal(kind)):
+            return Call("cast", (column,), "DOUBLE")
+        if target == "Int64" and pa.types.is_signed_integer(kind):
+            return Call("cast", (column,), "BIGINT")
+        if target == {"Datetime": ["Microseconds", None]} and pa.types.is_date32(kind):
+            return Call("cast", (column,), "TIMESTAMP")
+        if target == "Date" and pa.types.is_timestamp(kind) and kind.tz in (None, "UTC"):
+            return Call("cast", (column,), "DATE")
+        raise Untranslatable
+
     def _is_text(self, node: Node) -> bool:
         if isinstance(node, Column):
             return not node.path and pa.types.is_string(self._schema.field(node.name).type)
         return getattr(node, "kind", "") == "text" or getattr(node, "op", "") == "||"
 
-    def _function(self, function: Any, inputs: list[_ExprNode]) -> Node:  # noqa: C901 -- a branch each
+    def _function(self, function: Any, inputs: list[_ExprNode]) -> Node:  # noqa: C901, PLR0912 -- a branch each
         boolean = function.get("Boolean") if isinstance(function, dict) else None
         if isinstance(boolean, dict) and "IsIn" in boolean:
             return self._in(boolean["IsIn"], inputs)
@@ -305,6 +327,8 @@ class _Converter:
             if (low, high) == (">=", "<="):
                 return Call("between", args)
             return Call("and", (Call(low, args[:2]), Call(high, (args[0], args[2]))))
+        if isinstance(function, dict) and function.get("TemporalExpr") == "Date":
+            return self._cast(inputs[0], {"Literal": "Date"})
         if isinstance(function, dict) and function.get("StringExpr") == "StartsWith":
             return Call("starts_with", args)
         if isinstance(function, dict) and isinstance(function.get("StructExpr"), dict):

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from arrowlog.errors import InvalidRequest
 from arrowlog.predicate.ast import (
+    COMPARISON_OPS,
     NULL,
     Call,
     Column,
@@ -299,7 +300,32 @@ def _convert_call(name: str, args: tuple[Node, ...], options: dict[str, Any]) ->
         return Call("like", (*args, pattern, Literal("\\", "text")))
     if name == "is_in":
         return _in(args[0], options)
+    if name == "if_else" and args[2] == NULL:
+        return _null_for_null(*args[:2])
     raise Untranslatable
+
+
+def _null_for_null(test: Node, condition: Node) -> Node:
+    """Convert `if_else(is_valid(column), condition, null)`, as which DuckDB pushes IN down."""
+    negated = test.args[0] if isinstance(test, Call) and test.op == "not" else None
+    if not (isinstance(negated, Call) and negated.op == "is null"):
+        raise Untranslatable
+    return _propagate_null(condition, negated.args[0])
+
+
+def _propagate_null(condition: Node, column: Node) -> Node:
+    """A condition on one column, made NULL where the column is; raises `Untranslatable`."""
+    if not isinstance(condition, Call):
+        raise Untranslatable
+    if condition.op in ("and", "or", "not"):
+        args = (_propagate_null(arg, column) for arg in condition.args)
+        return Call(condition.op, tuple(args))
+    if condition.op == "is true":  # `isin`; the IN inside is NULL for NULL
+        return _propagate_null(condition.args[0], column)
+    operands = [arg for arg in condition.args if not isinstance(arg, Literal)]
+    if condition.op not in (*COMPARISON_OPS, "in") or operands != [column]:
+        raise Untranslatable
+    return condition
 
 
 def _flag(options: dict[str, Any], name: str) -> bool:

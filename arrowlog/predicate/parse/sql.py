@@ -23,6 +23,8 @@ from arrowlog.predicate.ast import (
     unknown_column_error,
 )
 from arrowlog.predicate.literals import DAY_MICROS
+from arrowlog.predicate.searches import SEARCH_OP, make_search
+from arrowlog.splits import ALL_FIELDS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -145,6 +147,7 @@ _AGGREGATES = frozenset(_AGGREGATE_NAMES.split())
 _CAST_FUNCTIONS = ("BIGINT", "BOOLEAN", "DOUBLE", "FLOAT", "INT", "SMALLINT", "STRING", "TIMESTAMP")
 _RANGE_OPS = (
     *("in", "between", "like", "ilike", "rlike", "regexp", "glob", "similar"),
+    SEARCH_OP,
     *("~", "!~", "^@"),
 )
 _CLOCK_WORDS = {
@@ -315,6 +318,8 @@ class _Parser:
             low = self._concat()
             self._need("and")
             return Call("between", (node, low, self._concat()))
+        if word == SEARCH_OP:
+            return make_search(node, self._concat())
         if word == "similar":
             self._need("to")
         args = [node, self._concat()]
@@ -570,6 +575,11 @@ class _Parser:
         root = self._resolve(parts[0])
         if root is not None:
             return Column(root, tuple(parts[1:]))
+        if parts == [ALL_FIELDS] and SEARCH_OP in (
+            self._peek.word,
+            self._tokens[self._at + 1].word,
+        ):
+            return Literal(ALL_FIELDS, "text")
         dotted_column = self._resolve(".".join(parts))
         if dotted_column is None:
             raise unknown_column_error(".".join(parts), self._schema, _position(token.start))

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 from arrowlog.errors import InvalidRequest
 from arrowlog.predicate.ast import TRUE, Call, Literal, join_nodes, resolve_column
 from arrowlog.predicate.literals import to_literal
+from arrowlog.predicate.searches import SEARCH_OP, make_search
+from arrowlog.splits import ALL_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pyarrow as pa
 
-    from arrowlog.predicate.ast import Column, Node
+    from arrowlog.predicate.ast import Node
 
 _TUPLE_HINT = 'A condition is ("column", "op", value); a list of them is AND, a list of lists OR.'
 _COMPARISONS = {
@@ -28,7 +30,8 @@ _COMPARISONS = {
 }
 _COMPARISONS |= {"<=>": "<=>"}
 _OPERATOR_NAMES = (
-    "=, !=, <, <=, >, >=, <=>, in, not in, between, like, not like, is null, is not null"
+    "=, !=, <, <=, >, >=, <=>, in, not in, between, like, not like, is null, is not null,"
+    " indexquery"
 )
 
 
@@ -56,10 +59,13 @@ def _condition(condition: Any, schema: pa.Schema) -> Node:
         or not isinstance(condition[0], str)
     ):
         raise InvalidRequest(f"{condition!r} is not a condition.", next=_TUPLE_HINT)
-    column = resolve_column(condition[0], schema)
     op = " ".join(str(condition[1]).lower().split()) if isinstance(condition[1], str) else ""
     negated = op.startswith("not ")
     op = op.removeprefix("not ")
+    searches_all = op == SEARCH_OP and condition[0] == ALL_FIELDS not in schema.names
+    column: Node = (
+        Literal(ALL_FIELDS, "text") if searches_all else resolve_column(condition[0], schema)
+    )
     where = f"The condition on {condition[0]!r}"
     value = condition[2] if len(condition) == 3 else None
     is_test = op in ("is null", "is not null") or (op in ("is", "is not") and value is None)
@@ -70,6 +76,8 @@ def _condition(condition: Any, schema: pa.Schema) -> Node:
         raise InvalidRequest(f"{condition!r} has no value to compare with.", next=_TUPLE_HINT)
     elif op in ("in", "between"):
         node = _in_or_between(column, op, value, where)
+    elif op == SEARCH_OP:
+        node = make_search(column, to_literal(value, where))
     elif op in ("like", "ilike", "starts_with"):
         node = Call(op, (column, to_literal(value, where)))
     elif op in _COMPARISONS and not negated:
@@ -81,7 +89,7 @@ def _condition(condition: Any, schema: pa.Schema) -> Node:
     return Call("not", (node,)) if negated else node
 
 
-def _in_or_between(column: Column, op: str, value: Any, where: str) -> Node:
+def _in_or_between(column: Node, op: str, value: Any, where: str) -> Node:
     if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
         raise InvalidRequest(f"{where}: {op.upper()} needs a list of values.", next=_TUPLE_HINT)
     values = [to_literal(item, where) for item in value]

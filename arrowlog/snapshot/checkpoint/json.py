@@ -12,14 +12,11 @@ import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from arrowlog.errors import ArrowlogError, StoreUnavailable
+from arrowlog.errors import StoreUnavailable
 from arrowlog.formats.indextables import (
     CHECKSUM_PREFIX,
-    INDEXTABLES,
-    LAST_CHECKPOINT,
-    LOG_FOLDER,
     CheckpointContext,
     StreamCompressor,
     encode_action,
@@ -31,6 +28,7 @@ from arrowlog.formats.indextables import (
     metadata_fields,
     protocol_fields,
 )
+from arrowlog.snapshot.listing import pointed_version
 from arrowlog.storage import PutOutcome
 
 if TYPE_CHECKING:
@@ -100,7 +98,7 @@ def write_json_form(
     packing.write(b"]")
     packing.write(encode_checkpoint_end(packing.sum))
     data = packing.finish()
-    _put(store, f"{LOG_FOLDER}/{name}", data, broken=broken)
+    _put(store, state.format.key(name), data, broken=broken)
     return WrittenCheckpoint((name,), len(data), format_checksum(data))
 
 
@@ -121,7 +119,7 @@ def _write_parts(
         part = f"{state.version:020d}.checkpoint.{short}.{len(parts) + 1:05d}.json"
         parts[part] = f"{CHECKSUM_PREFIX}{packing.sum:08x}"
         data = packing.finish()
-        store.replace(f"{LOG_FOLDER}/{part}", data)
+        store.replace(state.format.key(part), data)
         return len(data)
 
     for lines in _encode_adds(state, _batch_rows(state, config), lines=True):
@@ -134,7 +132,7 @@ def _write_parts(
     beside = CheckpointContext(state.timestamp, state.txns, state.recent)
     data = encode_json_manifest(state.version, parts, short, beside, now_ms)
     name = json_checkpoint_name(state.version)
-    _put(store, f"{LOG_FOLDER}/{name}", data, broken=broken)
+    _put(store, state.format.key(name), data, broken=broken)
     return WrittenCheckpoint((name, *parts), size + len(data), format_checksum(data))
 
 
@@ -208,9 +206,12 @@ def write_pointer(
     parts: int | None,
     now_ms: int,
 ) -> None:
-    """Point `_last_checkpoint` to a checkpoint, unless it names a later one already."""
-    key = f"{LOG_FOLDER}/{LAST_CHECKPOINT}"
-    if read_pointer(store) >= state.version:
+    """Point `_last_checkpoint` to a checkpoint, unless it names a later one already.
+
+    Raises `StoreUnavailable` if the pointer cannot be read: it must not move back.
+    """
+    key = state.format.key(state.format.pointer_name)
+    if pointed_version(store.find_many([key])[0]) >= state.version:
         return
     fields = {
         "version": state.version,
@@ -224,26 +225,19 @@ def write_pointer(
     }
     present = {name: value for name, value in fields.items() if value is not None}
     store.replace(key, json.dumps(present, separators=(",", ":")).encode())
+    # The writer of a later checkpoint may have replaced the pointer since it was read; then this
+    # write has moved it back. That checkpoint is there by now, as it precedes its pointer.
+    later = _later_checkpoint(store, state.format, state.version)
+    if later is not None:
+        store.replace(key, json.dumps({"version": later}, separators=(",", ":")).encode())
 
 
-def read_pointer(store: Store, table_format: Format = INDEXTABLES) -> int:
-    """Return the version that `_last_checkpoint` names; -1 if there is none or it is unreadable."""
-    try:
-        return pointed_version(store.find_many([table_format.key(table_format.pointer_name)])[0])
-    except ArrowlogError:
-        return -1
-
-
-def pointed_version(data: bytes | None) -> int:
-    """Return the version that the content of `_last_checkpoint` names; -1 if it names none."""
-    version = decode_pointer(data).get("version")
-    return version if isinstance(version, int) and not isinstance(version, bool) else -1
-
-
-def decode_pointer(data: bytes | None) -> dict[str, Any]:
-    """Return the fields of `_last_checkpoint`; {} if it is missing or not a JSON object."""
-    try:
-        pointer = json.loads(data or b"{}")
-    except (ValueError, RecursionError):
-        return {}
-    return pointer if isinstance(pointer, dict) else {}
+def _later_checkpoint(store: Store, table_format: Format, version: int) -> int | None:
+    """Return the latest version above `version` with a checkpoint; None if there is none."""
+    start = table_format.first_name(version + 1)
+    names = store.list_from(table_format.log_folder, start)
+    inner: list[str] = []
+    if table_format.checkpoint_folder in names:
+        inner = store.list_from(table_format.key(table_format.checkpoint_folder), start)
+    checkpoints = table_format.classify(names, inner).checkpoints
+    return max((v for v in checkpoints if v > version), default=None)

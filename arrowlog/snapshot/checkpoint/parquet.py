@@ -14,7 +14,7 @@ is unknown in the state.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -34,31 +34,30 @@ from arrowlog.formats.indextables import (
     manifest_name,
     parquet_names,
 )
-from arrowlog.snapshot.checkpoint.manifest import (
+from arrowlog.snapshot.checkpoint.parts import (
     DAMAGED_CHECKPOINT_NEXT,
     CheckpointManifest,
     CheckpointPart,
-    decode_manifest,
-    encode_manifest,
-    with_chunk_checksums,
-)
-from arrowlog.snapshot.checkpoint.parts import (
     CheckpointPartReader,
     column_chunk_ranges,
+    decode_manifest,
     decode_unverified_part,
+    encode_manifest,
     missing_part_error,
     read_footer_metadata,
+    with_chunk_checksums,
 )
-from arrowlog.snapshot.checkpoint.row_groups import (
+from arrowlog.snapshot.checkpoint.rows import (
     ROW_GROUP_FILES,
+    RebuildRecipe,
     build_row_group_index,
+    flatten_all_maps,
     storage_order,
+    to_checkpoint_rows,
 )
-from arrowlog.snapshot.checkpoint.rows import RebuildRecipe, flatten_all_maps, to_checkpoint_rows
-from arrowlog.snapshot.file_source import InMemoryFiles
 from arrowlog.snapshot.file_table import FileStats
 from arrowlog.snapshot.log_replay import check_readable, parse_table_schema, with_checkpoint_keys
-from arrowlog.snapshot.snapshot import State
+from arrowlog.snapshot.snapshot import InMemoryFiles, State
 from arrowlog.storage import put_identical
 from arrowlog.version import __version__
 
@@ -97,7 +96,7 @@ class WrittenParquetCheckpoint:
 
 @dataclass(slots=True)
 class ParquetCheckpointLayout:
-    """The stored rows of a checkpoint, their order, and how to write them."""
+    """The stored rows of a checkpoint, their order, and how and where to write them."""
 
     version: int
     table: pa.Table
@@ -105,6 +104,7 @@ class ParquetCheckpointLayout:
     recipe: RebuildRecipe
     index: pa.Table
     options: dict[str, Any]
+    folder: str = CHECKPOINT_FOLDER
 
 
 def write_parquet_form(
@@ -131,20 +131,26 @@ def write_parquet_form(
         state.txns,
         state.recent,
     )
-    return put_manifest(store, manifest, own, now_ms, broken=broken)
+    return put_manifest(store, manifest, own, now_ms, broken=broken, folder=layout.folder)
 
 
 def put_manifest(
-    store: Store, manifest: CheckpointManifest, own: str, now_ms: int, *, broken: bool = False
+    store: Store,
+    manifest: CheckpointManifest,
+    own: str,
+    now_ms: int,
+    *,
+    broken: bool = False,
+    folder: str = CHECKPOINT_FOLDER,
 ) -> WrittenParquetCheckpoint:
-    """Write the manifest of parts that are already stored.
+    """Write the manifest of parts that are already stored in `folder`.
 
     If another writer's manifest is there first, it wins, and our unique parts are deleted. With
     `broken`, a damaged manifest is replaced. Raises `LogCorrupt` if the manifest that is there is
     another program's, `StoreUnavailable` if the checkpoint was truncated away meanwhile.
     """
     data = encode_manifest(manifest, own, now_ms, f"arrowlog/{__version__}")
-    key = f"{CHECKPOINT_FOLDER}/{manifest_name(manifest.version)}"
+    key = f"{folder}/{manifest_name(manifest.version)}"
     if broken:
         store.replace(key, data)
     if broken or put_identical(store, key, data):
@@ -159,7 +165,9 @@ def put_manifest(
         raise LogCorrupt(
             "another program's manifest has this name.", next=DAMAGED_CHECKPOINT_NEXT, file=key
         )
-    _delete_unused_parts(store, manifest, theirs, own)
+    used = {part.name for part in theirs.parts}
+    ours = [part.name for part in manifest.parts if f".{own}." in part.name]
+    store.delete([f"{folder}/{name}" for name in ours if name not in used])
     return _written(theirs, existing, made=False)
 
 
@@ -167,15 +175,6 @@ def _written(manifest: CheckpointManifest, data: bytes, *, made: bool) -> Writte
     names = (*(part.name for part in manifest.parts), manifest_name(manifest.version))
     size = sum(part.sizeInBytes for part in manifest.parts) + len(data)
     return WrittenParquetCheckpoint(names, size, manifest.num_files, format_checksum(data), made)
-
-
-def _delete_unused_parts(
-    store: Store, ours: CheckpointManifest, theirs: CheckpointManifest, own: str
-) -> None:
-    """Delete parts under our own unique names that the other manifest does not use."""
-    used = {part.name for part in theirs.parts}
-    unused = [part.name for part in ours.parts if f".{own}." in part.name and part.name not in used]
-    store.delete([f"{CHECKPOINT_FOLDER}/{name}" for name in unused])
 
 
 def _layout(state: State, config: Config) -> ParquetCheckpointLayout:
@@ -188,7 +187,8 @@ def _layout(state: State, config: Config) -> ParquetCheckpointLayout:
     index = build_row_group_index(columns, order)
     table, recipe = to_checkpoint_rows(columns, adds)
     table = table.combine_chunks()
-    return build_layout(state.version, table, order, recipe, index, config)
+    layout = build_layout(state.version, table, order, recipe, index, config)
+    return replace(layout, folder=state.format.key(state.format.checkpoint_folder))
 
 
 def build_layout(
@@ -251,11 +251,11 @@ def put_part(
     start, stop = rows
     data, metadata = _encode_rows(layout, start, stop)
     for chosen in names:
-        if put_identical(store, f"{CHECKPOINT_FOLDER}/{chosen}", data):
+        if put_identical(store, f"{layout.folder}/{chosen}", data):
             break
     else:
         what = "a part under this writer's unique name exists already, with other bytes."
-        raise LogCorrupt(what, next="Try again.", file=f"{CHECKPOINT_FOLDER}/{names[-1]}")
+        raise LogCorrupt(what, next="Try again.", file=f"{layout.folder}/{names[-1]}")
     view = memoryview(data)
     sums = [int(format_checksum(view[a:b])[6:], 16) for a, b in column_chunk_ranges(metadata)]
     footer = len(data) - metadata.serialized_size - 8  # the footer's length and `PAR1` follow it

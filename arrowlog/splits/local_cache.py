@@ -1,0 +1,225 @@
+"""A bounded cache of unbundled splits on the local disk, shared by all processes of a user.
+
+An entry is a folder named after the identity of its split and its kind. It is built under another
+name and renamed into place, so an entry is complete or absent. Each entry has a lock file: readers
+hold a shared lock while they use the entry, and a process that builds or evicts it an exclusive
+one. The least recently used entries are evicted; entries in use stay.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+import threading
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import TYPE_CHECKING, Literal
+
+from arrowlog.errors import ArrowlogError, InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+# What an entry holds. The kinds are apart because each lacks what the others have: a search in a
+# folder without terms would find nothing, without an error.
+Kind = Literal["meta", "rows", "fast", "documents", "search"]
+_KINDS = ("meta", "rows", "fast", "documents", "search")
+# To be changed with the content of entries: entries of another version are evicted unread.
+_VERSION = 1
+_LOCK = ".lock"
+_BUILDING = ".building"
+# Sizes are summed after this part of the bound was added, not after every entry: summing reads
+# every folder. The bound is lowered by the same part.
+_SLACK = 16
+
+
+@dataclass
+class SplitCache:
+    """The cache in `folder`, of about `max_bytes` bytes."""
+
+    folder: str
+    max_bytes: int
+    _unchecked: int = field(default=-1, repr=False)  # bytes added since the last check; -1: never
+    _mutex: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @contextmanager
+    def entry(self, identity: str, kind: Kind, build: Callable[[str], None]) -> Iterator[str]:
+        """Return the folder of an entry, built with `build(folder)` if it is absent.
+
+        The entry is not evicted before the context ends. Raises InvalidRequest if the cache cannot
+        be written.
+        """
+        digest = sha256(f"{_VERSION}\n{identity}".encode()).hexdigest()[:40]
+        name = f"{digest}.{kind}"
+        path = os.path.join(self.folder, name)
+        with self._translate_errors():
+            descriptor = self._pin(name, path, build)
+        try:
+            yield path
+        finally:
+            os.close(descriptor)
+        self._evict_if_due()
+
+    def _pin(self, name: str, path: str, build: Callable[[str], None]) -> int:
+        """Hold a shared lock on an existing entry; build it first if it is absent."""
+        os.makedirs(self.folder, mode=0o700, exist_ok=True)
+        while True:
+            descriptor = self._lock(name, fcntl.LOCK_SH)
+            if _touch(path):
+                return descriptor
+            os.close(descriptor)
+            descriptor = self._lock(name, fcntl.LOCK_EX)
+            try:
+                if not os.path.isdir(path):
+                    self._build(path, build)
+                fcntl.flock(descriptor, fcntl.LOCK_SH)
+                # Changing the lock is not atomic: the entry may have been evicted in between.
+                if _touch(path):
+                    return descriptor
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)
+
+    def _build(self, path: str, build: Callable[[str], None]) -> None:
+        building = path + _BUILDING
+        shutil.rmtree(building, ignore_errors=True)  # left by a process that was killed
+        os.mkdir(building, 0o700)
+        try:
+            build(building)
+            size = _folder_bytes(building)
+            os.rename(building, path)
+        except BaseException:
+            shutil.rmtree(building, ignore_errors=True)
+            raise
+        with self._mutex:
+            if self._unchecked >= 0:
+                self._unchecked += size
+
+    def _lock(self, name: str, operation: int) -> int:
+        """Open and lock the lock file of an entry.
+
+        An evicting process deletes the file with the entry. A lock on a deleted file excludes no
+        one, so it is taken again.
+        """
+        path = os.path.join(self.folder, name + _LOCK)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        while True:
+            descriptor = os.open(path, flags, 0o600)
+            try:
+                fcntl.flock(descriptor, operation)
+                with suppress(FileNotFoundError):
+                    if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                        return descriptor
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)
+
+    def _evict_if_due(self) -> None:
+        with self._mutex:
+            if 0 <= self._unchecked < self.max_bytes // _SLACK:
+                return
+            self._unchecked = 0
+        with suppress(OSError):
+            self.evict()
+
+    def evict(self) -> None:
+        """Delete the least recently used entries beyond the bound, and remains of killed builds."""
+        entries: list[tuple[float, int, str]] = []
+        total = 0
+        for name in os.listdir(self.folder):
+            base = name.removesuffix(_LOCK).removesuffix(_BUILDING)
+            if base.rpartition(".")[2] not in _KINDS:
+                continue
+            path = os.path.join(self.folder, name)
+            if name != base:
+                if not os.path.isdir(os.path.join(self.folder, base)):
+                    self._evict_entry(base)
+                continue
+            with suppress(OSError):
+                size = _folder_bytes(path)
+                total += size
+                entries.append((os.stat(path).st_mtime, size, name))
+        for _, size, name in sorted(entries):
+            if total <= self.max_bytes - self.max_bytes // _SLACK:
+                return
+            if self._evict_entry(name):
+                total -= size
+
+    def _evict_entry(self, name: str) -> bool:
+        """Delete an entry unless it is in use; returns whether it is gone."""
+        try:
+            descriptor = self._lock(name, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        try:
+            path = os.path.join(self.folder, name)
+            building = path + _BUILDING
+            shutil.rmtree(building, ignore_errors=True)
+            with suppress(FileNotFoundError):
+                os.rename(path, building)
+                shutil.rmtree(building, ignore_errors=True)
+            os.unlink(path + _LOCK)
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
+        return True
+
+    @contextmanager
+    def _translate_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except ArrowlogError:
+            raise
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise InvalidRequest(
+                f"The cache of splits in {self.folder} cannot be used: {reason}.",
+                next="Set `splits.cache.path` to a folder that this process may write.",
+            ) from error
+
+
+def default_cache_folder() -> str:
+    """The folder of the cache if none is set: in the user's cache folder, else a temporary one."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+    folder = os.path.join(base, "arrowlog", "splits")
+    try:
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    except OSError:
+        pass
+    else:
+        if os.access(folder, os.W_OK | os.X_OK):
+            return folder
+    # A worker of a cluster may have no home. Other users must not be able to write to the folder.
+    folder = os.path.join(tempfile.gettempdir(), f"arrowlog-splits-{os.getuid()}")
+    with suppress(OSError):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+    found = os.lstat(folder)
+    if found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise InvalidRequest(
+            f"The folder {folder} belongs to another user.",
+            next="Set `splits.cache.path` to a folder of this user.",
+        )
+    return folder
+
+
+def _touch(path: str) -> bool:
+    """Note the use of an entry; returns whether it exists."""
+    try:
+        os.utime(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _folder_bytes(path: str) -> int:
+    return sum(
+        os.lstat(os.path.join(folder, name)).st_size
+        for folder, _, names in os.walk(path)
+        for name in names
+    )

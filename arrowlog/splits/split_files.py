@@ -1,0 +1,285 @@
+"""The inner files of one split: mapped from a local file, or fetched by ranges into the cache.
+
+Of a remote split, each entry of the cache holds what one kind of read needs: its directory,
+`meta.json` and deletions (`meta`), the documents (`rows`), the fast fields (`fast`). A local split
+is mapped in place; entries are made of it only where tantivy needs a folder to open.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+import pyarrow as pa
+
+from arrowlog.errors import DataFileError
+from arrowlog.splits.bundle import (
+    META_FILE,
+    Bundle,
+    ByteRange,
+    check_inner_file,
+    damaged,
+    parse_index_meta,
+    read_bundle,
+)
+from arrowlog.splits.tantivy_index import write_segment_meta, write_stubs
+from arrowlog.storage import LocalStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from arrowlog.splits.bundle import IndexMeta
+    from arrowlog.splits.local_cache import Kind, SplitCache
+    from arrowlog.storage import Store
+
+_DIRECTORY = "directory.json"
+# Ranges closer than this are fetched with one request; larger requests are divided.
+_COALESCE_BYTES = 1 << 16
+_REQUEST_BYTES = 8 << 20
+_REQUESTS = 4  # at a time, per split
+# Checksums that this process has verified, by split and inner file. The oldest are forgotten.
+_verified: dict[tuple[str, str], None] = {}
+_VERIFIED_MAX = 10_000
+
+
+class SplitFile(NamedTuple):
+    """A split as the log describes it. `footer_start` and `num_records` are None if unknown."""
+
+    key: str
+    size: int
+    modified_ms: int
+    footer_start: int | None = None
+    num_records: int | None = None
+
+
+class SplitFiles:
+    """The inner files of a split; a context manager, because it pins entries of the cache."""
+
+    def __init__(self, store: Store, file: SplitFile, cache: SplitCache) -> None:
+        """Nothing is read before it is needed."""
+        self.key = file.key
+        self._store = store
+        self._file = file
+        self._cache = cache
+        self._stack = ExitStack()
+        self._pinned: dict[Kind, str] = {}
+        self._is_local = isinstance(store, LocalStore)
+
+    def __enter__(self) -> Self:
+        """Return the files."""
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Release the entries of the cache."""
+        self._pinned.clear()
+        self._stack.close()
+
+    @cached_property
+    def identity(self) -> str:
+        """What distinguishes this split from another one at the same place.
+
+        A local file is identified by its own size and time, a remote one by those in the log: a
+        request per split would cost more than a search.
+        """
+        stamp = str(self._file.modified_ms)
+        if self._is_local:
+            try:
+                found = os.stat(self._path)
+            except OSError as error:
+                raise self._unreadable(error) from None
+            if found.st_size != self._file.size:
+                raise damaged(
+                    self.key, f"it has {found.st_size} bytes, not {self._file.size} as in the log"
+                )
+            stamp = f"{found.st_mtime_ns} {found.st_ino}"
+        return f"{self._store.root}\n{self.key}\n{self._file.size}\n{stamp}"
+
+    @cached_property
+    def meta(self) -> IndexMeta:
+        """Segments and fields. Raises DataFileError if they are damaged or contradict the log."""
+        if self._is_local:
+            found = self._bundle.files[META_FILE]
+            data = bytes(self._mapped[found.start : found.end])
+        else:
+            data = bytes(self._cached_file("meta", META_FILE))
+        meta = parse_index_meta(data, self._bundle)
+        expected = self._file.num_records
+        if expected is not None and meta.num_docs != expected:
+            raise damaged(self.key, f"it has {meta.num_docs} rows, not {expected} as in the log")
+        return meta
+
+    def body(self, name: str) -> memoryview:
+        """Return a verified file of the documents (`store` or `del`), without its footer."""
+        if self._is_local:
+            data = self._mapped[slice(*self._bundle.files[name])]
+        else:
+            data = self._cached_file("meta" if name.endswith(".del") else "rows", name)
+        return self._check(name, data)
+
+    def _check(self, name: str, data: memoryview) -> memoryview:
+        memo = (self.identity, name)
+        body = check_inner_file(data, name, self.key, checksum=memo not in _verified)
+        _verified[memo] = None
+        while len(_verified) > _VERIFIED_MAX:
+            _verified.pop(next(iter(_verified)), None)
+        return body
+
+    def index_folder(self, kind: Kind, segment_id: str) -> str:
+        """Return a folder that tantivy can open, with one segment.
+
+        `fast` has fast fields and no documents, `documents` has both.
+        """
+        return os.path.join(
+            self.folder(kind, lambda path: self._build_index(path, kind)), segment_id
+        )
+
+    def folder(self, kind: Kind, build: Callable[[str], None]) -> str:
+        """Return the folder of an entry of the cache, pinned until the files are closed."""
+        found = self._pinned.get(kind)
+        if found is None:
+            found = self._stack.enter_context(self._cache.entry(self.identity, kind, build))
+            self._pinned[kind] = found
+        return found
+
+    # Local splits -----------------------------------------------------------------------------
+
+    @property
+    def _path(self) -> str:
+        return self.key if self.key.startswith("/") else f"{self._store.root}/{self.key}"
+
+    @cached_property
+    def _mapped(self) -> memoryview:
+        return self._map(self._path)
+
+    def _map(self, path: str) -> memoryview:
+        try:
+            with pa.memory_map(path) as file:
+                return memoryview(file.read_buffer())
+        except OSError as error:
+            raise self._unreadable(error) from None
+
+    def _unreadable(self, error: OSError) -> DataFileError:
+        if isinstance(error, FileNotFoundError):
+            what, advice = "The split does not exist.", "Run `arrowlog doctor` on the table."
+        else:
+            reason = error.strerror or type(error).__name__
+            what, advice = f"The split cannot be read: {reason}.", "Check access and try again."
+        return DataFileError(what, next=advice, file=self.key)
+
+    # Remote splits ----------------------------------------------------------------------------
+
+    def _read(self, start: int, stop: int) -> bytes | memoryview:
+        """Return a range of the split."""
+        if self._is_local:
+            return self._mapped[start:stop]
+        try:
+            data = self._store.get_range(self.key, start, stop)
+        except FileNotFoundError as error:
+            raise self._unreadable(error) from None
+        if len(data) != stop - start:
+            raise damaged(self.key, f"it ends before byte {stop}")
+        return data
+
+    @cached_property
+    def _bundle(self) -> Bundle:
+        if self._is_local:
+            return self._read_directory()
+        ranges = json.loads(bytes(self._cached_file("meta", _DIRECTORY)))
+        files = {name: ByteRange(*found) for name, found in ranges.items()}
+        return Bundle(self.key, files, self._file.footer_start or 0)
+
+    def _read_directory(self) -> Bundle:
+        assert self.identity  # a local file exists, and has the size in the log
+        return read_bundle(self._read, self._file.size, self.key, self._file.footer_start)
+
+    def _cached_file(self, kind: Kind, name: str) -> memoryview:
+        build = self._build_meta if kind == "meta" else self._build_rows
+        return self._map(os.path.join(self.folder(kind, build), name))
+
+    def _build_meta(self, folder: str) -> None:
+        bundle = self._read_directory()
+        # Which documents are deleted is small, and every kind of read needs it.
+        names = [name for name in bundle.files if name == META_FILE or name.endswith(".del")]
+        self._copy({name: os.path.join(folder, name) for name in names}, bundle)
+        with open(os.path.join(folder, _DIRECTORY), "w", encoding="utf-8") as out:
+            json.dump(bundle.files, out)
+
+    def _build_rows(self, folder: str) -> None:
+        names = [segment.file_name("store") for segment in self.meta.segments]
+        self._copy({name: os.path.join(folder, name) for name in names}, self._bundle)
+
+    def _build_index(self, folder: str, kind: Kind) -> None:
+        """Build folders that tantivy opens; the files are verified, because tantivy does not."""
+        targets: dict[str, str] = {}
+        for segment in self.meta.segments:
+            place = os.path.join(folder, segment.id)
+            os.mkdir(place, 0o700)
+            write_segment_meta(place, self.meta.document, segment)
+            write_stubs(place, segment, store=kind == "fast")
+            names = [segment.file_name("fast"), segment.delete_file]
+            names += [segment.file_name("store")] if kind == "documents" else []
+            targets |= {name: os.path.join(place, name) for name in names if name is not None}
+        self._copy(targets, self._bundle)
+        for name, path in targets.items():
+            if os.path.getsize(path):
+                check_inner_file(self._map(path), name, self.key)
+            else:
+                raise damaged(self.key, f"{name} is empty")
+
+    def _copy(self, targets: dict[str, str], bundle: Bundle) -> None:
+        """Copy inner files to paths, in pieces; from a store, several pieces at a time."""
+        pieces = list(_divide(targets, bundle))
+        descriptors: dict[str, int] = {}
+        try:
+            for name, path in targets.items():
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                descriptors[name] = os.open(path, flags, 0o600)
+
+            def copy(piece: _Piece) -> None:
+                data = memoryview(self._read(piece.start, piece.end))
+                for name, found in piece.files:
+                    start, end = max(found.start, piece.start), min(found.end, piece.end)
+                    part = data[start - piece.start : end - piece.start]
+                    written = os.pwrite(descriptors[name], part, start - found.start)
+                    if written != len(part):
+                        raise OSError("the disk is full")
+
+            if self._is_local or len(pieces) == 1:
+                for piece in pieces:
+                    copy(piece)
+            else:
+                with ThreadPoolExecutor(_REQUESTS) as pool:
+                    for _ in pool.map(copy, pieces):
+                        pass
+        finally:
+            for descriptor in descriptors.values():
+                os.close(descriptor)
+
+
+class _Piece(NamedTuple):
+    """A range to read with one request, and the files that it is a part of."""
+
+    start: int
+    end: int
+    files: list[tuple[str, ByteRange]]
+
+
+def _divide(names: Iterable[str], bundle: Bundle) -> Iterable[_Piece]:
+    """Join neighbouring files into runs, and divide the runs into requests."""
+    ordered = sorted(((name, bundle.files[name]) for name in names), key=lambda item: item[1])
+    runs: list[list[tuple[str, ByteRange]]] = []
+    for item in ordered:
+        if runs and item[1].start - runs[-1][-1][1].end <= _COALESCE_BYTES:
+            runs[-1].append(item)
+        else:
+            runs.append([item])
+    for run in runs:
+        first, last = run[0][1].start, run[-1][1].end
+        for start in range(first, last, _REQUEST_BYTES):
+            end = min(start + _REQUEST_BYTES, last)
+            inside = [item for item in run if item[1].start < end and item[1].end > start]
+            yield _Piece(start, end, inside)
