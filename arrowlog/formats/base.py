@@ -34,7 +34,7 @@ from arrowlog.formats.log_versions import RetiredVersions
 from arrowlog.formats.spark_schema import parse_spark_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 MAX_VERSION = (1 << 63) - 1
 # Maps of `stats` whose values are numbers of rows: NULLs, and NaNs of floating-point columns.
@@ -402,6 +402,11 @@ class Format(ABC):
         """Return how many rows of each file are not deleted; `records` are those it has."""
         del adds
         return records
+
+    def auxiliary_paths(self, adds: pa.Table) -> Sequence[str]:
+        """Return the paths of files, besides the data files, that reading the rows needs."""
+        del adds
+        return ()
 
     def inexact_bounds(self, adds: pa.Table) -> pa.ChunkedArray | None:
         """Return which files may have bounds wider than the rows that are left; None for none."""

@@ -240,11 +240,12 @@ def _from_offsets(kind: pa.DataType, offsets: Any, mask: pa.Array | None, inner:
 
 
 def read_deleted_rows(
-    row: Mapping[str, Any], filesystem: Any, base: str, version: int
+    row: Mapping[str, Any], filesystem: Any, base: str, roots: Sequence[str], version: int
 ) -> np.ndarray | None:
     """Return the deleted rows of a file, ascending; None if it has no deletion vector.
 
-    `row` has the columns `deletionVector.*` of the file. Raises DataFileError if the deletion
+    `row` has the columns `deletionVector.*` of the file, `base` is the table's path in the file
+    system, and `roots` are the spellings of its URI. Raises DataFileError if the deletion
     vector is missing, damaged or not as the log describes it.
     """
     if row.get(f"{VECTOR_PREFIX}storageType") is None:
@@ -260,6 +261,10 @@ def read_deleted_rows(
         name = vector.file
         if name is None:
             return vector.decode_inline()
+        for root in roots:
+            name = name.removeprefix(f"{root}/")
+        if "://" in name:
+            raise InvalidDeletionVector(f"{name} cannot be read with the table")
         place = name if name.startswith("/") else f"{base}/{name}"
         start, stop = vector.file_range
         if start < 0 or stop < start:

@@ -404,6 +404,7 @@ class ScanPlan(ReadableRows):
         the table.
         """
         self.row_reader.check_files()
+        self.row_reader.check_plain()
         files = self.row_reader.files
         empty = pa.nulls(0, pa.int64())
         for name in ("size", "modificationTime"):

@@ -35,6 +35,7 @@ from arrowlog.scan.split_rows import (
     mask_splits,
     refuse_search,
 )
+from arrowlog.snapshot import root_spellings
 from arrowlog.storage import open_store
 
 if TYPE_CHECKING:
@@ -173,13 +174,16 @@ class RowReader:
                 "The table has splits, which are not fragments that Arrow can read.",
                 next="Read the rows with `to_table`, `to_batches` or `scanner`.",
             )
-        source = self._open_source()
-        if source.special:
+        self.check_plain()
+        return list(self._open_source().fragments.values())
+
+    def check_plain(self) -> None:
+        """Raise InvalidRequest if the rows of a file are not simply those of the table."""
+        if self._special_files():
             raise InvalidRequest(
-                "The table has deleted rows or mapped columns, which are not part of a fragment.",
-                next="Read the rows with `to_table`, `to_batches` or `scanner`.",
+                "Rows of the table's files are deleted, or its columns have other names in them.",
+                next="Read the rows with the methods of the plan, not file by file.",
             )
-        return list(source.fragments.values())
 
     def narrow(self, condition: Node) -> RowReader:
         """The same rows: a reader has no statistics by which a condition could skip files."""
@@ -357,8 +361,9 @@ class RowReader:
         others = set() if every else self.predicate.columns - set(wanted)
         needed = [*wanted, *sorted(others)] or list(self.schema.names[:1])
         filesystem, base = source.place
+        roots = root_spellings(self.root)
         for key, row in source.special.items():
-            deleted = read_deleted_rows(row, filesystem, base, self.version)
+            deleted = read_deleted_rows(row, filesystem, base, roots, self.version)
             fragment, values = source.fragments[key], row["partition"]
             for table in files.tables(fragment, values, deleted, needed, size):
                 matched = table

@@ -22,7 +22,7 @@ from arrowlog.formats import physical_name
 from arrowlog.formats.delta import DELTA, VECTOR_COLUMNS
 from arrowlog.snapshot.delta_checkpoint import map_values
 from arrowlog.snapshot.file_table import FileStats, files_table, files_table_from_checkpoint
-from arrowlog.snapshot.log_replay import with_keys
+from arrowlog.snapshot.log_replay import check_auxiliary_paths, with_keys
 from arrowlog.snapshot.reconciliation import paths_leading_out, reconcile_keys
 from arrowlog.snapshot.snapshot import InMemoryFiles, SourceChange
 from arrowlog.snapshot.typed_values import cast_text, has_bounds, partition_values
@@ -185,6 +185,8 @@ class DeltaCheckpointFiles:
                     if columns[path] is not None
                 }
                 table, suspect = with_keys(pa.table(typed), self.root, DELTA)
+                if not self._external:
+                    check_auxiliary_paths(table, self.root, DELTA)
                 return table.select(["path", "key"]), suspect
 
             chunks = self.rows.map(list(names.values()), self.selection, to_keys)

@@ -72,8 +72,8 @@ if TYPE_CHECKING:
 
     from arrowlog.config import Config
     from arrowlog.formats import CheckpointForm, CommitFile, Format, LogListing
-    from arrowlog.snapshot.snapshot import FileSource
     from arrowlog.snapshot.log_replay import ReplayResult
+    from arrowlog.snapshot.snapshot import FileSource
     from arrowlog.storage import Store
 
 _RUN_BYTES_MAX = 6 << 20

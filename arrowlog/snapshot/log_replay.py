@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import make_scalar
+from arrowlog.arrays import make_array, make_scalar
 from arrowlog.decode import SEQ_LINE_BITS, commit_info_from_row, concat_column_bytes
 from arrowlog.errors import LogCorrupt
 from arrowlog.fork_safety import pl, polars_is_stranded
@@ -82,6 +82,8 @@ def replay_actions(
     adds, suspect = with_file_keys(actions, "add", root)
     if suspect and not allow_external_paths:
         _check_paths(actions, adds, root)
+    if not allow_external_paths:
+        check_auxiliary_paths(adds, root, table_format)
     removes, _ = with_file_keys(actions, "remove", root)
     timestamp, txns = _latest_timestamp_and_txns(base, actions, infos)
     recent = _recent_commits(base, actions, infos, version)
@@ -297,6 +299,23 @@ def _check_paths(actions: ActionBatch, adds: pa.Table, root: str) -> None:
         line=line,
         code="paths-outside",
     )
+
+
+def check_auxiliary_paths(adds: pa.Table, root: str, table_format: Format) -> None:
+    """Raise `LogCorrupt` if a deletion vector, which reading rows needs, lies outside the table."""
+    paths = table_format.auxiliary_paths(adds)
+    if not paths:
+        return
+    column = pa.chunked_array([make_array(list(paths), pa.string())])
+    keys = reconciliation.file_keys_without_polars(column, root_spellings(root))
+    leads_out = reconciliation.paths_leading_out(keys)
+    if leads_out is not None:
+        raise LogCorrupt(
+            f"a deletion vector is stored in {column.filter(leads_out)[0].as_py()!r}, outside the"
+            " table.",
+            next=f"If files of {root} may lie elsewhere, open it with allow_outside_paths=True.",
+            code="paths-outside",
+        )
 
 
 def _latest_timestamp_and_txns(

@@ -28,7 +28,7 @@ _OFFSETS_MIN_CONTAINERS = 4
 _ARRAY_CARDINALITY_MAX = 4096
 _BITMAP_BYTES = 8192
 _CONTAINERS_MAX = 1 << 16
-_UUID_CHARS = 20  # of a UUID in Z85
+UUID_CHARS = 20  # of a UUID in Z85
 _LENGTH_BYTES = _CRC_BYTES = 4
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _Z85_VALUES = {char: value for value, char in enumerate(_Z85)}
@@ -74,10 +74,10 @@ class DeletionVector:
             return decode_path(self.path_or_inline)
         if self.storage_type != "u":
             raise InvalidDeletionVector(f"the storage type {self.storage_type!r} is unknown")
-        if len(self.path_or_inline) < _UUID_CHARS:
+        if len(self.path_or_inline) < UUID_CHARS:
             raise InvalidDeletionVector(f"{self.path_or_inline!r} is too short for a file id")
-        folder = self.path_or_inline[:-_UUID_CHARS]
-        uuid = UUID(bytes=decode_z85(self.path_or_inline[-_UUID_CHARS:]))
+        folder = self.path_or_inline[:-UUID_CHARS]
+        uuid = UUID(bytes=decode_z85(self.path_or_inline[-UUID_CHARS:]))
         return f"{folder}{'/' if folder else ''}deletion_vector_{uuid}.bin"
 
     @property

@@ -14,6 +14,7 @@ from arrowlog.arrays import make_array
 from arrowlog.errors import LogCorrupt
 from arrowlog.formats import ActionFields, CheckpointForm, FieldKind, Format, LogListing
 from arrowlog.formats.delta.column_mapping import parse_delta_schema
+from arrowlog.formats.delta.deletion_vectors import UUID_CHARS
 from arrowlog.formats.delta.features import (
     READER_FEATURES,
     READER_VERSION_MAX,
@@ -23,13 +24,14 @@ from arrowlog.formats.delta.features import (
 from arrowlog.formats.delta.file_names import DELTA_LOG_FOLDER, classify_delta_names
 from arrowlog.formats.delta.paths import (
     KEY_SEPARATOR,
+    decode_path,
     decode_paths,
     deletion_vector_ids,
     file_keys,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from arrowlog.formats import Metadata, Protocol
 
@@ -187,6 +189,19 @@ class Delta(Format):
             return records
         none = make_array([0], pa.int64())[0]
         return pc.subtract(records, pc.fill_null(adds["deletionVector.cardinality"], none))
+
+    def auxiliary_paths(self, adds: pa.Table) -> Sequence[str]:
+        """Return the paths of deletion vectors that are not directly in the table's folder."""
+        if "deletionVector.storageType" not in adds.column_names:
+            return ()
+        vectors = adds.select(["deletionVector.storageType", "deletionVector.pathOrInlineDv"])
+        vectors = vectors.filter(pc.is_valid(vectors.column(0)))
+        paths = [
+            decode_path(text) if kind == "p" else f"{text[:-UUID_CHARS]}/"
+            for kind, text in zip(*(column.to_pylist() for column in vectors.columns), strict=True)
+            if kind == "p" or (kind == "u" and len(text) > UUID_CHARS)
+        ]
+        return list(dict.fromkeys(paths))
 
     def inexact_bounds(self, adds: pa.Table) -> pa.ChunkedArray | None:
         """Return which files have a deletion vector, or statistics that say so."""
