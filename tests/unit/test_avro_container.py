@@ -11,8 +11,15 @@ from support import naive_avro
 from arrowlog.decode import AvroColumn, AvroKind, decode_columns
 from arrowlog.decode import avro_columns as columns_module
 from arrowlog.decode.avro_records import BlockGroup
+from arrowlog.decode.avro_walk import PADDING, RecordWalk
 from arrowlog.errors import LogCorrupt, UnsupportedProtocol
-from arrowlog.formats import SchemaError, parse_schema, read_container
+from arrowlog.formats import (
+    SchemaError,
+    ValueDamaged,
+    parse_schema,
+    read_container,
+    read_value,
+)
 
 SYNC = b"0123456789abcdef"
 LIMIT = 1 << 20
@@ -254,13 +261,32 @@ def test_damaged_values_are_found_wanted_or_skipped(kind, value, copies):
     body = (entry() + good) * copies + entry() + value + (entry() + good) * copies
     data = naive_avro.container(schema, [(2 * copies + 1, body)])
     corrupt(data, "damaged")
-    same = [(100, (entry() + value) * 100)] * 3  # wrong in the same way everywhere
+    same = [(30, (entry() + value) * 30)] * 10  # wrong in the same way in many blocks
     corrupt(naive_avro.container(schema, same), "damaged")
     wanted = {"string": AvroKind.TEXT, "boolean": AvroKind.BOOL}.get(str(kind))
     if wanted:
         corrupt(data, "damaged", COLUMNS | {"more": AvroColumn(wanted)})
     fine = naive_avro.container(schema, [(2, (entry() + good) * 2)])
     assert len(rows(fine)) == 2
+
+
+def test_a_walk_of_many_records_compares_the_sizes_of_item_blocks():
+    """Without the reader of single values, which refuses them as well."""
+    kind = parse_schema('{"type":"array","items":"long"}')
+    starts = np.arange(20) * 4
+    right = RecordWalk(b"\x01\x02\x00\x00" * 20 + bytes(PADDING))
+    assert (right.skip(kind, starts) == starts + 4).all()
+    for wrong in (b"\x01\x03\x00\x00", b"\x01\x04\x00\x00"):
+        walk = RecordWalk(wrong * 20 + bytes(PADDING))
+        assert (walk.skip(kind, starts) > walk.size).all()
+
+
+def test_a_number_of_more_than_64_bits_is_no_value():
+    kind = parse_schema('"long"')
+    assert read_value(kind, b"\xff" * 9 + b"\x01", 0) == (-(1 << 63), 10)
+    for octets in (b"\xff" * 9 + b"\x02", b"\xff" * 10 + b"\x00", b"\xff" * 3):
+        with pytest.raises(ValueDamaged):
+            read_value(kind, octets, 0)
 
 
 @pytest.mark.parametrize("copies", [1, 300])
