@@ -22,6 +22,7 @@ from arrowlog.decode.row_decoder import (
     probe_protocol,
     read_commit_time,
     to_metadata,
+    to_protocol,
 )
 
 __all__ = [
@@ -48,4 +49,5 @@ __all__ = [
     "read_commit_time",
     "start_decode",
     "to_metadata",
+    "to_protocol",
 ]

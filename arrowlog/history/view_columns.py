@@ -372,15 +372,15 @@ def _with_timestamps(
 ) -> pl.DataFrame:
     """Add `timestamp` and `timestamp_source`.
 
-    The time is that of the commitInfo, else the creation time of the commit's metaData, else the
-    time the file was written. Copying a table renews its file times, so a file time is clamped to
-    the times its neighbours declare.
+    The time is that of the commitInfo or of the table state, else the creation time of the commit's
+    metaData, else the time the file was written. Copying a table renews its file times, so a file
+    time is clamped to the times its neighbours declare.
     """
     created = {
         seq >> SEQ_LINE_BITS: metadata.created_time
         for seq, metadata in piece.metadata
         if metadata.created_time is not None
-    }
+    } | dict(piece.state_times)
     creation_times = pl.DataFrame(
         {"file_number": list(created), "created": list(created.values())},
         schema={"file_number": pl.Int64, "created": pl.Int64},
@@ -397,7 +397,14 @@ def _with_timestamps(
         schema={"file_number": pl.Int64, "file_time": pl.Int64},
     )
     declared = pl.col("declared")
-    source = pl.when(declared.is_not_null()).then(pl.lit("commit")).otherwise(pl.lit("file"))
+    states = [number for number, _ in piece.state_times]
+    source = (
+        pl.when(pl.col("file_number").is_in(states))
+        .then(pl.lit("state"))
+        .when(declared.is_not_null())
+        .then(pl.lit("commit"))
+        .otherwise(pl.lit("file"))
+    )
     upper = pl.min_horizontal("file_time", declared.backward_fill())
     clamped = pl.max_horizontal(declared.forward_fill(), upper)
     return (
