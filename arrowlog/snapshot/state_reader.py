@@ -6,6 +6,7 @@ application transactions, so that they are looked up in the commits, when they a
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -174,8 +175,9 @@ class StateReader:
         if manifest.metadata is not None:
             return _Found(_parse_own_metadata(manifest.metadata, file), None)
         listing = self._listing
-        if listing.start:  # the commits below may hold it
-            listing = list_log(self._store, self._format)
+        if listing.start or 0 not in listing.commits:  # commits that were not listed may hold it
+            with suppress(LogCorrupt):
+                listing = list_log(self._store, self._format)
         found = self._metadata_of_commits(listing, file.version)
         if found is None:
             found = self._metadata_of_states(listing, file.version)

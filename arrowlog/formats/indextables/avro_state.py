@@ -261,6 +261,7 @@ def parse_state(data: bytes, file: str, version: int, limit: int) -> StateManife
             f"the state in the folder of version {version} says that it is of {state_version}.",
             next=_NEXT_STEP,
             file=file,
+            code="state-misnumbered",
         )
     manifests = [
         _Record(item, file, "a manifest of the state") for item in record.list("manifests")
