@@ -84,7 +84,8 @@ class ActionFields:
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle by content; a process that has an equal instance gets that one back."""
-        return _restore_action_fields, (self.fields, self.required, self.aliases)
+        parts = (self.fields, self.required, self.aliases, self.partial_metadata)
+        return _restore_action_fields, parts
 
     @property
     def add_map_fields(self) -> tuple[str, ...]:
@@ -99,8 +100,9 @@ def _restore_action_fields(
     fields: Mapping[str, Mapping[str, FieldKind]],
     required: Mapping[str, tuple[str, ...]],
     aliases: Mapping[str, str],
+    partial_metadata: bool,  # noqa: FBT001 -- only pickle calls this
 ) -> ActionFields:
-    restored = ActionFields(fields, required, aliases)
+    restored = ActionFields(fields, required, aliases, partial_metadata=partial_metadata)
     return _ACTION_FIELDS[repr(restored)]
 
 

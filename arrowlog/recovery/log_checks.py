@@ -20,6 +20,7 @@ from arrowlog.decode import SEQ_LINE_BITS
 from arrowlog.errors import (
     ArrowlogError,
     ArrowlogWarning,
+    InvalidRequest,
     LogCorrupt,
     UnsupportedProtocol,
 )
@@ -46,7 +47,6 @@ from arrowlog.recovery.salvage import (
     salvage,
     valid_checkpoint_forms,
 )
-from arrowlog.recovery.state_checks import StateChecks
 from arrowlog.snapshot import (
     ReadOptions,
     check_writable,
@@ -139,6 +139,11 @@ def examine_table(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ArrowlogWarning)  # reported as findings instead
             return examine_delta_table(store, options, limits or DoctorLimits())
+    if options.format.name != INDEXTABLES.name:
+        raise InvalidRequest(
+            f"The doctor does not examine tables in the {options.format.name} format.",
+            next="Read the table with snapshot(); its report lists warnings.",
+        )
     options = replace(options, strict=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ArrowlogWarning)  # reported as findings instead
@@ -187,6 +192,8 @@ def _run_checks(exam: _Examination) -> int | None:
         return None
     snapshot = _load_snapshot(exam)
     _check_pointer(exam)
+    from arrowlog.recovery.state_checks import StateChecks  # loads what decodes Avro
+
     checks = StateChecks(store, exam.listing, exam.any_path, exam.problems.repair_call)
     exam.problems.extend(checks.findings(snapshot))
     if snapshot is None:

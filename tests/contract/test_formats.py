@@ -340,7 +340,7 @@ def test_a_new_kind_of_checkpoint_needs_one_reader(table, monkeypatch):
 
 def test_of_two_logs_the_first_format_counts(tmp_path, ledger):
     write(tmp_path, 0, metadata(), protocol())
-    with pytest.raises(TableNotFound, match="neither _transaction_log/ nor _ledger/ has commits"):
+    with pytest.raises(TableNotFound, match=r"_transaction_log/ nor .*_ledger/ has commits"):
         arrowlog.Table(tmp_path / "elsewhere")
     assert arrowlog.Table(tmp_path).format == "ledger"
     (tmp_path / "_ledger").rename(tmp_path / "aside")

@@ -1,0 +1,185 @@
+"""Reads commits from a store and decodes them, several runs of commits in parallel.
+
+One thread takes a run from the store to columns. Both halves of that work, system calls for small
+files and Arrow kernels, run without Python's global lock; handing data from a reading to a decoding
+thread would cost more than it gains (decision 14). The number of commits in a run is estimated from
+their size; commits that did not fit are read by the next run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from threading import Lock
+from typing import TYPE_CHECKING, NamedTuple
+
+from arrowlog.arrays import LOW_PEAK_POOL
+from arrowlog.decode import PIECE_BYTES, ActionBatch, LineBuffer, probe_protocol, start_decode
+from arrowlog.errors import LogCorrupt
+from arrowlog.snapshot.listing import check_not_retired
+from arrowlog.storage import SMALL_FILE_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Executor, Future
+
+    import pyarrow as pa
+
+    from arrowlog.config import Config
+    from arrowlog.formats import CommitFile, Format
+    from arrowlog.storage import Store
+
+_RUN_BYTES_MAX = 6 << 20
+# A run has a fixed cost per column, and logs with long lines have many columns, so their runs are
+# longer.
+_LONG_LINES_RUN_BYTES_MAX = 24 << 20
+_RUN_BYTES_MIN = 1 << 20
+# Lines are long if fewer than this many fit into the first `SMALL_FILE_BYTES` bytes of a commit.
+_LONG_LINES_MAX = 8
+# Runs per thread, if there are enough commits: with one each, threads would idle at the end.
+_RUNS_PER_WORKER = 3
+# More threads only wait for Python's lock, and each holds a run in memory.
+_WORKERS_MAX = 4
+# Assumed size of a commit where a stat costs a request.
+_COMMIT_BYTES_ESTIMATE = 4096
+
+
+class CommitRun(NamedTuple):
+    """The actions of consecutive commits, their number, and their size in the store in bytes."""
+
+    actions: ActionBatch
+    commits: int
+    size: int
+
+
+class CommitReader:
+    """Reads commits from one store; buffers are reused from run to run."""
+
+    def __init__(
+        self, store: Store, table_format: Format, config: Config, observed: float = float("-inf")
+    ) -> None:
+        """Read nothing yet. `observed` is when the commits were seen to belong to the log."""
+        self._store = store
+        self._format = table_format
+        # "always" is for machines whose clock may stand still while they are paused; there, no
+        # observation counts as recent.
+        self._observed = float("-inf") if config.commit_verify == "always" else observed
+        self._config = config
+        self._memory: pa.MemoryPool | None = None
+        self._free_windows: list[LineBuffer] = []
+        # A network store has its own limit of concurrent requests; runs take turns with it.
+        self._turn = nullcontext() if store.cheap_stat else Lock()
+
+    def runs(self, commits: Sequence[CommitFile]) -> Iterator[CommitRun]:
+        """Yield the actions of all commits in log order, run by run.
+
+        Raises `LogCorrupt` or `UnsupportedProtocol` if a commit cannot be decoded, and
+        `FileNotFoundError` if one is gone or was retired since it was observed.
+        """
+        if not commits:
+            return
+        commit_bytes, run_bytes_max = self._estimate_sizes(commits)
+        total = commit_bytes * len(commits)
+        workers = min(max(os.cpu_count() or 1, 2), _WORKERS_MAX)
+        with ThreadPoolExecutor(workers) as readers, ThreadPoolExecutor(workers) as cutters:
+            if total > run_bytes_max:
+                even_share = total // (_RUNS_PER_WORKER * workers)
+                run_bytes = min(max(even_share, _RUN_BYTES_MIN), run_bytes_max)
+                self._memory = LOW_PEAK_POOL
+
+                def submit(part: Sequence[CommitFile]) -> Future[CommitRun]:
+                    return readers.submit(self._run, part, 2 * run_bytes, cutters)
+
+                yield from _in_order(submit, commits, commit_bytes, run_bytes, workers)
+                return
+            while commits:
+                run = self._run(commits, run_bytes_max, cutters)
+                yield run
+                commits = commits[run.commits :]
+
+    def _estimate_sizes(self, commits: Sequence[CommitFile]) -> tuple[int, int]:
+        """Estimate the bytes of a commit from the middle one, and choose the size of a run."""
+        if not self._store.cheap_stat:
+            return _COMMIT_BYTES_ESTIMATE, _RUN_BYTES_MAX
+        key = commits[len(commits) // 2].key
+        stat = self._store.stat(key)
+        if stat is None:
+            return _COMMIT_BYTES_ESTIMATE, _RUN_BYTES_MAX
+        if stat.size < SMALL_FILE_BYTES:
+            return max(stat.size, 1), _RUN_BYTES_MAX
+        long_lines = self._store.get_range(key, 0, SMALL_FILE_BYTES).count(b"\n") < _LONG_LINES_MAX
+        return stat.size, _LONG_LINES_RUN_BYTES_MAX if long_lines else _RUN_BYTES_MAX
+
+    def _run(self, commits: Sequence[CommitFile], enough: int, cutters: Executor) -> CommitRun:
+        """Read and decode commits until about `enough` bytes are read."""
+        try:
+            window = self._free_windows.pop()
+        except IndexError:  # not `if`: another thread may take the last one in between
+            limit = self._config.max_decompressed_bytes
+            window = LineBuffer(limit, self._memory, self._format)
+        versions = [commit.version for commit in commits]
+        keys = [commit.key for commit in commits]
+        with self._turn:
+            count, size = self._store.read_into(window, keys, versions, enough)
+        check_not_retired(self._store, self._format, commits[:count], self._observed)
+        actions = self.decoded(window, cutters)
+        window.clear()
+        self._free_windows.append(window)
+        return CommitRun(actions, count, size)
+
+    def decoded(self, window: LineBuffer, cutters: Executor) -> ActionBatch:
+        """Decode a window; the pieces of a large one in parallel."""
+        pool = cutters if window.size > PIECE_BYTES else None
+        try:
+            return start_decode(window, pool, columnar=self._config.use_optimized).finish()
+        except LogCorrupt:
+            self._check_protocols(window)
+            raise
+
+    def _check_protocols(self, window: LineBuffer) -> None:
+        """Raise `UnsupportedProtocol` if the window declares one.
+
+        Actions of a newer protocol may fail to decode; then the protocol is the better error.
+        """
+        texts = [text for apart in window.non_add_lines for text in apart.lines.to_pylist()]
+        texts += bytes(window.view).split(b"\n")
+        for text in texts:
+            protocol = probe_protocol(text)
+            if protocol is not None:
+                self._format.check_readable(protocol, self._store.root)
+
+
+def _in_order(
+    submit: Callable[[Sequence[CommitFile]], Future[CommitRun]],
+    commits: Sequence[CommitFile],
+    commit_bytes: int,
+    run_bytes: int,
+    workers: int,
+) -> Iterator[CommitRun]:
+    """Yield runs of about `run_bytes` in log order, with up to `workers` + 1 of them submitted.
+
+    `commit_bytes` is the first estimate of a commit's size; each finished run corrects it.
+    """
+    pending: deque[tuple[Sequence[CommitFile], Future[CommitRun]]] = deque()
+    start = 0
+    try:
+        while pending or start < len(commits):
+            while start < len(commits) and len(pending) <= workers:
+                count = max(run_bytes // commit_bytes, 1)
+                if start + count + count // 2 >= len(commits):  # avoid a tiny last run
+                    count = len(commits) - start
+                part = commits[start : start + count]
+                pending.append((part, submit(part)))
+                start += len(part)
+            part, future = pending.popleft()
+            run = future.result()
+            commit_bytes = max(run.size // run.commits, 1)
+            rest = part[run.commits :]
+            if rest:  # the commits are larger than estimated
+                pending.appendleft((rest, submit(rest)))
+            yield run
+    finally:
+        for _, future in pending:
+            future.cancel()
