@@ -389,12 +389,12 @@ def _enclose_in_floats(literal: Literal, *, single: bool) -> LiteralBounds | Non
     if nearest != value:
         down, up = math.nextafter(nearest, -math.inf), math.nextafter(nearest, math.inf)
     if single:
-        rounded = _round_to_float32(nearest)
+        rounded = round_to_float32(nearest)
         down, up = min(down, rounded), max(up, rounded)
     return down, up
 
 
-def _round_to_float32(value: float) -> float:
+def round_to_float32(value: float) -> float:
     """A double rounded to 32 bits, infinite if it does not fit."""
     try:
         return float(struct.unpack("f", struct.pack("f", value))[0])

@@ -88,11 +88,14 @@ class SplitFiles:
     def identity(self) -> str:
         """What distinguishes this split from another one at the same place.
 
-        A local file is identified by its own size and time, a remote one by those in the log: a
-        request per split would cost more than a search.
+        A local file and an object in memory are identified by their own size and time, a remote
+        split by its server and by those in the log: a request per split would cost more than a
+        search. The memory of another process is another store at the same address.
         """
-        stamp = str(self._file.modified_ms)
-        if self.is_local:
+        stamp = f"{self._store.server}\n{self._file.modified_ms}"
+        if not self.is_local and self._store.cheap_stat:
+            stamp = self._object_tag()
+        elif self.is_local:
             try:
                 found = os.stat(self._path)
             except OSError as error:
@@ -103,6 +106,13 @@ class SplitFiles:
                 )
             stamp = f"{found.st_mtime_ns} {found.st_ino}"
         return f"{self._store.root}\n{self.key}\n{self._file.size}\n{stamp}"
+
+    def _object_tag(self) -> str:
+        """The tag of the object in a store whose stat costs next to nothing."""
+        found = self._store.stat(self.key)
+        if found is None:
+            raise self._unreadable(FileNotFoundError(self.key))
+        return found.tag
 
     @cached_property
     def meta(self) -> IndexMeta:

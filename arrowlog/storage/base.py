@@ -98,6 +98,9 @@ class Store(Protocol):
     # Whether `stat` costs next to nothing, as on a local disk. Callers then stat one object instead
     # of listing a folder.
     cheap_stat: bool
+    # The address of the server if `root` does not name it, as the endpoint of an S3 bucket; else
+    # empty. On another server, the same root is another table.
+    server: str
 
     def get(self, key: str) -> bytes:
         """Return the content of an object."""

@@ -47,6 +47,7 @@ class RemoteStore(ABC):
     """Base class of remote stores: retries with backoff, parallel reads, redacted messages."""
 
     cheap_stat = False
+    server = ""
 
     def __init__(self, root: str, secrets: Iterable[str], parallelism: int, seconds: float) -> None:
         """Set up a store.

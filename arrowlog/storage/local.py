@@ -40,6 +40,7 @@ class LocalStore:
     """
 
     cheap_stat = True
+    server = ""
 
     def __init__(self, root: str) -> None:
         """Open a folder, which need not exist yet. `~` is expanded."""

@@ -28,6 +28,7 @@ from arrowlog.storage.s3 import (
     S3Options,
     S3Store,
     check_endpoint,
+    find_endpoint,
     find_environment_secrets,
     parse_s3_options,
     predecessor_name,
@@ -52,7 +53,6 @@ _ENVIRONMENT = {
     "secret": ("AWS_SECRET_ACCESS_KEY",),
     "token": ("AWS_SESSION_TOKEN",),
     "region": ("AWS_REGION", "AWS_DEFAULT_REGION"),
-    "endpoint": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
 }
 # Process ids of forked children whose parent had loaded obstore; obstore hangs in them.
 _FORKED_WITH_OBSTORE: set[int] = set()
@@ -117,6 +117,7 @@ class ObstoreS3(RemoteStore):
         self._bucket, _, self._prefix = self.root.partition("://")[2].partition("/")
         self._config = _config(parse_s3_options(options))
         check_endpoint(self._config.get("aws_endpoint"))
+        self.server = self._config.get("aws_endpoint") or ""
         self._probe_key = (str(self._config.get("aws_endpoint")), self._bucket)
         self._clients: dict[tuple[float, float], Any] = {}
         self._stand_ins: dict[int, S3Store] = {}
@@ -399,7 +400,7 @@ def _config(options: S3Options) -> dict[str, Any]:
         "aws_secret_access_key": options.secret or _from_environment("secret"),
         "aws_session_token": token,
         "aws_region": options.region or _from_environment("region") or "us-east-1",
-        "aws_endpoint": options.endpoint or _from_environment("endpoint"),
+        "aws_endpoint": find_endpoint(options),
     }
     config: dict[str, Any] = {name: value for name, value in settings.items() if value}
     if options.anon:

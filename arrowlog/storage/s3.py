@@ -84,6 +84,12 @@ def parse_s3_options(options: Mapping[str, Any]) -> S3Options:
     return S3Options(**known, other=other)
 
 
+def find_endpoint(options: S3Options) -> str | None:
+    """Return the endpoint in the options, else the one in the environment; None is AWS itself."""
+    names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
+    return options.endpoint or next(filter(None, map(os.environ.get, names)), None)
+
+
 def _canonical_name(given: str) -> str | None:
     return _CANONICAL_NAMES.get(given.lower().removeprefix("aws_"))
 
@@ -127,6 +133,7 @@ class S3Store(FsspecStore):
         """Open a bucket. No request is sent yet."""
         self.options = parse_s3_options(options)
         check_endpoint(self.options.endpoint)
+        self.server = find_endpoint(self.options) or ""
         s3fs_options = to_s3fs_options(self.options, seconds)
         super().__init__(uri, s3fs_options, parallelism, seconds, find_environment_secrets())
 

@@ -268,6 +268,25 @@ def test_later_filters_follow_the_rules_of_their_engine(root, per_file):
         assert frame.filter(where).sort("id").collect().equals(memory.filter(where))
 
 
+@pytest.mark.parametrize("partitions", [[], ["single"]])
+def test_polars_compares_32_bit_floats_in_32_bits(root, partitions):
+    schema = pa.schema([("id", pa.int64()), ("single", pa.float32())])
+    target = os.path.join(os.path.dirname(root), f"singles{len(partitions)}")
+    made = arrowlog.Table.create(target, schema, partition_columns=partitions)
+    for number, value in enumerate([0.1, 0.3, 0.5]):
+        made.write(pa.table({"id": [number], "single": pa.array([value], pa.float32())}))
+    everything = made.scan().to_polars().collect()
+    single = COL("single")
+    for value in (0.1, pl.lit(0.1, pl.Float32), pl.lit(0.1, pl.Float64), 0.3):
+        for condition in (single == value, single <= value, single > value, single != value):
+            for asked in (condition, ~condition):
+                found = made.to_polars().filter(asked).collect()
+                assert found.equals(everything.filter(asked)), str(asked)
+    exact = made.scan(single == pl.lit(0.1, pl.Float32))
+    assert exact.to_polars().collect()["id"].to_list() == [0]
+    assert made.scan(single == 0.1).to_polars().collect().is_empty()  # a double, as in DuckDB
+
+
 def test_a_dataset_is_one_for_other_libraries_too(root, table, tmp_path):
     dataset = table.scan("part = 7").to_arrow_dataset()
     again = pickle.loads(pickle.dumps(dataset.filter(FIELD("id") < 75)))

@@ -238,6 +238,35 @@ def test_a_small_remote_split_is_fetched_with_one_request(tmp_path):
     assert store.ranges == [(0, len(data))]
 
 
+def test_another_split_at_the_same_address_is_not_read_from_the_cache(tmp_path):
+    # Each process has its own memory, and all of them share the cache on disk.
+    store, cache = open_store(f"memory://same-{os.getpid()}"), SplitCache(str(tmp_path), 1 << 30)
+    for word in ("first", "other"):
+        parts = make_files({"id": field("i64"), "name": field("text")}, [[{"id": 1, "name": word}]])
+        data = bundle(parts, b"h" * (5000 - len(bundle(parts, b""))))
+        assert len(data) == 5000
+        store.replace("a.split", data)
+        schema = pa.schema([SCHEMA.field("id"), SCHEMA.field("name")])
+        with SplitFiles(store, SplitFile("a.split", 5000, 7, None, 1), cache) as files:
+            assert read_rows(files, schema) == [{"id": 1, "name": word}]
+
+
+@pytest.mark.parametrize("accelerate", [True, False])
+def test_the_same_bucket_on_another_server_is_another_split(tmp_path, monkeypatch, accelerate):
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
+    file, cache = SplitFile("a.split", 5000, 7), SplitCache(str(tmp_path), 1 << 30)
+    keys = {"key": "k", "secret": "s", "region": "us-east-1"}
+
+    def identity(options):
+        store = open_store("s3://bucket/table", {**keys, **options}, accelerate=accelerate)
+        return SplitFiles(store, file, cache).identity
+
+    servers = ["http://127.0.0.1:9000", "http://127.0.0.1:9001"]
+    found = [identity({"endpoint_url": server}) for server in servers]
+    monkeypatch.setenv("AWS_ENDPOINT_URL", servers[0])
+    assert identity({}) == found[0] != found[1]
+
+
 @real_tables.needed
 def test_the_rows_of_real_tables_are_complete(tmp_path):
     real = real_tables.FOLDER

@@ -35,7 +35,7 @@ from arrowlog.predicate.limits import (
     predicate_too_long_error,
     run_on_deep_stack,
 )
-from arrowlog.predicate.literals import literal_from_scalar
+from arrowlog.predicate.literals import literal_from_scalar, round_to_float32
 
 if TYPE_CHECKING:
     import polars as pl
@@ -420,7 +420,11 @@ def _literal(spec: Any, part: _ExprNode) -> Literal:  # noqa: C901, PLR0912 -- o
     if kind == "String" and isinstance(value, str):
         return Literal(value, "text")
     if kind in ("Float32", "Float64"):
-        return _evaluate_constant(part) if value is None else Literal(float(value), "double")
+        if value is None:
+            return _evaluate_constant(part)
+        # The JSON of a 32-bit float has the fewest digits that denote it, as 0.1 for 0.10000000149.
+        number = round_to_float32(value) if kind == "Float32" else float(value)
+        return Literal(number, "double")
     if kind.startswith(("Int", "UInt")) and isinstance(value, (int, bytes)):
         return Literal(_integer(value), "int")
     if kind == "Binary" and isinstance(value, (list, bytes)):
