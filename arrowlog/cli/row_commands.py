@@ -7,6 +7,7 @@ import click
 import arrowlog
 from arrowlog.cli.app import commands, output_options, version_option, with_table
 from arrowlog.cli.output import print_table
+from arrowlog.display import format_count
 
 _ROWS_SHOWN = 20  # without --limit
 
@@ -50,14 +51,17 @@ def rows(
 
 @commands.command()
 @click.argument("table")
-@click.argument("target")
+@click.argument("target", required=False)
 @click.option("--where", help="Convert only rows that match this predicate.")
 @version_option
-def convert(table: str, target: str, where: str | None, version: int | None) -> None:
+def convert(table: str, target: str | None, where: str | None, version: int | None) -> None:
     r"""Write the rows of TABLE to a new table of Parquet files at TARGET.
 
     Use it to leave splits behind, or to copy a part of a table. The new table has the schema and
     the partition columns of TABLE, statistics for every file, and all rows in one commit.
+
+    Without TARGET, a Delta table becomes an arrowlog table in place: it gets a log over the same
+    data files, which are neither read nor written.
 
     \b
     Examples:
@@ -66,4 +70,6 @@ def convert(table: str, target: str, where: str | None, version: int | None) -> 
     """
     made = arrowlog.convert(table, target, where=where, version=version)
     snapshot = made.snapshot()
-    print(f"{snapshot.num_records:,} rows in {snapshot.num_files:,} files at {made.uri}")
+    print(
+        f"{format_count(snapshot.num_records)} rows in {snapshot.num_files:,} files at {made.uri}"
+    )

@@ -25,15 +25,26 @@ from arrowlog.decode.row_decoder import (
     read_commit_time,
     to_metadata,
 )
+from arrowlog.decode.stats_text import StatsMember, lookup_stats, stats_counts
 
 if TYPE_CHECKING:
-    from arrowlog.decode.avro_columns import AvroColumn, AvroKind, decode_columns
-    from arrowlog.decode.file_entries import ENTRY_COLUMNS, decode_file_entries
+    from arrowlog.decode.avro_columns import (
+        ENTRY_COLUMNS,
+        AvroColumn,
+        AvroKind,
+        decode_columns,
+        decode_file_entries,
+    )
 
 # Loaded on first use: most tables have no Avro files.
 _ON_FIRST_USE = {
-    "avro_columns": ("AvroColumn", "AvroKind", "decode_columns"),
-    "file_entries": ("ENTRY_COLUMNS", "decode_file_entries"),
+    "avro_columns": (
+        "ENTRY_COLUMNS",
+        "AvroColumn",
+        "AvroKind",
+        "decode_columns",
+        "decode_file_entries",
+    ),
 }
 
 __all__ = [
@@ -45,6 +56,7 @@ __all__ = [
     "AvroKind",
     "CommitInfo",
     "LineBuffer",
+    "StatsMember",
     "commit_info_from_row",
     "concat_column_bytes",
     "decode_buffer",
@@ -53,12 +65,14 @@ __all__ = [
     "decode_line",
     "extract_commit_info",
     "flatten_map_columns",
+    "lookup_stats",
     "parse_commit_info",
     "parse_metadata",
     "parse_protocol",
     "probe_protocol",
     "read_commit_time",
     "start_decode",
+    "stats_counts",
     "to_metadata",
 ]
 

@@ -86,6 +86,10 @@ class _Metadata(msgspec.Struct, gc=False):
     createdTime: int | None = None  # noqa: N815
 
 
+class _PartialMetadata(_Metadata):
+    schemaString: str | None = None  # type: ignore[assignment]  # noqa: N815
+
+
 class _LineDecoder:
     """Decodes a line with any action of one format."""
 
@@ -96,7 +100,8 @@ class _LineDecoder:
             if name != "commitInfo"
         }
         structs |= {alias: structs[name] for alias, name in fields.aliases.items()}
-        structs |= {"protocol": _Protocol | None, "metaData": _Metadata | None}
+        metadata = _PartialMetadata if fields.partial_metadata else _Metadata
+        structs |= {"protocol": _Protocol | None, "metaData": metadata | None}
         members = [(name, struct, None) for name, struct in structs.items()]
         line = msgspec.defstruct(
             "line", [*members, ("commitInfo", msgspec.Raw, JSON_NULL)], gc=False
@@ -214,7 +219,7 @@ def to_metadata(decoded: Any, default_provider: str = "indextables") -> Metadata
     table_format = decoded.format or _Format()
     return Metadata(
         id=decoded.id,
-        schema_string=decoded.schemaString,
+        schema_string=decoded.schemaString or "",
         partition_columns=tuple(decoded.partitionColumns or ()),
         configuration=_without_nulls(decoded.configuration),
         name=decoded.name,
@@ -354,14 +359,14 @@ def _lookup(
     present = set().union(*maps)
     return {
         prefix + key: make_array(
-            [_scalar_text(map_.get(key, JSON_NULL)) for map_ in maps], pa.string()
+            [scalar_text(map_.get(key, JSON_NULL)) for map_ in maps], pa.string()
         )
         for key in keys
         if key in present
     }
 
 
-def _scalar_text(raw: msgspec.Raw) -> str | None:
+def scalar_text(raw: msgspec.Raw) -> str | None:
     """Return a scalar as text, as a map of strings would hold it; numbers keep every digit.
 
     An object or an array is not a scalar and gives None.

@@ -34,7 +34,7 @@ from arrowlog.formats.log_versions import RetiredVersions
 from arrowlog.formats.spark_schema import parse_spark_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 MAX_VERSION = (1 << 63) - 1
 # Maps of `stats` whose values are numbers of rows: NULLs, and NaNs of floating-point columns.
@@ -68,13 +68,15 @@ class ActionFields:
     `fields` has a table of fields for each action that is decoded into columns; it must contain
     `add`, `remove` and `commitInfo`. `protocol` and `metaData` are decoded separately, and other
     actions are ignored. `required` names the fields that a line must have. `aliases` maps further
-    names of actions to those in `fields`. Instances are compared by identity, so that decoders can
-    cache what they derive from one.
+    names of actions to those in `fields`. `partial_metadata` admits a `metaData` without a schema,
+    which is an error only if no later one has it. Instances are compared by identity, so that
+    decoders can cache what they derive from one.
     """
 
     fields: Mapping[str, Mapping[str, FieldKind]]
     required: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
+    partial_metadata: bool = False
 
     def __post_init__(self) -> None:
         """Register the instance, so that pickling finds it again."""
@@ -253,9 +255,13 @@ class Format(ABC):
             modification time of the file counts.
         creation_time_counts: whether `metaData.createdTime` is the time of a commit without a
             commitInfo.
+        monotonic_file_times: whether the time of a commit that carries none is the modification
+            time of its file, made strictly increasing.
         default_provider: `metaData.format.provider` if the log does not tell.
         empty_partition_is_null: whether empty text is NULL in a partition column of type text too.
         hive_partition_is_null: whether Hive's marker for NULL counts as a partition value.
+        stats_text_listed: whether `Snapshot.files` has the statistics as text besides the typed
+            columns.
     """
 
     name: str
@@ -276,9 +282,11 @@ class Format(ABC):
     highest_txn_counts: bool = True
     commit_time_field: str = "timestamp"
     creation_time_counts: bool = True
+    monotonic_file_times: bool = False
     default_provider: str = "parquet"
     empty_partition_is_null: bool = False
     hive_partition_is_null: bool = True
+    stats_text_listed: bool = True
 
     @abstractmethod
     def commit_name(self, version: int) -> str:
@@ -389,6 +397,21 @@ class Format(ABC):
         """
         del actions
         return paths
+
+    def live_records(self, records: pa.ChunkedArray, adds: pa.Table) -> pa.ChunkedArray:
+        """Return how many rows of each file are not deleted; `records` are those it has."""
+        del adds
+        return records
+
+    def auxiliary_paths(self, adds: pa.Table) -> Sequence[str]:
+        """Return the paths of files, besides the data files, that reading the rows needs."""
+        del adds
+        return ()
+
+    def inexact_bounds(self, adds: pa.Table) -> pa.ChunkedArray | None:
+        """Return which files may have bounds wider than the rows that are left; None for none."""
+        del adds
+        return None
 
     def paths_of(self, keys: pa.ChunkedArray) -> pa.ChunkedArray:
         """Return the paths of files, relative to the table, from what `file_keys` returned."""

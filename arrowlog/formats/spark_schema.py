@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    # Returns what to keep of a field's metadata, given the field as parsed JSON.
+    FieldMetadata = Callable[[dict[str, Any]], dict[str, str]]
 
 # Every type name that is read, including the SQL names that some writers use.
 _ARROW_TYPES: dict[str, pa.DataType] = {
@@ -48,10 +54,11 @@ _CHAR_TYPE = re.compile(r"(?:var)?char\(\s*\d+\s*\)")
 _MAX_DEPTH = 100  # levels of nesting; keeps the recursion far from Python's limit
 
 
-def parse_spark_schema(text: str) -> pa.Schema:
+def parse_spark_schema(text: str, field_metadata: FieldMetadata | None = None) -> pa.Schema:
     """Convert Spark's schema JSON to an Arrow schema.
 
-    Raises `ValueError` saying what is wrong and in which column.
+    `field_metadata` chooses the metadata of each field, nested ones included; without it, fields
+    have none. Raises `ValueError` saying what is wrong and in which column.
     """
     try:
         struct = json.loads(text)
@@ -59,10 +66,12 @@ def parse_spark_schema(text: str) -> pa.Schema:
         raise ValueError("the schema is not JSON") from None
     if not isinstance(struct, dict) or struct.get("type") != "struct":
         raise ValueError("the schema is not a struct")
-    return pa.schema(_to_fields(struct, "", 0))
+    return pa.schema(_to_fields(struct, "", 0, field_metadata))
 
 
-def _to_fields(struct: dict[str, Any], where: str, depth: int) -> list[pa.Field]:
+def _to_fields(
+    struct: dict[str, Any], where: str, depth: int, field_metadata: FieldMetadata | None
+) -> list[pa.Field]:
     """Convert the members of a struct; `where` is the path of the struct, for errors."""
     members = struct.get("fields")
     if not isinstance(members, list):
@@ -72,10 +81,11 @@ def _to_fields(struct: dict[str, Any], where: str, depth: int) -> list[pa.Field]
         if not isinstance(item, dict) or not isinstance(item.get("name"), str):
             raise ValueError(f"a field of {where or 'the schema'} has no name")
         name = item["name"]
-        kind = _to_type(item.get("type"), f"{where}{name}", depth + 1)
+        kind = _to_type(item.get("type"), f"{where}{name}", depth + 1, field_metadata)
         # Arrow has no non-nullable null type.
         required = item.get("nullable") is False and not pa.types.is_null(kind)
-        fields.append(pa.field(name, kind, nullable=not required))
+        metadata = field_metadata(item) if field_metadata is not None else None
+        fields.append(pa.field(name, kind, nullable=not required, metadata=metadata or None))
     names = [item.name for item in fields]
     if len(set(names)) != len(names):
         duplicate = next(name for name in names if names.count(name) > 1)
@@ -83,7 +93,9 @@ def _to_fields(struct: dict[str, Any], where: str, depth: int) -> list[pa.Field]
     return fields
 
 
-def _to_type(spark_type: Any, where: str, depth: int) -> pa.DataType:
+def _to_type(
+    spark_type: Any, where: str, depth: int, field_metadata: FieldMetadata | None
+) -> pa.DataType:
     """Convert a Spark type; `where` is the path of its column, for errors."""
     if depth > _MAX_DEPTH:
         raise ValueError(f"{where[:60]} is nested too deeply")
@@ -91,16 +103,18 @@ def _to_type(spark_type: Any, where: str, depth: int) -> pa.DataType:
         return _to_simple_type(spark_type.strip().lower(), where)
     kind = spark_type.get("type") if isinstance(spark_type, dict) else None
     if kind == "struct":
-        return pa.struct(_to_fields(spark_type, f"{where}.", depth))
+        return pa.struct(_to_fields(spark_type, f"{where}.", depth, field_metadata))
     if kind == "array":
-        return pa.list_(_to_type(spark_type.get("elementType"), f"{where}[]", depth + 1))
+        element = spark_type.get("elementType")
+        return pa.list_(_to_type(element, f"{where}[]", depth + 1, field_metadata))
     if kind == "map":
-        key = _to_type(spark_type.get("keyType"), f"{where} key", depth + 1)
+        key = _to_type(spark_type.get("keyType"), f"{where} key", depth + 1, field_metadata)
         if pa.types.is_null(key):
             raise ValueError(f"column {where + ' key'!r} has the invalid type void")
-        return pa.map_(key, _to_type(spark_type.get("valueType"), f"{where} value", depth + 1))
+        value = spark_type.get("valueType")
+        return pa.map_(key, _to_type(value, f"{where} value", depth + 1, field_metadata))
     if kind == "udt":
-        return _to_type(spark_type.get("sqlType"), where, depth + 1)
+        return _to_type(spark_type.get("sqlType"), where, depth + 1, field_metadata)
     raise ValueError(f"column {where!r} has the unknown type {spark_type!r}")
 
 

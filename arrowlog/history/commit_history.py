@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import weakref
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,6 @@ from arrowlog.arrays import make_int64
 from arrowlog.decode import SEQ_LINE_BITS
 from arrowlog.errors import LogCorrupt
 from arrowlog.fork_safety import ForkSafeLock, pl
-from arrowlog.formats.indextables import ACTION_FIELDS
 from arrowlog.snapshot import (
     checkpoint_versions,
     stream_actions,
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from arrowlog.decode import ActionBatch
-    from arrowlog.formats import CommitFile, LogListing, Metadata, Protocol
+    from arrowlog.formats import CommitFile, Format, LogListing, Metadata, Protocol
     from arrowlog.snapshot import ReadOptions
     from arrowlog.storage import Store
 
@@ -44,6 +43,8 @@ if TYPE_CHECKING:
 # whole blocks.
 COMMITS_PER_BLOCK = 2048
 _FILE_ACTIONS = ("add", "remove", "mergeskip")
+# Of an action that the format does not have.
+_NO_ACTIONS = pa.table({"seq": pa.nulls(0, pa.int64()), "key": pa.nulls(0, pa.string())})
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +60,11 @@ class CommitBatch:
     tables: dict[str, pa.Table | str]  # a path if the table was spilled
     protocols: tuple[tuple[int, Protocol], ...]
     metadata: tuple[tuple[int, Metadata], ...]
+    format: Format
 
     def table(self, action: str) -> pa.Table:
         """Return all actions of one kind; maps the file into memory if the table was spilled."""
-        table = self.tables[action]
+        table = self.tables.get(action, _NO_ACTIONS)
         if isinstance(table, str):
             with pa.memory_map(table) as source:
                 return pa.ipc.open_stream(source).read_all()
@@ -216,7 +218,7 @@ class CommitHistory:
     def _keep(self, piece: CommitBatch) -> CommitBatch:
         """Return the piece with the tables that exceed `history.maxMemory` spilled to files."""
         tables: dict[str, Any] = {}
-        for action in ACTION_FIELDS:
+        for action in piece.tables:
             table = piece.table(action)
             if (
                 self._bytes_in_memory + table.nbytes <= self.options.config.history_memory
@@ -226,7 +228,7 @@ class CommitHistory:
                 tables[action] = table
             else:
                 tables[action] = self._spill(table)
-        return CommitBatch(piece.names, piece.versions, tables, piece.protocols, piece.metadata)
+        return replace(piece, tables=tables)
 
     def _spill(self, table: pa.Table) -> str:
         if self._spill_folder is None:
@@ -253,9 +255,13 @@ def _checked_piece(actions: ActionBatch, root: str) -> CommitBatch:
         actions.format.check_readable(protocol, actions.place(seq)[0])
     validate_commit_integrity(actions)
     tables: dict[str, pa.Table | str] = {
-        action: with_file_keys(actions, action, root)[0] for action in _FILE_ACTIONS
+        action: with_file_keys(actions, action, root)[0]
+        for action in _FILE_ACTIONS
+        if action in actions.format.actions.fields
     }
-    tables["commitInfo"] = actions.table("commitInfo")
+    for action in ("commitInfo", actions.format.txn_action):
+        if action is not None:
+            tables[action] = actions.table(action)
     versions = pl.Series(actions.versions, dtype=pl.Int64).to_arrow()
     return CommitBatch(
         tuple(actions.names),
@@ -263,4 +269,5 @@ def _checked_piece(actions: ActionBatch, root: str) -> CommitBatch:
         tables,
         tuple(sorted(actions.protocols, key=itemgetter(0))),
         tuple(sorted(actions.metadata, key=itemgetter(0))),
+        actions.format,
     )

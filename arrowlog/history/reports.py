@@ -380,7 +380,11 @@ class Diff:
 
 def diff_snapshots(a: Snapshot, b: Snapshot) -> Diff:
     """Compare two snapshots of one table. Statistics are compared typed, by the schema of `b`."""
-    types = ViewTypes.of((b.schema, b.partition_columns), (a.schema, a.partition_columns))
+    types = ViewTypes.of(
+        (b.schema, b.partition_columns),
+        (a.schema, a.partition_columns),
+        table_format=b.state.format,
+    )
     return Diff(a.version, b.version, _files(a, b, types), tuple(_changes(a, b)))
 
 

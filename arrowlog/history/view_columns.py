@@ -18,14 +18,15 @@ import pyarrow.compute as pc
 from arrowlog.arrays import make_array, make_scalar, null_scalar
 from arrowlog.decode import SEQ_LINE_BITS, flatten_map_columns
 from arrowlog.fork_safety import pl
-from arrowlog.formats.indextables import REMOVE_FIELDS, SKIP_FIELDS, FieldKind, encode_add_objects
+from arrowlog.formats import FieldKind, physical_name
+from arrowlog.formats.indextables import INDEXTABLES, SKIP_FIELDS, encode_add_objects
 from arrowlog.history.commit_history import line_numbers
 from arrowlog.snapshot import FileStats, files_column_name, files_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
-    from arrowlog.formats.indextables import Metadata, Protocol
+    from arrowlog.formats import Format, Metadata, Protocol
     from arrowlog.history.commit_history import CommitBatch
 
 TIMESTAMP_MS = pa.timestamp("ms", "UTC")
@@ -99,16 +100,22 @@ COMMIT_INFO_SCHEMA = pa.schema(_POSITION)
 
 @dataclass(frozen=True)
 class ViewTypes:
-    """The schema that types partition values and statistics, the same for every version."""
+    """The schema that types partition values and statistics, the same for every version.
+
+    `format` is that of the log; it declares the fields of the actions.
+    """
 
     schema: pa.Schema
     partition_columns: tuple[str, ...]
+    format: Format = INDEXTABLES
 
     @cached_property
     def files(self) -> pa.Schema:
         """The columns of the view `files`: those of `Snapshot.files`, not dictionary-encoded."""
         typed_schema = FileStats(pa.table({}), self.schema, self.partition_columns).schema
-        fields = files_table(pa.table({}), typed_schema, self.partition_columns).schema
+        fields = files_table(
+            pa.table({}), typed_schema, self.partition_columns, table_format=self.format
+        ).schema
         return pa.schema([field.with_type(_without_dictionary(field.type)) for field in fields])
 
     @cached_property
@@ -124,7 +131,7 @@ class ViewTypes:
     @cached_property
     def removes(self) -> pa.Schema:
         """The columns of the view `removes`."""
-        return _action_schema(REMOVE_FIELDS, self.partitions)
+        return _action_schema(self.format.actions.fields["remove"], self.partitions)
 
     @cached_property
     def skips(self) -> pa.Schema:
@@ -133,7 +140,9 @@ class ViewTypes:
 
     @staticmethod
     def of(
-        newest: tuple[pa.Schema, Sequence[str]], *older: tuple[pa.Schema, Sequence[str]]
+        newest: tuple[pa.Schema, Sequence[str]],
+        *older: tuple[pa.Schema, Sequence[str]],
+        table_format: Format = INDEXTABLES,
     ) -> ViewTypes:
         """Merge (schema, partition columns) pairs; if a column differs, the newest type wins."""
         schema, partitions = newest[0], dict.fromkeys(newest[1])
@@ -141,13 +150,10 @@ class ViewTypes:
             missing = [field for field in other if schema.get_field_index(field.name) < 0]
             schema = pa.schema([*schema, *missing])
             partitions |= dict.fromkeys(names)
-        return ViewTypes(schema, tuple(partitions))
+        return ViewTypes(schema, tuple(partitions), table_format)
 
 
-_UNTYPED = ViewTypes(pa.schema([]), ())  # enough for sizes and row counts, which need no schema
-
-
-def _action_schema(fields: dict[str, FieldKind], partitions: Sequence[pa.Field]) -> pa.Schema:
+def _action_schema(fields: Mapping[str, FieldKind], partitions: Sequence[pa.Field]) -> pa.Schema:
     columns: list[Any] = [*_POSITION]
     for name, kind in fields.items():
         if name == "partitionValues":
@@ -171,7 +177,9 @@ def add_columns(table: pa.Table, types: ViewTypes, names: Collection[str]) -> di
     wanted = [name for name in names if types.files.get_field_index(name) >= 0]
     columns: dict[str, Any] = {}
     if wanted:
-        typed = files_table(table, types.schema, types.partition_columns, wanted)
+        typed = files_table(
+            table, types.schema, types.partition_columns, wanted, table_format=types.format
+        )
         columns = {name: typed[name] for name in wanted}
     if "key" in names:
         columns["key"] = table["key"]
@@ -189,7 +197,8 @@ def add_rows(piece: CommitBatch, types: ViewTypes, names: Collection[str]) -> pa
 
 def remove_rows(piece: CommitBatch, types: ViewTypes, names: Collection[str]) -> pa.Table:
     """Return one row per remove action."""
-    return _action_rows(piece, "remove", REMOVE_FIELDS, types.removes, types, names)
+    fields = types.format.actions.fields["remove"]
+    return _action_rows(piece, "remove", fields, types.removes, types, names)
 
 
 def skip_rows(piece: CommitBatch, types: ViewTypes, names: Collection[str]) -> pa.Table:
@@ -208,7 +217,7 @@ def commit_info_rows(piece: CommitBatch, names: Collection[str]) -> pa.Table:
 def _action_rows(
     piece: CommitBatch,
     action: str,
-    fields: dict[str, FieldKind],
+    fields: Mapping[str, FieldKind],
     schema: pa.Schema,
     types: ViewTypes,
     names: Collection[str],
@@ -220,6 +229,10 @@ def _action_rows(
         source = action_fields.get(name)
         if source in table.column_names:
             columns[name] = table[source]
+        elif f"{source}.storageType" in table.column_names:
+            columns[name] = files_table(
+                table, types.schema, types.partition_columns, [name], table_format=types.format
+            )[name]
     wanted = [name for name in names if name.startswith("partition.")]
     if wanted and "partitionValues" in table.column_names:
         columns |= _partition_columns(table["partitionValues"], types, wanted)
@@ -235,10 +248,13 @@ def _partition_columns(
     raw = pa.repeat(make_scalar(True, _BOOL), len(codes.dictionary))
     distinct = pa.table({"partitionValues": codes.dictionary, "raw": raw})
     typed = files_table(
-        flatten_map_columns(distinct, types.partition_columns),
+        flatten_map_columns(
+            distinct, [physical_name(types.schema, name) for name in types.partition_columns]
+        ),
         types.schema,
         types.partition_columns,
         wanted,
+        types.format,
     )
     return {name: typed[name].take(codes.indices) for name in wanted}
 
@@ -284,6 +300,7 @@ def commit_rows(
             )
     if wanted - set(frame.columns):
         frame = frame.join(_commit_infos(piece), on="file_number", how="left")
+        frame = _with_txn_actions(frame, piece)
         frame = _with_timestamps(frame, piece, written)
         for name, actions in (
             ("changes_metadata", piece.metadata),
@@ -307,7 +324,8 @@ def _action_counts(
     table = piece.table(action)
     columns = {"seq": table["seq"]}
     if action == "add":
-        columns |= add_columns(table, _UNTYPED, list(sums.values()))
+        untyped = ViewTypes(pa.schema([]), (), piece.format)
+        columns |= add_columns(table, untyped, list(sums.values()))
     elif sums:
         size = table["size"] if "size" in table.column_names else pa.nulls(table.num_rows, _INT)
         columns["size"] = size
@@ -330,6 +348,9 @@ def _commit_infos(piece: CommitBatch) -> pl.DataFrame:
         columns.setdefault(name, _nulls(table, _INT))
     for name in _INFO_TEXT_FIELDS:
         columns.setdefault(name, _nulls(table, _TEXT))
+    if "inCommitTimestamp" in columns:
+        committed = columns.pop("inCommitTimestamp")
+        columns["timestamp"] = pc.coalesce(committed, columns["timestamp"])
     transactions = _application_transactions(columns.pop("txn"))
     frame = pl.DataFrame(pl.from_arrow(pa.table({**columns, **transactions})))
     renamed = {name: files_column_name(name) for name in frame.columns if name != "seq"}
@@ -341,6 +362,21 @@ def _commit_infos(piece: CommitBatch) -> pl.DataFrame:
     unquoted = pl.Series([msgspec.json.decode(text) for text in quoted], dtype=pl.String)
     frame = frame.with_columns(user_metadata.replace(quoted, unquoted))
     return frame.sort("seq").unique("file_number", keep="last").drop("seq")
+
+
+def _with_txn_actions(frame: pl.DataFrame, piece: CommitBatch) -> pl.DataFrame:
+    """Add application transactions that are actions of their own; of several, the last counts."""
+    action = piece.format.txn_action
+    table = None if action is None else piece.table(action)
+    if table is None or not table.num_rows:
+        return frame
+    transactions = pl.DataFrame(pl.from_arrow(table.select(["seq", "appId", "version"])))
+    transactions = transactions.sort("seq").select(
+        file_number=pl.col("seq") // (1 << SEQ_LINE_BITS), app_id="appId", app_version="version"
+    )
+    transactions = transactions.unique("file_number", keep="last")
+    others = frame.drop("app_id", "app_version")
+    return others.join(transactions, on="file_number", how="left")
 
 
 def _nulls(table: pa.Table, kind: pa.DataType) -> pa.ChunkedArray:
@@ -379,7 +415,7 @@ def _with_timestamps(
     created = {
         seq >> SEQ_LINE_BITS: metadata.created_time
         for seq, metadata in piece.metadata
-        if metadata.created_time is not None
+        if metadata.created_time is not None and piece.format.creation_time_counts
     }
     creation_times = pl.DataFrame(
         {"file_number": list(created), "created": list(created.values())},

@@ -30,9 +30,9 @@ from pyarrow.fs import LocalFileSystem
 
 from arrowlog.arrays import make_array, repeat_bool, repeat_value
 from arrowlog.decode import SEQ_LINE_BITS
-from arrowlog.errors import ArrowlogError, InvalidRequest
+from arrowlog.errors import ArrowlogError, InvalidRequest, UnsupportedProtocol
 from arrowlog.fork_safety import keep_connection_alive, pl
-from arrowlog.formats import parse_spark_schema
+from arrowlog.formats import Protocol
 from arrowlog.formats.indextables import (
     classify_log_file,
     decompress,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
     import duckdb
 
-    from arrowlog.formats.indextables import CommitFile, Metadata
+    from arrowlog.formats import CommitFile, Format, Metadata
     from arrowlog.history.commit_history import CommitBatch, CommitHistory
     from arrowlog.snapshot import Snapshot
 
@@ -207,13 +207,23 @@ class ViewSources:
         """
         past = self.past
         metadata: list[Metadata] = []  # newest first
+        protocol = None
         if past.whole and not self._loaded:
             metadata = [meta for piece in past.pieces() for _, meta in piece.metadata][::-1]
+            protocols = [found for piece in past.pieces() for _, found in piece.protocols]
+            protocol = protocols[-1] if protocols else None
         if not metadata:  # without any metaData, loading the snapshot raises LogCorrupt
-            metadata = [self._load_version(past.last).metadata, *_metadata_of_commits(past)]
-        newest_schema = parse_table_schema(metadata[0], past.last)
+            newest = self._load_version(past.last)
+            protocol = newest.protocol
+            metadata = [newest.metadata, *_metadata_of_commits(past)]
+        table_format = past.listing.format
+        newest_schema = parse_table_schema(
+            metadata[0], past.last, table_format=table_format, protocol=protocol
+        )
         return ViewTypes.of(
-            (newest_schema, metadata[0].partition_columns), *_readable_schemas(metadata[1:])
+            (newest_schema, metadata[0].partition_columns),
+            *_readable_schemas(metadata[1:], table_format, protocol or Protocol()),
+            table_format=table_format,
         )
 
     def plain(self) -> dict[str, LazyDataset]:
@@ -436,13 +446,14 @@ def _metadata_of_commits(past: CommitHistory) -> list[Metadata]:
     return [metadata for _, metadata in reversed(found)]
 
 
-def _readable_schemas(metadata: Sequence[Metadata]) -> Iterator[tuple[pa.Schema, Sequence[str]]]:
+def _readable_schemas(
+    metadata: Sequence[Metadata], table_format: Format, protocol: Protocol
+) -> Iterator[tuple[pa.Schema, Sequence[str]]]:
     """Yield each distinct older schema with its partition columns; skip those that do not parse."""
-    for text, partition_columns in dict.fromkeys(
-        (meta.schema_string, meta.partition_columns) for meta in metadata
-    ):
-        with suppress(ValueError):
-            yield parse_spark_schema(text), partition_columns
+    distinct = {(meta.schema_string, meta.partition_columns): meta for meta in metadata}
+    for meta in distinct.values():
+        with suppress(ValueError, UnsupportedProtocol):
+            yield table_format.table_schema(meta, protocol), meta.partition_columns
 
 
 def _version_and_line(piece: CommitBatch, seq: int) -> tuple[int, int]:

@@ -20,11 +20,11 @@ from arrowlog.decode import SEQ_LINE_BITS
 from arrowlog.errors import (
     ArrowlogError,
     ArrowlogWarning,
-    InvalidRequest,
     LogCorrupt,
     UnsupportedProtocol,
 )
 from arrowlog.fork_safety import pl, require_polars
+from arrowlog.formats.delta import DELTA
 from arrowlog.formats.indextables import (
     INDEXTABLES,
     LAST_CHECKPOINT,
@@ -33,6 +33,7 @@ from arrowlog.formats.indextables import (
 )
 from arrowlog.maintenance import retry_after_cleanup
 from arrowlog.recovery.data_files import DoctorLimits, check_data_files, check_repeated_skips
+from arrowlog.recovery.delta_checks import examine_delta_table
 from arrowlog.recovery.findings import Finding, Findings, ProblemLog
 from arrowlog.recovery.log_repair import open_table_store
 from arrowlog.recovery.salvage import (
@@ -50,6 +51,7 @@ from arrowlog.snapshot import (
     check_writable,
     checkpoint_versions,
     earliest_rebuildable_version,
+    find_other_log,
     load_snapshot,
     pointed_version,
     read_verified_actions,
@@ -117,7 +119,9 @@ def doctor(
     limits = DoctorLimits(
         max_commits_since_checkpoint, max_small_files, tuple(assert_stats), data_files=data_files
     )
-    return examine_table(store, ReadOptions(config), SystemClock().now_ms(), limits)
+    other = None if store.list_from(LOG_FOLDER) else find_other_log(store)
+    read_options = ReadOptions(config, format=other or INDEXTABLES)
+    return examine_table(store, read_options, SystemClock().now_ms(), limits)
 
 
 def examine_table(
@@ -130,11 +134,10 @@ def examine_table(
     log keep vanishing while they are read.
     """
     require_polars("The doctor")
-    if options.format.name != INDEXTABLES.name:
-        raise InvalidRequest(
-            f"The doctor does not examine tables in the {options.format.name} format.",
-            next="Check the table with the program that wrote it.",
-        )
+    if options.format.name == DELTA.name:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ArrowlogWarning)  # reported as findings instead
+            return examine_delta_table(store, options, limits or DoctorLimits())
     options = replace(options, strict=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ArrowlogWarning)  # reported as findings instead

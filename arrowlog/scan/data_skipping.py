@@ -452,6 +452,8 @@ def _extreme_of_bounds(columns: FileStats, mask: pa.Array, column: str, *, upper
     aggregate = pc.max if upper else pc.min
     recorded = columns.high(column) if upper else columns.low(column)
     safe_bounds = high_bounds(columns, column) if upper else low_bounds(columns, column)
+    if pc.and_(mask, columns.inexact()).true_count:
+        return None  # the row with the extreme value may be deleted
     only_nulls = all_null_files(columns, column)
     with_values = mask if only_nulls is None else pc.and_not(mask, only_nulls)
     safe_bounds = safe_bounds.filter(with_values)

@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from arrowlog.arrays import make_int64, repeat_bool
 from arrowlog.config import parse_bytes
 from arrowlog.display import format_bytes, format_count, format_html_card, format_html_table
-from arrowlog.errors import InvalidRequest
+from arrowlog.errors import InvalidRequest, LogCorrupt
+from arrowlog.formats.delta import VECTOR_COLUMNS
 from arrowlog.predicate import (
     TRUE,
     Predicate,
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
     from arrowlog.predicate import Node
     from arrowlog.scan.lazy_readers import LazyRows
     from arrowlog.scan.stats_predicate import StatsPredicate
-    from arrowlog.snapshot import Snapshot
+    from arrowlog.snapshot import FileStats, Snapshot
 
 _HTML_MAX_PATHS = 10
 
@@ -103,11 +104,18 @@ def _skip_row_groups(snapshot: Snapshot, predicate: Predicate) -> Snapshot:
     """
     source = snapshot.state.source
     groups = source.row_group_stats(snapshot.schema, snapshot.partition_columns)
-    if groups is None:
+    if predicate.tree == TRUE:
         return snapshot
-    stats_predicate = StatsPredicateBuilder(groups.schema, ()).rows(predicate.tree)
-    groups.prepare(required_columns(stats_predicate))
-    keep_mask = invert_skip_mask(compute_skip_mask(stats_predicate, groups), groups.num_rows)
+
+    def keep(groups: FileStats) -> pa.Array:
+        stats_predicate = StatsPredicateBuilder(groups.schema, ()).rows(predicate.tree)
+        groups.prepare(required_columns(stats_predicate))
+        return invert_skip_mask(compute_skip_mask(stats_predicate, groups), groups.num_rows)
+
+    if groups is None:
+        narrowed = source.narrowed(snapshot.schema, snapshot.partition_columns, keep)
+        return snapshot.restricted_to(narrowed)
+    keep_mask = keep(groups)
     if keep_mask.true_count * 2 > groups.num_rows:
         return snapshot
     return snapshot.only(pc.indices_nonzero(keep_mask).to_pylist())
@@ -309,6 +317,7 @@ class ScanPlan(ReadableRows):
         partition_columns = snapshot.partition_columns
         snapshot.columns.prepare(partition_columns)
         columns = {"key": self._selected("key") if self.num_files else pa.nulls(0, pa.string())}
+        columns = self._locate(columns)
         unreadable = repeat_bool(False, len(self.mask))
         for name in partition_columns:
             columns[f"partition.{name}"] = snapshot.columns.partition(name).filter(self.mask)
@@ -327,6 +336,21 @@ class ScanPlan(ReadableRows):
             self._options,
             split_cache=self.split_cache,
         )
+
+    def _locate(self, columns: dict[str, Any]) -> dict[str, Any]:
+        """Replace keys by the paths at which files are read, with their deletion vectors."""
+        keys = columns["key"]
+        located = self.snapshot.state.format.paths_of(keys)
+        if located is keys:
+            return columns
+        if pc.count_distinct(located).as_py() != len(located):
+            raise LogCorrupt(
+                "a file is live with two deletion vectors, so its rows are unknown.",
+                next="Repair the log with the program that wrote it.",
+                version=self.version,
+            )
+        vectors = {f"deletionVector.{name}": name for name in VECTOR_COLUMNS}
+        return {"key": located, **{name: self._selected(name) for name in vectors}}
 
     def _split_columns(self) -> dict[str, pa.ChunkedArray]:
         """What the log says of the files to read, as far as splits need it."""
@@ -387,6 +411,7 @@ class ScanPlan(ReadableRows):
         the table.
         """
         self.row_reader.check_files()
+        self.row_reader.check_plain()
         files = self.row_reader.files
         empty = pa.nulls(0, pa.int64())
         for name in ("size", "modificationTime"):

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from arrowlog.arrays import number_combinations
 from arrowlog.errors import ArrowlogError, DataFileError, InvalidRequest, LogCorrupt
+from arrowlog.formats.delta import mapping_mode
 from arrowlog.predicate import (
     TRUE,
     Predicate,
@@ -26,6 +27,7 @@ from arrowlog.predicate import (
     split_pushdown,
 )
 from arrowlog.scan.data_files import ColumnCaseResolver, ReadErrorTranslator, name_added_version
+from arrowlog.scan.file_rows import VECTOR_PREFIX, FileRowReader, read_deleted_rows
 from arrowlog.scan.split_rows import (
     SplitCacheOptions,
     SplitScan,
@@ -33,6 +35,7 @@ from arrowlog.scan.split_rows import (
     mask_splits,
     refuse_search,
 )
+from arrowlog.snapshot import root_spellings
 from arrowlog.storage import open_store
 
 if TYPE_CHECKING:
@@ -53,7 +56,8 @@ class RowReader:
 
     `files` has the columns `key` (path relative to the table root), `partition.<column>`, and
     `unreadable` (true if a partition value cannot be parsed); with splits among them, also what the
-    log says of splits (`SPLIT_COLUMNS`). Storage options are neither shown nor pickled.
+    log says of splits (`SPLIT_COLUMNS`), and columns `deletionVector.*` if rows of some files are
+    deleted. Storage options are neither shown nor pickled.
     """
 
     root: str
@@ -155,8 +159,8 @@ class RowReader:
         source = self._open_source()
         spellings = ColumnCaseResolver(self.schema, self.partition_columns)
         with self._translate_errors(source.fragments):
-            misspelled = spellings.any(list(source.fragments.values()))
-            if source.rest is None and not misspelled:
+            misspelled = spellings.any(source.plain_fragments)
+            if source.rest is None and not misspelled and not source.special:
                 return int(source.dataset.count_rows())
         return sum(batch.num_rows for batch in self._batches(source, self.schema.names[:1], {}))
 
@@ -170,7 +174,16 @@ class RowReader:
                 "The table has splits, which are not fragments that Arrow can read.",
                 next="Read the rows with `to_table`, `to_batches` or `scanner`.",
             )
+        self.check_plain()
         return list(self._open_source().fragments.values())
+
+    def check_plain(self) -> None:
+        """Raise InvalidRequest if the rows of a file are not simply those of the table."""
+        if self._special_files():
+            raise InvalidRequest(
+                "Rows of the table's files are deleted, or its columns have other names in them.",
+                next="Read the rows with the methods of the plan, not file by file.",
+            )
 
     def narrow(self, condition: Node) -> RowReader:
         """The same rows: a reader has no statistics by which a condition could skip files."""
@@ -226,14 +239,32 @@ class RowReader:
         )
         filesystem_, base = open_arrow_filesystem(self.root, self.options)
         fragments = self._fragments(format_, filesystem_, base)
+        special = self._special_files()
+        plain = [fragment for key, fragment in fragments.items() if key not in special]
         dataset: ds.Dataset = ds.FileSystemDataset(
-            list(fragments.values()), self.schema, format_, filesystem=filesystem_
+            plain, self.schema, format_, filesystem=filesystem_
         )
         filters, remaining = self._split(self.predicate.tree)
         for filter_ in (*filters, *self._split(pushed)[0]):
             dataset = dataset.filter(filter_)
         rest = Predicate.from_conjuncts(remaining) if remaining else None
-        return _Source(dataset, rest, fragments)
+        return _Source(dataset, rest, fragments, special, (filesystem_, base))
+
+    def _special_files(self) -> dict[str, dict[str, Any]]:
+        """The files that Arrow's dataset cannot read by itself, by key, as rows of `files`."""
+        mapped = mapping_mode(self.schema) != "none"
+        column = f"{VECTOR_PREFIX}storageType"
+        if not mapped and column not in self.files.column_names:
+            return {}
+        special = self.files if mapped else self.files.filter(pc.is_valid(self.files[column]))
+        rows = range(special.num_rows)
+        names = [name for name in special.column_names if name.startswith(VECTOR_PREFIX)]
+        values = special.select(["key", *names]).to_pylist()
+        partition = [special[f"partition.{name}"] for name in self.partition_columns]
+        for row in rows:
+            scalars = [column[row] for column in partition]
+            values[row]["partition"] = dict(zip(self.partition_columns, scalars, strict=True))
+        return {row["key"]: row for row in values}
 
     def _split(self, tree: Node) -> tuple[list[pc.Expression], list[Node]]:
         return ([], []) if tree == TRUE else split_pushdown(tree, self.schema)
@@ -312,11 +343,33 @@ class RowReader:
                 matched = table.filter(evaluate_predicate(rest, table)).select(wanted)
                 yield from matched.to_batches(max_chunksize=size)
         # Files with differently spelled columns, read again with the names mapped.
-        for fragment in source.fragments.values():
-            if spellings.of(fragment):
+        for key, fragment in source.fragments.items():
+            if key not in source.special and spellings.of(fragment):
                 for table in spellings.tables(fragment):
                     matched = table.filter(evaluate_predicate(self.predicate, table))
                     yield from matched.select(wanted).to_batches(max_chunksize=size)
+        yield from self._read_special(source, wanted, size)
+
+    def _read_special(
+        self, source: _Source, wanted: list[str], size: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Read the files with deleted rows or mapped columns, one after the other."""
+        if not source.special:
+            return
+        files = FileRowReader.of(self.schema, self.partition_columns)
+        every = self.predicate.tree == TRUE
+        others = set() if every else self.predicate.columns - set(wanted)
+        needed = [*wanted, *sorted(others)] or list(self.schema.names[:1])
+        filesystem, base = source.place
+        roots = root_spellings(self.root)
+        for key, row in source.special.items():
+            deleted = read_deleted_rows(row, filesystem, base, roots, self.version)
+            fragment, values = source.fragments[key], row["partition"]
+            for table in files.tables(fragment, values, deleted, needed, size):
+                matched = table
+                if not every:
+                    matched = table.filter(evaluate_predicate(self.predicate, table))
+                yield from matched.select(wanted).to_batches()
 
 
 def _coalesce_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -337,11 +390,22 @@ def _coalesce_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 class _Source(NamedTuple):
-    """An opened dataset with pushed-down filters, the remaining predicate, and the files by key."""
+    """An opened dataset with pushed-down filters, the remaining predicate, and the files by key.
+
+    `special` are files that are not in the dataset; `place` is the file system and the table's path
+    in it.
+    """
 
     dataset: ds.Dataset
     rest: Predicate | None
     fragments: dict[str, ds.Fragment]
+    special: dict[str, dict[str, Any]]
+    place: tuple[Any, str]
+
+    @property
+    def plain_fragments(self) -> list[ds.Fragment]:
+        """The files in the dataset."""
+        return [fragment for key, fragment in self.fragments.items() if key not in self.special]
 
 
 def _unpickle(

@@ -277,6 +277,15 @@ class CheckpointFiles:
             rows, self.version, self._again, self.tail, self.touched, self._warned
         )
 
+    def narrowed(
+        self,
+        schema: pa.Schema,  # noqa: ARG002 -- of the protocol
+        partition_columns: Sequence[str],  # noqa: ARG002 -- of the protocol
+        keep: Callable[[FileStats], pa.Array],  # noqa: ARG002 -- of the protocol
+    ) -> FileSource:
+        """Return all files: row groups are skipped instead."""
+        return self
+
     def with_commits(self, version: int, adds: pa.Table, removes: pa.Table) -> SourceChange:
         """Return the live files after commits; the checkpoint stays unread unless many are new."""
         if self._adds is not None:

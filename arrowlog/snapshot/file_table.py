@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from arrowlog.arrays import FALSE, TRUE, repeat_bool
 from arrowlog.decode import flatten_map_columns
 from arrowlog.formats import STATS_COUNTS, FieldKind, physical_name
+from arrowlog.formats.delta import deletion_vector_ids
 from arrowlog.formats.indextables import INDEXTABLES
 from arrowlog.snapshot.typed_values import cast_text, has_bounds, partition_values
 
@@ -76,10 +77,13 @@ def files_table(
 
 
 def files_table_from_checkpoint(
-    stored: pa.Table, schema: pa.Schema, partition_columns: Sequence[str]
+    stored: pa.Table,
+    schema: pa.Schema,
+    partition_columns: Sequence[str],
+    table_format: Format = INDEXTABLES,
 ) -> pa.Table:
     """Return the typed table of files from the rows of a checkpoint, which are mostly typed."""
-    return _build(_StoredView(stored, schema, INDEXTABLES), partition_columns)
+    return _build(_StoredView(stored, schema, table_format), partition_columns)
 
 
 def _build(
@@ -92,7 +96,7 @@ def _build(
     columns["size_bytes"] = lambda: view.number("size")
     columns["modification_time"] = lambda: pc.cast(view.number("modificationTime"), _MILLIS)
     columns["data_change"] = lambda: view.flag("dataChange", absent=True)
-    columns["num_records"] = view.records
+    columns["num_records"] = view.live_records
     bounded = [f for f in schema if has_bounds(f.type) and f.name not in partition_columns]
     for prefix, source in (("min", "minValues"), ("max", "maxValues")):
         for item in bounded:
@@ -100,6 +104,8 @@ def _build(
     for item in bounded:
         columns[f"null_count.{item.name}"] = view.count("nullCount", item.name)
     for name, kind in view.format.actions.fields["add"].items():
+        if kind is FieldKind.STATS and not view.format.stats_text_listed:
+            continue
         if name not in _LEADING_FIELDS and name not in _BOUND_FIELDS:
             columns[files_column_name(name)] = view.other(name, kind)
     if names is not None:
@@ -171,8 +177,16 @@ class FileStats:
         return self.typed("unreadable", name)
 
     def num_records(self) -> pa.Array:
-        """Return the number of rows per file; null is unknown."""
+        """Return the number of rows per file that are not deleted; null is unknown."""
         return self.typed("records", "")
+
+    def stored_records(self) -> pa.Array:
+        """Return the number of rows per file, deleted ones included; null is unknown."""
+        return self.typed("stored", "")
+
+    def inexact(self) -> pa.Array:
+        """Return which files have bounds that may be wider than the rows that are left."""
+        return self.typed("inexact", "")
 
     def followed(self, kept: pa.Array | pa.ChunkedArray | None, fresh: pa.Table) -> dict[Any, Any]:
         """Return the columns typed so far, for the rows in `kept` followed by new adds.
@@ -193,8 +207,8 @@ class FileStats:
     def typed(self, what: str, name: str) -> pa.Array:
         """Return a typed column by its cache key.
 
-        `what` is `minValues`, `maxValues`, `nullCount`, `nanCount`, `partition`, `unreadable` or
-        `records`.
+        `what` is `minValues`, `maxValues`, `nullCount`, `nanCount`, `partition`, `unreadable`,
+        `records`, `stored` or `inexact`.
         """
         values = self._typed.get((what, name))
         if values is None:
@@ -263,7 +277,11 @@ class _AddView:
             return self.partition_pair(name, kind)[what == "unreadable"]
         if what in STATS_COUNTS:
             return self.count(what, name)()
-        return self.records() if what == "records" else self.bound(what, name, kind)()
+        if what == "inexact":
+            return self.inexact()
+        if what in ("records", "stored"):
+            return self.live_records() if what == "records" else self.records()
+        return self.bound(what, name, kind)()
 
     def text(self, name: str) -> pa.ChunkedArray:
         return self._adds[name] if name in self._names else self._all_null(pa.string())
@@ -290,6 +308,15 @@ class _AddView:
         if "numRecords" not in self._names:
             return from_stats
         return pc.coalesce(self._adds["numRecords"], from_stats)
+
+    def live_records(self) -> pa.ChunkedArray:
+        return self.format.live_records(self.records(), self._adds)
+
+    def inexact(self) -> pa.ChunkedArray:
+        inexact = self.format.inexact_bounds(self._adds)
+        if inexact is None:
+            return pa.chunked_array([repeat_bool(False, self._adds.num_rows)])
+        return inexact
 
     def partition(self, name: str, kind: pa.DataType) -> LazyColumn:
         return lambda: self.partition_pair(name, kind)[0]
@@ -322,6 +349,8 @@ class _AddView:
         return lambda: self.number(f"stats.{what}.{physical_name(self.schema, name)}")
 
     def other(self, name: str, kind: FieldKind) -> LazyColumn:
+        if name == "deletionVector":
+            return self._vector_ids
         if name == "hasFooterOffsets":
             return lambda: self.flag(name, absent=False)
         if kind is FieldKind.JSON:
@@ -330,6 +359,13 @@ class _AddView:
         if name in self._names:
             return lambda: self._adds[name]
         return lambda: self._all_null(kind.type)
+
+    def _vector_ids(self) -> pa.ChunkedArray:
+        """Return the id of each file's deletion vector; null where there is none."""
+        if "deletionVector.storageType" not in self._names:
+            return self._all_null(pa.string())
+        parts = ("storageType", "pathOrInlineDv", "offset")
+        return deletion_vector_ids(*(self._adds[f"deletionVector.{part}"] for part in parts))
 
     def _json(self, name: str, kind: pa.DataType) -> pa.ChunkedArray:
         """Parse a column of JSON maps or lists; each distinct text is parsed once."""

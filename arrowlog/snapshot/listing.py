@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from arrowlog.clock import COUNTS_SUSPENSION, boottime
 from arrowlog.errors import ArrowlogError, ArrowlogWarning, LogCorrupt, TableNotFound
+from arrowlog.formats.delta import DELTA
 from arrowlog.formats.indextables import INDEXTABLES, RetiredVersions, parse_retired_records
 from arrowlog.snapshot.log_segment import retired_record_error
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from arrowlog.storage import Store
 
 # The formats that a table may have; the first one whose log is there is chosen.
-FORMATS: tuple[Format, ...] = (INDEXTABLES,)
+FORMATS: tuple[Format, ...] = (INDEXTABLES, DELTA)
 # How long an observation of the log can be relied on over a network without asking again. Clean-up
 # leaves every commit alone for three times as long (`maintenance.MIN_COMMIT_AGE_SECONDS`), so a
 # version that was empty this long ago cannot have been committed and deleted since. The factor

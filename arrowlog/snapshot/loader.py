@@ -46,12 +46,15 @@ from arrowlog.snapshot.checkpoint.parquet import (
 )
 from arrowlog.snapshot.checkpoint.parts import CheckpointPartReader, missing_part_error
 from arrowlog.snapshot.checkpoint_files import CheckpointFiles, CheckpointRows
+from arrowlog.snapshot.delta_files import DeltaCheckpointFiles
+from arrowlog.snapshot.delta_loader import open_delta_checkpoint
 from arrowlog.snapshot.file_table import files_table
 from arrowlog.snapshot.listing import check_not_retired, list_log
 from arrowlog.snapshot.log_replay import (
     parse_table_schema,
     replay_actions,
     validate_commit_integrity,
+    with_file_keys,
 )
 from arrowlog.snapshot.log_segment import (
     LogSegment,
@@ -59,6 +62,7 @@ from arrowlog.snapshot.log_segment import (
     earliest_rebuildable_version,
     plan_segment,
 )
+from arrowlog.snapshot.reconciliation import paths_leading_out
 from arrowlog.snapshot.snapshot import Report, Snapshot, State, compact_chunks
 from arrowlog.storage import SMALL_FILE_BYTES
 
@@ -69,6 +73,7 @@ if TYPE_CHECKING:
     from arrowlog.config import Config
     from arrowlog.formats import CheckpointForm, CommitFile, Format, LogListing
     from arrowlog.snapshot.log_replay import ReplayResult
+    from arrowlog.snapshot.snapshot import FileSource
     from arrowlog.storage import Store
 
 _RUN_BYTES_MAX = 6 << 20
@@ -635,10 +640,63 @@ class CheckpointReader:
     ]
 
 
+def _read_delta(work: _Load, version: int, form: CheckpointForm) -> State:
+    """Open a checkpoint of a Delta table; its adds are read on demand."""
+    store, options = work.store, work.options
+    limit = options.config.max_decompressed_bytes
+    opened = open_delta_checkpoint(store, options.format, version, form, work.count, limit)
+    options.format.check_readable(opened.protocol, form.keys[0])
+    schema = parse_table_schema(
+        opened.metadata,
+        version,
+        form.keys[0],
+        table_format=options.format,
+        protocol=opened.protocol,
+    )
+    external = options.allow_external_paths
+    source: FileSource = DeltaCheckpointFiles(
+        opened.rows,
+        version,
+        store.root,
+        _fallback_loader(work, form),
+        allow_external_paths=external,
+    )
+    if opened.lines is not None:
+        adds, _ = with_file_keys(opened.lines, "add", store.root)
+        if not external and paths_leading_out(adds["key"]) is not None:
+            what = "the checkpoint has a path that is empty or leads out of the table."
+            raise LogCorrupt(what, file=form.keys[0], version=version)
+        source = source.with_commits(version, adds, adds.slice(0, 0)).source
+    return State(
+        version,
+        opened.protocol,
+        opened.metadata,
+        schema,
+        source,
+        None,
+        opened.txns,
+        no_recent_commits(version),
+        options.format,
+    )
+
+
+def _verify_delta(
+    work: _Load, listing: LogListing, version: int, form: CheckpointForm
+) -> Sequence[LogCorrupt | UnsupportedProtocol]:
+    """Read a checkpoint completely, and compare it with the commits if they are all there."""
+    state = _read_delta(work, version, form)
+    if isinstance(state.source, DeltaCheckpointFiles):
+        state.source.rows.verify()
+    _compare_with_commits(work, listing, state, form)
+    return ()
+
+
 # The reader of each kind of checkpoint form that a format's listing may contain.
 CHECKPOINT_READERS: dict[str, CheckpointReader] = {
     "parquet": CheckpointReader(_read_parquet, _verify_parquet),
     "json": CheckpointReader(_read_json, _verify_json),
+    "delta-parquet": CheckpointReader(_read_delta, _verify_delta),
+    "delta-json": CheckpointReader(_read_delta, _verify_delta),
 }
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import make_scalar
+from arrowlog.arrays import make_array, make_scalar
 from arrowlog.decode import SEQ_LINE_BITS, commit_info_from_row, concat_column_bytes
 from arrowlog.errors import LogCorrupt
 from arrowlog.fork_safety import pl, polars_is_stranded
@@ -82,6 +82,8 @@ def replay_actions(
     adds, suspect = with_file_keys(actions, "add", root)
     if suspect and not allow_external_paths:
         _check_paths(actions, adds, root)
+    if not allow_external_paths:
+        check_auxiliary_paths(adds, root, table_format)
     removes, _ = with_file_keys(actions, "remove", root)
     timestamp, txns = _latest_timestamp_and_txns(base, actions, infos)
     recent = _recent_commits(base, actions, infos, version)
@@ -127,7 +129,10 @@ def _latest_protocol(base: State | None, actions: ActionBatch) -> Protocol:
         if base is None and actions.format.protocol_required:
             file = actions.names[0] if actions.names else None
             raise LogCorrupt("no protocol in the log.", next=_RESTORE_FIRST, file=file)
-        return Protocol() if base is None else base.protocol
+        if base is None:
+            return Protocol()
+        actions.format.check_readable(base.protocol, "checkpoint")
+        return base.protocol
     seq, protocol = max(actions.protocols, key=itemgetter(0))
     actions.format.check_readable(protocol, actions.place(seq)[0])
     return protocol
@@ -195,7 +200,7 @@ def with_file_keys(actions: ActionBatch, action: str, root: str) -> tuple[pa.Tab
     table = actions.table(action)
     if "path" not in table.column_names:
         table = table.append_column("path", pa.nulls(0, pa.string()))
-    return _with_keys(table, root, actions.format)
+    return with_keys(table, root, actions.format)
 
 
 def with_checkpoint_keys(
@@ -210,7 +215,7 @@ def with_checkpoint_keys(
 
     Raises `LogCorrupt` if two adds have the same key, or a path is empty or leads out of the table.
     """
-    table, suspect = _with_keys(adds, root, table_format)
+    table, suspect = with_keys(adds, root, table_format)
     checked = suspect and not allow_external_paths
     if checked and reconciliation.paths_leading_out(table["key"]) is not None:
         what = "the checkpoint has a path that is empty or leads out of the table."
@@ -220,8 +225,11 @@ def with_checkpoint_keys(
     return table
 
 
-def _with_keys(table: pa.Table, root: str, table_format: Format) -> tuple[pa.Table, bool]:
-    """Append the column `key`; most tables have only relative paths, which are their own keys."""
+def with_keys(table: pa.Table, root: str, table_format: Format) -> tuple[pa.Table, bool]:
+    """Append the column `key`; also return whether a path looks as if it led out of the table.
+
+    Most tables have only relative paths, which are their own keys.
+    """
     table = table_format.normalized_files(table)
     path = table["path"]
     suspect = _contains_any(path, ":/", "..") or bool(pc.any(pc.starts_with(path, "/")).as_py())
@@ -291,6 +299,23 @@ def _check_paths(actions: ActionBatch, adds: pa.Table, root: str) -> None:
         line=line,
         code="paths-outside",
     )
+
+
+def check_auxiliary_paths(adds: pa.Table, root: str, table_format: Format) -> None:
+    """Raise `LogCorrupt` if a deletion vector, which reading rows needs, lies outside the table."""
+    paths = table_format.auxiliary_paths(adds)
+    if not paths:
+        return
+    column = pa.chunked_array([make_array(list(paths), pa.string())])
+    keys = reconciliation.file_keys_without_polars(column, root_spellings(root))
+    leads_out = reconciliation.paths_leading_out(keys)
+    if leads_out is not None:
+        raise LogCorrupt(
+            f"a deletion vector is stored in {column.filter(leads_out)[0].as_py()!r}, outside the"
+            " table.",
+            next=f"If files of {root} may lie elsewhere, open it with allow_outside_paths=True.",
+            code="paths-outside",
+        )
 
 
 def _latest_timestamp_and_txns(

@@ -90,6 +90,18 @@ class FileSource(Interface):
     def select_row_groups(self, groups: Sequence[int]) -> FileSource:
         """Return the files of some row groups, and all files that are in no row group."""
 
+    def narrowed(
+        self,
+        schema: pa.Schema,
+        partition_columns: Sequence[str],
+        keep: Callable[[FileStats], pa.Array],
+    ) -> FileSource:
+        """Return the files that may match a question, or all of them if telling saves no reading.
+
+        `keep` returns a mask of the rows that may match from statistics in which partition columns
+        are ordinary columns.
+        """
+
     def with_commits(self, version: int, adds: pa.Table, removes: pa.Table) -> SourceChange:
         """Return the live files after commits that lead to `version`; `self` does not change.
 
@@ -170,6 +182,15 @@ class InMemoryFiles:
 
     def select_row_groups(self, groups: Sequence[int]) -> FileSource:  # noqa: ARG002 -- as above
         """Return all files, as they are in no row groups."""
+        return self
+
+    def narrowed(
+        self,
+        schema: pa.Schema,  # noqa: ARG002 -- of the protocol
+        partition_columns: Sequence[str],  # noqa: ARG002 -- of the protocol
+        keep: Callable[[FileStats], pa.Array],  # noqa: ARG002 -- of the protocol
+    ) -> FileSource:
+        """Return all files: they are in memory."""
         return self
 
     def with_commits(
@@ -314,6 +335,12 @@ class Snapshot:
             if files.max_files <= CACHED_SELECTION_FILES_MAX:
                 insert_evicting_oldest(self._restrictions, key, restricted)
         return restricted
+
+    def restricted_to(self, source: FileSource) -> Snapshot:
+        """Return this snapshot restricted to the files of a source that was made from its own."""
+        if source is self.state.source:
+            return self
+        return Snapshot(replace(self.state, source=source), self._report)
 
     @cached_property
     def _restrictions(self) -> dict[tuple[int, ...], Snapshot]:

@@ -8,11 +8,13 @@ neighbouring commits.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from arrowlog.decode import read_commit_time
 from arrowlog.errors import InvalidRequest
+from arrowlog.formats.delta import monotonic_times
 from arrowlog.formats.indextables import decompress
 
 if TYPE_CHECKING:
@@ -66,7 +68,10 @@ def find_version_at(
     """
     versions = [v for v in range(earliest, newest + 1) if v in listing.commits]
     times = _CommitTimes(store, listing, config)
-    position = _binary_search(times, versions, millis)
+    if listing.format.monotonic_file_times:
+        position: int | None = _search_file_times(times, versions, millis)
+    else:
+        position = _binary_search(times, versions, millis)
     if position is None:
         position = _linear_scan(times, versions, millis)
     if position >= 0:
@@ -106,6 +111,18 @@ class _CommitTimes:
             return data
         return decompress(data, key, self._limit)
 
+    def file_times(self, versions: Sequence[int]) -> list[int]:
+        """Return the modification times of commits' files, from one listing.
+
+        Raises `FileNotFoundError` if a commit is gone.
+        """
+        stats = self._store.stats_from(self._listing.format.log_folder)
+        commits = self._listing.commit_files(versions)
+        for commit in commits:
+            if commit.name not in stats:
+                raise FileNotFoundError(commit.key)
+        return [stats[commit.name].mtime_ms for commit in commits]
+
     def file_time(self, version: int) -> int | None:
         """Return the modification time of a commit's file; None if the store has none."""
         stat = self._store.stat(self._listing.commits[version])
@@ -125,6 +142,33 @@ def _binary_search(times: _CommitTimes, versions: Sequence[int], millis: int) ->
             return None
         low, high = (middle, high) if time <= millis else (low, middle)
     return low
+
+
+def _search_file_times(times: _CommitTimes, versions: Sequence[int], millis: int) -> int:
+    """Return the position of the last version at or before a time, -1 if there is none.
+
+    From some version on, commits may carry their times. The times of the commits before it are the
+    modification times of their files, made strictly increasing.
+    """
+    first = _first_declared(times, versions)
+    declared = versions[first:]
+    if declared and (times.timestamp(declared[0]) or 0) <= millis:
+        found = _binary_search(times, declared, millis)
+        if found is not None:
+            return first + found
+    return bisect_right(monotonic_times(times.file_times(versions[:first])), millis) - 1
+
+
+def _first_declared(times: _CommitTimes, versions: Sequence[int]) -> int:
+    """Return the position from which on every commit carries its time; their number if none."""
+    if not versions or times.timestamp(versions[-1]) is None:
+        return len(versions)
+    low, high = -1, len(versions) - 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        known = times.timestamp(versions[middle]) is not None
+        low, high = (low, middle) if known else (middle, high)
+    return high
 
 
 def _linear_scan(times: _CommitTimes, versions: Sequence[int], millis: int) -> int:

@@ -344,7 +344,7 @@ def widen_bounds(values: pa.Array, kind: pa.DataType, *, upper: bool) -> pa.Arra
     if pa.types.is_timestamp(kind):
         return _widen_truncated_millis(pc.cast(values, pa.int64()), upper=upper)
     if pa.types.is_string(kind):
-        return _drop_utf16_reordered(values)
+        return _drop_utf16_reordered(_strip_tie_breakers(values) if upper else values)
     return to_comparable(values, kind)
 
 
@@ -377,6 +377,17 @@ def _widen_truncated_millis(micros: pa.Array, *, upper: bool) -> pa.Array:
     return pc.if_else(widen, pc.subtract(micros, make_int64(_TRUNCATED_MICROS_MAX)), micros)
 
 
+def _strip_tie_breakers(texts: pa.Array) -> pa.Array:
+    """Remove the characters that writers append to a truncated maximum to keep it a maximum.
+
+    What is left is a prefix, and values that start with a high bound may lie above it.
+    """
+    marked = pc.or_(pc.ends_with(texts, "\U0010ffff"), pc.ends_with(texts, "\ufffd"))
+    if not marked.true_count:
+        return texts
+    return pc.replace_substring_regex(texts, "[\\x{FFFD}\\x{10FFFF}]+$", "")
+
+
 def _drop_utf16_reordered(texts: pa.Array) -> pa.Array:
     """Make bounds unknown that contain a character from U+E000 on.
 
@@ -402,7 +413,7 @@ def all_null_files(columns: FileStats, name: str) -> pa.Array | None:
         nulls = columns.null_count(name)
         known = None
         if nulls.null_count < len(nulls):
-            equal = pc.equal(nulls, columns.num_records())
+            equal = pc.equal(nulls, columns.stored_records())
             unbounded = pc.and_(pc.is_null(columns.low(name)), pc.is_null(columns.high(name)))
             every = pc.fill_null(pc.and_(equal, unbounded), FALSE)
             known = every if every.true_count else None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.formats.indextables import LOG_FOLDER
+from arrowlog.formats.delta import mapping_mode
 from arrowlog.scan import mask_splits
 from arrowlog.spark.bridge import jvm_bridge
 from arrowlog.spark.index import PinnedTable, PythonFileIndex
@@ -184,7 +184,8 @@ def _unreachable(place: PinnedTable, spark: SparkSession) -> str | None:
     if place.root.startswith("memory:"):
         return "Spark has no access to an in-memory store of this process"
     scheme = place.root.partition(":")[0]
-    exists = is_reachable_by_spark(f"{place.root}/{LOG_FOLDER}", spark)
+    folder = place.snapshot.state.format.log_folder
+    exists = is_reachable_by_spark(f"{place.root}/{folder}", spark)
     return None if exists else f"this Spark has no working connector for {scheme}://"
 
 
@@ -202,11 +203,18 @@ def is_reachable_by_spark(path: str, spark: SparkSession) -> bool:
 
 
 def _unsupported_files(place: PinnedTable) -> str | None:
-    """Detect data files that are not Parquet."""
-    if not place.snapshot.num_files:
+    """Detect data files that are not Parquet, or whose rows are not simply those of the table."""
+    snapshot = place.snapshot
+    if not snapshot.num_files:
         return None
-    splits = mask_splits(place.snapshot.state.column("key"))
-    return "some of its files are splits" if pc.any(splits).as_py() else None
+    if mapping_mode(snapshot.schema) != "none":
+        return "its columns have other names in the data files"
+    if "delta.typeChanges" in snapshot.metadata.schema_string:
+        return "columns have had other types"
+    keys = snapshot.state.column("key")
+    if snapshot.state.format.paths_of(keys) is not keys:
+        return "rows of some files are deleted by deletion vectors"
+    return "some of its files are splits" if pc.any(mask_splits(keys)).as_py() else None
 
 
 def _unsupported_paths(place: PinnedTable) -> str | None:

@@ -308,10 +308,18 @@ def _is_valid_unicode(text: str) -> bool:
     return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
-def create_table(store: Store, config: Config, metadata: Metadata, *, exist_ok: bool) -> None:
+def create_table(
+    store: Store,
+    config: Config,
+    metadata: Metadata,
+    *,
+    exist_ok: bool,
+    adopted_files: bytes | None = None,
+) -> None:
     """Commit version 0, unless the log folder contains any commit or checkpoint.
 
-    Of several concurrent callers, exactly one creates the table.
+    Of several concurrent callers, exactly one creates the table. `adopted_files` are the lines of
+    the adds of a table of another format in the same folder; the new log hides that of the other.
 
     Raises:
         TableExists: there is a table and `exist_ok` is false, or it has another format.
@@ -325,7 +333,8 @@ def create_table(store: Store, config: Config, metadata: Metadata, *, exist_ok: 
     )
     created = classify_names(names, inner).empty
     if created:
-        _check_no_other_format(store)
+        if adopted_files is None:
+            _check_no_other_format(store)
         store.check_writable(LOG_FOLDER)
         _check_no_remains(store, names)
         codec = config.compression_codec if config.compression_enabled else "none"
@@ -334,9 +343,8 @@ def create_table(store: Store, config: Config, metadata: Metadata, *, exist_ok: 
             if config.checkpoint_format == "parquet"
             else DEFAULT_PROTOCOL
         )
-        data = compress(
-            encode_first_commit(protocol, metadata), codec, config.compression_gzip_level
-        )
+        lines = encode_first_commit(protocol, metadata) + (adopted_files or b"")
+        data = compress(lines, codec, config.compression_gzip_level)
         limit = config.max_decompressed_bytes
         writer = PutContext(store, config, SystemClock(), ContentionBackoff())
         created = put_first_version(

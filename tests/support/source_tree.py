@@ -18,6 +18,7 @@ BEGIN, END = "<!-- module map: generated -->\n", "<!-- end of module map -->\n"
 CONTRACTS = (
     "storage",
     "formats",
+    "formats.delta",
     "formats.indextables",
     "decode",
     "snapshot",

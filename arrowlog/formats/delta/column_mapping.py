@@ -1,0 +1,103 @@
+"""Column mapping: the names and ids under which data files and the log store a column. Pure.
+
+The physical name and the field id of a column are metadata of its Arrow field, at every level of
+nesting, and the mode is metadata of the schema. So a schema says where its values are stored,
+wherever it is passed on; users see its logical names.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from arrowlog.formats import PHYSICAL_NAME_KEY, parse_spark_schema
+from arrowlog.formats.delta.features import check_type_changes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAPPING_MODE_PROPERTY = "delta.columnMapping.mode"
+_ID, _NAME = "delta.columnMapping.id", "delta.columnMapping.physicalName"
+# The names that pyarrow gives to the ids in Parquet files.
+_FIELD_ID = b"PARQUET:field_id"
+_MODE = b"arrowlog.columnMapping"
+_MODES = ("none", "name", "id")
+
+
+def parse_delta_schema(
+    text: str, configuration: Mapping[str, str], where: str, *, mapping_enabled: bool
+) -> pa.Schema:
+    """Convert the schema of a Delta table to Arrow, with its column mapping as metadata.
+
+    `mapping_enabled` says whether the protocol has column mapping; without it the property has no
+    effect. Raises `ValueError` saying what is wrong, and `UnsupportedProtocol` for a change of a
+    column's type that cannot be read.
+    """
+    mode = configuration.get(MAPPING_MODE_PROPERTY, "none") if mapping_enabled else "none"
+    if mode not in _MODES:
+        raise ValueError(f"{MAPPING_MODE_PROPERTY} has the unknown value {mode!r}")
+    schema = parse_spark_schema(text, None if mode == "none" else _stored_as)
+    if "delta.typeChanges" in text:
+        check_type_changes(json.loads(text), where)
+    return schema if mode == "none" else schema.with_metadata({_MODE: mode.encode()})
+
+
+def _stored_as(item: dict[str, Any]) -> dict[str, str]:
+    """Return the metadata of an Arrow field: the physical name and the id of a column.
+
+    Raises `ValueError` if the column has none: its values could not be found.
+    """
+    metadata = item.get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    name, number = metadata.get(_NAME), metadata.get(_ID)
+    if not isinstance(name, str) or isinstance(number, bool) or not isinstance(number, int):
+        raise ValueError(f"column {item['name']!r} has no {_NAME} or no {_ID}")
+    return {PHYSICAL_NAME_KEY.decode(): name, _FIELD_ID.decode(): str(number)}
+
+
+def mapping_mode(schema: pa.Schema) -> str:
+    """Return the mode of column mapping that a schema was parsed with: `none`, `name` or `id`."""
+    mode: bytes = (schema.metadata or {}).get(_MODE, b"none")
+    return mode.decode()
+
+
+def stored_name(item: pa.Field) -> str:
+    """Return the name under which the log and data files store a column.
+
+    >>> stored_name(pa.field("a", pa.int64()))
+    'a'
+    """
+    name: bytes = (item.metadata or {}).get(PHYSICAL_NAME_KEY) or item.name.encode()
+    return name.decode()
+
+
+def field_id(item: pa.Field) -> int | None:
+    """Return the id of a column, of the table or of a Parquet file; None if it has none."""
+    text = (item.metadata or {}).get(_FIELD_ID)
+    return int(text) if text is not None and text.lstrip(b"-").isdigit() else None
+
+
+def physical_names(schema: pa.Schema) -> dict[str, str]:
+    """Return the physical name of each column of a schema."""
+    return {item.name: stored_name(item) for item in schema}
+
+
+def physical_schema(schema: pa.Schema) -> pa.Schema:
+    """Return the schema with physical names at every level."""
+    return pa.schema([_to_physical(item) for item in schema])
+
+
+def _to_physical(item: pa.Field) -> pa.Field:
+    return pa.field(stored_name(item), _physical_type(item.type), item.nullable)
+
+
+def _physical_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_struct(kind):
+        return pa.struct([_to_physical(kind.field(i)) for i in range(kind.num_fields)])
+    if pa.types.is_map(kind):
+        return pa.map_(_physical_type(kind.key_type), _physical_type(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(_physical_type(kind.value_type))
+    return kind

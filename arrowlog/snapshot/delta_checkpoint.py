@@ -1,0 +1,358 @@
+"""Checkpoints of Delta tables: Parquet files whose rows are actions, read by column on demand.
+
+A row holds one action; each kind of action is a struct column that is null in the rows of the
+others. Opening a checkpoint reads the footers and the rows that are not adds or removes. Paths,
+partition values and statistics are read when a question needs them.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from arrowlog.arrays import make_array
+from arrowlog.errors import LogCorrupt
+from arrowlog.storage import LocalStore, RangeReader
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    import pyarrow.parquet as pq
+
+    from arrowlog.storage import Store
+
+# Kinds of actions that are part of a table's state besides its files.
+_STATE_ACTIONS = ("protocol", "metaData", "txn", "sidecar")
+# What pyarrow raises for a damaged Parquet file.
+_BROKEN = (pa.ArrowException, OSError, ValueError, KeyError, IndexError, MemoryError)
+AddPath = tuple[str, ...]
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class CheckpointPart:
+    """One Parquet file of a checkpoint: the checkpoint itself, a part of it, or a sidecar."""
+
+    store: Store
+    key: str
+    size: int
+    metadata: pq.FileMetaData = field(repr=False)
+    schema: pa.Schema = field(repr=False)
+
+    @classmethod
+    def open(cls, store: Store, key: str) -> CheckpointPart:
+        """Read the footer. Raises `LogCorrupt` or `FileNotFoundError`."""
+        import pyarrow.parquet as pq
+
+        stat = store.stat(key)
+        if stat is None:
+            raise FileNotFoundError(key)
+        try:
+            opened = pq.ParquetFile(_open_file(store, key, stat.size))
+            return cls(store, key, stat.size, opened.metadata, opened.schema_arrow)
+        except FileNotFoundError:
+            raise
+        except _BROKEN as error:
+            raise _damaged(key, error) from None
+
+    @cached_property
+    def add_counts(self) -> list[int | None]:
+        """The number of adds in each row group; None where the footer does not tell."""
+        return [self._count_of(group, "add.path") for group in range(self.metadata.num_row_groups)]
+
+    @cached_property
+    def _leaves(self) -> dict[str, int]:
+        if not self.metadata.num_row_groups:
+            return {}
+        group = self.metadata.row_group(0)
+        return {group.column(i).path_in_schema: i for i in range(group.num_columns)}
+
+    def _count_of(self, group: int, leaf: str) -> int | None:
+        """Return how many rows of a row group have a value in a leaf column."""
+        index = self._leaves.get(leaf)
+        if index is None:
+            return 0
+        chunk = self.metadata.row_group(group).column(index)
+        statistics = chunk.statistics
+        if statistics is None or not statistics.has_null_count:
+            return None
+        return int(chunk.num_values - statistics.null_count)
+
+    def groups_with(self, action: str) -> list[int]:
+        """Return the row groups that may have rows of an action."""
+        leaves = [name for name in self._leaves if name.startswith(f"{action}.")]
+        groups = range(self.metadata.num_row_groups)
+        return [g for g in groups if any(self._count_of(g, leaf) != 0 for leaf in leaves)]
+
+    def read(self, group: int, columns: Sequence[str]) -> pa.Table:
+        """Read columns of a row group. Raises `LogCorrupt` or `FileNotFoundError`."""
+        import pyarrow.parquet as pq
+
+        try:
+            source = _open_file(self.store, self.key, self.size)
+            # A handle per row group: handles must not be shared by threads.
+            opened = pq.ParquetFile(source, metadata=self.metadata, pre_buffer=True)
+            return opened.read_row_group(group, columns=list(columns), use_threads=False)
+        except FileNotFoundError:
+            raise
+        except _BROKEN as error:
+            raise _damaged(self.key, error) from None
+
+
+def _open_file(store: Store, key: str, size: int) -> Any:
+    if isinstance(store, LocalStore):
+        return pa.OSFile(os.path.join(store.root, key))
+    return pa.PythonFile(RangeReader(store, key, size), mode="r")
+
+
+def _damaged(key: str, error: BaseException) -> LogCorrupt:
+    return LogCorrupt(
+        f"the checkpoint cannot be read: {str(error).partition(chr(10))[0][:200]}.",
+        next="Delete it if the commits before it are there; the table can be read without it.",
+        file=key,
+    )
+
+
+class DeltaCheckpoint:
+    """The adds of a checkpoint, by column.
+
+    Adds are numbered in the order of the files and their row groups. Row groups are read in
+    parallel, one after the other is decoded and dropped: what is kept is what the caller keeps.
+    """
+
+    def __init__(self, version: int, parts: Sequence[CheckpointPart]) -> None:
+        """Read nothing yet. `parts` are all files that may hold adds, in their order."""
+        self.version = version
+        self._chunks = [
+            (part, group)
+            for part in parts
+            for group, count in enumerate(part.add_counts)
+            if count != 0
+        ]
+
+    @cached_property
+    def starts(self) -> list[int]:
+        """The number of the first add of each row group, and the number of adds.
+
+        Reads the paths of row groups whose footer does not tell how many adds they have.
+        """
+        starts = [0]
+        for part, group in self._chunks:
+            count = part.add_counts[group]
+            if count is None:
+                count = len(_read_adds(part, group, [("path",)], {("path",): pa.string()})[0])
+            starts.append(starts[-1] + count)
+        return starts
+
+    @property
+    def num_adds(self) -> int:
+        """The number of adds."""
+        return self.starts[-1]
+
+    def has(self, path: AddPath) -> bool:
+        """Whether any part has a field of the adds, by the names that lead to it."""
+        return self.type_of(path) is not None
+
+    def type_of(self, path: AddPath) -> pa.DataType | None:
+        """Return the type of a field of the adds in the first part that has it."""
+        if path not in self._types:
+            kinds = (_type_at(part.schema, path) for part, _ in self._chunks)
+            self._types[path] = next((kind for kind in kinds if kind is not None), None)
+        return self._types[path]
+
+    @cached_property
+    def _types(self) -> dict[AddPath, pa.DataType | None]:
+        return {}
+
+    def map(
+        self,
+        paths: Sequence[AddPath],
+        rows: pa.Array | None,
+        convert: Callable[[dict[AddPath, pa.Array | None]], _Result],
+    ) -> list[_Result]:
+        """Read fields of the adds and convert them, row group by row group.
+
+        `rows` are ascending numbers of the adds to read; None for all. `convert` gets one value per
+        add, and None for a field that no part has; it is called in several threads. Raises
+        `LogCorrupt` if the checkpoint is damaged.
+        """
+        types = {path: self.type_of(path) for path in paths}
+        stored = [path for path, kind in types.items() if kind is not None]
+
+        def run(chunk: tuple[int, pa.Array | None]) -> _Result:
+            index, chosen = chunk
+            columns: dict[AddPath, pa.Array | None] = dict.fromkeys(paths)
+            part, group = self._chunks[index]
+            values = _read_adds(part, group, stored, types)
+            expected = self.starts[index + 1] - self.starts[index]
+            if any(len(column) != expected for column in values):
+                what = f"a row group of {part.key} has other adds than its footer says."
+                raise LogCorrupt(what, file=part.key, version=self.version)
+            if chosen is not None:
+                values = [column.take(chosen) for column in values]
+            columns |= dict(zip(stored, values, strict=True))
+            return convert(columns)
+
+        chunks = self._chunks_of(rows)
+        if len(chunks) < 2:
+            return [run(chunk) for chunk in chunks]
+        with ThreadPoolExecutor(min(os.cpu_count() or 1, len(chunks))) as pool:
+            return list(pool.map(run, chunks))
+
+    def _chunks_of(self, rows: pa.Array | None) -> list[tuple[int, pa.Array | None]]:
+        """Return the row groups that have chosen rows, and the numbers of these within them."""
+        if rows is None:
+            return [(index, None) for index in range(len(self._chunks))]
+        bounds = make_array(self.starts, pa.int64())
+        cuts = pc.search_sorted(rows, bounds).to_pylist() if len(rows) else [0] * len(bounds)
+        return [
+            (index, pc.subtract(rows.slice(first, last - first), bounds[index]))
+            for index, (first, last) in enumerate(pairwise(cuts))
+            if last > first
+        ]
+
+    def read(
+        self, paths: Iterable[AddPath], rows: pa.Array | None = None
+    ) -> dict[AddPath, pa.ChunkedArray | None]:
+        """Return fields of the adds, one value per add; None for a field that no part has.
+
+        `rows` are ascending numbers of the adds to read; None for all. Raises `LogCorrupt` if the
+        checkpoint is damaged.
+        """
+        wanted = [path for path in dict.fromkeys(paths) if self.has(path)]
+        found: dict[AddPath, pa.ChunkedArray | None] = dict.fromkeys(paths)
+        if wanted:
+            chunks = self.map(wanted, rows, lambda columns: columns)
+            for path in wanted:
+                found[path] = pa.chunked_array([c[path] for c in chunks], self.type_of(path))
+        return found
+
+    def verify(self) -> None:
+        """Read all fields of all adds. Raises `LogCorrupt` if the checkpoint is damaged."""
+        names = {item.name for part, _ in self._chunks for item in part.schema.field("add").type}
+        missing = self.map(
+            [(name,) for name in sorted(names)],
+            None,
+            lambda columns: column.null_count if (column := columns["path",]) is not None else 0,
+        )
+        if any(missing):
+            raise LogCorrupt("the checkpoint has an add without a path.", version=self.version)
+
+
+def _read_adds(
+    part: CheckpointPart,
+    group: int,
+    paths: Sequence[AddPath],
+    types: Mapping[AddPath, pa.DataType | None],
+) -> list[pa.Array]:
+    """Return fields of the adds in one row group, in the rows that hold an add."""
+    present = [path for path in paths if _type_at(part.schema, path) is not None]
+    # Any field tells which rows are adds.
+    names = {".".join(("add", *path)) for path in present or [("path",)]}
+    table = part.read(group, sorted(names))
+    adds = table["add"].combine_chunks()
+    if isinstance(adds, pa.ChunkedArray):  # of no chunks
+        adds = pa.nulls(0, table.schema.field("add").type)
+    is_add = pc.is_valid(adds)
+    some_are_not = is_add.true_count < len(adds)
+    columns = []
+    for path in paths:
+        kind = types[path]
+        if path not in present:
+            columns.append(pa.nulls(is_add.true_count, kind))
+            continue
+        values = pc.struct_field(adds, _indices(adds.type, path))
+        values = values.filter(is_add) if some_are_not else values
+        columns.append(values if values.type == kind else _cast_part(values, kind, part.key))
+    return columns
+
+
+def _cast_part(values: pa.Array, kind: pa.DataType | None, key: str) -> pa.Array:
+    """Cast a field of one part to the type that it has in the other parts."""
+    try:
+        return pc.cast(values, kind)
+    except pa.ArrowException as error:
+        raise _damaged(key, error) from None
+
+
+def _type_at(schema: pa.Schema, path: AddPath) -> pa.DataType | None:
+    """Return the type of a field of the adds; None if the schema lacks it."""
+    index = schema.get_field_index("add")
+    kind = schema.field(index).type if index >= 0 else None
+    for name in path:
+        if kind is None or not pa.types.is_struct(kind):
+            return None
+        index = kind.get_field_index(name)
+        kind = kind.field(index).type if index >= 0 else None
+    return kind
+
+
+def _indices(kind: pa.DataType, path: AddPath) -> list[int]:
+    indices = []
+    for name in path:
+        index = kind.get_field_index(name)
+        indices.append(index)
+        kind = kind.field(index).type
+    return indices
+
+
+def read_state_actions(part: CheckpointPart) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of a part that are neither adds nor removes, as Python objects, by action."""
+    actions: dict[str, list[dict[str, Any]]] = {}
+    for action in _STATE_ACTIONS:
+        rows: list[dict[str, Any]] = []
+        if part.schema.get_field_index(action) >= 0:
+            for group in part.groups_with(action):
+                column = part.read(group, [action])[action]
+                rows += column.filter(pc.is_valid(column)).to_pylist(maps_as_pydicts="lossy")
+        actions[action] = rows
+    return actions
+
+
+def map_values(maps: pa.ChunkedArray, key: str) -> pa.ChunkedArray:
+    """Return the value of one key in each map of text; null where there is none.
+
+    In most tables all maps have the same keys in the same order, so the values of a key are every
+    n-th item.
+    """
+    return pa.chunked_array([_map_values(chunk, key) for chunk in maps.chunks], pa.string())
+
+
+def _map_values(maps: pa.MapArray, key: str) -> pa.Array:
+    count = len(maps)
+    if not count or maps.null_count == count:
+        return pa.nulls(count, pa.string())
+    offsets = maps.offsets
+    first, last = offsets[0].as_py(), offsets[count].as_py()
+    keys = maps.keys.slice(first, last - first)
+    items = maps.items.slice(first, last - first)
+    sizes = pc.min_max(pc.subtract(offsets.slice(1), offsets.slice(0, count)))
+    width = sizes["min"].as_py()
+    if not maps.null_count and width and width == sizes["max"].as_py():
+        pattern = keys.slice(0, width)
+        if _repeats(keys, pattern):
+            position = pattern.to_pylist().index(key) if key in pattern.to_pylist() else -1
+            if position < 0:
+                return pa.nulls(count, pa.string())
+            values = items if width == 1 else items.take(_every(position, width, count))
+            return pc.cast(values, pa.string())
+    return pc.cast(pc.map_lookup(maps, key, "last"), pa.string())
+
+
+def _repeats(keys: pa.Array, pattern: pa.Array) -> bool:
+    """Whether keys are a repetition of a pattern."""
+    if len(pattern) == 1:
+        return bool(pc.all(pc.equal(keys, pattern[0])).as_py())
+    return bool(keys.slice(len(pattern)).equals(keys.slice(0, len(keys) - len(pattern))))
+
+
+def _every(first: int, step: int, count: int) -> pa.Array:
+    """Return `first`, `first + step` and so on, `count` numbers."""
+    return make_array(range(first, first + step * count, step), pa.int64())

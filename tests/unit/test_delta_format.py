@@ -1,0 +1,240 @@
+"""The format of Delta tables: names, paths, protocol, column mapping, times of commits."""
+
+import json
+
+import pyarrow as pa
+import pytest
+
+from arrowlog.errors import UnsupportedProtocol
+from arrowlog.formats.delta import (
+    check_delta_readable,
+    check_type_changes,
+    choose_compactions,
+    classify_delta_names,
+    decode_path,
+    decode_paths,
+    deletion_vector_ids,
+    field_id,
+    file_keys,
+    in_commit_timestamps_since,
+    mapping_mode,
+    monotonic_times,
+    parse_delta_schema,
+    physical_schema,
+    sidecar_name,
+    stored_name,
+    uses_column_mapping,
+)
+from arrowlog.formats.delta.features import is_supported_widening
+
+UUID = "3f2504e0-4f89-41d3-9a0c-0305e82c3301"
+
+
+def name(version, rest):
+    return f"{version:020d}.{rest}"
+
+
+def part(version, number, count):
+    return name(version, f"checkpoint.{number:010d}.{count:010d}.parquet")
+
+
+def test_only_commits_of_exactly_twenty_digits_count():
+    odd = ["1.json", f"{1:019d}.json", f"{1:021d}.json", name(1, f"{UUID}.json"), ".tmp.json"]
+    found = classify_delta_names([name(0, "json"), *odd, "_staged_commits", "x.json.tmp"])
+    assert found.commits == {0: name(0, "json")}
+    assert not found.checkpoints
+
+
+def test_a_multi_part_checkpoint_counts_only_if_it_is_complete():
+    complete = [part(3, 1, 2), part(3, 2, 2)]
+    broken = [part(4, 1, 3), part(4, 3, 3), part(4, 1, 2), part(4, 3, 2), part(4, 0, 0)]
+    found = classify_delta_names([*broken, *reversed(complete)])
+    assert list(found.checkpoints) == [3]
+    assert found.checkpoints[3][0].names == tuple(complete)
+
+
+def test_forms_of_one_version_are_alternatives_and_parquet_comes_first():
+    json_form, parquet_form = (name(7, f"checkpoint.{UUID}.{k}") for k in ("json", "parquet"))
+    classic = name(7, "checkpoint.parquet")
+    found = classify_delta_names([json_form, part(7, 1, 1), parquet_form, classic])
+    forms = found.checkpoints[7]
+    assert forms[-1].names == (json_form,)
+    assert forms[-1].is_json
+    assert {form.names for form in forms[:-1]} == {(classic,), (parquet_form,), (part(7, 1, 1),)}
+
+
+def test_names_that_look_like_checkpoints_are_ignored():
+    odd = [name(1, "checkpoint.json"), name(1, "checkpoint.xyz.parquet"), "1.checkpoint.parquet"]
+    assert not classify_delta_names(odd).checkpoints
+
+
+def test_compacted_commits_replace_those_that_they_cover():
+    names = [name(v, "json") for v in range(10)]
+    names += [name(2, f"{5:020d}.compacted.json"), name(2, f"{3:020d}.compacted.json")]
+    found = classify_delta_names(names)
+    chosen = choose_compactions(found, 1, 7)
+    assert [(a, b) for a, b, _ in chosen] == [(1, 1), (2, 5), (6, 6), (7, 7)]
+    assert [(a, b) for a, b, _ in choose_compactions(found, 1, 4)] == [(1, 1), (2, 3), (4, 4)]
+    assert [(a, b) for a, b, _ in choose_compactions(found, 3, 7)] == [(v, v) for v in range(3, 8)]
+
+
+PATHS = {
+    "a.parquet": "a.parquet",
+    "a%20b%2Fc": "a b/c",
+    "%252521": "%2521",
+    "a+b": "a+b",
+    "100%": "100%",
+    "%C3%A4": "ä",
+    "file:/x/y": "/x/y",
+    "file:///x/y%20z": "/x/y z",
+    "s3://bucket/x%3D1": "s3://bucket/x=1",
+    "/abs/x": "/abs/x",
+}
+
+
+@pytest.mark.parametrize(("stored", "shown"), PATHS.items())
+def test_a_path_is_decoded_once(stored, shown):
+    assert decode_path(stored) == shown
+
+
+def test_columns_of_paths_are_decoded_like_single_ones():
+    column = pa.chunked_array([list(PATHS)[:4], [None, *list(PATHS)[4:]]])
+    assert decode_paths(column).to_pylist() == [
+        None if path is None else decode_path(path) for path in column.to_pylist()
+    ]
+    plain = pa.chunked_array([["a", "b"]])
+    assert decode_paths(plain) is plain
+
+
+def test_the_key_tells_deletion_vectors_apart_and_absent_offsets_from_zero():
+    paths = pa.chunked_array([["p"] * 4])
+    ids = deletion_vector_ids(
+        pa.chunked_array([["u", "u", "u", None]]),
+        pa.chunked_array([["x", "x", "x", None]]),
+        pa.chunked_array([[0, None, 1, None]], pa.int64()),
+    )
+    assert ids.to_pylist() == ["ux@0", "ux", "ux@1", None]
+    keys = file_keys(paths, ids).to_pylist()
+    assert keys == ["p\0ux@0", "p\0ux", "p\0ux@1", "p"]
+    assert file_keys(paths, None) is paths
+
+
+def test_sidecar_names_lose_their_folders():
+    assert sidecar_name("a%20b.parquet") == "a b.parquet"
+    assert sidecar_name("s3://b/t/_delta_log/_sidecars/x.parquet") == "x.parquet"
+
+
+def test_every_unknown_feature_is_named():
+    with pytest.raises(UnsupportedProtocol, match="features alpha, zeta;") as caught:
+        check_delta_readable(3, ["zeta", "deletionVectors", "alpha"], "t")
+    assert "deletionVectors, alpha" not in str(caught.value)
+    with pytest.raises(UnsupportedProtocol, match="columnmapping"):
+        check_delta_readable(3, ["columnmapping"], "t")  # names are compared exactly
+    with pytest.raises(UnsupportedProtocol, match="reader version 4"):
+        check_delta_readable(4, [], "t")
+    for feature in ("catalogManaged", "catalogOwned-preview", "variantShredding-preview"):
+        with pytest.raises(UnsupportedProtocol, match=feature):
+            check_delta_readable(3, [feature], "t")
+    check_delta_readable(3, ["columnMapping", "v2Checkpoint", "typeWidening"], "t")
+    check_delta_readable(1, [], "t")
+
+
+def test_column_mapping_needs_reader_2_or_the_feature():
+    assert uses_column_mapping(2, ())
+    assert uses_column_mapping(3, ("columnMapping",))
+    assert not uses_column_mapping(1, ())
+    assert not uses_column_mapping(3, ("deletionVectors",))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "supported"),
+    [
+        ("byte", "long", True),
+        ("long", "integer", False),
+        ("integer", "double", True),
+        ("long", "double", False),
+        ("float", "double", True),
+        ("date", "timestamp_ntz", True),
+        ("date", "timestamp", False),
+        ("integer", "decimal(10,0)", True),
+        ("integer", "decimal(10,2)", False),
+        ("long", "decimal(20,0)", True),
+        ("long", "decimal(19,0)", False),
+        ("decimal(10,2)", "decimal(10,2)", True),
+        ("decimal(10,2)", "decimal(11,3)", True),
+        ("decimal(10,2)", "decimal(10,3)", False),
+        ("decimal(10,2)", "decimal(12,1)", False),
+        ("string", "binary", False),
+    ],
+)
+def test_type_changes_are_those_of_the_protocol(old, new, supported):
+    assert is_supported_widening(old, new) is supported
+    kind = {"type": "array", "elementType": {"type": "struct", "fields": []}, "containsNull": True}
+    change = {"delta.typeChanges": [{"fromType": old, "toType": new}]}
+    kind["elementType"]["fields"] = [{"name": "b", "type": new, "metadata": change}]
+    schema = {"type": "struct", "fields": [{"name": "a", "type": kind, "metadata": {}}]}
+    if supported:
+        check_type_changes(schema, "t")
+    else:
+        with pytest.raises(UnsupportedProtocol, match=r"'a\.element\.b'.*typeWidening"):
+            check_type_changes(schema, "t")
+
+
+def column(name, kind, number=None):
+    metadata = {}
+    if number is not None:
+        metadata = {
+            "delta.columnMapping.id": number,
+            "delta.columnMapping.physicalName": f"col-{number}.x",
+        }
+    return {"name": name, "type": kind, "nullable": True, "metadata": metadata}
+
+
+NESTED = {
+    "type": "struct",
+    "fields": [
+        column("a", {"type": "struct", "fields": [column("b", "long", 2)]}, 1),
+        column("c", {"type": "map", "keyType": "string", "valueType": "long"}, 3),
+        column("d", {"type": "array", "elementType": {"type": "struct", "fields": []}}, 4),
+    ],
+}
+NESTED["fields"][2]["type"]["elementType"]["fields"] = [column("e", "string", 5)]
+
+
+@pytest.mark.parametrize("mode", ["name", "id"])
+def test_physical_names_and_ids_are_kept_at_every_level(mode):
+    text = json.dumps(NESTED)
+    config = {"delta.columnMapping.mode": mode}
+    schema = parse_delta_schema(text, config, "t", mapping_enabled=True)
+    assert mapping_mode(schema) == mode
+    assert schema.names == ["a", "c", "d"]
+    assert [stored_name(item) for item in schema] == ["col-1.x", "col-3.x", "col-4.x"]
+    inner = schema.field("a").type.field("b")
+    assert (stored_name(inner), field_id(inner)) == ("col-2.x", 2)
+    physical = physical_schema(schema)
+    assert physical.names == ["col-1.x", "col-3.x", "col-4.x"]
+    assert physical.field("col-4.x").type.value_type.field(0).name == "col-5.x"
+
+
+def test_column_mapping_is_ignored_unless_the_protocol_has_it():
+    config = {"delta.columnMapping.mode": "name"}
+    schema = parse_delta_schema(json.dumps(NESTED), config, "t", mapping_enabled=False)
+    assert mapping_mode(schema) == "none"
+    assert [stored_name(item) for item in schema] == ["a", "c", "d"]
+
+
+def test_a_mapped_column_without_physical_name_and_an_unknown_mode_are_errors():
+    plain = json.dumps({"type": "struct", "fields": [column("a", "long")]})
+    with pytest.raises(ValueError, match="physicalName"):
+        parse_delta_schema(plain, {"delta.columnMapping.mode": "id"}, "t", mapping_enabled=True)
+    with pytest.raises(ValueError, match="'both'"):
+        parse_delta_schema(plain, {"delta.columnMapping.mode": "both"}, "t", mapping_enabled=True)
+
+
+def test_times_of_commits():
+    assert monotonic_times([10, 10, 5, 30]) == [10, 11, 12, 30]
+    assert in_commit_timestamps_since({}) is None
+    on = {"delta.enableInCommitTimestamps": "true"}
+    assert in_commit_timestamps_since(on) == 0
+    later = {**on, "delta.inCommitTimestampEnablementVersion": "4"}
+    assert in_commit_timestamps_since(later) == 4
