@@ -248,6 +248,12 @@ def test_documents_with_valid_checksums_and_wild_content_are_refused(tmp_path):
     kinds = [kind for kind, _ in FIELDS.values()]
     wanted = dict(enumerate(FIELDS))
     intact = DocStore.open(ByteView.of(body), 60, "x")
+    # A document that says it has a value less ends before its last byte.
+    documents = intact.documents(intact.blocks)
+    short = bytearray(documents.buffer)
+    short[int(documents.starts[7])] -= 1
+    with pytest.raises(DataFileError, match="cannot be decoded"):
+        type(documents)(bytes(short), documents.starts, documents.ends, "x").columns(kinds, wanted)
     for seed in range(cases(400)):
         print("seed", seed)
         chance = random.Random(seed)
