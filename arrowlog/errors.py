@@ -33,6 +33,7 @@ ProblemCode = Literal[
     "checkpoint-partial",  # files that belong to a checkpoint are missing
     "feature-unknown",  # the table requires a feature that this release does not support
     "paths-outside",  # a data file lies outside the table
+    "state-misnumbered",  # a table state is in the folder of another version
     "protocol-unknown",  # the table requires a newer reader or writer version
 ]
 

@@ -24,6 +24,7 @@ from arrowlog.decode.row_decoder import (
     probe_protocol,
     read_commit_time,
     to_metadata,
+    to_protocol,
 )
 from arrowlog.decode.stats_text import StatsMember, lookup_stats, stats_counts
 
@@ -74,6 +75,7 @@ __all__ = [
     "start_decode",
     "stats_counts",
     "to_metadata",
+    "to_protocol",
 ]
 
 

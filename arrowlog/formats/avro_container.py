@@ -34,6 +34,8 @@ CODECS = ("null", "deflate", "snappy", "zstandard")
 _HEADER_MAP = AvroType("map", items=AvroType("bytes"))
 _MAX_HEADER_KEYS = 1000
 _RAW_DEFLATE_WBITS = -15  # no header, the largest window
+# fastavro leaves most of zlib's checksum behind the stream.
+_CHECKSUM_REST_BYTES = 3
 _SNAPPY_CRC_BYTES = 4
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 # Bytes that the zstd stream is asked for at a time, if its frame does not give the size.
@@ -178,7 +180,8 @@ def _unpack_deflate(body: memoryview, limit: int) -> Any:
     data = stream.decompress(body, limit + 1)
     if len(data) > limit:
         return None
-    if not stream.eof or stream.unused_data:
+    rest = zlib.adler32(data).to_bytes(4, "big")[:_CHECKSUM_REST_BYTES]
+    if not stream.eof or stream.unused_data not in (b"", rest):
         raise ValueDamaged("a deflate stream does not end with its block")
     return data
 
@@ -261,10 +264,17 @@ def encode_bytes(value: bytes) -> bytes:
 
 
 def write_container(
-    schema: str, blocks: Iterable[tuple[int, Any]], sync: bytes, codec: str = "zstandard"
+    schema: str,
+    blocks: Iterable[tuple[int, Any]],
+    sync: bytes,
+    codec: str = "zstandard",
+    further: Mapping[str, bytes] | None = None,
 ) -> bytes:
-    """Write a container file from blocks of encoded records, each with its number of records."""
-    header = {"avro.schema": schema.encode(), "avro.codec": codec.encode()}
+    """Write a container file from blocks of encoded records, each with its number of records.
+
+    `further` are entries of the header that readers ignore unless they know them.
+    """
+    header = {"avro.schema": schema.encode(), "avro.codec": codec.encode(), **(further or {})}
     pieces = [MAGIC, encode_long(len(header))]
     pieces += [encode_bytes(key.encode()) + encode_bytes(text) for key, text in header.items()]
     pieces += [b"\x00", sync]

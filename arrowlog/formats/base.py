@@ -193,6 +193,39 @@ class LogListing:
         forms = self.checkpoints.get(version, ())
         return next((form for form in forms if form.kind == kind), None)
 
+    def state_file(self, version: int) -> CommitFile | None:
+        """Return the file of a version's table state; None if there is none."""
+        for form in self.checkpoints.get(version, ()):
+            if form.kind in self.format.state_kinds:
+                return CommitFile(version, form.keys[0])
+        return None
+
+    def tip_file(self, version: int) -> CommitFile | None:
+        """Return the file that makes a version part of the log: its commit, else its state."""
+        return self.commit_file(version) or self.state_file(version)
+
+    @property
+    def state_only_version(self) -> int:
+        """The highest version above 0 that has a table state and no commit; -1 if there is none.
+
+        A writer for which states are the commits made it. Such writers ignore JSON commits, and
+        others may have put commits below it that are not part of the table.
+        """
+        if not self.format.state_kinds:
+            return -1
+        without = self.checkpoints.keys() - self.commits.keys()
+        return max((v for v in without if v > 0 and self.state_file(v)), default=-1)
+
+    def applied_commits(self) -> dict[int, str]:
+        """Return the commits that are part of the table for certain.
+
+        Below a state without a commit, only that of version 0 is: see `state_only_version`.
+        """
+        shadow = self.state_only_version
+        if shadow < 0:
+            return self.commits
+        return {v: key for v, key in self.commits.items() if v == 0 or v > shadow}
+
     def only(
         self, commits: Mapping[int, str] | None = None, checkpoints: Checkpoints | None = None
     ) -> LogListing:
@@ -237,6 +270,8 @@ class Format(ABC):
         log_folder: the folder of the log, relative to the table's root.
         checkpoint_folder: a folder inside the log whose names `classify` needs too; empty if none.
         retired_folder: a folder inside the log with records of deleted commits; empty if none.
+        state_kinds: kinds of checkpoint forms that may be the only file of a version, as they are
+            the commits of some writers.
         pointer_name: the file inside the log that names a recent checkpoint, only a hint.
         actions: the fields of each action.
         reader_versions: the reader versions that can be read.
@@ -270,6 +305,7 @@ class Format(ABC):
     checkpoint_folder: str = ""
     retired_folder: str = ""
     pointer_name: str = "_last_checkpoint"
+    state_kinds: frozenset[str] = frozenset()
     reader_versions: range = range(1, 2)
     writer_versions: range = range(0)
     features: frozenset[str] = frozenset()
@@ -323,6 +359,11 @@ class Format(ABC):
         """Return the names that the commit after one named `like` may have, likely ones first."""
         del like
         return (self.commit_name(version),)
+
+    def state_name(self, version: int) -> str:
+        """Return the name of a version's table state inside the log; empty if there are none."""
+        del version
+        return ""
 
     def first_name(self, version: int) -> str:
         """Return a text that sorts before the names of all files of a version or a later one."""

@@ -14,18 +14,21 @@ import tempfile
 import weakref
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import make_int64
-from arrowlog.decode import SEQ_LINE_BITS
+from arrowlog.arrays import FALSE, make_int64, repeat_bool, repeat_value
+from arrowlog.decode import SEQ_LINE_BITS, ActionBatch
 from arrowlog.errors import LogCorrupt
 from arrowlog.fork_safety import ForkSafeLock, pl
+from arrowlog.formats import CommitFile
 from arrowlog.snapshot import (
     checkpoint_versions,
+    load_snapshot,
     stream_actions,
     validate_commit_integrity,
     with_file_keys,
@@ -34,9 +37,8 @@ from arrowlog.snapshot import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from arrowlog.decode import ActionBatch
-    from arrowlog.formats import CommitFile, Format, LogListing, Metadata, Protocol
-    from arrowlog.snapshot import ReadOptions
+    from arrowlog.formats import Format, LogListing, Metadata, Protocol
+    from arrowlog.snapshot import ReadOptions, Snapshot
     from arrowlog.storage import Store
 
 # Commits per block, the unit of lazy reading and of progress reports. A filter on `version` skips
@@ -61,6 +63,8 @@ class CommitBatch:
     protocols: tuple[tuple[int, Protocol], ...]
     metadata: tuple[tuple[int, Metadata], ...]
     format: Format
+    # Milliseconds by file number, of versions that are table states without a commit.
+    state_times: tuple[tuple[int, int], ...] = ()
 
     def table(self, action: str) -> pa.Table:
         """Return all actions of one kind; maps the file into memory if the table was spilled."""
@@ -104,7 +108,8 @@ class CommitHistory:
 
     1. `first` is the earliest version that can be read, `last` the newest.
     2. `commits` has every version from `first` to `last` except those in `missing_versions`, whose
-       commits are gone and whose state comes from a checkpoint.
+       commits are gone and whose state comes from a checkpoint. Where a table state is the commit,
+       its file stands in `commits`, and its actions are how it differs from the version before.
     3. Commits below `first` are ignored, whether their files still exist or not.
 
     Thread-safe: blocks are decoded under a lock, each at most once.
@@ -119,9 +124,19 @@ class CommitHistory:
         self.listing = listing
         self.first = first
         self.last = last
-        versions = range(first, last + 1)
-        self.commits = listing.commit_files(v for v in versions if v in listing.commits)
-        self.missing_versions = [v for v in versions if v not in listing.commits]
+        applied = listing.applied_commits()
+        self.commits: list[CommitFile] = []
+        self.missing_versions: list[int] = []
+        for version in range(first, last + 1):
+            state = listing.state_file(version) if version > first else None
+            if version in applied:
+                self.commits.append(CommitFile(version, applied[version]))
+            elif state is not None:
+                self.commits.append(state)
+            else:
+                self.missing_versions.append(version)
+        self._applied = applied
+        self._newest_state: Snapshot | None = None  # of the last state that was read
         self.on_progress: Callable[[int, int], None] | None = (
             None  # progress: commits read, of how many
         )
@@ -174,8 +189,24 @@ class CommitHistory:
 
     def _read(self, commits: Sequence[CommitFile]) -> Iterator[CommitBatch]:
         with missing_commit_is_corrupt(self.store):
-            for actions in stream_actions(self.store, self.options, commits):
-                yield _checked_piece(actions, self.store.root)
+            for has_commits, run in groupby(commits, lambda c: c.version in self._applied):
+                if has_commits:
+                    for actions in stream_actions(self.store, self.options, list(run)):
+                        yield _checked_piece(actions, self.store.root)
+                else:
+                    for state in run:
+                        yield self._state_piece(state)
+
+    def _state_piece(self, file: CommitFile) -> CommitBatch:
+        """Return the actions that lead to a table state from the version before."""
+        before = self._newest_state
+        if before is None or before.version != file.version - 1:
+            before = self._load(file.version - 1)
+        after = self._newest_state = self._load(file.version)
+        return state_difference(before, after, file)
+
+    def _load(self, version: int) -> Snapshot:
+        return load_snapshot(self.store, self.listing, self.options, version)
 
     def _after_torn_fork(self) -> None:
         """Drop what a thread of the parent was setting under the lock when the process forked."""
@@ -243,6 +274,73 @@ class CommitHistory:
     def folder(self) -> str | None:
         """The folder of spilled tables; None if everything fits in memory."""
         return self._spill_folder
+
+
+def state_difference(before: Snapshot, after: Snapshot, file: CommitFile) -> CommitBatch:
+    """Return what changed from one version to the next as the actions of a commit."""
+    old, new = before.state.adds, after.state.adds
+    position = pc.index_in(new["key"], value_set=old["key"].combine_chunks()).combine_chunks()
+    changed = pc.is_null(position)
+    both = pc.indices_nonzero(pc.is_valid(position))
+    if len(both):
+        differs = _differing_rows(old.take(position.take(both)), new.take(both))
+        changed = pc.or_(changed, pc.is_in(_row_numbers(len(position)), both.filter(differs)))
+    added = new.filter(changed)
+    gone = pc.is_null(pc.index_in(old["key"], value_set=new["key"].combine_chunks()))
+    dropped = old.filter(gone)
+    removed = pa.table(
+        {
+            "seq": pc.cast(_row_numbers(dropped.num_rows), pa.int64()),
+            "path": dropped["path"],
+            "deletionTimestamp": repeat_value(after.state.timestamp, pa.int64(), dropped.num_rows),
+            "size": before.state.column("size").filter(gone)
+            if old.num_rows
+            else pa.nulls(0, pa.int64()),
+            "key": dropped["key"],
+        }
+    )
+    lines = pc.add(_row_numbers(added.num_rows), pa.scalar(dropped.num_rows, pa.uint64()))
+    adds = added.drop_columns(["seq"]) if "seq" in added.column_names else added
+    actions = ActionBatch(after.state.format)
+    tables: dict[str, pa.Table | str] = {
+        "add": adds.append_column("seq", pc.cast(lines, pa.int64())),
+        "remove": removed,
+        "mergeskip": with_file_keys(actions, "mergeskip", "")[0],
+        "commitInfo": actions.table("commitInfo"),
+    }
+    count = added.num_rows + dropped.num_rows
+    return CommitBatch(
+        (file.key,),
+        pl.Series([file.version], dtype=pl.Int64).to_arrow(),
+        tables,
+        () if after.protocol == before.protocol else ((count, after.protocol),),
+        () if after.metadata == before.metadata else ((count + 1, after.metadata),),
+        after.state.format,
+        () if after.state.timestamp is None else ((0, after.state.timestamp),),
+    )
+
+
+def _row_numbers(count: int) -> pa.Array:
+    return pl.int_range(count, dtype=pl.UInt64, eager=True).to_arrow()
+
+
+def _differing_rows(old: pa.Table, new: pa.Table) -> pa.Array:
+    """Return which rows differ in a field; both tables have the same files in the same order."""
+    differs = repeat_bool(False, new.num_rows)
+    for name in {*old.column_names, *new.column_names} - {"seq", "key"}:
+        sides = []
+        for table in (old, new):
+            if name in table.column_names:
+                column = table[name].combine_chunks()
+                dictionary = pa.types.is_dictionary(column.type)
+                sides.append(column.dictionary_decode() if dictionary else column)
+        if len(sides) == 1:
+            differs = pc.or_(differs, pc.is_valid(sides[0]))
+            continue
+        unequal = pc.fill_null(pc.not_equal(*sides), FALSE)
+        one_null = pc.xor(pc.is_null(sides[0]), pc.is_null(sides[1]))
+        differs = pc.or_(differs, pc.or_(unequal, one_null))
+    return differs
 
 
 def _checked_piece(actions: ActionBatch, root: str) -> CommitBatch:

@@ -100,14 +100,14 @@ class HistorySession:
         with self._lock:
             version, listing = self._newest()
             last_listing = listing or (self._cached and self._cached[1].past.listing)
-            commit = last_listing.commit_file(version) if last_listing else None
+            commit = last_listing.tip_file(version) if last_listing else None
             commit = commit or tracker.format.commit_file(version)
             newest_commit = version, tracker.store.stat(commit.key)
             if self._cached is None or self._cached[0] != newest_commit:
                 past = self.past(version, listing)
                 version = past.last
                 # The new listing may spell the file's name in another way; stat that name.
-                commit = past.listing.commit_file(version) or commit
+                commit = past.listing.tip_file(version) or commit
                 newest_commit = version, tracker.store.stat(commit.key)
                 loaded = tracker.last_read is not None
                 self._cached = newest_commit, ViewSources(past, tracker.at_version, loaded=loaded)

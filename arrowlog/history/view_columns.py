@@ -98,6 +98,9 @@ _POSITION = [("version", _INT), ("line", _INT)]
 COMMIT_INFO_SCHEMA = pa.schema(_POSITION)
 
 
+_SHARED_REMOVE_FIELDS = {"size": FieldKind.INT, "dataChange": FieldKind.BOOL}
+
+
 @dataclass(frozen=True)
 class ViewTypes:
     """The schema that types partition values and statistics, the same for every version.
@@ -130,8 +133,9 @@ class ViewTypes:
 
     @cached_property
     def removes(self) -> pa.Schema:
-        """The columns of the view `removes`."""
-        return _action_schema(self.format.actions.fields["remove"], self.partitions)
+        """The columns of the view `removes`; those that `actions` needs exist in every format."""
+        fields = {**_SHARED_REMOVE_FIELDS, **self.format.actions.fields["remove"]}
+        return _action_schema(fields, self.partitions)
 
     @cached_property
     def skips(self) -> pa.Schema:
@@ -408,15 +412,15 @@ def _with_timestamps(
 ) -> pl.DataFrame:
     """Add `timestamp` and `timestamp_source`.
 
-    The time is that of the commitInfo, else the creation time of the commit's metaData, else the
-    time the file was written. Copying a table renews its file times, so a file time is clamped to
-    the times its neighbours declare.
+    The time is that of the commitInfo or of the table state, else the creation time of the commit's
+    metaData, else the time the file was written. Copying a table renews its file times, so a file
+    time is clamped to the times its neighbours declare.
     """
     created = {
         seq >> SEQ_LINE_BITS: metadata.created_time
         for seq, metadata in piece.metadata
         if metadata.created_time is not None and piece.format.creation_time_counts
-    }
+    } | dict(piece.state_times)
     creation_times = pl.DataFrame(
         {"file_number": list(created), "created": list(created.values())},
         schema={"file_number": pl.Int64, "created": pl.Int64},
@@ -433,7 +437,14 @@ def _with_timestamps(
         schema={"file_number": pl.Int64, "file_time": pl.Int64},
     )
     declared = pl.col("declared")
-    source = pl.when(declared.is_not_null()).then(pl.lit("commit")).otherwise(pl.lit("file"))
+    states = [number for number, _ in piece.state_times]
+    source = (
+        pl.when(pl.col("file_number").is_in(states))
+        .then(pl.lit("state"))
+        .when(declared.is_not_null())
+        .then(pl.lit("commit"))
+        .otherwise(pl.lit("file"))
+    )
     upper = pl.min_horizontal("file_time", declared.backward_fill())
     clamped = pl.max_horizontal(declared.forward_fill(), upper)
     return (

@@ -525,6 +525,12 @@ def _checkpoints(past: CommitHistory) -> pa.Table:
     rows = []
     for version, forms in past.listing.checkpoints.items():
         for form in forms:
+            if form.kind in table_format.state_kinds:
+                stat = past.store.stat(form.keys[0])
+                if stat is not None:
+                    times = stat.size, stat.mtime_ms
+                    rows.append((version, form.kind, 1, *times, version == last))
+                continue
             stats = folder_stats if form.keys[0].startswith(table_format.key(inner)) else log_stats
             parts = [
                 stat

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from arrowlog.arrays import make_array
 from arrowlog.config import parse_duration_ms
 from arrowlog.errors import ArrowlogWarning, DataFileError, InvalidRequest
-from arrowlog.formats.indextables import encode_adds
+from arrowlog.formats.indextables import STATE_PROTOCOL_VERSION, encode_adds
 from arrowlog.maintenance.checkpointing import PARQUET_CHECKPOINT_FEATURE, make_checkpoint
 from arrowlog.maintenance.cleanup import (
     MIN_COMMIT_AGE_SECONDS,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from arrowlog.maintenance.checkpointing import BackgroundCheckpointer
     from arrowlog.maintenance.compaction import CompactionRequest, CompactResult
     from arrowlog.maintenance.vacuum import Progress, VacuumResult
-    from arrowlog.snapshot import CheckpointResult
+    from arrowlog.snapshot import CheckpointResult, Snapshot
     from arrowlog.storage import Store
     from arrowlog.transaction import Add, CommitResult, WriteSession
 
@@ -90,6 +90,7 @@ def checkpoint(session: WriteSession, checkpointer: BackgroundCheckpointer) -> C
     that do not know the feature could not open the table once its commits are cleaned up.
     """
     snapshot = session.read_latest()
+    _refuse_states(session, snapshot)
     config = session.config(session.head_of(snapshot))
     if (
         config.checkpoint_format == "parquet"
@@ -106,12 +107,20 @@ def checkpoint(session: WriteSession, checkpointer: BackgroundCheckpointer) -> C
     return result
 
 
+def _refuse_states(session: WriteSession, snapshot: Snapshot) -> None:
+    """Raise `UnsupportedProtocol` for a table with states, unless it can be written."""
+    if snapshot.protocol.min_reader_version >= STATE_PROTOCOL_VERSION:
+        check_writable(snapshot.protocol, session.store.root)
+
+
 def clean_up(session: WriteSession, *, dry_run: bool | None) -> CleanupResult:
     """Delete commits and checkpoints that the table's retention settings release.
 
     `dry_run` None means the setting `cleanup.dryRun`. Warns of deletions that failed.
     """
-    config = session.config(session.head_of(session.base_snapshot()))
+    snapshot = session.base_snapshot()
+    _refuse_states(session, snapshot)
+    config = session.config(session.head_of(snapshot))
     dry = config.cleanup_dry_run if dry_run is None else dry_run
     now = session.clock.now_ms()
     result = cleanup(session.store, config, configured_retention(config), now, dry_run=dry)
@@ -133,7 +142,9 @@ def preview_retention(
     Arguments that are None default to the table's settings and to the present. Raises
     InvalidRequest for an invalid duration.
     """
-    config = session.config(session.head_of(session.base_snapshot()))
+    snapshot = session.base_snapshot()
+    _refuse_states(session, snapshot)
+    config = session.config(session.head_of(snapshot))
     configured = configured_retention(config)
     policy = RetentionPolicy(
         configured.log_ms if log is None else _parse_duration(log, "log_retention"),

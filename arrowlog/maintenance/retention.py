@@ -267,17 +267,17 @@ def find_required_checkpoints(listing: LogListing, versions: Sequence[int]) -> t
     `versions` are the readable versions, ascending; all others follow from these by replay.
     """
     readable_set = set(versions)
-    with_commit = readable_set & listing.commits.keys()
+    with_commit = readable_set & listing.applied_commits().keys()
     return tuple(v for v in versions if v and (v not in with_commit or v - 1 not in readable_set))
 
 
 def find_readable_versions(listing: LogListing, newest: int) -> tuple[int, ...]:
     """Return every version up to `newest` that can be rebuilt from the listed files, ascending."""
-    checkpoints = set(listing.checkpoints)
-    candidates = sorted(v for v in {*listing.commits, *checkpoints} if v <= newest)
+    checkpoints, commits = set(listing.checkpoints), listing.applied_commits()
+    candidates = sorted(v for v in {*commits, *checkpoints} if v <= newest)
     versions: list[int] = []
     for v in candidates:
-        follows = v in listing.commits and (v == 0 or (bool(versions) and versions[-1] == v - 1))
+        follows = v in commits and (v == 0 or (bool(versions) and versions[-1] == v - 1))
         if v in checkpoints or follows:
             versions.append(v)
     return tuple(versions)

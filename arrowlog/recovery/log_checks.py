@@ -46,6 +46,7 @@ from arrowlog.recovery.salvage import (
     salvage,
     valid_checkpoint_forms,
 )
+from arrowlog.recovery.state_checks import StateChecks
 from arrowlog.snapshot import (
     ReadOptions,
     check_writable,
@@ -186,6 +187,8 @@ def _run_checks(exam: _Examination) -> int | None:
         return None
     snapshot = _load_snapshot(exam)
     _check_pointer(exam)
+    checks = StateChecks(store, exam.listing, exam.any_path, exam.problems.repair_call)
+    exam.problems.extend(checks.findings(snapshot))
     if snapshot is None:
         return None
     _check_protocol(exam, snapshot)
@@ -247,6 +250,8 @@ def _check_checkpoints(exam: _Examination) -> None:
     invalid = ProblemLog(exam.store.root)
     for version in checkpoint_versions(listing):
         reported = len(invalid)
+        if exam.valid_checkpoint is not None and listing.state_file(version) is not None:
+            continue  # `StateChecks` examines states; older ones share most of their manifests
         forms = valid_checkpoint_forms(exam.store, listing, version, exam.config, invalid)
         if forms and exam.valid_checkpoint is None:
             exam.valid_checkpoint = version
@@ -288,6 +293,8 @@ def _compare_with_commits(
         if divergence is not None:
             folder = form.keys[0].rpartition("/")[0]
             where = f"{folder}/{version:020d}.checkpoint.{form.kind}"
+            if form.kind in exam.listing.format.state_kinds:
+                where = form.keys[0]
             exam.problems.report("checkpoint-diverges", "error", divergence, where, version=version)
 
 

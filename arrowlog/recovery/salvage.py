@@ -16,7 +16,7 @@ carry. Nothing is written and nothing is guessed.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from arrowlog.errors import ArrowlogError, LogCorrupt, TableNotFound
@@ -25,8 +25,10 @@ from arrowlog.formats.indextables import (
     INDEXTABLES,
     LAST_CHECKPOINT,
     MAX_VERSION,
+    STATE_PROTOCOL_VERSION,
     classify_log_file,
     decompress,
+    parse_state_folder,
 )
 from arrowlog.maintenance import retry_after_cleanup
 from arrowlog.recovery.findings import ProblemLog
@@ -38,6 +40,7 @@ from arrowlog.snapshot import (
     open_parquet_checkpoint,
     read_pointer,
     verify_checkpoint,
+    without_failed_states,
     without_retired,
 )
 
@@ -47,7 +50,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from arrowlog.config import Config
-    from arrowlog.formats import CheckpointForm, Checkpoints, Format, LogListing
+    from arrowlog.formats import CheckpointForm, Checkpoints, Format, LogListing, Protocol
     from arrowlog.snapshot import Snapshot, State
     from arrowlog.storage import Store
 
@@ -136,6 +139,9 @@ def list_damaged_log(
     by_version: dict[tuple[str, int], list[str]] = {}
     accepted: list[str] = []
     for name in names:
+        if parse_state_folder(name) is not None:
+            accepted.append(name)
+            continue
         part = classify_log_file(name) if name.endswith(".json") else None
         if part is None or part[1] > MAX_VERSION:
             if part is not None:
@@ -154,7 +160,8 @@ def list_damaged_log(
         what = f"{' and '.join(duplicates)} are both version {version}, but their content differs."
         problems.report(f"{kind}-twice", "error", what, keys[0], version=version)
     inner = [name for name in inner if (classify_log_file(name) or ("", 0))[1] <= MAX_VERSION]
-    return without_retired(store, table_format.classify(sorted(accepted), inner), names), problems
+    listing = without_failed_states(store, table_format.classify(sorted(accepted), inner))
+    return without_retired(store, listing, names), problems
 
 
 def list_log_folder(store: Store, table_format: Format) -> tuple[list[str], list[str]]:
@@ -357,9 +364,17 @@ def describe_divergence(checkpoint: State, replayed: State) -> str | None:
         )
     if checkpoint.metadata != replayed.metadata:
         return "the metaData of the checkpoint differs from that of its commits."
-    if checkpoint.protocol != replayed.protocol:
+    if not _is_same_protocol(checkpoint.protocol, replayed.protocol):
         return "the protocol of the checkpoint differs from that of its commits."
     return None
+
+
+def _is_same_protocol(checkpoint: Protocol, replayed: Protocol) -> bool:
+    """Whether a checkpoint has the protocol of its commits; a table state has no features."""
+    if checkpoint == replayed:
+        return True
+    bare = replace(replayed, reader_features=(), writer_features=())
+    return checkpoint.min_reader_version >= STATE_PROTOCOL_VERSION and checkpoint == bare
 
 
 def _count_missing_from(keys: pa.ChunkedArray, others: pa.ChunkedArray) -> int:

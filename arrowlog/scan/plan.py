@@ -96,11 +96,12 @@ def plan_scan(
 
 
 def _skip_row_groups(snapshot: Snapshot, predicate: Predicate) -> Snapshot:
-    """Restrict a snapshot to the checkpoint row groups that may contain matching files.
+    """Restrict a snapshot to the groups of files that may contain matching files.
 
-    A Parquet checkpoint stores its files in row groups whose value ranges are known. At this level
-    a partition column is an ordinary column: a group covers a range of its values. Returns the
-    snapshot unchanged if it is in memory already or if more than half of the groups remain.
+    The groups are the row groups of a Parquet checkpoint or the manifests of a table state; the
+    ranges of their values are known. At this level a partition column is an ordinary column: a
+    group covers a range of its values. Returns the snapshot unchanged if it is in memory already
+    or if reading only some groups would save little.
     """
     source = snapshot.state.source
     groups = source.row_group_stats(snapshot.schema, snapshot.partition_columns)
@@ -115,10 +116,8 @@ def _skip_row_groups(snapshot: Snapshot, predicate: Predicate) -> Snapshot:
     if groups is None:
         narrowed = source.narrowed(snapshot.schema, snapshot.partition_columns, keep)
         return snapshot.restricted_to(narrowed)
-    keep_mask = keep(groups)
-    if keep_mask.true_count * 2 > groups.num_rows:
-        return snapshot
-    return snapshot.only(pc.indices_nonzero(keep_mask).to_pylist())
+    chosen = groups.choose_groups(keep(groups))
+    return snapshot if chosen is None else snapshot.only(chosen)
 
 
 class ReadableRows(ABC):

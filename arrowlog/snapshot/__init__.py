@@ -40,6 +40,7 @@ from arrowlog.snapshot.listing import (
     open_log,
     pointed_version,
     read_pointer,
+    without_failed_states,
     without_retired,
 )
 from arrowlog.snapshot.loader import (
@@ -166,6 +167,7 @@ __all__ = [
     "with_checkpoint_keys",
     "with_chunk_checksums",
     "with_file_keys",
+    "without_failed_states",
     "without_retired",
     "write_json_form",
     "write_parquet_form",

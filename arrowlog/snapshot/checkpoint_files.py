@@ -1,33 +1,26 @@
-"""The live files of a state that starts from a Parquet checkpoint, read on demand.
-
-The live files are the checkpoint's rows whose keys no later commit touched, in stored order,
-followed by the live adds of those commits (the tail). If the checkpoint turns out to be damaged,
-the adds are loaded without it and a warning is issued; the order of rows that were already handed
-out does not change.
-"""
+"""The live files of a state that starts from a Parquet checkpoint, read on demand."""
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.errors import ArrowlogWarning, LogCorrupt
+from arrowlog.errors import LogCorrupt
 from arrowlog.formats.indextables import ADD_FIELDS, ADD_MAP_FIELDS
 from arrowlog.snapshot.checkpoint.rows import RowGroupStats, from_checkpoint_rows, render_as_text
+from arrowlog.snapshot.deferred_files import NO_ADDS, DeferredFiles
 from arrowlog.snapshot.file_table import (
     FileStats,
     files_table,
     files_table_from_checkpoint,
     typed_checkpoint_column,
 )
-from arrowlog.snapshot.reconciliation import paths_leading_out, reconcile_keys
+from arrowlog.snapshot.reconciliation import paths_leading_out
 from arrowlog.snapshot.snapshot import (
     CACHED_SELECTION_FILES_MAX,
     InMemoryFiles,
-    SourceChange,
     insert_evicting_oldest,
 )
 
@@ -36,11 +29,6 @@ if TYPE_CHECKING:
 
     from arrowlog.snapshot.checkpoint.parts import CheckpointPartReader
     from arrowlog.snapshot.snapshot import FileSource
-
-# Live files added after a checkpoint up to which the checkpoint stays unread. With more of them,
-# masking and concatenating on every question costs more than reading the checkpoint once.
-_TAIL_FILES_MAX = 50_000
-NO_ADDS = pa.table({"key": pa.nulls(0, pa.string())})
 
 
 class CheckpointRows:
@@ -113,12 +101,10 @@ def _to_int64(groups: Sequence[int]) -> pa.Array:
     return pa.Array.from_buffers(pa.int64(), len(data), [None, pa.py_buffer(data)])
 
 
-class CheckpointFiles:
+class CheckpointFiles(DeferredFiles):
     """A `FileSource`: live files in a Parquet checkpoint that is not read yet.
 
-    `tail` holds the live adds of the commits after the checkpoint, `touched` the keys of all files
-    that those commits add or remove. `again` loads all live adds of a version without this
-    checkpoint, for the case that it is damaged.
+    Its columns are stored typed.
     """
 
     def __init__(
@@ -131,20 +117,9 @@ class CheckpointFiles:
         warned: list[str] | None = None,
     ) -> None:
         """Read nothing yet. `warned` collects warnings, shared with all sources made from this."""
+        super().__init__(version, again, tail, touched, warned)
         self.rows = rows
-        self.version = version
-        self.tail = tail
-        self.touched = touched
-        self._warned: list[str] = [] if warned is None else warned
-        self._again = again
-        self._live_mask: pa.ChunkedArray | None = None  # of the checkpoint's rows; None: all live
-        self._keys: pa.ChunkedArray | None = None  # of its live rows, once they were handed out
-        self._adds: pa.Table | None = None  # all live adds, once all of them were needed
         self._groups: RowGroupStats | None = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as the live adds: the receiver may not be able to reach the store."""
-        return InMemoryFiles, (self.adds(),)
 
     @property
     def checkpoint(self) -> int:
@@ -152,26 +127,26 @@ class CheckpointFiles:
         return self.rows.parts.manifest.version
 
     @property
-    def warnings(self) -> Sequence[str]:
-        """Why the checkpoint could not be used, if it turned out to be damaged."""
-        return self._warned
+    def root(self) -> str:
+        """The address of the table, for messages."""
+        return self.rows.parts.store.root
 
     @property
-    def num_files(self) -> int:
-        """The number of live files. Reads the keys if later commits touched any file."""
-        if self._adds is not None:
-            return int(self._adds.num_rows)
-        if self.touched is None:
-            return self.rows.count + int(self.tail.num_rows)
-        rows = self.stored(())
-        if rows is None:  # damaged: all adds are loaded now, so this recurses once
-            return self.num_files
-        return int(rows.num_rows + self.tail.num_rows)
+    def _num_rows(self) -> int:
+        return self.rows.count
 
-    @property
-    def max_files(self) -> int:
-        """The number of the checkpoint's rows and of the adds after it."""
-        return self.rows.count + int(self.tail.num_rows)
+    def _read(self, names: Iterable[str]) -> pa.Table:
+        return self.rows.table(names)
+
+    def _to_adds(self) -> pa.Table | None:
+        manifest = self.rows.parts.manifest
+        rows = self.stored(manifest.columns)
+        return None if rows is None else from_checkpoint_rows(rows, manifest.recipe)
+
+    def _replaced(
+        self, version: int, tail: pa.Table, touched: pa.ChunkedArray | None
+    ) -> CheckpointFiles:
+        return CheckpointFiles(self.rows, version, self._again, tail, touched, self._warned)
 
     def row_group_stats(
         self, schema: pa.Schema, partition_columns: Sequence[str]
@@ -196,36 +171,6 @@ class CheckpointFiles:
             return False
         stored = self.rows.parts.manifest.metadata.partition_columns
         return tuple(partition_columns) == stored and self.rows.schema.equals(schema)
-
-    def stored(self, names: Iterable[str]) -> pa.Table | None:
-        """Read columns of the checkpoint's rows that are still live, `path` included.
-
-        Returns None if the checkpoint is damaged; all adds are in memory then.
-        """
-        if self._keys is None and self._adds is not None:
-            return None
-        try:
-            rows = self.rows.table(names)
-        except LogCorrupt as error:
-            self._fall_back(error)
-            return None
-        if self._keys is None and self.touched is not None:
-            dead = pc.is_in(rows["path"], value_set=self.touched.combine_chunks())
-            self._live_mask = pc.invert(dead) if pc.any(dead).as_py() else None
-        rows = rows if self._live_mask is None else rows.filter(self._live_mask)
-        if self._keys is None:
-            self._keys = rows["path"]
-        return rows
-
-    def adds(self) -> pa.Table:
-        """Return all live adds, as the log decoder would."""
-        if self._adds is None:
-            rows = self.stored(self.rows.parts.manifest.columns)
-            if rows is not None:
-                base = from_checkpoint_rows(rows, self.rows.parts.manifest.recipe)
-                self._adds = pa.concat_tables([base, self.tail], promote_options="default")
-        assert self._adds is not None
-        return self._adds
 
     def column(self, name: str) -> pa.ChunkedArray:
         """Return one column of the adds; reads only the stored column that it is made of."""
@@ -276,56 +221,6 @@ class CheckpointFiles:
         return CheckpointFiles(
             rows, self.version, self._again, self.tail, self.touched, self._warned
         )
-
-    def narrowed(
-        self,
-        schema: pa.Schema,  # noqa: ARG002 -- of the protocol
-        partition_columns: Sequence[str],  # noqa: ARG002 -- of the protocol
-        keep: Callable[[FileStats], pa.Array],  # noqa: ARG002 -- of the protocol
-    ) -> FileSource:
-        """Return all files: row groups are skipped instead."""
-        return self
-
-    def with_commits(self, version: int, adds: pa.Table, removes: pa.Table) -> SourceChange:
-        """Return the live files after commits; the checkpoint stays unread unless many are new."""
-        if self._adds is not None:
-            return InMemoryFiles(self._adds).with_commits(version, adds, removes)
-        kept, live = reconcile_keys(self.tail["key"], adds, removes)
-        fresh = adds if live is None else adds.filter(live)
-        still_live = self.tail if kept is None else self.tail.filter(kept)
-        tail = pa.concat_tables([still_live, fresh], promote_options="default")
-        touched = pa.chunked_array([*adds["key"].chunks, *removes["key"].chunks], pa.string())
-        before = [] if self.touched is None else self.touched.chunks
-        keys = pa.chunked_array([*before, *touched.chunks], pa.string())
-        source: FileSource = CheckpointFiles(
-            self.rows, version, self._again, tail, keys if len(keys) else None, self._warned
-        )
-        if tail.num_rows > max(_TAIL_FILES_MAX, self.rows.count // 2):
-            source = InMemoryFiles(source.adds())
-        return SourceChange(source, fresh, lambda: self._mask_excluding(touched))
-
-    def _mask_excluding(self, keys: pa.ChunkedArray) -> pa.Array | None:
-        """Return a mask of the live files that are not among `keys`; None if none is."""
-        hit = pc.is_in(self.column("key"), value_set=keys.combine_chunks()).combine_chunks()
-        return pc.invert(hit) if hit.true_count else None
-
-    def _fall_back(self, error: LogCorrupt) -> None:
-        """Load the adds without the checkpoint, keeping the order of rows already handed out."""
-        note = f"checkpoint {self.checkpoint} was not used: {error}"
-        if note not in self._warned:
-            self._warned.append(note)
-            root = self.rows.parts.store.root
-            warnings.warn(f"{root}: {note}", ArrowlogWarning, stacklevel=2)
-        adds = self._again(self.version)
-        if self._keys is not None:
-            tail = self.tail["key"].chunks
-            order = pa.chunked_array([*self._keys.chunks, *tail], pa.string())
-            rows = pc.index_in(order, value_set=adds["key"].combine_chunks())
-            if rows.null_count:
-                what = "the checkpoint has files that are not live by a replay of the commits."
-                raise LogCorrupt(what, version=self.checkpoint) from error
-            adds = adds.take(rows)
-        self._adds, self._keys = adds, None
 
 
 class CheckpointFileStats(FileStats):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from arrowlog.snapshot.delta_checkpoint import AddPath, DeltaCheckpoint
+    from arrowlog.snapshot.file_table import GroupStats
     from arrowlog.snapshot.snapshot import FileSource
 
     Columns = dict[AddPath, pa.Array | None]
@@ -376,7 +377,7 @@ class DeltaCheckpointFiles:
         self,
         schema: pa.Schema,  # noqa: ARG002 -- of the protocol
         partition_columns: Sequence[str],  # noqa: ARG002 -- of the protocol
-    ) -> FileStats | None:
+    ) -> GroupStats | None:
         """None: nothing is known of the row groups of a checkpoint."""
         return None
 

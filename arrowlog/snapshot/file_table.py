@@ -149,8 +149,14 @@ class FileStats:
         missing = [name for name in names if name not in self._views]
         if missing:
             keys = [physical_name(self.schema, name) for name in missing]
-            view = _AddView(flatten_map_columns(self._adds, keys), self.schema, self._format)
+            adds = flatten_map_columns(self._adds_with(missing), keys)
+            view = _AddView(adds, self.schema, self._format)
             self._views.update(dict.fromkeys(missing, view))
+
+    def _adds_with(self, names: Iterable[str]) -> pa.Table:
+        """Return the adds with the fields that hold the statistics of some columns."""
+        del names
+        return self._adds
 
     def low(self, name: str) -> pa.Array:
         """Return the minimum of a column per file, as logged; null is unknown."""
@@ -227,6 +233,23 @@ class FileStats:
             self._typed["partition", name] = values.combine_chunks()
             return unreadable
         return view.values(what, name, _type(self.schema, name))
+
+
+class GroupStats(FileStats):
+    """Statistics of groups of files, for skipping whole groups by the code that skips files.
+
+    Each group looks like a file of an unpartitioned table, with wide bounds.
+    """
+
+    def choose_groups(self, keep_mask: pa.Array) -> list[int] | None:
+        """Return the groups that a mask of the rows keeps; None if all files should be read.
+
+        Reading most of the groups saves little and loses the columns of the others.
+        """
+        if keep_mask.true_count * 2 > self.num_rows:
+            return None
+        chosen: list[int] = pc.indices_nonzero(keep_mask).to_pylist()
+        return chosen
 
 
 def typed_checkpoint_column(

@@ -113,19 +113,53 @@ class _CheckpointsLost(LogCorrupt):
     """The pointer names a checkpoint, but the log has nothing but version 0."""
 
 
-def _list_all(store: Store, table_format: Format) -> LogListing:
+def _list_all(store: Store, table_format: Format, attempts: int = _ATTEMPTS_MAX) -> LogListing:
     observed = boottime()
     names = store.list_from(table_format.log_folder)
     checkpoint_names: Sequence[str] = ()
     if table_format.checkpoint_folder in names:
         checkpoint_names = store.list_from(table_format.key(table_format.checkpoint_folder))
     listing = replace(table_format.classify(names, checkpoint_names), observed=observed)
+    finished = without_failed_states(store, listing)
+    if finished is not listing and attempts:
+        # A state is deleted only after a higher one exists: look whether there is one now.
+        names_now = store.list_from(table_format.log_folder)
+        if table_format.classify(names_now).newest > listing.newest:
+            return _list_all(store, table_format, attempts - 1)
+    listing = finished
     if listing.empty:
         raise _no_table_error(store, [table_format])
     listing = without_retired(store, listing, names)
     if table_format.pointer_name in names and not listing.checkpoints:
         _check_pointer_is_reached(store, listing)
     return listing
+
+
+def without_failed_states(store: Store, listing: LogListing, finished: int = -1) -> LogListing:
+    """Return the listing without the highest states whose writers never finished them.
+
+    Such a state is a folder without its file. Only the states above the highest finished one are
+    looked at; `finished` is the version of one that is known to be. Asks the store for one state,
+    if no write has failed.
+    """
+    failed: dict[int, CommitFile] = {}
+    for version in sorted(listing.checkpoints, reverse=True):
+        state = listing.state_file(version)
+        if state is None:
+            continue
+        if version == finished or store.stat(state.key) is not None:
+            break
+        failed[version] = state
+    if not failed:
+        return listing
+    kinds = listing.format.state_kinds
+    checkpoints = {
+        version: forms
+        if version not in failed
+        else tuple(form for form in forms if form.kind not in kinds)
+        for version, forms in listing.checkpoints.items()
+    }
+    return replace(listing, checkpoints={v: forms for v, forms in checkpoints.items() if forms})
 
 
 def _check_pointer_is_reached(store: Store, listing: LogListing) -> None:
@@ -171,6 +205,9 @@ def _list_from_pointer(store: Store, table_format: Format) -> LogListing:
         return _list_all(store, table_format)
     names = store.list_from(table_format.log_folder, table_format.first_name(start))
     listing = table_format.classify(names, checkpoint_names, start)
+    finished = without_failed_states(store, listing, start)
+    if finished is not listing:
+        return _list_all(store, table_format)
     if max(listing.checkpoints, default=-1) < start:
         return _list_all(store, table_format)
     return without_retired(store, replace(listing, observed=observed), names)

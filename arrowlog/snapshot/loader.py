@@ -31,8 +31,10 @@ from arrowlog.decode import (
     start_decode,
 )
 from arrowlog.errors import ArrowlogWarning, InvalidRequest, LogCorrupt, UnsupportedProtocol
+from arrowlog.formats import CommitFile
 from arrowlog.formats.indextables import (
     INDEXTABLES,
+    STATE_KIND,
     JsonManifest,
     checkpoint_to_lines,
     decompress,
@@ -46,12 +48,14 @@ from arrowlog.snapshot.checkpoint.parquet import (
 )
 from arrowlog.snapshot.checkpoint.parts import CheckpointPartReader, missing_part_error
 from arrowlog.snapshot.checkpoint_files import CheckpointFiles, CheckpointRows
+from arrowlog.snapshot.deferred_files import ManifestCache
 from arrowlog.snapshot.delta_files import DeltaCheckpointFiles
 from arrowlog.snapshot.delta_loader import open_delta_checkpoint
 from arrowlog.snapshot.file_table import files_table
 from arrowlog.snapshot.listing import check_not_retired, list_log
 from arrowlog.snapshot.log_replay import (
     parse_table_schema,
+    read_transactions,
     replay_actions,
     validate_commit_integrity,
     with_file_keys,
@@ -67,13 +71,14 @@ from arrowlog.snapshot.snapshot import Report, Snapshot, State, compact_chunks
 from arrowlog.storage import SMALL_FILE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from concurrent.futures import Executor, Future
 
     from arrowlog.config import Config
-    from arrowlog.formats import CheckpointForm, CommitFile, Format, LogListing
+    from arrowlog.formats import CheckpointForm, Format, LogListing
     from arrowlog.snapshot.log_replay import ReplayResult
     from arrowlog.snapshot.snapshot import FileSource
+    from arrowlog.snapshot.state_reader import StateReader
     from arrowlog.storage import Store
 
 _RUN_BYTES_MAX = 6 << 20
@@ -235,13 +240,15 @@ class ReadOptions:
     """How a log is read.
 
     `allow_external_paths` admits data files outside the table's root. `strict` makes a gap in the
-    log an error instead of a warning. `format` is that of the log.
+    log an error instead of a warning. `format` is that of the log. `manifests` holds decoded
+    manifests of table states; it is shared by all reads with options that were made from these.
     """
 
     config: Config
     allow_external_paths: bool = False
     strict: bool = False
     format: Format = INDEXTABLES
+    manifests: ManifestCache = field(default_factory=ManifestCache, compare=False)
 
 
 @dataclass(slots=True)
@@ -263,6 +270,8 @@ class _Load:
     gap: VersionGap | None = None
     checksum_verified: bool = False  # the JSON checkpoint carries a checksum, and it matches
     missing_file: FileNotFoundError | None = None  # a checkpoint's file that was listed
+    listing: LogListing | None = None
+    damaged_state: LogCorrupt | None = None  # the first table state that could not be used
 
     def count(self, size: int) -> None:
         """Count one file that was read."""
@@ -299,7 +308,7 @@ def load_snapshot(
     Raises `InvalidRequest` if the version does not exist or was cleaned up, `LogCorrupt` if it
     cannot be rebuilt, and `FileNotFoundError` if a listed file is gone: list again and retry.
     """
-    work = _Load(store, options, avoid, listing.observed)
+    work = _Load(store, options, avoid, listing.observed, listing=listing)
     segment, base = _read_base(work, listing, version)
     _check_reached(segment, listing, version)
     if segment.gap is not None:
@@ -402,9 +411,11 @@ def _read_base(
             segment = plan_segment(listing, version, unusable)
         except LogCorrupt as error:
             _require_full_listing(listing)
-            if work.missing_file is None:
-                raise
-            raise work.missing_file from error  # possibly a concurrent clean-up: list again
+            if work.missing_file is not None:  # possibly a concurrent clean-up: list again
+                raise work.missing_file from work.damaged_state or error
+            if work.damaged_state is not None:
+                raise work.damaged_state from error
+            raise
         if segment.checkpoint is None:
             break
         state = _read_checkpoint(work, listing, segment.checkpoint)
@@ -437,6 +448,8 @@ def _read_checkpoint(work: _Load, listing: LogListing, version: int) -> State | 
             work.warnings.append(f"checkpoint {version} was not used: {error} is gone")
         except LogCorrupt as error:
             work.warnings.append(f"checkpoint {version} was not used: {error}")
+            if form.kind in listing.format.state_kinds and work.damaged_state is None:
+                work.damaged_state = error
     return None
 
 
@@ -583,6 +596,32 @@ def _read_json(work: _Load, version: int, form: CheckpointForm) -> State:
     )
 
 
+def _read_state(work: _Load, version: int, form: CheckpointForm) -> State:
+    """Open a table state; its manifests are read on demand."""
+    return _state_reader(work).open(CommitFile(version, form.keys[0]), _fallback_loader(work, form))
+
+
+def _state_reader(work: _Load) -> StateReader:
+    # Most tables have no states, and their readers load what decodes Avro.
+    from arrowlog.snapshot.state_reader import StateReader
+
+    options, store = work.options, work.store
+
+    def transactions(commits: Sequence[CommitFile]) -> Mapping[str, tuple[int, int]]:
+        return read_transactions(_read_actions(_Load(store, options), commits))
+
+    assert work.listing is not None
+    return StateReader(
+        store,
+        work.listing,
+        options.config,
+        options.manifests,
+        allow_external_paths=options.allow_external_paths,
+        count=work.count,
+        transactions=transactions,
+    )
+
+
 def verify_checkpoint(
     store: Store, listing: LogListing, version: int, config: Config, form: str | None = None
 ) -> list[LogCorrupt | UnsupportedProtocol]:
@@ -615,6 +654,23 @@ def _verify_json(
     state = _read_json(work, version, form)
     if not work.checksum_verified:
         _compare_with_commits(work, listing, state, form)
+    return ()
+
+
+def _verify_state(
+    work: _Load, listing: LogListing, version: int, form: CheckpointForm
+) -> Sequence[LogCorrupt | UnsupportedProtocol]:
+    """Read all manifests of a state."""
+    from arrowlog.decode import ENTRY_COLUMNS
+    from arrowlog.snapshot.avro_state_files import AvroStateFiles
+
+    work.listing = listing
+    try:
+        source = _read_state(work, version, form).source
+        assert isinstance(source, AvroStateFiles)
+        source.entries.table(ENTRY_COLUMNS)
+    except UnsupportedProtocol as error:
+        return [error]
     return ()
 
 
@@ -695,6 +751,7 @@ def _verify_delta(
 CHECKPOINT_READERS: dict[str, CheckpointReader] = {
     "parquet": CheckpointReader(_read_parquet, _verify_parquet),
     "json": CheckpointReader(_read_json, _verify_json),
+    STATE_KIND: CheckpointReader(_read_state, _verify_state),
     "delta-parquet": CheckpointReader(_read_delta, _verify_delta),
     "delta-json": CheckpointReader(_read_delta, _verify_delta),
 }

@@ -28,7 +28,7 @@ from arrowlog.formats.indextables import (
     no_recent_commits,
 )
 from arrowlog.snapshot import reconciliation
-from arrowlog.snapshot.snapshot import State, first_files
+from arrowlog.snapshot.snapshot import LazyTransactions, State, first_files
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -210,18 +210,21 @@ def with_checkpoint_keys(
     *,
     allow_external_paths: bool,
     table_format: Format = INDEXTABLES,
+    unique: bool = True,
+    file: str | None = None,
 ) -> pa.Table:
     """Return the adds of a checkpoint with a column `key`, the path relative to the root.
 
-    Raises `LogCorrupt` if two adds have the same key, or a path is empty or leads out of the table.
+    Raises `LogCorrupt` naming `file` if a path is empty or leads out of the table, and with
+    `unique` if two adds have the same key.
     """
     table, suspect = with_keys(adds, root, table_format)
     checked = suspect and not allow_external_paths
     if checked and reconciliation.paths_leading_out(table["key"]) is not None:
         what = "the checkpoint has a path that is empty or leads out of the table."
-        raise LogCorrupt(what, version=version)
-    if pc.count_distinct(table["key"]).as_py() != table.num_rows:
-        raise LogCorrupt("the checkpoint lists a file twice.", version=version)
+        raise LogCorrupt(what, version=version, file=file)
+    if unique and pc.count_distinct(table["key"]).as_py() != table.num_rows:
+        raise LogCorrupt("the checkpoint lists a file twice.", version=version, file=file)
     return table
 
 
@@ -331,14 +334,30 @@ def _latest_timestamp_and_txns(
     times: list[int | None] = [commit_time(info) for _, info in infos]
     if table_format.creation_time_counts:
         times += [metadata.created_time for _, metadata in actions.metadata]
-    txns = {} if base is None else dict(base.txns)
     if base is not None:
         times.append(base.timestamp)
+    latest = max((time for time in times if time is not None), default=None)
+    if base is not None and isinstance(base.txns, LazyTransactions):
+        return latest, base.txns.updated(_last_transactions({}, actions, infos))
+    return latest, _last_transactions({} if base is None else base.txns, actions, infos)
+
+
+def read_transactions(actions: ActionBatch) -> dict[str, tuple[int, int]]:
+    """Return the last application transaction per application, as `State.txns` has them."""
+    return _last_transactions({}, actions, validate_commit_integrity(actions))
+
+
+def _last_transactions(
+    before: Mapping[str, tuple[int, int]],
+    actions: ActionBatch,
+    infos: Sequence[tuple[int, CommitInfo]],
+) -> dict[str, tuple[int, int]]:
+    txns = dict(before)
     for seq, app_id, txn_version in _app_transactions(actions, infos):
         known = txns.get(app_id)
-        if known is None or txn_version > known[0] or not table_format.highest_txn_counts:
+        if known is None or txn_version > known[0] or not actions.format.highest_txn_counts:
             txns[app_id] = (txn_version, actions.versions[seq >> SEQ_LINE_BITS])
-    return max((time for time in times if time is not None), default=None), txns
+    return txns
 
 
 def _app_transactions(

@@ -58,7 +58,8 @@ def plan_segment(
 
     Stops at a gap and records it in the segment. An unusable checkpoint must not make a table look
     older than it is: if the commits below it are gone, `LogCorrupt` is raised instead of recording
-    a gap. `LogCorrupt` is also raised if there is nothing to start from.
+    a gap. `LogCorrupt` is also raised if there is nothing to start from, and if the segment needs a
+    commit below a table state that has no commit of its own: whether it was applied is unknown.
     """
     checkpoints = [v for v in checkpoint_versions(listing) if version is None or v <= version]
     usable = [v for v in checkpoints if v not in unusable]
@@ -68,6 +69,9 @@ def plan_segment(
     lost = [v for v in checkpoints if v in unusable and (reached is None or v > reached)]
     if lost or reached is None:
         raise _no_base_error(listing, base, lost)
+    shadowed = [commit for commit in commits if 0 < commit.version < listing.state_only_version]
+    if shadowed:
+        raise _shadowed_error(listing, shadowed[0])
     if version is None and gap is not None and gap.missing in listing.retired:
         raise _lost_checkpoint_error(listing, gap)
     return LogSegment(reached, base, commits, gap)
@@ -148,11 +152,25 @@ def _lost_checkpoint_error(listing: LogListing, gap: VersionGap) -> LogCorrupt:
     )
 
 
+def _shadowed_error(listing: LogListing, commit: CommitFile) -> LogCorrupt:
+    """Return the error for a version that only a commit below a state without a commit describes.
+
+    Writers for which the states are the commits do not read it: it may not be part of the table.
+    """
+    return LogCorrupt(
+        f"the commit of version {commit.version} may not be part of the table: the table state of"
+        f" version {listing.state_only_version} has no commit, so that its writer ignores commits.",
+        next="Read a version that has a table state; table.doctor() lists such commits.",
+        file=commit.key,
+        version=commit.version,
+    )
+
+
 def earliest_rebuildable_version(listing: LogListing, newest: int) -> int:
     """Return the lowest version from which every version up to `newest` can be rebuilt."""
-    checkpoints = set(checkpoint_versions(listing))
+    checkpoints, commits = set(checkpoint_versions(listing)), listing.applied_commits()
     low = newest  # invariant: every version after `low` has a commit or a checkpoint
-    while low >= 0 and (low in listing.commits or low in checkpoints):
+    while low >= 0 and (low in commits or low in checkpoints):
         low -= 1
     if low < 0 and 0 in listing.commits:
         return 0

@@ -6,6 +6,7 @@ read as needed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,10 +21,14 @@ from arrowlog.snapshot.file_table import FileStats, files_table
 from arrowlog.snapshot.reconciliation import reconcile_keys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from arrowlog.formats import Format, Metadata, Protocol
+    from arrowlog.snapshot.file_table import GroupStats
     from arrowlog.snapshot.log_segment import VersionGap
+
+# By application id, the version of its last transaction and the table version that holds it.
+Transactions = Mapping[str, tuple[int, int]]
 
 # Selections of row groups that are kept in memory: how many, and up to how many files each.
 _SELECTIONS_MAX = 8
@@ -81,8 +86,8 @@ class FileSource(Interface):
 
     def row_group_stats(
         self, schema: pa.Schema, partition_columns: Sequence[str]
-    ) -> FileStats | None:
-        """Return the statistics of groups of files, one row per group, for data skipping.
+    ) -> GroupStats | None:
+        """Return the statistics of groups of files, for data skipping.
 
         None if there are no groups, or if skipping some of them would save no reading.
         """
@@ -176,7 +181,7 @@ class InMemoryFiles:
         self,
         schema: pa.Schema,  # noqa: ARG002 -- of the protocol
         partition_columns: Sequence[str],  # noqa: ARG002 -- of the protocol
-    ) -> FileStats | None:
+    ) -> GroupStats | None:
         """None: the files are in no row groups."""
         return None
 
@@ -228,6 +233,52 @@ def insert_evicting_oldest(kept: dict[Any, Any], key: object, value: object) -> 
     while len(kept) >= _SELECTIONS_MAX:
         kept.pop(next(iter(kept)), None)
     kept[key] = value
+
+
+class LazyTransactions(Mapping[str, tuple[int, int]]):
+    """Application transactions that are read from the commits on first use. Pickles as a dict."""
+
+    def __init__(self, load: Callable[[], Transactions], later: Transactions | None = None) -> None:
+        """Read nothing yet; `later` are those of later commits, which win."""
+        self._load = load
+        self._later = dict(later or {})
+        self._all: dict[str, tuple[int, int]] | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as a dict: the receiver may not be able to reach the store."""
+        return dict, (dict(self),)
+
+    def updated(self, later: Transactions) -> LazyTransactions:
+        """Return these transactions followed by later ones."""
+        before = self._later
+        return LazyTransactions(self._load, {**before, **_highest(before, later)})
+
+    def _known(self) -> dict[str, tuple[int, int]]:
+        if self._all is None:
+            loaded = dict(self._load())
+            self._all = {**loaded, **_highest(loaded, self._later)}
+        return self._all
+
+    def __getitem__(self, app_id: str) -> tuple[int, int]:
+        """Return the last transaction of an application."""
+        return self._known()[app_id]
+
+    def __iter__(self) -> Iterator[str]:
+        """Iterate over the application ids."""
+        return iter(self._known())
+
+    def __len__(self) -> int:
+        """Return the number of applications."""
+        return len(self._known())
+
+
+def _highest(before: Transactions, later: Transactions) -> dict[str, tuple[int, int]]:
+    """Return the later transactions whose number is not below the one before."""
+    return {
+        app_id: txn
+        for app_id, txn in later.items()
+        if app_id not in before or txn[0] > before[app_id][0]
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,7 +335,7 @@ class State:
     schema: pa.Schema
     source: FileSource
     timestamp: int | None = None
-    txns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    txns: Transactions = field(default_factory=dict)
     recent: RecentCommits = field(default_factory=RecentCommits)
     format: Format = INDEXTABLES
 

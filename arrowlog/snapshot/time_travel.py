@@ -3,7 +3,7 @@
 Our commits carry a timestamp that strictly increases with the version, so a binary search finds the
 version. A commit of another writer may lack one; then the modification time of its file is used. It
 is less reliable, since copying a table changes it, so it is clamped between the timestamps of the
-neighbouring commits.
+neighbouring commits. The time of a version with a table state is that of its state.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from arrowlog.decode import read_commit_time
-from arrowlog.errors import InvalidRequest
+from arrowlog.errors import InvalidRequest, LogCorrupt
 from arrowlog.formats.delta import monotonic_times
 from arrowlog.formats.indextables import decompress
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from arrowlog.config import Config
-    from arrowlog.formats import LogListing
+    from arrowlog.formats import CommitFile, LogListing
     from arrowlog.storage import Store
 
 TimestampLike = str | int | datetime
@@ -66,7 +66,8 @@ def find_version_at(
 
     Raises `InvalidRequest` if there is none, and `FileNotFoundError` if a listed commit is gone.
     """
-    versions = [v for v in range(earliest, newest + 1) if v in listing.commits]
+    known = listing.commits.keys() | {v for v in listing.checkpoints if listing.state_file(v)}
+    versions = [v for v in range(earliest, newest + 1) if v in known]
     times = _CommitTimes(store, listing, config)
     if listing.format.monotonic_file_times:
         position: int | None = _search_file_times(times, versions, millis)
@@ -99,12 +100,33 @@ class _CommitTimes:
         return self.timestamps([version])[0]
 
     def timestamps(self, versions: Sequence[int]) -> list[int | None]:
-        """Return the timestamps that several commits carry."""
+        """Return the timestamps that several commits carry, or their table states if they have any.
+
+        None for a state that is damaged.
+        """
         unseen = [v for v in versions if v not in self._seen]
-        keys = [commit.key for commit in self._listing.commit_files(unseen)]
-        for version, key, data in zip(unseen, keys, self._store.get_many(keys), strict=True):
-            self._seen[version] = read_commit_time(self._plain(data, key), self._listing.format)
+        states = [self._listing.state_file(version) for version in unseen]
+        files = [
+            state or self._listing.commit_files([version])[0]
+            for version, state in zip(unseen, states, strict=True)
+        ]
+        contents = self._store.get_many([file.key for file in files])
+        for file, state, data in zip(files, states, contents, strict=True):
+            if state is not None:
+                self._seen[file.version] = self._created_at(data, state)
+            else:
+                plain = self._plain(data, file.key)
+                self._seen[file.version] = read_commit_time(plain, self._listing.format)
         return [self._seen[v] for v in versions]
+
+    def _created_at(self, data: bytes, state: CommitFile) -> int | None:
+        """Return the time of a state; None if it is damaged."""
+        from arrowlog.formats.indextables import parse_state  # loads what decodes Avro
+
+        try:
+            return parse_state(data, state.key, state.version, self._limit).created_at
+        except LogCorrupt:
+            return None
 
     def _plain(self, data: bytes, key: str) -> bytes:
         if not self._listing.format.compressed_commits:
@@ -125,7 +147,8 @@ class _CommitTimes:
 
     def file_time(self, version: int) -> int | None:
         """Return the modification time of a commit's file; None if the store has none."""
-        stat = self._store.stat(self._listing.commits[version])
+        file = self._listing.tip_file(version)
+        stat = None if file is None else self._store.stat(file.key)
         return None if stat is None or stat.mtime_ms < 0 else stat.mtime_ms
 
 

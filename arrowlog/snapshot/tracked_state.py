@@ -21,15 +21,21 @@ _VERSIONS_MAX = 8
 
 @dataclass(frozen=True, slots=True)
 class LogTip:
-    """The last commit of a snapshot: its key, and the stat that identifies the object.
+    """The last commit of a snapshot, or its table state if that is all that the version has.
 
-    A log that still has this very object is the same log; a table that was dropped and created
-    again has another one. `stat` is None if it was not asked for.
+    Its key, and the stat that identifies the object. A log that still has this very object is the
+    same log; a table that was dropped and created again has another one. `stat` is None if it was
+    not asked for.
     """
 
     version: int
     key: str
     stat: ObjectStat | None
+
+    @property
+    def is_state(self) -> bool:
+        """Whether it is a table state, which is in a folder of its own, and not a commit."""
+        return not self.key.endswith(".json")
 
     @property
     def name(self) -> str:

@@ -20,7 +20,7 @@ from arrowlog.config import resolve
 from arrowlog.errors import ArrowlogError, InvalidRequest
 from arrowlog.fork_safety import ForkSafeLock
 from arrowlog.formats import CommitFile
-from arrowlog.formats.indextables import INDEXTABLES
+from arrowlog.formats.indextables import INDEXTABLES, STATE_PROTOCOL_VERSION
 from arrowlog.snapshot.disk_cache import SavedSnapshot, SnapshotDiskCache
 from arrowlog.snapshot.listing import (
     OBSERVATION_TRUST_SECONDS,
@@ -29,6 +29,7 @@ from arrowlog.snapshot.listing import (
     list_retired,
     open_log,
     read_pointer,
+    without_failed_states,
     without_retired,
 )
 from arrowlog.snapshot.loader import apply_commits, load_snapshot, missing_file_error
@@ -268,7 +269,7 @@ class SnapshotTracker:
             return cached
         listing = list_log(self.store, self.format)
         snapshot = self._load(listing, version, strict=strict)
-        commit = listing.commit_file(version)
+        commit = listing.tip_file(version)
         with self._lock:
             if self.last_read is None and commit is not None and self.config.cache_enabled:
                 self._replace_base(ReadBase.with_tip, LogTip(*commit, self.store.stat(commit.key)))
@@ -375,6 +376,7 @@ class SnapshotTracker:
         with self._lock:
             self._replace_base(ReadBase.invalidated)
             self._cache.clear()
+            self.read_options.manifests.clear()
             if self._copies is not None:
                 external = self.read_options.allow_external_paths
                 self._copies.drop(self.store.root, allow_external_paths=external)
@@ -475,7 +477,7 @@ class SnapshotTracker:
         known_before = self.store.cheap_stat or self._copies is not None
         stat_before = self._stat_of(listing, listing.newest) if known_before else None
         snapshot = self._load(listing, None, strict=strict)
-        commit = listing.commit_file(snapshot.version)
+        commit = listing.tip_file(snapshot.version)
         stat = self._stat_of(listing, snapshot.version)
         # If the last commit was replaced during the load, the stat may not describe what was read.
         unsaved = _SAVE_AFTER_COMMITS if stat_before == stat else 0
@@ -486,7 +488,8 @@ class SnapshotTracker:
             snapshot,
             None if commit is None else LogTip(*commit, stat),
             observation.started_at,
-            folder_tag=observation.folder_tag,
+            # The file of a state lands in a folder of its own, which the log folder's tag misses.
+            folder_tag=None if _has_states(snapshot) else observation.folder_tag,
             has_nonstandard_names=bool(
                 set(map(len, listing.commits.values())) - {len(self.format.commit_file(0).key)}
             ),
@@ -494,7 +497,7 @@ class SnapshotTracker:
         )
 
     def _stat_of(self, listing: LogListing, version: int) -> ObjectStat | None:
-        commit = listing.commit_file(version)
+        commit = listing.tip_file(version)
         return None if commit is None else self.store.stat(commit.key)
 
     def _catch_up(self) -> bool:
@@ -540,7 +543,9 @@ class SnapshotTracker:
         for version in range(base + 1, base + 1 + _PROBES_MAX):
             commit, commit_stat = self._find_commit(version, tip.name)
             if commit_stat is None:
-                return None if self._has_new_gap(version, tip.name) else (commits, stat)
+                if self._has_new_gap(version, tip.name) or self._has_state(version):
+                    return None
+                return commits, stat
             commits.append(commit)
             stat = commit_stat
         commits = _contiguous_commits(list_log(self.store, self.format), base)
@@ -558,6 +563,14 @@ class SnapshotTracker:
             return False
         _, successor = self._find_commit(version + 1, like)
         return successor is not None and self._find_commit(version, like)[1] is None
+
+    def _has_state(self, version: int) -> bool:
+        """Whether the log continues with a table state that has no commit."""
+        snapshot = self.last_read
+        if snapshot is None or not _has_states(snapshot):
+            return False
+        name = self.format.state_name(version)
+        return bool(name) and self.store.stat(self.format.key(name)) is not None
 
     def _find_commit(self, version: int, like: str) -> tuple[CommitFile, ObjectStat | None]:
         """Stat a commit under its usual name and under a name as wide as `like`.
@@ -580,11 +593,13 @@ class SnapshotTracker:
         where `base` does not lead: behind a checkpoint or a gap.
         """
         # Names of another width sort elsewhere.
-        usual = tip.key == self.format.commit_file(tip.version).key
-        entries = self._entries(tip, tip.name if usual else "")
-        if entries.get(tip.name) != tip.stat or tip.stat is None:
+        usual = tip.is_state or tip.key == self.format.commit_file(tip.version).key
+        start = self.format.commit_name(tip.version) if tip.is_state else tip.name
+        entries = self._entries(tip, start if usual else "")
+        tip_stat = self.store.stat(tip.key) if tip.is_state else entries.get(tip.name)
+        if tip_stat != tip.stat or tip_stat is None:
             return None
-        listing = self.format.classify(sorted(entries))
+        listing = without_failed_states(self.store, self.format.classify(sorted(entries)), base)
         if base + 1 in listing.commits and not self._is_recent(self._base.observed_at):
             # The version was empty when the log was last observed. It may have been committed and
             # deleted since, and the file may be a stalled writer's, which does not count
@@ -596,7 +611,7 @@ class SnapshotTracker:
         reached = commits[-1] if commits else CommitFile(base, tip.key)
         if listing.newest > reached.version:  # those in between were cleaned up, or are missing
             return None
-        return commits, entries[reached.name]
+        return commits, entries[reached.name] if commits else tip_stat
 
     def _entries(self, tip: LogTip, start: str) -> dict[str, ObjectStat | None]:
         """List the log from a name on, with stats.
@@ -610,9 +625,15 @@ class SnapshotTracker:
             self.store.list_from(self.format.log_folder, start)
         )
         commits = _contiguous_commits(self.format.classify(sorted(entries)), tip.version)
-        for commit in (CommitFile(tip.version, tip.key), *commits[-1:]):
+        commits = [CommitFile(tip.version, tip.key), *commits[-1:]]
+        for commit in commits[tip.is_state :]:
             entries[commit.name] = self.store.stat(commit.key)
         return entries
+
+
+def _has_states(snapshot: Snapshot) -> bool:
+    """Whether the log of a snapshot may continue with table states."""
+    return snapshot.protocol.min_reader_version >= STATE_PROTOCOL_VERSION
 
 
 _OPEN: WeakSet[SnapshotTracker] = WeakSet()

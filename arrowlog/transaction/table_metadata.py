@@ -22,6 +22,7 @@ from arrowlog.formats.indextables import (
     LAST_CHECKPOINT,
     LOG_FOLDER,
     RETIRED_FOLDER,
+    STATE_PROTOCOL_VERSION,
     Metadata,
     Protocol,
     classify_names,
@@ -240,6 +241,7 @@ def raise_protocol(
         tuple(sorted({*protocol.reader_features, *reader_features})),
         tuple(sorted({*protocol.writer_features, *writer_features})),
     )
+    new = _with_one_state_version(new)
     for name, old, now, supported in (
         (
             "reader",
@@ -275,6 +277,14 @@ def raise_protocol(
             "The table already has that protocol.", next="There is nothing to upgrade."
         )
     return new
+
+
+def _with_one_state_version(protocol: Protocol) -> Protocol:
+    """Raise both versions to that of table states if one is: a state has one for both."""
+    if max(protocol.min_reader_version, protocol.min_writer_version) != STATE_PROTOCOL_VERSION:
+        return protocol
+    version = STATE_PROTOCOL_VERSION
+    return replace(protocol, min_reader_version=version, min_writer_version=version)
 
 
 def build_metadata(

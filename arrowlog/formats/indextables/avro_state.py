@@ -26,7 +26,11 @@ from arrowlog.formats import (
     unsupported,
     write_container,
 )
-from arrowlog.formats.indextables.file_names import state_folder_name
+from arrowlog.formats.indextables.file_names import (
+    STATE_KIND,
+    STATE_PROTOCOL_VERSION,
+    state_folder_name,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -35,8 +39,6 @@ if TYPE_CHECKING:
 
 MANIFEST_FOLDER = "manifests"
 STATE_FORMAT_VERSION = 1
-STATE_PROTOCOL_VERSION = 4
-POINTER_FORMAT = "avro-state"
 ENTRIES_PER_MANIFEST = 50_000  # what other writers put into one manifest, at most
 # A state has some hundred bytes per manifest and per tombstone, and becomes Python objects.
 _MAX_STATE_BYTES = 1 << 28
@@ -44,6 +46,7 @@ _MANIFEST_ID = re.compile(r"[0-9a-f]{16}")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _NEXT_STEP = "Restore the file from a backup, or read an earlier version."
 _NAMESPACE = "io.indextables.state"
+_ANNOTATION_KEY = "arrowlog.state"
 
 # Fields of an entry with their numbers and types, in the order in which they are written. A type
 # with a question mark is a union with null.
@@ -166,7 +169,8 @@ class StateManifest:
 
     `num_files` and `total_bytes` are estimates of the writer. `schema_registry` maps references to
     doc mappings, without the prefix that some writers put before them. `metadata` is the JSON text
-    of the `metaData` action's fields, None if the state has none.
+    of the `metaData` action's fields, None if the state has none. `annotation` is JSON that only
+    arrowlog writes, in the header of the file, where other readers ignore it.
     """
 
     state_version: int
@@ -178,6 +182,7 @@ class StateManifest:
     schema_registry: Mapping[str, str] = field(default_factory=dict)
     protocol_version: int = STATE_PROTOCOL_VERSION
     metadata: str | None = None
+    annotation: bytes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +242,7 @@ def parse_state(data: bytes, file: str, version: int, limit: int) -> StateManife
             f"the state in the folder of version {version} says that it is of {state_version}.",
             next=_NEXT_STEP,
             file=file,
+            code="state-misnumbered",
         )
     manifests = [
         _Record(item, file, "a manifest of the state") for item in record.list("manifests")
@@ -254,6 +260,7 @@ def parse_state(data: bytes, file: str, version: int, limit: int) -> StateManife
         },
         protocol_version,
         _unwrap_metadata(record.text("metadata"), file),
+        container.metadata.get(_ANNOTATION_KEY),
     )
 
 
@@ -382,7 +389,8 @@ def encode_state(state: StateManifest, sync: bytes) -> bytes:
             _encode_optional(metadata),
         ]
     )
-    return write_container(STATE_SCHEMA, [(1, record)], sync)
+    further = {} if state.annotation is None else {_ANNOTATION_KEY: state.annotation}
+    return write_container(STATE_SCHEMA, [(1, record)], sync, further=further)
 
 
 def _encode_info(info: ManifestInfo) -> bytes:
@@ -428,7 +436,7 @@ def encode_state_pointer(pointer: StatePointer) -> bytes:
             "sizeInBytes": pointer.size_in_bytes,
             "numFiles": pointer.num_files,
             "createdTime": pointer.created_time,
-            "format": POINTER_FORMAT,
+            "format": STATE_KIND,
             "stateDir": state_folder_name(pointer.version),
         }
     )
@@ -443,7 +451,7 @@ def parse_state_pointer(data: bytes) -> StatePointer | None:
         values = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    if not isinstance(values, dict) or values.get("format") != POINTER_FORMAT:
+    if not isinstance(values, dict) or values.get("format") != STATE_KIND:
         return None
     numbers = []
     for name in ("version", "numFiles", "sizeInBytes", "createdTime"):

@@ -17,6 +17,8 @@ LOG_FOLDER = "_transaction_log"
 CHECKPOINT_FOLDER_NAME = "_checkpoints"
 LAST_CHECKPOINT = "_last_checkpoint"
 STATE_FILE_NAME = "_manifest.avro"
+STATE_KIND = "avro-state"  # in listings, and `format` of a pointer that names a state
+STATE_PROTOCOL_VERSION = 4
 # Python refuses to convert longer digit strings to int (4,300 digits by default).
 _MAX_DIGITS = 4000
 # Longer keys are cut in messages.
@@ -76,19 +78,28 @@ def parquet_names(version: int, parts: int, own: str = "") -> list[str]:
     return [f"{stem}.{number:05d}-of-{parts:05d}.parquet" for number in range(1, parts + 1)]
 
 
-def classify_commits(names: Iterable[str], folder: str) -> tuple[dict[int, str], dict[int, str]]:
-    """Return the keys of the commits and of the JSON checkpoints in the log folder, by version."""
+def classify_commits(
+    names: Iterable[str], folder: str
+) -> tuple[dict[int, str], dict[int, str], dict[int, str]]:
+    """Return the keys of commits, JSON checkpoints and table states in the log folder, by version.
+
+    The key of a state is that of its file, whether it is there or not.
+    """
     commits, others = _split_own_names(list(names), folder)
     json_checkpoints: dict[int, str] = {}
+    states: dict[int, str] = {}
     for name in others:
         if not name.endswith(".json"):
+            version = parse_state_folder(name)
+            if version is not None:
+                states[version] = f"{folder}/{name}/{STATE_FILE_NAME}"
             continue
         stem = name[:-5]
         if stem.isdigit() and stem.isascii():
             _put_unique(commits, stem, name, folder)
         elif stem.endswith(".checkpoint") and (stem := stem[:-11]).isdigit() and stem.isascii():
             _put_unique(json_checkpoints, stem, name, folder)
-    return commits, json_checkpoints
+    return commits, json_checkpoints, states
 
 
 def classify_checkpoints(

@@ -30,7 +30,7 @@ from arrowlog.arrays import FALSE, make_array, make_int64, null_scalar
 from arrowlog.decode import flatten_map_columns
 from arrowlog.fork_safety import pl
 from arrowlog.formats.indextables import ADD_MAP_FIELDS, STATS_MAPS
-from arrowlog.snapshot.file_table import FileStats
+from arrowlog.snapshot.file_table import FileStats, GroupStats
 from arrowlog.snapshot.typed_values import (
     all_null_files,
     comparison_type,
@@ -51,7 +51,7 @@ _SORT_COLUMNS_MAX = 2
 _SORT_SHARE_MAX = 0.5
 
 
-class RowGroupStats(FileStats):
+class RowGroupStats(GroupStats):
     """The index as statistics for data skipping.
 
     Each row group looks like a file of an unpartitioned table, with wide bounds, so that the same

@@ -1,0 +1,39 @@
+"""Tables that IndexTables 0.5.4 wrote: their files and rows, where the fixtures are at hand."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import arrowlog
+
+FIXTURES = Path(__file__).parents[2].parent / "shared" / "fixtures" / "indextables"
+FALLBACK = Path(__file__).parents[2].parents[1] / "shared" / "fixtures" / "indextables"
+FOLDER = FIXTURES if FIXTURES.is_dir() else FALLBACK
+EXPECTED = json.loads((FOLDER / "expected.json").read_text()) if FOLDER.is_dir() else {}
+NAMES = sorted(EXPECTED) or [
+    pytest.param("", marks=pytest.mark.skip(reason="../shared/fixtures is not at hand"))
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_files_and_rows_are_those_that_the_writer_shows(name):
+    table = arrowlog.Table(FOLDER / name)
+    snapshot = table.snapshot()
+    assert {"files": snapshot.num_files, "rows": snapshot.num_records} == EXPECTED[name]
+    assert snapshot.files.num_rows == snapshot.num_files
+    assert snapshot.protocol.min_reader_version == 4
+    assert snapshot.schema.names
+    assert not snapshot.report.warnings
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_version_can_be_read(name):
+    table = arrowlog.Table(FOLDER / name)
+    assert table.earliest_version == 0
+    sizes = [table.snapshot(version=v).num_files for v in range(table.version + 1)]
+    assert sizes[0] == 0
+    assert sizes[-1] == EXPECTED[name]["files"]
+    for version in range(table.version + 1):
+        time = table.snapshot(version=version).state.timestamp
+        assert table.snapshot(timestamp=time).version == version

@@ -1,0 +1,275 @@
+"""Opening tables of protocol 4: states as commits, states beside commits, and damaged ones."""
+
+import os
+import pickle
+import shutil
+
+import pyarrow as pa
+import pytest
+from support import state_tables as st
+
+import arrowlog
+from arrowlog import testing
+from arrowlog.errors import InvalidRequest, LogCorrupt, UnsupportedProtocol
+from arrowlog.snapshot.avro_state_files import AvroStateFiles
+
+
+def paths(table, **which):
+    return sorted(table.snapshot(**which).files["path"].to_pylist())
+
+
+@pytest.fixture
+def scala(root):
+    """Versions 0 to 3: a state each, reusing manifests; 2 is gone in version 3."""
+    st.first_commit(root)
+    (first,) = st.write_state(root, 1, [[st.add("a", "x", 1), st.add("b", "y", 2)]])
+    path = st.manifest(root, "two", [st.add("c", "z", 3)])
+    second = st.info(path, 1, st.bounds_of([st.add("c", "z", 3)]))
+    st.put_state(root, 2, [first, second])
+    st.put_state(root, 3, [first, second], tombstones=["b"])
+    return root
+
+
+def test_the_newest_state_is_read_without_a_pointer(scala):
+    table = arrowlog.Table(scala)
+    snapshot = table.snapshot()
+    assert snapshot.version == 3
+    assert isinstance(snapshot.state.source, AvroStateFiles)
+    assert paths(table) == ["a", "c"]
+    assert snapshot.schema == st.SCHEMA
+    assert snapshot.partition_columns == ("p",)
+    assert snapshot.files["partition.p"].to_pylist() == ["x", "z"]
+    assert snapshot.files["min.id"].to_pylist() == [1, 3]
+
+
+def test_a_pointer_that_lags_or_leads_nowhere_changes_nothing(scala):
+    for version in (1, 3, 9):
+        st.pointer(scala, version)
+        assert arrowlog.Table(scala).snapshot().version == 3
+
+
+def test_every_version_can_be_read_by_number_and_by_time(scala):
+    table = arrowlog.Table(scala)
+    assert table.earliest_version == 0
+    assert [paths(table, version=v) for v in range(4)] == [
+        [],
+        ["a", "b"],
+        ["a", "b", "c"],
+        ["a", "c"],
+    ]
+    assert paths(table, timestamp=st.CREATED + 1999) == ["a", "b"]
+    assert table.snapshot(timestamp=st.CREATED + 2000).version == 2
+    with pytest.raises(InvalidRequest):
+        table.snapshot(version=4)
+
+
+def test_a_state_of_version_0_that_lies_is_not_used(scala):
+    st.write_state(scala, 0, [[st.add("lie")]], createdAt=st.CREATED + 10_000)
+    table = arrowlog.Table(scala)
+    assert paths(table, version=0) == []
+    os.remove(st.log_file(scala, f"{0:020d}.json"))
+    st.put_state(
+        scala,
+        4,
+        [],
+        metadata='{"id":"t","schemaString":"{\\"type\\":\\"struct\\",\\"fields\\":[]}"}',
+    )
+    table = arrowlog.Table(scala)
+    assert table.version == 4
+    with pytest.raises(LogCorrupt, match="written after that of version 1"):
+        table.snapshot(version=0)
+
+
+def test_a_folder_without_its_file_is_a_failed_write(scala):
+    os.makedirs(st.log_file(scala, "state-v00000000000000000009"))
+    table = arrowlog.Table(scala)
+    assert table.snapshot().version == 3
+    assert table.version == 3
+    assert not table.snapshot().report.warnings
+
+
+def test_later_commits_apply_to_the_state_and_revive(scala):
+    testing.write_commit(scala, 4, [st.add("b", "y", 9), testing.remove("a")])
+    table = arrowlog.Table(scala)
+    assert table.snapshot().version == 4
+    assert paths(table) == ["b", "c"]
+    assert isinstance(table.snapshot().state.source, AvroStateFiles)
+
+
+def test_commits_below_a_state_are_not_applied(scala):
+    testing.write_commit(scala, 1, [st.add("stray")])
+    table = arrowlog.Table(scala)
+    assert paths(table) == ["a", "c"]
+    assert paths(table, version=1) == ["a", "b"]
+    shutil.rmtree(st.log_file(scala, "state-v00000000000000000001"))
+    with pytest.raises(LogCorrupt, match="may not be part of the table"):
+        arrowlog.Table(scala).snapshot(version=1)
+
+
+def test_the_entry_in_the_later_manifest_counts(root):
+    st.first_commit(root)
+    st.write_state(root, 1, [[st.add("a", "x", 1), st.add("b", "x", 2)], [st.add("a", "x", 7)]])
+    snapshot = arrowlog.Table(root).snapshot()
+    assert snapshot.files["path"].to_pylist() == ["b", "a"]
+    assert snapshot.files["min.id"].to_pylist() == [2, 7]
+    assert "says that it has 3 files" in " ".join(snapshot.report.warnings)
+
+
+def test_a_removed_path_stays_dead_in_every_manifest(root):
+    st.first_commit(root)
+    st.write_state(root, 1, [[st.add("a")], [st.add("a"), st.add("b")]], tombstones=["a"])
+    assert paths(arrowlog.Table(root)) == ["b"]
+
+
+@pytest.mark.parametrize("codec", ["null", "deflate", "snappy", "zstandard"])
+@pytest.mark.parametrize("fields", [21, 25])
+def test_codecs_and_both_sets_of_fields(root, codec, fields):
+    st.first_commit(root)
+    st.write_state(root, 1, [[st.add("a", "x", 1, numRecords=5)]], codec=codec, fields=fields)
+    snapshot = arrowlog.Table(root).snapshot()
+    assert (snapshot.num_files, snapshot.num_records) == (1, 5)
+
+
+def test_metadata_comes_from_the_state_then_from_commits_then_from_other_states(root):
+    other = pa.schema([("other", pa.int32())])
+    st.first_commit(root)
+    text = testing.lines([testing.metadata(other)]).decode()
+    st.write_state(root, 1, [[st.add("a")]], metadata=text)
+    assert arrowlog.Table(root).snapshot().schema == other
+    st.write_state(root, 2, [[st.add("a")]])
+    assert arrowlog.Table(root).snapshot().schema == st.SCHEMA
+    os.remove(st.log_file(root, f"{0:020d}.json"))
+    assert arrowlog.Table(root).snapshot().schema == other
+    shutil.rmtree(st.log_file(root, "state-v00000000000000000001"))
+    with pytest.raises(LogCorrupt, match="metadata of the table"):
+        arrowlog.Table(root).snapshot()
+
+
+def test_doc_mappings_are_looked_up_under_both_spellings(root):
+    st.first_commit(root, configuration={"docMappingSchema.three": "[3]"})
+    adds = [st.add(f"f{ref}", docMappingRef=ref) for ref in ("one", "two", "three", "nowhere")]
+    registry = {"one": "[1]", "docMappingSchema.two": "[2]"}
+    st.write_state(root, 1, [adds], schemaRegistry=registry)
+    snapshot = arrowlog.Table(root).snapshot()
+    assert snapshot.files["doc_mapping_json"].to_pylist() == ["[1]", "[2]", "[3]", None]
+    assert "the doc mapping nowhere" in " ".join(snapshot.report.warnings)
+
+
+def test_the_table_never_looks_older_than_it_is(scala):
+    st.flip(st.log_file(scala, st.state_path(3)))
+    with pytest.raises(LogCorrupt, match="state-v00000000000000000003"):
+        arrowlog.Table(scala).snapshot()
+    assert paths(arrowlog.Table(scala), version=2) == ["a", "b", "c"]
+
+
+def test_a_missing_manifest_is_an_error_that_names_it(scala):
+    os.remove(st.log_file(scala, "manifests/manifest-two.avro"))
+    table = arrowlog.Table(scala)
+    with pytest.warns(arrowlog.ArrowlogWarning), pytest.raises(LogCorrupt, match="manifest-two"):
+        table.snapshot().files  # noqa: B018 -- the property reads
+    assert paths(table, version=1) == ["a", "b"]
+
+
+@pytest.mark.parametrize("what", ["state", "manifest"])
+def test_commits_bridge_a_damaged_state(root, what):
+    st.first_commit(root)
+    testing.write_commit(root, 1, [st.add("a")])
+    st.write_state(root, 1, [[st.add("a")]])
+    testing.write_commit(root, 2, [st.add("b")])
+    (item,) = st.write_state(root, 2, [[st.add("a"), st.add("b")]])
+    st.flip(st.log_file(root, st.state_path(2) if what == "state" else item["path"]))
+    table = arrowlog.Table(root)
+    if what == "manifest":
+        with pytest.warns(arrowlog.ArrowlogWarning, match="was not used"):
+            assert paths(table) == ["a", "b"]
+    else:
+        assert paths(table) == ["a", "b"]
+    assert table.version == 2
+    assert "was not used" in " ".join(table.snapshot().report.warnings)
+
+
+def test_a_newer_format_or_protocol_is_refused(scala):
+    for changed in ({"formatVersion": 2}, {"protocolVersion": 5}):
+        st.put_state(scala, 4, [], **changed)
+        with pytest.raises(UnsupportedProtocol):
+            arrowlog.Table(scala).snapshot()
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../x.avro", "s3://b/x.avro", "a/../../x.avro"])
+def test_manifests_outside_the_log_are_refused(scala, path):
+    st.put_state(scala, 4, [st.info(path, 1)])
+    with pytest.raises(LogCorrupt, match="not a path inside the log"):
+        arrowlog.Table(scala).snapshot()
+
+
+def test_data_files_outside_the_table_are_refused(root):
+    st.first_commit(root)
+    st.write_state(root, 1, [[st.add("../a")]])
+    with pytest.warns(arrowlog.ArrowlogWarning), pytest.raises(LogCorrupt, match="leads out"):
+        arrowlog.Table(root).snapshot().files  # noqa: B018 -- the property reads
+    assert paths(arrowlog.Table(root, allow_outside_paths=True)) == ["../a"]
+
+
+def test_bare_manifest_names_are_in_the_folder_of_the_state(root):
+    st.first_commit(root)
+    data = st.container(st.entry_schema(), [st.entry(st.add("a"))])
+    testing.write_file(root, "state-v00000000000000000001/part.avro", data)
+    st.put_state(root, 1, [st.info("part.avro", 1)])
+    assert paths(arrowlog.Table(root)) == ["a"]
+
+
+def test_a_handle_follows_states_and_commits(scala):
+    table = arrowlog.Table(scala)
+    assert table.snapshot().version == 3
+    assert table.snapshot() is table.snapshot()
+    st.write_state(scala, 4, [[st.add("d")]])
+    assert paths(table) == ["d"]
+    testing.write_commit(scala, 5, [st.add("e")])
+    assert paths(table) == ["d", "e"]
+    st.write_state(scala, 5, [[st.add("d"), st.add("e")]])
+    assert table.refresh().version == 5
+    st.write_state(scala, 6, [[st.add("f")]])
+    assert paths(table) == ["f"]
+
+
+def test_a_table_that_was_created_again_is_another_one(scala):
+    table = arrowlog.Table(scala)
+    assert paths(table) == ["a", "c"]
+    shutil.rmtree(scala)
+    st.first_commit(scala)
+    for version in (1, 2, 3):
+        st.write_state(scala, version, [[st.add("new")]])
+    assert paths(table) == ["new"]
+
+
+def test_snapshots_pickle_without_the_store(scala):
+    snapshot = arrowlog.Table(scala).snapshot()
+    data = pickle.dumps(snapshot)
+    shutil.rmtree(scala)
+    assert pickle.loads(data).files["path"].to_pylist() == ["a", "c"]
+
+
+def test_time_travel_below_a_state_that_was_purged(scala):
+    shutil.rmtree(st.log_file(scala, "state-v00000000000000000002"))
+    table = arrowlog.Table(scala)
+    assert table.earliest_version == 3
+    with pytest.raises((InvalidRequest, LogCorrupt)):
+        table.snapshot(version=2)
+    assert paths(table, version=1) == ["a", "b"]
+
+
+def test_nothing_is_written_to_a_table_with_states(scala):
+    before = sorted(os.walk(scala))
+    table = arrowlog.Table(scala)
+    for change in (
+        lambda: table.append([arrowlog.add_file("z", {"p": "x"}, size=1)]),
+        lambda: table.set_properties({"a": "b"}),
+        table.checkpoint,
+        table.cleanup,
+        table.truncate_history,
+        lambda: table.vacuum(older_than="7d"),
+        table.compact,
+    ):
+        with pytest.raises(UnsupportedProtocol):
+            change()
+    assert sorted(os.walk(scala)) == before
