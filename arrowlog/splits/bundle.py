@@ -42,6 +42,7 @@ _SEGMENT_ID = re.compile(r"[0-9a-f]{32}")
 
 _FILE_MAGIC = 1337
 _FILE_FOOTER_MAX_BYTES = 1 << 16
+_CHECKED_BYTES = 1 << 20  # of a file at a time, when its checksum is verified
 # The format versions of tantivy's segment files that were read in tests.
 INDEX_FORMATS = (6, 7)
 
@@ -51,6 +52,37 @@ class ByteRange(NamedTuple):
 
     start: int
     end: int
+
+
+@dataclass(frozen=True, slots=True)
+class ByteView:
+    """A range of bytes that are read when it is sliced. `read(start, stop)` returns a range.
+
+    Files are read, not mapped: a mapped file that is cut off or unreachable ends the process, while
+    a failed read is an error.
+    """
+
+    read: Callable[[int, int], bytes]
+    start: int
+    end: int
+
+    @classmethod
+    def of(cls, data: bytes) -> ByteView:
+        """A view of bytes in memory."""
+        return cls(lambda start, stop: data[start:stop], 0, len(data))
+
+    def __len__(self) -> int:
+        """The number of bytes."""
+        return self.end - self.start
+
+    def __getitem__(self, item: slice) -> bytes:
+        """Read a range, given as a slice without a step."""
+        start, stop, _ = item.indices(len(self))
+        return self.read(self.start + start, self.start + stop) if stop > start else b""
+
+    def part(self, start: int, stop: int) -> ByteView:
+        """A view of a part, of which nothing is read."""
+        return ByteView(self.read, self.start + start, self.start + stop)
 
 
 class SplitField(NamedTuple):
@@ -126,7 +158,7 @@ def unsupported(key: str, what: str, advice: str) -> DataFileError:
 
 
 def read_bundle(
-    read: Callable[[int, int], bytes | memoryview],
+    read: Callable[[int, int], bytes],
     size: int,
     key: str,
     footer_start: int | None = None,
@@ -141,12 +173,12 @@ def read_bundle(
     if not 0 <= footer_start <= size - 16:
         raise damaged(key, f"its directory would start at byte {footer_start} of {size}")
     stop = min(footer_start + _FOOTER_GUESS_BYTES, size)
-    data = bytes(read(footer_start, stop))
+    data = read(footer_start, stop)
     try:
         return _parse_directory(data, footer_start, key)
     except _Incomplete:
         pass
-    data = bytes(read(footer_start, min(footer_start + _FOOTER_MAX_BYTES, size)))
+    data = read(footer_start, min(footer_start + _FOOTER_MAX_BYTES, size))
     try:
         return _parse_directory(data, footer_start, key)
     except _Incomplete:
@@ -157,7 +189,7 @@ class _Incomplete(Exception):
     """The bytes end before the directory does."""
 
 
-def _find_footer(read: Callable[[int, int], bytes | memoryview], size: int, key: str) -> int:
+def _find_footer(read: Callable[[int, int], bytes], size: int, key: str) -> int:
     if size < 16:
         raise damaged(key, f"it has only {size} bytes")
     (hotcache,) = _LENGTH.unpack(read(size - 4, size))
@@ -294,7 +326,7 @@ def _parse_field(item: Mapping[str, Any], number: int) -> SplitField:
     )
 
 
-def check_inner_file(data: memoryview, name: str, key: str, *, checksum: bool = True) -> memoryview:
+def check_inner_file(data: ByteView, name: str, key: str, *, checksum: bool = True) -> ByteView:
     """Verify the footer and the checksum of a segment file, and return its body.
 
     `checksum=False` is for a file whose checksum was verified before. Raises DataFileError if they
@@ -305,9 +337,9 @@ def check_inner_file(data: memoryview, name: str, key: str, *, checksum: bool = 
     length, magic = _HEADER.unpack(data[-8:])
     if magic != _FILE_MAGIC or length > min(_FILE_FOOTER_MAX_BYTES, len(data) - 8):
         raise damaged(key, f"{name} does not end as a segment file does")
-    body = data[: len(data) - 8 - length]
+    body = data.part(0, len(data) - 8 - length)
     try:
-        footer = json.loads(bytes(data[len(body) : -8]))
+        footer = json.loads(data[len(body) : -8])
         format_version, crc = footer["version"]["index_format_version"], footer["crc"]
     except (ValueError, KeyError, TypeError) as error:
         raise damaged(key, f"the footer of {name} cannot be parsed") from error
@@ -318,9 +350,17 @@ def check_inner_file(data: memoryview, name: str, key: str, *, checksum: bool = 
             f" {INDEX_FORMATS[0]} to {INDEX_FORMATS[-1]} are supported.",
             "Update arrowlog, or read the table with IndexTables.",
         )
-    if checksum and zlib.crc32(body) != crc:
+    if checksum and _crc32(body) != crc:
         raise damaged(key, f"the checksum of {name} does not match")
     return body
+
+
+def _crc32(data: ByteView) -> int:
+    """The checksum of a view, read piece by piece."""
+    crc = 0
+    for start in range(0, len(data), _CHECKED_BYTES):
+        crc = zlib.crc32(data[start : start + _CHECKED_BYTES], crc)
+    return crc
 
 
 def seal_inner_file(body: bytes) -> bytes:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from arrowlog.splits.bundle import ByteView
+
     Offsets = npt.NDArray[np.int64]
     Bytes = npt.NDArray[np.uint8]
 
@@ -77,13 +79,13 @@ class Block(NamedTuple):
 class DocStore:
     """The opened store of one segment. `body` is the file without tantivy's footer."""
 
-    body: memoryview
+    body: ByteView
     blocks: tuple[Block, ...]
     compression: int
     key: str
 
     @classmethod
-    def open(cls, body: memoryview, max_doc: int, key: str) -> DocStore:
+    def open(cls, body: ByteView, max_doc: int, key: str) -> DocStore:
         """Parse footer and block index. Raises DataFileError unless they cover `max_doc` docs."""
         if len(body) < _FOOTER.size:
             raise damaged(key, "its document store is cut off")
@@ -103,7 +105,7 @@ class DocStore:
             )
         if offset > len(body) - _FOOTER.size:
             raise damaged(key, "the block index of its document store lies outside the file")
-        blocks = _read_block_index(bytes(body[offset : -_FOOTER.size]), key)
+        blocks = _read_block_index(body[offset : -_FOOTER.size], key)
         next_doc = next_byte = 0
         for block in blocks:
             if block.first_doc != next_doc or block.start != next_byte:
@@ -152,8 +154,8 @@ class DocStore:
         starts: list[Offsets] = []
         ends: list[Offsets] = []
         base = 0
-        for block in blocks:
-            data = self._decompress(self.body[block.start : block.end])
+        for block, compressed in self._read_blocks(blocks):
+            data = self._decompress(compressed)
             offsets = self._document_offsets(data, block) + base
             starts.append(offsets[:-1])
             ends.append(offsets[1:])
@@ -173,6 +175,19 @@ class DocStore:
             np.concatenate([empty, *ends]),
             self.key,
         )
+
+    def _read_blocks(self, blocks: Sequence[Block]) -> Iterator[tuple[Block, memoryview]]:
+        """Yield blocks with their bytes; neighbours are read together."""
+        first = 0
+        while first < len(blocks):
+            last = first
+            while last + 1 < len(blocks) and blocks[last + 1].start == blocks[last].end:
+                last += 1
+            base = blocks[first].start
+            data = memoryview(self.body[base : blocks[last].end])
+            for block in blocks[first : last + 1]:
+                yield block, data[block.start - base : block.end - base]
+            first = last + 1
 
     def _decompress(self, data: memoryview) -> bytes:
         if self.compression == _COMPRESSION_NONE:

@@ -105,7 +105,7 @@ class RowDecoder:
 
     def _read_alive(self, segment: Segment, name: str) -> npt.NDArray[np.bool_]:
         """Read which documents are not deleted: a u32 count, then one bit per document."""
-        body = self._files.body(name)
+        body = self._files.body(name)[:]
         words = -(-segment.max_doc // 64)
         if len(body) != 4 + 8 * words or int.from_bytes(body[:4], "little") != segment.max_doc:
             raise damaged(self._key, f"{name} has another number of documents")

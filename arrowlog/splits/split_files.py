@@ -1,8 +1,8 @@
-"""The inner files of one split: mapped from a local file, or fetched by ranges into the cache.
+"""The inner files of one split: read from a local file, or fetched by ranges into the cache.
 
 Of a remote split, each entry of the cache holds what one kind of read needs: its directory,
 `meta.json` and deletions (`meta`), the documents (`rows`), the fast fields (`fast`). A local split
-is mapped in place; entries are made of it only where tantivy needs a folder to open.
+is read in place; entries are made of it only where tantivy needs a folder to open.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from contextlib import ExitStack
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-import pyarrow as pa
-
 from arrowlog.errors import DataFileError
 from arrowlog.splits.bundle import (
     META_FILE,
     Bundle,
     ByteRange,
+    ByteView,
     check_inner_file,
     damaged,
     parse_index_meta,
@@ -82,6 +81,7 @@ class SplitFiles:
     def close(self) -> None:
         """Release the entries of the cache."""
         self._pinned.clear()
+        self.__dict__.pop("_local", None)  # its file is closed with the stack
         self._stack.close()
 
     @cached_property
@@ -119,24 +119,24 @@ class SplitFiles:
         """Segments and fields. Raises DataFileError if they are damaged or contradict the log."""
         if self.is_local:
             found = self._bundle.files[META_FILE]
-            data = bytes(self._mapped[found.start : found.end])
+            data = self._read(found.start, found.end)
         else:
-            data = bytes(self._cached_file("meta", META_FILE))
+            data = self._cached_file("meta", META_FILE)[:]
         meta = parse_index_meta(data, self._bundle)
         expected = self._file.num_records
         if expected is not None and meta.num_docs != expected:
             raise damaged(self.key, f"it has {meta.num_docs} rows, not {expected} as in the log")
         return meta
 
-    def body(self, name: str) -> memoryview:
+    def body(self, name: str) -> ByteView:
         """Return a verified file of the documents (`store` or `del`), without its footer."""
         if self.is_local:
-            data = self._mapped[slice(*self._bundle.files[name])]
+            data = ByteView(self._read, *self._bundle.files[name])
         else:
             data = self._cached_file("meta" if name.endswith(".del") else "rows", name)
         return self._check(name, data)
 
-    def _check(self, name: str, data: memoryview) -> memoryview:
+    def _check(self, name: str, data: ByteView) -> ByteView:
         memo = (self.identity, name)
         body = check_inner_file(data, name, self.key, checksum=memo not in _verified)
         _verified[memo] = None
@@ -172,15 +172,32 @@ class SplitFiles:
         return self.key if self.key.startswith("/") else f"{self._store.root}/{self.key}"
 
     @cached_property
-    def _mapped(self) -> memoryview:
-        return self._map(self._path)
+    def _local(self) -> ByteView:
+        return self._open(self._path)
 
-    def _map(self, path: str) -> memoryview:
+    def _open(self, path: str) -> ByteView:
+        """Open a file, until the files are closed."""
         try:
-            with pa.memory_map(path) as file:
-                return memoryview(file.read_buffer())
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._stack.callback(os.close, descriptor)
+            size = os.fstat(descriptor).st_size
         except OSError as error:
             raise self._unreadable(error) from None
+        return ByteView(lambda start, stop: self._pread(descriptor, start, stop), 0, size)
+
+    def _pread(self, descriptor: int, start: int, stop: int) -> bytes:
+        """Return a range of a file. Raises DataFileError if it ends before."""
+        parts: list[bytes] = []
+        while start < stop:
+            try:
+                data = os.pread(descriptor, stop - start, start)
+            except OSError as error:
+                raise self._unreadable(error) from None
+            if not data:
+                raise damaged(self.key, f"it ends before byte {stop}")
+            parts.append(data)
+            start += len(data)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _unreadable(self, error: OSError) -> DataFileError:
         if isinstance(error, FileNotFoundError):
@@ -192,10 +209,10 @@ class SplitFiles:
 
     # Remote splits ----------------------------------------------------------------------------
 
-    def _read(self, start: int, stop: int) -> bytes | memoryview:
+    def _read(self, start: int, stop: int) -> bytes:
         """Return a range of the split."""
         if self.is_local:
-            return self._mapped[start:stop]
+            return self._local.read(start, stop)
         if self._file.size <= _SMALL_BYTES:
             return self._whole[start:stop]
         return self._fetch(start, stop)
@@ -218,7 +235,7 @@ class SplitFiles:
     def _bundle(self) -> Bundle:
         if self.is_local:
             return self._read_directory()
-        ranges = json.loads(bytes(self._cached_file("meta", _DIRECTORY)))
+        ranges = json.loads(self._cached_file("meta", _DIRECTORY)[:])
         files = {name: ByteRange(*found) for name, found in ranges.items()}
         return Bundle(self.key, files, self._file.footer_start or 0)
 
@@ -226,9 +243,9 @@ class SplitFiles:
         assert self.identity  # a local file exists, and has the size in the log
         return read_bundle(self._read, self._file.size, self.key, self._file.footer_start)
 
-    def _cached_file(self, kind: Kind, name: str) -> memoryview:
+    def _cached_file(self, kind: Kind, name: str) -> ByteView:
         build = self._build_meta if kind == "meta" else self._build_rows
-        return self._map(os.path.join(self.folder(kind, build), name))
+        return self._open(os.path.join(self.folder(kind, build), name))
 
     def _build_meta(self, folder: str) -> None:
         bundle = self._read_directory()
@@ -256,7 +273,7 @@ class SplitFiles:
         self._copy(targets, self._bundle)
         for name, path in targets.items():
             if os.path.getsize(path):
-                check_inner_file(self._map(path), name, self.key)
+                check_inner_file(self._open(path), name, self.key)
             else:
                 raise damaged(self.key, f"{name} is empty")
 

@@ -225,8 +225,19 @@ def test_generated_damage_gives_a_typed_error_or_the_right_rows(tmp_path, nested
     assert refused > cases(150) // 2
 
 
+def test_a_split_that_is_cut_off_while_it_is_read_raises_an_error(tmp_path):
+    rows = make_rows(6, 3000)
+    data = make_split(FIELDS, [rows])
+    with open_split(tmp_path, data) as split:
+        assert len(read_rows(split, SCHEMA)) == 3000  # its checksums are verified now
+        os.truncate(tmp_path / "table" / "a.split", len(data) // 10)
+        with pytest.raises(DataFileError, match="ends before byte"):
+            read_rows(split, SCHEMA)
+
+
 def test_documents_with_valid_checksums_and_wild_content_are_refused(tmp_path):
     """What passes the checksum is still decoded with care: every length stays in its document."""
+    from arrowlog.splits.bundle import ByteView
     from arrowlog.splits.doc_store import DocStore, NestedValues
 
     rows = make_rows(4, 60)
@@ -236,7 +247,13 @@ def test_documents_with_valid_checksums_and_wild_content_are_refused(tmp_path):
     body = files[name][: -8 - footer]
     kinds = [kind for kind, _ in FIELDS.values()]
     wanted = dict(enumerate(FIELDS))
-    intact = DocStore.open(memoryview(body), 60, "x")
+    intact = DocStore.open(ByteView.of(body), 60, "x")
+    # A document that says it has a value less ends before its last byte.
+    documents = intact.documents(intact.blocks)
+    short = bytearray(documents.buffer)
+    short[int(documents.starts[7])] -= 1
+    with pytest.raises(DataFileError, match="cannot be decoded"):
+        type(documents)(bytes(short), documents.starts, documents.ends, "x").columns(kinds, wanted)
     for seed in range(cases(400)):
         print("seed", seed)
         chance = random.Random(seed)

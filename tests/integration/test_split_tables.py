@@ -1,5 +1,6 @@
 """Tables of splits through every reader, beside the rows that were written."""
 
+import json
 import os
 import pickle
 import random
@@ -12,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from support import split_tables
+from support import real_tables, split_tables
 from support.case_count import cases
 from support.split_bundles import make_split
 
@@ -458,3 +459,22 @@ def test_without_the_extra_an_error_says_what_to_install(table, tmp_path):
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"}
     command = [sys.executable, "-c", code, str(tmp_path / "c")]
     subprocess.run(command, check=True, env=environment)
+
+
+@pytest.mark.promise("splits.rows_are_complete")
+@real_tables.needed
+def test_the_rows_of_real_tables_come_through_every_reader(tmp_path):
+    wanted = json.loads((real_tables.FOLDER / "expected_rows.json").read_text())
+    assert len(wanted) == 11
+    for name, rows in wanted.items():
+        options = {"splits.cache.path": str(tmp_path / "cache")}
+        table = arrowlog.Table(str(real_tables.FOLDER / name), options=options)
+        for read in READERS:
+            assert sorted(map(_text, read(table.scan()))) == sorted(map(_text, rows)), name
+        first = next(each["text"] for each in rows if each["text"])
+        found = read_dataset(table.scan(arrowlog.indexquery("text", f'"{first}"')))
+        assert sorted(map(_text, found)) == sorted(_text(e) for e in rows if e["text"] == first)
+
+
+def _text(each):
+    return json.dumps(each, sort_keys=True, default=str)

@@ -39,10 +39,10 @@ def test_an_entry_is_built_once_and_kept_by_identity_and_kind(tmp_path):
 def test_the_least_recently_used_entries_are_evicted_and_pinned_ones_are_not(tmp_path):
     cache = SplitCache(str(tmp_path), 1000)
     with cache.entry("pinned", "rows", writer(300)) as pinned:
+        os.utime(pinned, (0, 0))  # the first to be evicted, were it not in use
         for number in range(4):
             with cache.entry(str(number), "rows", writer(300)) as folder:
                 os.utime(folder, (number + 1, number + 1))
-        os.utime(pinned, (0, 0))
         cache.evict()
         assert os.path.isdir(pinned)
         with cache.entry("3", "rows", pytest.fail):
