@@ -280,9 +280,8 @@ class Table(ReadableRows):
         cache = SplitCacheOptions(config.splits_cache_path, config.splits_cache_max_size)
         return plan_scan(snapshot, predicate, self.uri, self._storage_options, split_cache=cache)
 
-    @property
-    def _lazy_rows(self) -> LazyRows:
-        return self.scan()._lazy_rows  # noqa: SLF001 -- of the same base class
+    def _lazy_rows(self, predicate: Any = None) -> LazyRows:
+        return self.scan(predicate)._lazy_rows()  # noqa: SLF001 -- of the same base class
 
     def refresh(self) -> Snapshot:
         """Read the commits that are new since the last snapshot; return the newest snapshot."""

@@ -1,6 +1,7 @@
 """The structure that ARCHITECTURE.md describes: import direction, contracts, purity, size."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -50,9 +51,7 @@ PURE = (
     "formats.indextables.json_checkpoint",
     "decode.avro_columns",
     "decode.avro_records",
-    "decode.avro_walk",
     "decode.columnar_decoder",
-    "decode.file_entries",
     "decode.row_decoder",
     "splits.bundle",
     "splits.doc_store",
@@ -144,6 +143,27 @@ def test_the_module_map_is_true():
     assert page == source_tree.with_module_map(page), "run python tests/support/source_tree.py"
 
 
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "docs/glossary.md"])
+def test_names_in_the_documentation_exist(page):
+    known = set()
+    for module in modules():
+        known |= set(module.split("."))
+        for node in ast.walk(syntax(module)):
+            if isinstance(node, ast.ClassDef | ast.FunctionDef):
+                known.add(node.name)
+            elif isinstance(node, ast.Name | ast.Attribute):
+                known.add(node.id if isinstance(node, ast.Name) else node.attr)
+            elif isinstance(node, ast.arg | ast.keyword):
+                known.add(node.arg)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                known |= set(re.findall(r"\w+", node.value)) if "\n" not in node.value else set()
+    text = (HERE.parent / page).read_text()
+    before, _, rest = text.partition(source_tree.BEGIN)
+    named = re.findall(r"`([A-Za-z_]\w*(?:\.\w+)*)`", before + rest.partition(source_tree.END)[2])
+    assert len(named) > 10
+    assert not {name for name in named if not set(name.split(".")) <= known}
+
+
 def test_the_spark_package_is_found_and_loads_no_pyspark():
     code = (
         "import sys, arrowlog; assert 'arrowlog.spark' not in sys.modules;"
@@ -169,6 +189,21 @@ def test_opening_a_table_loads_no_pandas(tmp_path):
     )
     places = [str(tmp_path), str(HERE), str(tmp_path / "table"), str(marker)]
     subprocess.run([sys.executable, "-c", code, *places], check=True)
+
+
+def test_a_table_without_states_loads_no_avro(tmp_path):
+    code = (
+        "import sys; sys.path[:0] = [sys.argv[1]];"
+        "from support import small_table; import arrowlog;"
+        "table = arrowlog.Table(small_table.write(sys.argv[2]));"
+        "table.append([arrowlog.add_file('x', {'day': None}, size=1)]); table.checkpoint();"
+        "arrowlog.Table(sys.argv[2]).scan('id = 1').files;"
+        "from arrowlog import decode, formats; from arrowlog.formats import indextables;"
+        "avro = [name for name in sys.modules if name.startswith('arrowlog') and 'avro' in name];"
+        "assert not avro, avro;"
+        "[getattr(each, name) for each in (decode, formats, indextables) for name in each.__all__]"
+    )
+    subprocess.run([sys.executable, "-c", code, str(HERE), str(tmp_path / "table")], check=True)
 
 
 @pytest.mark.parametrize("module", modules())

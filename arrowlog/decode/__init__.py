@@ -1,6 +1,9 @@
 """Bytes of a log to columns: `decode` turns a buffer of lines into an `ActionBatch`."""
 
-from arrowlog.decode.avro_columns import AvroColumn, AvroKind, decode_columns
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from arrowlog.decode.columnar_decoder import PIECE_BYTES, concat_column_bytes
 from arrowlog.decode.decoder import (
     SEQ_LINE_BITS,
@@ -9,7 +12,6 @@ from arrowlog.decode.decoder import (
     decode_buffer,
     start_decode,
 )
-from arrowlog.decode.file_entries import ENTRY_COLUMNS, decode_file_entries
 from arrowlog.decode.row_decoder import (
     CommitInfo,
     commit_info_from_row,
@@ -24,6 +26,26 @@ from arrowlog.decode.row_decoder import (
     to_metadata,
 )
 from arrowlog.decode.stats_text import StatsMember, lookup_stats, stats_counts
+
+if TYPE_CHECKING:
+    from arrowlog.decode.avro_columns import (
+        ENTRY_COLUMNS,
+        AvroColumn,
+        AvroKind,
+        decode_columns,
+        decode_file_entries,
+    )
+
+# Loaded on first use: most tables have no Avro files.
+_ON_FIRST_USE = {
+    "avro_columns": (
+        "ENTRY_COLUMNS",
+        "AvroColumn",
+        "AvroKind",
+        "decode_columns",
+        "decode_file_entries",
+    ),
+}
 
 __all__ = [
     "ENTRY_COLUMNS",
@@ -53,3 +75,15 @@ __all__ = [
     "stats_counts",
     "to_metadata",
 ]
+
+
+if not TYPE_CHECKING:  # to a type checker, it would turn every misspelt name into Any
+
+    def __getattr__(name: str) -> Any:
+        """Import a name on first use."""
+        from importlib import import_module
+
+        for home, names in _ON_FIRST_USE.items():
+            if name in names:
+                return getattr(import_module(f"{__name__}.{home}"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

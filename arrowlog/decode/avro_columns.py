@@ -1,8 +1,8 @@
 """Decode the records of an Avro container into columns, without a Python object per record. Pure.
 
-Some blocks at a time: guess where their records begin (`arrowlog.decode.avro_records`), read the
-records in lock-step, field after field for all of them at once (`arrowlog.decode.avro_walk`), prove
-the guess, and copy the values into Arrow arrays.
+Some blocks at a time: guess where their records begin, read the records in lock-step, field after
+field for all of them at once (both in `arrowlog.decode.avro_records`), prove the guess, and copy
+the values into Arrow arrays. The entries of a manifest are adds, with the same columns.
 """
 
 from __future__ import annotations
@@ -16,12 +16,27 @@ import numpy as np
 import pyarrow as pa
 
 from arrowlog.arrays import make_array, repeat_bool
-from arrowlog.decode.avro_records import BlockGroup, StartGuess, find_starts
-from arrowlog.decode.avro_walk import Array, Cursors, RecordWalk
-from arrowlog.formats import AvroType, ValueDamaged, damaged, read_value, unsupported
+from arrowlog.decode.avro_records import (
+    Array,
+    BlockGroup,
+    Cursors,
+    RecordWalk,
+    StartGuess,
+    find_starts,
+)
+from arrowlog.errors import LogCorrupt
+from arrowlog.formats import (
+    AvroType,
+    ValueDamaged,
+    damaged,
+    read_container,
+    read_value,
+    unsupported,
+)
+from arrowlog.formats.indextables import ADD_FIELDS, FILE_ENTRY_FIELDS, REQUIRED_FIELDS, FieldKind
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from arrowlog.formats import Container
 
@@ -59,6 +74,24 @@ class AvroColumn:
 
     kind: AvroKind
     required: bool = False
+
+
+_KINDS = {
+    FieldKind.TEXT: AvroKind.TEXT,
+    FieldKind.INT: AvroKind.INT,
+    FieldKind.BOOL: AvroKind.BOOL,
+    FieldKind.WORD: AvroKind.WORD,
+    FieldKind.FLAT: AvroKind.TEXT_MAP,
+    FieldKind.JSON: AvroKind.JSON,
+    FieldKind.STATS: AvroKind.STATS,
+}
+# What an entry has in common with an add. `addedAtVersion` and `addedAtTimestamp` are not among
+# the columns: writers of the format leave them at 0.
+ENTRY_COLUMNS = {
+    name: AvroColumn(_KINDS[kind], required=name in REQUIRED_FIELDS["add"])
+    for name, kind in ADD_FIELDS.items()
+    if name in FILE_ENTRY_FIELDS
+}
 
 
 @dataclass(slots=True, eq=False)
@@ -453,3 +486,35 @@ def _hash_factors(seed: int) -> Array:
 
 def _bitmap(flags: Array) -> pa.Buffer:
     return pa.py_buffer(np.packbits(flags, bitorder="little"))
+
+
+def decode_file_entries(
+    data: bytes,
+    file: str,
+    limit: int,
+    *,
+    num_entries: int | None = None,
+    fields: Iterable[str] | None = None,
+) -> pa.Table:
+    """Return the entries of a manifest as a table of adds, in the order of the file.
+
+    Args:
+        data: the bytes of the manifest.
+        file: its name, for errors.
+        limit: the number of bytes that it may have uncompressed.
+        num_entries: the number of entries that the state gives for it.
+        fields: the fields to decode, all by default; others are skipped.
+
+    Raises:
+        LogCorrupt: the manifest is damaged, or does not have `num_entries` entries.
+        UnsupportedProtocol: its codec or its schema is not known.
+    """
+    container = read_container(data, file, limit)
+    if num_entries is not None and container.num_records != num_entries:
+        raise LogCorrupt(
+            f"the manifest has {container.num_records} entries, and its state says {num_entries}.",
+            next="Restore the file from a backup, or read an earlier version.",
+            file=file,
+        )
+    wanted = ENTRY_COLUMNS if fields is None else {name: ENTRY_COLUMNS[name] for name in fields}
+    return decode_columns(container, wanted)

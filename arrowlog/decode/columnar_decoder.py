@@ -393,8 +393,8 @@ def decode_matching_lines(
     """Decode the lines of a piece that fit the template, and return the others as they are.
 
     Malformed input is not an error here: a piece that cannot be verified is returned as lines that
-    do not match. `together` must compare the sum of `count` with the number of lines, because the
-    CSV parser also ends a line at a carriage return.
+    do not match. `merge_matches` must compare the sum of `count` with the number of lines, because
+    the CSV parser also ends a line at a carriage return.
     """
     fields = split_template(template)
     try:

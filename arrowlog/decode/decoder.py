@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
     from arrowlog.formats import ActionFields, Format, Metadata, Protocol
 
-# A sequence number is `file number << LINE_BITS | line number`.
+# A sequence number is `file number << SEQ_LINE_BITS | line number`.
 SEQ_LINE_BITS = 32
 # From this many bytes on, decompressing in threads and counting lines with polars pay off.
 _LARGE_FILE_BYTES = 1 << 17

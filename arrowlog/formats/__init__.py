@@ -3,24 +3,10 @@
 `Format` is the seam: everything above this package asks it and knows no format by name.
 """
 
-from arrowlog.formats.avro_container import (
-    Container,
-    damaged,
-    encode_bytes,
-    encode_long,
-    read_container,
-    unsupported,
-    write_container,
-)
-from arrowlog.formats.avro_schema import (
-    MAX_VALUE_DEPTH,
-    AvroField,
-    AvroType,
-    SchemaError,
-    ValueDamaged,
-    parse_schema,
-    read_value,
-)
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from arrowlog.formats.base import (
     MAX_VERSION,
     PHYSICAL_NAME_KEY,
@@ -48,6 +34,48 @@ from arrowlog.formats.log_versions import (
     superseded_records,
 )
 from arrowlog.formats.spark_schema import format_spark_schema, parse_spark_schema
+
+if TYPE_CHECKING:
+    from arrowlog.formats.avro_container import (
+        Container,
+        damaged,
+        encode_bytes,
+        encode_long,
+        read_container,
+        unsupported,
+        write_container,
+    )
+    from arrowlog.formats.avro_schema import (
+        MAX_VALUE_DEPTH,
+        AvroField,
+        AvroType,
+        SchemaError,
+        ValueDamaged,
+        parse_schema,
+        read_value,
+    )
+
+# Loaded on first use: most tables have no Avro files.
+_ON_FIRST_USE = {
+    "avro_container": (
+        "Container",
+        "damaged",
+        "encode_bytes",
+        "encode_long",
+        "read_container",
+        "unsupported",
+        "write_container",
+    ),
+    "avro_schema": (
+        "MAX_VALUE_DEPTH",
+        "AvroField",
+        "AvroType",
+        "SchemaError",
+        "ValueDamaged",
+        "parse_schema",
+        "read_value",
+    ),
+}
 
 __all__ = [
     "MAX_RECENT_COMMITS",
@@ -89,3 +117,15 @@ __all__ = [
     "unsupported",
     "write_container",
 ]
+
+
+if not TYPE_CHECKING:  # to a type checker, it would turn every misspelt name into Any
+
+    def __getattr__(name: str) -> Any:
+        """Import a name on first use."""
+        from importlib import import_module
+
+        for home, names in _ON_FIRST_USE.items():
+            if name in names:
+                return getattr(import_module(f"{__name__}.{home}"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

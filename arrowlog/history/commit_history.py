@@ -103,8 +103,8 @@ class CommitHistory:
     Invariants:
 
     1. `first` is the earliest version that can be read, `last` the newest.
-    2. `commits` has every version from `first` to `last` except those in `holes`, whose commits are
-       gone and whose state comes from a checkpoint.
+    2. `commits` has every version from `first` to `last` except those in `missing_versions`, whose
+       commits are gone and whose state comes from a checkpoint.
     3. Commits below `first` are ignored, whether their files still exist or not.
 
     Thread-safe: blocks are decoded under a lock, each at most once.

@@ -36,7 +36,7 @@ from arrowlog.maintenance.compaction import compact as compact_files
 from arrowlog.maintenance.compaction import parse_compaction_request
 from arrowlog.maintenance.retention import RetentionPlan, RetentionPolicy
 from arrowlog.maintenance.vacuum import vacuum as vacuum_files
-from arrowlog.scan import build_data_file_error
+from arrowlog.scan import build_data_file_error, mask_splits
 from arrowlog.snapshot import (
     StatsTruncation,
     TimestampLike,
@@ -263,6 +263,12 @@ def update_statistics(session: WriteSession, paths: Iterable[str]) -> CommitResu
         raise InvalidRequest(
             f"{len(wanted) - live.num_rows} of the paths are not live files.",
             next="Use paths of snapshot().files.",
+        )
+    splits = live["key"].filter(mask_splits(live["key"]))
+    if len(splits):
+        raise InvalidRequest(
+            f"{splits[0].as_py()} is a split, whose statistics cannot be read again.",
+            next="Leave splits out, or convert the table to Parquet with arrowlog.convert.",
         )
     truncation = StatsTruncation.of(session.config(session.head_of(snapshot)))
 

@@ -40,7 +40,7 @@ _UNWRAPPABLE_OPS = frozenset({*COMPARISON_OPS, "<=>", "in", "between", "is null"
 _CONNECTIVES = frozenset({"and", "or", "not", "is true", "is false"})
 # Operators on which engines agree if they compare one column with literals.
 _COLUMN_CONDITIONS = frozenset(
-    {*COMPARISON_OPS, "<=>", "in", "between", "is null", "like", "starts_with"}
+    {*COMPARISON_OPS, "<=>", "in", "between", "is null", "isnan", "like", "starts_with"}
 )
 # Up to this many equalities on one column, single comparisons are as fast as one IN.
 _MERGE_ABOVE = 8

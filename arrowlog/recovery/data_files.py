@@ -21,6 +21,7 @@ from arrowlog.fork_safety import pl
 from arrowlog.formats.indextables import LOG_FOLDER
 from arrowlog.maintenance import classify_files, find_referenced_files, read_skips
 from arrowlog.recovery.findings import Finding
+from arrowlog.scan import SPLIT_SUFFIX
 from arrowlog.snapshot import TRUNCATION_MARK, has_bounds
 from arrowlog.storage import find_secrets, open_store, stat_object
 
@@ -178,10 +179,17 @@ def _about_files(code: str, severity: str, what: str, keys: pl.Series, fix: str)
 def _fixed_by_statistics(
     code: str, severity: str, what: str, keys: pl.Series, where: str = ""
 ) -> Finding:
-    """A finding whose fix is to read the statistics of files again."""
-    by_name = keys.len() <= _MAX_PATHS_IN_FIX
-    paths = repr(keys.to_list()) if by_name else f"table.doctor().paths({code!r})"
+    """A finding whose fix is to read the statistics of files again; splits keep theirs."""
+    readable = keys.filter(~keys.str.ends_with(SPLIT_SUFFIX))
+    by_name = readable.len() <= _MAX_PATHS_IN_FIX
+    paths = repr(readable.to_list()) if by_name else f"table.doctor().paths({code!r})"
+    if not by_name and readable.len() < keys.len():
+        paths = f"[p for p in {paths} if not p.endswith({SPLIT_SUFFIX!r})]"
     fix = f"table.update_statistics({paths})  # Reads size and statistics from the files again."
+    if readable.is_empty():
+        fix = (
+            "arrowlog.convert(table.uri, target)  # Parquet files have statistics, splits may not."
+        )
     return Finding(code, severity, what, where or str(keys[0]), fix, keys.len(), _to_arrow(keys))
 
 
@@ -211,7 +219,10 @@ def _find_orphans(
 
 
 def _check_small_files(snapshot: Snapshot, limits: DoctorLimits) -> list[Finding]:
-    """Report small files that compaction could merge: those not alone in their partition."""
+    """Report small files that compaction could merge: those not alone in their partition.
+
+    Splits are not merged.
+    """
     partition = {
         f"p{number}": pl.Series(pl.from_arrow(snapshot.columns.partition(name)))
         for number, name in enumerate(snapshot.partition_columns)
@@ -222,7 +233,7 @@ def _check_small_files(snapshot: Snapshot, limits: DoctorLimits) -> list[Finding
             "size": pl.Series(pl.from_arrow(snapshot.state.column("size")), dtype=pl.Int64),
             **partition,
         }
-    ).filter(pl.col("size") < limits.small_bytes)
+    ).filter((pl.col("size") < limits.small_bytes) & ~pl.col("key").str.ends_with(SPLIT_SUFFIX))
     mergeable = small.filter(pl.len().over(list(partition)) > 1) if partition else small
     limit = _DEFAULT_MAX_SMALL_FILES if limits.small_files is None else limits.small_files
     if mergeable.height <= max(limit, 1 if not partition else 0):

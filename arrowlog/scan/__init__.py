@@ -15,13 +15,14 @@ from arrowlog.scan.data_files import (
 from arrowlog.scan.explain import Explanation
 from arrowlog.scan.plan import ReadableRows, ScanPlan, Split, plan_scan
 from arrowlog.scan.row_reader import RowReader
-from arrowlog.scan.split_rows import SplitCacheOptions, mask_splits
+from arrowlog.scan.split_rows import SPLIT_SUFFIX, SplitCacheOptions, mask_splits
 
 if TYPE_CHECKING:
     from arrowlog.scan.lazy_readers import LazyRows as LazyRows
     from arrowlog.scan.lazy_readers import LazyScanner
 
 __all__ = [
+    "SPLIT_SUFFIX",
     "Explanation",
     "LazyRows",
     "LazyScanner",

@@ -35,6 +35,7 @@ from arrowlog.scan.stats_predicate import (
     Comparison,
     ConstantResult,
     In,
+    IsNaN,
     IsNull,
     Or,
     PartitionEval,
@@ -108,7 +109,7 @@ def compute_skip_mask(
         return reduce(pc.and_kleene, part_masks)
     if isinstance(test, PartitionEval):
         return _evaluate_on_partitions(test, columns)
-    if test.name in columns.partition_columns:
+    if not isinstance(test, IsNaN) and test.name in columns.partition_columns:
         return _skip_by_partition_value(test, columns)
     return _skip_by_bounds(test, columns, nan_free)
 
@@ -229,10 +230,14 @@ def _combinations(columns: FileStats, names: list[str]) -> tuple[pa.Array, pa.Ta
 
 
 def _skip_by_bounds(
-    test: Comparison | In | StartsWith | IsNull, columns: FileStats, nan_free: frozenset[str]
+    test: Comparison | In | StartsWith | IsNull | IsNaN,
+    columns: FileStats,
+    nan_free: frozenset[str],
 ) -> pa.Array | None:
     """Skip files whose bounds or null counts exclude the test, or whose column is all NULL."""
     name = test.name
+    if isinstance(test, IsNaN):
+        return _or_masks(mask_nan_free(columns, name), all_null_files(columns, name))
     if isinstance(test, IsNull):
         if test.negated:
             return all_null_files(columns, name)

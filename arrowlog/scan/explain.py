@@ -31,6 +31,7 @@ from arrowlog.scan.stats_predicate import (
     Comparison,
     ConstantResult,
     In,
+    IsNaN,
     IsNull,
     Or,
     PartitionEval,
@@ -142,10 +143,15 @@ def _combine_parts(test: And | Or, columns: FileStats, nan_free: frozenset[str])
 
 
 def _reason_bounds(
-    test: Comparison | In | StartsWith | IsNull, columns: FileStats, nan_free: frozenset[str]
+    test: Comparison | In | StartsWith | IsNull | IsNaN,
+    columns: FileStats,
+    nan_free: frozenset[str],
 ) -> pa.Array:
     """Why the statistics of a data column could not skip a file."""
     name = test.name
+    if isinstance(test, IsNaN):
+        unknown = pc.is_null(columns.nan_count(name))
+        return reason_where(unknown, REASON_NO_STATISTICS, REASON_IN_RANGE)
     if isinstance(test, IsNull):
         unknown = pc.is_null(columns.null_count(name))
         return reason_where(unknown, REASON_NO_STATISTICS, REASON_IN_RANGE)

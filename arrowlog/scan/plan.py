@@ -122,46 +122,48 @@ def _skip_row_groups(snapshot: Snapshot, predicate: Predicate) -> Snapshot:
 
 
 class ReadableRows(ABC):
-    """Readers of rows, for every class that has `_lazy_rows`.
+    """Readers of rows, for every class that implements `_lazy_rows`.
 
     No file is opened before rows are read. Later filters, projections and limits that an engine
     passes on skip files, row groups and columns as those of a plan do, by the rules of that engine.
     """
 
-    @property
     @abstractmethod
-    def _lazy_rows(self) -> LazyRows:
-        """The rows, planned and read on demand."""
+    def _lazy_rows(self, predicate: Any = None) -> LazyRows:
+        """The rows, or those that also match a predicate, planned and read on demand."""
 
     def to_polars(self) -> pl.LazyFrame:
         """The rows as a polars LazyFrame."""
-        return self._lazy_rows.to_polars()
+        return self._lazy_rows().to_polars()
 
     def to_arrow_dataset(self) -> ds.Dataset:
         """The rows as a `pyarrow.dataset.Dataset`.
 
         Later filters follow Arrow's rules: no comparison with NaN is true.
         """
-        return self._lazy_rows.to_arrow_dataset()
+        return self._lazy_rows().to_arrow_dataset()
 
-    def to_arrow(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """Read the rows, or some of their columns, into memory."""
-        return self.to_arrow_dataset().to_table(columns=columns)
+    def to_arrow(self, predicate: Any = None, columns: Sequence[str] | None = None) -> pa.Table:
+        """Read the rows into memory: those that match a predicate, with some of their columns.
 
-    def to_pandas(self, columns: Sequence[str] | None = None) -> Any:
-        """Read the rows, or some of their columns, into a pandas DataFrame."""
-        return self.to_arrow(columns).to_pandas()
+        The predicate has any form that `Table.scan` accepts.
+        """
+        return self._lazy_rows(predicate).to_arrow_dataset().to_table(columns=columns)
+
+    def to_pandas(self, predicate: Any = None, columns: Sequence[str] | None = None) -> Any:
+        """Read the rows into a pandas DataFrame; see `to_arrow`."""
+        return self.to_arrow(predicate, columns).to_pandas()
 
     def to_duckdb(self, con: duckdb.DuckDBPyConnection | None = None) -> duckdb.DuckDBPyRelation:
         """The rows as a relation on a DuckDB connection, by default that of the module `duckdb`.
 
         DuckDB raises a failed read as its own exception, which contains our message.
         """
-        return self._lazy_rows.to_duckdb(con)
+        return self._lazy_rows().to_duckdb(con)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Export the rows through the Arrow C stream interface: `polars.DataFrame(table)`."""
-        return self._lazy_rows.to_arrow_dataset().__arrow_c_stream__(requested_schema)
+        return self.to_arrow_dataset().__arrow_c_stream__(requested_schema)
 
 
 @dataclass(frozen=True)
@@ -375,10 +377,12 @@ class ScanPlan(ReadableRows):
         except KeyError:
             return None
 
-    @property
-    def _lazy_rows(self) -> LazyRows:
+    def _lazy_rows(self, predicate: Any = None) -> LazyRows:
         from arrowlog.scan.lazy_readers import LazyRows  # imports pyarrow.dataset, hence pandas
 
+        if predicate is not None:
+            plan = self._plan_also(parse_predicate(predicate, self.schema).tree)
+            return plan._lazy_rows()  # noqa: SLF001 -- of the same class
         return LazyRows(self.schema, self._narrow, self._check)
 
     def _check(self) -> None:
@@ -391,11 +395,14 @@ class ScanPlan(ReadableRows):
         """
         if condition == TRUE:
             return self.row_reader
+        return replace(self._plan_also(condition).row_reader, predicate=self.predicate)
+
+    def _plan_also(self, condition: Node) -> ScanPlan:
+        """A plan for the rows that match the predicate of this plan and a condition."""
         both = Predicate.from_conjuncts([self.predicate.tree, condition])
-        narrowed = plan_scan(
+        return plan_scan(
             self.snapshot, both, self.root, self._options, split_cache=self.split_cache
         )
-        return replace(narrowed.row_reader, predicate=self.predicate)
 
     def scanned_files(self) -> pa.Table:
         """The files to read, for external engines: key, partition values, size, modification time.

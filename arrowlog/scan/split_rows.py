@@ -7,7 +7,10 @@ predicate is evaluated on the rows exactly.
 
 from __future__ import annotations
 
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -25,16 +28,18 @@ from arrowlog.predicate import (
     search_operands,
     split_conjuncts,
 )
-from arrowlog.storage import open_store
+from arrowlog.storage import LocalStore, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from concurrent.futures import Future
 
     import numpy as np
     import numpy.typing as npt
 
     from arrowlog.predicate import Node
     from arrowlog.splits import SplitFiles
+    from arrowlog.storage import Store
 
     Rows = npt.NDArray[np.int64]
 
@@ -43,6 +48,7 @@ SPLIT_SUFFIX = ".split"
 SPLIT_COLUMNS = ("split.size", "split.modified", "split.footer", "split.records", "split.companion")
 
 _EVALUATED_ROWS = 1 << 16
+_SPLITS_AHEAD = 8  # remote splits that are fetched at a time
 
 
 class SplitCacheOptions(NamedTuple):
@@ -136,7 +142,7 @@ class SplitScan:
         bound: frozenset[str],
     ) -> Iterator[pa.Table]:
         """Yield the rows that match the required searches, with columns for the others."""
-        for number, files in self._opened():
+        for number, files in self._opened(needed):
             with files:
                 answers = self._answers(files, list(names))
                 chosen = _intersect([answers[search] for search in required])
@@ -188,8 +194,43 @@ class SplitScan:
             for search, (found, splits) in matched.items()
         ]
 
-    def _opened(self) -> Iterator[tuple[int, SplitFiles]]:
-        """Yield the number and the files of each split."""
+    def _opened(self, needed: Sequence[str] = ()) -> Iterator[tuple[int, SplitFiles]]:
+        """Yield the number and the files of each split; the caller closes the files.
+
+        Remote splits are fetched ahead, several at a time: what `needed` columns are read from, or
+        what a search has to index.
+        """
+        opened = self._open_each()
+        if isinstance(self._store, LocalStore):
+            yield from opened
+            return
+        ahead: deque[tuple[int, SplitFiles, Future[None]]] = deque()
+        pool = ThreadPoolExecutor(_SPLITS_AHEAD)
+        try:
+            for number, files in opened:
+                ahead.append((number, files, pool.submit(self._prefetch, files, needed)))
+                if len(ahead) > _SPLITS_AHEAD:
+                    yield _ready(ahead.popleft())
+            while ahead:
+                yield _ready(ahead.popleft())
+        finally:  # also if the caller stops early or a split cannot be read
+            pool.shutdown(cancel_futures=True)
+            for _, files, _ in ahead:
+                files.close()
+
+    def _prefetch(self, files: SplitFiles, needed: Sequence[str]) -> None:
+        from arrowlog.splits import RowDecoder, indexed_columns
+
+        if not find_searches(self.predicate.tree):
+            RowDecoder(files, self._stored(needed)).prefetch()
+        elif not files.has_entry("search"):
+            RowDecoder(files, indexed_columns(files.meta)).prefetch()
+
+    @cached_property
+    def _store(self) -> Store:
+        return open_store(self.root, self.options)
+
+    def _open_each(self) -> Iterator[tuple[int, SplitFiles]]:
         from arrowlog.splits import (
             SplitCache,
             SplitFile,
@@ -200,7 +241,6 @@ class SplitScan:
 
         folder = self.cache_options.path or default_cache_folder()
         cache = SplitCache(folder, self.cache_options.max_bytes)
-        store = open_store(self.root, self.options)
         columns = [self.files[name].to_pylist() for name in ("key", *SPLIT_COLUMNS)]
         for number, (key, size, modified, footer, records, companion) in enumerate(
             zip(*columns, strict=True)
@@ -208,7 +248,13 @@ class SplitScan:
             if companion:
                 raise companion_error(key)
             file = SplitFile(key, size, modified or 0, footer, records)
-            yield number, SplitFiles(store, file, cache)
+            yield number, SplitFiles(self._store, file, cache)
+
+    def _stored(self, names: Sequence[str]) -> pa.Schema:
+        """The fields of the named columns that are in the splits, not in the log."""
+        return pa.schema(
+            [self.schema.field(name) for name in names if name not in self.partition_columns]
+        )
 
     def _answers(self, files: SplitFiles, searches: Sequence[Call]) -> dict[Call, Rows]:
         if not searches:
@@ -229,9 +275,7 @@ class SplitScan:
         """Yield the rows of a split with partition columns and the answers of searches."""
         from arrowlog.splits import RowDecoder, mask_members
 
-        stored = pa.schema(
-            [self.schema.field(name) for name in needed if name not in self.partition_columns]
-        )
+        stored = self._stored(needed)
         shown = pa.schema([self.schema.field(name) for name in needed])
         for numbers, batch in RowDecoder(files, stored).batches(rows):
             count = len(numbers)
@@ -244,6 +288,17 @@ class SplitScan:
             for name, found in bind.items():
                 table = table.append_column(name, mask_members(numbers, found))
             yield table
+
+
+def _ready(item: tuple[int, SplitFiles, Future[None]]) -> tuple[int, SplitFiles]:
+    """Wait until a split is fetched. Raises the error of fetching it."""
+    number, files, fetched = item
+    try:
+        fetched.result()
+    except BaseException:
+        files.close()
+        raise
+    return number, files
 
 
 def _coalesce(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:

@@ -101,6 +101,13 @@ class IsNull:
 
 
 @dataclass(frozen=True, slots=True)
+class IsNaN:
+    """Rows in which a floating-point column is NaN."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionEval:
     """Rows for which a condition on partition columns alone is `want`, or NULL if `null` is set.
 
@@ -128,7 +135,16 @@ class ConstantResult:
 
 
 StatsPredicate = (
-    And | Or | Comparison | In | StartsWith | IsNull | PartitionEval | Unprunable | ConstantResult
+    And
+    | Or
+    | Comparison
+    | In
+    | StartsWith
+    | IsNull
+    | IsNaN
+    | PartitionEval
+    | Unprunable
+    | ConstantResult
 )
 ALL_ROWS, NO_ROWS = ConstantResult(True), ConstantResult(False)
 REASON_NOT_PRUNABLE = "not prunable"
@@ -207,6 +223,10 @@ class StatsPredicateBuilder:
             return self._literal_comparison(Call(op if want else _NEGATED[op], args), null)
         if op == "in":
             return self._in(node, want=want, null=null)
+        if op == "isnan" and want and may_have_nan(self._schema.field(first.name).type):
+            is_partition = first.name in self._partition
+            opaque = self._opaque(node, want=want, null=null)
+            return opaque if is_partition else self._or_null(IsNaN(first.name), first.name, null)
         if op in ("like", "starts_with", "prefix") and first.name not in self._partition:
             return self._prefix_pattern(node, want=want, null=null)
         return self._opaque(node, want=want, null=null)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 # To be changed with the format of the copy, or with what the decoder produces.
-_MAGIC = b"arrowlog copy 3 "
+_MAGIC = b"arrowlog copy 4 "
 # Magic, CRC-32 and length, padded so that the Arrow data behind it is aligned.
 _HEADER_BYTES = 64
 # One IPC file holds two tables: the decoded adds and the typed files.

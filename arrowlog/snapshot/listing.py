@@ -77,17 +77,12 @@ def find_other_log(store: Store, table_format: Format = INDEXTABLES) -> Format |
 
 def _has_log(store: Store, table_format: Format) -> bool:
     try:
-        return not _classify(store, table_format, store.list_from(table_format.log_folder)).empty
+        list_log(store, table_format)
+    except TableNotFound:
+        return False
     except LogCorrupt:  # damaged, but a log
         return True
-
-
-def _classify(store: Store, table_format: Format, names: Sequence[str]) -> LogListing:
-    """Classify all names in the log folder, and those of checkpoints."""
-    checkpoint_names: Sequence[str] = ()
-    if table_format.checkpoint_folder in names:
-        checkpoint_names = store.list_from(table_format.key(table_format.checkpoint_folder))
-    return table_format.classify(names, checkpoint_names)
+    return True
 
 
 def list_log(store: Store, table_format: Format = INDEXTABLES) -> LogListing:
@@ -121,7 +116,10 @@ class _CheckpointsLost(LogCorrupt):
 def _list_all(store: Store, table_format: Format) -> LogListing:
     observed = boottime()
     names = store.list_from(table_format.log_folder)
-    listing = replace(_classify(store, table_format, names), observed=observed)
+    checkpoint_names: Sequence[str] = ()
+    if table_format.checkpoint_folder in names:
+        checkpoint_names = store.list_from(table_format.key(table_format.checkpoint_folder))
+    listing = replace(table_format.classify(names, checkpoint_names), observed=observed)
     if listing.empty:
         raise _no_table_error(store, [table_format])
     listing = without_retired(store, listing, names)

@@ -95,7 +95,7 @@ def last_actions(actions: pl.LazyFrame) -> pl.LazyFrame:
 def reconcile_frames(live: pl.LazyFrame, tail: pl.LazyFrame) -> pl.LazyFrame:
     """Apply later actions to the live files.
 
-    Composes: `advance(advance(live, a), b)` equals `advance(live, a followed by b)`.
+    Composes: applying `a` and then `b` equals applying `a` followed by `b` at once.
     """
     last = last_actions(tail)
     kept = live.join(last.select("key"), on="key", how="anti", nulls_equal=True)
@@ -107,8 +107,9 @@ def reconcile(
 ) -> tuple[pl.Series | None, pl.Series | None]:
     """Return masks of `live` and of `adds` that are live after the actions; None for all rows.
 
-    `live` holds keys; `adds` and `removes` have `key` and `seq`. Equivalent to `advance`, with a
-    fast path without a join for the common case: every file is added once and none is removed.
+    `live` holds keys; `adds` and `removes` have `key` and `seq`. Equivalent to `reconcile_frames`,
+    with a fast path without a join for the common case: every file is added once and none is
+    removed.
     """
     # A hash collision only costs the fast path.
     if removes.is_empty() and adds["key"].hash().n_unique() == adds.height:
@@ -132,7 +133,7 @@ def reconcile(
 
 
 def file_keys_without_polars(paths: pa.ChunkedArray, roots: Sequence[str]) -> pa.ChunkedArray:
-    """Do what `keys` does, path by path, for a forked process in which polars would hang."""
+    """Do what `file_keys` does, path by path, for a forked process in which polars would hang."""
     relative = []
     for path in paths.to_pylist():
         key = path
@@ -146,7 +147,7 @@ def file_keys_without_polars(paths: pa.ChunkedArray, roots: Sequence[str]) -> pa
 def reconcile_without_polars(
     live: pa.ChunkedArray, adds: pa.Table, removes: pa.Table
 ) -> tuple[pa.ChunkedArray | None, pa.Array | None]:
-    """Do what `survivors` does with a dictionary of keys: slower, but without polars' threads."""
+    """Do what `reconcile` does with a dictionary of keys: slower, but without polars' threads."""
     # By key: the seq of the last action, and its row in `adds`, -1 for a remove.
     newest: dict[str | None, tuple[int, int]] = {}
     for table, is_add in ((adds, True), (removes, False)):

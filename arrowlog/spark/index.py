@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from arrowlog.snapshot import Snapshot
     from arrowlog.storage import Store
 
-# By `Place.identity`, which is also the `toString()` of the Java index: `explain` finds the Python
-# side of a planned scan by it. Weak, so that an index lives only as long as Spark refers to it.
+# By `PinnedTable.identity`, which is also the `toString()` of the Java index: `explain` finds the
+# Python side of a planned scan by it. Weak, so that an index lives only as long as Spark refers to
+# it.
 ACTIVE_INDEXES: WeakValueDictionary[str, PythonFileIndex] = WeakValueDictionary()
 # Values of an IN list that are fetched from Java, at least one py4j call each. A longer list prunes
 # nothing.

@@ -52,8 +52,7 @@ class SplitCache:
         The entry is not evicted before the context ends. Raises InvalidRequest if the cache cannot
         be written.
         """
-        digest = sha256(f"{_VERSION}\n{identity}".encode()).hexdigest()[:40]
-        name = f"{digest}.{kind}"
+        name = _entry_name(identity, kind)
         path = os.path.join(self.folder, name)
         with self._translate_errors():
             descriptor = self._pin(name, path, build)
@@ -62,6 +61,10 @@ class SplitCache:
         finally:
             os.close(descriptor)
         self._evict_if_due()
+
+    def has(self, identity: str, kind: Kind) -> bool:
+        """Whether an entry exists; it may be evicted right after."""
+        return os.path.isdir(os.path.join(self.folder, _entry_name(identity, kind)))
 
     def _pin(self, name: str, path: str, build: Callable[[str], None]) -> int:
         """Hold a shared lock on an existing entry; build it first if it is absent."""
@@ -206,6 +209,11 @@ def default_cache_folder() -> str:
             next="Set `splits.cache.path` to a folder of this user.",
         )
     return folder
+
+
+def _entry_name(identity: str, kind: Kind) -> str:
+    digest = sha256(f"{_VERSION}\n{identity}".encode()).hexdigest()[:40]
+    return f"{digest}.{kind}"
 
 
 def _touch(path: str) -> bool:

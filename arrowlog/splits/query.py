@@ -18,7 +18,6 @@ InvalidRequest with the position.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -484,6 +483,8 @@ def _parse_instant(text: str) -> int:
 
 def _parse_address(text: str) -> str:
     """Parse an IP address; IPv4 becomes mapped IPv6, as it is indexed."""
+    import ipaddress  # few queries need it, every import of this package would load it
+
     try:
         address = ipaddress.ip_address(text)
     except ValueError:

@@ -21,7 +21,7 @@ from arrowlog.splits.schema import resolve_columns, type_column, type_python_val
 from arrowlog.splits.tantivy_index import open_searcher, require_tantivy, translate_panics
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -67,6 +67,15 @@ class RowDecoder:
                     yield SplitRows(found + base, batch)
             base += segment.max_doc
 
+    def prefetch(self) -> None:
+        """Fetch what `batches` reads of a remote split, so that others can be read meanwhile."""
+        for segment in self._files.meta.segments:
+            method = self._choose_method()
+            if method == self._read_store:
+                self._files.body(segment.file_name("store"))
+            elif self._present:
+                self._searcher("fast" if method == self._read_fast else "documents", segment)
+
     @cached_property
     def _present(self) -> list[ColumnSource]:
         """The columns that the split has."""
@@ -109,21 +118,26 @@ class RowDecoder:
     def _read(
         self, segment: Segment, docs: Rows | None
     ) -> Iterator[tuple[Rows, dict[str, pa.Array]]]:
-        present = self._present
+        return self._choose_method()(segment, docs)
+
+    def _choose_method(
+        self,
+    ) -> Callable[[Segment, Rows | None], Iterator[tuple[Rows, dict[str, pa.Array]]]]:
+        """How the rows are read: the cheapest way that has all columns."""
         fields = self._files.meta.fields
-        if all(source.is_fast for source in present):
-            return self._read_fast(segment, docs, present)
+        if all(source.is_fast for source in self._present):
+            return self._read_fast
         if any(field.kind in ("json_object", "facet") and field.stored for field in fields):
-            return self._read_documents(segment, docs)
-        return self._read_store(segment, docs)
+            return self._read_documents
+        return self._read_store
 
     # Fast fields ------------------------------------------------------------------------------
 
     def _read_fast(
-        self, segment: Segment, docs: Rows | None, sources: Sequence[ColumnSource]
+        self, segment: Segment, docs: Rows | None
     ) -> Iterator[tuple[Rows, dict[str, pa.Array]]]:
         for part in _slices(docs, segment.max_doc):
-            yield part, self._fast_columns(segment, part, sources)
+            yield part, self._fast_columns(segment, part, self._present)
 
     def _fast_columns(
         self, segment: Segment, docs: Rows, sources: Sequence[ColumnSource]

@@ -31,7 +31,12 @@ from arrowlog.splits.query import (
     query_error,
 )
 from arrowlog.splits.reader import RowDecoder
-from arrowlog.splits.tantivy_index import open_searcher, require_tantivy, translate_panics
+from arrowlog.splits.tantivy_index import (
+    open_searcher,
+    require_tantivy,
+    translate_panics,
+    translate_write_errors,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -146,6 +151,12 @@ def searchable_fields(meta: IndexMeta) -> list[SplitField]:
     ]
 
 
+def indexed_columns(meta: IndexMeta) -> pa.Schema:
+    """The columns that are read from a split to index them."""
+    fields = searchable_fields(meta)
+    return pa.schema([(field.name, _COLUMN_TYPES[field.kind]) for field in fields])
+
+
 @lru_cache(64)
 def index_schema(fields: tuple[SplitField, ...]) -> Any:
     """The schema of the index of a split with these fields."""
@@ -210,8 +221,8 @@ def build_index(files: SplitFiles, folder: str) -> None:
     tantivy = require_tantivy()
     fields = searchable_fields(files.meta)
     schema = index_schema(tuple(fields))
-    columns = pa.schema([(field.name, _COLUMN_TYPES[field.kind]) for field in fields])
-    with translate_panics(files.key):
+    columns = indexed_columns(files.meta)
+    with translate_write_errors(files.key):
         index = tantivy.Index(schema, path=folder)
         for name in {field.tokenizer for field in fields if field.kind == "text"}:
             index.register_tokenizer(name or "raw", make_analyzer(name))

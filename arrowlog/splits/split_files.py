@@ -41,6 +41,8 @@ _DIRECTORY = "directory.json"
 _COALESCE_BYTES = 1 << 16
 _REQUEST_BYTES = 8 << 20
 _REQUESTS = 4  # at a time, per split
+# A split of up to this size is fetched with one request: its parts would take three or more.
+_SMALL_BYTES = 1 << 18
 # Checksums that this process has verified, by split and inner file. The oldest are forgotten.
 _verified: dict[tuple[str, str], None] = {}
 _VERIFIED_MAX = 10_000
@@ -67,13 +69,17 @@ class SplitFiles:
         self._cache = cache
         self._stack = ExitStack()
         self._pinned: dict[Kind, str] = {}
-        self._is_local = isinstance(store, LocalStore)
+        self.is_local = isinstance(store, LocalStore)
 
     def __enter__(self) -> Self:
         """Return the files."""
         return self
 
     def __exit__(self, *exc: object) -> None:
+        """Release the entries of the cache."""
+        self.close()
+
+    def close(self) -> None:
         """Release the entries of the cache."""
         self._pinned.clear()
         self._stack.close()
@@ -86,7 +92,7 @@ class SplitFiles:
         request per split would cost more than a search.
         """
         stamp = str(self._file.modified_ms)
-        if self._is_local:
+        if self.is_local:
             try:
                 found = os.stat(self._path)
             except OSError as error:
@@ -101,7 +107,7 @@ class SplitFiles:
     @cached_property
     def meta(self) -> IndexMeta:
         """Segments and fields. Raises DataFileError if they are damaged or contradict the log."""
-        if self._is_local:
+        if self.is_local:
             found = self._bundle.files[META_FILE]
             data = bytes(self._mapped[found.start : found.end])
         else:
@@ -114,7 +120,7 @@ class SplitFiles:
 
     def body(self, name: str) -> memoryview:
         """Return a verified file of the documents (`store` or `del`), without its footer."""
-        if self._is_local:
+        if self.is_local:
             data = self._mapped[slice(*self._bundle.files[name])]
         else:
             data = self._cached_file("meta" if name.endswith(".del") else "rows", name)
@@ -136,6 +142,10 @@ class SplitFiles:
         return os.path.join(
             self.folder(kind, lambda path: self._build_index(path, kind)), segment_id
         )
+
+    def has_entry(self, kind: Kind) -> bool:
+        """Whether the cache has an entry of this split."""
+        return kind in self._pinned or self._cache.has(self.identity, kind)
 
     def folder(self, kind: Kind, build: Callable[[str], None]) -> str:
         """Return the folder of an entry of the cache, pinned until the files are closed."""
@@ -174,8 +184,18 @@ class SplitFiles:
 
     def _read(self, start: int, stop: int) -> bytes | memoryview:
         """Return a range of the split."""
-        if self._is_local:
+        if self.is_local:
             return self._mapped[start:stop]
+        if self._file.size <= _SMALL_BYTES:
+            return self._whole[start:stop]
+        return self._fetch(start, stop)
+
+    @cached_property
+    def _whole(self) -> bytes:
+        """All of a small split."""
+        return self._fetch(0, self._file.size)
+
+    def _fetch(self, start: int, stop: int) -> bytes:
         try:
             data = self._store.get_range(self.key, start, stop)
         except FileNotFoundError as error:
@@ -186,7 +206,7 @@ class SplitFiles:
 
     @cached_property
     def _bundle(self) -> Bundle:
-        if self._is_local:
+        if self.is_local:
             return self._read_directory()
         ranges = json.loads(bytes(self._cached_file("meta", _DIRECTORY)))
         files = {name: ByteRange(*found) for name, found in ranges.items()}
@@ -248,7 +268,7 @@ class SplitFiles:
                     if written != len(part):
                         raise OSError("the disk is full")
 
-            if self._is_local or len(pieces) == 1:
+            if self.is_local or len(pieces) == 1:
                 for piece in pieces:
                     copy(piece)
             else:

@@ -57,6 +57,21 @@ def translate_panics(key: str) -> Iterator[None]:
         raise damaged(key, "tantivy cannot read it") from error
 
 
+@contextmanager
+def translate_write_errors(key: str) -> Iterator[None]:
+    """Raise InvalidRequest if tantivy cannot write an index to the cache, as on a full disk."""
+    try:
+        yield
+    except ArrowlogError:
+        raise
+    except ValueError as error:
+        reason = str(error).split("\n", 1)[0][:200].rstrip(".")
+        raise InvalidRequest(
+            f"The index of {key} cannot be written to the cache of splits: {reason}.",
+            next="Check the free space, or set `splits.cache.path` to another folder.",
+        ) from error
+
+
 def write_segment_meta(folder: str, document: Mapping[str, Any], segment: Segment) -> None:
     """Write a `meta.json` with one segment, so that document numbers are those of the segment."""
     chosen = [

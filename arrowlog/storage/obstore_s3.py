@@ -104,7 +104,7 @@ def _with_s3fs_fallback(
 class ObstoreS3(RemoteStore):
     """A bucket through obstore.
 
-    obstore's retries are off: `patiently` retries what is idempotent, and a put is never retried.
+    obstore's retries are off: `with_retries` repeats what is idempotent, and never a put.
     """
 
     def __init__(

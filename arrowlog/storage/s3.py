@@ -132,7 +132,7 @@ class S3Store(FsspecStore):
 
     def _connect(self) -> tuple[int, Any, str]:
         connection = super()._connect()
-        connection[1].retries = 1  # one attempt; `patiently` retries what is idempotent
+        connection[1].retries = 1  # one attempt; `with_retries` retries what is idempotent
         return connection
 
     def get(self, key: str) -> bytes:

@@ -201,7 +201,7 @@ def test_what_was_asked_is_told_as_reached_or_not():
 
 
 def test_every_figure_asked_and_shown_is_one_that_a_run_measures(monkeypatch, tmp_path):
-    from benchmarks import cases, commits, spark
+    from benchmarks import cases, commits, spark, splits
     from benchmarks.headline import HEADLINE
     from benchmarks.reach import ASKED
 
@@ -223,6 +223,9 @@ def test_every_figure_asked_and_shown_is_one_that_a_run_measures(monkeypatch, tm
     jobs += (cases.diff, cases.checkpoint, cases.importing, cases.cached, commits.run)
     made = {(one.case, one.shape, one.who) for job in jobs for row in job(setting) for one in row}
     made |= {("spark", text, "spark") for text in spark.labels(spark.FULL).values()}
+    monkeypatch.setattr(splits, "in_turn", row)
+    monkeypatch.setattr(splits, "python", lambda *_: os.mkdir(tmp_path / "splits-1000000.part"))
+    made |= {(one.case, one.shape, one.who) for one in splits.run(str(tmp_path), 1, quick=False)}
     measured = {(case, shape) for case, shape, _ in made}
     assert {(one.case, one.shape) for one in ASKED} <= measured
     assert set(HEADLINE) <= measured

@@ -315,7 +315,10 @@ def test_a_table_is_read_in_one_line(root, table):
     assert lazy.filter(COL("id") == 75).collect()["name"].to_list() == ["n075"]
     plan = table.scan("id BETWEEN 71 AND 74")
     assert plan.to_arrow()["id"].to_pylist() == [71, 72, 73, 74]
-    assert plan.to_pandas(["name"]).columns.to_list() == ["name"]
+    assert plan.to_arrow("id > 72", ["id"]).to_pydict() == {"id": [73, 74]}
+    assert table.to_arrow(COL("id") == 75)["name"].to_pylist() == ["n075"]
+    assert table.to_pandas([("id", "=", 75)], ["name"])["name"].to_list() == ["n075"]
+    assert plan.to_pandas(columns=["name"]).columns.to_list() == ["name"]
     assert pl.DataFrame(plan).height == len(pa.table(plan)) == 4
     assert duckdb.sql("SELECT count(*) FROM plan WHERE id > 72").fetchall() == [(2,)]
     assert plan.schema.equals(SCHEMA)
@@ -323,7 +326,9 @@ def test_a_table_is_read_in_one_line(root, table):
 
 def test_a_table_is_a_stream_of_its_rows(table):
     assert table.schema.equals(SCHEMA)
-    assert table.to_arrow(["id"]).sort_by("id")["id"].to_pylist() == list(range(FILES * ROWS))
+    assert table.to_arrow(columns=["id"]).sort_by("id")["id"].to_pylist() == list(
+        range(FILES * ROWS)
+    )
     assert table.to_pandas().shape == (FILES * ROWS, len(SCHEMA))
     assert pl.DataFrame(table).height == pa.table(table).num_rows == FILES * ROWS
     events = table

@@ -59,7 +59,11 @@ def read_workers(plan):
     return [each for part in parts for batch in part.batches() for each in batch.to_pylist()]
 
 
-READERS = [read_polars, read_dataset, read_duckdb, read_workers]
+def read_arrow(plan):
+    return plan.to_arrow().to_pylist()
+
+
+READERS = [read_polars, read_dataset, read_arrow, read_duckdb, read_workers]
 
 
 def in_order(rows):
@@ -157,6 +161,13 @@ def test_generated_predicates_mean_the_same_in_every_reader(table):
         assert count is None or count == len(wanted), text
 
 
+def test_a_table_is_read_in_one_line(table):
+    assert in_order(table.to_polars().collect().to_dicts()) == ROWS
+    assert in_order(table.to_arrow().to_pylist()) == ROWS
+    assert sorted(table.to_pandas()["id"]) == [each["id"] for each in ROWS]
+    assert in_order(arrowlog.scan_polars(table.uri).collect().to_dicts()) == ROWS
+
+
 def test_columns_rows_and_counts_are_read_alone(table):
     plan = table.scan("body indexquery 'sql'")
     wanted = [each["id"] for each in ROWS if has("sql")(each)]
@@ -228,6 +239,22 @@ def test_a_search_is_shown_as_it_was_written(table):
 def test_searches_that_cannot_be_answered_are_refused_when_planned(table, where, message):
     with pytest.raises(InvalidRequest, match=message):
         table.scan(where)
+
+
+def test_maintenance_leaves_splits_alone_and_says_so(tmp_path):
+    days = [("a", [row(number)]) for number in range(200)]
+    table = split_tables.write(str(tmp_path / "table"), days)
+    paths = table.scan().paths
+    with pytest.raises(InvalidRequest, match=r"part-0\.split is a split, whose statistics"):
+        table.update_statistics(sorted(paths)[:1])
+    assert table.compact(target_size="1GB").files_removed == 0
+    findings = {finding.code: finding for finding in table.doctor()}
+    assert "small-files" not in findings
+    assert "arrowlog.convert" in findings["stats-missing"].fix
+    more = pa.Table.from_pylist([{"day": "a", "id": 999, "text": None}], split_tables.SCHEMA)
+    table.write(more)
+    assert table.doctor()
+    assert table.version == 2
 
 
 def test_the_public_form_is_checked_at_once():
@@ -342,7 +369,30 @@ def test_splits_in_a_store_are_read_and_searched(tmp_path):
     assert in_order(read_dataset(table.scan())) == in_order(read_dataset(local.scan()))
     found = read_dataset(table.scan("body indexquery 'sql' AND id > 20"))
     assert in_order(found) == [each for each in ROWS if has("sql")(each) and each["id"] > 20]
+    # More splits than are fetched ahead, a damaged one among them, and a reader that stops early.
+    days = [(f"d{number}", [row(number)]) for number in range(30)]
+    many = split_tables.write(str(tmp_path / "many"), days)
+    for path in many.scan().paths:
+        with open(os.path.join(many.uri, path), "rb") as file:
+            memory.pipe_file(f"{root}-many/{path}", file.read())
+    log = os.path.join(many.uri, "_transaction_log")
+    for name in os.listdir(log):
+        with open(os.path.join(log, name), "rb") as file:
+            memory.pipe_file(f"{root}-many/_transaction_log/{name}", file.read())
+    remote = arrowlog.Table(f"memory:/{root}-many", options=options)
+    assert [each["id"] for each in in_order(read_dataset(remote.scan()))] == list(range(30))
+    assert remote.scan().to_arrow_dataset().head(3).num_rows == 3
+    batches = remote.scan().row_reader.batches()
+    next(batches)
+    batches.close()
+    bad = remote.scan("id = 20").paths[0]
+    memory.pipe_file(f"{root}-many/{bad}", b"x" * memory.size(f"{root}-many/{bad}"))
+    fresh = arrowlog.Table(remote.uri, options={"splits.cache.path": str(tmp_path / "fresh")})
+    with pytest.raises(DataFileError, match="damaged") as raised:
+        read_dataset(fresh.scan())
+    assert raised.value.path == bad
     memory.rm(root, recursive=True)
+    memory.rm(f"{root}-many", recursive=True)
 
 
 def test_convert_writes_the_rows_as_parquet_with_statistics(tmp_path):

@@ -23,6 +23,11 @@ reveal_type(table.scan("id = 7"))  # arrowlog.scan.plan.ScanPlan
 reveal_type(table.scan("id = 7").paths)  # list[str]
 reveal_type(table.scan("id = 7").to_duckdb)  # -> duckdb._relation.DuckDBPyRelation
 reveal_type(table.scan("id = 7").to_spark)  # -> pyspark.sql.dataframe.DataFrame
+reveal_type(table.to_polars())  # polars.lazyframe.frame.LazyFrame
+reveal_type(table.to_arrow("id = 7"))  # pyarrow.Table
+reveal_type(table.to_duckdb())  # duckdb._relation.DuckDBPyRelation
+reveal_type(table.schema)  # pyarrow.Schema
+reveal_type(arrowlog.scan_polars("events"))  # polars.lazyframe.frame.LazyFrame
 reveal_type(table.history())  # pyarrow.Table
 reveal_type(table.diff(1, 2))  # arrowlog.history.reports.Diff
 reveal_type(table.sql("FROM commits"))  # duckdb._relation.DuckDBPyRelation

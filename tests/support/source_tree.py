@@ -99,7 +99,6 @@ def defining(module: str, name: str) -> str:
 
 
 @cache
-@cache
 def needed(module: str) -> frozenset[str]:
     """The modules, ours and others', whose names a module imports at run time."""
     return frozenset(

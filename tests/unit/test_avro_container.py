@@ -10,8 +10,7 @@ from support import naive_avro
 
 from arrowlog.decode import AvroColumn, AvroKind, decode_columns
 from arrowlog.decode import avro_columns as columns_module
-from arrowlog.decode.avro_records import BlockGroup
-from arrowlog.decode.avro_walk import PADDING, RecordWalk
+from arrowlog.decode.avro_records import PADDING, BlockGroup, RecordWalk
 from arrowlog.errors import LogCorrupt, UnsupportedProtocol
 from arrowlog.formats import (
     SchemaError,

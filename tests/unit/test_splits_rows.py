@@ -197,6 +197,7 @@ class CountingStore:
 def test_a_remote_split_is_fetched_by_ranges_and_only_what_is_needed(tmp_path, monkeypatch):
     # The files of this small split are neighbours, which are fetched together otherwise.
     monkeypatch.setattr("arrowlog.splits.split_files._COALESCE_BYTES", -1)
+    monkeypatch.setattr("arrowlog.splits.split_files._SMALL_BYTES", 0)
     rows = make_rows(5, 2000)
     data = make_split(FIELDS, [rows[:1000], rows[1000:]], delete=("id", 3))
     store = CountingStore(open_store(f"memory://splits-{os.getpid()}"))
@@ -224,6 +225,17 @@ def test_a_remote_split_is_fetched_by_ranges_and_only_what_is_needed(tmp_path, m
     with SplitFiles(store, file, cache) as files:
         assert read_rows(files, SCHEMA) == live
     assert len(store.ranges) == fetched  # all of it is in the cache now
+
+
+def test_a_small_remote_split_is_fetched_with_one_request(tmp_path):
+    rows = make_rows(6, 20)
+    data = make_split(FIELDS, [rows])
+    store = CountingStore(open_store(f"memory://small-split-{os.getpid()}"))
+    store.put_if_absent("a.split", data)
+    file = SplitFile("a.split", len(data), 7, None, 20)
+    with SplitFiles(store, file, SplitCache(str(tmp_path / "cache"), 1 << 30)) as files:
+        assert read_rows(files, SCHEMA) == expected(rows)
+    assert store.ranges == [(0, len(data))]
 
 
 @real_tables.needed

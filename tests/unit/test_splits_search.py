@@ -1,4 +1,5 @@
 import datetime as dt
+import os
 
 import pyarrow as pa
 import pytest
@@ -179,6 +180,34 @@ def test_field_names_with_dots_and_tokenizers_with_limits(tmp_path):
         assert SplitSearch(files).count("a.b", "ABCD") == 1
         assert SplitSearch(files).count("a.b", "abcde") == 0  # not below the limit
         assert SplitSearch(files).count("a.b", r"a\.b:abcd") == 1
+
+
+def test_every_character_is_searched_for_literally(tmp_path):
+    values = [f"a{chr(code)}b" for code in (*range(1, 128), 0xE9, 0x6771, 0x1F600)]
+    rows = [{"id": number, "name": value} for number, value in enumerate(values)]
+    fields = {name: FIELDS[name] for name in ("id", "name")}
+    with open_split(tmp_path, make_split(fields, [rows])) as files:
+        search = SplitSearch(files)
+        for number, value in enumerate(values):
+            escaped = "".join(f"\\{char}" for char in value)
+            quoted = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+            for query in (escaped, quoted, f"{escaped}*", f"*{escaped}", f"?{escaped[2:]}"):
+                assert search.rows("name", query).tolist() == [number], query
+        assert search.count("name", "a?b") == len(values)
+        assert search.count("name", "a*") == len(values)
+
+
+def test_an_index_that_cannot_be_written_is_reported(tmp_path, monkeypatch):
+    import arrowlog.splits.search as module
+
+    monkeypatch.setattr(module, "_WRITER_BYTES", 1)  # less than tantivy accepts
+    fields = {"id": FIELDS["id"]}
+    with (
+        open_split(tmp_path, make_split(fields, [[{"id": 1}]])) as files,
+        pytest.raises(InvalidRequest, match=r"cannot be written .*splits\.cache\.path"),
+    ):
+        SplitSearch(files).rows("id", "1")
+    assert not [name for name in os.listdir(tmp_path / "cache") if not name.endswith(".lock")]
 
 
 def test_many_hits_are_read_in_windows(tmp_path, monkeypatch):

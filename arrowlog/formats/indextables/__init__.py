@@ -1,5 +1,9 @@
 """The format of IndexTables4Spark: `_transaction_log/` with JSON commits and checkpoints."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from arrowlog.formats import (
     MAX_RECENT_COMMITS,
     MAX_VERSION,
@@ -16,23 +20,6 @@ from arrowlog.formats import (
     parse_retired_records,
     retired_record_name,
     superseded_records,
-)
-from arrowlog.formats.indextables.avro_encoder import encode_manifest, manifest_bounds
-from arrowlog.formats.indextables.avro_state import (
-    ENTRIES_PER_MANIFEST,
-    FILE_ENTRY_FIELDS,
-    MANIFEST_FOLDER,
-    STATE_FILE_NAME,
-    ManifestInfo,
-    StateManifest,
-    StatePointer,
-    encode_state,
-    encode_state_pointer,
-    new_manifest_path,
-    parse_state,
-    parse_state_folder,
-    parse_state_pointer,
-    state_folder_name,
 )
 from arrowlog.formats.indextables.commit_encoder import (
     CHECKSUM_PREFIX,
@@ -60,12 +47,15 @@ from arrowlog.formats.indextables.file_names import (
     CHECKPOINT_FOLDER_NAME,
     LAST_CHECKPOINT,
     LOG_FOLDER,
+    STATE_FILE_NAME,
     classify_log_file,
     commit_name,
     is_json_part,
     is_parquet_part,
     manifest_name,
     parquet_names,
+    parse_state_folder,
+    state_folder_name,
 )
 from arrowlog.formats.indextables.format import (
     ACTION_ALIASES,
@@ -90,12 +80,47 @@ from arrowlog.formats.indextables.json_checkpoint import (
     encode_json_manifest,
     recent_commits_field,
 )
-from arrowlog.formats.indextables.partition_bounds import (
-    PartitionBounds,
-    bound_table,
-    compute_bounds,
-    trusted_bounds,
-)
+
+if TYPE_CHECKING:
+    from arrowlog.formats.indextables.avro_encoder import encode_manifest, manifest_bounds
+    from arrowlog.formats.indextables.avro_state import (
+        ENTRIES_PER_MANIFEST,
+        FILE_ENTRY_FIELDS,
+        MANIFEST_FOLDER,
+        ManifestInfo,
+        StateManifest,
+        StatePointer,
+        encode_state,
+        encode_state_pointer,
+        new_manifest_path,
+        parse_state,
+        parse_state_pointer,
+    )
+    from arrowlog.formats.indextables.partition_bounds import (
+        PartitionBounds,
+        bound_table,
+        compute_bounds,
+        trusted_bounds,
+    )
+
+# Loaded on first use: most tables have no Avro files.
+_ON_FIRST_USE = {
+    "avro_encoder": ("encode_manifest", "manifest_bounds"),
+    "avro_state": (
+        "ENTRIES_PER_MANIFEST",
+        "FILE_ENTRY_FIELDS",
+        "MANIFEST_FOLDER",
+        "ManifestInfo",
+        "StateManifest",
+        "StatePointer",
+        "encode_state",
+        "encode_state_pointer",
+        "new_manifest_path",
+        "parse_state",
+        "parse_state_pointer",
+    ),
+    "partition_bounds": ("PartitionBounds", "bound_table", "compute_bounds", "trusted_bounds"),
+}
 
 __all__ = [
     "ACTIONS",
@@ -180,3 +205,15 @@ __all__ = [
     "superseded_records",
     "trusted_bounds",
 ]
+
+
+if not TYPE_CHECKING:  # to a type checker, it would turn every misspelt name into Any
+
+    def __getattr__(name: str) -> Any:
+        """Import a name on first use."""
+        from importlib import import_module
+
+        for home, names in _ON_FIRST_USE.items():
+            if name in names:
+                return getattr(import_module(f"{__name__}.{home}"), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -26,13 +26,13 @@ from arrowlog.formats import (
     unsupported,
     write_container,
 )
+from arrowlog.formats.indextables.file_names import state_folder_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from arrowlog.formats.indextables.partition_bounds import PartitionBounds
 
-STATE_FILE_NAME = "_manifest.avro"
 MANIFEST_FOLDER = "manifests"
 STATE_FORMAT_VERSION = 1
 STATE_PROTOCOL_VERSION = 4
@@ -40,7 +40,6 @@ POINTER_FORMAT = "avro-state"
 ENTRIES_PER_MANIFEST = 50_000  # what other writers put into one manifest, at most
 # A state has some hundred bytes per manifest and per tombstone, and becomes Python objects.
 _MAX_STATE_BYTES = 1 << 28
-_STATE_FOLDER = re.compile(r"state-v([0-9]{20})")
 _MANIFEST_ID = re.compile(r"[0-9a-f]{16}")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _NEXT_STEP = "Restore the file from a backup, or read an earlier version."
@@ -189,26 +188,6 @@ class StatePointer:
     num_files: int
     size_in_bytes: int
     created_time: int
-
-
-def state_folder_name(version: int) -> str:
-    """Return the name of the folder of a state.
-
-    >>> state_folder_name(5)
-    'state-v00000000000000000005'
-    """
-    return f"state-v{version:020d}"
-
-
-def parse_state_folder(name: str) -> int | None:
-    """Return the version of a state's folder, or None if the name is not one.
-
-    >>> parse_state_folder("state-v00000000000000000005"), parse_state_folder("state-v5")
-    (5, None)
-    """
-    match = _STATE_FOLDER.fullmatch(name)
-    version = int(match[1]) if match else -1
-    return version if 0 <= version <= MAX_VERSION else None
 
 
 def new_manifest_path(unique: str) -> str:

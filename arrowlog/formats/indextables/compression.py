@@ -51,7 +51,7 @@ class StreamCompressor:
 
     That holds for gzip; the other codecs compress the whole text in `finish`. gzip uses the fast
     library at its nearest level: the same format, a little larger. `sum` is the CRC-32 of the
-    uncompressed bytes, `plain_size` their number.
+    uncompressed bytes, `uncompressed_size` their number.
     """
 
     def __init__(self, codec: str, level: int = 6) -> None:

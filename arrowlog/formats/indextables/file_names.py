@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 LOG_FOLDER = "_transaction_log"
 CHECKPOINT_FOLDER_NAME = "_checkpoints"
 LAST_CHECKPOINT = "_last_checkpoint"
+STATE_FILE_NAME = "_manifest.avro"
 # Python refuses to convert longer digit strings to int (4,300 digits by default).
 _MAX_DIGITS = 4000
 # Longer keys are cut in messages.
@@ -27,6 +28,7 @@ _PARQUET_FILE = re.compile(
     r"([0-9]+)\.checkpoint(?:\.([0-9a-f]{12}))?(?:\.([0-9]{5})-of-([0-9]{5}))?\.parquet"
 )
 _COMMIT_NAMES = re.compile(r"(?:[0-9]{20}\.json)+")  # names of commits, concatenated
+_STATE_FOLDER = re.compile(r"state-v([0-9]{20})")
 _MANIFEST = re.compile(r"([0-9]+)\.checkpoint\.json")
 
 
@@ -38,6 +40,26 @@ def commit_name(version: int) -> str:
 def manifest_name(version: int) -> str:
     """Return the file name of a Parquet checkpoint's manifest, within `_checkpoints`."""
     return f"{version:020d}.checkpoint.json"
+
+
+def state_folder_name(version: int) -> str:
+    """Return the name of the folder of a state.
+
+    >>> state_folder_name(5)
+    'state-v00000000000000000005'
+    """
+    return f"state-v{version:020d}"
+
+
+def parse_state_folder(name: str) -> int | None:
+    """Return the version of a state's folder, or None if the name is not one.
+
+    >>> parse_state_folder("state-v00000000000000000005"), parse_state_folder("state-v5")
+    (5, None)
+    """
+    match = _STATE_FOLDER.fullmatch(name)
+    version = int(match[1]) if match else -1
+    return version if 0 <= version <= MAX_VERSION else None
 
 
 def parquet_names(version: int, parts: int, own: str = "") -> list[str]:

@@ -165,7 +165,8 @@ def encode_checkpoint_start(
 ) -> bytes:
     """Return the start of a checkpoint as one object.
 
-    The JSON objects of the adds follow, separated by commas, then `]` and `closing`.
+    The JSON objects of the adds follow, separated by commas, then `]` and the
+    result of `encode_checkpoint_end`.
     """
     head = {
         "version": version,

@@ -248,7 +248,7 @@ class RebuildRecipe:
 
     `typed` are stored columns that no add has; planning uses them. `rebuilt` maps a column of the
     adds that is not stored to the typed column it is made from, and to the format of its text (see
-    `render`).
+    `render_as_text`).
     """
 
     typed: tuple[str, ...]
@@ -262,7 +262,7 @@ class RebuildRecipe:
 def to_checkpoint_rows(columns: FileStats, adds: pa.Table) -> tuple[pa.Table, RebuildRecipe]:
     """Convert adds to stored rows, in the same order, and return the recipe to convert them back.
 
-    `adds` must come from `settle`; `columns` are their typed columns.
+    `adds` must come from `flatten_all_maps`; `columns` are their typed columns.
     """
     typed = {
         name: array for name, array in _typed_columns(columns) if array.null_count < len(array)
