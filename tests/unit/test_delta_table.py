@@ -309,6 +309,17 @@ def test_decimal_bounds_keep_every_digit():
     )
 
 
+def test_the_disk_cache_keeps_no_copy_of_a_delta_table(tmp_path):
+    table = made(tmp_path / "t", seed=11, steps=3, mapping="name")
+    expected = sorted(map(str, naive(tmp_path / "t", table.version)))
+    options = {"snapshotCache.path": str(tmp_path / "copies")}
+    for _ in range(2):
+        opened = arrowlog.Table(tmp_path / "t", options=options, allow_outside_paths=True)
+        rows = opened.scan().to_arrow_dataset().to_table().to_pylist()
+        assert sorted(map(str, rows)) == expected
+    assert not list(tmp_path.glob("copies/*.arrow"))
+
+
 def test_both_logs_in_one_folder_are_reported(tmp_path):
     made(tmp_path / "a", steps=1)
     arrowlog.Table.create(tmp_path / "b", pa.schema([("id", pa.int64())]))
