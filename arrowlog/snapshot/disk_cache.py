@@ -19,13 +19,7 @@ import pyarrow as pa
 
 from arrowlog.decode import parse_metadata, parse_protocol
 from arrowlog.errors import LogCorrupt
-from arrowlog.formats.indextables import (
-    INDEXTABLES,
-    RecentCommits,
-    crc32,
-    metadata_fields,
-    protocol_fields,
-)
+from arrowlog.formats.indextables import RecentCommits, crc32, metadata_fields, protocol_fields
 from arrowlog.snapshot.log_replay import check_readable, parse_table_schema
 from arrowlog.snapshot.snapshot import InMemoryFiles, Report, Snapshot, State
 from arrowlog.snapshot.tracked_state import LogTip
@@ -91,13 +85,11 @@ class SnapshotDiskCache:
     def save(self, root: str, copy: SavedSnapshot, *, allow_external_paths: bool) -> bool:
         """Replace the copy of a table; returns whether it was written.
 
-        Not written are snapshots of other formats, those that rest on a Parquet checkpoint, which
-        opens as fast, and those above the size limit.
+        Not written are snapshots that rest on a Parquet checkpoint, which opens as fast, and those
+        above the size limit.
         """
         state, stat = copy.snapshot.state, copy.tip.stat
-        if state.format.name != INDEXTABLES.name or stat is None:
-            return False
-        if state.source.checkpoint is not None:
+        if state.source.checkpoint is not None or stat is None:
             return False
         adds, files = state.adds, copy.snapshot.files
         if adds.nbytes + files.nbytes > self.limit:
