@@ -58,6 +58,7 @@ JOBS = {
     "open": Job(cases.opening, "a log from nothing to all live files as Arrow, typed"),
     "cached": Job(cases.cached, "the same where an earlier process left a local copy", ()),
     "plan": Job(cases.planning, "which files may match: cold, and of an open table"),
+    "delta": Job(cases.delta_tables, "Delta tables, the same one by us and by deltalake", DELTA),
     "refresh": Job(cases.refreshing, "an open table after one more commit, and after none"),
     "travel": Job(cases.travelling, "the state in the middle of the history"),
     "history": Job(cases.history, "SQL: files and bytes by day and operation"),

@@ -34,6 +34,9 @@ TITLES = {
     "cached plan": "plan cached: from a local copy",
     "plan": "plan cold: a day, two ranges",
     "warm plan": "plan warm: a day, two ranges",
+    "delta open": "Delta: open, nothing asked",
+    "delta list": "Delta: all live files typed",
+    "delta plan": "Delta: plan, a day, two ranges",
     "refresh": "refresh: of an open table",
     "travel": "time travel: to the middle",
     "history": "history: files and bytes by day",
@@ -135,6 +138,25 @@ def planning(setting):
     for words, function in ways[:1] if setting.quick else ways:
         label = f"{shape.files:,} files, {words}"
         yield row(setting, "warm plan", shape, function=function, label=label, rounds=setting.few())
+
+
+def delta_tables(setting):
+    """Delta tables by us and by deltalake: both read the same one, which deltalake has made."""
+    if "deltalake" not in setting.peers:
+        return
+    shapes = QUICK_COMMITS + QUICK_STOCKED if setting.quick else [COMMITS[3], STOCKED[2]]
+    for shape in shapes:
+        root = table(setting, "deltalake", shape)
+        for case, function in (
+            ("delta open", "only_open"),
+            ("delta list", "open"),
+            ("delta plan", "plan"),
+        ):
+            jobs = {
+                who: lambda who=who, function=function, root=root: measure(who, function, root)
+                for who in (OURS, "deltalake")
+            }
+            yield in_turn(case, str(shape), jobs, setting.few())
 
 
 def refreshing(setting):

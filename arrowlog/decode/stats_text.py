@@ -7,6 +7,7 @@ so columns of decimals are looked up text by text, with every digit.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
 
     import msgspec
 
-# Below this many texts, starting DuckDB costs more than parsing them one by one.
-_DUCKDB_MIN_TEXTS = 5_000
+# Below this many texts, DuckDB costs more than parsing them one by one: importing it, if it is not
+# imported yet, or else opening a connection.
+_DUCKDB_IMPORT_MIN_TEXTS = 30_000
+_DUCKDB_MIN_TEXTS = 2_000
 
 
 class StatsMember(NamedTuple):
@@ -44,7 +47,8 @@ def lookup_stats(
     """
     fast = [member for member in members if not member.exact]
     exact = [member for member in members if member.exact]
-    if len(texts) < _DUCKDB_MIN_TEXTS:
+    imported = "duckdb" in sys.modules
+    if len(texts) < (_DUCKDB_MIN_TEXTS if imported else _DUCKDB_IMPORT_MIN_TEXTS):
         fast, exact = [], [*exact, *fast]
     columns = {} if not fast else _lookup_with_duckdb(texts, fast)
     if columns is None:

@@ -251,6 +251,8 @@ def test_tables_on_any_store_are_opened(tmp_path):
 
     table = made(tmp_path, seed=5, steps=5, vectors=True, partitioned=True)
     table.checkpoint("sidecars-parquet")
+    pointer = {"version": table.version, "size": 1}
+    (table.log / "_last_checkpoint").write_text(json.dumps(pointer))
     table.step()
     expected = sorted(map(str, naive(tmp_path, table.version)))
     local = arrowlog.Table(tmp_path, allow_outside_paths=True)
@@ -261,7 +263,9 @@ def test_tables_on_any_store_are_opened(tmp_path):
         if path.is_file():
             target.pipe(f"{root}/{path.relative_to(tmp_path)}", path.read_bytes())
     remote = arrowlog.Table(f"memory:/{root}", allow_outside_paths=True)
+    assert remote.snapshot().report.checkpoint == pointer["version"]
     assert remote.snapshot().files["path"].to_pylist() == local.snapshot().files["path"].to_pylist()
+    assert remote.snapshot(0).num_files == 0
     target.rm(root, recursive=True)
 
 
@@ -284,7 +288,7 @@ MEMBERS = [
 ]
 
 
-@pytest.mark.parametrize("count", [1, 2000])
+@pytest.mark.parametrize("count", [1, 8000])
 def test_members_of_statistics_are_the_same_by_duckdb_and_one_by_one(count):
     valid = [text for text in TEXTS if text != "not json"]
     for texts in (TEXTS, valid):
@@ -298,11 +302,22 @@ def test_members_of_statistics_are_the_same_by_duckdb_and_one_by_one(count):
 
 def test_decimal_bounds_keep_every_digit():
     text = '{"minValues":{"p":12345678901234567.123456789}}'
-    column = pa.chunked_array([pa.array([text] * 6000)])
+    column = pa.chunked_array([pa.array([text] * 40_000)])
     member = StatsMember(("minValues", "p"), exact=True)
     assert Decimal(lookup_stats(column, [member])[member][0].as_py()) == Decimal(
         "12345678901234567.123456789"
     )
+
+
+def test_the_disk_cache_keeps_no_copy_of_a_delta_table(tmp_path):
+    table = made(tmp_path / "t", seed=11, steps=3, mapping="name")
+    expected = sorted(map(str, naive(tmp_path / "t", table.version)))
+    options = {"snapshotCache.path": str(tmp_path / "copies")}
+    for _ in range(2):
+        opened = arrowlog.Table(tmp_path / "t", options=options, allow_outside_paths=True)
+        rows = opened.scan().to_arrow_dataset().to_table().to_pylist()
+        assert sorted(map(str, rows)) == expected
+    assert not list(tmp_path.glob("copies/*.arrow"))
 
 
 def test_both_logs_in_one_folder_are_reported(tmp_path):
