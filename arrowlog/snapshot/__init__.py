@@ -30,6 +30,7 @@ from arrowlog.snapshot.checkpoint.rows import (
     storage_sort_keys,
     to_checkpoint_rows,
 )
+from arrowlog.snapshot.checkpoint.state import StateWriter, WrittenState, is_state_table
 from arrowlog.snapshot.file_table import FileStats, files_column_name, files_table
 from arrowlog.snapshot.listing import (
     OBSERVATION_TRUST_SECONDS,
@@ -49,6 +50,7 @@ from arrowlog.snapshot.loader import (
     read_verified_actions,
     stream_actions,
     verify_checkpoint,
+    with_state_files,
 )
 from arrowlog.snapshot.log_replay import (
     check_readable,
@@ -109,10 +111,12 @@ __all__ = [
     "Snapshot",
     "SnapshotTracker",
     "State",
+    "StateWriter",
     "StatsTruncation",
     "TimestampLike",
     "VersionGap",
     "WrittenCheckpoint",
+    "WrittenState",
     "all_null_files",
     "apply_commits",
     "build_layout",
@@ -131,6 +135,7 @@ __all__ = [
     "from_checkpoint_rows",
     "has_bounds",
     "high_bounds",
+    "is_state_table",
     "json_checkpoint_name",
     "list_log",
     "list_retired",
@@ -165,6 +170,7 @@ __all__ = [
     "with_checkpoint_keys",
     "with_chunk_checksums",
     "with_file_keys",
+    "with_state_files",
     "without_failed_states",
     "without_retired",
     "write_json_form",

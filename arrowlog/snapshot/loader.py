@@ -32,7 +32,7 @@ from arrowlog.decode import (
     start_decode,
 )
 from arrowlog.errors import ArrowlogWarning, InvalidRequest, LogCorrupt, UnsupportedProtocol
-from arrowlog.formats import CommitFile
+from arrowlog.formats import CheckpointForm, CommitFile
 from arrowlog.formats.indextables import (
     INDEXTABLES,
     STATE_KIND,
@@ -73,7 +73,8 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
 
     from arrowlog.config import Config
-    from arrowlog.formats import CheckpointForm, Format, LogListing
+    from arrowlog.formats import Format, LogListing
+    from arrowlog.snapshot.checkpoint.state import WrittenState
     from arrowlog.snapshot.log_replay import ReplayResult
     from arrowlog.storage import Store
 
@@ -612,6 +613,20 @@ def _state_reader(work: _Load) -> StateReader:
         count=work.count,
         transactions=transactions,
     )
+
+
+def with_state_files(
+    store: Store, options: ReadOptions, snapshot: Snapshot, written: WrittenState
+) -> Snapshot:
+    """Return a snapshot that reads its files from a state that was just written for it."""
+    state = snapshot.state
+    key = options.format.key(options.format.state_name(written.version))
+    work = _Load(store, options, listing=options.format.classify(()))
+    entries = _state_reader(work).entries(written.record, state.metadata)
+    form = CheckpointForm(STATE_KIND, (key,))
+    source = AvroStateFiles(entries, written.version, _fallback_loader(work, form))
+    report = Report(written.version, "checkpoint", written.version)
+    return Snapshot(replace(state, source=source), report)
 
 
 def verify_checkpoint(
