@@ -156,6 +156,12 @@ class Config:
     checkpoint_read_timeout_seconds: int = _setting(
         "checkpoint.read.timeoutSeconds", 30, _integer(1, 86_400), "time limit of a parallel read"
     )
+    allow_state_only: bool = _setting(
+        "avroState.allowStateOnly",
+        False,
+        parse_bool,
+        "write to a table whose newest version is a table state without a commit",
+    )
     log_retention_ms: int = _setting(
         "logRetention.duration",
         2_592_000_000,

@@ -26,6 +26,7 @@ from arrowlog.snapshot import (
     ReadOptions,
     WrittenCheckpoint,
     apply_commits,
+    is_state_table,
     list_log,
     load_snapshot,
     read_pointer,
@@ -179,8 +180,8 @@ class BackgroundCheckpointer:
         `latest` is the newest snapshot the handle has; without one, nothing happens. Does no
         I/O itself.
         """
-        if not config.checkpoint_enabled or latest is None:
-            return
+        if not config.checkpoint_enabled or latest is None or is_state_table(latest.state):
+            return  # on a table with states, every commit is followed by a state
         if polars_is_stranded():
             self._warn_of_fork_once()
             return

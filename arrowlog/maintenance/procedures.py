@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from arrowlog.arrays import make_array
 from arrowlog.config import parse_duration_ms
-from arrowlog.errors import ArrowlogWarning, DataFileError, InvalidRequest
-from arrowlog.formats.indextables import STATE_PROTOCOL_VERSION, encode_adds
+from arrowlog.errors import ArrowlogWarning, DataFileError, InvalidRequest, UnsupportedProtocol
+from arrowlog.formats.indextables import STATE_KIND, encode_adds
 from arrowlog.maintenance.checkpointing import PARQUET_CHECKPOINT_FEATURE, make_checkpoint
 from arrowlog.maintenance.cleanup import (
     MIN_COMMIT_AGE_SECONDS,
@@ -38,11 +38,14 @@ from arrowlog.maintenance.retention import RetentionPlan, RetentionPolicy
 from arrowlog.maintenance.vacuum import vacuum as vacuum_files
 from arrowlog.scan import build_data_file_error, mask_splits
 from arrowlog.snapshot import (
+    CheckpointResult,
     StatsTruncation,
     TimestampLike,
     check_writable,
+    is_state_table,
     list_log,
     to_epoch_millis,
+    verify_checkpoint,
 )
 from arrowlog.storage import RangeReader, stat_object
 from arrowlog.transaction import compute_stats, describe_parquet_file, operations, upgrade_protocol
@@ -50,10 +53,11 @@ from arrowlog.transaction import compute_stats, describe_parquet_file, operation
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from arrowlog.config import Config
     from arrowlog.maintenance.checkpointing import BackgroundCheckpointer
     from arrowlog.maintenance.compaction import CompactionRequest, CompactResult
     from arrowlog.maintenance.vacuum import Progress, VacuumResult
-    from arrowlog.snapshot import CheckpointResult, Snapshot
+    from arrowlog.snapshot import Snapshot
     from arrowlog.storage import Store
     from arrowlog.transaction import Add, CommitResult, WriteSession
 
@@ -90,8 +94,9 @@ def checkpoint(session: WriteSession, checkpointer: BackgroundCheckpointer) -> C
     that do not know the feature could not open the table once its commits are cleaned up.
     """
     snapshot = session.read_latest()
-    _refuse_states(session, snapshot)
     config = session.config(session.head_of(snapshot))
+    if is_state_table(snapshot.state):
+        return _write_state(session, snapshot, config)
     if (
         config.checkpoint_format == "parquet"
         and PARQUET_CHECKPOINT_FEATURE not in snapshot.protocol.reader_features
@@ -107,10 +112,34 @@ def checkpoint(session: WriteSession, checkpointer: BackgroundCheckpointer) -> C
     return result
 
 
+def _write_state(session: WriteSession, snapshot: Snapshot, config: Config) -> CheckpointResult:
+    """Write a table state of the latest version, without tombstones, unless it has a valid one."""
+    check_writable(snapshot.protocol, session.store.root)
+    listing = list_log(session.store)
+    version = snapshot.version
+    existing = listing.state_file(version)
+    names: tuple[str, ...] = ()
+    size = 0
+    broken = existing is not None and bool(
+        verify_checkpoint(session.store, listing, version, config, STATE_KIND)
+    )
+    if existing is None or broken:
+        from arrowlog.snapshot import StateWriter  # loads what decodes Avro
+
+        writer = StateWriter(session.store, config, session.clock.new_id)
+        written = writer.write(snapshot.state, anew=True, broken=broken)
+        names, size = written.names, written.size_bytes
+    return CheckpointResult(version, snapshot.num_files, size, STATE_KIND, names)
+
+
 def _refuse_states(session: WriteSession, snapshot: Snapshot) -> None:
-    """Raise `UnsupportedProtocol` for a table with states, unless it can be written."""
-    if snapshot.protocol.min_reader_version >= STATE_PROTOCOL_VERSION:
-        check_writable(snapshot.protocol, session.store.root)
+    """Raise `UnsupportedProtocol` for a table with states, whose log is not cleaned up."""
+    if is_state_table(snapshot.state):
+        raise UnsupportedProtocol(
+            f"{session.store.root} has table states, and arrowlog does not delete files of such a"
+            " log. Nothing was deleted.",
+            next="Clean up with the program that wrote the table.",
+        )
 
 
 def clean_up(session: WriteSession, *, dry_run: bool | None) -> CleanupResult:
@@ -242,6 +271,7 @@ def truncate_history(
     minimum commit age, so commits that land during the wait are not deleted.
     """
     snapshot = session.read_latest()
+    _refuse_states(session, snapshot)
     config = session.config(session.head_of(snapshot))
     check_writable(snapshot.protocol, session.store.root)
     now = session.clock.now_ms()

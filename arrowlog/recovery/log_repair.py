@@ -31,6 +31,8 @@ from arrowlog.formats.indextables import (
     CHECKSUM_PREFIX,
     INDEXTABLES,
     LOG_FOLDER,
+    STATE_PROTOCOL_VERSION,
+    Protocol,
     StreamCompressor,
     commit_name,
     compress,
@@ -50,6 +52,7 @@ from arrowlog.recovery.salvage import SalvageResult, list_log_folder, salvage
 from arrowlog.snapshot import (
     InMemoryFiles,
     check_writable,
+    is_state_table,
     json_checkpoint_name,
     paths_leading_out,
     truncate_adds,
@@ -81,6 +84,8 @@ REPAIR_RESULT_SCHEMA = pa.schema(
         ("status", pa.string()),
     ]
 )
+_STATE_FEATURE = "avroState"
+_PROTOCOL_WITHOUT_FEATURES = 2  # for readers and writers
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +235,7 @@ def _repair(job: _Job) -> _Outcome:
     target = _open_log_folder(job, job.target, config)
     _check_target(target, job.target)
     salvaged = _salvage(source, job.source, config)
-    state = salvaged.snapshot.state
+    state = _without_states(salvaged.snapshot.state)
     check_writable(state.protocol, redact(job.source))
     config = _config_for_target(job, state)
     valid, missing = _split_by_existence(job, source.store, state, config)
@@ -245,6 +250,19 @@ def _repair(job: _Job) -> _Outcome:
         salvaged.problems.report("commit-large", "warning", what, "", version=1)
     notes = salvaged.problems.notes()
     return _Outcome(state.version, state.num_files, int(adds.num_rows), notes)
+
+
+def _without_states(state: State) -> State:
+    """Return the state with a protocol whose tables are commits and checkpoints only."""
+    if not is_state_table(state):
+        return state
+    old = state.protocol
+    readers, writers = (
+        tuple(name for name in features if name != _STATE_FEATURE)
+        for features in (old.reader_features, old.writer_features)
+    )
+    version = STATE_PROTOCOL_VERSION - 1 if readers or writers else _PROTOCOL_WITHOUT_FEATURES
+    return replace(state, protocol=Protocol(version, version, readers, writers))
 
 
 def _salvage(log: _Log, source: str, config: Config) -> SalvageResult:

@@ -1,5 +1,7 @@
 """Log replay: which files are live at a version, as columns."""
 
+from typing import TYPE_CHECKING, Any
+
 from arrowlog.snapshot.checkpoint.json import (
     CheckpointResult,
     WrittenCheckpoint,
@@ -50,6 +52,7 @@ from arrowlog.snapshot.loader import (
     read_verified_actions,
     stream_actions,
     verify_checkpoint,
+    with_state_files,
 )
 from arrowlog.snapshot.log_replay import (
     check_readable,
@@ -70,7 +73,14 @@ from arrowlog.snapshot.log_segment import (
     retired_record_error,
 )
 from arrowlog.snapshot.reconciliation import paths_leading_out
-from arrowlog.snapshot.snapshot import FileSource, InMemoryFiles, Report, Snapshot, State
+from arrowlog.snapshot.snapshot import (
+    FileSource,
+    InMemoryFiles,
+    Report,
+    Snapshot,
+    State,
+    is_state_table,
+)
 from arrowlog.snapshot.stats_truncation import StatsTruncation, truncate_add_fields, truncate_adds
 from arrowlog.snapshot.time_travel import TimestampLike, to_epoch_millis
 from arrowlog.snapshot.tracked_state import CacheStats, LogTip, ReadBase
@@ -88,6 +98,9 @@ from arrowlog.snapshot.typed_values import (
     to_comparable,
     to_log_text,
 )
+
+if TYPE_CHECKING:
+    from arrowlog.snapshot.checkpoint.state import StateWriter, WrittenState
 
 __all__ = [
     "HIVE_NULL",
@@ -110,10 +123,12 @@ __all__ = [
     "Snapshot",
     "SnapshotTracker",
     "State",
+    "StateWriter",
     "StatsTruncation",
     "TimestampLike",
     "VersionGap",
     "WrittenCheckpoint",
+    "WrittenState",
     "all_null_files",
     "apply_commits",
     "build_layout",
@@ -133,6 +148,7 @@ __all__ = [
     "from_checkpoint_rows",
     "has_bounds",
     "high_bounds",
+    "is_state_table",
     "json_checkpoint_name",
     "list_log",
     "list_retired",
@@ -167,9 +183,20 @@ __all__ = [
     "with_checkpoint_keys",
     "with_chunk_checksums",
     "with_file_keys",
+    "with_state_files",
     "without_failed_states",
     "without_retired",
     "write_json_form",
     "write_parquet_form",
     "write_pointer",
 ]
+
+if not TYPE_CHECKING:  # to a type checker, it would turn every misspelt name into Any
+
+    def __getattr__(name: str) -> Any:
+        """Import the writer of table states on first use: most tables have none."""
+        if name in ("StateWriter", "WrittenState"):
+            from arrowlog.snapshot.checkpoint import state
+
+            return getattr(state, name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

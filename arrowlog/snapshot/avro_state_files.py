@@ -165,13 +165,13 @@ class StateEntries:
             rows = pa.array(np.sort(last))
         if self.state.tombstones:
             whole = keys if rows is None else keys.take(rows)
-            dead = pc.is_in(whole, value_set=self._tombstone_keys()).combine_chunks()
+            dead = pc.is_in(whole, value_set=self.tombstone_keys()).combine_chunks()
             if dead.true_count:
                 alive = pc.indices_nonzero(pc.invert(dead))
                 rows = pc.cast(alive, pa.int64()) if rows is None else rows.take(alive)
         return rows
 
-    def _tombstone_keys(self) -> pa.Array:
+    def tombstone_keys(self) -> pa.Array:
         """Return the keys of dead files, written as the paths of entries are."""
         paths = pa.table({"path": make_array(self.state.tombstones, pa.string())})
         return self._with_keys(paths, allow_external_paths=True)["key"].combine_chunks()

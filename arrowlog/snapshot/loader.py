@@ -20,7 +20,7 @@ from arrowlog.decode import (
     LineBuffer,
 )
 from arrowlog.errors import ArrowlogWarning, InvalidRequest, LogCorrupt, UnsupportedProtocol
-from arrowlog.formats import CommitFile
+from arrowlog.formats import CheckpointForm, CommitFile
 from arrowlog.formats.indextables import (
     INDEXTABLES,
     STATE_KIND,
@@ -63,7 +63,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from arrowlog.config import Config
-    from arrowlog.formats import CheckpointForm, Format, LogListing
+    from arrowlog.formats import Format, LogListing
+    from arrowlog.snapshot.checkpoint.state import WrittenState
     from arrowlog.snapshot.log_replay import ReplayResult
     from arrowlog.snapshot.snapshot import FileSource
     from arrowlog.snapshot.state_reader import StateReader
@@ -455,6 +456,22 @@ def _state_reader(work: _Load) -> StateReader:
         count=work.count,
         transactions=transactions,
     )
+
+
+def with_state_files(
+    store: Store, options: ReadOptions, snapshot: Snapshot, written: WrittenState
+) -> Snapshot:
+    """Return a snapshot that reads its files from a state that was just written for it."""
+    from arrowlog.snapshot.avro_state_files import AvroStateFiles
+
+    state = snapshot.state
+    key = options.format.key(options.format.state_name(written.version))
+    work = _Load(store, options, listing=options.format.classify(()))
+    entries = _state_reader(work).entries(written.record, state.metadata)
+    form = CheckpointForm(STATE_KIND, (key,))
+    source = AvroStateFiles(entries, written.version, _fallback_loader(work, form))
+    report = Report(written.version, "checkpoint", written.version)
+    return Snapshot(replace(state, source=source), report)
 
 
 def verify_checkpoint(

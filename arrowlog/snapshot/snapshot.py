@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.display import format_bytes, format_count, format_html_card, format_html_table
-from arrowlog.formats.indextables import INDEXTABLES, RecentCommits
+from arrowlog.formats.indextables import INDEXTABLES, STATE_PROTOCOL_VERSION, RecentCommits
 from arrowlog.snapshot.file_table import FileStats, files_table
 from arrowlog.snapshot.reconciliation import reconcile_keys
 
@@ -477,3 +477,8 @@ class Snapshot:
         )
         title = f"{name or 'table'} at version {self.version}"
         return format_html_card(title, facts, columns)
+
+
+def is_state_table(state: State) -> bool:
+    """Whether writers of a table have to write states."""
+    return state.protocol.min_reader_version >= STATE_PROTOCOL_VERSION

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from arrowlog.clock import SystemClock
 from arrowlog.config import resolve
-from arrowlog.errors import LogCorrupt
+from arrowlog.errors import InvalidRequest, LogCorrupt
 from arrowlog.formats.indextables import (
     CHECKPOINT_FOLDER_NAME,
     CHECKSUM_PREFIX,
@@ -50,6 +50,7 @@ from arrowlog.snapshot import (
     build_row_group_index,
     choose_sort_columns,
     flatten_all_maps,
+    is_state_table,
     json_checkpoint_name,
     put_manifest,
     put_part,
@@ -160,6 +161,11 @@ def _checkpoint(spark: SparkSession, rebuild: DistributedReplay) -> CheckpointRe
         state = rebuild.state(
             collect_table_actions(_collect(reduced.filter(f"bucket = {TABLE_BUCKET}")))
         )
+        if is_state_table(state):
+            raise InvalidRequest(
+                "The table has table states, and Spark does not write them.",
+                next="Use table.checkpoint().",
+            )
         config = resolve(rebuild.job.options, table=state.metadata.configuration)
         forms = _missing_forms(spark, rebuild, state, config)
         written, count = _write(reduced.filter(f"bucket <> {TABLE_BUCKET}"), rebuild, state, forms)

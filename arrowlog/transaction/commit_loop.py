@@ -20,6 +20,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
 from arrowlog.errors import (
     ArrowlogError,
     CommitConflict,
@@ -29,7 +31,9 @@ from arrowlog.errors import (
     StoreUnavailable,
 )
 from arrowlog.formats.indextables import (
+    INDEXTABLES,
     LOG_FOLDER,
+    STATE_PROTOCOL_VERSION,
     classify_names,
     commit_name,
     compress,
@@ -63,6 +67,7 @@ if TYPE_CHECKING:
 
     from arrowlog.config import Config
     from arrowlog.formats.indextables import Metadata, RecentCommits
+    from arrowlog.formats.indextables import Protocol as TableProtocol
 
 # Time granted for one more attempt to a process whose deadline passed while it was suspended.
 _RESUME_GRACE_SECONDS = 10.0
@@ -260,6 +265,9 @@ class _Transaction:
         writer, progress, read_set = self.writer, self.progress, base.prepared.read_set
         if base.newest is not None and base.is_behind:
             return self._rebase(base, _read_commits_until(writer, base.head, base.newest, read_set))
+        if has_states(base.head) and self._has_lost_to_state(base.head):
+            progress.losses += 1
+            return self._start_over(base)
         version, data = base.head.version + 1, self._encode_commit(base)
         try:
             commit_files = put_commit(writer, progress, version, data)
@@ -276,6 +284,27 @@ class _Transaction:
             winners = None  # an earlier put may have landed: only the log can tell
         return self._start_over(base) if winners is None else self._rebase(base, winners)
 
+    def _has_lost_to_state(self, head: TableHead) -> bool:
+        """Whether the next version is a table state of a writer for which states are the commits.
+
+        Raises `InvalidRequest` if such a writer made the head, unless the caller insists: it does
+        not see commits, and the next one of its states would hide this commit.
+        """
+        store = self.writer.store
+        if store.stat(f"{LOG_FOLDER}/{INDEXTABLES.state_name(head.version + 1)}") is not None:
+            return True
+        commit = INDEXTABLES.commit_file(head.version).key
+        if not self.writer.config.allow_state_only and store.stat(commit) is None:
+            raise InvalidRequest(
+                f"Version {head.version} of {store.root} is a table state without a commit: its"
+                " writer does not see commits, so that a commit of arrowlog may be lost to it."
+                " Nothing was written.",
+                next="If no such writer uses the table any more, open it with"
+                ' options={"avroState.allowStateOnly": True}.',
+                version=head.version,
+            )
+        return False
+
     def _encode_commit(self, base: _CommitBase) -> bytes:
         """Return the commit file of an attempt."""
         clock, config = self.writer.clock, self.writer.config
@@ -283,7 +312,11 @@ class _Transaction:
         # searches them by bisection.
         timestamp = max(clock.now_ms(), (base.head.timestamp or 0) + 1)
         self.progress.timestamps[base.head.version + 1] = timestamp
-        return _compress(_encode(base.prepared, base.head, self.progress, timestamp), config)
+        prepared, strict = base.prepared, has_states(base.prepared.protocol, base.head)
+        if strict:
+            prepared = replace(prepared, lines=[_without_nulls(line) for line in prepared.lines])
+        plain = _encode(prepared, base.head, self.progress, timestamp)
+        return _compress(plain, config, gzip_only=strict)
 
     def _record_landed(
         self, base: _CommitBase, version: int, timestamp: int | None = None
@@ -635,8 +668,32 @@ def _encode(
         ) from None
 
 
-def _compress(plain: bytes, config: Config) -> bytes:
+def has_states(*of: TableHead | TableProtocol | None) -> bool:
+    """Whether a head or a protocol is that of a table with states."""
+    protocols = [item.protocol if isinstance(item, TableHead) else item for item in of if item]
+    return any(item.min_reader_version >= STATE_PROTOCOL_VERSION for item in protocols)
+
+
+def _without_nulls(line: bytes) -> bytes:
+    """Return the line of an action without null members.
+
+    Other programs that read tables with states reject maps with nulls, and with them the commit.
+    """
+    if b":null" not in line:
+        return line
+    return msgspec.json.encode(_drop_nulls(msgspec.json.decode(line))) + b"\n"
+
+
+def _drop_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _drop_nulls(item) for key, item in value.items() if item is not None}
+    return value
+
+
+def _compress(plain: bytes, config: Config, *, gzip_only: bool = False) -> bytes:
     codec = config.compression_codec if config.compression_enabled else "none"
+    if gzip_only and codec != "none":
+        codec = "gzip"  # all that other programs read on a table with states
     return compress(plain, codec, config.compression_gzip_level)
 
 

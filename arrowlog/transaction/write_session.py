@@ -8,6 +8,7 @@ request each, the put.
 
 from __future__ import annotations
 
+import warnings
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 from arrowlog.clock import SystemClock
 from arrowlog.config import resolve
 from arrowlog.errors import (
+    ArrowlogWarning,
     CommitConflict,
     InvalidRequest,
     LogCorrupt,
@@ -23,13 +25,25 @@ from arrowlog.errors import (
     StoreUnavailable,
 )
 from arrowlog.fork_safety import ForkSafeLock
-from arrowlog.formats.indextables import LAST_CHECKPOINT, LOG_FOLDER, RecentCommits, commit_name
+from arrowlog.formats.indextables import (
+    INDEXTABLES,
+    LAST_CHECKPOINT,
+    LOG_FOLDER,
+    STATE_KIND,
+    STATE_PROTOCOL_VERSION,
+    RecentCommits,
+    commit_name,
+)
 from arrowlog.snapshot import (
     OBSERVATION_TRUST_SECONDS,
     VersionGap,
+    apply_commits,
     check_writable,
+    list_log,
     list_retired,
+    load_snapshot,
     pointed_version,
+    with_state_files,
 )
 from arrowlog.transaction.commit_loop import CommitResult, TransactionContext, run_transaction
 from arrowlog.transaction.conflict_checker import CONFLICT_NEXT_STEP, TableHead
@@ -51,6 +65,8 @@ _GAP_PROBES = 8
 # How long a head is used without reading the log, where that costs a request. A table that was
 # dropped is noticed no earlier than this.
 _REMOTE_HEAD_SECONDS = 3.0
+# Commits after the last own table state up to which the next one is built on it.
+_COMMITS_PER_STATE_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +277,7 @@ class WriteSession:
         self._options = options
         self._backoff = ContentionBackoff()
         self._state = SessionState()
+        self._state_base: Snapshot | None = None  # of the last table state that was written
         self._lock = ForkSafeLock(self._after_torn_fork)
 
     def _after_torn_fork(self) -> None:
@@ -564,6 +581,9 @@ class WriteSession:
             raise self.refused(conflict) from None
         if not result.duplicate:
             self._record(result, after, log)
+            if after.protocol.min_reader_version >= STATE_PROTOCOL_VERSION:
+                self._write_state(result.version, config)
+                return result
             if self._on_commit is not None:
                 # The commit is in the log: an invalid property set by a winning commit must not
                 # turn it into an error.
@@ -571,6 +591,53 @@ class WriteSession:
                     config = config if after.metadata is head.metadata else self.config(after)
                 self._on_commit(result.version, self.tracker.last_read, config)
         return result
+
+    def _write_state(self, version: int, config: Config) -> None:
+        """Write the table state of an own commit; other programs do not see it without.
+
+        The commit is in the log: a store that fails now costs the state, not the commit. Readers of
+        arrowlog read the commit, and the next writer's state covers it.
+        """
+        try:
+            snapshot = self._own_version(version)
+            from arrowlog.snapshot import StateWriter  # loads what decodes Avro
+
+            writer = StateWriter(self.store, config, self.clock.new_id)
+            if snapshot.report.checkpoint == version:
+                # Another program's state of this version was read: is it that of the commit?
+                writer.check_same(self._without_state(version).state)
+                return
+            written = writer.write(snapshot.state)
+            self._state_base = with_state_files(
+                self.store, self.tracker.read_options, snapshot, written
+            )
+        except (StoreUnavailable, LogCorrupt, InvalidRequest) as error:
+            warnings.warn(
+                f"{self.store.root}: version {version} is committed, but has no table state:"
+                f" {error}",
+                ArrowlogWarning,
+                stacklevel=4,
+            )
+
+    def _own_version(self, version: int) -> Snapshot:
+        """Return the snapshot of an own commit, built on the last state where that is possible.
+
+        Then the next state reuses its manifests.
+        """
+        base = self._state_base
+        if base is not None and 0 < version - base.version <= _COMMITS_PER_STATE_MAX:
+            commits = [INDEXTABLES.commit_file(v) for v in range(base.version + 1, version + 1)]
+            with suppress(FileNotFoundError):
+                return apply_commits(self.store, self.tracker.read_options, base, commits)
+        return load_snapshot(self.store, list_log(self.store), self.tracker.read_options, version)
+
+    def _without_state(self, version: int) -> Snapshot:
+        """Load a version as its commit leads to it."""
+        listing = list_log(self.store)
+        forms = frozenset(
+            form for form in listing.checkpoints.get(version, ()) if form.kind == STATE_KIND
+        )
+        return load_snapshot(self.store, listing, self.tracker.read_options, version, avoid=forms)
 
     def _record(self, result: CommitResult, head: TableHead, log: SessionLog) -> None:
         """Remember a commit and the head after it."""

@@ -3,6 +3,7 @@
 `write_state` is the commit of one family; the other writes a JSON commit and then a state.
 """
 
+import gzip
 import io
 import json
 import os
@@ -160,3 +161,68 @@ def flip(path, at=-1):
         data[at] ^= 0xFF
         file.seek(0)
         file.write(data)
+
+
+def read_record(root, version):
+    """The record of a state, by fastavro."""
+    with open(log_file(root, state_path(version)), "rb") as file:
+        (record,) = fastavro.reader(file)
+    return record
+
+
+def entries_of(root, record):
+    """The entries of all manifests of a state, in order, with nothing left out."""
+    found = []
+    for item in record["manifests"]:
+        path = item["path"]
+        if "/" not in path:
+            path = f"{state_folder_name(record['stateVersion'])}/{path}"
+        with open(log_file(root, path), "rb") as file:
+            entries = list(fastavro.reader(file))
+        assert len(entries) == item["numEntries"]
+        found += entries
+    return found
+
+
+def state_versions(root):
+    names = os.listdir(log_file(root, ""))
+    return sorted(int(name[7:]) for name in names if name.startswith("state-v"))
+
+
+def as_states_only(root):
+    """The files that a reader of states alone sees: a list, with repeats."""
+    record = read_record(root, state_versions(root)[-1])
+    dead = set(record["tombstones"])
+    return sorted(item["path"] for item in entries_of(root, record) if item["path"] not in dead)
+
+
+def json_lines(root, version):
+    with open(log_file(root, f"{version:020d}.json"), "rb") as file:
+        data = file.read()
+    if data[:2] == b"\x01\x01":
+        data = gzip.decompress(data[2:])
+    return [json.loads(line) for line in data.splitlines()]
+
+
+def as_pointer_and_commits(root):
+    """The files that a reader sees that starts at the pointer and applies later commits.
+
+    It drops earlier entries of a path, lets tombstones beat all entries, and applies all adds of
+    the commits before all their removes.
+    """
+    with open(log_file(root, "_last_checkpoint"), "rb") as file:
+        content = json.load(file)
+    assert content["format"] == "avro-state"
+    version = content["version"]
+    assert content["stateDir"] == state_folder_name(version)
+    while version + 1 in state_versions(root):
+        version += 1
+    record = read_record(root, version)
+    live = {item["path"] for item in entries_of(root, record)} - set(record["tombstones"])
+    removes = set()
+    while os.path.exists(log_file(root, f"{version + 1:020d}.json")):
+        version += 1
+        for line in json_lines(root, version):
+            live |= {line["add"]["path"]} if "add" in line else set()
+            removes |= {line["remove"]["path"]} if "remove" in line else set()
+    return sorted(live - removes)

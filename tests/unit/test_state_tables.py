@@ -256,20 +256,3 @@ def test_time_travel_below_a_state_that_was_purged(scala):
     with pytest.raises((InvalidRequest, LogCorrupt)):
         table.snapshot(version=2)
     assert paths(table, version=1) == ["a", "b"]
-
-
-def test_nothing_is_written_to_a_table_with_states(scala):
-    before = sorted(os.walk(scala))
-    table = arrowlog.Table(scala)
-    for change in (
-        lambda: table.append([arrowlog.add_file("z", {"p": "x"}, size=1)]),
-        lambda: table.set_properties({"a": "b"}),
-        table.checkpoint,
-        table.cleanup,
-        table.truncate_history,
-        lambda: table.vacuum(older_than="7d"),
-        table.compact,
-    ):
-        with pytest.raises(UnsupportedProtocol):
-            change()
-    assert sorted(os.walk(scala)) == before
