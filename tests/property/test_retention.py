@@ -76,7 +76,7 @@ def naive(newest, log, inner, verified, policy, bad):
 def naive_pillar(newest, log, inner, going, bad):
     """The checkpoint that most of the commits that stay are worth something by; -1 for none."""
     listing = classify_names(sorted(log), sorted(inner))
-    stays = {v for v, name in listing.commits.items() if f"_transaction_log/{name}" not in going}
+    stays = {v for v, key in listing.commits.items() if key not in going}
     known = set(listing.checkpoints) - bad
     runs = {base: set(range(base + 1, newest + 1)) for base in known if base <= newest}
     good = [base for base, run in runs.items() if run <= stays]
