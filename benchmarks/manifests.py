@@ -4,6 +4,10 @@
 
   python -m benchmarks.manifests FOLDER ROUNDS          70,000 and 1,000,000 entries
   python -m benchmarks.manifests decode WHO FIELDS FILE...   one run, as JSON
+  python -m benchmarks.manifests ask WHO QUESTION TABLE      the same for a table with a state
+
+A question on a table is `list`, all live files with typed statistics, or `plan`, the files of one
+partition value; fastavro reads what a user would write by hand, dictionaries.
 """
 
 import glob
@@ -19,6 +23,8 @@ ENTRIES = 50_000  # a manifest: what other writers put into one
 LIMIT = 1 << 29
 PLAN_FIELDS = ("path", "size", "partitionValues", "numRecords")
 ALL, PLAN = "all", "plan"
+LIST = "list"
+DAY = "2024-02-03"  # about 1 of 28 days of 1 of 12 months, which fills one manifest in twelve
 
 
 def write(folder, entries):
@@ -101,6 +107,83 @@ def decode(who, fields, files):
     }
 
 
+def write_table(place, folder):
+    """Write a table around the manifests in a folder: version 0, and a state that names them."""
+    import pyarrow as pa
+
+    from arrowlog import testing
+    from arrowlog.decode import decode_file_entries
+    from arrowlog.formats.indextables import (
+        ManifestInfo,
+        StateManifest,
+        encode_state,
+        manifest_bounds,
+        state_folder_name,
+    )
+
+    types = {"date": pa.date32(), "id": pa.int64(), "score": pa.float64()}
+    types |= {"ts": pa.timestamp("us", "UTC"), "name": pa.string()}
+    head = [testing.protocol(4, 4), testing.metadata(pa.schema(types), ["date"])]
+    testing.write_commit(place, 0, head, codec="gzip")
+    infos = []
+    for name in sorted(glob.glob(os.path.join(folder, "*.avro"))):
+        with open(name, "rb") as file:
+            data = file.read()
+        path = f"manifests/{os.path.basename(name)}"
+        testing.write_file(place, path, data)
+        adds = decode_file_entries(data, name, LIMIT, fields=["path", "partitionValues"])
+        infos.append(ManifestInfo(path, adds.num_rows, manifest_bounds(adds, ["date"])))
+    files = sum(info.num_entries for info in infos)
+    record = StateManifest(1, 1_775_007_204_776, files, 0, tuple(infos))
+    data = encode_state(record, os.urandom(16))
+    testing.write_file(place, f"{state_folder_name(1)}/_manifest.avro", data)
+
+
+def ask_arrowlog(place, question):
+    import arrowlog
+
+    table = arrowlog.Table(place)
+    if question == PLAN:
+        plan = table.scan(f"date = DATE '{DAY}'")
+        return [plan.num_files, plan.size_bytes]
+    import pyarrow.compute as pc
+
+    files = table.snapshot().files
+    return [files.num_rows, pc.sum(files["size_bytes"]).as_py()]
+
+
+def ask_fastavro(place, question):
+    import fastavro
+
+    log = os.path.join(place, "_transaction_log")
+    (state,) = glob.glob(os.path.join(log, "state-v*", "_manifest.avro"))
+    with open(state, "rb") as file:
+        (record,) = fastavro.reader(file)
+    files = {}
+    for item in record["manifests"]:
+        bounds = item["partitionBounds"]["date"]
+        if question == PLAN and not bounds["min"] <= DAY <= bounds["max"]:
+            continue
+        with open(os.path.join(log, item["path"]), "rb") as file:
+            files.update((entry["path"], entry) for entry in fastavro.reader(file))
+    chosen = list(files.values())
+    if question == PLAN:
+        chosen = [entry for entry in chosen if entry["partitionValues"]["date"] == DAY]
+    return [len(chosen), sum(entry["size"] for entry in chosen)]
+
+
+def ask(who, question, place):
+    """One question in this process, imports included: {"ms", "cpu", "mb", "answer"}."""
+    cpu, began = time.process_time(), time.perf_counter()
+    answer = {"arrowlog": ask_arrowlog, "fastavro": ask_fastavro}[who](place, question)
+    return {
+        "ms": (time.perf_counter() - began) * 1e3,
+        "cpu": (time.process_time() - cpu) * 1e3,
+        "mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "answer": answer,
+    }
+
+
 def run(folder, rounds, quick):
     """Figures for listing all entries, and for a plan that opens one manifest."""
     figures = []
@@ -120,12 +203,25 @@ def run(folder, rounds, quick):
                 for who in ("arrowlog", "fastavro")
             }
             figures += in_turn("manifests", shape, jobs, rounds)
+        table = os.path.join(folder, f"states-{entries}")
+        if not os.path.exists(table):
+            write_table(table, place)
+        for question, shape in ((LIST, "listed with typed statistics"), (PLAN, "one day planned")):
+            jobs = {
+                who: lambda who=who, question=question, table=table: json.loads(
+                    python("benchmarks.manifests", "ask", who, question, table)
+                )
+                for who in ("arrowlog", "fastavro")
+            }
+            figures += in_turn("manifests", f"table of {entries:,} files, {shape}", jobs, rounds)
     return figures
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "decode":
         print(json.dumps(decode(sys.argv[2], sys.argv[3], sys.argv[4:])))
+    elif sys.argv[1] == "ask":
+        print(json.dumps(ask(sys.argv[2], sys.argv[3], sys.argv[4])))
     else:
         for figure in run(sys.argv[1], int(sys.argv[2]), quick=False):
             print(

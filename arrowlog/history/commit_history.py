@@ -28,6 +28,7 @@ from arrowlog.fork_safety import ForkSafeLock, pl
 from arrowlog.formats import CommitFile
 from arrowlog.snapshot import (
     checkpoint_versions,
+    files_table,
     load_snapshot,
     stream_actions,
     validate_commit_integrity,
@@ -47,6 +48,8 @@ COMMITS_PER_BLOCK = 2048
 _FILE_ACTIONS = ("add", "remove", "mergeskip")
 # Of an action that the format does not have.
 _NO_ACTIONS = pa.table({"seq": pa.nulls(0, pa.int64()), "key": pa.nulls(0, pa.string())})
+# Of two states: the same statistics may be written as several texts.
+_NOT_COMPARED = {"path", "stats"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +286,7 @@ def state_difference(before: Snapshot, after: Snapshot, file: CommitFile) -> Com
     changed = pc.is_null(position)
     both = pc.indices_nonzero(pc.is_valid(position))
     if len(both):
-        differs = _differing_rows(old.take(position.take(both)), new.take(both))
+        differs = _differing_rows(old.take(position.take(both)), new.take(both), after)
         changed = pc.or_(changed, pc.is_in(_row_numbers(len(position)), both.filter(differs)))
     added = new.filter(changed)
     gone = pc.is_null(pc.index_in(old["key"], value_set=new["key"].combine_chunks()))
@@ -324,23 +327,26 @@ def _row_numbers(count: int) -> pa.Array:
     return pl.int_range(count, dtype=pl.UInt64, eager=True).to_arrow()
 
 
-def _differing_rows(old: pa.Table, new: pa.Table) -> pa.Array:
-    """Return which rows differ in a field; both tables have the same files in the same order."""
+def _differing_rows(old: pa.Table, new: pa.Table, snapshot: Snapshot) -> pa.Array:
+    """Return which rows differ in a typed column; both tables have the same files in one order."""
+    schema, partition_columns = snapshot.schema, snapshot.partition_columns
+    sides = [
+        files_table(table, schema, partition_columns, table_format=snapshot.state.format)
+        for table in (old, new)
+    ]
     differs = repeat_bool(False, new.num_rows)
-    for name in {*old.column_names, *new.column_names} - {"seq", "key"}:
-        sides = []
-        for table in (old, new):
-            if name in table.column_names:
-                column = table[name].combine_chunks()
-                dictionary = pa.types.is_dictionary(column.type)
-                sides.append(column.dictionary_decode() if dictionary else column)
-        if len(sides) == 1:
-            differs = pc.or_(differs, pc.is_valid(sides[0]))
+    for name in set(sides[0].column_names) - _NOT_COMPARED:
+        before, after = (_without_dictionary(side[name].combine_chunks()) for side in sides)
+        if pa.types.is_nested(after.type):
             continue
-        unequal = pc.fill_null(pc.not_equal(*sides), FALSE)
-        one_null = pc.xor(pc.is_null(sides[0]), pc.is_null(sides[1]))
+        unequal = pc.fill_null(pc.not_equal(before, after), FALSE)
+        one_null = pc.xor(pc.is_null(before), pc.is_null(after))
         differs = pc.or_(differs, pc.or_(unequal, one_null))
     return differs
+
+
+def _without_dictionary(column: pa.Array) -> pa.Array:
+    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 def _checked_piece(actions: ActionBatch, root: str) -> CommitBatch:

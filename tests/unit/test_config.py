@@ -37,6 +37,7 @@ DOCUMENTED = {  # as the documents of the system write them
 }
 OURS = {
     "checkpoint.format": "both",
+    "avroState.allowStateOnly": False,
     "transaction.maxDecompressedBytes": 512 << 20,
     "store.accelerate": True,
     "commit.timeoutSeconds": 60,

@@ -284,8 +284,8 @@ def test_the_protocol_is_only_raised(table):
     table.upgrade_protocol(3, 3, reader_features=["parquetCheckpoint"])
     found = arrowlog.Table(table.uri).snapshot().protocol
     assert (found.min_reader_version, found.reader_features) == (3, ("parquetCheckpoint",))
-    with pytest.raises(UnsupportedProtocol, match="up to 3, not 4"):
-        table.upgrade_protocol(writer=4)
+    with pytest.raises(UnsupportedProtocol, match="up to 4, not 5"):
+        table.upgrade_protocol(writer=5)
     with pytest.raises(UnsupportedProtocol, match="'timeMachine'"):
         table.upgrade_protocol(writer_features=["timeMachine"])
     table.append([file("d")])

@@ -256,3 +256,40 @@ def test_time_travel_below_a_state_that_was_purged(scala):
     with pytest.raises((InvalidRequest, LogCorrupt)):
         table.snapshot(version=2)
     assert paths(table, version=1) == ["a", "b"]
+
+
+def codes(root):
+    return {finding.code: finding for finding in arrowlog.doctor(root, data_files=False)}
+
+
+def test_the_doctor_names_what_is_wrong_with_states(scala):
+    st.pointer(scala, 3)
+    assert not {code for code in codes(scala) if code.startswith(("state", "manifest", "commit"))}
+    st.write_state(scala, 0, [[st.add("lie")]], createdAt=st.CREATED + 10_000)
+    testing.write_commit(scala, 1, [st.add("stray"), st.add("a", "x", 1)])
+    found = codes(scala)
+    assert found["state-lies"].severity == "info"
+    assert found["commit-ignored"].count == 1
+    assert found["commit-ignored"].files.to_pylist() == ["stray"]
+    shutil.copytree(
+        st.log_file(scala, "state-v00000000000000000002"),
+        st.log_file(scala, "state-v00000000000000000001"),
+        dirs_exist_ok=True,
+    )
+    assert codes(scala)["state-misnumbered"].version == 1
+    os.remove(st.log_file(scala, "manifests/manifest-two.avro"))
+    found = codes(scala)
+    assert found["manifest-missing"].severity == "error"
+    assert "manifest-two" in found["manifest-missing"].where
+
+
+def test_the_doctor_compares_counts_and_times(root):
+    st.first_commit(root)
+    st.write_state(root, 1, [[st.add("a"), st.add("b")]], numFiles=7)
+    st.write_state(root, 2, [[st.add("a"), st.add("b")]], numFiles=7, createdAt=5)
+    found = codes(root)
+    assert "has 2" in found["state-count"].what
+    assert found["state-times"].version == 2
+    st.flip(st.log_file(root, st.state_path(2)))
+    found = codes(root)
+    assert found["state-broken"].severity == "error"

@@ -173,7 +173,7 @@ def test_a_state_that_came_first_is_read_and_the_commit_follows_it(states_only):
     check_all_readers(states_only, ["z", "d"])
     table.snapshot()
     st.write_state(states_only, 5, [[st.add("q", "x")]])
-    with pytest.raises(CommitConflict, match="removed concurrently"):
+    with pytest.raises(CommitConflict, match="cannot be checked"):
         table.remove(["d"])
 
 
@@ -226,7 +226,8 @@ def test_writers_in_turn_see_each_other(root, table):
     for number in range(6):
         (table if number % 2 else other).append([new(f"f{number}")])
     check_all_readers(root, ["a", *(f"f{number}" for number in range(6))])
-    assert not list(arrowlog.doctor(root, data_files=False))
+    found = arrowlog.doctor(root, data_files=False)
+    assert {finding.severity for finding in found} <= {"info"}
 
 
 def test_a_checkpoint_is_a_state_and_mends_a_damaged_one(root, table):
