@@ -18,7 +18,7 @@ def test_the_examples_run(tmp_path, monkeypatch):
     build("path/to/table")
     names: dict = {}
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    assert len(blocks) == 12
+    assert len(blocks) == 13
     for block in blocks:
         exec(compile(block, "README.md", "exec"), names)
     assert names["snap"].num_files == 5
