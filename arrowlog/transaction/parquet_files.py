@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _MAX_CODE_POINT = 0xD7FF
 # Versions of parquet-mr whose maximum is NaN if a column has one. Later versions may count NaNs
 # apart, as newer versions of the Parquet format allow.
-_MAXIMUM_COVERS_NAN = re.compile(r"parquet-mr version 1\.(?:[0-9]|1[0-6])\.")
+_MAXIMUM_COVERS_NAN = re.compile(r"parquet-mr version 1\.(?:[0-9]|1[0-7])\.")
 _BATCH_ROWS = 1 << 16
 _BUFFER_BYTES = 1 << 16
 # Codecs and encodings that all supported readers decode.

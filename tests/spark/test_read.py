@@ -254,6 +254,11 @@ def shown(rows):
     return sorted(repr(row) for row in zip(*columns, strict=True))
 
 
+def _is_date(value):
+    # `F.lit` of a date formats the year without padding, which Java rejects below 1000.
+    return isinstance(value, dt.date) and not isinstance(value, dt.datetime)
+
+
 def condition(world, depth=2):
     """A condition of Spark's with values that are in the table."""
     rng = world.rng
@@ -265,7 +270,7 @@ def condition(world, depth=2):
     value = rng.choice(world.rows[item.name].to_pylist())
     if value is None or rng.random() < 0.1:
         return rng.choice([column.isNull(), column.isNotNull(), column.eqNullSafe(F.lit(None))])
-    literal = F.lit(value)
+    literal = F.lit(value) if not _is_date(value) else F.lit(value.isoformat()).cast("date")
     if pa.types.is_timestamp(item.type) and item.type.tz is None:
         literal = F.lit(value.isoformat()).cast("timestamp_ntz")
     if isinstance(value, str) and rng.random() < 0.4:

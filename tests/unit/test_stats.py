@@ -167,8 +167,8 @@ def test_nans_are_counted_in_floats_alone():
     ("writer", "covers"),
     [
         ("parquet-mr version 1.8.1 (build 4aba4da)", True),
-        ("parquet-mr version 1.16.0 (build 0)", True),
-        ("parquet-mr version 1.17.0 (build 0)", False),
+        ("parquet-mr version 1.17.0 (build 0)", True),
+        ("parquet-mr version 1.18.0 (build 0)", False),
         ("parquet-mr version 2.0.0", False),
         ("parquet-cpp-arrow version 26.0.1", False),
         ("None", False),
