@@ -262,7 +262,8 @@ def _without_states(state: State) -> State:
         for features in (old.reader_features, old.writer_features)
     )
     version = STATE_PROTOCOL_VERSION - 1 if readers or writers else _PROTOCOL_WITHOUT_FEATURES
-    return replace(state, protocol=Protocol(version, version, readers, writers))
+    protocol = Protocol(version, version, readers, writers)
+    return replace(state, protocol=protocol, txns=dict(state.txns))
 
 
 def _salvage(log: _Log, source: str, config: Config) -> SalvageResult:

@@ -117,9 +117,11 @@ def _describe(store: Store, config: Config, *, include_all: bool) -> pa.Table:
         checkpoint = load_snapshot(store, listing, options).report.checkpoint
     if checkpoint is not None:
         state = load_snapshot(store, listing, options, checkpoint).state
-        tables += _checkpoint_rows(
-            state, f"{store.root}/{LOG_FOLDER}/{json_checkpoint_name(checkpoint)}"
-        )
+        table_state = listing.state_file(checkpoint)
+        key = f"{LOG_FOLDER}/{json_checkpoint_name(checkpoint)}"
+        if table_state is not None:
+            key = table_state.key
+        tables += _checkpoint_rows(state, f"{store.root}/{key}")
         commits = [commit for commit in commits if commit.version > checkpoint]
     for start in range(0, len(commits), _COMMITS_PER_BATCH):
         actions = read_verified_actions(store, options, commits[start : start + _COMMITS_PER_BATCH])

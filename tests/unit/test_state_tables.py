@@ -293,3 +293,12 @@ def test_the_doctor_compares_counts_and_times(root):
     st.flip(st.log_file(root, st.state_path(2)))
     found = codes(root)
     assert found["state-broken"].severity == "error"
+
+
+def test_the_disk_cache_hides_no_state(scala, tmp_path):
+    options = {"snapshotCache.path": str(tmp_path / "copies")}
+    assert paths(arrowlog.Table(scala, options=options)) == ["a", "c"]
+    testing.write_commit(scala, 4, [st.add("e")])
+    assert paths(arrowlog.Table(scala, options=options)) == ["a", "c", "e"]
+    st.write_state(scala, 5, [[st.add("d")]])
+    assert paths(arrowlog.Table(scala, options=options)) == ["d"]

@@ -279,3 +279,14 @@ def test_the_protocol_goes_up_for_readers_and_writers_together(root):
     table.upgrade_protocol(reader=4)
     protocol = arrowlog.Table(root).snapshot().protocol
     assert (protocol.min_reader_version, protocol.min_writer_version) == (4, 4)
+
+
+def test_repair_of_a_table_whose_states_are_the_commits(states_only):
+    for path in ("a", "b"):
+        (states_only / path).write_bytes(b"x")
+    log = st.log_file(states_only, "")[:-1]
+    result = arrowlog.repair(log, f"{log}_repaired").to_pylist()[0]
+    assert (result["source_version"], result["valid_splits"], result["status"]) == (1, 2, "SUCCESS")
+    shutil.move(log, f"{log}_old")
+    shutil.move(f"{log}_repaired", log)
+    assert paths(arrowlog.Table(states_only)) == ["a", "b"]
