@@ -74,6 +74,7 @@ _RESUME_GRACE_SECONDS = 10.0
 # Winning commits fetched per request batch when a writer catches up; bounds memory.
 _WINNERS_PER_READ = 256
 ENGINE_NAME = "arrowlog"
+_INT32_MAX = (1 << 31) - 1
 _REPLACED_REASON = "the table was dropped, and the one in its place may have received the commit"
 
 
@@ -679,9 +680,15 @@ def _without_nulls(line: bytes) -> bytes:
 
     Other programs that read tables with states reject maps with nulls, and with them the commit.
     """
-    if b":null" not in line:
+    if b":null" not in line and b'"numMergeOps"' not in line:
         return line
-    return msgspec.json.encode(_drop_nulls(msgspec.json.decode(line))) + b"\n"
+    action = _drop_nulls(msgspec.json.decode(line))
+    merges = action.get("add", {}).get("numMergeOps", 0)
+    if merges > _INT32_MAX:
+        raise InvalidRequest(
+            f"numMergeOps is {merges}, and does not fit 32 bits.", next="Give a smaller number."
+        )
+    return msgspec.json.encode(action) + b"\n"
 
 
 def _drop_nulls(value: Any) -> Any:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from arrowlog.clock import SystemClock
 from arrowlog.config import resolve
 from arrowlog.errors import (
+    ArrowlogError,
     ArrowlogWarning,
     CommitConflict,
     InvalidRequest,
@@ -611,7 +612,10 @@ class WriteSession:
             self._state_base = with_state_files(
                 self.store, self.tracker.read_options, snapshot, written
             )
-        except (StoreUnavailable, LogCorrupt, InvalidRequest) as error:
+        except CommitConflict:
+            raise
+        except (ArrowlogError, FileNotFoundError, ValueError) as error:
+            # An error here would make the caller commit again what is in the log.
             warnings.warn(
                 f"{self.store.root}: version {version} is committed, but has no table state:"
                 f" {error}",

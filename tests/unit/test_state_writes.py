@@ -290,3 +290,10 @@ def test_repair_of_a_table_whose_states_are_the_commits(states_only):
     shutil.move(log, f"{log}_old")
     shutil.move(f"{log}_repaired", log)
     assert paths(arrowlog.Table(states_only)) == ["a", "b"]
+
+
+def test_numbers_that_others_cannot_read_are_refused_before_the_commit(root, table):
+    big = arrowlog.add_file("m", partition_values={"p": "x"}, size=1, numMergeOps=1 << 31)
+    with pytest.raises(InvalidRequest, match="32 bits"):
+        table.append([big])
+    assert table.version == 2
