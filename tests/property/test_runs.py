@@ -9,7 +9,7 @@ from support.case_count import cases
 import arrowlog
 from arrowlog import testing
 from arrowlog.formats.indextables.file_names import LOG_FOLDER
-from arrowlog.snapshot import loader
+from arrowlog.snapshot import commit_reader
 
 
 def write_log(rng, root):
@@ -27,9 +27,9 @@ def write_log(rng, root):
 
 
 def cut_small(monkeypatch, rng):
-    monkeypatch.setattr(loader, "_RUN_BYTES_MAX", rng.choice([500, 3000, 40_000]))
-    monkeypatch.setattr(loader, "_RUN_BYTES_MIN", 300)
-    monkeypatch.setattr(loader, "_LONG_LINES_RUN_BYTES_MAX", 500)
+    monkeypatch.setattr(commit_reader, "_RUN_BYTES_MAX", rng.choice([500, 3000, 40_000]))
+    monkeypatch.setattr(commit_reader, "_RUN_BYTES_MIN", 300)
+    monkeypatch.setattr(commit_reader, "_LONG_LINES_RUN_BYTES_MAX", 500)
 
 
 @pytest.mark.parametrize("seed", range(cases(25)))

@@ -15,8 +15,8 @@ from support.event_table import START, build
 import arrowlog
 from arrowlog import testing
 from arrowlog.history import commit_history as past_module
+from arrowlog.snapshot import commit_reader as reading_module
 from arrowlog.snapshot import loader as load_module
-from arrowlog.snapshot import loader as reading_module
 
 
 @pytest.fixture
