@@ -24,7 +24,7 @@ from arrowlog.formats.indextables.file_names import LOG_FOLDER, commit_name
 from arrowlog.formats.log_versions import MAX_RECENT_COMMITS, RecentCommits
 from arrowlog.maintenance import cleanup, procedures
 from arrowlog.maintenance.checkpointing import BackgroundCheckpointer
-from arrowlog.snapshot import listing, loader, tracker
+from arrowlog.snapshot import commit_reader, listing, tracker
 from arrowlog.transaction import commit_loop
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
@@ -76,7 +76,7 @@ GUARDS = {
     "a put is acknowledged unseen": [(commit_loop, "_is_effective", lambda *_: True)],
     "winning commits are believed": [(commit_loop, "_read_winners", believe_rivals)],
     "commits that were read are believed": [
-        (loader, "check_not_retired", lambda *_: None),
+        (commit_reader, "check_not_retired", lambda *_: None),
         (tracker, "check_not_retired", lambda *_: None),
     ],
     "listings show dead commits": [
