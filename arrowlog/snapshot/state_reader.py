@@ -239,10 +239,35 @@ class StateReader:
 
         def load() -> Transactions:
             whole = list_log(self._store, self._format) if listing.start else listing
-            commits = [commit for commit in whole.commit_files() if commit.version <= file.version]
-            return self._transactions(commits)
+            base, known = self._last_own_transactions(whole, file.version)
+            commits = [c for c in whole.commit_files() if base < c.version <= file.version]
+            later = self._transactions(commits)
+            for app, txn in later.items():
+                # The highest number of an application counts.
+                known[app] = max(txn, known.get(app, txn))
+            return known
 
         return LazyTransactions(load)
+
+    def _last_own_transactions(
+        self, listing: LogListing, version: int
+    ) -> tuple[int, dict[str, tuple[int, int]]]:
+        """Return the last state below a version that arrowlog wrote, and its transactions.
+
+        The commits up to it may be gone. Returns -1 if there is no such state.
+        """
+        files = [listing.state_file(v) for v in sorted(listing.checkpoints) if v < version]
+        states = [file for file in files if file is not None]
+        while states:
+            chunk, states = states[-_COMMITS_PER_READ:], states[:-_COMMITS_PER_READ]
+            found = self._store.find_many([file.key for file in chunk])
+            for file, data in reversed(list(zip(chunk, found, strict=True))):
+                limit = self._config.max_decompressed_bytes
+                with suppress(LogCorrupt):
+                    record = data and parse_state(data, file.key, file.version, limit)
+                    if record and record.annotation is not None:
+                        return file.version, parse_facts(record, file).txns
+        return -1, {}
 
 
 def doc_mappings(manifest: StateManifest, metadata: Metadata) -> dict[str, str]:
