@@ -83,7 +83,7 @@ from arrowlog.snapshot.snapshot import (
     is_state_table,
 )
 from arrowlog.snapshot.stats_truncation import StatsTruncation, truncate_add_fields, truncate_adds
-from arrowlog.snapshot.time_travel import TimestampLike, to_epoch_millis
+from arrowlog.snapshot.time_travel import TimestampLike, to_epoch_millis, unreadable_states
 from arrowlog.snapshot.tracked_state import CacheStats, LogTip, ReadBase
 from arrowlog.snapshot.tracker import SnapshotTracker, open_trackers
 from arrowlog.snapshot.typed_values import (
@@ -180,6 +180,7 @@ __all__ = [
     "to_log_text",
     "truncate_add_fields",
     "truncate_adds",
+    "unreadable_states",
     "validate_commit_integrity",
     "verify_checkpoint",
     "with_checkpoint_keys",

@@ -240,10 +240,10 @@ def test_a_state_that_is_written_during_a_cleanup_keeps_its_manifests(own, monke
     from arrowlog.maintenance import cleanup
 
     make_older(own, 40)
-    victim = sorted(
+    victim = min(
         {item["path"] for item in st.read_record(own, 12)["manifests"]}
         - {item["path"] for item in st.read_record(own, 16)["manifests"]}
-    )[0]
+    )
     retire = cleanup._retire
 
     def late_state(*args):
