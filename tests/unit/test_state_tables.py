@@ -377,3 +377,19 @@ def test_history_begins_with_a_version_that_can_be_read(purged):
     assert table.history()["version"].to_pylist() == [7, 6, 5, 4]
     assert table.earliest_version == 4
     assert table.query("SELECT count(*) AS n FROM file_lifetimes")["n"][0].as_py() == 7
+
+
+def test_doc_mappings_of_later_commits_are_looked_up_too(root):
+    configuration = {"docMappingSchema.ref2": '["two"]'}
+    st.first_commit(root, configuration=configuration)
+    st.write_state(
+        root, 1, [[st.add("a", docMappingRef="ref1")]], schemaRegistry={"ref1": '["one"]'}
+    )
+    testing.write_commit(
+        root,
+        2,
+        [st.add("b", docMappingRef="ref2"), st.add("c", docMappingRef="ref1"), st.add("d")],
+    )
+    files = arrowlog.Table(root).snapshot().files
+    found = dict(zip(files["path"].to_pylist(), files["doc_mapping_json"].to_pylist(), strict=True))
+    assert found == {"a": '["one"]', "b": '["two"]', "c": '["one"]', "d": None}

@@ -38,7 +38,7 @@ from arrowlog.formats.indextables import (
 from arrowlog.snapshot.avro_state_files import AvroStateFiles, StateEntries
 from arrowlog.snapshot.deferred_files import ManifestCache
 from arrowlog.snapshot.listing import pointed_version
-from arrowlog.snapshot.state_reader import StateFacts, doc_mappings
+from arrowlog.snapshot.state_reader import MAPPING_PREFIX, StateFacts, doc_mappings
 from arrowlog.storage import PutOutcome, put_identical
 
 if TYPE_CHECKING:
@@ -120,6 +120,11 @@ class StateWriter:
             manifests = (*manifests, info)
             names.append(info.path)
             sizes += size
+        fields = _without_none(metadata_fields(state.metadata))
+        # Other programs look doc mappings up in either place.
+        configuration = {f"{MAPPING_PREFIX}{ref}": text for ref, text in registry.items()}
+        added = sorted(configuration.keys() - fields["configuration"].keys())
+        fields["configuration"] = configuration | fields["configuration"]
         total = pc.sum(state.column("size")).as_py() if state.num_files else 0
         record = StateManifest(
             state.version,
@@ -130,8 +135,8 @@ class StateWriter:
             tombstones,
             registry,
             STATE_PROTOCOL_VERSION,
-            msgspec.json.encode(_without_none(metadata_fields(state.metadata))).decode(),
-            msgspec.json.encode(_facts(state)),
+            msgspec.json.encode(fields).decode(),
+            msgspec.json.encode(_facts(state, added)),
         )
         return record, sizes
 
@@ -327,7 +332,7 @@ def _canonical(value: Any) -> Any:
     return value
 
 
-def _facts(state: State) -> StateFacts:
+def _facts(state: State, added: list[str]) -> StateFacts:
     recent = state.recent
     protocol = state.protocol
     return StateFacts(
@@ -335,6 +340,7 @@ def _facts(state: State) -> StateFacts:
         txns=dict(state.txns),
         recentCommits=(recent.first, list(recent.txn_ids)),
         features=(list(protocol.reader_features), list(protocol.writer_features)),
+        addedProperties=added,
     )
 
 
