@@ -393,3 +393,17 @@ def test_doc_mappings_of_later_commits_are_looked_up_too(root):
     files = arrowlog.Table(root).snapshot().files
     found = dict(zip(files["path"].to_pylist(), files["doc_mapping_json"].to_pylist(), strict=True))
     assert found == {"a": '["one"]', "b": '["two"]', "c": '["one"]', "d": None}
+
+
+def test_the_fixes_of_the_doctor_mend_the_pointer_and_name_the_repair(scala):
+    st.pointer(scala, 1)
+    found = {item.code: item for item in arrowlog.doctor(scala, data_files=False)}
+    assert found["pointer-stale"].fix.startswith("table.checkpoint()")
+    arrowlog.Table(scala).checkpoint()
+    assert "pointer-stale" not in {i.code for i in arrowlog.doctor(scala, data_files=False)}
+    with open(st.log_file(scala, "_last_checkpoint"), "rb") as file:
+        assert json.load(file)["stateDir"] == "state-v" + f"{3:020d}"
+    os.remove(st.log_file(scala, "manifests/manifest-two.avro"))
+    found = {item.code: item for item in arrowlog.doctor(scala, data_files=False)}
+    for code in ("manifest-missing", "checkpoint-broken"):
+        assert found[code].fix.startswith("arrowlog.repair("), code
