@@ -171,7 +171,7 @@ def test_nothing_behind_a_damaged_commit_is_taken(root, how):
     assert row["source_version"] == 3
     assert paths(swap(root).snapshot()) == ["f0", "f1", "f2"]
     assert any("versions 4 to 6 are not in it" in note for note in notes)
-    assert any("stranded (2 files, 2 bytes): f4, f5" in note for note in notes)
+    assert any("stranded (2 files, 0 bytes): f4, f5" in note for note in notes)
     assert any("may belong to one that is lost: f3" in note for note in notes)
 
 
