@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from arrowlog.arrays import make_array
 from arrowlog.config import parse_duration_ms
-from arrowlog.errors import ArrowlogWarning, DataFileError, InvalidRequest, UnsupportedProtocol
+from arrowlog.errors import ArrowlogWarning, DataFileError, InvalidRequest
 from arrowlog.formats.indextables import STATE_KIND, encode_adds
 from arrowlog.maintenance.adoption import FOOTER_FIELDS
 from arrowlog.maintenance.checkpointing import PARQUET_CHECKPOINT_FEATURE, make_checkpoint
@@ -122,23 +122,12 @@ def _write_state(session: WriteSession, snapshot: Snapshot, config: Config) -> C
     return CheckpointResult(version, snapshot.num_files, size, STATE_KIND, names)
 
 
-def _refuse_states(session: WriteSession, snapshot: Snapshot) -> None:
-    """Raise `UnsupportedProtocol` for a table with states, whose log is not cleaned up."""
-    if is_state_table(snapshot.state):
-        raise UnsupportedProtocol(
-            f"{session.store.root} has table states, and arrowlog does not delete files of such a"
-            " log. Nothing was deleted.",
-            next="Clean up with the program that wrote the table.",
-        )
-
-
 def clean_up(session: WriteSession, *, dry_run: bool | None) -> CleanupResult:
     """Delete commits and checkpoints that the table's retention settings release.
 
     `dry_run` None means the setting `cleanup.dryRun`. Warns of deletions that failed.
     """
     snapshot = session.base_snapshot()
-    _refuse_states(session, snapshot)
     config = session.config(session.head_of(snapshot))
     dry = config.cleanup_dry_run if dry_run is None else dry_run
     now = session.clock.now_ms()
@@ -162,7 +151,6 @@ def preview_retention(
     InvalidRequest for an invalid duration.
     """
     snapshot = session.base_snapshot()
-    _refuse_states(session, snapshot)
     config = session.config(session.head_of(snapshot))
     configured = configured_retention(config)
     policy = RetentionPolicy(
@@ -263,7 +251,6 @@ def truncate_history(
     minimum commit age, so commits that land during the wait are not deleted.
     """
     snapshot = session.read_latest()
-    _refuse_states(session, snapshot)
     config = session.config(session.head_of(snapshot))
     check_writable(snapshot.protocol, session.store.root)
     now = session.clock.now_ms()

@@ -58,6 +58,7 @@ from arrowlog.snapshot.log_replay import (
     check_readable,
     check_writable,
     parse_table_schema,
+    read_transactions,
     replay_actions,
     root_spellings,
     validate_commit_integrity,
@@ -82,7 +83,7 @@ from arrowlog.snapshot.snapshot import (
     is_state_table,
 )
 from arrowlog.snapshot.stats_truncation import StatsTruncation, truncate_add_fields, truncate_adds
-from arrowlog.snapshot.time_travel import TimestampLike, to_epoch_millis
+from arrowlog.snapshot.time_travel import TimestampLike, to_epoch_millis, unreadable_states
 from arrowlog.snapshot.tracked_state import CacheStats, LogTip, ReadBase
 from arrowlog.snapshot.tracker import SnapshotTracker, open_trackers
 from arrowlog.snapshot.typed_values import (
@@ -165,6 +166,7 @@ __all__ = [
     "put_manifest",
     "put_part",
     "read_pointer",
+    "read_transactions",
     "read_verified_actions",
     "replay_actions",
     "retired_record_error",
@@ -178,6 +180,7 @@ __all__ = [
     "to_log_text",
     "truncate_add_fields",
     "truncate_adds",
+    "unreadable_states",
     "validate_commit_integrity",
     "verify_checkpoint",
     "with_checkpoint_keys",

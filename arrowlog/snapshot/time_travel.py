@@ -16,6 +16,7 @@ from arrowlog.decode import read_commit_time
 from arrowlog.errors import InvalidRequest, LogCorrupt
 from arrowlog.formats.delta import monotonic_times
 from arrowlog.formats.indextables import decompress
+from arrowlog.snapshot.log_segment import earliest_rebuildable_version, states_without_commits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,6 +58,36 @@ def format_epoch_millis(millis: int) -> str:
         return datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec="milliseconds")
     except (ValueError, OverflowError, OSError):
         return f"{millis} ms since 1970"
+
+
+def earliest_readable_version(
+    store: Store, listing: LogListing, config: Config, newest: int
+) -> int:
+    """Return the lowest version from which every version up to `newest` can be read.
+
+    Where only table states give a version, they are looked at: manifests may have been deleted.
+    """
+    broken: set[int] = set()
+    first = earliest_rebuildable_version(listing, newest)
+    while found := unreadable_states(store, listing, config, first, newest) - broken:
+        broken |= found
+        first = earliest_rebuildable_version(listing, newest, broken)
+    return first
+
+
+def unreadable_states(
+    store: Store, listing: LogListing, config: Config, first: int, newest: int
+) -> set[int]:
+    """Return the versions from `first` on that only a table state gives, and that it cannot.
+
+    The newest version is not looked at: reading it raises what is wrong.
+    """
+    versions = [v for v in states_without_commits(listing, first, newest) if v != newest]
+    if not versions:
+        return set()
+    from arrowlog.snapshot.state_reader import find_broken_states  # loads what decodes Avro
+
+    return find_broken_states(store, listing, config, versions)
 
 
 def find_version_at(
