@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from arrowlog.history import Diff, Overview
     from arrowlog.maintenance import CleanupResult, CompactResult, RetentionPlan, VacuumResult
     from arrowlog.recovery import Findings
-    from arrowlog.scan import LazyRows, ScanPlan
+    from arrowlog.scan import Engine, LazyRows, ScanPlan
     from arrowlog.snapshot import CacheStats, CheckpointResult, Snapshot
     from arrowlog.transaction import CommitResult, WriteMode
 
@@ -256,6 +256,7 @@ class Table(ReadableRows):
         timestamp: TimestampLike | None = None,
         *,
         max_staleness: float | None = None,
+        engine: Engine = "arrow",
     ) -> ScanPlan:
         """Plan which files to read for a predicate, by partition pruning and data skipping.
 
@@ -266,6 +267,8 @@ class Table(ReadableRows):
             version: see `snapshot`.
             timestamp: see `snapshot`.
             max_staleness: see `snapshot`.
+            engine: what computes the plan: Arrow's kernels, or `"duckdb"`, which runs `plan.sql`.
+                The files are the same.
 
         Returns:
             A plan with the files that may contain matching rows, and methods to read the rows with
@@ -278,7 +281,8 @@ class Table(ReadableRows):
         snapshot = self.snapshot(version, timestamp, max_staleness=max_staleness)
         config = self._tracker.read_options.config
         cache = SplitCacheOptions(config.splits_cache_path, config.splits_cache_max_size)
-        return plan_scan(snapshot, predicate, self.uri, self._storage_options, split_cache=cache)
+        options = self._storage_options
+        return plan_scan(snapshot, predicate, self.uri, options, split_cache=cache, engine=engine)
 
     def _lazy_rows(self, predicate: Any = None) -> LazyRows:
         return self.scan(predicate)._lazy_rows()  # noqa: SLF001 -- of the same base class

@@ -14,7 +14,13 @@ from arrowlog.predicate.ast import (
     resolve_column,
     split_conjuncts,
 )
-from arrowlog.predicate.emit.duckdb import evaluate_node
+from arrowlog.predicate.emit.duckdb import (
+    evaluate_condition,
+    query_rows,
+    write_condition,
+    write_moment,
+    write_value,
+)
 from arrowlog.predicate.emit.row_filters import emit_spark, split_pushdown
 from arrowlog.predicate.emit.text import format_node, quote_identifier
 from arrowlog.predicate.literals import enclose_literal, may_have_nan, snap_to_integer
@@ -61,7 +67,7 @@ __all__ = [
     "coerce_literals",
     "emit_spark",
     "enclose_literal",
-    "evaluate_node",
+    "evaluate_condition",
     "evaluate_predicate",
     "find_searches",
     "format_node",
@@ -74,6 +80,7 @@ __all__ = [
     "parse_predicate",
     "parse_pushed_filter",
     "parse_pyarrow",
+    "query_rows",
     "quote_identifier",
     "referenced_columns",
     "resolve_column",
@@ -85,4 +92,7 @@ __all__ = [
     "tokenize",
     "unquote_identifier",
     "unwrap_cast",
+    "write_condition",
+    "write_moment",
+    "write_value",
 ]

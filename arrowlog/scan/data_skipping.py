@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.arrays import (
-    FALSE,
     TRUE,
     make_array,
     make_int64,
@@ -29,7 +28,7 @@ from arrowlog.arrays import (
 )
 from arrowlog.errors import InvalidRequest
 from arrowlog.fork_safety import pl, polars_is_stranded
-from arrowlog.predicate import evaluate_node, may_have_nan, referenced_columns, resolve_column
+from arrowlog.predicate import evaluate_condition, may_have_nan, referenced_columns, resolve_column
 from arrowlog.scan.stats_predicate import (
     And,
     Comparison,
@@ -50,6 +49,7 @@ from arrowlog.snapshot import (
     high_bounds,
     low_bounds,
     to_comparable,
+    usable_null_counts,
 )
 
 if TYPE_CHECKING:
@@ -200,11 +200,10 @@ def _evaluate_on_partitions(test: PartitionEval, columns: FileStats) -> pa.Array
     names = sorted(referenced_columns(test.node))
     codes, combinations = _combinations(columns, names)
     try:
-        result = pc.cast(evaluate_node(test.node, combinations), pa.bool_()).combine_chunks()
+        matches = evaluate_condition(test.node, combinations, want=test.want, null=test.null)
     except (InvalidRequest, pa.ArrowException):
-        return None  # an evaluation error proves nothing about the rows
-    matches = result if test.want else pc.invert(result)
-    mismatch = pc.invert(pc.fill_null(matches, TRUE if test.null else FALSE)).take(codes)
+        return None  # a condition that cannot be evaluated proves nothing about the rows
+    mismatch = pc.invert(matches.combine_chunks()).take(codes)
     for name in names:
         unreadable = columns.unreadable(name)
         mismatch = pc.and_not(mismatch, unreadable) if unreadable.true_count else mismatch
@@ -241,7 +240,7 @@ def _skip_by_bounds(
     if isinstance(test, IsNull):
         if test.negated:
             return all_null_files(columns, name)
-        counts = columns.null_count(name)
+        counts = usable_null_counts(columns, name)
         return None if counts.null_count == len(counts) else pc.equal(counts, make_int64(0))
     only_nulls = all_null_files(columns, name)
     kind = columns.schema.field(name).type

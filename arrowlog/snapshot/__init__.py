@@ -97,6 +97,7 @@ from arrowlog.snapshot.typed_values import (
     partition_values,
     to_comparable,
     to_log_text,
+    usable_null_counts,
 )
 
 if TYPE_CHECKING:
@@ -178,6 +179,7 @@ __all__ = [
     "to_log_text",
     "truncate_add_fields",
     "truncate_adds",
+    "usable_null_counts",
     "validate_commit_integrity",
     "verify_checkpoint",
     "with_checkpoint_keys",
