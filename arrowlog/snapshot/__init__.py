@@ -82,7 +82,7 @@ from arrowlog.snapshot.snapshot import (
     is_state_table,
 )
 from arrowlog.snapshot.stats_truncation import StatsTruncation, truncate_add_fields, truncate_adds
-from arrowlog.snapshot.time_travel import TimestampLike, to_epoch_millis
+from arrowlog.snapshot.time_travel import PeriodLike, TimestampLike, to_epoch_millis, to_period
 from arrowlog.snapshot.tracked_state import CacheStats, LogTip, ReadBase
 from arrowlog.snapshot.tracker import SnapshotTracker, open_trackers
 from arrowlog.snapshot.typed_values import (
@@ -117,6 +117,7 @@ __all__ = [
     "InMemoryFiles",
     "LogSegment",
     "LogTip",
+    "PeriodLike",
     "ReadBase",
     "ReadOptions",
     "RebuildRecipe",
@@ -177,6 +178,7 @@ __all__ = [
     "to_comparable",
     "to_epoch_millis",
     "to_log_text",
+    "to_period",
     "truncate_add_fields",
     "truncate_adds",
     "usable_null_counts",
