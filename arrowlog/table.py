@@ -15,7 +15,7 @@ from arrowlog.fork_safety import OnFirstUse, require_polars
 from arrowlog.history import HistoryQueries
 from arrowlog.maintenance import BackgroundCheckpointer, Skips, procedures, update_statistics
 from arrowlog.recovery import DoctorLimits, examine_table
-from arrowlog.scan import ReadableRows, SplitCacheOptions, plan_scan
+from arrowlog.scan import ReadableRows, ReadLog, SplitCacheOptions, plan_scan
 from arrowlog.snapshot import ReadOptions, SnapshotTracker, TimestampLike, to_epoch_millis
 from arrowlog.storage import open_store
 from arrowlog.transaction import WriteSession, build_metadata, create_table, operations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from arrowlog.maintenance import CleanupResult, CompactResult, RetentionPlan, VacuumResult
     from arrowlog.recovery import Findings
-    from arrowlog.scan import Engine, LazyRows, ScanPlan
+    from arrowlog.scan import Engine, LazyRows, ReadReport, ScanPlan
     from arrowlog.snapshot import CacheStats, CheckpointResult, Snapshot
     from arrowlog.transaction import CommitResult, WriteMode
 
@@ -109,6 +109,7 @@ class Table(ReadableRows, HistoryQueries):
         )
         self._storage_options = dict(storage_options or {})
         self._options = dict(options or {})
+        self._read_log = ReadLog()
         self._tracker = SnapshotTracker(
             self._store,
             ReadOptions(config, allow_external_paths=allow_outside_paths, strict=strict),
@@ -277,7 +278,24 @@ class Table(ReadableRows, HistoryQueries):
         config = self._tracker.read_options.config
         cache = SplitCacheOptions(config.splits_cache_path, config.splits_cache_max_size)
         options = self._storage_options
-        return plan_scan(snapshot, predicate, self.uri, options, split_cache=cache, engine=engine)
+        return plan_scan(
+            snapshot,
+            predicate,
+            self.uri,
+            options,
+            split_cache=cache,
+            engine=engine,
+            read_log=self._read_log,
+        )
+
+    @property
+    def reads(self) -> list[ReadReport]:
+        """The newest reads through lazy readers of this handle and its plans, oldest first.
+
+        A report tells which filter an engine pushed down, what it skipped, and how many files were
+        opened: `print(table.reads[-1])`, `table.reads[-1].explain()`.
+        """
+        return self._read_log.reports()
 
     def _lazy_rows(self, predicate: Any = None) -> LazyRows:
         return self.scan(predicate)._lazy_rows()  # noqa: SLF001 -- of the same base class

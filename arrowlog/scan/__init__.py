@@ -15,6 +15,7 @@ from arrowlog.scan.data_files import (
 from arrowlog.scan.explain import Explanation
 from arrowlog.scan.file_bounds import bounds_schema, bounds_table
 from arrowlog.scan.plan import Engine, ReadableRows, ScanPlan, Split, plan_scan
+from arrowlog.scan.read_reports import ReadLog, ReadReport
 from arrowlog.scan.row_reader import RowReader
 from arrowlog.scan.split_rows import SPLIT_SUFFIX, SplitCacheOptions, mask_splits
 
@@ -28,6 +29,8 @@ __all__ = [
     "Explanation",
     "LazyRows",
     "LazyScanner",
+    "ReadLog",
+    "ReadReport",
     "ReadableRows",
     "RowReader",
     "ScanPlan",

@@ -44,6 +44,7 @@ from arrowlog.snapshot import high_bounds, low_bounds
 
 if TYPE_CHECKING:
     from arrowlog.predicate import Node, Predicate
+    from arrowlog.scan.read_reports import ReadReport
     from arrowlog.scan.stats_predicate import StatsPredicate
     from arrowlog.snapshot import FileStats, Snapshot
 
@@ -213,6 +214,7 @@ class Explanation:
     bytes_total: int
     clauses: tuple[Clause, ...]
     searches: tuple[str, ...] = field(default=(), kw_only=True)
+    reads: tuple[ReadReport, ...] = field(default=(), kw_only=True, compare=False)
     _paths: pa.ChunkedArray = field(repr=False, compare=False)
     _codes: tuple[pa.Array, ...] = field(repr=False, compare=False)
 
@@ -263,6 +265,7 @@ class Explanation:
         if self._rows:
             lines += format_text_table(_HEADER, self._rows, (1, 2, 3))
         lines += self.searches
+        lines += map(str, self.reads)
         return "\n".join(lines)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -276,6 +279,7 @@ class Explanation:
         """The explanation as an HTML card."""
         clauses = format_html_table(_HEADER, self._rows, (1, 2, 3)) if self._rows else ""
         facts = [("plan", self._summary()), *(("search", text) for text in self.searches)]
+        facts += [("read", str(report)) for report in self.reads]
         return format_html_card(self.predicate, facts, clauses)
 
 

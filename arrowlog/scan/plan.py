@@ -32,6 +32,7 @@ from arrowlog.scan.data_skipping import (
     required_columns,
 )
 from arrowlog.scan.explain import Explanation, explain_plan
+from arrowlog.scan.read_reports import ReadLog, ReadReport
 from arrowlog.scan.row_reader import RowReader
 from arrowlog.scan.split_rows import SPLIT_COLUMNS, SplitCacheOptions, mask_splits
 from arrowlog.scan.stats_predicate import StatsPredicateBuilder
@@ -64,13 +65,14 @@ def plan_scan(
     now_micros: int | None = None,
     split_cache: SplitCacheOptions | None = None,
     engine: Engine = "arrow",
+    read_log: ReadLog | None = None,
 ) -> ScanPlan:
     """Plan a scan of `snapshot`: parse `where` and skip files by their statistics.
 
     `where` is any predicate form that `parse` accepts; `now_micros` is the value of
     `current_timestamp`; `engine` computes which files to skip. `root` and `options` (the table's
     URI and storage options) are used only when rows are read. Raises InvalidRequest for an invalid
-    predicate.
+    predicate. `read_log` receives the reports of all reads.
     """
     if engine not in ENGINES:
         raise InvalidRequest(f"{engine!r} is not an engine.", next='Use "arrow" or "duckdb".')
@@ -102,6 +104,7 @@ def plan_scan(
         among=candidates,
         split_cache=split_cache or SplitCacheOptions(),
         engine=engine,
+        read_log=ReadLog(read_log),
     )
 
 
@@ -195,6 +198,7 @@ class ScanPlan(ReadableRows):
         repr=False, compare=False, kw_only=True, default=SplitCacheOptions()
     )
     engine: Engine = field(repr=False, compare=False, kw_only=True, default="arrow")
+    read_log: ReadLog = field(repr=False, compare=False, kw_only=True, default_factory=ReadLog)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the storage options out of the pickle: they may hold credentials."""
@@ -294,11 +298,13 @@ class ScanPlan(ReadableRows):
     def explain(self) -> Explanation:
         """Report per clause how many files it skipped, and why the other files were kept.
 
-        Searches are run, to report how many documents of how many splits they match.
+        Searches are run, to report how many documents of how many splits they match. After rows
+        were read through a lazy reader, the explanation also has the filters that engines pushed
+        down, and how many files they opened.
         """
         scan = self.row_reader.split_scan() if find_searches(self.predicate.tree) else None
         searches = () if scan is None else tuple(map(str, scan.results()))
-        return replace(self._explain_files(), searches=searches)
+        return replace(self._explain_files(), searches=searches, reads=tuple(self.reads))
 
     def _explain_files(self) -> Explanation:
         if self.among is self.snapshot:
@@ -410,7 +416,22 @@ class ScanPlan(ReadableRows):
         if predicate is not None:
             plan = self._plan_also(parse_predicate(predicate, self.schema).tree)
             return plan._lazy_rows()  # noqa: SLF001 -- of the same class
-        return LazyRows(self.schema, self._narrow, self._check)
+        return LazyRows(
+            self.schema,
+            self._narrow,
+            self._check,
+            (self.num_files, self.total_files),
+            self._explain_also,
+            self.read_log,
+        )
+
+    @property
+    def reads(self) -> list[ReadReport]:
+        """What engines have read through the lazy readers of this plan, oldest first."""
+        return self.read_log.reports()
+
+    def _explain_also(self, condition: Node) -> Explanation:
+        return (self if condition == TRUE else self._plan_also(condition)).explain()
 
     def _check(self) -> None:
         self.row_reader.check()
@@ -434,6 +455,7 @@ class ScanPlan(ReadableRows):
             self._options,
             split_cache=self.split_cache,
             engine=self.engine,
+            read_log=self.read_log,
         )
 
     def scanned_files(self) -> pa.Table:
