@@ -149,12 +149,12 @@ def _partition_mismatch(
     """TRUE where the partition value fails the test. Unreadable values appear as NULL here."""
     values = _partition_values(columns, test.name)
     if isinstance(values, pa.DictionaryArray):
-        matches = _satisfies(test, values.dictionary, columns.schema.field(test.name).type)
+        matches = _satisfies(test, values.dictionary, columns.type_of(test.name))
         matches = matches.take(values.indices)
         if isinstance(test, IsNull):  # the dictionary does not contain NULL
             matches = pc.is_valid(values.indices) if test.negated else pc.is_null(values.indices)
     else:
-        matches = _satisfies(test, values, columns.schema.field(test.name).type)
+        matches = _satisfies(test, values, columns.type_of(test.name))
     return pc.fill_null(pc.invert(matches), TRUE)
 
 
@@ -164,7 +164,7 @@ def _partition_values(columns: FileStats, name: str) -> pa.Array:
     Strings are dictionary-encoded: there are few distinct values, so tests run once per value.
     """
     if ("partition", name) not in columns.derived:
-        kind = columns.schema.field(name).type if name in columns.schema.names else pa.string()
+        kind = columns.type_of(name) if name in columns.schema.names else pa.string()
         values = columns.partition(name)
         values = values if comparison_type(kind) is None else to_comparable(values, kind)
         if pa.types.is_string(values.type):
@@ -244,7 +244,7 @@ def _skip_by_bounds(
         counts = columns.null_count(name)
         return None if counts.null_count == len(counts) else pc.equal(counts, make_int64(0))
     only_nulls = all_null_files(columns, name)
-    kind = columns.schema.field(name).type
+    kind = columns.type_of(name)
     if isinstance(test, StartsWith):
         mask: pa.Array | None = _skip_by_prefix(test, columns)
     elif isinstance(test, In):
@@ -446,7 +446,7 @@ def _extreme_of_bounds(columns: FileStats, mask: pa.Array, column: str, *, upper
     A bound is exact if making it safe did not widen it. String bounds may be truncated and are
     never exact. The maximum of floats is exact if no file has a NaN.
     """
-    kind = columns.schema.field(column).type
+    kind = columns.type_of(column)
     if comparison_type(kind) is None or pa.types.is_string(kind):
         return None
     aggregate = pc.max if upper else pc.min

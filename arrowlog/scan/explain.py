@@ -156,7 +156,7 @@ def _reason_bounds(
         unknown = pc.is_null(columns.null_count(name))
         return reason_where(unknown, REASON_NO_STATISTICS, REASON_IN_RANGE)
     low, high = low_bounds(columns, name), high_bounds(columns, name)
-    kind = columns.schema.field(name).type
+    kind = columns.type_of(name)
     op = test.op if isinstance(test, Comparison) else "="
     op = "<>" if isinstance(test, In) and test.negated else op
     needs_high, needs_low = op in (">", ">="), op in ("<", "<=")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from arrowlog.formats import find_field_type, leaf_name, stats_type
 from arrowlog.predicate import (
     COMPARISON_OPS,
     LIKE_WILDCARDS,
@@ -187,17 +188,17 @@ class StatsPredicateBuilder:
 
         A number is cast to BOOLEAN instead of compared with TRUE: 5 is true but not equal to TRUE.
         """
-        if node.path:
+        kind = self._type(node)
+        if kind is None:
             return self._opaque(node, want=want, null=null)
-        if not pa.types.is_boolean(self._schema.field(node.name).type):
+        if not pa.types.is_boolean(kind):
             return self._opaque(Call("cast", (node,), "BOOLEAN"), want=want, null=null)
         return self._literal_comparison(Call("=", (node, Literal(want, "bool"))), null)
 
     def _between(self, node: Call, *, want: bool, null: bool) -> StatsPredicate:
         """BETWEEN as two comparisons, if splitting it does not change how literals are coerced."""
         column, *ends = node.args
-        if isinstance(column, Column) and not column.path:
-            kind = self._schema.field(column.name).type
+        if isinstance(column, Column) and (kind := self._type(column)) is not None:
             coerced = coerce_literals([end for end in ends if isinstance(end, Literal)], kind)
             if coerced is None:
                 return self._opaque(node, want=want, null=null)
@@ -208,13 +209,13 @@ class StatsPredicateBuilder:
         """A call other than AND, OR, NOT, IS TRUE, IS FALSE and BETWEEN."""
         op, args = node.op, node.args
         first = args[0] if args else None
-        if not isinstance(first, Column) or first.path:
+        if not isinstance(first, Column) or (kind := self._type(first)) is None:
             if len(args) == 2 and op in SWAPPED_COMPARISONS and isinstance(args[1], Column):
                 turned = Call(SWAPPED_COMPARISONS[op], (args[1], args[0]))
                 return self._call(turned, want=want, null=null)
             return self._opaque(node, want=want, null=null)
         if op == "is null":
-            return IsNull(first.name, negated=not want)
+            return IsNull(self._name(first), negated=not want)
         if not all(isinstance(arg, Literal) for arg in args[1:]):
             return self._opaque(node, want=want, null=null)
         if op == "<=>":
@@ -223,13 +224,34 @@ class StatsPredicateBuilder:
             return self._literal_comparison(Call(op if want else _NEGATED[op], args), null)
         if op == "in":
             return self._in(node, want=want, null=null)
-        if op == "isnan" and want and may_have_nan(self._schema.field(first.name).type):
-            is_partition = first.name in self._partition
+        if op == "isnan" and want and may_have_nan(kind):
+            name = self._name(first)
             opaque = self._opaque(node, want=want, null=null)
-            return opaque if is_partition else self._or_null(IsNaN(first.name), first.name, null)
-        if op in ("like", "starts_with", "prefix") and first.name not in self._partition:
+            return opaque if name in self._partition else self._or_null(IsNaN(name), name, null)
+        if op in ("like", "starts_with", "prefix") and self._name(first) not in self._partition:
             return self._prefix_pattern(node, want=want, null=null)
         return self._opaque(node, want=want, null=null)
+
+    def _type(self, column: Column) -> pa.DataType | None:
+        """The type of a column or struct field; None if it has no statistics of its own.
+
+        Fields of structs that the schema lacks, and structs inside structs, have none.
+        """
+        if not column.path:
+            return self._schema.field(column.name).type
+        path = (column.name, *column.path)
+        kind = find_field_type(self._schema, path)
+        if kind is None or pa.types.is_nested(kind) or leaf_name(self._schema, path) is None:
+            return None
+        return kind
+
+    def _name(self, column: Column) -> str:
+        """The name of the statistics of a column or struct field that has a type."""
+        if not column.path:
+            return column.name
+        name = leaf_name(self._schema, (column.name, *column.path))
+        assert name is not None
+        return name
 
     def _opaque(self, node: Node, *, want: bool, null: bool) -> StatsPredicate:
         """A condition without a statistics test.
@@ -248,7 +270,7 @@ class StatsPredicateBuilder:
     def _null_safe_equal(self, column: Column, value: Node, *, want: bool) -> StatsPredicate:
         """`<=>`, which is never NULL."""
         if isinstance(value, Literal) and value.value is None:
-            return IsNull(column.name, negated=not want)
+            return IsNull(self._name(column), negated=not want)
         return self._literal_comparison(Call("=" if want else "<>", (column, value)), not want)
 
     def _literal_comparison(self, node: Call, null: bool) -> StatsPredicate:  # noqa: FBT001 -- named `null`
@@ -258,18 +280,19 @@ class StatsPredicateBuilder:
         assert isinstance(literal, Literal)
         if literal.value is None:
             return ALL_ROWS if null else NO_ROWS
-        return self._or_null(self._compare(node, column, literal), column.name, null)
+        return self._or_null(self._compare(node, column, literal), self._name(column), null)
 
     def _compare(self, node: Call, column: Column, literal: Literal) -> StatsPredicate:
         """A comparison with a literal that is not NULL, for the rows that are not NULL."""
-        kind = self._schema.field(column.name).type
-        is_partition = column.name in self._partition
+        kind, name = self._type(column), self._name(column)
+        assert kind is not None
+        is_partition = name in self._partition
         pair = None if comparison_type(kind) is None else enclose_literal(literal, kind)
         snapped = None if is_partition else snap_to_integer(node.op, literal, kind)
         if snapped is not None:
-            return Comparison(column.name, *snapped)
+            return Comparison(name, *snapped)
         if pair is not None and (not is_partition or pair[0] == pair[1]):
-            return Comparison(column.name, node.op, *pair)
+            return Comparison(name, node.op, *pair)
         if is_partition and not isinstance(literal.value, str):
             return PartitionEval(node, want=True, null=False)
         if is_partition and (pair is not None or pa.types.is_string(kind)):
@@ -282,7 +305,8 @@ class StatsPredicateBuilder:
         assert isinstance(column, Column)
         literals = [value for value in values if isinstance(value, Literal)]
         non_null = [value for value in literals if value.value is not None]
-        coerced = coerce_literals(non_null, self._schema.field(column.name).type)
+        name, kind = self._name(column), self._type(column)
+        coerced = None if kind is None else coerce_literals(non_null, kind)
         if coerced is None:
             return self._opaque(node, want=want, null=null)
         non_null = coerced
@@ -292,8 +316,8 @@ class StatsPredicateBuilder:
         op = "=" if want else "<>"
         tests = [self._compare(Call(op, (column, v)), column, v) for v in non_null]
         if not want:
-            return self._or_null(_and(_not_in_list(column.name, tests)), column.name, null)
-        return self._or_null(self._in_list(column.name, tests), column.name, null)
+            return self._or_null(_and(_not_in_list(name, tests)), name, null)
+        return self._or_null(self._in_list(name, tests), name, null)
 
     def _in_list(self, name: str, tests: list[StatsPredicate]) -> StatsPredicate:
         """Merge equalities with one column into a single `In`, if all are exact."""
@@ -311,7 +335,7 @@ class StatsPredicateBuilder:
         column, literal, *escape = node.args
         assert isinstance(column, Column)
         assert isinstance(literal, Literal)
-        kind = self._schema.field(column.name).type
+        kind, name = self._type(column), self._name(column)
         if not pa.types.is_string(kind) or not isinstance(literal.value, str):
             return Unprunable(node, REASON_NOT_COMPARABLE)
         text, is_prefix_function = literal.value, node.op != "like"
@@ -326,7 +350,7 @@ class StatsPredicateBuilder:
             return Unprunable(node, REASON_NOT_PRUNABLE)
         if want and not prefix:
             return Unprunable(node, REASON_NOT_PRUNABLE)
-        return self._or_null(StartsWith(column.name, prefix, negated=not want), column.name, null)
+        return self._or_null(StartsWith(name, prefix, negated=not want), name, null)
 
 
 def _not_in_list(name: str, tests: list[StatsPredicate]) -> tuple[StatsPredicate, ...]:
@@ -371,7 +395,8 @@ def nan_free_columns(test: StatsPredicate, schema: pa.Schema) -> frozenset[str]:
         per_part = [nan_free_columns(part, schema) for part in test.parts]
         return frozenset.intersection(*per_part)
     if isinstance(test, Comparison) and test.op in ("=", "<", "<="):
-        return frozenset({test.name}) if may_have_nan(schema.field(test.name).type) else frozenset()
-    if isinstance(test, In) and not test.negated and may_have_nan(schema.field(test.name).type):
+        kind = stats_type(schema, test.name)
+        return frozenset({test.name}) if may_have_nan(kind) else frozenset()
+    if isinstance(test, In) and not test.negated and may_have_nan(stats_type(schema, test.name)):
         return frozenset({test.name})
     return frozenset()
