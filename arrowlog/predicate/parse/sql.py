@@ -514,10 +514,11 @@ class _Parser:
             node = Call("date_part", (Literal(unit.text.strip("'").lower(), "text"), self._or()))
             self._need(")")
             return node
-        args = () if self._peek.key == "*" else self._arguments(")")
+        starred = self._peek.key == "*"  # as in count(*)
+        args = () if starred else self._arguments(")")
         if self._peek.word == "over":
             raise self._unexpected()
-        if self._peek.key == "*" or name in _AGGREGATES:
+        if starred or name in _AGGREGATES:
             why = f"{name} is an aggregate or window function, not a row predicate"
             raise _syntax_error(token.start, why)
         least, most = _ARITY.get(name, (0, len(args)))
