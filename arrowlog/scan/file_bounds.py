@@ -1,6 +1,7 @@
 """The bounds of files as a table: the columns of `file_bounds`, over which `ScanPlan.sql` runs.
 
-One row per live file. For every column of the table that can be compared:
+One row per live file. For every column of the table, and every field inside a struct column under
+the name that `formats.leaf_name` gives it (`min.a.b`):
 
 - `partition.<column>`: the partition value; NULL also where `unreadable.<column>` is true, which
   means that the log has a value that is not of the column's type.
@@ -22,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.arrays import DECIMAL_DIGITS_MAX
+from arrowlog.formats import struct_leaves
 from arrowlog.predicate import may_have_nan
 from arrowlog.snapshot import comparison_type, high_bounds, low_bounds, usable_null_counts
 
@@ -39,13 +41,13 @@ def bounds_schema(schema: pa.Schema, partition_columns: Sequence[str]) -> pa.Sch
     for name in partition_columns:
         fields.append((f"partition.{name}", _plain_type(schema.field(name).type)))
         fields.append((f"unreadable.{name}", pa.bool_()))
-    data = [field for field in schema if field.name not in partition_columns]
-    comparable = [field for field in data if comparison_type(field.type) is not None]
+    data = [(field.name, field.type) for field in schema if field.name not in partition_columns]
+    data += [(leaf.name, leaf.type) for leaf in struct_leaves(schema).values()]
+    comparable = [(name, kind) for name, kind in data if comparison_type(kind) is not None]
     for side in ("min", "max"):
-        fields += [(f"{side}.{field.name}", _bound_type(field.type)) for field in comparable]
-    fields += [(f"null_count.{field.name}", pa.int64()) for field in data]
-    floats = [field for field in data if may_have_nan(field.type)]
-    fields += [(f"nan_count.{field.name}", pa.int64()) for field in floats]
+        fields += [(f"{side}.{name}", _bound_type(kind)) for name, kind in comparable]
+    fields += [(f"null_count.{name}", pa.int64()) for name, _ in data]
+    fields += [(f"nan_count.{name}", pa.int64()) for name, kind in data if may_have_nan(kind)]
     return pa.schema(fields)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from arrowlog.arrays import DECIMAL_DIGITS_MAX
+from arrowlog.formats import stats_type
 from arrowlog.predicate import (
     format_node,
     may_have_nan,
@@ -27,6 +28,7 @@ from arrowlog.predicate import (
 from arrowlog.scan.file_bounds import bounds_table
 from arrowlog.scan.stats_predicate import (
     And,
+    ColumnComparison,
     Comparison,
     ConstantResult,
     In,
@@ -38,6 +40,7 @@ from arrowlog.scan.stats_predicate import (
     Unprunable,
     nan_free_columns,
 )
+from arrowlog.snapshot import comparison_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -51,6 +54,7 @@ _COMPARED_VALUES_MAX = 8
 # Decimals below this compare as they are written; larger ones are given their type.
 _PLAIN_DECIMAL_MAX = Decimal(10) ** 15
 _DOUBLE_DIGITS = 15  # decimal digits that every double keeps
+_REORDERED = r"[\x{E000}-\x{10FFFF}]"  # characters that UTF-16 and code points order differently
 _COMMENT_MAX = 200  # characters of a predicate in a comment
 
 
@@ -157,6 +161,41 @@ class FileQueryWriter:
         high = self._column("max", name)
         return _join("OR", [f"{high} >= {value}", f"starts_with({value}, {high})"])
 
+    def _write_columncomparison(
+        self, test: ColumnComparison, nan_free: frozenset[str]
+    ) -> list[str]:
+        left, op, right = test.left, test.op, test.right
+        if op in (">", ">="):
+            left, op, right = right, op.replace(">", "<"), left
+        first, second = self._range(left), self._range(right)
+        if first is None or second is None:
+            return ["TRUE"]  # the type of a partition column does not compare
+        (low, high), (other_low, other_high) = first, second
+        is_text = pa.types.is_string(self._type(left))
+        op = "<=" if is_text or op == "=" else op
+        parts = [self._or_nan(_at_most(low, op, other_high, is_text), right, nan_free)]
+        if test.op == "=":
+            parts.append(self._or_nan(_at_most(other_low, op, high, is_text), left, nan_free))
+        return [*parts, *self._not_all_null(left), *self._not_all_null(right)]
+
+    def _range(self, name: str) -> tuple[str, str] | None:
+        """The bounds of a data column; the value of a partition column is both of its bounds."""
+        if name not in self._partition:
+            return self._column("min", name), self._column("max", name)
+        kind = self._type(name)
+        if comparison_type(kind) is None or may_have_nan(kind):
+            return None
+        value = self._column("partition", name)
+        if pa.types.is_string(kind):  # bounds have no such texts, whose order writers disagree on
+            value = f"CASE WHEN NOT regexp_matches({value}, '{_REORDERED}') THEN {value} END"
+        return value, value
+
+    def _not_all_null(self, name: str) -> list[str]:
+        if name not in self._partition:
+            return self._with_values(name, [])
+        value = self._column("partition", name)
+        return [f"({value} IS NOT NULL OR {self._column('unreadable', name)})"]
+
     def _write_in(self, test: In, nan_free: frozenset[str]) -> list[str]:
         values = [self._value(value, test.name) for value in test.values]
         if test.name in self._partition:
@@ -233,7 +272,7 @@ class FileQueryWriter:
         return _join("OR", [condition, f"{self._column('nan_count', name)} <> 0"])
 
     def _type(self, name: str) -> pa.DataType:
-        return self._schema.field(name).type
+        return stats_type(self._schema, name)
 
     def _column(self, prefix: str, name: str) -> str:
         return self._file_column(f"{prefix}.{name}")
@@ -309,6 +348,12 @@ def _join(word: str, parts: Sequence[str]) -> str:
 def _enclose(part: str) -> str:
     """A condition in parentheses, unless it is a single comparison or call."""
     return f"({part})" if " AND " in part or " OR " in part or part.startswith("NOT ") else part
+
+
+def _at_most(low: str, op: str, high: str, is_text: bool) -> str:  # noqa: FBT001 -- passed on
+    """Whether a low bound is below a high bound, which may be a prefix if it is text."""
+    below = f"{low} {op} {high}"
+    return f"{below} OR starts_with({low}, {high})" if is_text else below
 
 
 def _is_plain_double(value: float) -> bool:

@@ -98,6 +98,7 @@ from arrowlog.snapshot.typed_values import (
     to_comparable,
     to_log_text,
     usable_null_counts,
+    widen_bounds,
 )
 
 if TYPE_CHECKING:
@@ -184,6 +185,7 @@ __all__ = [
     "usable_null_counts",
     "validate_commit_integrity",
     "verify_checkpoint",
+    "widen_bounds",
     "with_checkpoint_keys",
     "with_chunk_checksums",
     "with_file_keys",

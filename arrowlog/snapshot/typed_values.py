@@ -327,7 +327,7 @@ def high_bounds(columns: FileStats, name: str) -> pa.Array:
 
 def _bounds(columns: FileStats, name: str) -> tuple[pa.Array, pa.Array]:
     if ("bounds", name) not in columns.derived:
-        kind = columns.schema.field(name).type
+        kind = columns.type_of(name)
         low = widen_bounds(columns.low(name), kind, upper=False)
         high = widen_bounds(columns.high(name), kind, upper=True)
         crossed = pc.greater(low, high)
