@@ -34,6 +34,14 @@ from arrowlog.formats.log_versions import (
     superseded_records,
 )
 from arrowlog.formats.spark_schema import format_spark_schema, parse_spark_schema
+from arrowlog.formats.struct_fields import (
+    StructLeaf,
+    find_field_type,
+    leaf_name,
+    stats_keys,
+    stats_type,
+    struct_leaves,
+)
 
 if TYPE_CHECKING:
     from arrowlog.formats.avro_container import (
@@ -100,11 +108,14 @@ __all__ = [
     "RecentCommits",
     "RetiredVersions",
     "SchemaError",
+    "StructLeaf",
     "ValueDamaged",
     "damaged",
     "encode_bytes",
     "encode_long",
+    "find_field_type",
     "format_spark_schema",
+    "leaf_name",
     "no_recent_commits",
     "parse_retired_records",
     "parse_schema",
@@ -113,6 +124,9 @@ __all__ = [
     "read_container",
     "read_value",
     "retired_record_name",
+    "stats_keys",
+    "stats_type",
+    "struct_leaves",
     "superseded_records",
     "unsupported",
     "write_container",

@@ -83,7 +83,13 @@ from arrowlog.snapshot.snapshot import (
     is_state_table,
 )
 from arrowlog.snapshot.stats_truncation import StatsTruncation, truncate_add_fields, truncate_adds
-from arrowlog.snapshot.time_travel import TimestampLike, to_epoch_millis, unreadable_states
+from arrowlog.snapshot.time_travel import (
+    PeriodLike,
+    TimestampLike,
+    to_epoch_millis,
+    to_period,
+    unreadable_states,
+)
 from arrowlog.snapshot.tracked_state import CacheStats, LogTip, ReadBase
 from arrowlog.snapshot.tracker import SnapshotTracker, open_trackers
 from arrowlog.snapshot.typed_values import (
@@ -98,6 +104,8 @@ from arrowlog.snapshot.typed_values import (
     partition_values,
     to_comparable,
     to_log_text,
+    usable_null_counts,
+    widen_bounds,
 )
 
 if TYPE_CHECKING:
@@ -117,6 +125,7 @@ __all__ = [
     "InMemoryFiles",
     "LogSegment",
     "LogTip",
+    "PeriodLike",
     "ReadBase",
     "ReadOptions",
     "RebuildRecipe",
@@ -178,11 +187,14 @@ __all__ = [
     "to_comparable",
     "to_epoch_millis",
     "to_log_text",
+    "to_period",
     "truncate_add_fields",
     "truncate_adds",
     "unreadable_states",
+    "usable_null_counts",
     "validate_commit_integrity",
     "verify_checkpoint",
+    "widen_bounds",
     "with_checkpoint_keys",
     "with_chunk_checksums",
     "with_file_keys",

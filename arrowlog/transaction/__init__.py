@@ -6,7 +6,12 @@ from arrowlog.transaction.commit_loop import CommitResult, PreparedCommit
 from arrowlog.transaction.conflict_checker import ReadSet, TableHead
 from arrowlog.transaction.data_writer import WriteTarget, write_rows
 from arrowlog.transaction.operations import WriteMode, check_write_mode, upgrade_protocol
-from arrowlog.transaction.parquet_files import DataFileStats, compute_stats, describe_parquet_file
+from arrowlog.transaction.parquet_files import (
+    DataFileStats,
+    compute_stats,
+    describe_parquet_file,
+    struct_columns,
+)
 from arrowlog.transaction.prepared_commits import (
     CommitOptions,
     PrepareContext,
@@ -57,6 +62,7 @@ __all__ = [
     "read_txn_id",
     "relative_data_path",
     "select_files_by_path",
+    "struct_columns",
     "typed_partition_values",
     "upgrade_protocol",
     "write_rows",
