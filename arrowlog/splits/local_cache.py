@@ -24,11 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 # What an entry holds. The kinds are apart because each lacks what the others have: a search in a
-# folder without terms would find nothing, without an error.
-Kind = Literal["meta", "rows", "fast", "documents", "search"]
-_KINDS = ("meta", "rows", "fast", "documents", "search")
+# folder without terms would find nothing, without an error. `field_search` is the index of the
+# fields of the first search, `search` that of all fields.
+Kind = Literal["meta", "rows", "fast", "documents", "field_search", "search"]
+_KINDS = ("meta", "rows", "fast", "documents", "field_search", "search")
 # To be changed with the content of entries: entries of another version are evicted unread.
-_VERSION = 1
+_VERSION = 2
 _LOCK = ".lock"
 _BUILDING = ".building"
 # Sizes are summed after this part of the bound was added, not after every entry: summing reads
