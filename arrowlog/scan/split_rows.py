@@ -183,7 +183,7 @@ class SplitScan:
         documents = 0
         for _, files in self._opened():
             with files:
-                search_split = SplitSearch(files, operands)
+                search_split = SplitSearch(files, operands, self.schema.names)
                 documents += files.meta.num_docs
                 for search in searches:
                     count = search_split.count(*search_operands(search))
@@ -224,7 +224,8 @@ class SplitScan:
 
         searches = find_searches(self.predicate.tree)
         if searches:
-            SplitSearch(files, [search_operands(search) for search in searches]).prefetch()
+            operands = [search_operands(search) for search in searches]
+            SplitSearch(files, operands, self.schema.names).prefetch()
         else:
             RowDecoder(files, self._stored(needed)).prefetch()
 
@@ -264,7 +265,7 @@ class SplitScan:
         from arrowlog.splits import SplitSearch
 
         operands = [search_operands(search) for search in searches]
-        search_split = SplitSearch(files, operands)
+        search_split = SplitSearch(files, operands, self.schema.names)
         return {
             search: search_split.rows(*pair)
             for search, pair in zip(searches, operands, strict=True)

@@ -42,7 +42,7 @@ from arrowlog.splits.tantivy_index import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -81,12 +81,19 @@ class _Opened(NamedTuple):
 class SplitSearch:
     """Searches one split. The index is built on first use."""
 
-    def __init__(self, files: SplitFiles, searches: Sequence[tuple[str, str]] = ()) -> None:
+    def __init__(
+        self,
+        files: SplitFiles,
+        searches: Sequence[tuple[str, str]] = (),
+        columns: Collection[str] | None = None,
+    ) -> None:
         """`files` must stay open while the search is used.
 
         `searches` are the columns and queries to come: their fields are indexed together.
+        `columns` are those of the table: `_indexall` does not search fields of other columns.
         """
         self._files = files
+        self._columns = columns
         self._searches = searches
         self._opened: _Opened | None = None
 
@@ -170,7 +177,13 @@ class SplitSearch:
         """Compile a query; returns it, and the numbers of the fields that it searches."""
         meta = self._files.meta
         defaults = (
-            [field.name for field in meta.fields if field.kind == "text" and field.indexed]
+            [
+                field.name
+                for field in meta.fields
+                if field.kind == "text"
+                and field.indexed
+                and (self._columns is None or field.name in self._columns)
+            ]
             if column == ALL_FIELDS and meta.field(column) is None
             else [column]
         )
@@ -407,7 +420,9 @@ class _Compiler:
             if wild:
                 text += "(?s:.*)" if part == ANY_CHARS else "(?s:.)"
             else:
-                literal = part.lower() if _is_lowered(field.tokenizer) else part
+                # By characters, as tantivy does: `str.lower` ends words with another sigma.
+                lowered = _is_lowered(field.tokenizer)
+                literal = "".join(map(str.lower, part)) if lowered else part
                 text += _REGEX_SPECIAL.sub(r"\\\g<0>", literal)
         return text
 

@@ -255,7 +255,10 @@ class SplitFiles:
     def _bundle(self) -> Bundle:
         if self.is_local:
             return self._read_directory()
-        ranges = json.loads(self._cached_file("meta", _DIRECTORY)[:])
+        try:
+            ranges = json.loads(self._cached_file("meta", _DIRECTORY)[:])
+        except ValueError:
+            raise damaged(self.key, f"its copy in {self._cache.folder} was changed") from None
         files = {name: ByteRange(*found) for name, found in ranges.items()}
         return Bundle(self.key, files, self._file.footer_start or 0)
 

@@ -210,6 +210,23 @@ def test_an_index_that_cannot_be_written_is_reported(tmp_path, monkeypatch):
     assert not [name for name in os.listdir(tmp_path / "cache") if not name.endswith(".lock")]
 
 
+def test_wildcards_lower_text_by_characters_as_the_tokenizer_does(tmp_path):
+    fields = {"body": FIELDS["body"]}
+    with open_split(tmp_path, make_split(fields, [[{"body": "ΟΔΟΣ İX"}]])) as files:
+        for query in ("ΟΔΟΣ", "ΟΔΟΣ*", "*ΟΔΟΣ", "?ΔΟΣ", "ΟΔΟσ", "İ*", "*X"):
+            assert SplitSearch(files).count("body", query) == 1, query
+
+
+def test_all_fields_are_those_of_the_table(tmp_path):
+    fields = {"name": FIELDS["name"], "body": FIELDS["body"]}
+    data = make_split(fields, [[{"name": "x", "body": "y"}]])
+    with open_split(tmp_path, data) as files:
+        assert SplitSearch(files).count("_indexall", "x") == 1
+        kept = SplitSearch(files, columns=["body", "added"])  # `name` was dropped
+        assert [kept.count("_indexall", text) for text in ("x", "y", "NOT x")] == [0, 1, 1]
+        assert SplitSearch(files, columns=["added"]).count("_indexall", "y") == 0
+
+
 def cached_kinds(folder):
     names = os.listdir(folder / "cache")
     return sorted(name.partition(".")[2] for name in names if not name.endswith(".lock"))
