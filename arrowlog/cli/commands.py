@@ -8,12 +8,10 @@ import what they need when they run.
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import sys
 import warnings
 from contextlib import contextmanager
-from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -466,6 +464,8 @@ def skips(
 
 def _row(result: CheckpointResult) -> pa.Table:
     """Return a checkpoint as a table of one row."""
+    from dataclasses import fields
+
     import pyarrow as pa
 
     names = [field.name for field in fields(result)]
@@ -613,6 +613,8 @@ def _print_result(row: dict[str, Any], result: pa.Table) -> None:
 @contextmanager
 def _logging_disabled() -> Iterator[None]:
     """Silence arrowlog's logger: the notes of a repair are printed here, not logged as well."""
+    import logging
+
     logger = logging.getLogger("arrowlog")
     before, logger.disabled = logger.disabled, True
     try:

@@ -11,9 +11,10 @@ import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from arrowlog.errors import DataFileError
+from arrowlog.fork_safety import OnFirstUse
 from arrowlog.splits.bundle import (
     META_FILE,
     Bundle,
@@ -44,27 +45,6 @@ _SMALL_BYTES = 1 << 18
 # Checksums that this process has verified, by split and inner file. The oldest are forgotten.
 _verified: dict[tuple[str, str], None] = {}
 _VERIFIED_MAX = 10_000
-
-
-_Value = TypeVar("_Value")
-
-
-class _computed_once(Generic[_Value]):  # noqa: N801 -- a decorator
-    """`functools.cached_property` without its lock.
-
-    Before Python 3.12, that lock is shared by all instances: splits that are fetched by several
-    threads would be fetched one after the other.
-    """
-
-    def __init__(self, compute: Callable[[SplitFiles], _Value]) -> None:
-        self._compute = compute
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, files: SplitFiles, owner: type | None = None) -> _Value:
-        value = files.__dict__[self._name] = self._compute(files)
-        return value
 
 
 class SplitFile(NamedTuple):
@@ -104,7 +84,7 @@ class SplitFiles:
         self.__dict__.pop("_local", None)  # its file is closed with the stack
         self._stack.close()
 
-    @_computed_once
+    @OnFirstUse
     def identity(self) -> str:
         """What distinguishes this split from another one at the same place.
 
@@ -134,7 +114,7 @@ class SplitFiles:
             raise self._unreadable(FileNotFoundError(self.key))
         return found.tag
 
-    @_computed_once
+    @OnFirstUse
     def meta(self) -> IndexMeta:
         """Segments and fields. Raises DataFileError if they are damaged or contradict the log."""
         if self.is_local:
@@ -191,7 +171,7 @@ class SplitFiles:
     def _path(self) -> str:
         return self.key if self.key.startswith("/") else f"{self._store.root}/{self.key}"
 
-    @_computed_once
+    @OnFirstUse
     def _local(self) -> ByteView:
         return self._open(self._path)
 
@@ -237,7 +217,7 @@ class SplitFiles:
             return self._whole[start:stop]
         return self._fetch(start, stop)
 
-    @_computed_once
+    @OnFirstUse
     def _whole(self) -> bytes:
         """All of a small split."""
         return self._fetch(0, self._file.size)
@@ -251,7 +231,7 @@ class SplitFiles:
             raise damaged(self.key, f"it ends before byte {stop}")
         return data
 
-    @_computed_once
+    @OnFirstUse
     def _bundle(self) -> Bundle:
         if self.is_local:
             return self._read_directory()
