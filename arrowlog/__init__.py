@@ -12,11 +12,11 @@ Public names are resolved on first use (PEP 562), so that `import arrowlog` load
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from arrowlog import fork_safety as _fork_safety  # noqa: F401 -- registers the fork hooks
+from arrowlog.lazy_names import import_on_first_use
 from arrowlog.version import __version__
 
+TYPE_CHECKING = False  # importing typing takes longer than the rest
 if TYPE_CHECKING:  # type checkers see the same names as `_HOMES` lists; a test compares the two
     from arrowlog import plots as plots
     from arrowlog import spark as spark
@@ -94,7 +94,6 @@ _HOMES = {
     "table": ("Table",),
     "transaction": ("Add", "CommitResult", "add_file"),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Add",
@@ -148,17 +147,5 @@ def __dir__() -> list[str]:
     return list(__all__)
 
 
-if not TYPE_CHECKING:  # to a type checker, it would turn every misspelt name into Any
-
-    def __getattr__(name: str) -> Any:
-        """Import a public name on first use."""
-        home = _HOME_OF.get(name)
-        if home is None:
-            raise AttributeError(f"module 'arrowlog' has no attribute {name!r}")
-        from importlib import import_module
-
-        if not home:
-            return import_module(f"arrowlog.{name}")  # the import sets the attribute
-        value = getattr(import_module(f"arrowlog.{home}"), name)
-        globals()[name] = value
-        return value
+if not TYPE_CHECKING:
+    __getattr__ = import_on_first_use(__name__, _HOMES)

@@ -11,7 +11,6 @@ import errno
 import os
 import sys
 import warnings
-from dataclasses import fields
 from typing import TYPE_CHECKING
 
 import click
@@ -515,6 +514,8 @@ def skips(
 
 def _row(result: CheckpointResult) -> pa.Table:
     """Return a checkpoint as a table of one row."""
+    from dataclasses import fields
+
     import pyarrow as pa
 
     names = [field.name for field in fields(result)]

@@ -1,7 +1,8 @@
 """Log replay: which files are live at a version, as columns."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from arrowlog.lazy_names import import_on_first_use
 from arrowlog.snapshot.checkpoint.json import (
     CheckpointResult,
     WrittenCheckpoint,
@@ -206,12 +207,7 @@ __all__ = [
     "write_pointer",
 ]
 
-if not TYPE_CHECKING:  # to a type checker, it would turn every misspelt name into Any
-
-    def __getattr__(name: str) -> Any:
-        """Import the writer of table states on first use: most tables have none."""
-        if name in ("StateWriter", "WrittenState"):
-            from arrowlog.snapshot.checkpoint import state
-
-            return getattr(state, name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # most tables have no table states
+    __getattr__ = import_on_first_use(
+        __name__, {"checkpoint.state": ("StateWriter", "WrittenState")}
+    )
