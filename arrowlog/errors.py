@@ -42,6 +42,7 @@ from typing import Literal
 ProblemCode = Literal[
     "checkpoint-diverges",  # a checkpoint differs from a replay of its commits
     "checkpoint-partial",  # files that belong to a checkpoint are missing
+    "file-unreadable",  # the store cannot read one file of the log; the file may be intact
     "feature-unknown",  # the table requires a feature that this release does not support
     "paths-outside",  # a data file lies outside the table
     "state-misnumbered",  # a table state is in the folder of another version

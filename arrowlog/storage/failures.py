@@ -375,6 +375,8 @@ def _sentence(verb: str, where: str, reason: str) -> str:
 def _describe(error: BaseException, answer: str) -> str:
     """Describe an error whose cause is unknown on one line, without XML."""
     text = str(error).partition(_DEBUG_MARK)[0]
+    if isinstance(error, OSError) and error.strerror:
+        text = error.strerror  # without the path, which the message names already
     message = _XML_MESSAGE.search(text)
     if answer:
         said = message[1] if message is not None else "" if "<?xml" in text else _last_part(text)
