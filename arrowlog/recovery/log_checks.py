@@ -34,6 +34,7 @@ from arrowlog.formats.indextables import (
     CommitFile,
 )
 from arrowlog.maintenance import retry_after_cleanup
+from arrowlog.recovery.commit_times import check_commit_times
 from arrowlog.recovery.data_files import DoctorLimits, check_data_files, check_repeated_skips
 from arrowlog.recovery.delta_checks import examine_delta_table
 from arrowlog.recovery.findings import Finding, Findings, ProblemLog
@@ -53,6 +54,7 @@ from arrowlog.snapshot import (
     ReadOptions,
     check_writable,
     checkpoint_versions,
+    commit_timestamps,
     earliest_rebuildable_version,
     find_other_log,
     load_snapshot,
@@ -96,6 +98,7 @@ class _Examination:
     # Those among them that the store cannot read: version -> what to do about it.
     unreadable_commits: dict[int, str] = field(default_factory=dict)
     valid_checkpoint: int | None = None  # the newest one
+    timestamps: dict[int, int] = field(default_factory=dict)  # of commits, by version
 
     @property
     def config(self) -> Config:
@@ -198,6 +201,7 @@ def _run_checks(exam: _Examination) -> int | None:
         )
         return None
     _check_commits(exam)
+    exam.problems.extend(check_commit_times(exam.timestamps, exam.listing.commits, exam.now_ms))
     _check_dead_commits(exam)
     _check_checkpoints(exam)
     if exam.listing.overtaken:
@@ -251,7 +255,8 @@ def _check_commits(exam: _Examination) -> None:
         batch = commits[start : start + _COMMITS_PER_BATCH]
         for _ in range(len(batch)):
             try:
-                read_verified_actions(exam.store, exam.options, batch)
+                actions = read_verified_actions(exam.store, exam.options, batch)
+                exam.timestamps |= commit_timestamps(actions)
                 break
             except LogCorrupt as error:
                 broken = broken_commit_version(error)

@@ -57,6 +57,7 @@ from arrowlog.snapshot.loader import (
 from arrowlog.snapshot.log_replay import (
     check_readable,
     check_writable,
+    commit_timestamps,
     parse_table_schema,
     replay_actions,
     root_spellings,
@@ -82,7 +83,12 @@ from arrowlog.snapshot.snapshot import (
     is_state_table,
 )
 from arrowlog.snapshot.stats_truncation import StatsTruncation, truncate_add_fields, truncate_adds
-from arrowlog.snapshot.time_travel import TimestampLike, to_epoch_millis
+from arrowlog.snapshot.time_travel import (
+    CLOCK_TOLERANCE_MS,
+    TimestampLike,
+    format_epoch_millis,
+    to_epoch_millis,
+)
 from arrowlog.snapshot.tracked_state import CacheStats, LogTip, ReadBase
 from arrowlog.snapshot.tracker import SnapshotTracker, open_trackers
 from arrowlog.snapshot.typed_values import (
@@ -103,6 +109,7 @@ if TYPE_CHECKING:
     from arrowlog.snapshot.checkpoint.state import StateWriter, WrittenState
 
 __all__ = [
+    "CLOCK_TOLERANCE_MS",
     "HIVE_NULL",
     "OBSERVATION_TRUST_SECONDS",
     "TRUNCATION_MARK",
@@ -138,6 +145,7 @@ __all__ = [
     "check_writable",
     "checkpoint_versions",
     "choose_sort_columns",
+    "commit_timestamps",
     "comparison_type",
     "decode_pointer",
     "earliest_rebuildable_version",
@@ -145,6 +153,7 @@ __all__ = [
     "files_table",
     "find_other_log",
     "flatten_all_maps",
+    "format_epoch_millis",
     "from_checkpoint_rows",
     "has_bounds",
     "high_bounds",
