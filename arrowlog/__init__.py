@@ -22,12 +22,16 @@ if TYPE_CHECKING:  # type checkers see the same names as `_HOMES` lists; a test 
     from arrowlog import spark as spark
     from arrowlog import testing as testing
     from arrowlog.conversion import convert as convert
+    from arrowlog.errors import AccessDenied as AccessDenied
     from arrowlog.errors import ArrowlogError as ArrowlogError
     from arrowlog.errors import ArrowlogWarning as ArrowlogWarning
+    from arrowlog.errors import BucketNotFound as BucketNotFound
     from arrowlog.errors import CommitConflict as CommitConflict
     from arrowlog.errors import CommitStateUnknown as CommitStateUnknown
     from arrowlog.errors import ConcurrentAppend as ConcurrentAppend
     from arrowlog.errors import ConcurrentRemove as ConcurrentRemove
+    from arrowlog.errors import CredentialsMissing as CredentialsMissing
+    from arrowlog.errors import CredentialsRefused as CredentialsRefused
     from arrowlog.errors import DataFileError as DataFileError
     from arrowlog.errors import ForkedProcess as ForkedProcess
     from arrowlog.errors import InvalidRequest as InvalidRequest
@@ -35,9 +39,16 @@ if TYPE_CHECKING:  # type checkers see the same names as `_HOMES` lists; a test 
     from arrowlog.errors import LogTooLarge as LogTooLarge
     from arrowlog.errors import MetadataChanged as MetadataChanged
     from arrowlog.errors import ProtocolChanged as ProtocolChanged
+    from arrowlog.errors import ReadOnlyStore as ReadOnlyStore
+    from arrowlog.errors import StoreFull as StoreFull
+    from arrowlog.errors import StoreThrottled as StoreThrottled
+    from arrowlog.errors import StoreTimeout as StoreTimeout
     from arrowlog.errors import StoreUnavailable as StoreUnavailable
+    from arrowlog.errors import StoreUnreachable as StoreUnreachable
     from arrowlog.errors import TableExists as TableExists
     from arrowlog.errors import TableNotFound as TableNotFound
+    from arrowlog.errors import TlsFailed as TlsFailed
+    from arrowlog.errors import UnknownStorageOption as UnknownStorageOption
     from arrowlog.errors import UnsupportedProtocol as UnsupportedProtocol
     from arrowlog.formats.indextables import Metadata as Metadata
     from arrowlog.formats.indextables import Protocol as Protocol
@@ -66,12 +77,16 @@ _HOMES = {
     "": ("plots", "spark", "testing"),
     "conversion": ("convert",),
     "errors": (
+        "AccessDenied",
         "ArrowlogError",
         "ArrowlogWarning",
+        "BucketNotFound",
         "CommitConflict",
         "CommitStateUnknown",
         "ConcurrentAppend",
         "ConcurrentRemove",
+        "CredentialsMissing",
+        "CredentialsRefused",
         "DataFileError",
         "ForkedProcess",
         "InvalidRequest",
@@ -79,9 +94,16 @@ _HOMES = {
         "LogTooLarge",
         "MetadataChanged",
         "ProtocolChanged",
+        "ReadOnlyStore",
+        "StoreFull",
+        "StoreThrottled",
+        "StoreTimeout",
         "StoreUnavailable",
+        "StoreUnreachable",
         "TableExists",
         "TableNotFound",
+        "TlsFailed",
+        "UnknownStorageOption",
         "UnsupportedProtocol",
     ),
     "formats.indextables": ("Metadata", "Protocol"),
@@ -96,14 +118,18 @@ _HOMES = {
 }
 
 __all__ = [
+    "AccessDenied",
     "Add",
     "ArrowlogError",
     "ArrowlogWarning",
+    "BucketNotFound",
     "CommitConflict",
     "CommitResult",
     "CommitStateUnknown",
     "ConcurrentAppend",
     "ConcurrentRemove",
+    "CredentialsMissing",
+    "CredentialsRefused",
     "DataFileError",
     "Explanation",
     "Finding",
@@ -116,14 +142,21 @@ __all__ = [
     "MetadataChanged",
     "Protocol",
     "ProtocolChanged",
+    "ReadOnlyStore",
     "Report",
     "ScanPlan",
     "Snapshot",
     "Split",
+    "StoreFull",
+    "StoreThrottled",
+    "StoreTimeout",
     "StoreUnavailable",
+    "StoreUnreachable",
     "Table",
     "TableExists",
     "TableNotFound",
+    "TlsFailed",
+    "UnknownStorageOption",
     "UnsupportedProtocol",
     "__version__",
     "add_file",

@@ -58,6 +58,7 @@ from arrowlog.snapshot.loader import (
 from arrowlog.snapshot.log_replay import (
     check_readable,
     check_writable,
+    commit_timestamps,
     parse_table_schema,
     read_transactions,
     replay_actions,
@@ -85,8 +86,10 @@ from arrowlog.snapshot.snapshot import (
 )
 from arrowlog.snapshot.stats_truncation import StatsTruncation, truncate_add_fields, truncate_adds
 from arrowlog.snapshot.time_travel import (
+    CLOCK_TOLERANCE_MS,
     PeriodLike,
     TimestampLike,
+    format_epoch_millis,
     to_epoch_millis,
     to_period,
     unreadable_states,
@@ -113,6 +116,7 @@ if TYPE_CHECKING:
     from arrowlog.snapshot.checkpoint.state import StateWriter, WrittenState
 
 __all__ = [
+    "CLOCK_TOLERANCE_MS",
     "HIVE_NULL",
     "OBSERVATION_TRUST_SECONDS",
     "TRUNCATION_MARK",
@@ -149,6 +153,7 @@ __all__ = [
     "check_writable",
     "checkpoint_versions",
     "choose_sort_columns",
+    "commit_timestamps",
     "comparison_type",
     "decode_pointer",
     "earliest_rebuildable_version",
@@ -156,6 +161,7 @@ __all__ = [
     "files_table",
     "find_other_log",
     "flatten_all_maps",
+    "format_epoch_millis",
     "from_checkpoint_rows",
     "has_bounds",
     "high_bounds",
