@@ -46,7 +46,10 @@ if TYPE_CHECKING:  # type checkers see the same names as `_HOMES` lists; a test 
     from arrowlog.predicate import indexquery as indexquery
     from arrowlog.recovery import Finding as Finding
     from arrowlog.recovery import Findings as Findings
+    from arrowlog.recovery import RebuildProblem as RebuildProblem
+    from arrowlog.recovery import RebuildResult as RebuildResult
     from arrowlog.recovery import doctor as doctor
+    from arrowlog.recovery import rebuild as rebuild
     from arrowlog.recovery import repair as repair
     from arrowlog.recovery import repair_notes as repair_notes
     from arrowlog.scan import Explanation as Explanation
@@ -86,7 +89,16 @@ _HOMES = {
     "formats.indextables": ("Metadata", "Protocol"),
     "functions": ("add_parquet", "scan_polars"),
     "predicate": ("indexquery",),
-    "recovery": ("Finding", "Findings", "doctor", "repair", "repair_notes"),
+    "recovery": (
+        "Finding",
+        "Findings",
+        "RebuildProblem",
+        "RebuildResult",
+        "doctor",
+        "rebuild",
+        "repair",
+        "repair_notes",
+    ),
     "scan": ("Explanation", "ScanPlan", "Split"),
     "snapshot": ("Report", "Snapshot"),
     "statements": ("sql_statement",),
@@ -116,6 +128,8 @@ __all__ = [
     "MetadataChanged",
     "Protocol",
     "ProtocolChanged",
+    "RebuildProblem",
+    "RebuildResult",
     "Report",
     "ScanPlan",
     "Snapshot",
@@ -132,6 +146,7 @@ __all__ = [
     "doctor",
     "indexquery",
     "plots",
+    "rebuild",
     "repair",
     "repair_notes",
     "scan_polars",

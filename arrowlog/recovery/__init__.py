@@ -1,16 +1,21 @@
-"""Doctor, salvage and repair of damaged logs."""
+"""Doctor, salvage and repair of damaged logs; rebuild of lost ones."""
 
 from arrowlog.recovery.data_files import DoctorLimits
 from arrowlog.recovery.findings import Finding, Findings
 from arrowlog.recovery.log_checks import doctor, examine_table
 from arrowlog.recovery.log_repair import repair, repair_notes
+from arrowlog.recovery.rebuild import rebuild
+from arrowlog.recovery.rebuild_result import RebuildProblem, RebuildResult
 
 __all__ = [
     "DoctorLimits",
     "Finding",
     "Findings",
+    "RebuildProblem",
+    "RebuildResult",
     "doctor",
     "examine_table",
+    "rebuild",
     "repair",
     "repair_notes",
 ]
