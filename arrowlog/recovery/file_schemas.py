@@ -1,4 +1,4 @@
-"""The schema of a table from its Parquet files: types of each file, and one schema for all. Pure.
+"""The schema of a table from its Parquet files: types of each file, and one schema for all.
 
 A column keeps its type if all files agree. Integers and floats are widened within their family,
 which every reader does without loss, and a column of NULLs alone takes the type that other files

@@ -1,4 +1,4 @@
-"""The files in a folder without a log: which are data files, and what their folders say. Pure.
+"""The files in a folder without a log: which are data files, and what their folders say.
 
 The same names are hidden as in Spark: those that begin with `.`, and those that begin with `_`
 unless they are folders of a partition (`_day=1`). A folder that has a log of any format is a table

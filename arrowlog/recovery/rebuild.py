@@ -70,7 +70,8 @@ if TYPE_CHECKING:
 
     Progress = Callable[[int, int], object]
 
-_THREADS = 16  # files that are opened at a time
+_THREADS = 16  # files that are opened at a time over a network
+_LOCAL_THREADS = 4  # on a local disk, where more threads only compete for the interpreter
 _FILES_PER_CHUNK = 256  # files that are inspected together; the unit of a Spark task
 _MIN_SECRET_CHARACTERS = 4  # masking shorter values would mangle ordinary words
 _COMPRESSION_LEVEL = 1  # adds are kept compressed until all files are read; speed counts
@@ -633,7 +634,7 @@ def _inspect_here(
     store: Store, inspection: _Inspection, keys: Sequence[str], progress: Progress | None
 ) -> Iterator[bytes]:
     """Inspect files on threads of this process, in order."""
-    with ThreadPoolExecutor(_THREADS) as pool:
+    with ThreadPoolExecutor(_LOCAL_THREADS if store.cheap_stat else _THREADS) as pool:
         for start in range(0, len(keys), _FILES_PER_CHUNK):
             paths = keys[start : start + _FILES_PER_CHUNK]
             yield inspection.inspect_all(store, paths, pool)

@@ -293,9 +293,10 @@ def _flush(buffer: _PartitionBuffer, target: WriteTarget) -> Add:
 
 
 def _folder_name(name: str, value: Any, target: WriteTarget) -> str:
-    """Return `column=value`, for human readers only: arrowlog takes the value from the log."""
+    """Return `column=value`. arrowlog takes the value from the log, unless the log is lost."""
     kind = target.schema.field(name).type
-    text = HIVE_NULL if value is None else to_log_text(value, kind) or HIVE_NULL
+    text = HIVE_NULL if value is None else to_log_text(value, kind)
+    assert text is not None
     folder = f"{quote(name, safe=_SAFE)}={quote(text, safe=_SAFE)}"
     if len(folder) <= _FOLDER_NAME_MAX:
         return folder

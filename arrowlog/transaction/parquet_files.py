@@ -269,8 +269,12 @@ def _check_columns(file: Any, schema: pa.Schema, path: str) -> list[str]:
             next="Rewrite the file with microseconds.",
         )
     undecided = []
+    positions = _leaf_positions(footer)
+    similar_names: dict[str, list[str]] = {}
+    for name in stored_schema.names:
+        similar_names.setdefault(name.lower(), []).append(name)
     for item in schema:
-        similar = [name for name in stored_schema.names if name.lower() == item.name.lower()]
+        similar = similar_names.get(item.name.lower(), [])
         # Spark does not distinguish names by case, unless the table has both columns.
         if len(similar) > 1 and (
             similar.count(item.name) > 1 or not set(similar) <= set(schema.names)
@@ -290,9 +294,10 @@ def _check_columns(file: Any, schema: pa.Schema, path: str) -> list[str]:
             raise _unreadable(
                 path, f"its column {item.name!r} has type {stored}, the table's {item.type}"
             )
-        _check_encoding(footer, item.name, path)
+        chunks = _column_chunks(footer, positions.get(item.name, []))
+        _check_encoding(chunks, item.name, path)
         if not is_always_readable_as(stored, item.type) and not _fits_integers(
-            footer, item, stored, path
+            chunks, item, stored, path
         ):
             undecided.append(item.name)
     return undecided
@@ -305,18 +310,28 @@ def _unreadable(path: str, what: str) -> InvalidRequest:
     )
 
 
-def _column_chunks(footer: Any, name: str) -> Iterator[Any]:
-    """Iterate over the column chunks of a column, including those of its nested fields."""
-    for group in range(footer.num_row_groups):
-        parts = footer.row_group(group)
-        for part in (parts.column(index) for index in range(parts.num_columns)):
-            if part.path_in_schema == name or part.path_in_schema.startswith(f"{name}."):
-                yield part
+def _leaf_positions(footer: Any) -> dict[str, list[int]]:
+    """Return the positions of the leaf columns of every column, by name.
+
+    A dot may separate the members of a struct or be part of a name, so leaves count for both.
+    """
+    positions: dict[str, list[int]] = {}
+    for number in range(footer.num_columns):
+        parts = footer.schema.column(number).path.split(".")
+        for length in range(1, len(parts) + 1):
+            positions.setdefault(".".join(parts[:length]), []).append(number)
+    return positions
 
 
-def _check_encoding(footer: Any, name: str, path: str) -> None:
+def _column_chunks(footer: Any, positions: Sequence[int]) -> list[Any]:
+    """Return the column chunks at some positions, of all row groups."""
+    groups = [footer.row_group(group) for group in range(footer.num_row_groups)]
+    return [group.column(position) for group in groups for position in positions]
+
+
+def _check_encoding(chunks: Iterable[Any], name: str, path: str) -> None:
     """Raise `InvalidRequest` for codecs and encodings that some reader does not support."""
-    for chunk in _column_chunks(footer, name):
+    for chunk in chunks:
         unknown = sorted(set(chunk.encodings) - _ENCODINGS)
         if chunk.compression not in _CODECS or unknown:
             scheme = unknown[0] if unknown else chunk.compression
@@ -325,7 +340,7 @@ def _check_encoding(footer: Any, name: str, path: str) -> None:
             )
 
 
-def _fits_integers(footer: Any, item: pa.Field, stored: pa.DataType, path: str) -> bool:
+def _fits_integers(chunks: Iterable[Any], item: pa.Field, stored: pa.DataType, path: str) -> bool:
     """Whether the footer proves that all integers of a column fit into the table's type.
 
     Raises `InvalidRequest` if it proves that one does not.
@@ -333,7 +348,7 @@ def _fits_integers(footer: Any, item: pa.Field, stored: pa.DataType, path: str) 
     if not (pa.types.is_integer(stored) and pa.types.is_integer(item.type)):
         return False
     low, high = int_range(item.type)
-    for chunk in _column_chunks(footer, item.name):
+    for chunk in chunks:
         stats = chunk.statistics
         if stats is None or not stats.has_min_max:
             if chunk.num_values and not (
