@@ -3,8 +3,8 @@
 from arrowlog.recovery.data_files import DoctorLimits
 from arrowlog.recovery.findings import Finding, Findings
 from arrowlog.recovery.log_checks import doctor, examine_table
+from arrowlog.recovery.log_rebuild import rebuild
 from arrowlog.recovery.log_repair import repair, repair_notes
-from arrowlog.recovery.rebuild import rebuild
 from arrowlog.recovery.rebuild_result import RebuildProblem, RebuildResult
 
 __all__ = [

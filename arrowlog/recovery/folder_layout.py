@@ -110,7 +110,7 @@ def _is_hidden(key: pl.Expr) -> pl.Expr:
 class PartitionFolder:
     """The values in the path of a folder, by column: text, or None for NULL.
 
-    `problem` says why a name in the path has no value that is certain.
+    `problem` says why the value of a column is not certain.
     """
 
     values: Mapping[str, str | None]
@@ -124,22 +124,23 @@ def parse_partition_folder(folder: str) -> PartitionFolder:
     {'day': '2024-01-01', 'city': 'São'}
     """
     values: dict[str, str | None] = {}
+    problem = None
     for part in folder.split("/"):
         name, equals, text = part.partition("=")
         if not equals or not name:
             continue
+        value: str | None = None
         try:
-            name, value = (unquote(each, errors="strict") for each in (name, text))
+            value = unquote(text, errors="strict")
+            name = unquote(name, errors="strict")
         except UnicodeDecodeError:
-            return PartitionFolder(values, f"{part!r} is not percent-encoded UTF-8")
+            problem = f"{part!r} is not percent-encoded UTF-8"
         if name in values:
-            return PartitionFolder(values, f"the column {name!r} is in the path twice")
+            problem = f"the column {name!r} is in the path twice"
         if is_shortened_folder(part):
-            return PartitionFolder(
-                values, f"the value of {name!r} was too long for the name of the folder and was cut"
-            )
+            problem = f"the value of {name!r} was too long for the name of the folder and was cut"
         values[name] = None if value == HIVE_NULL else value
-    return PartitionFolder(values)
+    return PartitionFolder(values, problem)
 
 
 def infer_partition_type(texts: Iterable[str | None]) -> pa.DataType:

@@ -455,7 +455,7 @@ def _read_partitions(
         columns = layouts.most_common(1)[0][0]
         lacking = [f for f, parsed in folders.items() if tuple(parsed.values) != columns]
     for folder, parsed in folders.items():
-        if parsed.problem is not None and columns:
+        if parsed.problem is not None and (columns or wanted is None):
             problems.append(
                 RebuildProblem(
                     "partition-unknown",
