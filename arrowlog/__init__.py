@@ -57,7 +57,10 @@ if TYPE_CHECKING:  # type checkers see the same names as `_HOMES` lists; a test 
     from arrowlog.predicate import indexquery as indexquery
     from arrowlog.recovery import Finding as Finding
     from arrowlog.recovery import Findings as Findings
+    from arrowlog.recovery import RebuildProblem as RebuildProblem
+    from arrowlog.recovery import RebuildResult as RebuildResult
     from arrowlog.recovery import doctor as doctor
+    from arrowlog.recovery import rebuild as rebuild
     from arrowlog.recovery import repair as repair
     from arrowlog.recovery import repair_losses as repair_losses
     from arrowlog.recovery import repair_notes as repair_notes
@@ -109,7 +112,17 @@ _HOMES = {
     "formats.indextables": ("Metadata", "Protocol"),
     "functions": ("add_parquet", "scan_polars"),
     "predicate": ("indexquery",),
-    "recovery": ("Finding", "Findings", "doctor", "repair", "repair_losses", "repair_notes"),
+    "recovery": (
+        "Finding",
+        "Findings",
+        "RebuildProblem",
+        "RebuildResult",
+        "doctor",
+        "rebuild",
+        "repair",
+        "repair_losses",
+        "repair_notes",
+    ),
     "scan": ("Explanation", "ScanPlan", "Split"),
     "snapshot": ("Report", "Snapshot"),
     "statements": ("sql_statement",),
@@ -143,6 +156,8 @@ __all__ = [
     "Protocol",
     "ProtocolChanged",
     "ReadOnlyStore",
+    "RebuildProblem",
+    "RebuildResult",
     "Report",
     "ScanPlan",
     "Snapshot",
@@ -165,6 +180,7 @@ __all__ = [
     "doctor",
     "indexquery",
     "plots",
+    "rebuild",
     "repair",
     "repair_losses",
     "repair_notes",
