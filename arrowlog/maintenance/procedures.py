@@ -19,7 +19,9 @@ import pyarrow.compute as pc
 from arrowlog.arrays import make_array
 from arrowlog.config import parse_duration_ms
 from arrowlog.errors import ArrowlogWarning, DataFileError, InvalidRequest
+from arrowlog.formats import struct_leaves
 from arrowlog.formats.indextables import STATE_KIND, encode_adds
+from arrowlog.maintenance.adoption import FOOTER_FIELDS
 from arrowlog.maintenance.checkpointing import PARQUET_CHECKPOINT_FEATURE, make_checkpoint
 from arrowlog.maintenance.cleanup import (
     MIN_COMMIT_AGE_SECONDS,
@@ -51,7 +53,7 @@ from arrowlog.storage import RangeReader, stat_object
 from arrowlog.transaction import compute_stats, describe_parquet_file, operations, upgrade_protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from arrowlog.config import Config
     from arrowlog.maintenance.checkpointing import BackgroundCheckpointer
@@ -74,17 +76,6 @@ __all__ = [
     "vacuum",
 ]
 _FILE_THREADS = 16
-_REFRESHED_FIELDS = {  # all other fields of an add are kept
-    "path",
-    "partitionValues",
-    "size",
-    "modificationTime",
-    "dataChange",
-    "stats",
-    "numRecords",
-    "minValues",
-    "maxValues",
-}
 
 
 def checkpoint(session: WriteSession, checkpointer: BackgroundCheckpointer) -> CheckpointResult:
@@ -193,6 +184,7 @@ def vacuum(
     *,
     dry_run: bool,
     force: bool,
+    ignored_logs: Sequence[str],
     progress: Progress | None,
 ) -> VacuumResult:
     """Delete orphan files older than `older_than`. Warns of deletions that failed."""
@@ -204,6 +196,7 @@ def vacuum(
         session.clock.now_ms(),
         dry_run=dry_run,
         force=force,
+        ignored_logs=ignored_logs,
         progress=progress,
     )
     if result.failures:
@@ -311,7 +304,7 @@ def update_statistics(session: WriteSession, paths: Iterable[str]) -> CommitResu
     def refresh(line: bytes) -> Add:
         add: dict[str, Any] = json.loads(line)["add"]
         values = add.get("partitionValues") or {}
-        kept = {name: value for name, value in add.items() if name not in _REFRESHED_FIELDS}
+        kept = {name: value for name, value in add.items() if name not in FOOTER_FIELDS}
         columns = snapshot.partition_columns
         try:
             refreshed = describe_parquet_file(
@@ -324,9 +317,7 @@ def update_statistics(session: WriteSession, paths: Iterable[str]) -> CommitResu
                 add["path"], "the data file is missing" if is_missing else reason
             ) from None
         floats = [
-            item.name
-            for item in state.schema
-            if pa.types.is_floating(item.type) and item.name not in columns
+            item.name for item in state.schema if item.name not in columns and _has_floats(item)
         ]
         try:
             return _with_exact_floats(session.store, refreshed, state.schema, floats, truncation)
@@ -372,7 +363,24 @@ def _with_exact_floats(
         exact = compute_stats(file.read(columns=known), known, truncation)
     return replace(
         add,
-        min_values={**(add.min_values or {}), **exact.low},
-        max_values={**(add.max_values or {}), **exact.high},
-        nan_count={**add.nan_count, **exact.nans},
+        min_values=_merge_maps(add.min_values, exact.low),
+        max_values=_merge_maps(add.max_values, exact.high),
+        nan_count=_merge_maps(add.nan_count, exact.nans),
     )
+
+
+def _has_floats(item: pa.Field) -> bool:
+    """Whether a column has floating-point values, itself or in a field if it is a struct."""
+    leaves = struct_leaves(pa.schema([item])).values()
+    return any(pa.types.is_floating(kind) for kind in (item.type, *(leaf.type for leaf in leaves)))
+
+
+def _merge_maps(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge statistics by column, at every level of those of structs; `more` wins."""
+    merged = dict(base)
+    for name, value in more.items():
+        known = merged.get(name)
+        if isinstance(known, dict) and isinstance(value, dict):
+            value = _merge_maps(known, value)  # noqa: PLW2901 -- of a struct
+        merged[name] = value
+    return merged

@@ -13,8 +13,8 @@ from arrowlog.storage.base import (
     ObjectStat,
     PutOutcome,
     build_walk_table,
-    store_error,
 )
+from arrowlog.storage.failures import store_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

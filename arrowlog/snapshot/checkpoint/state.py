@@ -167,7 +167,9 @@ class StateWriter:
                 stored = self._store.find_many([key])[0]
                 if stored is not None:
                     return stored == data
-        raise StoreUnavailable(f"Could not write {key}.", next="Check access and try again.")
+        raise StoreUnavailable(
+            f"Could not write {key}: the response of the store was lost.", next="Try again."
+        )
 
     def check_same(self, state: State) -> None:
         """Raise `CommitConflict` unless the state that another program put has the same files."""
