@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 _COUNTED = "# Nothing is to be done: readers count the files, and the next state has their number."
 _NONE_NEEDED = "# Nothing is to be done: readers leave it out."
 _RESTORE = (
-    "# Restore the file from a backup. Other versions can be read; table.cleanup() deletes the state"
-    " when it has expired."
+    "# Restore the file from a backup. Other versions can be read; table.cleanup() deletes the"
+    " state when it has expired."
 )
 _ASK = (
     "# Find out who wrote them, and add the files again if they belong to the table:"
