@@ -104,7 +104,10 @@ def checkpoint(session: WriteSession, checkpointer: BackgroundCheckpointer) -> C
 
 
 def _write_state(session: WriteSession, snapshot: Snapshot, config: Config) -> CheckpointResult:
-    """Write a table state of the latest version, without tombstones, unless it has a valid one."""
+    """Write a table state of the latest version, without tombstones, unless it has a valid one.
+
+    In any case `_last_checkpoint` points to it afterwards.
+    """
     check_writable(snapshot.protocol, session.store.root)
     listing = list_log(session.store)
     version = snapshot.version
@@ -114,12 +117,14 @@ def _write_state(session: WriteSession, snapshot: Snapshot, config: Config) -> C
     broken = existing is not None and bool(
         verify_checkpoint(session.store, listing, version, config, STATE_KIND)
     )
-    if existing is None or broken:
-        from arrowlog.snapshot import StateWriter  # loads what decodes Avro
+    from arrowlog.snapshot import StateWriter  # loads what decodes Avro
 
-        writer = StateWriter(session.store, config, session.clock.new_id)
+    writer = StateWriter(session.store, config, session.clock.new_id)
+    if existing is None or broken:
         written = writer.write(snapshot.state, anew=True, broken=broken)
         names, size = written.names, written.size_bytes
+    else:
+        writer.point_to(version)
     return CheckpointResult(version, snapshot.num_files, size, STATE_KIND, names)
 
 

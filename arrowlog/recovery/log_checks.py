@@ -325,7 +325,12 @@ def _check_checkpoints(exam: _Examination) -> None:
             exam.valid_checkpoint = version
             if len(invalid) == reported:
                 _compare_with_commits(exam, version, forms)
-    exam.problems.extend(_grade_checkpoint(problem, exam.valid_checkpoint) for problem in invalid)
+    for problem in invalid:
+        graded = _grade_checkpoint(problem, exam.valid_checkpoint)
+        if graded.fix == _CHECKPOINT and problem.version not in listing.commits:
+            # The state was the commit, so that the version has no other source.
+            graded = replace(graded, fix=exam.problems.repair_call)
+        exam.problems.extend([graded])
 
 
 def _grade_checkpoint(problem: Finding, valid_checkpoint: int | None) -> Finding:
