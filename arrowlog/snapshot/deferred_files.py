@@ -229,11 +229,11 @@ class DeferredFiles(ABC):
 
     def _fall_back(self, error: LogCorrupt) -> None:
         """Load the adds without the checkpoint, keeping the order of rows already handed out."""
+        adds = self._load_again(error)  # raises if it is impossible: then a warning says nothing
         note = f"checkpoint {self.checkpoint} was not used: {error}"
         if note not in self._warned:
             self._warned.append(note)
             warnings.warn(f"{self.root}: {note}", ArrowlogWarning, stacklevel=2)
-        adds = self._load_again(error)
         keys = self._shown_keys()
         if keys is not None:
             order = pa.chunked_array([*keys.chunks, *self.tail["key"].chunks], pa.string())

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from arrowlog.arrays import FALSE, make_array, make_int64, null_scalar, repeat_bool
 from arrowlog.decode import StatsLookup, StatsMember, stats_counts
 from arrowlog.errors import LogCorrupt
-from arrowlog.formats import physical_name
+from arrowlog.formats import physical_name, stats_keys, stats_type
 from arrowlog.formats.delta import DELTA, VECTOR_COLUMNS
 from arrowlog.snapshot.deferred_files import NO_ADDS, DeferredFiles
 from arrowlog.snapshot.delta_checkpoint import map_values
@@ -354,6 +354,7 @@ class DeltaCheckpointFiles(DeferredFiles):
             for item in stats.schema
             if has_bounds(item.type) and item.name not in stats.partition_columns
         ]
+        bounded += [leaf.name for leaf in stats.leaves.values() if has_bounds(leaf.type)]
         stats.prepare([*bounded, *stats.partition_columns])
         columns: dict[str, Any] = {name: self._base_column(name) for name in names}
         for name in stats.partition_columns:
@@ -651,7 +652,7 @@ class StatsReader:
         if what == "stored":
             return StatsMember(("numRecords",))
         exact = pa.types.is_decimal(_type_of(self._schema, name)) and what != "nullCount"
-        return StatsMember((what, physical_name(self._schema, name)), exact)
+        return StatsMember((what, *stats_keys(self._schema, name)), exact)
 
     def _kind(self, what: str, name: str) -> pa.DataType:
         return pa.int64() if what in ("nullCount", "stored") else _type_of(self._schema, name)
@@ -684,9 +685,8 @@ def partition_converter(
 
 
 def _type_of(schema: pa.Schema, name: str) -> pa.DataType:
-    """Return the type of a column; text if the schema lacks it."""
-    index = schema.get_field_index(name)
-    return schema.field(index).type if index >= 0 else pa.string()
+    """Return the type of a column or struct field; text if the schema lacks it."""
+    return stats_type(schema, name)
 
 
 def _num_rows(columns: Columns) -> int:

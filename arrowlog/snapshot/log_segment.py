@@ -204,12 +204,35 @@ def _shadowed_error(listing: LogListing, commit: CommitFile) -> LogCorrupt:
     )
 
 
-def earliest_rebuildable_version(listing: LogListing, newest: int) -> int:
-    """Return the lowest version from which every version up to `newest` can be rebuilt."""
-    checkpoints, commits = set(checkpoint_versions(listing)), listing.applied_commits()
+def earliest_rebuildable_version(
+    listing: LogListing, newest: int, broken: Collection[int] = ()
+) -> int:
+    """Return the lowest version from which every version up to `newest` can be rebuilt.
+
+    `broken` are versions whose checkpoints cannot be used.
+    """
+    checkpoints = set(checkpoint_versions(listing)).difference(broken)
+    commits = listing.applied_commits()
     low = newest  # invariant: every version after `low` has a commit or a checkpoint
     while low >= 0 and (low in commits or low in checkpoints):
         low -= 1
     if low < 0 and 0 in listing.commits:
         return 0
     return min(v for v in (*checkpoints, newest) if low < v <= newest)
+
+
+def states_without_commits(listing: LogListing, first: int, newest: int) -> list[int]:
+    """Return the versions from `first` to `newest` that only a table state can give, ascending.
+
+    The first version counts if it has a state: the commits below it may be gone.
+    """
+    if not listing.format.state_kinds:
+        return []
+    applied = listing.applied_commits()
+    return [
+        version
+        for version in sorted(listing.checkpoints)
+        if first <= version <= newest
+        and (version not in applied or version == first)
+        and listing.state_file(version) is not None
+    ]
