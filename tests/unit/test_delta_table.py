@@ -385,3 +385,34 @@ def test_files_with_deleted_rows_keep_their_order_and_can_be_left_early(tmp_path
     (tmp_path / "f7.parquet").unlink()
     with pytest.raises(arrowlog.DataFileError, match="f7"):
         plan.to_arrow_dataset().to_table()
+
+
+@pytest.mark.parametrize("structs", [None, "text", "struct", "both"])
+@pytest.mark.parametrize("mapping", ["none", "name"])
+def test_struct_fields_skip_files_by_nested_statistics(tmp_path, structs, mapping):
+    table = delta_model.DeltaTable(str(tmp_path), random.Random(4), mapping=mapping)
+    table.create()
+    nested = table.columns[4]
+    dotted = [] if mapping == "none" else [table.column("nested.x", "long")]
+    table.columns += dotted
+    table.commit([table.metadata_action()])
+    for low in (0, 100):
+        add = {"path": f"f{low}.parquet", "partitionValues": {}, "size": 1, "dataChange": True}
+        add["modificationTime"] = 1
+        stats = {"numRecords": 5}
+        x = delta_model.physical(nested["type"]["fields"][0])
+        for what, shift in (("minValues", 0), ("maxValues", 50), ("nullCount", -low)):
+            stats[what] = {delta_model.physical(nested): {x: low + shift}}
+            stats[what] |= {delta_model.physical(c): 7000 + shift for c in dotted}
+        add["stats"] = json.dumps(stats)
+        table.commit([{"add": add}])
+        table.live[delta_model.file_key(add)] = add
+    if structs is not None:
+        table.rng.choice = lambda options: structs if "both" in options else options[0]
+        table.checkpoint("classic")
+    opened = arrowlog.Table(tmp_path)
+    assert opened.scan("nested.x = 120").paths == ["f100.parquet"]
+    assert opened.scan(("nested.x", "=", 20)).paths == (["f0.parquet"] if not dotted else [])
+    assert not dotted or opened.scan('"nested.x" = 7010').num_files == 2
+    assert opened.scan("nested.x > 1000").num_files == 0
+    assert opened.scan("nested.x IS NULL").num_files == 0
