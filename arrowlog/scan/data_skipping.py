@@ -50,7 +50,6 @@ from arrowlog.snapshot import (
     high_bounds,
     low_bounds,
     to_comparable,
-    usable_null_counts,
     widen_bounds,
 )
 
@@ -246,7 +245,7 @@ def _skip_by_bounds(
     if isinstance(test, IsNull):
         if test.negated:
             return all_null_files(columns, name)
-        counts = usable_null_counts(columns, name)
+        counts = columns.usable_null_count(name)
         return None if counts.null_count == len(counts) else pc.equal(counts, make_int64(0))
     only_nulls = all_null_files(columns, name)
     kind = columns.type_of(name)

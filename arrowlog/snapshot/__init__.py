@@ -97,7 +97,6 @@ from arrowlog.snapshot.typed_values import (
     partition_values,
     to_comparable,
     to_log_text,
-    usable_null_counts,
     widen_bounds,
 )
 
@@ -182,7 +181,6 @@ __all__ = [
     "to_period",
     "truncate_add_fields",
     "truncate_adds",
-    "usable_null_counts",
     "validate_commit_integrity",
     "verify_checkpoint",
     "widen_bounds",
