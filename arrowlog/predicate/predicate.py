@@ -30,6 +30,7 @@ from arrowlog.predicate.ast import (
     Column,
     ForeignExpr,
     Literal,
+    ValueSet,
     column_type,
     is_evaluable,
     is_supported,
@@ -51,6 +52,7 @@ from arrowlog.predicate.parse.sql import parse_sql
 from arrowlog.predicate.parse.tuples import parse_tuples
 from arrowlog.predicate.rewrites import relax_condition
 from arrowlog.predicate.searches import SEARCH_OP, SearchCondition
+from arrowlog.predicate.value_sets import evaluate_membership
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -259,13 +261,21 @@ def _bind_foreign(
         name = f"\0answer {len(foreign_values)}"
         foreign_values[name] = _evaluate_foreign(node, columns)
         return Column(name)
-    if not isinstance(node, Call) or is_supported(node):
+    if not isinstance(node, Call) or (is_supported(node) and not _has_value_set(node)):
         return node
+    if node.op == "in" and isinstance(node.args[-1], ValueSet):
+        name = f"\0answer {len(foreign_values)}"
+        foreign_values[name] = evaluate_membership(node, columns)
+        return Column(name)
     return Call(
         node.op,
         tuple(_bind_foreign(arg, columns, foreign_values) for arg in node.args),
         node.detail,
     )
+
+
+def _has_value_set(node: Node) -> bool:
+    return any(isinstance(part, ValueSet) for part in walk_nodes(node))
 
 
 # Foreign parts, each evaluated by the engine that it comes from.

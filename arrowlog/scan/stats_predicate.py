@@ -28,6 +28,7 @@ from arrowlog.predicate import (
     Column,
     ForeignExpr,
     Literal,
+    ValueSet,
     coerce_literals,
     enclose_literal,
     fold_constants,
@@ -42,7 +43,7 @@ from arrowlog.predicate import (
     split_between,
     unwrap_cast,
 )
-from arrowlog.snapshot import comparison_type
+from arrowlog.snapshot import comparison_type, has_only_ordered_text, to_comparable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -96,10 +97,13 @@ class ColumnComparison:
 
 @dataclass(frozen=True, slots=True)
 class In:
-    """Rows whose value is in a sorted list of exact values; if `negated`, is not in it."""
+    """Rows whose value is in a sorted list of exact values; if `negated`, is not in it.
+
+    `values` are Python values or, of a long list, an Arrow array in the type of the bounds.
+    """
 
     name: str
-    values: tuple[Any, ...]
+    values: tuple[Any, ...] | pa.Array
     negated: bool = False
 
 
@@ -201,7 +205,7 @@ class StatsPredicateBuilder:
             return ALL_ROWS if (null if node.value is None else node.value is want) else NO_ROWS
         if isinstance(node, Column):
             return self._boolean_column(node, want=want, null=null)
-        if isinstance(node, ForeignExpr):
+        if isinstance(node, (ForeignExpr, ValueSet)):
             return Unprunable(node, REASON_NOT_PRUNABLE)
         node = unwrap_cast(node, self._schema)
         if node.op in ("and", "or"):
@@ -263,6 +267,8 @@ class StatsPredicateBuilder:
             return self._expression(node, want=want, null=null)
         if op == "is null":
             return IsNull(self._name(first), negated=not want)
+        if op == "in" and isinstance(args[1], ValueSet):
+            return self._in_set(node, first, args[1], want=want, null=null)
         if not all(isinstance(arg, Literal) for arg in args[1:]):
             return self._two_columns(node, want=want, null=null)
         if op == "<=>":
@@ -355,6 +361,9 @@ class StatsPredicateBuilder:
         literals = [value for value in values if isinstance(value, Literal)]
         non_null = [value for value in literals if value.value is not None]
         name, kind = self._name(column), self._type(column)
+        exact = None if kind is None or len(non_null) < 2 else _natural_values(non_null, kind)
+        if exact is not None and (len(non_null) == len(literals) or want != null):
+            return self._or_null(In(name, exact, negated=not want), name, null)
         coerced = None if kind is None else coerce_literals(non_null, kind)
         if coerced is None:
             return self._opaque(node, want=want, null=null)
@@ -367,6 +376,20 @@ class StatsPredicateBuilder:
         if not want:
             return self._or_null(_and(_not_in_list(name, tests)), name, null)
         return self._or_null(self._in_list(name, tests), name, null)
+
+    def _in_set(
+        self, node: Call, column: Column, members: ValueSet, *, want: bool, null: bool
+    ) -> StatsPredicate:
+        """IN and NOT IN with a value set."""
+        name, kind = self._name(column), self._type(column)
+        if kind is None or comparison_type(kind) is None:
+            return Unprunable(node, REASON_NOT_COMPARABLE)
+        if members.has_null and want == null:
+            return ALL_ROWS if want else NO_ROWS
+        if pa.types.is_string(kind) and not has_only_ordered_text(members.values):
+            return Unprunable(node, REASON_NOT_COMPARABLE)
+        values = members.sorted_by(lambda array: to_comparable(array, kind))
+        return self._or_null(In(name, values, negated=not want), name, null)
 
     def _in_list(self, name: str, tests: list[StatsPredicate]) -> StatsPredicate:
         """Merge equalities with one column into a single `In`, if all are exact."""
@@ -680,6 +703,20 @@ def _is_natural(kind: pa.DataType, literal_kind: str) -> bool:
         "bool": pa.types.is_boolean,
     }
     return literal_kind in tests and bool(tests[literal_kind](kind))
+
+
+def _natural_values(literals: list[Literal], kind: pa.DataType) -> tuple[Any, ...] | None:
+    """The sorted values of literals of a column's own type; None if one may need conversion."""
+    kinds = {literal.kind for literal in literals}
+    if len(kinds) > 1 or "double" in kinds or not _is_natural(kind, *kinds):
+        return None
+    values = sorted({literal.value for literal in literals})  # type: ignore[type-var]
+    if isinstance(values[0], str):
+        usable = enclose_literal(Literal("".join(map(str, values)), "text"), kind)
+        return None if usable is None else tuple(values)
+    ends = (enclose_literal(Literal(value, *kinds), kind) for value in (values[0], values[-1]))
+    inside = all(pair is not None and pair[0] is not None and pair[0] == pair[1] for pair in ends)
+    return tuple(values) if inside and not pa.types.is_boolean(kind) else None
 
 
 def _comparable_types(left: pa.DataType, right: pa.DataType) -> bool:

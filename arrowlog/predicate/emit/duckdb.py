@@ -35,7 +35,7 @@ from arrowlog.predicate.literals import literal_from_scalar, parse_date, parse_t
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from arrowlog.predicate.ast import Column, Node
+    from arrowlog.predicate.ast import Column, Node, ValueSet
 
 # Names that DuckDB spells differently.
 _DUCKDB_NAMES = {
@@ -102,6 +102,10 @@ class _SQLEmitter(NodeVisitor[str]):
             value = float(value)  # wider than DECIMAL(38) and HUGEINT
         self._bind(value)
         return _LITERAL_SQL.get(node.kind, "?")
+
+    def visit_value_set(self, node: ValueSet) -> str:
+        values = node.values.to_pylist()
+        return f"SELECT unnest({self._bind([*values, None] if node.has_null else values)})"
 
     def visit_call(self, node: Call) -> str:
         """Functions; those of Spark that DuckDB lacks are rewritten first."""
