@@ -165,6 +165,8 @@ def merge_equalities(node: Call) -> tuple[Node, ...]:
     Literals of different kinds are not merged: a mixed list would be coerced to a common type.
     """
     op = "=" if node.op == "or" else "<>"
+    if sum(isinstance(part, Call) and part.op == op for part in node.args) <= _MERGE_ABOVE:
+        return node.args
     values_by_column: dict[tuple[str, str], list[Node]] = {}
     rest: list[Node] = []
     for part in node.args:

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
     from arrowlog.predicate import MonotoneExpr, Node
 
+# Comparisons with one side, and the end of the literal's enclosure that decides them.
+_RANGE_SIDES = {"<": "up", "<=": "up", ">": "down", ">=": "down"}
 _NEGATED = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 
 
@@ -196,6 +198,7 @@ class StatsPredicateBuilder:
         """`schema` gives the column types; values of `partition_columns` are known exactly."""
         self._schema = schema
         self._partition = frozenset(partition_columns)
+        self._types: dict[Column, pa.DataType | None] = {}
 
     def rows(self, node: Node, *, want: bool = True, null: bool = False) -> StatsPredicate:  # noqa: C901 -- a branch each
         """The rows for which a node evaluates to `want`, or to NULL if `null` is set."""
@@ -207,6 +210,9 @@ class StatsPredicateBuilder:
             return self._boolean_column(node, want=want, null=null)
         if isinstance(node, (ForeignExpr, ValueSet)):
             return Unprunable(node, REASON_NOT_PRUNABLE)
+        if self._is_simple(node):
+            node = node if want else Call(_NEGATED[node.op], node.args)
+            return self._literal_comparison(node, null)
         node = unwrap_cast(node, self._schema)
         if node.op in ("and", "or"):
             parts = tuple(self.rows(arg, want=want, null=null) for arg in merge_equalities(node))
@@ -225,6 +231,14 @@ class StatsPredicateBuilder:
         if node.op == "is null" and isinstance(node.args[0], Call) and self._is_open(node):
             return self._is_null_call(node, node.args[0], want=want)
         return self._call(node, want=want, null=null)
+
+    def _is_simple(self, node: Call) -> bool:
+        """Whether a call compares a column that has statistics with a literal: most calls do."""
+        if node.op not in COMPARISON_OPS:
+            return False
+        column, literal = node.args
+        plain = isinstance(column, Column) and isinstance(literal, Literal)
+        return plain and self._type(column) is not None  # type: ignore[arg-type]
 
     def _is_open(self, node: Node) -> bool:
         """Whether a condition depends on more than partition values, which decide it exactly."""
@@ -292,13 +306,15 @@ class StatsPredicateBuilder:
 
         Fields of structs that the schema lacks, and structs inside structs, have none.
         """
-        if not column.path:
-            return self._schema.field(column.name).type
-        path = (column.name, *column.path)
-        kind = find_field_type(self._schema, path)
-        if kind is None or pa.types.is_nested(kind) or leaf_name(self._schema, path) is None:
-            return None
-        return kind
+        if column not in self._types:
+            path = (column.name, *column.path)
+            kind = find_field_type(self._schema, path) if column.path else None
+            if kind is not None and pa.types.is_nested(kind):
+                kind = None
+            if kind is not None and leaf_name(self._schema, path) is None:
+                kind = None
+            self._types[column] = kind if column.path else self._schema.field(column.name).type
+        return self._types[column]
 
     def _name(self, column: Column) -> str:
         """The name of the statistics of a column or struct field that has a type."""
@@ -769,8 +785,39 @@ def _and(parts: tuple[StatsPredicate, ...]) -> StatsPredicate:
     """Conjunction, with constants folded."""
     if NO_ROWS in parts:
         return NO_ROWS
-    kept = tuple(part for part in parts if part != ALL_ROWS)
+    kept = _keep_strongest([part for part in parts if part is not ALL_ROWS and part != ALL_ROWS])
     return ALL_ROWS if not kept else kept[0] if len(kept) == 1 else And(kept)
+
+
+def _keep_strongest(parts: list[StatsPredicate]) -> tuple[StatsPredicate, ...]:
+    """The conjuncts without lower and upper bounds of a column that others imply.
+
+    A test costs a pass over all files. Generated predicates repeat bounds, and so do views on top
+    of views.
+    """
+    strongest: dict[tuple[str, bool], Comparison] = {}
+    for part in parts:
+        if isinstance(part, Comparison) and part.op in _RANGE_SIDES:
+            key = part.name, part.op in ("<", "<=")
+            known = strongest.get(key)
+            if known is None or _is_stronger(part, known):
+                strongest[key] = part
+    chosen = set(map(id, strongest.values()))
+    return tuple(
+        part
+        for part in parts
+        if id(part) in chosen or not (isinstance(part, Comparison) and part.op in _RANGE_SIDES)
+    )
+
+
+def _is_stronger(test: Comparison, other: Comparison) -> bool:
+    """Whether a bound on one side of a column implies another on the same side."""
+    end, known = (getattr(each, _RANGE_SIDES[each.op]) for each in (test, other))
+    if end is None or known is None:  # beyond all values of the type: skips nothing
+        return known is None
+    if end == known:
+        return test.op in ("<", ">")
+    return bool(end < known if test.op in ("<", "<=") else end > known)
 
 
 def _or(parts: tuple[StatsPredicate, ...]) -> StatsPredicate:
