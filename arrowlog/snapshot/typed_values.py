@@ -388,6 +388,15 @@ def _strip_tie_breakers(texts: pa.Array) -> pa.Array:
     return pc.replace_substring_regex(texts, "[\\x{FFFD}\\x{10FFFF}]+$", "")
 
 
+def has_only_ordered_text(texts: pa.Array) -> bool:
+    """Whether all texts sort by code point as they do in UTF-16, in which JVM writers compare.
+
+    Checked by bytes: no text may have a character from U+D000 on.
+    """
+    highest = pc.max(concat_column_bytes([pa.chunked_array([texts])])).as_py()
+    return highest is None or highest < _E000_FIRST_BYTE - 1
+
+
 def _drop_utf16_reordered(texts: pa.Array) -> pa.Array:
     """Make bounds unknown that contain a character from U+E000 on.
 

@@ -42,7 +42,7 @@ from arrowlog.predicate.literals import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from arrowlog.predicate.ast import Column, Node
+    from arrowlog.predicate.ast import Column, Node, ValueSet
 
 # Names that DuckDB spells differently.
 _DUCKDB_NAMES = {
@@ -152,6 +152,10 @@ class _SQLEmitter(NodeVisitor[str]):
         if digits > DECIMAL_DIGITS_MAX or (isinstance(value, int) and abs(value) >= _HUGEINT_LIMIT):
             value = float(value)  # wider than DECIMAL(38) and HUGEINT
         return _LITERAL_SQL.get(node.kind, "{}").format(self._bind(value))
+
+    def visit_value_set(self, node: ValueSet) -> str:
+        values = node.values.to_pylist()
+        return f"SELECT unnest({self._bind([*values, None] if node.has_null else values)})"
 
     def visit_call(self, node: Call) -> str:
         """Functions; those of Spark that DuckDB lacks are rewritten first."""
