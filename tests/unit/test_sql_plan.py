@@ -54,6 +54,9 @@ PREDICATES = [
     "FALSE",
     "NULL",
     None,
+    [("id", "in", pa.array(range(11, 4000, 37)))],
+    [("name", "in", pa.array([f"n{number}y" for number in range(0, 900, 2)]))],
+    [("at", "in", pa.array([FIRST + dt.timedelta(days=n, hours=n % 2) for n in range(400)]))],
     [("id", ">=", 50), ("day", "in", [dt.date(2024, 1, 2)])],
     (pc.field("id") == 33) & pc.match_substring(pc.field("name"), "3"),
 ]
@@ -131,8 +134,8 @@ def test_a_person_can_read_it(tmp_path):
         "day = '2024-01-02' AND id BETWEEN 5 AND 9 AND x > 1 AND id % 2 = 0"
     )
     assert plan.sql == (
-        "-- Files of version 8 that may have rows for: (day = '2024-01-02') AND (id BETWEEN 5 AND 9)"
-        " AND (x > 1) AND ((id % 2) = 0)\n"
+        "-- Files of version 8 that may have rows for: (day = '2024-01-02')"
+        " AND (id BETWEEN 5 AND 9) AND (x > 1) AND ((id % 2) = 0)\n"
         "SELECT path\n"
         "FROM file_bounds_at(8)\n"
         'WHERE (coalesce("partition.day" = DATE \'2024-01-02\', FALSE) OR "unreadable.day")'
