@@ -302,8 +302,9 @@ def commit_rows(
             counts = _action_counts(piece, action, count, wanted_sums)
             # Without such an action all its sums are 0; a null sum means an action lacks the value.
             no_action = pl.col(count).is_null()
+            none = None if piece.unknown else 0
             frame = frame.join(counts, on="file_number", how="left").with_columns(
-                pl.when(no_action).then(0).otherwise(name).alias(name)
+                pl.when(no_action).then(none).otherwise(name).alias(name)
                 for name in (count, *wanted_sums)
             )
     if wanted - set(frame.columns):

@@ -463,8 +463,10 @@ def _metadata_of_commits(past: CommitHistory) -> list[Metadata]:
     """
     changing: list[CommitFile] = []
     limit = past.options.config.max_decompressed_bytes
-    for start in range(0, len(past.commits), _SEARCHED_COMMITS):
-        commits = past.commits[start : start + _SEARCHED_COMMITS]
+    keys = past.listing.commits
+    all_commits = [c for c in past.commits if keys.get(c.version) == c.key]  # no table states
+    for start in range(0, len(all_commits), _SEARCHED_COMMITS):
+        commits = all_commits[start : start + _SEARCHED_COMMITS]
         contents = past.store.find_many([commit.key for commit in commits])
         changing += (
             commit
@@ -493,9 +495,11 @@ def _version_and_line(piece: CommitBatch, seq: int) -> tuple[int, int]:
 def _checkpoint_only_versions(past: CommitHistory) -> list[int]:
     """Return the versions whose state comes from a checkpoint, not from the commits before it.
 
-    These are the versions without a commit and, unless the history is complete, the first version.
+    These are the versions without a commit, those after a version that cannot be read and, unless
+    the history is complete, the first version.
     """
-    return sorted({*past.missing_versions, *([past.first] if past.first else [])})
+    first = [past.first] if past.first else []
+    return sorted({*past.missing_versions, *past.resumed_versions(), *first})
 
 
 def _rows_from_checkpoints(
@@ -527,7 +531,7 @@ def _rows_from_checkpoints(
             table = table.append_column(name, column)
         tables.append(table)
         if version > past.first:
-            before = load_version(version - 1).state.adds["key"].combine_chunks()
+            before = load_version(past.readable_before(version)).state.adds["key"].combine_chunks()
             gone = before.filter(pc.invert(pc.is_in(before, value_set=keys)))
             versions, lines = repeat_value(version, _LONG, len(gone)), _negative_lines(len(gone))
             removes.append(pa.table([versions, lines, gone], schema=_REMOVED_KEYS))

@@ -1,7 +1,8 @@
 """Log replay: which files are live at a version, as columns."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from arrowlog.lazy_names import import_on_first_use
 from arrowlog.snapshot.checkpoint.json import (
     CheckpointResult,
     WrittenCheckpoint,
@@ -57,7 +58,9 @@ from arrowlog.snapshot.loader import (
 from arrowlog.snapshot.log_replay import (
     check_readable,
     check_writable,
+    commit_timestamps,
     parse_table_schema,
+    read_transactions,
     replay_actions,
     root_spellings,
     validate_commit_integrity,
@@ -82,7 +85,15 @@ from arrowlog.snapshot.snapshot import (
     is_state_table,
 )
 from arrowlog.snapshot.stats_truncation import StatsTruncation, truncate_add_fields, truncate_adds
-from arrowlog.snapshot.time_travel import PeriodLike, TimestampLike, to_epoch_millis, to_period
+from arrowlog.snapshot.time_travel import (
+    CLOCK_TOLERANCE_MS,
+    PeriodLike,
+    TimestampLike,
+    format_epoch_millis,
+    to_epoch_millis,
+    to_period,
+    unreadable_states,
+)
 from arrowlog.snapshot.tracked_state import CacheStats, LogTip, ReadBase
 from arrowlog.snapshot.tracker import SnapshotTracker, open_trackers
 from arrowlog.snapshot.typed_values import (
@@ -105,6 +116,7 @@ if TYPE_CHECKING:
     from arrowlog.snapshot.checkpoint.state import StateWriter, WrittenState
 
 __all__ = [
+    "CLOCK_TOLERANCE_MS",
     "HIVE_NULL",
     "OBSERVATION_TRUST_SECONDS",
     "TRUNCATION_MARK",
@@ -141,6 +153,7 @@ __all__ = [
     "check_writable",
     "checkpoint_versions",
     "choose_sort_columns",
+    "commit_timestamps",
     "comparison_type",
     "decode_pointer",
     "earliest_rebuildable_version",
@@ -148,6 +161,7 @@ __all__ = [
     "files_table",
     "find_other_log",
     "flatten_all_maps",
+    "format_epoch_millis",
     "from_checkpoint_rows",
     "has_bounds",
     "has_only_ordered_text",
@@ -169,6 +183,7 @@ __all__ = [
     "put_manifest",
     "put_part",
     "read_pointer",
+    "read_transactions",
     "read_verified_actions",
     "replay_actions",
     "retired_record_error",
@@ -183,6 +198,7 @@ __all__ = [
     "to_period",
     "truncate_add_fields",
     "truncate_adds",
+    "unreadable_states",
     "validate_commit_integrity",
     "verify_checkpoint",
     "widen_bounds",
@@ -197,12 +213,7 @@ __all__ = [
     "write_pointer",
 ]
 
-if not TYPE_CHECKING:  # to a type checker, it would turn every misspelt name into Any
-
-    def __getattr__(name: str) -> Any:
-        """Import the writer of table states on first use: most tables have none."""
-        if name in ("StateWriter", "WrittenState"):
-            from arrowlog.snapshot.checkpoint import state
-
-            return getattr(state, name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # most tables have no table states
+    __getattr__ = import_on_first_use(
+        __name__, {"checkpoint.state": ("StateWriter", "WrittenState")}
+    )
