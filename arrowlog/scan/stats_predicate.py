@@ -28,6 +28,7 @@ from arrowlog.predicate import (
     Column,
     ForeignExpr,
     Literal,
+    ValueSet,
     coerce_literals,
     enclose_literal,
     fold_constants,
@@ -42,13 +43,15 @@ from arrowlog.predicate import (
     split_between,
     unwrap_cast,
 )
-from arrowlog.snapshot import comparison_type
+from arrowlog.snapshot import comparison_type, has_only_ordered_text, to_comparable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from arrowlog.predicate import MonotoneExpr, Node
 
+# Comparisons with one side, and the end of the literal's enclosure that decides them.
+_RANGE_SIDES = {"<": "up", "<=": "up", ">": "down", ">=": "down"}
 _NEGATED = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 
 
@@ -96,10 +99,13 @@ class ColumnComparison:
 
 @dataclass(frozen=True, slots=True)
 class In:
-    """Rows whose value is in a sorted list of exact values; if `negated`, is not in it."""
+    """Rows whose value is in a sorted list of exact values; if `negated`, is not in it.
+
+    `values` are Python values or, of a long list, an Arrow array in the type of the bounds.
+    """
 
     name: str
-    values: tuple[Any, ...]
+    values: tuple[Any, ...] | pa.Array
     negated: bool = False
 
 
@@ -192,6 +198,7 @@ class StatsPredicateBuilder:
         """`schema` gives the column types; values of `partition_columns` are known exactly."""
         self._schema = schema
         self._partition = frozenset(partition_columns)
+        self._types: dict[Column, pa.DataType | None] = {}
 
     def rows(self, node: Node, *, want: bool = True, null: bool = False) -> StatsPredicate:  # noqa: C901 -- a branch each
         """The rows for which a node evaluates to `want`, or to NULL if `null` is set."""
@@ -201,8 +208,11 @@ class StatsPredicateBuilder:
             return ALL_ROWS if (null if node.value is None else node.value is want) else NO_ROWS
         if isinstance(node, Column):
             return self._boolean_column(node, want=want, null=null)
-        if isinstance(node, ForeignExpr):
+        if isinstance(node, (ForeignExpr, ValueSet)):
             return Unprunable(node, REASON_NOT_PRUNABLE)
+        if self._is_simple(node):
+            node = node if want else Call(_NEGATED[node.op], node.args)
+            return self._literal_comparison(node, null)
         node = unwrap_cast(node, self._schema)
         if node.op in ("and", "or"):
             parts = tuple(self.rows(arg, want=want, null=null) for arg in merge_equalities(node))
@@ -221,6 +231,14 @@ class StatsPredicateBuilder:
         if node.op == "is null" and isinstance(node.args[0], Call) and self._is_open(node):
             return self._is_null_call(node, node.args[0], want=want)
         return self._call(node, want=want, null=null)
+
+    def _is_simple(self, node: Call) -> bool:
+        """Whether a call compares a column that has statistics with a literal: most calls do."""
+        if node.op not in COMPARISON_OPS:
+            return False
+        column, literal = node.args
+        plain = isinstance(column, Column) and isinstance(literal, Literal)
+        return plain and self._type(column) is not None  # type: ignore[arg-type]
 
     def _is_open(self, node: Node) -> bool:
         """Whether a condition depends on more than partition values, which decide it exactly."""
@@ -263,6 +281,8 @@ class StatsPredicateBuilder:
             return self._expression(node, want=want, null=null)
         if op == "is null":
             return IsNull(self._name(first), negated=not want)
+        if op == "in" and isinstance(args[1], ValueSet):
+            return self._in_set(node, first, args[1], want=want, null=null)
         if not all(isinstance(arg, Literal) for arg in args[1:]):
             return self._two_columns(node, want=want, null=null)
         if op == "<=>":
@@ -286,13 +306,15 @@ class StatsPredicateBuilder:
 
         Fields of structs that the schema lacks, and structs inside structs, have none.
         """
-        if not column.path:
-            return self._schema.field(column.name).type
-        path = (column.name, *column.path)
-        kind = find_field_type(self._schema, path)
-        if kind is None or pa.types.is_nested(kind) or leaf_name(self._schema, path) is None:
-            return None
-        return kind
+        if column not in self._types:
+            path = (column.name, *column.path)
+            kind = find_field_type(self._schema, path) if column.path else None
+            if kind is not None and pa.types.is_nested(kind):
+                kind = None
+            if kind is not None and leaf_name(self._schema, path) is None:
+                kind = None
+            self._types[column] = kind if column.path else self._schema.field(column.name).type
+        return self._types[column]
 
     def _name(self, column: Column) -> str:
         """The name of the statistics of a column or struct field that has a type."""
@@ -355,6 +377,9 @@ class StatsPredicateBuilder:
         literals = [value for value in values if isinstance(value, Literal)]
         non_null = [value for value in literals if value.value is not None]
         name, kind = self._name(column), self._type(column)
+        exact = None if kind is None or len(non_null) < 2 else _natural_values(non_null, kind)
+        if exact is not None and (len(non_null) == len(literals) or want != null):
+            return self._or_null(In(name, exact, negated=not want), name, null)
         coerced = None if kind is None else coerce_literals(non_null, kind)
         if coerced is None:
             return self._opaque(node, want=want, null=null)
@@ -367,6 +392,20 @@ class StatsPredicateBuilder:
         if not want:
             return self._or_null(_and(_not_in_list(name, tests)), name, null)
         return self._or_null(self._in_list(name, tests), name, null)
+
+    def _in_set(
+        self, node: Call, column: Column, members: ValueSet, *, want: bool, null: bool
+    ) -> StatsPredicate:
+        """IN and NOT IN with a value set."""
+        name, kind = self._name(column), self._type(column)
+        if kind is None or comparison_type(kind) is None:
+            return Unprunable(node, REASON_NOT_COMPARABLE)
+        if members.has_null and want == null:
+            return ALL_ROWS if want else NO_ROWS
+        if pa.types.is_string(kind) and not has_only_ordered_text(members.values):
+            return Unprunable(node, REASON_NOT_COMPARABLE)
+        values = members.sorted_by(lambda array: to_comparable(array, kind))
+        return self._or_null(In(name, values, negated=not want), name, null)
 
     def _in_list(self, name: str, tests: list[StatsPredicate]) -> StatsPredicate:
         """Merge equalities with one column into a single `In`, if all are exact."""
@@ -682,6 +721,20 @@ def _is_natural(kind: pa.DataType, literal_kind: str) -> bool:
     return literal_kind in tests and bool(tests[literal_kind](kind))
 
 
+def _natural_values(literals: list[Literal], kind: pa.DataType) -> tuple[Any, ...] | None:
+    """The sorted values of literals of a column's own type; None if one may need conversion."""
+    kinds = {literal.kind for literal in literals}
+    if len(kinds) > 1 or "double" in kinds or not _is_natural(kind, *kinds):
+        return None
+    values = sorted({literal.value for literal in literals})  # type: ignore[type-var]
+    if isinstance(values[0], str):
+        usable = enclose_literal(Literal("".join(map(str, values)), "text"), kind)
+        return None if usable is None else tuple(values)
+    ends = (enclose_literal(Literal(value, *kinds), kind) for value in (values[0], values[-1]))
+    inside = all(pair is not None and pair[0] is not None and pair[0] == pair[1] for pair in ends)
+    return tuple(values) if inside and not pa.types.is_boolean(kind) else None
+
+
 def _comparable_types(left: pa.DataType, right: pa.DataType) -> bool:
     """Whether values of two types are compared as they are."""
     if pa.types.is_integer(left) and pa.types.is_integer(right):
@@ -732,8 +785,39 @@ def _and(parts: tuple[StatsPredicate, ...]) -> StatsPredicate:
     """Conjunction, with constants folded."""
     if NO_ROWS in parts:
         return NO_ROWS
-    kept = tuple(part for part in parts if part != ALL_ROWS)
+    kept = _keep_strongest([part for part in parts if part is not ALL_ROWS and part != ALL_ROWS])
     return ALL_ROWS if not kept else kept[0] if len(kept) == 1 else And(kept)
+
+
+def _keep_strongest(parts: list[StatsPredicate]) -> tuple[StatsPredicate, ...]:
+    """The conjuncts without lower and upper bounds of a column that others imply.
+
+    A test costs a pass over all files. Generated predicates repeat bounds, and so do views on top
+    of views.
+    """
+    strongest: dict[tuple[str, bool], Comparison] = {}
+    for part in parts:
+        if isinstance(part, Comparison) and part.op in _RANGE_SIDES:
+            key = part.name, part.op in ("<", "<=")
+            known = strongest.get(key)
+            if known is None or _is_stronger(part, known):
+                strongest[key] = part
+    chosen = set(map(id, strongest.values()))
+    return tuple(
+        part
+        for part in parts
+        if id(part) in chosen or not (isinstance(part, Comparison) and part.op in _RANGE_SIDES)
+    )
+
+
+def _is_stronger(test: Comparison, other: Comparison) -> bool:
+    """Whether a bound on one side of a column implies another on the same side."""
+    end, known = (getattr(each, _RANGE_SIDES[each.op]) for each in (test, other))
+    if end is None or known is None:  # beyond all values of the type: skips nothing
+        return known is None
+    if end == known:
+        return test.op in ("<", ">")
+    return bool(end < known if test.op in ("<", "<=") else end > known)
 
 
 def _or(parts: tuple[StatsPredicate, ...]) -> StatsPredicate:
