@@ -16,6 +16,7 @@ from arrowlog.predicate.ast import (
     referenced_columns,
     resolve_column,
     split_conjuncts,
+    walk_nodes,
 )
 from arrowlog.predicate.emit.duckdb import evaluate_node, fold_constants
 from arrowlog.predicate.emit.row_filters import emit_spark, split_pushdown
@@ -106,4 +107,5 @@ __all__ = [
     "tokenize",
     "unquote_identifier",
     "unwrap_cast",
+    "walk_nodes",
 ]
