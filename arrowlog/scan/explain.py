@@ -373,7 +373,7 @@ def _describe_rewrite(part: Node, test: StatsPredicate, columns: FileStats) -> s
     return "" if node is None else format_node(node)
 
 
-def _to_node(test: StatsPredicate, columns: FileStats) -> Node | None:
+def _to_node(test: StatsPredicate, columns: FileStats) -> Node | None:  # noqa: C901 -- by class
     """A test as a predicate tree, for people to read; None if it skips no file."""
     if isinstance(test, (And, Or)):
         parts = [_to_node(part, columns) for part in test.parts]
