@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from arrowlog.formats.base import (
     MAX_VERSION,
@@ -42,6 +42,7 @@ from arrowlog.formats.struct_fields import (
     stats_type,
     struct_leaves,
 )
+from arrowlog.lazy_names import import_on_first_use
 
 if TYPE_CHECKING:
     from arrowlog.formats.avro_container import (
@@ -133,13 +134,5 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # to a type checker, it would turn every misspelt name into Any
-
-    def __getattr__(name: str) -> Any:
-        """Import a name on first use."""
-        from importlib import import_module
-
-        for home, names in _ON_FIRST_USE.items():
-            if name in names:
-                return getattr(import_module(f"{__name__}.{home}"), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:
+    __getattr__ = import_on_first_use(__name__, _ON_FIRST_USE)

@@ -18,7 +18,14 @@ from arrowlog.predicate.ast import (
     split_conjuncts,
     walk_nodes,
 )
-from arrowlog.predicate.emit.duckdb import evaluate_node, fold_constants
+from arrowlog.predicate.emit.duckdb import (
+    evaluate_condition,
+    fold_constants,
+    query_rows,
+    write_condition,
+    write_moment,
+    write_value,
+)
 from arrowlog.predicate.emit.row_filters import emit_spark, split_pushdown
 from arrowlog.predicate.emit.text import format_node, quote_identifier
 from arrowlog.predicate.literals import enclose_literal, may_have_nan, snap_to_integer
@@ -79,7 +86,7 @@ __all__ = [
     "coerce_literals",
     "emit_spark",
     "enclose_literal",
-    "evaluate_node",
+    "evaluate_condition",
     "evaluate_predicate",
     "find_searches",
     "fold_constants",
@@ -95,6 +102,7 @@ __all__ = [
     "parse_predicate",
     "parse_pushed_filter",
     "parse_pyarrow",
+    "query_rows",
     "quote_identifier",
     "referenced_columns",
     "resolve_column",
@@ -108,4 +116,7 @@ __all__ = [
     "unquote_identifier",
     "unwrap_cast",
     "walk_nodes",
+    "write_condition",
+    "write_moment",
+    "write_value",
 ]

@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.arrays import (
-    FALSE,
     TRUE,
     make_array,
     make_int64,
@@ -29,7 +28,7 @@ from arrowlog.arrays import (
 )
 from arrowlog.errors import InvalidRequest
 from arrowlog.fork_safety import pl, polars_is_stranded
-from arrowlog.predicate import evaluate_node, may_have_nan, referenced_columns, resolve_column
+from arrowlog.predicate import evaluate_condition, may_have_nan, referenced_columns, resolve_column
 from arrowlog.scan.stats_predicate import (
     And,
     ColumnComparison,
@@ -51,6 +50,8 @@ from arrowlog.snapshot import (
     high_bounds,
     low_bounds,
     to_comparable,
+    usable_null_counts,
+    widen_bounds,
 )
 
 if TYPE_CHECKING:
@@ -210,11 +211,10 @@ def _evaluate_on_partitions(test: PartitionEval, columns: FileStats) -> pa.Array
     names = sorted(referenced_columns(test.node))
     codes, combinations = _combinations(columns, names)
     try:
-        result = pc.cast(evaluate_node(test.node, combinations), pa.bool_()).combine_chunks()
+        matches = evaluate_condition(test.node, combinations, want=test.want, null=test.null)
     except (InvalidRequest, pa.ArrowException):
-        return None  # an evaluation error proves nothing about the rows
-    matches = result if test.want else pc.invert(result)
-    mismatch = pc.invert(pc.fill_null(matches, TRUE if test.null else FALSE)).take(codes)
+        return None  # a condition that cannot be evaluated proves nothing about the rows
+    mismatch = pc.invert(matches.combine_chunks()).take(codes)
     for name in names:
         unreadable = columns.unreadable(name)
         mismatch = pc.and_not(mismatch, unreadable) if unreadable.true_count else mismatch
@@ -251,7 +251,7 @@ def _skip_by_bounds(
     if isinstance(test, IsNull):
         if test.negated:
             return all_null_files(columns, name)
-        counts = columns.null_count(name)
+        counts = usable_null_counts(columns, name)
         return None if counts.null_count == len(counts) else pc.equal(counts, make_int64(0))
     only_nulls = all_null_files(columns, name)
     kind = columns.type_of(name)
@@ -334,7 +334,9 @@ def _value_range(columns: FileStats, name: str) -> tuple[pa.Array | None, pa.Arr
     kind = columns.type_of(name)
     if comparison_type(kind) is None or may_have_nan(kind):
         return None, None
-    values = to_comparable(columns.partition(name), kind)
+    # Text that writers order differently is unknown, as in bounds.
+    values = widen_bounds(columns.partition(name), kind, upper=False)
+    values = values if pa.types.is_string(kind) else to_comparable(columns.partition(name), kind)
     return values, values
 
 

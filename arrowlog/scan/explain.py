@@ -51,6 +51,7 @@ from arrowlog.snapshot import high_bounds, low_bounds
 
 if TYPE_CHECKING:
     from arrowlog.predicate import Node, Predicate
+    from arrowlog.scan.read_reports import ReadReport
     from arrowlog.scan.stats_predicate import StatsPredicate
     from arrowlog.snapshot import FileStats, Snapshot
 
@@ -248,6 +249,7 @@ class Explanation:
     bytes_total: int
     clauses: tuple[Clause, ...]
     searches: tuple[str, ...] = field(default=(), kw_only=True)
+    reads: tuple[ReadReport, ...] = field(default=(), kw_only=True, compare=False)
     _paths: pa.ChunkedArray = field(repr=False, compare=False)
     _codes: tuple[pa.Array, ...] = field(repr=False, compare=False)
 
@@ -303,6 +305,7 @@ class Explanation:
             lines += format_text_table(_HEADER, self._rows, (1, 2, 3))
         lines += [f"{clause}: files are skipped by {tested}" for clause, tested in self._tested]
         lines += self.searches
+        lines += map(str, self.reads)
         return "\n".join(lines)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -318,6 +321,7 @@ class Explanation:
         facts = [("plan", self._summary())]
         facts += [(clause, f"files are skipped by {tested}") for clause, tested in self._tested]
         facts += [("search", text) for text in self.searches]
+        facts += [("read", str(report)) for report in self.reads]
         return format_html_card(self.predicate, facts, clauses)
 
 

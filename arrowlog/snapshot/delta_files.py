@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.arrays import FALSE, make_array, make_int64, null_scalar, repeat_bool
-from arrowlog.decode import StatsMember, lookup_stats, stats_counts
+from arrowlog.decode import StatsLookup, StatsMember, stats_counts
 from arrowlog.errors import ArrowlogWarning, LogCorrupt
 from arrowlog.formats import physical_name, stats_keys, stats_type
 from arrowlog.formats.delta import DELTA, VECTOR_COLUMNS
@@ -490,7 +490,8 @@ class DeltaFileStats(FileStats):
         """Return bounds, null counts and row counts of the checkpoint's live adds."""
         reader = StatsReader(self._source.rows, self.schema)
         kept = self._source.values_for(self.schema)
-        convert, paths = reader.converter([name for name in names if name not in kept])
+        missing = [name for name in names if name not in kept]
+        convert, paths = reader.converter(missing, self._source.num_selected)
         return self._source.live_values(self.schema, names, paths, convert)
 
     def of_rows(self, what: str, name: str) -> pa.ChunkedArray | None:
@@ -637,7 +638,7 @@ class _BoundStats(_AddStats):
         ]
         if wanted:
             reader = StatsReader(self._source.rows, self.schema)
-            convert, paths = reader.converter(wanted)
+            convert, paths = reader.converter(wanted, self.num_rows)
             self._read(wanted, paths, convert)
 
 
@@ -650,9 +651,9 @@ class StatsReader:
         self._schema = schema
 
     def converter(
-        self, names: Sequence[tuple[str, str]]
+        self, names: Sequence[tuple[str, str]], count: int
     ) -> tuple[Callable[[Columns], dict[tuple[str, str], pa.Array]], list[AddPath]]:
-        """Return a function that types columns of some adds, and the fields that it needs."""
+        """Return a function that types columns of adds, `count` in all, and the fields it needs."""
         members = {name: self._member(*name) for name in names}
         typed_paths = {name: ("stats_parsed", *member.keys) for name, member in members.items()}
         stored = {name: path for name, path in typed_paths.items() if self._rows.has(path)}
@@ -660,6 +661,7 @@ class StatsReader:
         has_text = self._rows.has(_STATS)
         looked_up = list(dict.fromkeys(members.values())) if has_text else []
         paths = [*stored.values(), *([_STATS] if has_text else [])]
+        lookup = StatsLookup(count)
 
         def convert(columns: Columns) -> dict[tuple[str, str], pa.Array]:
             typed: dict[tuple[str, str], pa.Array] = {}
@@ -671,7 +673,7 @@ class StatsReader:
                 wanted = [members[name] for name in names if typed[name].null_count]
             texts = columns.get(_STATS)
             if texts is not None and wanted:
-                found = lookup_stats(pa.chunked_array([texts]), list(dict.fromkeys(wanted)))
+                found = lookup.lookup(pa.chunked_array([texts]), list(dict.fromkeys(wanted)))
                 for name in names:
                     if members[name] in found:
                         parsed = self._parse(found[members[name]], *name)
