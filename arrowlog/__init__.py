@@ -21,7 +21,6 @@ if TYPE_CHECKING:  # type checkers see the same names as `_HOMES` lists; a test 
     from arrowlog import plots as plots
     from arrowlog import spark as spark
     from arrowlog import testing as testing
-    from arrowlog.conversion import convert as convert
     from arrowlog.errors import ArrowlogError as ArrowlogError
     from arrowlog.errors import ArrowlogWarning as ArrowlogWarning
     from arrowlog.errors import CommitConflict as CommitConflict
@@ -42,6 +41,7 @@ if TYPE_CHECKING:  # type checkers see the same names as `_HOMES` lists; a test 
     from arrowlog.formats.indextables import Metadata as Metadata
     from arrowlog.formats.indextables import Protocol as Protocol
     from arrowlog.functions import add_parquet as add_parquet
+    from arrowlog.functions import convert as convert
     from arrowlog.functions import scan_polars as scan_polars
     from arrowlog.predicate import indexquery as indexquery
     from arrowlog.recovery import Finding as Finding
@@ -63,7 +63,6 @@ if TYPE_CHECKING:  # type checkers see the same names as `_HOMES` lists; a test 
 # Where each public name is defined; a name without a module is a module itself.
 _HOMES = {
     "": ("plots", "spark", "testing"),
-    "conversion": ("convert",),
     "errors": (
         "ArrowlogError",
         "ArrowlogWarning",
@@ -84,7 +83,7 @@ _HOMES = {
         "UnsupportedProtocol",
     ),
     "formats.indextables": ("Metadata", "Protocol"),
-    "functions": ("add_parquet", "scan_polars"),
+    "functions": ("add_parquet", "convert", "scan_polars"),
     "predicate": ("indexquery",),
     "recovery": ("Finding", "Findings", "doctor", "repair", "repair_notes"),
     "scan": ("Explanation", "ScanPlan", "Split"),

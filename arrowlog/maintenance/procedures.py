@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from arrowlog.arrays import make_array
 from arrowlog.config import parse_duration_ms
 from arrowlog.errors import ArrowlogWarning, DataFileError, InvalidRequest, UnsupportedProtocol
-from arrowlog.formats.indextables import STATE_KIND, encode_adds
+from arrowlog.formats.indextables import INDEXTABLES, STATE_KIND, encode_adds
 from arrowlog.maintenance.checkpointing import PARQUET_CHECKPOINT_FEATURE, make_checkpoint
 from arrowlog.maintenance.cleanup import (
     MIN_COMMIT_AGE_SECONDS,
@@ -41,7 +41,6 @@ from arrowlog.snapshot import (
     CheckpointResult,
     StatsTruncation,
     TimestampLike,
-    check_writable,
     is_state_table,
     list_log,
     to_epoch_millis,
@@ -114,7 +113,7 @@ def checkpoint(session: WriteSession, checkpointer: BackgroundCheckpointer) -> C
 
 def _write_state(session: WriteSession, snapshot: Snapshot, config: Config) -> CheckpointResult:
     """Write a table state of the latest version, without tombstones, unless it has a valid one."""
-    check_writable(snapshot.protocol, session.store.root)
+    INDEXTABLES.check_writable(snapshot.protocol, session.store.root)
     listing = list_log(session.store)
     version = snapshot.version
     existing = listing.state_file(version)
@@ -273,7 +272,7 @@ def truncate_history(
     snapshot = session.read_latest()
     _refuse_states(session, snapshot)
     config = session.config(session.head_of(snapshot))
-    check_writable(snapshot.protocol, session.store.root)
+    INDEXTABLES.check_writable(snapshot.protocol, session.store.root)
     now = session.clock.now_ms()
     if dry_run:
         return CleanupResult(plan_truncation(session.store, config, now), dry_run=True)

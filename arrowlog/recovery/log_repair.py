@@ -51,7 +51,6 @@ from arrowlog.recovery.data_files import check_files_exist, check_files_exist_on
 from arrowlog.recovery.salvage import SalvageResult, list_log_folder, salvage
 from arrowlog.snapshot import (
     InMemoryFiles,
-    check_writable,
     is_state_table,
     json_checkpoint_name,
     paths_leading_out,
@@ -236,7 +235,7 @@ def _repair(job: _Job) -> _Outcome:
     _check_target(target, job.target)
     salvaged = _salvage(source, job.source, config)
     state = _without_states(salvaged.snapshot.state)
-    check_writable(state.protocol, redact(job.source))
+    INDEXTABLES.check_writable(state.protocol, redact(job.source))
     config = _config_for_target(job, state)
     valid, missing = _split_by_existence(job, source.store, state, config)
     _report_losses(salvaged, missing)

@@ -57,10 +57,8 @@ from arrowlog.snapshot.loader import (
 )
 from arrowlog.snapshot.log_replay import (
     check_readable,
-    check_writable,
     parse_table_schema,
     replay_actions,
-    root_spellings,
     validate_commit_integrity,
     with_checkpoint_keys,
     with_file_keys,
@@ -136,7 +134,6 @@ __all__ = [
     "build_row_group_index",
     "cast_text",
     "check_readable",
-    "check_writable",
     "checkpoint_versions",
     "choose_sort_columns",
     "comparison_type",
@@ -169,7 +166,6 @@ __all__ = [
     "read_verified_actions",
     "replay_actions",
     "retired_record_error",
-    "root_spellings",
     "storage_order",
     "storage_sort_keys",
     "stream_actions",
