@@ -21,12 +21,17 @@ if TYPE_CHECKING:  # type checkers see the same names as `_HOMES` lists; a test 
     from arrowlog import plots as plots
     from arrowlog import spark as spark
     from arrowlog import testing as testing
+    from arrowlog.conversion import convert as convert
+    from arrowlog.errors import AccessDenied as AccessDenied
     from arrowlog.errors import ArrowlogError as ArrowlogError
     from arrowlog.errors import ArrowlogWarning as ArrowlogWarning
+    from arrowlog.errors import BucketNotFound as BucketNotFound
     from arrowlog.errors import CommitConflict as CommitConflict
     from arrowlog.errors import CommitStateUnknown as CommitStateUnknown
     from arrowlog.errors import ConcurrentAppend as ConcurrentAppend
     from arrowlog.errors import ConcurrentRemove as ConcurrentRemove
+    from arrowlog.errors import CredentialsMissing as CredentialsMissing
+    from arrowlog.errors import CredentialsRefused as CredentialsRefused
     from arrowlog.errors import DataFileError as DataFileError
     from arrowlog.errors import ForkedProcess as ForkedProcess
     from arrowlog.errors import InvalidRequest as InvalidRequest
@@ -34,19 +39,28 @@ if TYPE_CHECKING:  # type checkers see the same names as `_HOMES` lists; a test 
     from arrowlog.errors import LogTooLarge as LogTooLarge
     from arrowlog.errors import MetadataChanged as MetadataChanged
     from arrowlog.errors import ProtocolChanged as ProtocolChanged
+    from arrowlog.errors import ReadOnlyStore as ReadOnlyStore
+    from arrowlog.errors import StoreFull as StoreFull
+    from arrowlog.errors import StoreThrottled as StoreThrottled
+    from arrowlog.errors import StoreTimeout as StoreTimeout
     from arrowlog.errors import StoreUnavailable as StoreUnavailable
+    from arrowlog.errors import StoreUnreachable as StoreUnreachable
     from arrowlog.errors import TableExists as TableExists
     from arrowlog.errors import TableNotFound as TableNotFound
+    from arrowlog.errors import TlsFailed as TlsFailed
+    from arrowlog.errors import UnknownStorageOption as UnknownStorageOption
     from arrowlog.errors import UnsupportedProtocol as UnsupportedProtocol
     from arrowlog.formats.indextables import Metadata as Metadata
     from arrowlog.formats.indextables import Protocol as Protocol
     from arrowlog.functions import add_parquet as add_parquet
-    from arrowlog.functions import convert as convert
     from arrowlog.functions import scan_polars as scan_polars
     from arrowlog.predicate import indexquery as indexquery
     from arrowlog.recovery import Finding as Finding
     from arrowlog.recovery import Findings as Findings
+    from arrowlog.recovery import RebuildProblem as RebuildProblem
+    from arrowlog.recovery import RebuildResult as RebuildResult
     from arrowlog.recovery import doctor as doctor
+    from arrowlog.recovery import rebuild as rebuild
     from arrowlog.recovery import repair as repair
     from arrowlog.recovery import repair_losses as repair_losses
     from arrowlog.recovery import repair_notes as repair_notes
@@ -64,13 +78,18 @@ if TYPE_CHECKING:  # type checkers see the same names as `_HOMES` lists; a test 
 # Where each public name is defined; a name without a module is a module itself.
 _HOMES = {
     "": ("plots", "spark", "testing"),
+    "conversion": ("convert",),
     "errors": (
+        "AccessDenied",
         "ArrowlogError",
         "ArrowlogWarning",
+        "BucketNotFound",
         "CommitConflict",
         "CommitStateUnknown",
         "ConcurrentAppend",
         "ConcurrentRemove",
+        "CredentialsMissing",
+        "CredentialsRefused",
         "DataFileError",
         "ForkedProcess",
         "InvalidRequest",
@@ -78,15 +97,32 @@ _HOMES = {
         "LogTooLarge",
         "MetadataChanged",
         "ProtocolChanged",
+        "ReadOnlyStore",
+        "StoreFull",
+        "StoreThrottled",
+        "StoreTimeout",
         "StoreUnavailable",
+        "StoreUnreachable",
         "TableExists",
         "TableNotFound",
+        "TlsFailed",
+        "UnknownStorageOption",
         "UnsupportedProtocol",
     ),
     "formats.indextables": ("Metadata", "Protocol"),
-    "functions": ("add_parquet", "convert", "scan_polars"),
+    "functions": ("add_parquet", "scan_polars"),
     "predicate": ("indexquery",),
-    "recovery": ("Finding", "Findings", "doctor", "repair", "repair_losses", "repair_notes"),
+    "recovery": (
+        "Finding",
+        "Findings",
+        "RebuildProblem",
+        "RebuildResult",
+        "doctor",
+        "rebuild",
+        "repair",
+        "repair_losses",
+        "repair_notes",
+    ),
     "scan": ("Explanation", "ScanPlan", "Split"),
     "snapshot": ("Report", "Snapshot"),
     "statements": ("sql_statement",),
@@ -95,14 +131,18 @@ _HOMES = {
 }
 
 __all__ = [
+    "AccessDenied",
     "Add",
     "ArrowlogError",
     "ArrowlogWarning",
+    "BucketNotFound",
     "CommitConflict",
     "CommitResult",
     "CommitStateUnknown",
     "ConcurrentAppend",
     "ConcurrentRemove",
+    "CredentialsMissing",
+    "CredentialsRefused",
     "DataFileError",
     "Explanation",
     "Finding",
@@ -115,14 +155,23 @@ __all__ = [
     "MetadataChanged",
     "Protocol",
     "ProtocolChanged",
+    "ReadOnlyStore",
+    "RebuildProblem",
+    "RebuildResult",
     "Report",
     "ScanPlan",
     "Snapshot",
     "Split",
+    "StoreFull",
+    "StoreThrottled",
+    "StoreTimeout",
     "StoreUnavailable",
+    "StoreUnreachable",
     "Table",
     "TableExists",
     "TableNotFound",
+    "TlsFailed",
+    "UnknownStorageOption",
     "UnsupportedProtocol",
     "__version__",
     "add_file",
@@ -131,6 +180,7 @@ __all__ = [
     "doctor",
     "indexquery",
     "plots",
+    "rebuild",
     "repair",
     "repair_losses",
     "repair_notes",

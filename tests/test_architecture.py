@@ -72,6 +72,7 @@ PURE = (
     "transaction.conflict_checker",
     "maintenance.retention",
     "recovery.findings",
+    "recovery.rebuild_result",
     "statements.parser",
 )
 # `fork_safety` hands out polars and reads /proc at a fork, `config` makes paths absolute; neither

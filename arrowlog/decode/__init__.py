@@ -26,7 +26,7 @@ from arrowlog.decode.row_decoder import (
     to_metadata,
     to_protocol,
 )
-from arrowlog.decode.stats_text import StatsMember, lookup_stats, stats_counts
+from arrowlog.decode.stats_text import StatsLookup, StatsMember, lookup_stats, stats_counts
 from arrowlog.lazy_names import import_on_first_use
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ __all__ = [
     "AvroKind",
     "CommitInfo",
     "LineBuffer",
+    "StatsLookup",
     "StatsMember",
     "commit_info_from_row",
     "concat_column_bytes",

@@ -34,6 +34,14 @@ from arrowlog.formats.log_versions import (
     superseded_records,
 )
 from arrowlog.formats.spark_schema import format_spark_schema, parse_spark_schema
+from arrowlog.formats.struct_fields import (
+    StructLeaf,
+    find_field_type,
+    leaf_name,
+    stats_keys,
+    stats_type,
+    struct_leaves,
+)
 from arrowlog.lazy_names import import_on_first_use
 
 if TYPE_CHECKING:
@@ -101,11 +109,14 @@ __all__ = [
     "RecentCommits",
     "RetiredVersions",
     "SchemaError",
+    "StructLeaf",
     "ValueDamaged",
     "damaged",
     "encode_bytes",
     "encode_long",
+    "find_field_type",
     "format_spark_schema",
+    "leaf_name",
     "no_recent_commits",
     "parse_retired_records",
     "parse_schema",
@@ -114,6 +125,9 @@ __all__ = [
     "read_container",
     "read_value",
     "retired_record_name",
+    "stats_keys",
+    "stats_type",
+    "struct_leaves",
     "superseded_records",
     "unsupported",
     "write_container",

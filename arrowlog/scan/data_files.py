@@ -33,7 +33,7 @@ from arrowlog.snapshot import (
     read_verified_actions,
     with_file_keys,
 )
-from arrowlog.storage import find_secrets, open_store
+from arrowlog.storage import find_secrets, open_store, store_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -241,6 +241,7 @@ def is_castable(stored: pa.DataType, wanted: pa.DataType) -> bool:
     return True
 
 
+@lru_cache(maxsize=1024)
 def is_readable_as(stored: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether every engine can read some values of the file's type as the table's type.
 
@@ -269,6 +270,7 @@ def is_readable_as(stored: pa.DataType, wanted: pa.DataType) -> bool:
     return is_castable(stored, wanted)
 
 
+@lru_cache(maxsize=1024)
 def is_always_readable_as(stored: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether every value of the file's type can be read as the table's type.
 
@@ -431,10 +433,7 @@ class ReadErrorTranslator:
             results = pool.map(check, map(_without_footer, fragments.values()))
             for key, reason in zip(fragments, results, strict=True):
                 if isinstance(reason, Exception):
-                    raise StoreUnavailable(
-                        f"{key} could not be checked: {self._message_of(reason)}.",
-                        next="Check access and try again.",
-                    )
+                    raise store_error("read", key, reason, self._mask_secrets)
                 if reason is not None:
                     yield key, reason
 

@@ -57,7 +57,9 @@ from arrowlog.snapshot.loader import (
 )
 from arrowlog.snapshot.log_replay import (
     check_readable,
+    commit_timestamps,
     parse_table_schema,
+    read_transactions,
     replay_actions,
     validate_commit_integrity,
     with_checkpoint_keys,
@@ -81,7 +83,15 @@ from arrowlog.snapshot.snapshot import (
     is_state_table,
 )
 from arrowlog.snapshot.stats_truncation import StatsTruncation, truncate_add_fields, truncate_adds
-from arrowlog.snapshot.time_travel import TimestampLike, to_epoch_millis
+from arrowlog.snapshot.time_travel import (
+    CLOCK_TOLERANCE_MS,
+    PeriodLike,
+    TimestampLike,
+    format_epoch_millis,
+    to_epoch_millis,
+    to_period,
+    unreadable_states,
+)
 from arrowlog.snapshot.tracked_state import CacheStats, LogTip, ReadBase
 from arrowlog.snapshot.tracker import SnapshotTracker, open_trackers
 from arrowlog.snapshot.typed_values import (
@@ -96,12 +106,15 @@ from arrowlog.snapshot.typed_values import (
     partition_values,
     to_comparable,
     to_log_text,
+    usable_null_counts,
+    widen_bounds,
 )
 
 if TYPE_CHECKING:
     from arrowlog.snapshot.checkpoint.state import StateWriter, WrittenState
 
 __all__ = [
+    "CLOCK_TOLERANCE_MS",
     "HIVE_NULL",
     "OBSERVATION_TRUST_SECONDS",
     "TRUNCATION_MARK",
@@ -115,6 +128,7 @@ __all__ = [
     "InMemoryFiles",
     "LogSegment",
     "LogTip",
+    "PeriodLike",
     "ReadBase",
     "ReadOptions",
     "RebuildRecipe",
@@ -136,6 +150,7 @@ __all__ = [
     "check_readable",
     "checkpoint_versions",
     "choose_sort_columns",
+    "commit_timestamps",
     "comparison_type",
     "decode_pointer",
     "earliest_rebuildable_version",
@@ -143,6 +158,7 @@ __all__ = [
     "files_table",
     "find_other_log",
     "flatten_all_maps",
+    "format_epoch_millis",
     "from_checkpoint_rows",
     "has_bounds",
     "high_bounds",
@@ -163,6 +179,7 @@ __all__ = [
     "put_manifest",
     "put_part",
     "read_pointer",
+    "read_transactions",
     "read_verified_actions",
     "replay_actions",
     "retired_record_error",
@@ -173,10 +190,14 @@ __all__ = [
     "to_comparable",
     "to_epoch_millis",
     "to_log_text",
+    "to_period",
     "truncate_add_fields",
     "truncate_adds",
+    "unreadable_states",
+    "usable_null_counts",
     "validate_commit_integrity",
     "verify_checkpoint",
+    "widen_bounds",
     "with_checkpoint_keys",
     "with_chunk_checksums",
     "with_file_keys",

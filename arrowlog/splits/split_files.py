@@ -26,7 +26,7 @@ from arrowlog.splits.bundle import (
     read_bundle,
 )
 from arrowlog.splits.tantivy_index import write_segment_meta, write_stubs
-from arrowlog.storage import LocalStore
+from arrowlog.storage import LocalStore, store_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -203,8 +203,8 @@ class SplitFiles:
         if isinstance(error, FileNotFoundError):
             what, advice = "The split does not exist.", "Run `arrowlog doctor` on the table."
         else:
-            reason = error.strerror or type(error).__name__
-            what, advice = f"The split cannot be read: {reason}.", "Check access and try again."
+            failure = store_error("read", "the split", error)
+            what, advice = failure.what, failure.next
         return DataFileError(what, next=advice, file=self.key)
 
     # Remote splits ----------------------------------------------------------------------------
