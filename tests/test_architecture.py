@@ -46,7 +46,6 @@ PURE = (
     "formats.indextables.partition_bounds",
     "formats.indextables.commit_encoder",
     "formats.indextables.compression",
-    "formats.indextables.file_names",
     "formats.indextables.format",
     "formats.indextables.json_checkpoint",
     "decode.avro_columns",

@@ -20,7 +20,7 @@ from arrowlog.arrays import make_array
 from arrowlog.config import parse_duration_ms
 from arrowlog.errors import ArrowlogWarning, DataFileError, InvalidRequest
 from arrowlog.formats import struct_leaves
-from arrowlog.formats.indextables import STATE_KIND, encode_adds
+from arrowlog.formats.indextables import INDEXTABLES, STATE_KIND, encode_adds
 from arrowlog.maintenance.adoption import FOOTER_FIELDS
 from arrowlog.maintenance.checkpointing import PARQUET_CHECKPOINT_FEATURE, make_checkpoint
 from arrowlog.maintenance.cleanup import (
@@ -43,7 +43,6 @@ from arrowlog.snapshot import (
     CheckpointResult,
     StatsTruncation,
     TimestampLike,
-    check_writable,
     is_state_table,
     list_log,
     to_epoch_millis,
@@ -108,7 +107,7 @@ def _write_state(session: WriteSession, snapshot: Snapshot, config: Config) -> C
 
     In any case `_last_checkpoint` points to it afterwards.
     """
-    check_writable(snapshot.protocol, session.store.root)
+    INDEXTABLES.check_writable(snapshot.protocol, session.store.root)
     listing = list_log(session.store)
     version = snapshot.version
     existing = listing.state_file(version)
@@ -258,7 +257,7 @@ def truncate_history(
     """
     snapshot = session.read_latest()
     config = session.config(session.head_of(snapshot))
-    check_writable(snapshot.protocol, session.store.root)
+    INDEXTABLES.check_writable(snapshot.protocol, session.store.root)
     now = session.clock.now_ms()
     if dry_run:
         return CleanupResult(plan_truncation(session.store, config, now), dry_run=True)

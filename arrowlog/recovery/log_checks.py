@@ -53,7 +53,6 @@ from arrowlog.recovery.salvage import (
 )
 from arrowlog.snapshot import (
     ReadOptions,
-    check_writable,
     checkpoint_versions,
     commit_timestamps,
     earliest_rebuildable_version,
@@ -481,7 +480,7 @@ def _check_pointer(exam: _Examination) -> None:
 def _check_protocol(exam: _Examination, snapshot: Snapshot) -> None:
     """Report a table that this arrowlog can read but not write."""
     try:
-        check_writable(snapshot.protocol, exam.store.root)
+        INDEXTABLES.check_writable(snapshot.protocol, exam.store.root)
     except UnsupportedProtocol as error:
         code = error.code or "protocol-unknown"
         what = f"{error.what} The table can be read, but not written."

@@ -42,8 +42,7 @@ from arrowlog.scan.split_rows import (
     mask_splits,
     refuse_search,
 )
-from arrowlog.snapshot import root_spellings
-from arrowlog.storage import open_store
+from arrowlog.storage import open_store, root_spellings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -57,12 +57,10 @@ from arrowlog.snapshot.loader import (
 )
 from arrowlog.snapshot.log_replay import (
     check_readable,
-    check_writable,
     commit_timestamps,
     parse_table_schema,
     read_transactions,
     replay_actions,
-    root_spellings,
     validate_commit_integrity,
     with_checkpoint_keys,
     with_file_keys,
@@ -150,7 +148,6 @@ __all__ = [
     "build_row_group_index",
     "cast_text",
     "check_readable",
-    "check_writable",
     "checkpoint_versions",
     "choose_sort_columns",
     "commit_timestamps",
@@ -187,7 +184,6 @@ __all__ = [
     "read_verified_actions",
     "replay_actions",
     "retired_record_error",
-    "root_spellings",
     "storage_order",
     "storage_sort_keys",
     "stream_actions",

@@ -10,7 +10,7 @@ import pytest
 from support.event_table import build
 
 import arrowlog
-from arrowlog.formats.indextables.file_names import LOG_FOLDER
+from arrowlog.formats.indextables.format import LOG_FOLDER
 
 
 def run(*arguments):

@@ -16,7 +16,7 @@ from support.small_table import GOOD, OPENING, SCHEMA
 
 import arrowlog
 from arrowlog import testing
-from arrowlog.formats.indextables.file_names import (
+from arrowlog.formats.indextables.format import (
     CHECKPOINT_FOLDER_NAME,
     LAST_CHECKPOINT,
     LOG_FOLDER,
