@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from arrowlog.snapshot import CheckpointResult
 
 
-_COLOURS = {"warning:": "yellow", "healthy:": "green"}
+_COLOURS = {"warning:": "yellow", "log": "green"}
 _COMMIT_COLUMNS = ("version", "timestamp", "operation", "adds", "removes", "bytes", "rows")
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done, change nothing.")
 
@@ -51,8 +51,9 @@ def info(table: arrowlog.Table, output: str, limit: int | None) -> None:
     r"""Summarize TABLE: size, schema, last commits and warnings.
 
     Start here with a table you do not know. Warnings name what needs attention, such as missing
-    commits, an old checkpoint or many small files; `arrowlog doctor` looks deeper. --limit sets
-    how many of the last commits are shown, 5 without it.
+    commits, an old checkpoint or many small files. Only the log is read: `arrowlog doctor` also
+    checks that every data file exists. --limit sets how many of the last commits are shown, 5
+    without it.
 
     \b
     Examples:
@@ -65,7 +66,8 @@ def info(table: arrowlog.Table, output: str, limit: int | None) -> None:
         return
     for line in str(overview).splitlines():
         first = line.partition(" ")[0]
-        click.secho(line, fg=_COLOURS.get(first), bold=first in ("version", overview.uri) or None)
+        colour = None if line == overview.health and not overview.healthy else _COLOURS.get(first)
+        click.secho(line, fg=colour, bold=first in ("version", overview.uri) or None)
 
 
 @commands.command()

@@ -61,7 +61,7 @@ def test_info_fits_one_screen(events):
     assert "files       5 with 30.2 kB" in lines
     assert "rows        5,000" in lines
     assert "partitions  5 by day" in lines
-    assert lines[-1] == "healthy: no warnings"
+    assert lines[-1] == "log healthy; data files not checked (arrowlog doctor)"
     told = json.loads(run("info", events, "--output", "json").stdout)
     assert (told["version"], told["num_files"], told["healthy"]) == (6, 5, True)
     assert told["columns"][0] == "day: date32[day]"
@@ -74,6 +74,7 @@ def test_info_says_what_is_wrong(tmp_path):
     assert done.returncode == 0
     assert "warning: version 2 is missing although version 3 is there" in done.stdout
     assert "warning: 1 of 1 files have no row count" in done.stdout
+    assert done.stdout.endswith("warnings; data files not checked (arrowlog doctor)\n")
     assert done.stderr.startswith("Warning: ")
     assert "Traceback" not in done.stderr
 
