@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 import arrowlog
-from arrowlog.cli import row_commands  # noqa: F401 -- adds its commands to the group
+from arrowlog.cli import change_commands, row_commands  # noqa: F401 -- add their commands to the group
 from arrowlog.cli.app import (
     commands,
     output_options,
@@ -28,7 +28,7 @@ from arrowlog.cli.app import (
     version_option,
     with_table,
 )
-from arrowlog.cli.output import print_table
+from arrowlog.cli.output import print_record, print_table
 from arrowlog.display import format_bytes
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def info(table: arrowlog.Table, output: str, limit: int | None) -> None:
     """
     overview = table.overview(5 if limit is None else limit)
     if output != "text":
-        print_table(overview.to_arrow(), output)
+        print_record(overview.to_arrow(), output)
         return
     for line in str(overview).splitlines():
         first = line.partition(" ")[0]
@@ -270,7 +270,7 @@ def checkpoint(table: arrowlog.Table, output: str, limit: int | None) -> None:
     """
     done = table.checkpoint()
     if output != "text":
-        print_table(_row(done), output, limit)
+        print_record(_row(done), output)
     elif done.names:
         size = format_bytes(done.size_bytes)
         print(f"Version {done.version}: {done.num_files:,} files in a checkpoint of {size}.")
@@ -594,7 +594,7 @@ def repair(
     if output == "text":
         _print_result(row, result)
     else:
-        print_table(result, output, limit)
+        print_record(result, output)
     if row["status"] != "SUCCESS":
         sys.exit(1)
 
