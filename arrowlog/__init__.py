@@ -59,6 +59,7 @@ if TYPE_CHECKING:  # type checkers see the same names as `_HOMES` lists; a test 
     from arrowlog.recovery import Findings as Findings
     from arrowlog.recovery import doctor as doctor
     from arrowlog.recovery import repair as repair
+    from arrowlog.recovery import repair_losses as repair_losses
     from arrowlog.recovery import repair_notes as repair_notes
     from arrowlog.scan import Explanation as Explanation
     from arrowlog.scan import ScanPlan as ScanPlan
@@ -108,7 +109,7 @@ _HOMES = {
     "formats.indextables": ("Metadata", "Protocol"),
     "functions": ("add_parquet", "scan_polars"),
     "predicate": ("indexquery",),
-    "recovery": ("Finding", "Findings", "doctor", "repair", "repair_notes"),
+    "recovery": ("Finding", "Findings", "doctor", "repair", "repair_losses", "repair_notes"),
     "scan": ("Explanation", "ScanPlan", "Split"),
     "snapshot": ("Report", "Snapshot"),
     "statements": ("sql_statement",),
@@ -166,6 +167,7 @@ __all__ = [
     "indexquery",
     "plots",
     "repair",
+    "repair_losses",
     "repair_notes",
     "scan_polars",
     "spark",

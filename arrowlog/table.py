@@ -13,7 +13,13 @@ from arrowlog.display import format_html_card
 from arrowlog.errors import ArrowlogError, InvalidRequest
 from arrowlog.fork_safety import OnFirstUse, require_polars
 from arrowlog.history import HistorySession, diff_snapshots, summarize_table
-from arrowlog.maintenance import BackgroundCheckpointer, Skips, procedures, update_statistics
+from arrowlog.maintenance import (
+    BackgroundCheckpointer,
+    Skips,
+    adopt,
+    procedures,
+    update_statistics,
+)
 from arrowlog.recovery import DoctorLimits, examine_table
 from arrowlog.scan import ReadableRows, SplitCacheOptions, plan_scan
 from arrowlog.snapshot import ReadOptions, SnapshotTracker, TimestampLike, to_epoch_millis
@@ -29,7 +35,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from arrowlog.history import Diff, Overview
-    from arrowlog.maintenance import CleanupResult, CompactResult, RetentionPlan, VacuumResult
+    from arrowlog.maintenance import (
+        AdoptResult,
+        CleanupResult,
+        CompactResult,
+        RetentionPlan,
+        VacuumResult,
+    )
     from arrowlog.recovery import Findings
     from arrowlog.scan import LazyRows, ScanPlan
     from arrowlog.snapshot import CacheStats, CheckpointResult, Snapshot
@@ -684,23 +696,71 @@ class Table(ReadableRows):
         *,
         dry_run: bool = False,
         force: bool = False,
+        ignore_logs: Sequence[str] = (),
         progress: Callable[[int, int], None] | None = None,
     ) -> VacuumResult:
         """Delete orphan data files: those that no readable version refers to.
 
         Every version that can still be read keeps its files. `cleanup` and `truncate_history`
-        reduce the readable versions.
+        reduce the readable versions. Files that another log in the table's folder names, such as
+        one that a repair replaced, are kept as well.
 
         Args:
             older_than: delete only files that are at least this old.
             dry_run: report what would be deleted and delete nothing.
             force: permit less than 24 hours. A young file may belong to a commit in progress, so
                 this is safe only if no writer is active.
+            ignore_logs: folders of other logs, such as `_transaction_log_old`, whose files are not
+                kept.
             progress: called with the number of files done and their total.
         """
         require_polars("Vacuum")
         return procedures.vacuum(
-            self._session, older_than, dry_run=dry_run, force=force, progress=progress
+            self._session,
+            older_than,
+            dry_run=dry_run,
+            force=force,
+            ignored_logs=(ignore_logs,) if isinstance(ignore_logs, str) else tuple(ignore_logs),
+            progress=progress,
+        )
+
+    def adopt(
+        self,
+        paths: str | Iterable[str],
+        *,
+        replaces: str | Iterable[str] = (),
+        partition_values: Mapping[str, object] | None = None,
+        from_log: str | None = None,
+        allow_removed: bool = False,
+        dry_run: bool = False,
+    ) -> AdoptResult:
+        """Add data files that lie in the table's folder to the table, in one commit.
+
+        Every Parquet file is read as far as needed to show that it fits the schema; its size, row
+        count and bounds come from the footer. Use it for data that a lost commit left behind.
+
+        Args:
+            paths: the files, relative to the table or absolute.
+            replaces: live files that the new ones replace, removed in the same commit.
+            partition_values: partition values of all files, for those that neither a folder named
+                `column=value` nor `from_log` tells.
+            from_log: folder of another log in the table's folder, such as `_transaction_log_old`,
+                whose adds tell the partition values and further fields. Splits need it.
+            allow_removed: permit files that a commit of this table has removed.
+            dry_run: check the files and commit nothing.
+
+        Raises:
+            InvalidRequest: a file is missing, damaged, does not fit, is in the table or was.
+        """
+        require_polars("Adopting files")
+        return adopt(
+            self._session,
+            paths,
+            replaces=replaces,
+            partition_values=partition_values,
+            from_log=from_log,
+            allow_removed=allow_removed,
+            dry_run=dry_run,
         )
 
     @property

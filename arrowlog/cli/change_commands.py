@@ -12,6 +12,8 @@ import arrowlog
 from arrowlog.cli.app import (
     commands,
     output_options,
+    parse_pairs,
+    read_paths,
     settings_options,
     with_table,
 )
@@ -35,6 +37,7 @@ _DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done
     "properties",
     multiple=True,
     metavar="KEY=VALUE",
+    callback=parse_pairs,
     help="Set a table property. Repeatable.",
 )
 @click.option("--exist-ok", is_flag=True, help="Succeed if the table exists, whatever its schema.")
@@ -44,7 +47,7 @@ def create(
     table: str,
     schema: str,
     partition_by: str | None,
-    properties: tuple[str, ...],
+    properties: dict[str, str],
     exist_ok: bool,  # noqa: FBT001 -- click gives it by name
     settings: dict[str, str],
     storage_options: dict[str, str],
@@ -63,13 +66,12 @@ def create(
       arrowlog create s3://bucket/events part-0.parquet
       arrowlog create /data/events schema.json --property checkpoint.interval=20
     """
-    del limit
     columns = [] if not partition_by else [name.strip() for name in partition_by.split(",")]
     made = arrowlog.Table.create(
         table,
         _read_schema(schema),
         columns,
-        _parse_properties(properties),
+        properties,
         exist_ok=exist_ok,
         storage_options=storage_options,
         options=settings,
@@ -77,7 +79,7 @@ def create(
     if output == "text":
         print(f"Table {made.uri}, version {made.version}, {len(made.schema)} columns.")
     else:
-        print_record(_create_row(made, columns), output)
+        print_record(_create_row(made, columns), output, limit)
 
 
 def _read_schema(text: str) -> object:
@@ -151,7 +153,7 @@ def remove(
     """
     if bool(paths) == (where is not None):
         raise click.UsageError("Give either PATHS or --where.")
-    chosen: object = where if where is not None else _read_paths(paths)
+    chosen: object = where if where is not None else read_paths(paths)
     if dry_run:
         affected = _select_files(table, where, chosen)
         if output != "text" or affected.num_rows:
@@ -161,13 +163,7 @@ def remove(
         return
     done = table.remove(chosen)
     removed = done.operation_metrics.get("numRemovedFiles", 0)
-    _print_commit(done, output, f"{removed:,} files removed")
-
-
-def _read_paths(paths: tuple[str, ...]) -> list[str]:
-    if paths != ("-",):
-        return list(paths)
-    return [line for line in sys.stdin.read().splitlines() if line]
+    _print_commit(done, output, limit, f"{removed:,} files removed")
 
 
 def _select_files(table: arrowlog.Table, where: str | None, chosen: object) -> pa.Table:
@@ -236,17 +232,17 @@ def restore(
             print_table(difference.to_arrow(), output, limit)
         return
     done = table.restore(version)
-    _print_commit(done, output, f"version {version} restored")
+    _print_commit(done, output, limit, f"version {version} restored")
 
 
 @commands.command("set-property")
 @with_table
-@click.argument("properties", nargs=-1, metavar="KEY=VALUE…")
+@click.argument("properties", nargs=-1, metavar="[KEY=VALUE]...", callback=parse_pairs)
 @click.option("--unset", multiple=True, metavar="KEY", help="Remove a property. Repeatable.")
 @output_options
 def set_property(
     table: arrowlog.Table,
-    properties: tuple[str, ...],
+    properties: dict[str, str],
     unset: tuple[str, ...],
     output: str,
     limit: int | None,
@@ -263,12 +259,12 @@ def set_property(
       arrowlog set-property /data/events --unset owner
       arrowlog set-property /data/events
     """
-    changes: dict[str, object] = {**_parse_properties(properties), **dict.fromkeys(unset)}
+    changes: dict[str, object] = {**properties, **dict.fromkeys(unset)}
     if not changes:
         _print_properties(table, output, limit)
         return
     done = table.set_properties(changes)
-    _print_commit(done, output, f"{len(changes):,} properties changed")
+    _print_commit(done, output, limit, f"{len(changes):,} properties changed")
 
 
 def _print_properties(table: arrowlog.Table, output: str, limit: int | None) -> None:
@@ -347,7 +343,7 @@ def update_statistics(
     """
     if bool(paths) == (where is not None):
         raise click.UsageError("Give either PATHS or --where.")
-    chosen = _read_paths(paths) if where is None else table.scan(where).paths
+    chosen = read_paths(paths) if where is None else table.scan(where).paths
     if dry_run:
         import pyarrow as pa
 
@@ -358,20 +354,10 @@ def update_statistics(
             print(f"The footers of {listed.num_rows:,} files would be read.")
         return
     done = table.update_statistics(chosen)
-    _print_commit(done, output, f"statistics of {len(chosen):,} files updated")
+    _print_commit(done, output, limit, f"statistics of {len(chosen):,} files updated")
 
 
-def _parse_properties(values: tuple[str, ...]) -> dict[str, str]:
-    pairs = {}
-    for value in values:
-        key, equals, text = value.partition("=")
-        if not equals or not key:
-            raise click.UsageError(f"{value!r} is not KEY=VALUE.")
-        pairs[key] = text
-    return pairs
-
-
-def _print_commit(done: arrowlog.CommitResult, output: str, what: str) -> None:
+def _print_commit(done: arrowlog.CommitResult, output: str, limit: int | None, what: str) -> None:
     """Print the result of a commit: a sentence, or one record."""
     if output == "text":
         print(f"Version {done.version}: {what}.")
@@ -386,4 +372,4 @@ def _print_commit(done: arrowlog.CommitResult, output: str, what: str) -> None:
         "txn_id": pa.array([done.txn_id], pa.string()),
         **{name: [count] for name, count in done.operation_metrics.items()},
     }
-    print_record(pa.table(row), output)
+    print_record(pa.table(row), output, limit)

@@ -1,30 +1,31 @@
 """Every command, and the run of the command line with its warnings and exit codes.
 
-The commands that only read come first, then those that maintain a table, then those for damaged
-logs. No module imported here loads an engine, so that help and shell completion are quick. Commands
-import what they need when they run.
+The commands that only read come first, then those that maintain a table. Those for damaged logs and
+those on rows have modules of their own. No module imported here loads an engine, so that help and
+shell completion are quick. Commands import what they need when they run.
 """
 
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import sys
 import warnings
-from contextlib import contextmanager
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 import arrowlog
-from arrowlog.cli import change_commands, row_commands  # noqa: F401 -- add their commands to the group
+from arrowlog.cli import (  # noqa: F401 -- add their commands
+    change_commands,
+    recovery_commands,
+    row_commands,
+)
 from arrowlog.cli.app import (
     commands,
     output_options,
     progress_bar,
-    settings_options,
     version_option,
     with_table,
 )
@@ -32,8 +33,6 @@ from arrowlog.cli.output import print_record, print_table
 from arrowlog.display import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import pyarrow as pa
 
     from arrowlog.snapshot import CheckpointResult
@@ -270,7 +269,7 @@ def checkpoint(table: arrowlog.Table, output: str, limit: int | None) -> None:
     """
     done = table.checkpoint()
     if output != "text":
-        print_record(_row(done), output)
+        print_record(_row(done), output, limit)
     elif done.names:
         size = format_bytes(done.size_bytes)
         print(f"Version {done.version}: {done.num_files:,} files in a checkpoint of {size}.")
@@ -386,12 +385,20 @@ def compact(
 @click.option(
     "--force", is_flag=True, help="Allow --older-than below 24h. Safe only without active writers."
 )
+@click.option(
+    "--ignore-log",
+    "ignore_logs",
+    multiple=True,
+    metavar="FOLDER",
+    help="Also delete files that only this other log in the folder names. Repeatable.",
+)
 @_DRY_RUN
 @output_options
 def vacuum(
     table: arrowlog.Table,
     older_than: str,
     force: bool,  # noqa: FBT001 -- click gives it by name
+    ignore_logs: tuple[str, ...],
     dry_run: bool,  # noqa: FBT001 -- the same
     output: str,
     limit: int | None,
@@ -400,15 +407,19 @@ def vacuum(
 
     Use it to free space after compact, remove or failed writes; run it with --dry-run first. Every
     version that can be read keeps its files; `arrowlog cleanup` expires versions. Files younger
-    than --older-than stay, because they may belong to a commit in progress.
+    than --older-than stay, because they may belong to a commit in progress. Files that another log
+    in the folder names, such as one that a repair replaced, stay unless --ignore-log names it.
 
     \b
     Examples:
       arrowlog vacuum /data/events --dry-run
       arrowlog vacuum s3://bucket/events --older-than 30d
+      arrowlog vacuum /data/events --ignore-log _transaction_log_old
     """
     with progress_bar("deleting", at_once=True) as progress:
-        done = table.vacuum(older_than, dry_run=dry_run, force=force, progress=progress)
+        done = table.vacuum(
+            older_than, dry_run=dry_run, force=force, ignore_logs=ignore_logs, progress=progress
+        )
     if output != "text" or done.num_files:
         print_table(done.files, output, limit)
     if output == "text":
@@ -420,6 +431,12 @@ def vacuum(
             f"Kept: {live:,} live files, {history:,} ({history_size}) that older versions need"
             f" (from version {done.earliest_version} on), {young:,} too young."
         )
+        if done.other_logs:
+            print(
+                f"Kept for other logs in the folder ({', '.join(done.other_logs)}):"
+                f" {done.counts['other-log']:,} files, {format_bytes(done.sizes['other-log'])}."
+                " --ignore-log deletes them."
+            )
     if done.failures:
         raise SystemExit(1)
 
@@ -482,145 +499,6 @@ def _with_partition_text(groups: pa.Table) -> pa.Table:
     parts = [", ".join(f"{k}={v}" for k, v in row) for row in groups["partition"].to_pylist()]
     named = groups.select(["status", "files", "size_bytes", "new_size_bytes", "reason"])
     return named.add_column(1, "partition", pa.array(parts, pa.string()))
-
-
-def _columns(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> list[str]:
-    return [name.strip() for value in values for name in value.split(",") if name.strip()]
-
-
-@commands.command()
-@click.argument("table")
-@click.option(
-    "--fail-on",
-    type=click.Choice(["error", "warning", "info"]),
-    default="error",
-    show_default=True,
-    help="Exit with 1 if a finding is at least this severe.",
-)
-@click.option(
-    "--max-commits-since-checkpoint",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Report an error if more than N commits follow the checkpoint.",
-)
-@click.option(
-    "--max-small-files",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Report an error if more than N small files could be merged.",
-)
-@click.option(
-    "--assert-stats",
-    multiple=True,
-    metavar="COLUMN[,COLUMN]",
-    callback=_columns,
-    help="Report an error if a file has no bounds for these columns.",
-)
-@click.option(
-    "--data-files/--no-data-files",
-    default=True,
-    help="Check whether data files exist.  [default: yes]",
-)
-@settings_options
-@output_options
-def doctor(
-    table: str,
-    fail_on: str,
-    settings: dict[str, str],
-    storage_options: dict[str, str],
-    output: str,
-    limit: int | None,
-    **asked: Any,
-) -> None:
-    r"""Check TABLE for damage; show where it is and how to fix it.
-
-    Use it if a table does not open or returns wrong results, or as a gate in a pipeline: it exits
-    with 1 if it finds an error (see --fail-on). Reads and compares every commit and checkpoint
-    and checks that every data file exists. Works on tables that do not open. Writes nothing.
-
-    \b
-    Examples:
-      arrowlog doctor /data/events
-      arrowlog doctor s3://bucket/events --fail-on warning --output json
-      arrowlog doctor /data/events --max-small-files 1000 --assert-stats id,day
-      arrowlog doctor /data/events --max-commits-since-checkpoint 20
-    """
-    findings = arrowlog.doctor(table, storage_options, options=settings, **asked)
-    if output == "text":
-        shown = list(findings)[:limit]
-        print(str(findings).split("\n", 1)[0])
-        for finding in shown:
-            print(f"\n{finding}")
-    else:
-        print_table(findings.to_arrow(), output, limit)
-    if findings.at_least(fail_on):
-        sys.exit(1)
-
-
-@commands.command()
-@click.argument("source")
-@click.argument("target")
-@settings_options
-@output_options
-def repair(
-    source: str,
-    target: str,
-    settings: dict[str, str],
-    storage_options: dict[str, str],
-    output: str,
-    limit: int | None,
-) -> None:
-    r"""Write a clean log to TARGET from what is readable in SOURCE.
-
-    Use it if `arrowlog doctor` recommends it. SOURCE and TARGET are log folders; SOURCE is only
-    read. The new log ends before the first commit that is missing or damaged, unless a complete
-    checkpoint lies beyond it. Data files that do not exist are left out. If the command is
-    interrupted, run it again to finish.
-
-    \b
-    Examples:
-      arrowlog repair /data/t/_transaction_log /data/t/_transaction_log_repaired
-      arrowlog repair s3://b/t/_transaction_log s3://b/t/_repaired \
-        --set repair.failOnMissing=true
-    \b
-    Then keep the old log and put the new one in its place:
-      mv /data/t/_transaction_log /data/t/_transaction_log_old
-      mv /data/t/_transaction_log_repaired /data/t/_transaction_log
-    """
-    how = {"storage_options": storage_options, "options": settings}
-    with _logging_disabled(), progress_bar("checking data files", at_once=True) as progress:
-        result = arrowlog.repair(source, target, progress=progress, **how)
-    row = result.to_pylist()[0]
-    if output == "text":
-        _print_result(row, result)
-    else:
-        print_record(result, output)
-    if row["status"] != "SUCCESS":
-        sys.exit(1)
-
-
-def _print_result(row: dict[str, Any], result: pa.Table) -> None:
-    if row["status"] != "SUCCESS":
-        print(row["status"], file=sys.stderr)
-        return
-    print(
-        f"Version {row['source_version']} of {row['source_path']}: {row['valid_splits']:,} of"
-        f" {row['total_splits']:,} files, {row['missing_splits']:,} missing."
-    )
-    for note in arrowlog.repair_notes(result):
-        print(f"  note: {note}")
-    print(f"The new log is {row['target_path']}.")
-
-
-@contextmanager
-def _logging_disabled() -> Iterator[None]:
-    """Silence arrowlog's logger: the notes of a repair are printed here, not logged as well."""
-    logger = logging.getLogger("arrowlog")
-    before, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = before
 
 
 @commands.command()

@@ -52,9 +52,9 @@ def print_table(table: pa.Table, form: str, limit: int | None = None) -> None:
             writer.write_table(table)
 
 
-def print_record(table: pa.Table, form: str) -> None:
+def print_record(table: pa.Table, form: str, limit: int | None = None) -> None:
     """Print a table of one row: in `json`, the document is the object itself."""
-    print_table(table, "jsonl" if form == "json" else form)
+    print_table(table, "jsonl" if form == "json" else form, limit)
 
 
 def _json_rows(table: pa.Table) -> Iterator[str]:

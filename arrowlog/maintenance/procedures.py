@@ -20,6 +20,7 @@ from arrowlog.arrays import make_array
 from arrowlog.config import parse_duration_ms
 from arrowlog.errors import ArrowlogWarning, DataFileError, InvalidRequest, UnsupportedProtocol
 from arrowlog.formats.indextables import STATE_KIND, encode_adds
+from arrowlog.maintenance.adoption import FOOTER_FIELDS
 from arrowlog.maintenance.checkpointing import PARQUET_CHECKPOINT_FEATURE, make_checkpoint
 from arrowlog.maintenance.cleanup import (
     MIN_COMMIT_AGE_SECONDS,
@@ -51,7 +52,7 @@ from arrowlog.storage import RangeReader, stat_object
 from arrowlog.transaction import compute_stats, describe_parquet_file, operations, upgrade_protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from arrowlog.config import Config
     from arrowlog.maintenance.checkpointing import BackgroundCheckpointer
@@ -74,17 +75,6 @@ __all__ = [
     "vacuum",
 ]
 _FILE_THREADS = 16
-_REFRESHED_FIELDS = {  # all other fields of an add are kept
-    "path",
-    "partitionValues",
-    "size",
-    "modificationTime",
-    "dataChange",
-    "stats",
-    "numRecords",
-    "minValues",
-    "maxValues",
-}
 
 
 def checkpoint(session: WriteSession, checkpointer: BackgroundCheckpointer) -> CheckpointResult:
@@ -200,6 +190,7 @@ def vacuum(
     *,
     dry_run: bool,
     force: bool,
+    ignored_logs: Sequence[str],
     progress: Progress | None,
 ) -> VacuumResult:
     """Delete orphan files older than `older_than`. Warns of deletions that failed."""
@@ -211,6 +202,7 @@ def vacuum(
         session.clock.now_ms(),
         dry_run=dry_run,
         force=force,
+        ignored_logs=ignored_logs,
         progress=progress,
     )
     if result.failures:
@@ -319,7 +311,7 @@ def update_statistics(session: WriteSession, paths: Iterable[str]) -> CommitResu
     def refresh(line: bytes) -> Add:
         add: dict[str, Any] = json.loads(line)["add"]
         values = add.get("partitionValues") or {}
-        kept = {name: value for name, value in add.items() if name not in _REFRESHED_FIELDS}
+        kept = {name: value for name, value in add.items() if name not in FOOTER_FIELDS}
         columns = snapshot.partition_columns
         try:
             refreshed = describe_parquet_file(

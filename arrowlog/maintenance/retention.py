@@ -12,6 +12,8 @@ A file in the table's folder has a fate, the first of these that applies:
 - `hidden`: a name in its path begins with `_` or `.`, and is not that of a partition folder;
 - `live`: it is in the latest version;
 - `history`: the log references it, so an earlier version may need it;
+- `other-log`: another log in the table's folder names it, or may have named it before it was
+  damaged (see `other_logs`);
 - `young`: it is so recent that its commit may still be in progress;
 - `other`: its extension is not one of a data file;
 - `orphan`: none of these. Temporary files that a writer left on a local disk are orphans too.
@@ -55,7 +57,7 @@ _FILES_SCHEMA = pa.schema(
 
 # Milliseconds, later than any real time: a file whose time is unknown never reaches any age.
 _UNKNOWN_TIME_MS = 1 << 62
-FATES = ("live", "history", "young", "orphan", "other", "hidden", "log")
+FATES = ("live", "history", "other-log", "young", "orphan", "other", "hidden", "log")
 _DATA_EXTENSIONS = (".parquet", ".split")
 _EXTENSION = r"(\.[^./]+)$"
 _TEMPORARY = r"(^|/)\.[^/]+\.[0-9a-f]{32}\.tmp$"  # as `LocalStore` names files in progress
@@ -289,10 +291,15 @@ def classify_files(
     history: pa.ChunkedArray,
     partition_columns: Sequence[str],
     horizon_ms: int,
+    *,
+    other_keys: pl.Series | None = None,
+    other_ms: int = -1,
 ) -> pl.DataFrame:
     """Return the files of `Store.walk` with a column `fate`, one of `FATES`.
 
     `live` are the keys of the latest version, `history` all other keys that the log references.
+    `other_keys` are files that other logs name; data files up to the time `other_ms` may belong to
+    what such a log has lost.
     Files written after `horizon_ms` are young, as are files whose time is unknown. An extension
     that any referenced file has counts as one of a data file.
     """
@@ -314,10 +321,14 @@ def classify_files(
         .then(pl.lit("live"))
         .when(key.is_in(history_keys.implode()))
         .then(pl.lit("history"))
+        .when(pl.lit(False) if other_keys is None else key.is_in(other_keys.implode()))
+        .then(pl.lit("other-log"))
         .when((pl.col("mtime_ms") > horizon_ms) | (pl.col("mtime_ms") < 0))
         .then(pl.lit("young"))
         .when(~is_temporary & ~extension.is_in([*_DATA_EXTENSIONS, *extensions]))
         .then(pl.lit("other"))
+        .when(~is_temporary & (pl.col("mtime_ms") <= other_ms))
+        .then(pl.lit("other-log"))
         .otherwise(pl.lit("orphan"))
         .alias("fate")
     )

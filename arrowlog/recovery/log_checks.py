@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import chain, count, pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -190,6 +190,8 @@ def _run_checks(exam: _Examination) -> int | None:
         exam.listing, exam.problems = list_damaged_log(store, config)
         if not exam.listing.overtaken:  # otherwise a truncation may have come in between
             break
+    exam.problems.repaired_folder = _free_folder(store, exam.problems.repaired_folder)
+    exam.problems.old_folder = _free_folder(store, exam.problems.old_folder)
     if exam.listing.empty:
         exam.problems.report(
             "unreadable",
@@ -242,6 +244,16 @@ def _check_data_files(exam: _Examination, snapshot: Snapshot) -> None:
             exam.store, exam.config, snapshot, limits, exam.now_ms, call, writable=writable
         )
     exam.problems.extend(found)
+
+
+def _free_folder(store: Store, name: str) -> str:
+    """Return a name for a log next to the table's own under which there is none yet.
+
+    An earlier repair may have left its logs: a target that is not empty is refused, and moving a
+    log to a folder that exists would move it into that folder.
+    """
+    candidates = chain([name], (f"{name}{number}" for number in count(2)))
+    return next(folder for folder in candidates if not store.list_from(folder))
 
 
 def _check_commits(exam: _Examination) -> None:

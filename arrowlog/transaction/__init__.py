@@ -1,7 +1,7 @@
 """Commits by optimistic concurrency: each lands in the log exactly once or not at all."""
 
 from arrowlog.transaction import operations
-from arrowlog.transaction.add_files import Add, add_file, relative_data_path
+from arrowlog.transaction.add_files import Add, add_file, parse_add, relative_data_path
 from arrowlog.transaction.commit_loop import CommitResult, PreparedCommit
 from arrowlog.transaction.conflict_checker import ReadSet, TableHead
 from arrowlog.transaction.data_writer import WriteTarget, write_rows
@@ -51,6 +51,7 @@ __all__ = [
     "create_table",
     "describe_parquet_file",
     "operations",
+    "parse_add",
     "parse_partition_predicate",
     "prepare_file_changes",
     "read_txn_id",
