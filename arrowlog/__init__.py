@@ -12,11 +12,11 @@ Public names are resolved on first use (PEP 562), so that `import arrowlog` load
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from arrowlog import fork_safety as _fork_safety  # noqa: F401 -- registers the fork hooks
+from arrowlog.lazy_names import import_on_first_use
 from arrowlog.version import __version__
 
+TYPE_CHECKING = False  # importing typing takes longer than the rest
 if TYPE_CHECKING:  # type checkers see the same names as `_HOMES` lists; a test compares the two
     from arrowlog import plots as plots
     from arrowlog import spark as spark
@@ -57,7 +57,10 @@ if TYPE_CHECKING:  # type checkers see the same names as `_HOMES` lists; a test 
     from arrowlog.predicate import indexquery as indexquery
     from arrowlog.recovery import Finding as Finding
     from arrowlog.recovery import Findings as Findings
+    from arrowlog.recovery import RebuildProblem as RebuildProblem
+    from arrowlog.recovery import RebuildResult as RebuildResult
     from arrowlog.recovery import doctor as doctor
+    from arrowlog.recovery import rebuild as rebuild
     from arrowlog.recovery import repair as repair
     from arrowlog.recovery import repair_losses as repair_losses
     from arrowlog.recovery import repair_notes as repair_notes
@@ -109,14 +112,23 @@ _HOMES = {
     "formats.indextables": ("Metadata", "Protocol"),
     "functions": ("add_parquet", "scan_polars"),
     "predicate": ("indexquery",),
-    "recovery": ("Finding", "Findings", "doctor", "repair", "repair_losses", "repair_notes"),
+    "recovery": (
+        "Finding",
+        "Findings",
+        "RebuildProblem",
+        "RebuildResult",
+        "doctor",
+        "rebuild",
+        "repair",
+        "repair_losses",
+        "repair_notes",
+    ),
     "scan": ("Explanation", "ScanPlan", "Split"),
     "snapshot": ("Report", "Snapshot"),
     "statements": ("sql_statement",),
     "table": ("Table",),
     "transaction": ("Add", "CommitResult", "add_file"),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "AccessDenied",
@@ -144,6 +156,8 @@ __all__ = [
     "Protocol",
     "ProtocolChanged",
     "ReadOnlyStore",
+    "RebuildProblem",
+    "RebuildResult",
     "Report",
     "ScanPlan",
     "Snapshot",
@@ -166,6 +180,7 @@ __all__ = [
     "doctor",
     "indexquery",
     "plots",
+    "rebuild",
     "repair",
     "repair_losses",
     "repair_notes",
@@ -181,17 +196,5 @@ def __dir__() -> list[str]:
     return list(__all__)
 
 
-if not TYPE_CHECKING:  # to a type checker, it would turn every misspelt name into Any
-
-    def __getattr__(name: str) -> Any:
-        """Import a public name on first use."""
-        home = _HOME_OF.get(name)
-        if home is None:
-            raise AttributeError(f"module 'arrowlog' has no attribute {name!r}")
-        from importlib import import_module
-
-        if not home:
-            return import_module(f"arrowlog.{name}")  # the import sets the attribute
-        value = getattr(import_module(f"arrowlog.{home}"), name)
-        globals()[name] = value
-        return value
+if not TYPE_CHECKING:
+    __getattr__ = import_on_first_use(__name__, _HOMES)

@@ -1,4 +1,4 @@
-"""Convert a table that can be read: its rows to a new table, or its log beside the same files."""
+"""Convert a table: its rows to a new table, or a log of arrowlog's own over the same files."""
 
 from __future__ import annotations
 
@@ -11,10 +11,17 @@ import pyarrow.compute as pc
 from arrowlog.arrays import make_scalar, null_scalar
 from arrowlog.config import resolve
 from arrowlog.decode import flatten_map_columns
-from arrowlog.errors import ArrowlogError, ArrowlogWarning, InvalidRequest, TableExists
+from arrowlog.errors import (
+    ArrowlogError,
+    ArrowlogWarning,
+    InvalidRequest,
+    TableExists,
+    TableNotFound,
+)
 from arrowlog.formats import format_spark_schema, physical_name
 from arrowlog.formats.delta import mapping_mode
 from arrowlog.formats.indextables import INDEXTABLES, encode_add_objects
+from arrowlog.recovery import rebuild
 from arrowlog.snapshot import HIVE_NULL
 from arrowlog.storage import open_store
 from arrowlog.table import Table
@@ -54,7 +61,8 @@ def convert(
     Without `target`, a table of another format gets a log of arrowlog's own format beside its log,
     over the same data files: no row is read or written. From then on arrowlog reads and writes the
     new log, and the other one does not follow. Refused if deletion vectors or column mapping are in
-    use, because the files alone do not tell the rows then.
+    use, because the files alone do not tell the rows then. A folder of Parquet files without a log
+    becomes a table of these files, as `rebuild` makes it; `rebuild` also has a dry run and options.
 
     Args:
         uri: path or URL of the table to read.
@@ -72,11 +80,18 @@ def convert(
 
     Raises:
         TableExists: there is a table at `target`, and it is not the empty remains of a conversion.
+        TableNotFound: there is neither a table nor, without `target`, a Parquet file at `uri`.
         InvalidRequest: the table cannot be converted in place; the message says why.
         DataFileError: a data file of the table cannot be read.
     """
     given = storage_options if target_storage_options is None else target_storage_options
-    table = Table(uri, storage_options, options=options)
+    try:
+        table = Table(uri, storage_options, options=options)
+    except TableNotFound:
+        if target is not None or where is not None or version is not None:
+            raise
+        rebuild(uri, storage_options=storage_options, options=options, spark=spark)
+        return Table(uri, storage_options, options=options)
     plan = table.scan(where, version)
     if target is None:
         if where is not None or spark is not None:

@@ -34,27 +34,28 @@ Messages contain no credentials: all of them pass through `redact`.
 
 from __future__ import annotations
 
-import re
-from typing import Literal
+TYPE_CHECKING = False  # importing typing takes longer than this module
+if TYPE_CHECKING:
+    from typing import Literal
 
-# What programs decide by: messages are for people and may change. The doctor reports the same
-# codes.
-ProblemCode = Literal[
-    "checkpoint-diverges",  # a checkpoint differs from a replay of its commits
-    "checkpoint-partial",  # files that belong to a checkpoint are missing
-    "file-unreadable",  # the store cannot read one file of the log; the file may be intact
-    "feature-unknown",  # the table requires a feature that this release does not support
-    "paths-outside",  # a data file lies outside the table
-    "state-misnumbered",  # a table state is in the folder of another version
-    "protocol-unknown",  # the table requires a newer reader or writer version
-]
+    # What programs decide by: messages are for people and may change. The doctor reports the same
+    # codes.
+    ProblemCode = Literal[
+        "checkpoint-diverges",  # a checkpoint differs from a replay of its commits
+        "checkpoint-partial",  # files that belong to a checkpoint are missing
+        "file-unreadable",  # the store cannot read one file of the log; the file may be intact
+        "feature-unknown",  # the table requires a feature that this release does not support
+        "paths-outside",  # a data file lies outside the table
+        "state-misnumbered",  # a table state is in the folder of another version
+        "protocol-unknown",  # the table requires a newer reader or writer version
+    ]
 
 # A secret can contain slashes, so `user:secret` is removed up to the last @. A port is not a secret
 # (`hdfs://host:1/a@b`), and neither is the container in `abfs://container@account`.
-_USERINFO = re.compile(
+_USERINFO = (
     r"(?<=://)[^/\s:@'\"]+:(?!\d+(?:/|$))[^\s'\"]*@|(?<!abfs://)(?<!abfss://)(?<=://)[^/\s@'\"]+@"
 )
-_QUERY = re.compile(r"(://[^\s'\"?]*)\?[^\s'\"]*")
+_QUERY = r"(://[^\s'\"?]*)\?[^\s'\"]*"
 
 
 def redact(text: str) -> str:
@@ -65,7 +66,9 @@ def redact(text: str) -> str:
     >>> redact("s3://key:sec/ret@bucket/t"), redact("abfs://box@account/t"), redact("hdfs://h:1/a@b")
     ('s3://bucket/t', 'abfs://box@account/t', 'hdfs://h:1/a@b')
     """
-    return _QUERY.sub(r"\1", _USERINFO.sub("", text))
+    import re  # only here: `import arrowlog` loads this module
+
+    return re.sub(_QUERY, r"\1", re.sub(_USERINFO, "", text))
 
 
 class ArrowlogWarning(UserWarning):

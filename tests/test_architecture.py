@@ -33,6 +33,7 @@ PURE = (
     "formats.avro_schema",
     "formats.base",
     "formats.log_versions",
+    "formats.schema_ddl",
     "formats.spark_schema",
     "formats.delta.column_mapping",
     "formats.delta.commit_times",
@@ -73,6 +74,7 @@ PURE = (
     "transaction.conflict_checker",
     "maintenance.retention",
     "recovery.findings",
+    "recovery.rebuild_result",
     "statements.parser",
 )
 # `fork_safety` hands out polars and reads /proc at a fork, `config` makes paths absolute; neither

@@ -88,7 +88,7 @@ def _read_schema(text: str) -> object:
         return text
     if text.endswith((".parquet", ".json")) or os.path.isfile(text):
         return _read_schema_file(text)
-    from arrowlog.formats.schema_ddl import parse_ddl
+    from arrowlog.formats import parse_ddl
 
     return parse_ddl(text)
 

@@ -11,7 +11,6 @@ import errno
 import os
 import sys
 import warnings
-from dataclasses import fields
 from typing import TYPE_CHECKING
 
 import click
@@ -35,6 +34,7 @@ from arrowlog.display import format_bytes
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from arrowlog.scan import Engine
     from arrowlog.snapshot import CheckpointResult
 
 
@@ -102,10 +102,22 @@ def files(
 @commands.command()
 @with_table
 @click.argument("predicate")
+@click.option(
+    "--engine",
+    type=click.Choice(["arrow", "duckdb"]),
+    default="arrow",
+    show_default=True,
+    help="What computes the plan; the files are the same.",
+)
 @version_option
 @output_options
 def scan(
-    table: arrowlog.Table, predicate: str, version: int | None, output: str, limit: int | None
+    table: arrowlog.Table,
+    predicate: str,
+    engine: Engine,
+    version: int | None,
+    output: str,
+    limit: int | None,
 ) -> None:
     r"""List the files of TABLE that a query with PREDICATE has to read.
 
@@ -117,7 +129,7 @@ def scan(
       arrowlog scan /data/events "day = '2024-01-01' AND id BETWEEN 5 AND 9"
       arrowlog scan /data/events "day >= current_date - 7" --output json
     """
-    plan = table.scan(predicate, version)
+    plan = table.scan(predicate, version, engine=engine)
     names = ["path", "size_bytes", "num_records"]
     names += [f"partition.{name}" for name in plan.snapshot.partition_columns]
     print_table(plan.files.select(names), output, limit)
@@ -134,12 +146,14 @@ def scan(
     metavar="SHARE",
     help="Exit with 1 if less than this share of the files is pruned, for use in tests.",
 )
+@click.option("--sql", "as_sql", is_flag=True, help="Print the plan as a query for `arrowlog sql`.")
 @version_option
 @output_options
 def explain(
     table: arrowlog.Table,
     predicate: str,
     min_pruning: float | None,
+    as_sql: bool,  # noqa: FBT001 -- click gives it by name
     version: int | None,
     output: str,
     limit: int | None,
@@ -148,15 +162,20 @@ def explain(
 
     Use it when a query reads more of TABLE than expected. Text output has one line per clause: the
     files it drops, and why it keeps the others (no statistics, truncated bounds, not prunable).
-    json, csv and arrow output have one row per file and clause.
+    json, csv and arrow output have one row per file and clause. With --sql, prints the DuckDB query
+    that selects the same files from their bounds.
 
     \b
     Examples:
       arrowlog explain /data/events "day = '2024-01-01' AND id > 900"
       arrowlog explain /data/events "id = 7" --min-pruning 0.9
+      arrowlog explain /data/events "id = 7" --sql | arrowlog sql /data/events
     """
-    explanation = table.scan(predicate, version).explain()
-    if output == "text":
+    plan = table.scan(predicate, version)
+    explanation = plan.explain()
+    if as_sql:
+        print(plan.sql)
+    elif output == "text":
         print(explanation)
     else:
         print_table(explanation.to_arrow(), output, limit)
@@ -195,26 +214,42 @@ def history(table: arrowlog.Table, output: str, limit: int | None) -> None:
 
 @commands.command()
 @with_table
-@click.argument("a", type=int)
-@click.argument("b", type=int, required=False)
+@click.argument("a", required=False)
+@click.argument("b", required=False)
+@click.option("--since", metavar="TIME", help="Show commits from this time or day on.")
+@click.option("--until", metavar="TIME", help="Show commits up to this time or day.")
 @output_options
-def diff(table: arrowlog.Table, a: int, b: int | None, output: str, limit: int | None) -> None:
+def diff(
+    table: arrowlog.Table,
+    a: str | None,
+    b: str | None,
+    since: str | None,
+    until: str | None,
+    output: str,
+    limit: int | None,
+) -> None:
     r"""Compare two versions of TABLE: files, schema, properties.
 
     Use it to see what one or more commits changed. Shows what turns version A into version B;
-    without B, into the newest version. A may be the newer one. json, csv and arrow output have one
-    row per file that was added, removed or changed.
+    without B, into the newest version. A may be the newer one, or a day, such as yesterday. A time
+    is ISO-8601 text in UTC, a duration before now such as 24h, today or yesterday. json, csv and
+    arrow output have one row per file that was added, removed or changed.
 
     \b
     Examples:
       arrowlog diff /data/events 3 9
-      arrowlog diff /data/events 9 3 --output json
+      arrowlog diff /data/events yesterday
+      arrowlog diff /data/events --since 2024-10-01 --until 2024-10-07 --output json
     """
-    difference = table.diff(a, table.version if b is None else b)
+    difference = table.diff(_version_or_time(a), _version_or_time(b), since=since, until=until)
     if output == "text" and limit is None:
         print(difference)
     else:
         print_table(difference.to_arrow(), output, limit)
+
+
+def _version_or_time(text: str | None) -> int | str | None:
+    return int(text) if text is not None and text.isdecimal() else text
 
 
 @commands.command()
@@ -230,10 +265,10 @@ def sql(table: arrowlog.Table, query: str | None, output: str, limit: int | None
     r"""Query the history of TABLE with SQL (DuckDB).
 
     Use it for questions that history and diff do not answer. The views are commits, actions, adds,
-    removes, skips, metadata, protocols, checkpoints, files, file_lifetimes and coverage;
-    files_at(N) has the live files of version N. Without QUERY, reads the query from standard input,
-    or starts a prompt on a terminal. A query can read and write your files, as DuckDB can; with
-    --restricted it sees only the views.
+    removes, skips, metadata, protocols, checkpoints, files, file_lifetimes, file_bounds and
+    coverage; files_at(N) has the live files of version N, file_bounds_at(N) their bounds. Without
+    QUERY, reads the query from standard input, or starts a prompt on a terminal. A query can read
+    and write your files, as DuckDB can; with --restricted it sees only the views.
 
     \b
     Examples:
@@ -485,6 +520,8 @@ def skips(
 
 def _row(result: CheckpointResult) -> pa.Table:
     """Return a checkpoint as a table of one row."""
+    from dataclasses import fields
+
     import pyarrow as pa
 
     names = [field.name for field in fields(result)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from datetime import UTC, date, datetime, time  # noqa: F401 -- UTC is for the doctest
@@ -59,6 +58,8 @@ def print_record(table: pa.Table, form: str, limit: int | None = None) -> None:
 
 def _json_rows(table: pa.Table) -> Iterator[str]:
     """Yield every row as a JSON object on one line."""
+    import json
+
     import pyarrow as pa
 
     from arrowlog.arrays import clip_to_datetime_range
@@ -104,6 +105,8 @@ def _without_nan(value: object) -> object:
 
 def _without_nested(table: pa.Table) -> pa.Table:
     """Turn lists, structs and maps into JSON text and decode dictionaries, for CSV."""
+    import json
+
     import pyarrow as pa
 
     columns = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -291,6 +290,8 @@ def adopt(
 @contextmanager
 def _logging_disabled() -> Iterator[None]:
     """Silence arrowlog's logger: the notes of a repair are printed here, not logged as well."""
+    import logging
+
     logger = logging.getLogger("arrowlog")
     before, logger.disabled = logger.disabled, True
     try:

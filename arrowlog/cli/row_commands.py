@@ -1,11 +1,21 @@
-"""Commands on rows: rows, convert."""
+"""Commands on rows and data files: rows, convert, rebuild."""
 
 from __future__ import annotations
+
+import sys
+from typing import Any, TextIO
 
 import click
 
 import arrowlog
-from arrowlog.cli.app import commands, output_options, version_option, with_table
+from arrowlog.cli.app import (
+    commands,
+    output_options,
+    progress_bar,
+    settings_options,
+    version_option,
+    with_table,
+)
 from arrowlog.cli.output import print_table
 from arrowlog.display import format_count
 
@@ -61,10 +71,12 @@ def convert(table: str, target: str | None, where: str | None, version: int | No
     the partition columns of TABLE, statistics for every file, and all rows in one commit.
 
     Without TARGET, a Delta table becomes an arrowlog table in place: it gets a log over the same
-    data files, which are neither read nor written.
+    data files, which are neither read nor written. So does a folder of Parquet files without a log;
+    `arrowlog rebuild --dry-run` shows its schema and problems first.
 
     \b
     Examples:
+      arrowlog convert /data/folder_of_parquet_files
       arrowlog convert /data/documents /data/documents_parquet
       arrowlog convert s3://bucket/documents /data/part --where "day >= '2024-01-01'"
     """
@@ -73,3 +85,64 @@ def convert(table: str, target: str | None, where: str | None, version: int | No
     print(
         f"{format_count(snapshot.num_records)} rows in {snapshot.num_files:,} files at {made.uri}"
     )
+
+
+def _names(_: click.Context, __: click.Parameter, text: str | None) -> list[str] | None:
+    if text is None:
+        return None
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+@commands.command()
+@click.argument("table")
+@click.option("--dry-run", is_flag=True, help="Show what would be done, change nothing.")
+@click.option(
+    "--partition-columns",
+    metavar="NAMES",
+    callback=_names,
+    help="Partition columns, separated by commas; '' for none.  [default: those in the paths]",
+)
+@click.option(
+    "--schema",
+    "schema_file",
+    type=click.File(encoding="utf-8"),
+    metavar="FILE",
+    help="Take the schema from this file, as Spark's schema JSON.  [default: that of the files]",
+)
+@click.option("--skip-damaged", is_flag=True, help="Leave out files that cannot be opened.")
+@click.option("--ignore-logs", is_flag=True, help="Rebuild although the folder has other logs.")
+@settings_options
+@output_options
+def rebuild(
+    table: str,
+    dry_run: bool,  # noqa: FBT001 -- click passes options by name
+    schema_file: TextIO | None,
+    settings: dict[str, str],
+    storage_options: dict[str, str],
+    output: str,
+    limit: int | None,
+    **given: Any,
+) -> None:
+    r"""Write a new log for the Parquet files in the folder TABLE, whose log is lost.
+
+    Also makes a table of a plain folder of Parquet files. Run it with --dry-run first: it shows
+    files, rows, schema, partition columns and problems. Never replaces a log; if there is a damaged
+    one, use `arrowlog doctor`. Rows that were deleted, overwritten or compacted come back if their
+    files are still there. Exits with 1 if it is refused or, with --dry-run, would be.
+
+    \b
+    Examples:
+      arrowlog rebuild /data/events --dry-run
+      arrowlog rebuild /data/events
+      arrowlog rebuild s3://bucket/events --partition-columns day,hour --skip-damaged
+    """
+    schema = None if schema_file is None else schema_file.read()
+    how = {"storage_options": storage_options, "options": settings, **given}
+    with progress_bar("reading footers", at_once=True) as progress:
+        result = arrowlog.rebuild(table, dry_run=dry_run, schema=schema, progress=progress, **how)
+    if output == "text":
+        print(result)
+    else:
+        print_table(result.to_arrow(), output, limit)
+    if result.problems:
+        sys.exit(1)

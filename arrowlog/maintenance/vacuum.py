@@ -253,7 +253,7 @@ def _needed_files(store: Store, config: Config, horizon_ms: int) -> ReferencedFi
         keys += _referenced_keys(actions, store.root, horizon_ms)
     for version in _required_checkpoints(listing, segment.version):
         if version != latest.version:
-            keys.append(load_snapshot(store, listing, options, version).state.column("key"))
+            keys.append(_keys_of_version(store, listing, options, version))
     chunks = [chunk for column in keys for chunk in column.chunks]
     return ReferencedFiles(
         latest.column("key"),
@@ -262,6 +262,23 @@ def _needed_files(store: Store, config: Config, horizon_ms: int) -> ReferencedFi
         earliest_rebuildable_version(listing, segment.version),
         latest.metadata.partition_columns,
     )
+
+
+def _keys_of_version(
+    store: Store, listing: LogListing, options: ReadOptions, version: int
+) -> pa.ChunkedArray:
+    """Return the live files of a version; none if a manifest of its table state is gone.
+
+    Other programs delete manifests of states that stay. Such a version cannot be read any more. A
+    damaged file is an error: it may be restored.
+    """
+    try:
+        return load_snapshot(store, listing, options, version).state.column("key")
+    except LogCorrupt as error:
+        is_state = listing.state_file(version) is not None
+        if is_state and error.file is not None and store.stat(error.file) is None:
+            return pa.chunked_array([], pa.string())
+        raise
 
 
 def _required_checkpoints(listing: LogListing, newest: int) -> tuple[int, ...]:

@@ -38,6 +38,7 @@ from arrowlog.recovery.commit_times import check_commit_times
 from arrowlog.recovery.data_files import DoctorLimits, check_data_files, check_repeated_skips
 from arrowlog.recovery.delta_checks import examine_delta_table
 from arrowlog.recovery.findings import Finding, Findings, ProblemLog
+from arrowlog.recovery.folder_layout import classify_folder
 from arrowlog.recovery.log_repair import open_table_store
 from arrowlog.recovery.readable_store import ReadableStore
 from arrowlog.recovery.salvage import (
@@ -183,6 +184,19 @@ def _examine(exam: _Examination) -> Findings:
     return Findings(exam.store.root, version, exam.problems)
 
 
+def _fix_for_no_log(store: Store) -> str:
+    """The fix for a folder without a log: depends on whether it has Parquet files."""
+    if classify_folder(store.walk()).data.num_rows:
+        return (
+            f"arrowlog.rebuild({store.root!r}, dry_run=True)  # Then without dry_run. Makes a new"
+            " log from the Parquet files; restore the old one from a backup instead if there is"
+            " one."
+        )
+    return (
+        "arrowlog.Table.create(uri, schema)  # Only for a new table; otherwise correct the address."
+    )
+
+
 def _run_checks(exam: _Examination) -> int | None:
     """Run every check; return the latest version that could be read, None if none could."""
     store, config = exam.store, exam.config
@@ -198,8 +212,7 @@ def _run_checks(exam: _Examination) -> int | None:
             "error",
             "there is no log: the folder contains no commits.",
             f"{store.root}/{LOG_FOLDER}",
-            "arrowlog.Table.create(uri, schema)"
-            "  # Only for a new table; otherwise correct the address.",
+            _fix_for_no_log(store),
         )
         return None
     _check_commits(exam)
@@ -228,6 +241,16 @@ def _run_checks(exam: _Examination) -> int | None:
     return snapshot.version
 
 
+def _free_folder(store: Store, name: str) -> str:
+    """Return a name for a log next to the table's own under which there is none yet.
+
+    An earlier repair may have left its logs: a target that is not empty is refused, and moving a
+    log to a folder that exists would move it into that folder.
+    """
+    candidates = chain([name], (f"{name}{number}" for number in count(2)))
+    return next(folder for folder in candidates if not store.list_from(folder))
+
+
 def _check_data_files(exam: _Examination, snapshot: Snapshot) -> None:
     """Check the live files; if the folder cannot be listed, what the log says about them."""
     call, writable = exam.access_fix or exam.problems.repair_call, not exam.problems.has_error
@@ -244,16 +267,6 @@ def _check_data_files(exam: _Examination, snapshot: Snapshot) -> None:
             exam.store, exam.config, snapshot, limits, exam.now_ms, call, writable=writable
         )
     exam.problems.extend(found)
-
-
-def _free_folder(store: Store, name: str) -> str:
-    """Return a name for a log next to the table's own under which there is none yet.
-
-    An earlier repair may have left its logs: a target that is not empty is refused, and moving a
-    log to a folder that exists would move it into that folder.
-    """
-    candidates = chain([name], (f"{name}{number}" for number in count(2)))
-    return next(folder for folder in candidates if not store.list_from(folder))
 
 
 def _check_commits(exam: _Examination) -> None:

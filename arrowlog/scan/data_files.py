@@ -241,6 +241,7 @@ def is_castable(stored: pa.DataType, wanted: pa.DataType) -> bool:
     return True
 
 
+@lru_cache(maxsize=1024)
 def is_readable_as(stored: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether every engine can read some values of the file's type as the table's type.
 
@@ -269,6 +270,7 @@ def is_readable_as(stored: pa.DataType, wanted: pa.DataType) -> bool:
     return is_castable(stored, wanted)
 
 
+@lru_cache(maxsize=1024)
 def is_always_readable_as(stored: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether every value of the file's type can be read as the table's type.
 

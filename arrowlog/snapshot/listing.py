@@ -31,6 +31,8 @@ FORMATS: tuple[Format, ...] = (INDEXTABLES, DELTA)
 # version that was empty this long ago cannot have been committed and deleted since. The factor
 # covers clock rates, the store's rounding of times to seconds, and listings that take a while.
 OBSERVATION_TRUST_SECONDS = 10.0
+# How the names of data files end, from which a lost log can be rebuilt.
+_DATA_SUFFIXES = (".parquet", ".parq", ".pq")
 # Attempts at a listing in which no truncation came between the listed folders.
 _ATTEMPTS_MAX = 5
 
@@ -56,13 +58,34 @@ def open_log(store: Store) -> LogListing:
                     stacklevel=4,
                 )
         return listing
-    raise _no_table_error(store, FORMATS)
+    raise _no_table_error(store, FORMATS, has_data=_has_data_files(store))
 
 
-def _no_table_error(store: Store, choices: Sequence[Format]) -> TableNotFound:
+def _has_data_files(store: Store) -> bool:
+    """Whether the root has Parquet files or partition folders, as far as one listing tells."""
+    try:
+        names = store.list_from("")
+    except (ArrowlogError, OSError):  # the error about the log is the one to raise
+        return False
+    return any(
+        not name.startswith(".") and (name.lower().endswith(_DATA_SUFFIXES) or "=" in name)
+        for name in names
+    )
+
+
+def _no_table_error(
+    store: Store, choices: Sequence[Format], *, has_data: bool = False
+) -> TableNotFound:
     folders = [f"{choice.log_folder}/" for choice in choices]
     where = f"{folders[0]} has" if len(folders) == 1 else f"neither {' nor '.join(folders)} has"
     missing = "no commits" if len(folders) == 1 else "commits"
+    if has_data:
+        return TableNotFound(
+            f"There is no table at {store.root}: {where} {missing}. But there are data files.",
+            next="If the log is lost, restore it from a backup, or make a new one from the files"
+            " with arrowlog.rebuild(uri, dry_run=True), then without dry_run"
+            " (`arrowlog rebuild TABLE --dry-run`).",
+        )
     return TableNotFound(
         f"There is no table at {store.root}: {where} {missing}.",
         next="Check the address and your access to it, or create a table with Table.create.",
@@ -121,7 +144,7 @@ def _list_all(store: Store, table_format: Format, attempts: int = _ATTEMPTS_MAX)
         checkpoint_names = store.list_from(table_format.key(table_format.checkpoint_folder))
     listing = replace(table_format.classify(names, checkpoint_names), observed=observed)
     finished = without_failed_states(store, listing)
-    if finished is not listing and attempts:
+    if finished.newest < listing.newest and attempts:
         # A state is deleted only after a higher one exists: look whether there is one now.
         names_now = store.list_from(table_format.log_folder)
         if table_format.classify(names_now).newest > listing.newest:
@@ -140,16 +163,21 @@ def without_failed_states(store: Store, listing: LogListing, finished: int = -1)
 
     Such a state is a folder without its file. Only the states above the highest finished one are
     looked at; `finished` is the version of one that is known to be. Asks the store for one state,
-    if no write has failed.
+    if no write has failed. Where a stat is cheap, all versions without a commit are looked at:
+    clean-up may have left the folder of a state there.
     """
-    failed: dict[int, CommitFile] = {}
+    failed: set[int] = set()
+    reached_finished = False
     for version in sorted(listing.checkpoints, reverse=True):
         state = listing.state_file(version)
-        if state is None:
+        if state is None or (reached_finished and version in listing.commits):
             continue
         if version == finished or store.stat(state.key) is not None:
-            break
-        failed[version] = state
+            if not store.cheap_stat:
+                break
+            reached_finished = True
+        else:
+            failed.add(version)
     if not failed:
         return listing
     kinds = listing.format.state_kinds

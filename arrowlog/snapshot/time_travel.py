@@ -15,14 +15,16 @@ doctor reports such commits (`commit-in-future`). Delta has rules of its own for
 from __future__ import annotations
 
 from bisect import bisect_right
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from arrowlog.clock import SystemClock
+from arrowlog.config import parse_duration_ms
 from arrowlog.decode import read_commit_time
 from arrowlog.errors import InvalidRequest, LogCorrupt
 from arrowlog.formats.delta import monotonic_times
 from arrowlog.formats.indextables import decompress
+from arrowlog.snapshot.log_segment import earliest_rebuildable_version, states_without_commits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,26 +33,37 @@ if TYPE_CHECKING:
     from arrowlog.formats import CommitFile, LogListing
     from arrowlog.storage import Store
 
-TimestampLike = str | int | datetime
+TimestampLike = str | int | datetime | date
+PeriodLike = TimestampLike | timedelta
 # Clocks of machines that are synchronized differ by less.
 CLOCK_TOLERANCE_MS = 60_000
 # Commits on both sides of the version that a search finds whose timestamps are verified.
 _VERIFIED_NEIGHBOURS = 3
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_DAY_MS = 86_400_000
+_DAYS_AGO = {"today": 0, "yesterday": 1}
+_ALLOWED = "Give ISO-8601 text, a datetime, a date, or milliseconds since 1970 as an integer."
+_ALLOWED_PERIODS = (
+    "Give ISO-8601 text, a datetime or date, a timedelta or duration such as 24h (before now),"
+    ' "today" or "yesterday".'
+)
 
 
 def to_epoch_millis(moment: TimestampLike) -> int:
     """Convert a user's timestamp to milliseconds since 1970; without a time zone it is UTC.
 
-    Raises `InvalidRequest` if it is none of the accepted types.
+    A `date` is the last millisecond of that day in UTC; text without a time is midnight. Raises
+    `InvalidRequest` if it is none of the accepted types.
 
-    >>> to_epoch_millis("2024-10-01T00:00:00Z")
-    1727740800000
+    >>> to_epoch_millis("2024-10-01T00:00:00Z"), to_epoch_millis(date(2024, 10, 1))
+    (1727740800000, 1727827199999)
     """
     if isinstance(moment, bool):
         raise InvalidRequest(f"{moment!r} is not a timestamp.", next=_ALLOWED)
     if isinstance(moment, int):
         return moment
+    if isinstance(moment, date) and not isinstance(moment, datetime):
+        return _start_of_day(moment) + _DAY_MS - 1
     try:
         parsed = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
         zoned = parsed if parsed.tzinfo is not None else parsed.replace(tzinfo=UTC)
@@ -59,7 +72,51 @@ def to_epoch_millis(moment: TimestampLike) -> int:
         raise InvalidRequest(f"{moment!r} is not a timestamp.", next=_ALLOWED) from None
 
 
-_ALLOWED = "Give ISO-8601 text, a datetime, or milliseconds since 1970 as an integer."
+def to_period(value: PeriodLike, now_ms: int) -> tuple[int, int]:
+    """Return the first and last millisecond of a day in UTC, or twice those of a moment.
+
+    A day is a date, as `date` or ISO text, `"today"` or `"yesterday"`. A `timedelta`, or a duration
+    such as `"24h"`, is the moment that long before now. Raises `InvalidRequest` for anything else.
+
+    >>> to_period("1970-01-02", now_ms=0), to_period("yesterday", now_ms=90_000_000)
+    ((86400000, 172799999), (0, 86399999))
+    >>> to_period("1h", now_ms=3_600_500)
+    (500, 500)
+    """
+    if isinstance(value, timedelta):
+        moment = now_ms - value // timedelta(milliseconds=1)
+        return moment, moment
+    day = _parse_day(value, now_ms)
+    if day is not None:
+        return day, day + _DAY_MS - 1
+    try:
+        if isinstance(value, str) and not value.strip().isdecimal():
+            moment = now_ms - parse_duration_ms(value)
+            return moment, moment
+    except ValueError:
+        pass
+    try:
+        moment = to_epoch_millis(value)
+    except InvalidRequest:
+        raise InvalidRequest(f"{value!r} is not a time.", next=_ALLOWED_PERIODS) from None
+    return moment, moment
+
+
+def _parse_day(value: PeriodLike, now_ms: int) -> int | None:
+    """Return the first millisecond of a day; None if the value is not a day."""
+    if isinstance(value, str) and value.strip().lower() in _DAYS_AGO:
+        return (now_ms // _DAY_MS - _DAYS_AGO[value.strip().lower()]) * _DAY_MS
+    if isinstance(value, str):
+        try:
+            return _start_of_day(date.fromisoformat(value.strip()))
+        except ValueError:
+            return None
+    is_day = isinstance(value, date) and not isinstance(value, datetime)
+    return _start_of_day(value) if is_day and isinstance(value, date) else None
+
+
+def _start_of_day(day: date) -> int:
+    return (day - _EPOCH.date()).days * _DAY_MS
 
 
 def format_epoch_millis(millis: int) -> str:
@@ -68,6 +125,36 @@ def format_epoch_millis(millis: int) -> str:
         return datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec="milliseconds")
     except (ValueError, OverflowError, OSError):
         return f"{millis} ms since 1970"
+
+
+def earliest_readable_version(
+    store: Store, listing: LogListing, config: Config, newest: int
+) -> int:
+    """Return the lowest version from which every version up to `newest` can be read.
+
+    Where only table states give a version, they are looked at: manifests may have been deleted.
+    """
+    broken: set[int] = set()
+    first = earliest_rebuildable_version(listing, newest)
+    while found := unreadable_states(store, listing, config, first, newest) - broken:
+        broken |= found
+        first = earliest_rebuildable_version(listing, newest, broken)
+    return first
+
+
+def unreadable_states(
+    store: Store, listing: LogListing, config: Config, first: int, newest: int
+) -> set[int]:
+    """Return the versions from `first` on that only a table state gives, and that it cannot.
+
+    The newest version is not looked at: reading it raises what is wrong.
+    """
+    versions = [v for v in states_without_commits(listing, first, newest) if v != newest]
+    if not versions:
+        return set()
+    from arrowlog.snapshot.state_reader import find_broken_states  # loads what decodes Avro
+
+    return find_broken_states(store, listing, config, versions)
 
 
 def find_version_at(

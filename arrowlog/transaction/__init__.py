@@ -1,12 +1,25 @@
 """Commits by optimistic concurrency: each lands in the log exactly once or not at all."""
 
 from arrowlog.transaction import operations
-from arrowlog.transaction.add_files import Add, add_file, parse_add, relative_data_path
+from arrowlog.transaction.add_files import (
+    Add,
+    add_file,
+    parse_add,
+    relative_data_path,
+    validate_adds,
+)
 from arrowlog.transaction.commit_loop import CommitResult, PreparedCommit
 from arrowlog.transaction.conflict_checker import ReadSet, TableHead
-from arrowlog.transaction.data_writer import WriteTarget, write_rows
+from arrowlog.transaction.data_writer import WriteTarget, is_shortened_folder, write_rows
 from arrowlog.transaction.operations import WriteMode, check_write_mode, upgrade_protocol
-from arrowlog.transaction.parquet_files import DataFileStats, compute_stats, describe_parquet_file
+from arrowlog.transaction.parquet_files import (
+    DataFileStats,
+    InspectedFile,
+    compute_stats,
+    describe_parquet_file,
+    inspect_parquet_file,
+    struct_columns,
+)
 from arrowlog.transaction.prepared_commits import (
     CommitOptions,
     PrepareContext,
@@ -16,9 +29,11 @@ from arrowlog.transaction.prepared_commits import (
 )
 from arrowlog.transaction.table_metadata import (
     build_metadata,
+    check_no_remains,
     check_partitions,
     check_schema,
     create_table,
+    to_schema_json,
 )
 from arrowlog.transaction.version_race import (
     UNREADABLE_PARTITION,
@@ -35,6 +50,7 @@ __all__ = [
     "CommitOptions",
     "CommitResult",
     "DataFileStats",
+    "InspectedFile",
     "PrepareContext",
     "PreparedCommit",
     "ReadSet",
@@ -44,12 +60,15 @@ __all__ = [
     "WriteTarget",
     "add_file",
     "build_metadata",
+    "check_no_remains",
     "check_partitions",
     "check_schema",
     "check_write_mode",
     "compute_stats",
     "create_table",
     "describe_parquet_file",
+    "inspect_parquet_file",
+    "is_shortened_folder",
     "operations",
     "parse_add",
     "parse_partition_predicate",
@@ -57,7 +76,10 @@ __all__ = [
     "read_txn_id",
     "relative_data_path",
     "select_files_by_path",
+    "struct_columns",
+    "to_schema_json",
     "typed_partition_values",
     "upgrade_protocol",
+    "validate_adds",
     "write_rows",
 ]

@@ -8,6 +8,7 @@ no commit, and vacuum deletes them.
 from __future__ import annotations
 
 import hashlib
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -36,6 +37,7 @@ DEFAULT_BUFFER_BYTES = 512 << 20
 _ROW_GROUP_ROWS = 1 << 20
 # Longer folder names are cut and completed with a hash. File systems allow 255 bytes.
 _FOLDER_NAME_MAX = 120
+_SHORTENED_FOLDER = re.compile(rf".{{{_FOLDER_NAME_MAX}}}~[0-9a-f]{{8}}")
 # Characters that partition folders keep unescaped, besides letters, digits and "_.-~".
 _SAFE = " !$&'()+,;@[]^`{}~"
 _UNSUPPORTED_PARTITION_TYPES = (pa.types.is_nested, pa.types.is_null, pa.types.is_binary)
@@ -291,11 +293,17 @@ def _flush(buffer: _PartitionBuffer, target: WriteTarget) -> Add:
 
 
 def _folder_name(name: str, value: Any, target: WriteTarget) -> str:
-    """Return `column=value`, for human readers only: arrowlog takes the value from the log."""
+    """Return `column=value`. arrowlog takes the value from the log, unless the log is lost."""
     kind = target.schema.field(name).type
-    text = HIVE_NULL if value is None else to_log_text(value, kind) or HIVE_NULL
+    text = HIVE_NULL if value is None else to_log_text(value, kind)
+    assert text is not None
     folder = f"{quote(name, safe=_SAFE)}={quote(text, safe=_SAFE)}"
     if len(folder) <= _FOLDER_NAME_MAX:
         return folder
     digest = hashlib.sha256(folder.encode()).hexdigest()[:8]
     return f"{folder[:_FOLDER_NAME_MAX]}~{digest}"
+
+
+def is_shortened_folder(name: str) -> bool:
+    """Whether a partition folder was named by `write_rows` without its complete value."""
+    return _SHORTENED_FOLDER.fullmatch(name) is not None

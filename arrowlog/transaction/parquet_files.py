@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.errors import InvalidRequest
+from arrowlog.formats import find_field_type, struct_leaves
 from arrowlog.scan import (
     find_member_case_mismatch,
     find_nanosecond_column,
@@ -32,10 +33,11 @@ from arrowlog.storage import RangeReader, stat_object
 from arrowlog.transaction.add_files import Add
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from arrowlog.formats import StructLeaf
     from arrowlog.snapshot import StatsTruncation
-    from arrowlog.storage import Store
+    from arrowlog.storage import ObjectStat, Store
 
 
 # Beyond this code point, UTF-16 code units and code points sort differently.
@@ -87,23 +89,123 @@ def describe_parquet_file(
         raise InvalidRequest(
             f"There is no file {path} in {store.root}.", next="Write it before adding it."
         )
-    file_schema = pa.schema([item for item in schema if item.name not in partition_columns])
+    file_schema = _stored_columns(schema, partition_columns)
     with _open_parquet(store, path, stat.size) as file:
         undecided = _check_columns(file, file_schema, path)
         if verify and undecided:
             _check_values(file, file_schema, undecided, path)
         stats = read_footer_stats(file.metadata, file_schema, cut)
     given = {**_values_from_path(path, partition_columns), **(partition_values or {})}
+    return _build_add(path, given, stat, stats, fields or {})
+
+
+@dataclass(frozen=True, slots=True)
+class InspectedFile:
+    """A Parquet file and the schema of a table that it fits, or why there is none.
+
+    Attributes:
+        path: path of the file, relative to the table.
+        schema: the table's schema; None if the file is damaged or has unsupported columns.
+        add: the add for the file, without partition values.
+        damage: why the file cannot be opened.
+        misfit: why its columns cannot be read as rows of the table, though it can be opened.
+        columns: names of the columns that the file has.
+    """
+
+    path: str
+    schema: pa.Schema | None = None
+    add: Add | None = None
+    damage: str | None = None
+    misfit: str | None = None
+    columns: tuple[str, ...] = ()
+
+
+def inspect_parquet_file(
+    store: Store,
+    path: str,
+    choose_schema: Callable[[pa.Schema, Any], pa.Schema],
+    partition_columns: Sequence[str],
+    cut: StatsTruncation,
+) -> InspectedFile:
+    """Describe a Parquet file for a table whose schema may follow from the file.
+
+    Columns whose types differ from the table's so that their values decide are read, but not text:
+    whether it is valid UTF-8 is not checked.
+
+    Args:
+        store: the table's store.
+        path: path of the file, relative to the table.
+        choose_schema: returns the table's schema for the columns and the footer of the file. Raises
+            `ValueError` with the reason if a table cannot have these columns.
+        partition_columns: names of the partition columns, which are not read from files.
+        cut: truncation of text statistics.
+    """
+    stat = stat_object(store, path)
+    if stat is None:
+        return InspectedFile(path, damage="the file no longer exists")
+    try:
+        with _open_parquet(store, path, stat.size) as file:
+            names = tuple(file.schema_arrow.names)
+            try:
+                schema = choose_schema(file.schema_arrow, file.metadata)
+                stored = _stored_columns(schema, partition_columns)
+                undecided = _check_columns(file, stored, path)
+                doubtful = [n for n in undecided if not _differs_in_text_only(file, stored, n)]
+                if doubtful:
+                    _check_values(file, stored, doubtful, path)
+                stats = read_footer_stats(file.metadata, stored, cut)
+            except InvalidRequest as error:
+                return InspectedFile(path, misfit=error.what, columns=names)
+            except pa.ArrowException:  # also a ValueError: damage that the footer does not show
+                raise
+            except ValueError as error:
+                return InspectedFile(path, misfit=f"{path}: {error}.", columns=names)
+    except InvalidRequest as error:
+        return InspectedFile(path, damage=error.what)
+    return InspectedFile(path, schema, _build_add(path, {}, stat, stats, {}), columns=names)
+
+
+def _differs_in_text_only(file: Any, schema: pa.Schema, name: str) -> bool:
+    """Whether all values of a column fit the table's type, provided that text is valid UTF-8."""
+    kind = _text_to_bytes(file.schema_arrow.field(name).type)
+    return is_always_readable_as(kind, _text_to_bytes(schema.field(name).type))
+
+
+def _text_to_bytes(kind: pa.DataType) -> pa.DataType:
+    """Return the type with bytes in the place of text, at any depth."""
+    if pa.types.is_dictionary(kind):
+        return _text_to_bytes(kind.value_type)
+    if pa.types.is_struct(kind):
+        return pa.struct([(item.name, _text_to_bytes(item.type)) for item in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_text_to_bytes(kind.key_type), _text_to_bytes(kind.item_type))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_text_to_bytes(kind.value_type))
+    texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    return pa.binary() if any(test(kind) for test in texts) else kind
+
+
+def _stored_columns(schema: pa.Schema, partition_columns: Sequence[str]) -> pa.Schema:
+    return pa.schema([item for item in schema if item.name not in partition_columns])
+
+
+def _build_add(
+    path: str,
+    partition_values: Mapping[str, object],
+    stat: ObjectStat,
+    stats: DataFileStats,
+    fields: Mapping[str, Any],
+) -> Add:
     return Add(
         path,
-        given,
+        partition_values,
         stat.size,
         max(stat.mtime_ms, 0),
         stats.num_records,
         stats.low,
         stats.high,
         stats.nulls,
-        dict(fields or {}),
+        dict(fields),
         stats.nans,
     )
 
@@ -169,8 +271,12 @@ def _check_columns(file: Any, schema: pa.Schema, path: str) -> list[str]:
             next="Rewrite the file with microseconds.",
         )
     undecided = []
+    positions = _leaf_positions(footer)
+    similar_names: dict[str, list[str]] = {}
+    for name in stored_schema.names:
+        similar_names.setdefault(name.lower(), []).append(name)
     for item in schema:
-        similar = [name for name in stored_schema.names if name.lower() == item.name.lower()]
+        similar = similar_names.get(item.name.lower(), [])
         # Spark does not distinguish names by case, unless the table has both columns.
         if len(similar) > 1 and (
             similar.count(item.name) > 1 or not set(similar) <= set(schema.names)
@@ -190,9 +296,10 @@ def _check_columns(file: Any, schema: pa.Schema, path: str) -> list[str]:
             raise _unreadable(
                 path, f"its column {item.name!r} has type {stored}, the table's {item.type}"
             )
-        _check_encoding(footer, item.name, path)
+        chunks = _column_chunks(footer, positions.get(item.name, []))
+        _check_encoding(chunks, item.name, path)
         if not is_always_readable_as(stored, item.type) and not _fits_integers(
-            footer, item, stored, path
+            chunks, item, stored, path
         ):
             undecided.append(item.name)
     return undecided
@@ -205,18 +312,28 @@ def _unreadable(path: str, what: str) -> InvalidRequest:
     )
 
 
-def _column_chunks(footer: Any, name: str) -> Iterator[Any]:
-    """Iterate over the column chunks of a column, including those of its nested fields."""
-    for group in range(footer.num_row_groups):
-        parts = footer.row_group(group)
-        for part in (parts.column(index) for index in range(parts.num_columns)):
-            if part.path_in_schema == name or part.path_in_schema.startswith(f"{name}."):
-                yield part
+def _leaf_positions(footer: Any) -> dict[str, list[int]]:
+    """Return the positions of the leaf columns of every column, by name.
+
+    A dot may separate the members of a struct or be part of a name, so leaves count for both.
+    """
+    positions: dict[str, list[int]] = {}
+    for number in range(footer.num_columns):
+        parts = footer.schema.column(number).path.split(".")
+        for length in range(1, len(parts) + 1):
+            positions.setdefault(".".join(parts[:length]), []).append(number)
+    return positions
 
 
-def _check_encoding(footer: Any, name: str, path: str) -> None:
+def _column_chunks(footer: Any, positions: Sequence[int]) -> list[Any]:
+    """Return the column chunks at some positions, of all row groups."""
+    groups = [footer.row_group(group) for group in range(footer.num_row_groups)]
+    return [group.column(position) for group in groups for position in positions]
+
+
+def _check_encoding(chunks: Iterable[Any], name: str, path: str) -> None:
     """Raise `InvalidRequest` for codecs and encodings that some reader does not support."""
-    for chunk in _column_chunks(footer, name):
+    for chunk in chunks:
         unknown = sorted(set(chunk.encodings) - _ENCODINGS)
         if chunk.compression not in _CODECS or unknown:
             scheme = unknown[0] if unknown else chunk.compression
@@ -225,7 +342,7 @@ def _check_encoding(footer: Any, name: str, path: str) -> None:
             )
 
 
-def _fits_integers(footer: Any, item: pa.Field, stored: pa.DataType, path: str) -> bool:
+def _fits_integers(chunks: Iterable[Any], item: pa.Field, stored: pa.DataType, path: str) -> bool:
     """Whether the footer proves that all integers of a column fit into the table's type.
 
     Raises `InvalidRequest` if it proves that one does not.
@@ -233,7 +350,7 @@ def _fits_integers(footer: Any, item: pa.Field, stored: pa.DataType, path: str) 
     if not (pa.types.is_integer(stored) and pa.types.is_integer(item.type)):
         return False
     low, high = int_range(item.type)
-    for chunk in _column_chunks(footer, item.name):
+    for chunk in chunks:
         stats = chunk.statistics
         if stats is None or not stats.has_min_max:
             if chunk.num_values and not (
@@ -288,32 +405,70 @@ def _values_from_path(path: str, columns: Sequence[str]) -> dict[str, str | None
 
 @dataclass(frozen=True, slots=True)
 class DataFileStats:
-    """Statistics of one file: row count, and by column bounds as log text, null and NaN counts."""
+    """Statistics of one file: row count, and by column bounds as log text, null and NaN counts.
+
+    Those of the fields of a struct column are a map by field, as deep as the struct.
+    """
 
     num_records: int
-    low: dict[str, str] = field(default_factory=dict)
-    high: dict[str, str] = field(default_factory=dict)
-    nulls: dict[str, int] = field(default_factory=dict)
-    nans: dict[str, int] = field(default_factory=dict)
+    low: dict[str, Any] = field(default_factory=dict)
+    high: dict[str, Any] = field(default_factory=dict)
+    nulls: dict[str, Any] = field(default_factory=dict)
+    nans: dict[str, Any] = field(default_factory=dict)
+
+    def put_leaf(self, path: Sequence[str], stats: DataFileStats, name: str) -> None:
+        """Take over the statistics that a struct field has as the column `name` of `stats`."""
+        for target, source in (
+            (self.low, stats.low),
+            (self.high, stats.high),
+            (self.nulls, stats.nulls),
+            (self.nans, stats.nans),
+        ):
+            if name in source:
+                for part in path[:-1]:
+                    target = target.setdefault(part, {})  # noqa: PLW2901 -- descends
+                target[path[-1]] = source[name]
 
 
 def compute_stats(table: pa.Table, names: Iterable[str], cut: StatsTruncation) -> DataFileStats:
     """Compute the statistics of rows in memory."""
-    low: dict[str, str] = {}
-    high: dict[str, str] = {}
-    nulls: dict[str, int] = {}
-    nans: dict[str, int] = {}
+    stats = DataFileStats(table.num_rows)
     for name in names:
         column = table[name]
-        kind = column.type
-        if not has_bounds(kind):
-            continue
-        nulls[name] = column.null_count
-        if pa.types.is_floating(kind):
-            nans[name] = pc.sum(pc.is_nan(column)).as_py() or 0
-        if column.null_count < len(column):
-            _add_bounds(name, kind, *_extremes(column), cut, low, high)
-    return DataFileStats(table.num_rows, low, high, nulls, nans)
+        if has_bounds(column.type):
+            _add_column_stats(stats, name, column, cut)
+        elif pa.types.is_struct(column.type):
+            for leaf, values in struct_columns(name, column):
+                field_stats = DataFileStats(table.num_rows)
+                _add_column_stats(field_stats, leaf.name, values, cut)
+                stats.put_leaf(leaf.path, field_stats, leaf.name)
+    return stats
+
+
+def struct_columns(
+    name: str, column: pa.ChunkedArray
+) -> Iterator[tuple[StructLeaf, pa.ChunkedArray]]:
+    """Iterate over the fields of a struct column that can have bounds, with their values.
+
+    A field is NULL where the struct is.
+    """
+    for leaf in struct_leaves(pa.schema([(name, column.type)])).values():
+        if has_bounds(leaf.type):
+            values = column
+            for part in leaf.path[1:]:
+                values = pc.struct_field(values, [values.type.get_field_index(part)])
+            yield leaf, values
+
+
+def _add_column_stats(
+    stats: DataFileStats, name: str, column: pa.ChunkedArray, cut: StatsTruncation
+) -> None:
+    kind = column.type
+    stats.nulls[name] = column.null_count
+    if pa.types.is_floating(kind):
+        stats.nans[name] = pc.sum(pc.is_nan(column)).as_py() or 0
+    if column.null_count < len(column):
+        _add_bounds(name, kind, *_extremes(column), cut, stats.low, stats.high)
 
 
 def _extremes(column: pa.ChunkedArray) -> tuple[Any, Any]:
@@ -378,27 +533,34 @@ def read_footer_stats(footer: Any, schema: pa.Schema, cut: StatsTruncation) -> D
     for number in range(footer.num_columns):  # None marks an ambiguous path
         path = footer.schema.column(number).path
         paths[path] = None if path in paths else number
-    low: dict[str, str] = {}
-    high: dict[str, str] = {}
-    nulls: dict[str, int] = {}
-    nans: dict[str, int] = {}
-    for item in schema:
-        index = paths.get(item.name)
-        if index is None or stored.get_field_index(item.name) < 0 or not has_bounds(item.type):
-            continue
-        groups = [footer.row_group(g) for g in range(footer.num_row_groups)]
-        groups = [group for group in groups if group.num_rows]
+    groups = [footer.row_group(g) for g in range(footer.num_row_groups)]
+    groups = [group for group in groups if group.num_rows]
+    stats = DataFileStats(footer.num_rows)
+
+    def add(target: DataFileStats, name: str, kind: pa.DataType, path: Sequence[str]) -> None:
+        # A path that is ambiguous, because names contain dots, is not used.
+        index = paths.get(".".join(path))
+        stored_type = find_field_type(stored, path)
+        if index is None or stored_type is None or not has_bounds(kind):
+            return
         chunks = [group.column(index).statistics for group in groups]
-        if any(stats is None for stats in chunks) or not chunks:
-            continue
-        if all(stats.has_null_count for stats in chunks):
-            nulls[item.name] = sum(stats.null_count for stats in chunks)
-        if _is_same_type(stored.field(item.name).type, item.type):
-            least, most = _footer_bounds(chunks, groups, item.type, with_nan=with_nan)
-            _add_bounds(item.name, item.type, least, most, cut, low, high)
-            if pa.types.is_floating(item.type) and item.name in high:
-                nans[item.name] = 0
-    return DataFileStats(footer.num_rows, low, high, nulls, nans)
+        if any(chunk is None for chunk in chunks) or not chunks:
+            return
+        if all(chunk.has_null_count for chunk in chunks):
+            target.nulls[name] = sum(chunk.null_count for chunk in chunks)
+        if _is_same_type(stored_type, kind):
+            least, most = _footer_bounds(chunks, groups, kind, with_nan=with_nan)
+            _add_bounds(name, kind, least, most, cut, target.low, target.high)
+            if pa.types.is_floating(kind) and name in target.high:
+                target.nans[name] = 0
+
+    for item in schema:
+        add(stats, item.name, item.type, (item.name,))
+    for leaf in struct_leaves(schema).values():
+        field_stats = DataFileStats(footer.num_rows)
+        add(field_stats, leaf.name, leaf.type, leaf.path)
+        stats.put_leaf(leaf.path, field_stats, leaf.name)
+    return stats
 
 
 def _footer_bounds(

@@ -346,7 +346,7 @@ def create_table(
         if adopted_files is None:
             _check_no_other_format(store)
         store.check_writable(LOG_FOLDER)
-        _check_no_remains(store, names)
+        check_no_remains(store, names)
         codec = config.compression_codec if config.compression_enabled else "none"
         protocol = (
             PARQUET_CHECKPOINT_PROTOCOL
@@ -378,7 +378,7 @@ def _check_no_other_format(store: Store) -> None:
         )
 
 
-def _check_no_remains(store: Store, names: Sequence[str]) -> None:
+def check_no_remains(store: Store, names: Sequence[str]) -> None:
     """Raise `LogCorrupt` if an empty log has a pointer or records of deleted versions.
 
     Records would make commits of the new table invisible. They are not deleted here: the log may be

@@ -10,7 +10,7 @@ import pytest
 
 import arrowlog
 from arrowlog.cli.commands import run
-from arrowlog.formats.schema_ddl import parse_ddl
+from arrowlog.formats import parse_ddl
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 

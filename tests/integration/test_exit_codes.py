@@ -4,6 +4,7 @@ import json
 import sys
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import arrowlog
@@ -13,9 +14,9 @@ from arrowlog.formats.indextables import LOG_FOLDER
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 # Arguments that succeed, that fail and that are wrong usage. {t} is a table of three versions, {d}
-# a damaged one, {n} a folder that does not exist. None: there is no such outcome.
+# a damaged one, {p} a folder with a Parquet file, {n} a folder that does not exist. None: there is no such outcome.
 CASES = {
-    "adopt": (None, "{t} no-such-file.parquet", "{t}"),
+    "adopt": ("{t} day=a/orphan.parquet", "{t} no-such-file.parquet", "{t}"),
     "checkpoint": ("{t}", "{n}", "{t} --output xml"),
     "cleanup": ("{t} --dry-run", "{n}", "{t} --older"),
     "compact": ("{t} --dry-run", "{t} --target-size much", "{t} --max-groups many"),
@@ -28,6 +29,7 @@ CASES = {
     "files": ("{t}", "{t} --version 99", "{t} --version one"),
     "history": ("{t}", "{n}", "{t} --limit -1"),
     "info": ("{t}", "{n}", ""),
+    "rebuild": ("{p}", "{t}", ""),
     "remove": ("{t} --where day='a'", "{t} no-such-file", "{t}"),
     "repair": ("{t}/" + LOG_FOLDER + " {n}", "{n} {n}-2", "{t}"),
     "restore": ("{t} 1", "{t} 99", "{t}"),
@@ -51,7 +53,16 @@ def places(tmp_path):
         for day in ("a", "b"):
             table.write(pa.table({"id": [1], "day": [day]}, schema=SCHEMA))
     (tmp_path / "damaged" / LOG_FOLDER / f"{1:020d}.json").write_bytes(b"{")
-    return {"t": tmp_path / "table", "d": tmp_path / "damaged", "n": tmp_path / "none"}
+    (tmp_path / "plain").mkdir()
+    rows = pa.table({"id": [1]})
+    pq.write_table(rows, tmp_path / "table" / "day=a" / "orphan.parquet")
+    pq.write_table(rows, tmp_path / "plain" / "part.parquet")
+    return {
+        "p": tmp_path / "plain",
+        "t": tmp_path / "table",
+        "d": tmp_path / "damaged",
+        "n": tmp_path / "none",
+    }
 
 
 def call(monkeypatch, *arguments):
@@ -111,7 +122,9 @@ def test_json_is_one_document_and_jsonl_is_lines(places, monkeypatch, capsys):
 
 
 def test_values_that_json_does_not_have(places, monkeypatch, capsys):
-    query = "SELECT 'nan'::DOUBLE AS a, DATE '2024-01-02' AS b, 'x'::BLOB AS c, ['inf'::DOUBLE] AS d"
+    query = (
+        "SELECT 'nan'::DOUBLE AS a, DATE '2024-01-02' AS b, 'x'::BLOB AS c, ['inf'::DOUBLE] AS d"
+    )
     assert call(monkeypatch, "sql", places["t"], query, "--output", "json") == 0
     text = capsys.readouterr().out
     [row] = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))

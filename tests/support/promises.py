@@ -69,6 +69,10 @@ PROMISES = {
     "recovery.repair_keeps_what_can_be_read": "A repair keeps exactly what can still be read.",
     "recovery.repair_is_restartable": "A repair that is killed leaves no half log that opens; run"
     " again, it finishes.",
+    "recovery.rebuild_keeps_rows": "A log that is rebuilt from the data files has the rows of the"
+    " lost one.",
+    "recovery.rebuild_is_atomic": "A rebuild makes the whole table or none, also if it is killed or"
+    " another one runs.",
     "storage.one_winner": "Of many writers that put one key, exactly one wins, and its bytes are"
     " there.",
     "storage.whole_or_absent": "An object is there as a whole or not at all, also after a kill.",
