@@ -123,6 +123,8 @@ def doctor(
 
 def _print_findings(findings: Findings, uri: str, shown: Sequence[Finding]) -> None:
     print(str(findings).split("\n", 1)[0])
+    if findings.scope:
+        print(findings.scope)
     for finding in shown:
         print(f"\n{finding.severity}: {finding.code}: {finding.what}")
         print(f"  where: {finding.where}")

@@ -14,7 +14,8 @@ from arrowlog.formats.indextables import LOG_FOLDER
 
 SCHEMA = pa.schema([("id", pa.int64()), ("day", pa.string())])
 # Arguments that succeed, that fail and that are wrong usage. {t} is a table of three versions, {d}
-# a damaged one, {p} a folder with a Parquet file, {n} a folder that does not exist. None: there is no such outcome.
+# a damaged one, {p} a folder with a Parquet file, {n} a folder that does
+# not exist. None: there is no such outcome.
 CASES = {
     "adopt": ("{t} day=a/orphan.parquet", "{t} no-such-file.parquet", "{t}"),
     "checkpoint": ("{t}", "{n}", "{t} --output xml"),
@@ -23,7 +24,7 @@ CASES = {
     "convert": ("{t} {n}", "{n}", ""),
     "create": ("{n} id:bigint", "{t} id:bigint", "{n}"),
     "demo": (None, "--folder {t}", "--no-such-option"),
-    "diff": ("{t} 1 2", "{t} 1 99", "{t} one"),
+    "diff": ("{t} 1 2", "{t} 1 99", "{t} 1 2 3"),
     "doctor": ("{t}", "{d}", "{t} --fail-on never"),
     "explain": ("{t} id=1", "{t} no_such_column=1", "{t}"),
     "files": ("{t}", "{t} --version 99", "{t} --version one"),
