@@ -33,6 +33,7 @@ PURE = (
     "formats.avro_schema",
     "formats.base",
     "formats.log_versions",
+    "formats.schema_ddl",
     "formats.spark_schema",
     "formats.delta.column_mapping",
     "formats.delta.commit_times",

@@ -31,6 +31,7 @@ from arrowlog.formats.indextables import (
     INDEXTABLES,
     LAST_CHECKPOINT,
     LOG_FOLDER,
+    STATE_PROTOCOL_VERSION,
     CommitFile,
 )
 from arrowlog.maintenance import retry_after_cleanup
@@ -73,6 +74,10 @@ if TYPE_CHECKING:
     from arrowlog.snapshot import Snapshot
     from arrowlog.storage import Store
 
+_STATE_SCOPE = (
+    "Table states (protocol 4). Checked: every commit, the list of manifests of every state and"
+    " that they exist, the entries of the newest state. Not checked: the entries of older states."
+)
 _COMMITS_PER_BATCH = 512  # commits that are read and decoded together
 _MAX_LISTINGS = 3  # attempts at a listing in which no truncation came between
 # Without a limit from the caller, a checkpoint is reported as late after this many intervals.
@@ -99,6 +104,7 @@ class _Examination:
     unreadable_commits: dict[int, str] = field(default_factory=dict)
     valid_checkpoint: int | None = None  # the newest one
     timestamps: dict[int, int] = field(default_factory=dict)  # of commits, by version
+    scope: str = ""  # what was checked, where that is not everything
 
     @property
     def config(self) -> Config:
@@ -180,7 +186,7 @@ def _examine(exam: _Examination) -> Findings:
         where = f"{exam.store.root}/{LOG_FOLDER}"
         exam.problems.report(error.code or "protocol-unknown", "error", error.what, where, _UPGRADE)
         version = None
-    return Findings(exam.store.root, version, exam.problems)
+    return Findings(exam.store.root, version, exam.problems, exam.scope)
 
 
 def _fix_for_no_log(store: Store) -> str:
@@ -230,6 +236,8 @@ def _run_checks(exam: _Examination) -> int | None:
     exam.problems.extend(checks.findings(snapshot))
     if snapshot is None:
         return None
+    if snapshot.protocol.min_reader_version >= STATE_PROTOCOL_VERSION:
+        exam.scope = _STATE_SCOPE
     _check_protocol(exam, snapshot)
     _check_table_id(exam, snapshot)
     _check_history(exam, snapshot)

@@ -70,10 +70,12 @@ class StateChecks:
             what = "the folder has no state: a write failed. Readers leave it out."
             yield Finding("state-failed", "info", what, file.key, _NONE_NEEDED, version=version)
         except LogCorrupt as error:
-            code = error.code if error.code == "state-misnumbered" else "state-broken"
+            code = str(error.code) if error.code == "state-misnumbered" else "state-broken"
             severity = "error" if newest else "warning"
             fix = self._repair_call if newest else _RESTORE
-            yield Finding(str(code), severity, error.what, file.key, fix, version=version)
+            if error.code == "file-unreadable":  # it may be intact: access comes before repair
+                code, fix = "state-unreadable", f"# {error.next}"
+            yield Finding(code, severity, error.what, file.key, fix, version=version)
 
     def _read(self, file: CommitFile) -> StateManifest:
         limit = self._options.config.max_decompressed_bytes

@@ -234,6 +234,11 @@ def test_conversion_in_place_is_refused_where_files_do_not_tell_the_rows(tmp_pat
 def test_the_doctor_finds_missing_files_wrong_sums_and_damaged_checkpoints(tmp_path):
     table = made(tmp_path, seed=11, steps=5)
     assert arrowlog.doctor(tmp_path).healthy
+    told = str(arrowlog.doctor(tmp_path))
+    assert "Checked: the newest checkpoint" in told
+    assert "Not checked: earlier commits" in told
+    without = arrowlog.doctor(tmp_path, data_files=False)
+    assert "Not checked: whether data files exist" in without.scope
     table.checkpoint("classic")
     sums = {"numFiles": len(table.live) + 1, "tableSizeBytes": 0}
     (table.log / f"{table.version:020d}.crc").write_text(json.dumps(sums))
