@@ -12,22 +12,26 @@ Public names are resolved on first use (PEP 562), so that `import arrowlog` load
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from arrowlog import fork_safety as _fork_safety  # noqa: F401 -- registers the fork hooks
+from arrowlog.lazy_names import import_on_first_use
 from arrowlog.version import __version__
 
+TYPE_CHECKING = False  # importing typing takes longer than the rest
 if TYPE_CHECKING:  # type checkers see the same names as `_HOMES` lists; a test compares the two
     from arrowlog import plots as plots
     from arrowlog import spark as spark
     from arrowlog import testing as testing
     from arrowlog.conversion import convert as convert
+    from arrowlog.errors import AccessDenied as AccessDenied
     from arrowlog.errors import ArrowlogError as ArrowlogError
     from arrowlog.errors import ArrowlogWarning as ArrowlogWarning
+    from arrowlog.errors import BucketNotFound as BucketNotFound
     from arrowlog.errors import CommitConflict as CommitConflict
     from arrowlog.errors import CommitStateUnknown as CommitStateUnknown
     from arrowlog.errors import ConcurrentAppend as ConcurrentAppend
     from arrowlog.errors import ConcurrentRemove as ConcurrentRemove
+    from arrowlog.errors import CredentialsMissing as CredentialsMissing
+    from arrowlog.errors import CredentialsRefused as CredentialsRefused
     from arrowlog.errors import DataFileError as DataFileError
     from arrowlog.errors import ForkedProcess as ForkedProcess
     from arrowlog.errors import InvalidRequest as InvalidRequest
@@ -35,9 +39,16 @@ if TYPE_CHECKING:  # type checkers see the same names as `_HOMES` lists; a test 
     from arrowlog.errors import LogTooLarge as LogTooLarge
     from arrowlog.errors import MetadataChanged as MetadataChanged
     from arrowlog.errors import ProtocolChanged as ProtocolChanged
+    from arrowlog.errors import ReadOnlyStore as ReadOnlyStore
+    from arrowlog.errors import StoreFull as StoreFull
+    from arrowlog.errors import StoreThrottled as StoreThrottled
+    from arrowlog.errors import StoreTimeout as StoreTimeout
     from arrowlog.errors import StoreUnavailable as StoreUnavailable
+    from arrowlog.errors import StoreUnreachable as StoreUnreachable
     from arrowlog.errors import TableExists as TableExists
     from arrowlog.errors import TableNotFound as TableNotFound
+    from arrowlog.errors import TlsFailed as TlsFailed
+    from arrowlog.errors import UnknownStorageOption as UnknownStorageOption
     from arrowlog.errors import UnsupportedProtocol as UnsupportedProtocol
     from arrowlog.formats.indextables import Metadata as Metadata
     from arrowlog.formats.indextables import Protocol as Protocol
@@ -51,6 +62,7 @@ if TYPE_CHECKING:  # type checkers see the same names as `_HOMES` lists; a test 
     from arrowlog.recovery import doctor as doctor
     from arrowlog.recovery import rebuild as rebuild
     from arrowlog.recovery import repair as repair
+    from arrowlog.recovery import repair_losses as repair_losses
     from arrowlog.recovery import repair_notes as repair_notes
     from arrowlog.scan import Explanation as Explanation
     from arrowlog.scan import ScanPlan as ScanPlan
@@ -68,12 +80,16 @@ _HOMES = {
     "": ("plots", "spark", "testing"),
     "conversion": ("convert",),
     "errors": (
+        "AccessDenied",
         "ArrowlogError",
         "ArrowlogWarning",
+        "BucketNotFound",
         "CommitConflict",
         "CommitStateUnknown",
         "ConcurrentAppend",
         "ConcurrentRemove",
+        "CredentialsMissing",
+        "CredentialsRefused",
         "DataFileError",
         "ForkedProcess",
         "InvalidRequest",
@@ -81,9 +97,16 @@ _HOMES = {
         "LogTooLarge",
         "MetadataChanged",
         "ProtocolChanged",
+        "ReadOnlyStore",
+        "StoreFull",
+        "StoreThrottled",
+        "StoreTimeout",
         "StoreUnavailable",
+        "StoreUnreachable",
         "TableExists",
         "TableNotFound",
+        "TlsFailed",
+        "UnknownStorageOption",
         "UnsupportedProtocol",
     ),
     "formats.indextables": ("Metadata", "Protocol"),
@@ -97,6 +120,7 @@ _HOMES = {
         "doctor",
         "rebuild",
         "repair",
+        "repair_losses",
         "repair_notes",
     ),
     "scan": ("Explanation", "ScanPlan", "Split"),
@@ -105,17 +129,20 @@ _HOMES = {
     "table": ("Table",),
     "transaction": ("Add", "CommitResult", "add_file"),
 }
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "AccessDenied",
     "Add",
     "ArrowlogError",
     "ArrowlogWarning",
+    "BucketNotFound",
     "CommitConflict",
     "CommitResult",
     "CommitStateUnknown",
     "ConcurrentAppend",
     "ConcurrentRemove",
+    "CredentialsMissing",
+    "CredentialsRefused",
     "DataFileError",
     "Explanation",
     "Finding",
@@ -128,16 +155,23 @@ __all__ = [
     "MetadataChanged",
     "Protocol",
     "ProtocolChanged",
+    "ReadOnlyStore",
     "RebuildProblem",
     "RebuildResult",
     "Report",
     "ScanPlan",
     "Snapshot",
     "Split",
+    "StoreFull",
+    "StoreThrottled",
+    "StoreTimeout",
     "StoreUnavailable",
+    "StoreUnreachable",
     "Table",
     "TableExists",
     "TableNotFound",
+    "TlsFailed",
+    "UnknownStorageOption",
     "UnsupportedProtocol",
     "__version__",
     "add_file",
@@ -148,6 +182,7 @@ __all__ = [
     "plots",
     "rebuild",
     "repair",
+    "repair_losses",
     "repair_notes",
     "scan_polars",
     "spark",
@@ -161,17 +196,5 @@ def __dir__() -> list[str]:
     return list(__all__)
 
 
-if not TYPE_CHECKING:  # to a type checker, it would turn every misspelt name into Any
-
-    def __getattr__(name: str) -> Any:
-        """Import a public name on first use."""
-        home = _HOME_OF.get(name)
-        if home is None:
-            raise AttributeError(f"module 'arrowlog' has no attribute {name!r}")
-        from importlib import import_module
-
-        if not home:
-            return import_module(f"arrowlog.{name}")  # the import sets the attribute
-        value = getattr(import_module(f"arrowlog.{home}"), name)
-        globals()[name] = value
-        return value
+if not TYPE_CHECKING:
+    __getattr__ = import_on_first_use(__name__, _HOMES)

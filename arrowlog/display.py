@@ -7,7 +7,6 @@ come from a log.
 from __future__ import annotations
 
 import re
-from html import escape
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -72,6 +71,8 @@ def format_html_table(
     heads: Sequence[str], rows: Iterable[Sequence[str]], right: Collection[int] = ()
 ) -> str:
     """Format rows as an HTML table; columns in `right` are right-aligned."""
+    from html import escape
+
     aligned = [_RIGHT if number in right else _LEFT for number in range(len(heads))]
     head = "".join(f"<th{how}>{escape(h)}</th>" for h, how in zip(heads, aligned, strict=True))
     body = "".join(
@@ -85,6 +86,8 @@ def format_html_table(
 
 def format_html_card(title: str, facts: Iterable[tuple[str, str]], *more: str) -> str:
     """Format a title and name-value pairs as HTML, followed by `more`, which is HTML already."""
+    from html import escape
+
     rows = "".join(
         f"<tr><th{_LEFT}>{escape(name)}</th><td{_LEFT}>{escape(value)}</td></tr>"
         for name, value in facts

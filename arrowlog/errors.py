@@ -13,9 +13,20 @@ ArrowlogError
 │   ├── MetadataChanged
 │   └── ProtocolChanged
 ├── CommitStateUnknown     the commit may or may not be in the log
-├── StoreUnavailable       the store failed or timed out
+├── StoreUnavailable       the store failed, for a reason that has no error of its own
+│   ├── CredentialsMissing     no credentials were given or found
+│   ├── CredentialsRefused     the credentials are wrong or have expired
+│   ├── AccessDenied           the credentials or the user lack permission
+│   ├── BucketNotFound         the bucket does not exist
+│   ├── ReadOnlyStore          the file system is read-only
+│   ├── StoreFull              the disk is full or the quota is used up
+│   ├── StoreTimeout           the store did not respond in time
+│   ├── StoreThrottled         the store limits the rate of requests
+│   └── StoreUnreachable       no connection: unknown host, refused or lost
+│       └── TlsFailed          no encrypted connection
 ├── ForkedProcess          an engine's threads were lost when this process was forked
 └── InvalidRequest         an argument is invalid (also a ValueError)
+    └── UnknownStorageOption   there is no storage option of this name
 
 `ArrowlogWarning` is the only warning category.
 Messages contain no credentials: all of them pass through `redact`.
@@ -23,26 +34,28 @@ Messages contain no credentials: all of them pass through `redact`.
 
 from __future__ import annotations
 
-import re
-from typing import Literal
+TYPE_CHECKING = False  # importing typing takes longer than this module
+if TYPE_CHECKING:
+    from typing import Literal
 
-# What programs decide by: messages are for people and may change. The doctor reports the same
-# codes.
-ProblemCode = Literal[
-    "checkpoint-diverges",  # a checkpoint differs from a replay of its commits
-    "checkpoint-partial",  # files that belong to a checkpoint are missing
-    "feature-unknown",  # the table requires a feature that this release does not support
-    "paths-outside",  # a data file lies outside the table
-    "state-misnumbered",  # a table state is in the folder of another version
-    "protocol-unknown",  # the table requires a newer reader or writer version
-]
+    # What programs decide by: messages are for people and may change. The doctor reports the same
+    # codes.
+    ProblemCode = Literal[
+        "checkpoint-diverges",  # a checkpoint differs from a replay of its commits
+        "checkpoint-partial",  # files that belong to a checkpoint are missing
+        "file-unreadable",  # the store cannot read one file of the log; the file may be intact
+        "feature-unknown",  # the table requires a feature that this release does not support
+        "paths-outside",  # a data file lies outside the table
+        "state-misnumbered",  # a table state is in the folder of another version
+        "protocol-unknown",  # the table requires a newer reader or writer version
+    ]
 
 # A secret can contain slashes, so `user:secret` is removed up to the last @. A port is not a secret
 # (`hdfs://host:1/a@b`), and neither is the container in `abfs://container@account`.
-_USERINFO = re.compile(
+_USERINFO = (
     r"(?<=://)[^/\s:@'\"]+:(?!\d+(?:/|$))[^\s'\"]*@|(?<!abfs://)(?<!abfss://)(?<=://)[^/\s@'\"]+@"
 )
-_QUERY = re.compile(r"(://[^\s'\"?]*)\?[^\s'\"]*")
+_QUERY = r"(://[^\s'\"?]*)\?[^\s'\"]*"
 
 
 def redact(text: str) -> str:
@@ -53,7 +66,9 @@ def redact(text: str) -> str:
     >>> redact("s3://key:sec/ret@bucket/t"), redact("abfs://box@account/t"), redact("hdfs://h:1/a@b")
     ('s3://bucket/t', 'abfs://box@account/t', 'hdfs://h:1/a@b')
     """
-    return _QUERY.sub(r"\1", _USERINFO.sub("", text))
+    import re  # only here: `import arrowlog` loads this module
+
+    return re.sub(_QUERY, r"\1", re.sub(_USERINFO, "", text))
 
 
 class ArrowlogWarning(UserWarning):
@@ -159,7 +174,47 @@ class CommitStateUnknown(ArrowlogError):
 
 
 class StoreUnavailable(ArrowlogError):
-    """The store failed or timed out."""
+    """The store failed. Subclasses tell why, where the store says it."""
+
+
+class CredentialsMissing(StoreUnavailable):
+    """The store needs credentials, and none were given or found in the environment."""
+
+
+class CredentialsRefused(StoreUnavailable):
+    """The store refused the credentials: they are wrong, have expired or lack a token."""
+
+
+class AccessDenied(StoreUnavailable):
+    """The credentials, or the user of this process, do not permit the operation."""
+
+
+class BucketNotFound(StoreUnavailable):
+    """The bucket does not exist."""
+
+
+class ReadOnlyStore(StoreUnavailable):
+    """The file system is read-only."""
+
+
+class StoreFull(StoreUnavailable):
+    """The disk is full, the quota is used up, or a file would be too large."""
+
+
+class StoreTimeout(StoreUnavailable):
+    """The store did not respond in time."""
+
+
+class StoreThrottled(StoreUnavailable):
+    """The store limits the rate of requests."""
+
+
+class StoreUnreachable(StoreUnavailable):
+    """There is no connection to the server: unknown host, connection refused or lost."""
+
+
+class TlsFailed(StoreUnreachable):
+    """No encrypted connection could be made, or the server's certificate is not trusted."""
 
 
 class ForkedProcess(ArrowlogError):
@@ -168,3 +223,7 @@ class ForkedProcess(ArrowlogError):
 
 class InvalidRequest(ArrowlogError, ValueError):
     """An argument is invalid, in general or for this table."""
+
+
+class UnknownStorageOption(InvalidRequest):
+    """There is no storage option of this name."""

@@ -22,27 +22,24 @@ before it. It loads no engine itself: polars is imported when a module first imp
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import importlib
 import os
-import re
 import sys
 import threading
 import time
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import WeakMethod, ref
 
 from arrowlog.errors import ForkedProcess
 
+TYPE_CHECKING = False  # importing typing takes longer than this module
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from functools import cached_property as OnFirstUse  # noqa: N812 -- the same type
     from types import FrameType, ModuleType, TracebackType
+    from typing import Any
 
     import polars as pl
-
-_Part = TypeVar("_Part")
 
 __all__ = [
     "ForkSafeLock",
@@ -54,8 +51,8 @@ __all__ = [
 ]
 
 _TASKS = "/proc/self/task"  # the threads of this process, on Linux
-# Names of the threads of polars' pool. polars has other threads, which are harmless.
-_POOL_THREAD = re.compile(rb"polars-[0-9]")
+# The threads of polars' pool are named `polars-N`. polars has other threads, which are harmless.
+_POOL_THREAD = b"polars"
 # How the file names of the import system's frames begin.
 _IMPORTING = ("<frozen importlib", importlib.__file__)
 # A fork waits at most this long for imports of other threads to finish.
@@ -112,7 +109,7 @@ class _GuardedPolars:
     def __getattr__(self, name: str) -> Any:
         if _Stranded.now and name not in _THREADLESS:
             if name in ("concat", "from_arrow"):
-                return functools.partial(self._make_series, name)
+                return lambda given, **options: self._make_series(name, given, **options)
             require_polars("This call")
         return getattr(self._polars, name)
 
@@ -185,25 +182,27 @@ class ForkSafeLock:
             torn()
 
 
-class OnFirstUse(Generic[_Part]):
-    """A part of an object that is made when it is first used.
+if not TYPE_CHECKING:
 
-    There is no lock that a fork could leave held. Threads that come first at the same time each
-    make the part; `setdefault` is atomic and gives all of them the same one.
-    """
+    class OnFirstUse:
+        """A part of an object that is made when it is first used.
 
-    def __init__(self, make: Callable[[Any], _Part]) -> None:
-        """Decorate the method that makes the part. It must be cheap and without side effects."""
-        self._make = make
+        Unlike `cached_property` before Python 3.12, it has no lock that a fork could leave held and
+        that the threads of all objects share. Threads that come first at the same time each make
+        the part; `setdefault` is atomic and gives all of them the same one.
+        """
 
-    def __set_name__(self, owner: type, name: str) -> None:
-        """Learn the name under which the part is kept."""
-        self._name = name
+        def __init__(self, make: Callable[[Any], Any]) -> None:
+            """Decorate the method that makes the part, which two threads may call at once."""
+            self._make = make
 
-    def __get__(self, item: Any, owner: type | None = None) -> _Part:
-        """Make the part; from then on the attribute of the object hides this method."""
-        part: _Part = item.__dict__.setdefault(self._name, self._make(item))
-        return part
+        def __set_name__(self, owner: type, name: str) -> None:
+            """Learn the name under which the part is kept."""
+            self._name = name
+
+        def __get__(self, item: Any, owner: type | None = None) -> Any:
+            """Make the part; from then on the attribute of the object hides this method."""
+            return item.__dict__.setdefault(self._name, self._make(item))
 
 
 def keep_connection_alive(connection: Any) -> None:
@@ -237,7 +236,8 @@ def _pool_runs() -> bool:
     for task in tasks:
         try:
             with open(f"{_TASKS}/{task}/comm", "rb") as name:
-                if _POOL_THREAD.match(name.read()):
+                prefix, _, number = name.read().partition(b"-")
+                if prefix == _POOL_THREAD and number[:1].isdigit():
                     return True
         except OSError:  # the thread has ended
             continue
@@ -291,6 +291,8 @@ def _before() -> None:
     # Objects that only other threads refer to are destroyed in the child before any hook runs
     # there. Hence the references are taken here, before the fork.
     _kept_alive.extend(_living(_CONNECTIONS))
+    if _kept_alive:
+        import ctypes  # noqa: F401 -- the child needs it, and should not import
     polars = sys.modules.get("polars")
     # A thread that is inside polars may be about to start the pool.
     _Stranded.in_children = _Stranded.now or (
@@ -305,6 +307,8 @@ def _in_parent() -> None:
 def _in_child() -> None:
     _Stranded.now = _Stranded.in_children
     for connection in _kept_alive:  # an extra reference, so that it is never destroyed
+        import ctypes
+
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
     _kept_alive.clear()
     _CONNECTIONS.clear()
@@ -321,6 +325,9 @@ def _renew_property_locks() -> None:
 
 
 def _cached_properties() -> Iterable[Any]:
+    functools = sys.modules.get("functools")
+    if functools is None:
+        return
     for name, module in list(sys.modules.items()):
         if not name.startswith("arrowlog."):
             continue

@@ -12,10 +12,10 @@ from arrowlog.config import resolve
 from arrowlog.display import format_html_card
 from arrowlog.errors import ArrowlogError, InvalidRequest
 from arrowlog.fork_safety import OnFirstUse, require_polars
-from arrowlog.history import HistorySession, diff_snapshots, summarize_table
-from arrowlog.maintenance import BackgroundCheckpointer, Skips, procedures, update_statistics
+from arrowlog.history import HistoryQueries
+from arrowlog.maintenance import BackgroundCheckpointer, Skips, adopt, procedures, update_statistics
 from arrowlog.recovery import DoctorLimits, examine_table
-from arrowlog.scan import ReadableRows, SplitCacheOptions, plan_scan
+from arrowlog.scan import ReadableRows, ReadLog, SplitCacheOptions, plan_scan
 from arrowlog.snapshot import ReadOptions, SnapshotTracker, TimestampLike, to_epoch_millis
 from arrowlog.storage import open_store
 from arrowlog.transaction import WriteSession, build_metadata, create_table, operations
@@ -24,19 +24,23 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    import duckdb
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-    from arrowlog.history import Diff, Overview
-    from arrowlog.maintenance import CleanupResult, CompactResult, RetentionPlan, VacuumResult
+    from arrowlog.maintenance import (
+        AdoptResult,
+        CleanupResult,
+        CompactResult,
+        RetentionPlan,
+        VacuumResult,
+    )
     from arrowlog.recovery import Findings
-    from arrowlog.scan import LazyRows, ScanPlan
+    from arrowlog.scan import Engine, LazyRows, ReadReport, ScanPlan
     from arrowlog.snapshot import CacheStats, CheckpointResult, Snapshot
     from arrowlog.transaction import CommitResult, WriteMode
 
 
-class Table(ReadableRows):
+class Table(ReadableRows, HistoryQueries):
     """A table on a file system or object store: data files and a transaction log.
 
     A handle reads lazily, caches the newest snapshot and refreshes it incrementally. It can be
@@ -111,6 +115,7 @@ class Table(ReadableRows):
         )
         self._storage_options = dict(storage_options or {})
         self._options = dict(options or {})
+        self._read_log = ReadLog()
         self._tracker = SnapshotTracker(
             self._store,
             ReadOptions(config, allow_external_paths=allow_outside_paths, strict=strict),
@@ -127,10 +132,6 @@ class Table(ReadableRows):
         """The session of every change and all maintenance; refused for a read-only format."""
         self._tracker.format.require_writable()
         return WriteSession(self._tracker, self._options, on_commit=self._checkpointer.on_commit)
-
-    @OnFirstUse
-    def _history_session(self) -> HistorySession:
-        return HistorySession(self._tracker)
 
     @classmethod
     def create(
@@ -226,7 +227,8 @@ class Table(ReadableRows):
         Args:
             version: the version to read.
             timestamp: read the last version committed at or before this time: a `datetime`, an
-                ISO-8601 string (UTC if it has no zone) or milliseconds since the epoch.
+                ISO-8601 string (UTC if it has no zone), milliseconds since the epoch, or a `date`,
+                which means the end of that day in UTC.
             max_staleness: return a cached snapshot without contacting the store if it is at most
                 this many seconds old.
             strict: override the handle's `strict` for this call.
@@ -256,6 +258,7 @@ class Table(ReadableRows):
         timestamp: TimestampLike | None = None,
         *,
         max_staleness: float | None = None,
+        engine: Engine = "arrow",
     ) -> ScanPlan:
         """Plan which files to read for a predicate, by partition pruning and data skipping.
 
@@ -266,6 +269,8 @@ class Table(ReadableRows):
             version: see `snapshot`.
             timestamp: see `snapshot`.
             max_staleness: see `snapshot`.
+            engine: what computes the plan: Arrow's kernels, or `"duckdb"`, which runs `plan.sql`.
+                The files are the same.
 
         Returns:
             A plan with the files that may contain matching rows, and methods to read the rows with
@@ -278,7 +283,25 @@ class Table(ReadableRows):
         snapshot = self.snapshot(version, timestamp, max_staleness=max_staleness)
         config = self._tracker.read_options.config
         cache = SplitCacheOptions(config.splits_cache_path, config.splits_cache_max_size)
-        return plan_scan(snapshot, predicate, self.uri, self._storage_options, split_cache=cache)
+        options = self._storage_options
+        return plan_scan(
+            snapshot,
+            predicate,
+            self.uri,
+            options,
+            split_cache=cache,
+            engine=engine,
+            read_log=self._read_log,
+        )
+
+    @property
+    def reads(self) -> list[ReadReport]:
+        """The newest reads through lazy readers of this handle and its plans, oldest first.
+
+        A report tells which filter an engine pushed down, what it skipped, and how many files were
+        opened: `print(table.reads[-1])`, `table.reads[-1].explain()`.
+        """
+        return self._read_log.reports()
 
     def _lazy_rows(self, predicate: Any = None) -> LazyRows:
         return self.scan(predicate)._lazy_rows()  # noqa: SLF001 -- of the same base class
@@ -521,66 +544,6 @@ class Table(ReadableRows):
         """
         return operations.restore(self._session, version)
 
-    def history(
-        self, limit: int | None = None, *, progress: Callable[[int, int], None] | None = None
-    ) -> pa.Table:
-        """Return one row per commit, newest first: time, operation, files, bytes, rows, writer.
-
-        Args:
-            limit: read only this many commits.
-            progress: called with the number of commits read and their total.
-
-        Raises:
-            InvalidRequest: `limit` is not a non-negative integer.
-            LogCorrupt: a commit is damaged.
-        """
-        return self._history_session.history(limit, progress)
-
-    def diff(self, a: int, b: int) -> Diff:
-        """Return what turns version `a` into version `b`; `a` may be the newer one."""
-        return diff_snapshots(self.snapshot(a), self.snapshot(b))
-
-    def sql(self, query: str) -> duckdb.DuckDBPyRelation:
-        """Return a lazy DuckDB relation over the history of the table.
-
-        The views are `commits`, `actions`, `adds`, `removes`, `skips`, `metadata`, `protocols`,
-        `checkpoints`, `files`, `file_lifetimes` and `coverage`; the table function
-        `files_at(version)` returns the live files of a version.
-
-        A query can do what DuckDB can: read and write any file of this user (`read_csv`, `COPY`,
-        `ATTACH`), load extensions and use the network. Open the table with
-        `options={"history.sandbox": True}` if queries come from an untrusted source.
-
-        Raises:
-            InvalidRequest: the query is invalid. An error in the log is raised when the relation is
-                executed, as a DuckDB exception with arrowlog's message; `query` raises arrowlog's.
-        """
-        return self._history_session.sql(query)
-
-    def query(self, query: str, *, progress: Callable[[int, int], None] | None = None) -> pa.Table:
-        """Execute a query over the same views as `sql` and return the result as a table.
-
-        Raises arrowlog's exceptions, never DuckDB's. Like `sql`, a query can access any file unless
-        `history.sandbox` is set.
-
-        Raises:
-            InvalidRequest: the query is invalid.
-            LogCorrupt: the log is damaged.
-        """
-        return self._history_session.query(query, progress)
-
-    def connect(self) -> duckdb.DuckDBPyConnection:
-        """Return a new DuckDB connection with the same views over the current log.
-
-        The caller owns it. It can access any file unless `history.sandbox` is set, and raises
-        DuckDB's exceptions.
-        """
-        return self._history_session.connect()
-
-    def overview(self, commits: int = 5) -> Overview:
-        """Summarize the newest version on one screen, with its last commits and warnings."""
-        return summarize_table(self._history_session, commits)
-
     def checkpoint(self) -> CheckpointResult:
         """Write a checkpoint of the newest version, so that readers replay only later commits.
 
@@ -684,23 +647,71 @@ class Table(ReadableRows):
         *,
         dry_run: bool = False,
         force: bool = False,
+        ignore_logs: Sequence[str] = (),
         progress: Callable[[int, int], None] | None = None,
     ) -> VacuumResult:
         """Delete orphan data files: those that no readable version refers to.
 
         Every version that can still be read keeps its files. `cleanup` and `truncate_history`
-        reduce the readable versions.
+        reduce the readable versions. Files that another log in the table's folder names, such as
+        one that a repair replaced, are kept as well.
 
         Args:
             older_than: delete only files that are at least this old.
             dry_run: report what would be deleted and delete nothing.
             force: permit less than 24 hours. A young file may belong to a commit in progress, so
                 this is safe only if no writer is active.
+            ignore_logs: folders of other logs, such as `_transaction_log_old`, whose files are not
+                kept.
             progress: called with the number of files done and their total.
         """
         require_polars("Vacuum")
         return procedures.vacuum(
-            self._session, older_than, dry_run=dry_run, force=force, progress=progress
+            self._session,
+            older_than,
+            dry_run=dry_run,
+            force=force,
+            ignored_logs=(ignore_logs,) if isinstance(ignore_logs, str) else tuple(ignore_logs),
+            progress=progress,
+        )
+
+    def adopt(
+        self,
+        paths: str | Iterable[str],
+        *,
+        replaces: str | Iterable[str] = (),
+        partition_values: Mapping[str, object] | None = None,
+        from_log: str | None = None,
+        allow_removed: bool = False,
+        dry_run: bool = False,
+    ) -> AdoptResult:
+        """Add data files that lie in the table's folder to the table, in one commit.
+
+        Every Parquet file is read as far as needed to show that it fits the schema; its size, row
+        count and bounds come from the footer. Use it for data that a lost commit left behind.
+
+        Args:
+            paths: the files, relative to the table or absolute.
+            replaces: live files that the new ones replace, removed in the same commit.
+            partition_values: partition values of all files, for those that neither a folder named
+                `column=value` nor `from_log` tells.
+            from_log: folder of another log in the table's folder, such as `_transaction_log_old`,
+                whose adds tell the partition values and further fields. Splits need it.
+            allow_removed: permit files that a commit of this table has removed.
+            dry_run: check the files and commit nothing.
+
+        Raises:
+            InvalidRequest: a file is missing, damaged, does not fit, is in the table or was.
+        """
+        require_polars("Adopting files")
+        return adopt(
+            self._session,
+            paths,
+            replaces=replaces,
+            partition_values=partition_values,
+            from_log=from_log,
+            allow_removed=allow_removed,
+            dry_run=dry_run,
         )
 
     @property

@@ -37,6 +37,7 @@ TITLES = {
     "delta open": "Delta: open, nothing asked",
     "delta list": "Delta: all live files typed",
     "delta plan": "Delta: plan, a day, two ranges",
+    "delta range": "Delta: plan, a range of ids alone",
     "refresh": "refresh: of an open table",
     "travel": "time travel: to the middle",
     "history": "history: files and bytes by day",
@@ -151,6 +152,7 @@ def delta_tables(setting):
             ("delta open", "only_open"),
             ("delta list", "open"),
             ("delta plan", "plan"),
+            ("delta range", "plan_range"),
         ):
             jobs = {
                 who: lambda who=who, function=function, root=root: measure(who, function, root)

@@ -24,6 +24,11 @@ def sql(number):
     return f"date = '{DAY}' AND id BETWEEN {low} AND {high} AND ts >= TIMESTAMP '{since}'"
 
 
+def ids():
+    """A range that few files have, and no partition."""
+    return 1_000_000, 1_000_500
+
+
 def clauses(count, number):
     """Many predicates on numbers: (column, whether at least, bound), all to hold."""
     low, high, _ = bounds(number)

@@ -89,7 +89,7 @@ def settings_options(command: Command) -> Command:
             "settings",
             multiple=True,
             metavar="KEY=VALUE",
-            callback=_pairs,
+            callback=parse_pairs,
             help="Set an option of arrowlog, such as checkpoint.parallelism=8. Repeatable.",
         ),
         click.option(
@@ -97,7 +97,7 @@ def settings_options(command: Command) -> Command:
             "storage_options",
             multiple=True,
             metavar="KEY=VALUE",
-            callback=_pairs,
+            callback=parse_pairs,
             help="Set an option of the store, such as endpoint_url=http://… Repeatable.",
         ),
     ):
@@ -123,7 +123,10 @@ def with_table(command: Command) -> Command:
     return click.argument("table")(settings_options(opened))
 
 
-def _pairs(_: click.Context, option: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+def parse_pairs(
+    _: click.Context, option: click.Parameter, values: tuple[str, ...]
+) -> dict[str, str]:
+    """Turn the values of a repeatable option KEY=VALUE into a map."""
     pairs = {}
     for value in values:
         key, equals, text = value.partition("=")
@@ -131,6 +134,13 @@ def _pairs(_: click.Context, option: click.Parameter, values: tuple[str, ...]) -
             raise click.BadParameter(f"{value!r} is not KEY=VALUE.", param=option)
         pairs[key] = text
     return pairs
+
+
+def read_paths(paths: tuple[str, ...]) -> list[str]:
+    """Return the PATH arguments of a command; `-` stands for the lines of standard input."""
+    if paths != ("-",):
+        return list(paths)
+    return [line for line in sys.stdin.read().splitlines() if line]
 
 
 @contextmanager

@@ -1,30 +1,26 @@
 """Every command, and the run of the command line with its warnings and exit codes.
 
-The commands that only read come first, then those that maintain a table, then those for damaged
-logs. No module imported here loads an engine, so that help and shell completion are quick. Commands
-import what they need when they run.
+The commands that only read come first, then those that maintain a table. Those for damaged logs and
+those on rows have modules of their own. No module imported here loads an engine, so that help and
+shell completion are quick. Commands import what they need when they run.
 """
 
 from __future__ import annotations
 
 import errno
-import logging
 import os
 import sys
 import warnings
-from contextlib import contextmanager
-from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 import arrowlog
-from arrowlog.cli import row_commands  # noqa: F401 -- adds its commands to the group
+from arrowlog.cli import recovery_commands, row_commands  # noqa: F401 -- add their commands
 from arrowlog.cli.app import (
     commands,
     output_options,
     progress_bar,
-    settings_options,
     version_option,
     with_table,
 )
@@ -32,10 +28,9 @@ from arrowlog.cli.output import print_table
 from arrowlog.display import format_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     import pyarrow as pa
 
+    from arrowlog.scan import Engine
     from arrowlog.snapshot import CheckpointResult
 
 
@@ -101,10 +96,22 @@ def files(
 @commands.command()
 @with_table
 @click.argument("predicate")
+@click.option(
+    "--engine",
+    type=click.Choice(["arrow", "duckdb"]),
+    default="arrow",
+    show_default=True,
+    help="What computes the plan; the files are the same.",
+)
 @version_option
 @output_options
 def scan(
-    table: arrowlog.Table, predicate: str, version: int | None, output: str, limit: int | None
+    table: arrowlog.Table,
+    predicate: str,
+    engine: Engine,
+    version: int | None,
+    output: str,
+    limit: int | None,
 ) -> None:
     r"""List the files of TABLE that a query with PREDICATE has to read.
 
@@ -116,7 +123,7 @@ def scan(
       arrowlog scan /data/events "day = '2024-01-01' AND id BETWEEN 5 AND 9"
       arrowlog scan /data/events "day >= current_date - 7" --output json
     """
-    plan = table.scan(predicate, version)
+    plan = table.scan(predicate, version, engine=engine)
     names = ["path", "size_bytes", "num_records"]
     names += [f"partition.{name}" for name in plan.snapshot.partition_columns]
     print_table(plan.files.select(names), output, limit)
@@ -133,12 +140,14 @@ def scan(
     metavar="SHARE",
     help="Exit with 1 if less than this share of the files is pruned, for use in tests.",
 )
+@click.option("--sql", "as_sql", is_flag=True, help="Print the plan as a query for `arrowlog sql`.")
 @version_option
 @output_options
 def explain(
     table: arrowlog.Table,
     predicate: str,
     min_pruning: float | None,
+    as_sql: bool,  # noqa: FBT001 -- click gives it by name
     version: int | None,
     output: str,
     limit: int | None,
@@ -147,15 +156,20 @@ def explain(
 
     Use it when a query reads more of TABLE than expected. Text output has one line per clause: the
     files it drops, and why it keeps the others (no statistics, truncated bounds, not prunable).
-    json, csv and arrow output have one row per file and clause.
+    json, csv and arrow output have one row per file and clause. With --sql, prints the DuckDB query
+    that selects the same files from their bounds.
 
     \b
     Examples:
       arrowlog explain /data/events "day = '2024-01-01' AND id > 900"
       arrowlog explain /data/events "id = 7" --min-pruning 0.9
+      arrowlog explain /data/events "id = 7" --sql | arrowlog sql /data/events
     """
-    explanation = table.scan(predicate, version).explain()
-    if output == "text":
+    plan = table.scan(predicate, version)
+    explanation = plan.explain()
+    if as_sql:
+        print(plan.sql)
+    elif output == "text":
         print(explanation)
     else:
         print_table(explanation.to_arrow(), output, limit)
@@ -194,26 +208,42 @@ def history(table: arrowlog.Table, output: str, limit: int | None) -> None:
 
 @commands.command()
 @with_table
-@click.argument("a", type=int)
-@click.argument("b", type=int, required=False)
+@click.argument("a", required=False)
+@click.argument("b", required=False)
+@click.option("--since", metavar="TIME", help="Show commits from this time or day on.")
+@click.option("--until", metavar="TIME", help="Show commits up to this time or day.")
 @output_options
-def diff(table: arrowlog.Table, a: int, b: int | None, output: str, limit: int | None) -> None:
+def diff(
+    table: arrowlog.Table,
+    a: str | None,
+    b: str | None,
+    since: str | None,
+    until: str | None,
+    output: str,
+    limit: int | None,
+) -> None:
     r"""Compare two versions of TABLE: files, schema, properties.
 
     Use it to see what one or more commits changed. Shows what turns version A into version B;
-    without B, into the newest version. A may be the newer one. json, csv and arrow output have one
-    row per file that was added, removed or changed.
+    without B, into the newest version. A may be the newer one, or a day, such as yesterday. A time
+    is ISO-8601 text in UTC, a duration before now such as 24h, today or yesterday. json, csv and
+    arrow output have one row per file that was added, removed or changed.
 
     \b
     Examples:
       arrowlog diff /data/events 3 9
-      arrowlog diff /data/events 9 3 --output json
+      arrowlog diff /data/events yesterday
+      arrowlog diff /data/events --since 2024-10-01 --until 2024-10-07 --output json
     """
-    difference = table.diff(a, table.version if b is None else b)
+    difference = table.diff(_version_or_time(a), _version_or_time(b), since=since, until=until)
     if output == "text" and limit is None:
         print(difference)
     else:
         print_table(difference.to_arrow(), output, limit)
+
+
+def _version_or_time(text: str | None) -> int | str | None:
+    return int(text) if text is not None and text.isdecimal() else text
 
 
 @commands.command()
@@ -229,10 +259,10 @@ def sql(table: arrowlog.Table, query: str | None, output: str, limit: int | None
     r"""Query the history of TABLE with SQL (DuckDB).
 
     Use it for questions that history and diff do not answer. The views are commits, actions, adds,
-    removes, skips, metadata, protocols, checkpoints, files, file_lifetimes and coverage;
-    files_at(N) has the live files of version N. Without QUERY, reads the query from standard input,
-    or starts a prompt on a terminal. A query can read and write your files, as DuckDB can; with
-    --restricted it sees only the views.
+    removes, skips, metadata, protocols, checkpoints, files, file_lifetimes, file_bounds and
+    coverage; files_at(N) has the live files of version N, file_bounds_at(N) their bounds. Without
+    QUERY, reads the query from standard input, or starts a prompt on a terminal. A query can read
+    and write your files, as DuckDB can; with --restricted it sees only the views.
 
     \b
     Examples:
@@ -384,12 +414,20 @@ def compact(
 @click.option(
     "--force", is_flag=True, help="Allow --older-than below 24h. Safe only without active writers."
 )
+@click.option(
+    "--ignore-log",
+    "ignore_logs",
+    multiple=True,
+    metavar="FOLDER",
+    help="Also delete files that only this other log in the folder names. Repeatable.",
+)
 @_DRY_RUN
 @output_options
 def vacuum(
     table: arrowlog.Table,
     older_than: str,
     force: bool,  # noqa: FBT001 -- click gives it by name
+    ignore_logs: tuple[str, ...],
     dry_run: bool,  # noqa: FBT001 -- the same
     output: str,
     limit: int | None,
@@ -398,15 +436,19 @@ def vacuum(
 
     Use it to free space after compact, remove or failed writes; run it with --dry-run first. Every
     version that can be read keeps its files; `arrowlog cleanup` expires versions. Files younger
-    than --older-than stay, because they may belong to a commit in progress.
+    than --older-than stay, because they may belong to a commit in progress. Files that another log
+    in the folder names, such as one that a repair replaced, stay unless --ignore-log names it.
 
     \b
     Examples:
       arrowlog vacuum /data/events --dry-run
       arrowlog vacuum s3://bucket/events --older-than 30d
+      arrowlog vacuum /data/events --ignore-log _transaction_log_old
     """
     with progress_bar("deleting", at_once=True) as progress:
-        done = table.vacuum(older_than, dry_run=dry_run, force=force, progress=progress)
+        done = table.vacuum(
+            older_than, dry_run=dry_run, force=force, ignore_logs=ignore_logs, progress=progress
+        )
     if output != "text" or done.num_files:
         print_table(done.files, output, limit)
     if output == "text":
@@ -418,6 +460,12 @@ def vacuum(
             f"Kept: {live:,} live files, {history:,} ({history_size}) that older versions need"
             f" (from version {done.earliest_version} on), {young:,} too young."
         )
+        if done.other_logs:
+            print(
+                f"Kept for other logs in the folder ({', '.join(done.other_logs)}):"
+                f" {done.counts['other-log']:,} files, {format_bytes(done.sizes['other-log'])}."
+                " --ignore-log deletes them."
+            )
     if done.failures:
         raise SystemExit(1)
 
@@ -466,6 +514,8 @@ def skips(
 
 def _row(result: CheckpointResult) -> pa.Table:
     """Return a checkpoint as a table of one row."""
+    from dataclasses import fields
+
     import pyarrow as pa
 
     names = [field.name for field in fields(result)]
@@ -480,145 +530,6 @@ def _with_partition_text(groups: pa.Table) -> pa.Table:
     parts = [", ".join(f"{k}={v}" for k, v in row) for row in groups["partition"].to_pylist()]
     named = groups.select(["status", "files", "size_bytes", "new_size_bytes", "reason"])
     return named.add_column(1, "partition", pa.array(parts, pa.string()))
-
-
-def _columns(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> list[str]:
-    return [name.strip() for value in values for name in value.split(",") if name.strip()]
-
-
-@commands.command()
-@click.argument("table")
-@click.option(
-    "--fail-on",
-    type=click.Choice(["error", "warning", "info"]),
-    default="error",
-    show_default=True,
-    help="Exit with 1 if a finding is at least this severe.",
-)
-@click.option(
-    "--max-commits-since-checkpoint",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Report an error if more than N commits follow the checkpoint.",
-)
-@click.option(
-    "--max-small-files",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Report an error if more than N small files could be merged.",
-)
-@click.option(
-    "--assert-stats",
-    multiple=True,
-    metavar="COLUMN[,COLUMN]",
-    callback=_columns,
-    help="Report an error if a file has no bounds for these columns.",
-)
-@click.option(
-    "--data-files/--no-data-files",
-    default=True,
-    help="Check whether data files exist.  [default: yes]",
-)
-@settings_options
-@output_options
-def doctor(
-    table: str,
-    fail_on: str,
-    settings: dict[str, str],
-    storage_options: dict[str, str],
-    output: str,
-    limit: int | None,
-    **asked: Any,
-) -> None:
-    r"""Check TABLE for damage; show where it is and how to fix it.
-
-    Use it if a table does not open or returns wrong results, or as a gate in a pipeline: it exits
-    with 1 if it finds an error (see --fail-on). Reads and compares every commit and checkpoint
-    and checks that every data file exists. Works on tables that do not open. Writes nothing.
-
-    \b
-    Examples:
-      arrowlog doctor /data/events
-      arrowlog doctor s3://bucket/events --fail-on warning --output json
-      arrowlog doctor /data/events --max-small-files 1000 --assert-stats id,day
-      arrowlog doctor /data/events --max-commits-since-checkpoint 20
-    """
-    findings = arrowlog.doctor(table, storage_options, options=settings, **asked)
-    if output == "text":
-        shown = list(findings)[:limit]
-        print(str(findings).split("\n", 1)[0])
-        for finding in shown:
-            print(f"\n{finding}")
-    else:
-        print_table(findings.to_arrow(), output, limit)
-    if findings.at_least(fail_on):
-        sys.exit(1)
-
-
-@commands.command()
-@click.argument("source")
-@click.argument("target")
-@settings_options
-@output_options
-def repair(
-    source: str,
-    target: str,
-    settings: dict[str, str],
-    storage_options: dict[str, str],
-    output: str,
-    limit: int | None,
-) -> None:
-    r"""Write a clean log to TARGET from what is readable in SOURCE.
-
-    Use it if `arrowlog doctor` recommends it. SOURCE and TARGET are log folders; SOURCE is only
-    read. The new log ends before the first commit that is missing or damaged, unless a complete
-    checkpoint lies beyond it. Data files that do not exist are left out. If the command is
-    interrupted, run it again to finish.
-
-    \b
-    Examples:
-      arrowlog repair /data/t/_transaction_log /data/t/_transaction_log_repaired
-      arrowlog repair s3://b/t/_transaction_log s3://b/t/_repaired \
-        --set repair.failOnMissing=true
-    \b
-    Then keep the old log and put the new one in its place:
-      mv /data/t/_transaction_log /data/t/_transaction_log_old
-      mv /data/t/_transaction_log_repaired /data/t/_transaction_log
-    """
-    how = {"storage_options": storage_options, "options": settings}
-    with _logging_disabled(), progress_bar("checking data files", at_once=True) as progress:
-        result = arrowlog.repair(source, target, progress=progress, **how)
-    row = result.to_pylist()[0]
-    if output == "text":
-        _print_result(row, result)
-    else:
-        print_table(result, output, limit)
-    if row["status"] != "SUCCESS":
-        sys.exit(1)
-
-
-def _print_result(row: dict[str, Any], result: pa.Table) -> None:
-    if row["status"] != "SUCCESS":
-        print(row["status"], file=sys.stderr)
-        return
-    print(
-        f"Version {row['source_version']} of {row['source_path']}: {row['valid_splits']:,} of"
-        f" {row['total_splits']:,} files, {row['missing_splits']:,} missing."
-    )
-    for note in arrowlog.repair_notes(result):
-        print(f"  note: {note}")
-    print(f"The new log is {row['target_path']}.")
-
-
-@contextmanager
-def _logging_disabled() -> Iterator[None]:
-    """Silence arrowlog's logger: the notes of a repair are printed here, not logged as well."""
-    logger = logging.getLogger("arrowlog")
-    before, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = before
 
 
 @commands.command()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -22,6 +21,8 @@ _JSON_BATCH_ROWS = 1 << 13  # bounds the Python objects alive at a time
 
 def print_table(table: pa.Table, form: str, limit: int | None = None) -> None:
     """Print a table in an output format: `json` is one object per line, `arrow` an IPC stream."""
+    import json
+
     import pyarrow as pa
 
     from arrowlog.arrays import clip_to_datetime_range
@@ -46,6 +47,8 @@ def print_table(table: pa.Table, form: str, limit: int | None = None) -> None:
 
 def _without_nested(table: pa.Table) -> pa.Table:
     """Turn lists, structs and maps into JSON text and decode dictionaries, for CSV."""
+    import json
+
     import pyarrow as pa
 
     columns = [

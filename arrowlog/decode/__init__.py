@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from arrowlog.decode.columnar_decoder import PIECE_BYTES, concat_column_bytes
 from arrowlog.decode.decoder import (
@@ -26,7 +26,8 @@ from arrowlog.decode.row_decoder import (
     to_metadata,
     to_protocol,
 )
-from arrowlog.decode.stats_text import StatsMember, lookup_stats, stats_counts
+from arrowlog.decode.stats_text import StatsLookup, StatsMember, lookup_stats, stats_counts
+from arrowlog.lazy_names import import_on_first_use
 
 if TYPE_CHECKING:
     from arrowlog.decode.avro_columns import (
@@ -57,6 +58,7 @@ __all__ = [
     "AvroKind",
     "CommitInfo",
     "LineBuffer",
+    "StatsLookup",
     "StatsMember",
     "commit_info_from_row",
     "concat_column_bytes",
@@ -79,13 +81,5 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # to a type checker, it would turn every misspelt name into Any
-
-    def __getattr__(name: str) -> Any:
-        """Import a name on first use."""
-        from importlib import import_module
-
-        for home, names in _ON_FIRST_USE.items():
-            if name in names:
-                return getattr(import_module(f"{__name__}.{home}"), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:
+    __getattr__ = import_on_first_use(__name__, _ON_FIRST_USE)

@@ -1,13 +1,14 @@
 """Statistics as JSON text: look up members of many texts at once, and only those that are needed.
 
-A checkpoint of a Delta table holds one text per file. DuckDB parses all of them in its threads and
-returns the requested members as text. It reads a JSON number that is not an integer as a double,
+A checkpoint of a Delta table holds one text per file. DuckDB parses them and returns the requested
+members as text. It reads a JSON number that is not an integer as a double,
 so columns of decimals are looked up text by text, with every digit.
 """
 
 from __future__ import annotations
 
 import sys
+from threading import Lock
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import msgspec
+    from duckdb import DuckDBPyConnection
 
 # Below this many texts, DuckDB costs more than parsing them one by one: importing it, if it is not
 # imported yet, or else opening a connection.
@@ -45,36 +47,58 @@ def lookup_stats(
     A string is returned without quotation marks, an object or array as null. A text that is not a
     JSON object has no members: the statistics of other programs may be anything.
     """
-    fast = [member for member in members if not member.exact]
-    exact = [member for member in members if member.exact]
-    imported = "duckdb" in sys.modules
-    if len(texts) < (_DUCKDB_MIN_TEXTS if imported else _DUCKDB_IMPORT_MIN_TEXTS):
-        fast, exact = [], [*exact, *fast]
-    columns = {} if not fast else _lookup_with_duckdb(texts, fast)
-    if columns is None:
-        exact, columns = [*exact, *fast], {}
-    return columns | (_lookup_each(texts, exact) if exact else {})
+    return StatsLookup(len(texts)).lookup(texts, members)
 
 
-def _lookup_with_duckdb(
-    texts: pa.ChunkedArray, members: Sequence[StatsMember]
-) -> dict[StatsMember, pa.ChunkedArray] | None:
-    """Look up members with DuckDB; None if it rejects a text."""
-    import duckdb
+class StatsLookup:
+    """Looks up members of texts that come in batches, in any thread.
 
-    paths = ", ".join(_quoted(_pointer(member.keys)) for member in members)
-    columns = ", ".join(f"v[{i}] AS c{i}" for i in range(1, len(members) + 1))
-    with duckdb.connect() as connection:
-        relation = connection.from_arrow(pa.table({"s": texts}))
+    The batches share one DuckDB instance: to make one costs as much as to parse 50,000 texts. It
+    has a single thread, since the caller has threads for the batches.
+    """
+
+    def __init__(self, num_texts: int) -> None:
+        """Decide how to parse about `num_texts` texts. Imports nothing yet."""
+        limit = _DUCKDB_MIN_TEXTS if "duckdb" in sys.modules else _DUCKDB_IMPORT_MIN_TEXTS
+        self._fast = num_texts >= limit
+        self._lock = Lock()
+        self._connection: DuckDBPyConnection | None = None
+
+    def lookup(
+        self, texts: pa.ChunkedArray, members: Sequence[StatsMember]
+    ) -> dict[StatsMember, pa.ChunkedArray]:
+        """Look up members, as `lookup_stats` does."""
+        fast = [member for member in members if self._fast and not member.exact]
+        exact = [member for member in members if member not in fast]
+        columns = {} if not fast else self._lookup_with_duckdb(texts, fast)
+        if columns is None:
+            exact, columns = [*exact, *fast], {}
+        return columns | (_lookup_each(texts, exact) if exact else {})
+
+    def _lookup_with_duckdb(
+        self, texts: pa.ChunkedArray, members: Sequence[StatsMember]
+    ) -> dict[StatsMember, pa.ChunkedArray] | None:
+        """Look up members with DuckDB; None if it rejects a text."""
+        import duckdb
+
+        paths = ", ".join(_quoted(_pointer(member.keys)) for member in members)
+        columns = ", ".join(f"v[{i}] AS c{i}" for i in range(1, len(members) + 1))
+        with self._lock:
+            if self._connection is None:
+                self._connection = duckdb.connect(config={"threads": 1})
+            cursor = self._connection.cursor()
         try:
             found = (
-                relation.project(f"json_extract_string(s, [{paths}]) AS v")
+                cursor.from_arrow(pa.table({"s": texts}))
+                .project(f"json_extract_string(s, [{paths}]) AS v")
                 .project(columns)
                 .to_arrow_table()
             )
         except duckdb.Error:
             return None
-    return dict(zip(members, map(_without_containers, found.columns), strict=True))
+        finally:
+            cursor.close()
+        return dict(zip(members, map(_without_containers, found.columns), strict=True))
 
 
 def _without_containers(texts: pa.ChunkedArray) -> pa.ChunkedArray:

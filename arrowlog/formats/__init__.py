@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from arrowlog.formats.base import (
     MAX_VERSION,
@@ -34,6 +34,15 @@ from arrowlog.formats.log_versions import (
     superseded_records,
 )
 from arrowlog.formats.spark_schema import format_spark_schema, parse_spark_schema
+from arrowlog.formats.struct_fields import (
+    StructLeaf,
+    find_field_type,
+    leaf_name,
+    stats_keys,
+    stats_type,
+    struct_leaves,
+)
+from arrowlog.lazy_names import import_on_first_use
 
 if TYPE_CHECKING:
     from arrowlog.formats.avro_container import (
@@ -100,11 +109,14 @@ __all__ = [
     "RecentCommits",
     "RetiredVersions",
     "SchemaError",
+    "StructLeaf",
     "ValueDamaged",
     "damaged",
     "encode_bytes",
     "encode_long",
+    "find_field_type",
     "format_spark_schema",
+    "leaf_name",
     "no_recent_commits",
     "parse_retired_records",
     "parse_schema",
@@ -113,19 +125,14 @@ __all__ = [
     "read_container",
     "read_value",
     "retired_record_name",
+    "stats_keys",
+    "stats_type",
+    "struct_leaves",
     "superseded_records",
     "unsupported",
     "write_container",
 ]
 
 
-if not TYPE_CHECKING:  # to a type checker, it would turn every misspelt name into Any
-
-    def __getattr__(name: str) -> Any:
-        """Import a name on first use."""
-        from importlib import import_module
-
-        for home, names in _ON_FIRST_USE.items():
-            if name in names:
-                return getattr(import_module(f"{__name__}.{home}"), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:
+    __getattr__ = import_on_first_use(__name__, _ON_FIRST_USE)

@@ -168,7 +168,8 @@ class LogListing:
     `commits` holds the key of each commit. `checkpoints` holds the forms of each checkpoint, the
     one that is read first before the others. Versions below `start` were not listed. `dead` are
     commit files at `retired` versions, which are not part of the log. `observed` is when the
-    listing began, by `clock.boottime`.
+    listing began, by `clock.boottime`. `compactions` holds the keys of compacted commits, by their
+    first and last version: each has the reconciled actions of these commits.
     """
 
     format: Format
@@ -178,6 +179,7 @@ class LogListing:
     dead: dict[int, str] = field(default_factory=dict)
     retired: RetiredVersions = field(default_factory=RetiredVersions)
     observed: float = field(default=float("-inf"), compare=False)
+    compactions: dict[tuple[int, int], str] = field(default_factory=dict)
 
     def commit_file(self, version: int) -> CommitFile | None:
         """Return the commit of a version; None if there is none."""

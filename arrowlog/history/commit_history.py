@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 
 from arrowlog.arrays import FALSE, make_int64, repeat_bool, repeat_value
 from arrowlog.decode import SEQ_LINE_BITS, ActionBatch
-from arrowlog.errors import LogCorrupt
+from arrowlog.errors import InvalidRequest, LogCorrupt
 from arrowlog.fork_safety import ForkSafeLock, pl
 from arrowlog.formats import CommitFile
 from arrowlog.snapshot import (
@@ -31,6 +31,7 @@ from arrowlog.snapshot import (
     files_table,
     load_snapshot,
     stream_actions,
+    unreadable_states,
     validate_commit_integrity,
     with_file_keys,
 )
@@ -68,6 +69,8 @@ class CommitBatch:
     format: Format
     # Milliseconds by file number, of versions that are table states without a commit.
     state_times: tuple[tuple[int, int], ...] = ()
+    # Whether the actions are unknown: a version that has to be compared cannot be read.
+    unknown: bool = False
 
     def table(self, action: str) -> pa.Table:
         """Return all actions of one kind; maps the file into memory if the table was spilled."""
@@ -114,6 +117,8 @@ class CommitHistory:
        commits are gone and whose state comes from a checkpoint. Where a table state is the commit,
        its file stands in `commits`, and its actions are how it differs from the version before.
     3. Commits below `first` are ignored, whether their files still exist or not.
+    4. What changed in a version that is a table state is unknown if it or the version before cannot
+       be read. It has a row without numbers, and its files are those of the next readable version.
 
     Thread-safe: blocks are decoded under a lock, each at most once.
     """
@@ -131,7 +136,7 @@ class CommitHistory:
         self.commits: list[CommitFile] = []
         self.missing_versions: list[int] = []
         for version in range(first, last + 1):
-            state = listing.state_file(version) if version > first else None
+            state = listing.state_file(version)
             if version in applied:
                 self.commits.append(CommitFile(version, applied[version]))
             elif state is not None:
@@ -139,6 +144,7 @@ class CommitHistory:
             else:
                 self.missing_versions.append(version)
         self._applied = applied
+        self._unreadable: set[int] | None = None
         self._newest_state: Snapshot | None = None  # of the last state that was read
         self.on_progress: Callable[[int, int], None] | None = (
             None  # progress: commits read, of how many
@@ -151,10 +157,29 @@ class CommitHistory:
         self._spill_folder: str | None = None
         self._write_times: dict[int, int] | None = None  # milliseconds by version
 
+    def unreadable_versions(self) -> set[int]:
+        """Return the versions that only a table state gives, and that it cannot; looks once."""
+        if self._unreadable is None:
+            config = self.options.config
+            self._unreadable = unreadable_states(
+                self.store, self.listing, config, self.first, self.last
+            )
+        return self._unreadable
+
+    def resumed_versions(self) -> list[int]:
+        """Return the versions that can be read, and the version right before them cannot."""
+        unreadable = self.unreadable_versions()
+        return [v + 1 for v in sorted(unreadable) if v + 1 <= self.last and v + 1 not in unreadable]
+
+    def readable_before(self, version: int) -> int:
+        """Return the last version below another one that can be read; there must be one."""
+        unreadable = self.unreadable_versions()
+        return next(v for v in range(version - 1, -1, -1) if v not in unreadable)
+
     @property
     def whole(self) -> bool:
         """Whether the commits of all versions from 0 on exist."""
-        return self.first == 0 and not self.missing_versions
+        return self.first == 0 and not self.missing_versions and 0 in self._applied
 
     def note(self) -> str:
         """Describe in one sentence which part of the history is missing; "" if it is complete."""
@@ -168,6 +193,13 @@ class CommitHistory:
             parts.append(
                 f"the commits of versions {', '.join(missing)} are gone; checkpoints provide the"
                 " state at these versions"
+            )
+        unreadable = sorted(self.unreadable_versions())
+        if unreadable:
+            versions = ", ".join(map(str, unreadable))
+            parts.append(
+                f"versions {versions} cannot be read, as files of their table states are gone: what"
+                " changed in them is unknown"
             )
         return "; ".join(parts)
 
@@ -201,12 +233,45 @@ class CommitHistory:
                         yield self._state_piece(state)
 
     def _state_piece(self, file: CommitFile) -> CommitBatch:
-        """Return the actions that lead to a table state from the version before."""
-        before = self._newest_state
-        if before is None or before.version != file.version - 1:
-            before = self._load(file.version - 1)
-        after = self._newest_state = self._load(file.version)
-        return state_difference(before, after, file)
+        """Return the actions that lead to a table state from the version before.
+
+        They are unknown if one of the two cannot be read, unless it is the newest version.
+        """
+        if file.version == self.first:
+            return self._unknown_piece(file)
+        try:
+            before = self._newest_state
+            if before is None or before.version != file.version - 1:
+                before = self._load(file.version - 1)
+            after = self._load(file.version)
+            piece = state_difference(before, after, file)
+        except (LogCorrupt, InvalidRequest):
+            if file.version == self.last:
+                self._load(file.version).state.column("key")  # raises if it is the newest
+            self._newest_state = None
+            return self._unknown_piece(file)
+        self._newest_state = after
+        return piece
+
+    def _unknown_piece(self, file: CommitFile) -> CommitBatch:
+        """Return a version without actions; its time is that of its state, if that is readable."""
+        actions = ActionBatch(self.listing.format)
+        time_ms = None
+        with suppress(LogCorrupt, InvalidRequest):
+            time_ms = self._load(file.version).state.timestamp
+        tables: dict[str, pa.Table | str] = {
+            action: with_file_keys(actions, action, "")[0] for action in _FILE_ACTIONS
+        }
+        return CommitBatch(
+            (file.key,),
+            pl.Series([file.version], dtype=pl.Int64).to_arrow(),
+            {**tables, "commitInfo": actions.table("commitInfo")},
+            (),
+            (),
+            self.listing.format,
+            () if time_ms is None else ((0, time_ms),),
+            unknown=True,
+        )
 
     def _load(self, version: int) -> Snapshot:
         return load_snapshot(self.store, self.listing, self.options, version)

@@ -19,10 +19,11 @@ from arrowlog.display import (
     format_html_table,
     format_text_table,
 )
+from arrowlog.errors import InvalidRequest
 from arrowlog.history import view_columns
 from arrowlog.history.view_columns import ViewTypes
 from arrowlog.predicate import quote_identifier
-from arrowlog.snapshot import checkpoint_versions
+from arrowlog.snapshot import checkpoint_versions, to_period
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from arrowlog.config import Config
     from arrowlog.history.commit_history import CommitHistory
     from arrowlog.history.session import HistorySession
-    from arrowlog.snapshot import Snapshot
+    from arrowlog.snapshot import PeriodLike, Snapshot, SnapshotTracker
 
 
 _SMALL_FILE_BYTES = 1 << 20
@@ -376,6 +377,40 @@ class Diff:
             if self.files.num_rows
             else "",
         )
+
+
+def choose_diff_versions(
+    tracker: SnapshotTracker,
+    start: PeriodLike | None,
+    end: PeriodLike | None,
+    *,
+    since: PeriodLike | None,
+    until: PeriodLike | None,
+    now_ms: int,
+) -> tuple[int, int]:
+    """Return the versions to compare, from versions or times; see `Table.diff`.
+
+    Raises `InvalidRequest` if no version is old enough, or if an argument is missing or no time.
+    """
+    if (start is None) == (since is None) or (end is not None and until is not None):
+        raise InvalidRequest(
+            "A diff has one start, and at most one end.",
+            next="Give two versions, or since= and possibly until=, or one day.",
+        )
+    one_day = None
+    if isinstance(start, int):
+        first = start
+    else:
+        given: Any = since if start is None else start
+        begins, ends = to_period(given, now_ms)
+        first = tracker.version_at(begins - 1)
+        one_day = ends if ends > begins and start is not None else None
+    if isinstance(end, int):
+        return first, end
+    last = until if end is None else end
+    if last is not None:
+        return first, tracker.version_at(to_period(last, now_ms)[1])
+    return first, tracker.version if one_day is None else tracker.version_at(one_day)
 
 
 def diff_snapshots(a: Snapshot, b: Snapshot) -> Diff:

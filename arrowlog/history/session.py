@@ -18,6 +18,7 @@ from arrowlog.snapshot import (
     earliest_rebuildable_version,
     list_log,
     plan_segment,
+    unreadable_states,
 )
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class HistorySession:
             if listing is None:
                 listing = list_log(tracker.store, tracker.format)
             if version in listing.commits or version in checkpoint_versions(listing):
-                first = earliest_rebuildable_version(listing, version)
+                first = self._first_version(listing, version)
                 return CommitHistory(tracker.store, listing, tracker.read_options, first, version)
             version, listing = self._newest()
         raise LogCorrupt(
@@ -88,6 +89,17 @@ class HistorySession:
             next="Another process is truncating the log; try again when it has finished.",
             version=version,
         )
+
+    def _first_version(self, listing: LogListing, newest: int) -> int:
+        """Return the version with which the history begins, which has to be readable."""
+        first = earliest_rebuildable_version(listing, newest)
+        if first == 0:
+            return 0
+        tracker = self.tracker
+        broken = unreadable_states(tracker.store, listing, tracker.config, first, newest)
+        while first in broken:
+            first = next(v for v in range(first + 1, newest + 1) if listing.tip_file(v))
+        return first
 
     def sources(self) -> ViewSources:
         """Return the datasets of the views; the cached ones if the newest commit is unchanged."""

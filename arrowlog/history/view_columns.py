@@ -113,11 +113,15 @@ class ViewTypes:
     format: Format = INDEXTABLES
 
     @cached_property
+    def typed_schema(self) -> pa.Schema:
+        """The schema with the partition columns that it lacks, as text."""
+        return FileStats(pa.table({}), self.schema, self.partition_columns).schema
+
+    @cached_property
     def files(self) -> pa.Schema:
         """The columns of the view `files`: those of `Snapshot.files`, not dictionary-encoded."""
-        typed_schema = FileStats(pa.table({}), self.schema, self.partition_columns).schema
         fields = files_table(
-            pa.table({}), typed_schema, self.partition_columns, table_format=self.format
+            pa.table({}), self.typed_schema, self.partition_columns, table_format=self.format
         ).schema
         return pa.schema([field.with_type(_without_dictionary(field.type)) for field in fields])
 
@@ -298,8 +302,9 @@ def commit_rows(
             counts = _action_counts(piece, action, count, wanted_sums)
             # Without such an action all its sums are 0; a null sum means an action lacks the value.
             no_action = pl.col(count).is_null()
+            none = None if piece.unknown else 0
             frame = frame.join(counts, on="file_number", how="left").with_columns(
-                pl.when(no_action).then(0).otherwise(name).alias(name)
+                pl.when(no_action).then(none).otherwise(name).alias(name)
                 for name in (count, *wanted_sums)
             )
     if wanted - set(frame.columns):
@@ -522,6 +527,29 @@ def conform_to_view(
             pa.nulls(rows, field.type) if column is None else cast_to_view_type(column, field)
         )
     return pa.table(cast)
+
+
+def conform_bounds(
+    columns: dict[str, Any], schema: pa.Schema, names: Collection[str], rows: int
+) -> pa.Table:
+    """Return columns of `file_bounds_by_version`, cast to the schema of the view.
+
+    Where a column has another type at this version, and not all its values fit the view's, the
+    bounds are unknown and the partition values unreadable.
+    """
+    cast = dict(columns)
+    for name in names:
+        if name not in columns or columns[name].type == schema.field(name).type:
+            continue
+        try:
+            cast[name] = pc.cast(columns[name], schema.field(name).type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            del cast[name]
+            if name.startswith("partition."):
+                cast[f"unreadable{name.removeprefix('partition')}"] = pa.repeat(
+                    make_scalar(True, _BOOL), rows
+                )
+    return conform_to_view(cast, schema, names, rows)
 
 
 def cast_to_view_type(column: Any, field: pa.Field) -> Any:

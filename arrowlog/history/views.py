@@ -40,7 +40,7 @@ from arrowlog.formats.indextables import (
 from arrowlog.history import view_columns
 from arrowlog.history.view_columns import ViewTypes
 from arrowlog.predicate import parse_pyarrow, quote_identifier, referenced_columns
-from arrowlog.scan import LazyScanner
+from arrowlog.scan import LazyScanner, bounds_schema, bounds_table
 from arrowlog.snapshot import (
     parse_table_schema,
     read_pointer,
@@ -74,6 +74,8 @@ VIEW_NAMES = (
     "checkpoints",
     "files",
     "file_lifetimes",
+    "file_bounds",
+    "file_bounds_by_version",
     "coverage",
 )
 _LONG, _TEXT, _FLAG = pa.int64(), pa.string(), pa.bool_()
@@ -262,6 +264,7 @@ class ViewSources:
             "files": self._whole_table(types.files, self._files),
             "_base_files": self._whole_table(base, lambda names: self._base_files(names, base)),
             "_implicit_removes": self._whole_table(_REMOVED_KEYS, self._implicit_removes),
+            "file_bounds_by_version": self._file_bounds(),
         }
 
     def _by_commits(self, schema: pa.Schema, rows: ViewRows) -> LazyDataset:
@@ -302,6 +305,33 @@ class ViewSources:
         else:
             columns = {n: newest.files[n] for n in names if n in newest.files.column_names}
         return view_columns.conform_to_view(columns, self.types.files, names, newest.num_files)
+
+    def _file_bounds(self) -> LazyDataset:
+        """Return the bounds of the live files of every version; a filter selects the versions."""
+        past, types = self.past, self.types
+        schema = bounds_schema(types.typed_schema, types.partition_columns)
+        schema = pa.schema([("version", _LONG), *schema])
+        versions = range(past.first, past.last + 1)
+
+        def make(names: Sequence[str], where: Any) -> Iterator[pa.Table]:
+            ranges = VersionRanges([(version, version) for version in versions])
+            for index in ranges.left(where, schema):
+                yield self._bounds_of(versions[index], names, schema)
+
+        return LazyDataset(schema, make, self._record_failure)
+
+    def _bounds_of(self, version: int, names: Sequence[str], schema: pa.Schema) -> pa.Table:
+        """Return columns of `file_bounds_by_version` for one version.
+
+        Columns that the schema of the version lacks are unknown.
+        """
+        snapshot = self._load_version(version)
+        known = bounds_schema(snapshot.columns.schema, snapshot.partition_columns).names
+        wanted = [name for name in names if name in known] or ["path"]
+        bounds = bounds_table(snapshot, wanted)
+        columns = {name: bounds[name] for name in wanted}
+        columns["version"] = repeat_value(version, _LONG, bounds.num_rows)
+        return view_columns.conform_bounds(columns, schema, names, bounds.num_rows)
 
     def _rows_from_checkpoints(self) -> tuple[pa.Table, pa.Table]:
         if self._checkpoint_rows is None:
@@ -418,7 +448,7 @@ def translate_duckdb_error(error: Exception, sources: ViewSources) -> ArrowlogEr
     kind, _, detail = message.partition(": ")
     if kind == "Invalid Input Error":  # raised by error() in the macro `files_at`
         return InvalidRequest(detail)
-    hint = f"The views are {', '.join(VIEW_NAMES)}, and files_at(version)."
+    hint = f"The views are {', '.join(VIEW_NAMES)}, and files_at(version), file_bounds_at(version)."
     return InvalidRequest(
         f"The query cannot be answered: {message.rstrip('.')}.",
         next=hint if kind == "Catalog Error" else "",
@@ -433,8 +463,10 @@ def _metadata_of_commits(past: CommitHistory) -> list[Metadata]:
     """
     changing: list[CommitFile] = []
     limit = past.options.config.max_decompressed_bytes
-    for start in range(0, len(past.commits), _SEARCHED_COMMITS):
-        commits = past.commits[start : start + _SEARCHED_COMMITS]
+    keys = past.listing.commits
+    all_commits = [c for c in past.commits if keys.get(c.version) == c.key]  # no table states
+    for start in range(0, len(all_commits), _SEARCHED_COMMITS):
+        commits = all_commits[start : start + _SEARCHED_COMMITS]
         contents = past.store.find_many([commit.key for commit in commits])
         changing += (
             commit
@@ -463,9 +495,11 @@ def _version_and_line(piece: CommitBatch, seq: int) -> tuple[int, int]:
 def _checkpoint_only_versions(past: CommitHistory) -> list[int]:
     """Return the versions whose state comes from a checkpoint, not from the commits before it.
 
-    These are the versions without a commit and, unless the history is complete, the first version.
+    These are the versions without a commit, those after a version that cannot be read and, unless
+    the history is complete, the first version.
     """
-    return sorted({*past.missing_versions, *([past.first] if past.first else [])})
+    first = [past.first] if past.first else []
+    return sorted({*past.missing_versions, *past.resumed_versions(), *first})
 
 
 def _rows_from_checkpoints(
@@ -497,7 +531,7 @@ def _rows_from_checkpoints(
             table = table.append_column(name, column)
         tables.append(table)
         if version > past.first:
-            before = load_version(version - 1).state.adds["key"].combine_chunks()
+            before = load_version(past.readable_before(version)).state.adds["key"].combine_chunks()
             gone = before.filter(pc.invert(pc.is_in(before, value_set=keys)))
             versions, lines = repeat_value(version, _LONG, len(gone)), _negative_lines(len(gone))
             removes.append(pa.table([versions, lines, gone], schema=_REMOVED_KEYS))
@@ -593,7 +627,7 @@ if hasattr(os, "register_at_fork"):  # a child must not close its parent's conne
 
 
 def _view_definitions(past: CommitHistory, types: ViewTypes) -> list[str]:
-    """Return the statements that define `file_lifetimes`, `files_at` and `actions`.
+    """Return the statements that define `file_lifetimes`, `file_bounds`, `actions` and macros.
 
     A lifetime runs from the event that adds a file to the next event of the same key, the end
     excluded. At the first version of an incomplete history `_base_files` stands for the adds and
@@ -653,4 +687,14 @@ def _view_definitions(past: CommitHistory, types: ViewTypes) -> list[str]:
         UNION ALL SELECT version, line, 'protocol', {no_file} FROM protocols WHERE line IS NOT NULL
         UNION ALL SELECT version, line, 'commitInfo', {no_file} FROM _infos
     """  # noqa: S608
-    return [lifetimes, files_at, actions]
+    bounds = f"""
+        CREATE TEMP VIEW file_bounds AS
+        SELECT * EXCLUDE version FROM file_bounds_by_version WHERE version = {past.last}
+    """  # noqa: S608
+    bounds_at = f"""
+        CREATE TEMP MACRO file_bounds_at(v) AS TABLE
+        SELECT * EXCLUDE version FROM file_bounds_by_version
+        WHERE version = CASE WHEN v BETWEEN {past.first} AND {past.last} THEN v
+            ELSE error({message}) END
+    """  # noqa: S608
+    return [lifetimes, files_at, actions, bounds, bounds_at]

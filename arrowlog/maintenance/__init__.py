@@ -1,6 +1,7 @@
 """Checkpoints, retention, compaction, vacuum and skips."""
 
 from arrowlog.maintenance import procedures
+from arrowlog.maintenance.adoption import AdoptResult, adopt
 from arrowlog.maintenance.checkpointing import (
     PARQUET_CHECKPOINT_FEATURE,
     BackgroundCheckpointer,
@@ -18,27 +19,48 @@ from arrowlog.maintenance.compaction import (
     try_rewrite,
 )
 from arrowlog.maintenance.file_rewriter import RewriteTask
+from arrowlog.maintenance.other_logs import (
+    OtherLog,
+    OtherLogs,
+    read_adds,
+    read_other_log,
+    read_other_logs,
+)
 from arrowlog.maintenance.procedures import update_statistics
 from arrowlog.maintenance.retention import RetentionPlan, classify_files
 from arrowlog.maintenance.skips import Skips, read_skips
-from arrowlog.maintenance.vacuum import VacuumResult, find_referenced_files
+from arrowlog.maintenance.vacuum import (
+    ReferencedFiles,
+    VacuumResult,
+    classify_table_files,
+    find_referenced_files,
+)
 
 __all__ = [
     "MIN_COMMIT_AGE_SECONDS",
     "PARQUET_CHECKPOINT_FEATURE",
+    "AdoptResult",
     "BackgroundCheckpointer",
     "CleanupResult",
     "CompactResult",
+    "OtherLog",
+    "OtherLogs",
+    "ReferencedFiles",
     "RetentionPlan",
     "RewriteAttempt",
     "RewriteTask",
     "Skips",
     "VacuumResult",
+    "adopt",
     "classify_files",
+    "classify_table_files",
     "find_changed_file",
     "find_referenced_files",
     "make_checkpoint",
     "procedures",
+    "read_adds",
+    "read_other_log",
+    "read_other_logs",
     "read_skips",
     "retry_after_cleanup",
     "try_rewrite",

@@ -1,4 +1,4 @@
-"""Log cleanup: delete commits and checkpoints that retention no longer protects.
+"""Log cleanup: delete commits, checkpoints and table states that retention no longer protects.
 
 Deleting a commit makes its version free again, so a stalled writer can succeed in putting its
 commit there although no reader will ever see it. Two rules make that harmless (decision 17):
@@ -20,8 +20,10 @@ from arrowlog.errors import LogCorrupt, StoreUnavailable
 from arrowlog.formats.indextables import (
     CHECKPOINT_FOLDER_NAME,
     LOG_FOLDER,
+    STATE_KIND,
     classify_names,
     parse_retired_records,
+    parse_state_folder,
     retired_record_name,
     superseded_records,
 )
@@ -40,6 +42,7 @@ from arrowlog.snapshot import (
     checkpoint_versions,
     json_checkpoint_name,
     plan_segment,
+    read_pointer,
     retired_record_error,
     verify_checkpoint,
     without_retired,
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
 
     from arrowlog.config import Config
     from arrowlog.formats.indextables import LogListing
+    from arrowlog.maintenance.state_files import StateFiles
     from arrowlog.storage import Store
 
 _LOG = logging.getLogger("arrowlog")
@@ -135,38 +139,11 @@ def plan_cleanup(
 
     Raises LogCorrupt if the log has a gap.
     """
-    listing, files = _list_files(store)
-    dead = listing.dead
-    verified, bad = _newest_verified_checkpoint(store, listing, config)
-    version = _latest_contiguous_version(store, listing, bad)
-    young = find_young_commits(store, files) if spare_young else frozenset()
-    checked = {verified}
-    for _ in range(len(files) + 1):
-        retention = plan_retention(files, version, verified, policy, now_ms, bad, young, dead)
-        unchecked = [
-            version for version in retention.required_checkpoints if version not in checked
-        ]
-        if not unchecked:
-            doomed_commits = [file for file in retention.files_to_delete if file.kind == "commit"]
-            held = find_commits_with_active_skips(
-                store, config, [file.commit for file in doomed_commits], now_ms
-            )
-            if held:
-                retention = plan_retention(
-                    files, version, verified, policy, now_ms, bad, young | held, dead
-                )
-            if not young:
-                return retention
-            without_young_rule = plan_retention(
-                files, version, verified, policy, now_ms, bad, held, dead
-            )
-            num_too_young = without_young_rule.num_commits - retention.num_commits
-            return replace(retention, num_too_young=num_too_young)
-        # The plan depends on checkpoints that were not verified yet, usually just one: the oldest
-        # that stays. If one is bad, the plan changes and may depend on others.
-        checked |= set(unchecked)
-        bad |= {v for v in unchecked if verify_checkpoint(store, listing, v, config)}
-    raise AssertionError  # each round verifies at least one more checkpoint
+    log = _list_files(store, config)
+    verified, bad = _newest_verified_checkpoint(log)
+    version = _latest_contiguous_version(store, log.listing, bad)
+    young = find_young_commits(store, log.files) if spare_young else frozenset()
+    return _Planning(log, version, verified, policy, now_ms).plan(bad, young)
 
 
 def plan_truncation(store: Store, config: Config, now_ms: int) -> RetentionPlan:
@@ -176,23 +153,127 @@ def plan_truncation(store: Store, config: Config, now_ms: int) -> RetentionPlan:
 
     Raises LogCorrupt if the log has a gap.
     """
-    listing, files = _list_files(store)
-    _, bad = _newest_verified_checkpoint(store, listing, config)
-    version = _latest_contiguous_version(store, listing, bad)
-    if not any(file.kind == "checkpoint" and file.version == version for file in files):
-        files.append(
-            LogFile(
-                f"{LOG_FOLDER}/{json_checkpoint_name(version)}",
-                "checkpoint",
-                version,
-                ObjectStat(0, now_ms),
-            )
+    log = _list_files(store, config)
+    _, bad = _newest_verified_checkpoint(log)
+    version = _latest_contiguous_version(store, log.listing, bad)
+    log.assume_checkpoint(version, now_ms)
+    return _Planning(log, version, version, RETAIN_NOTHING, now_ms).plan(set(), frozenset())
+
+
+@dataclass(slots=True)
+class _LogFiles:
+    """The files of a log with modification times. `states` is None if it has no table states."""
+
+    store: Store
+    config: Config
+    listing: LogListing
+    files: list[LogFile]
+    states: StateFiles | None
+
+    def is_intact(self, version: int) -> bool:
+        """Verify the checkpoint of a version; its table state, if it has one."""
+        if self.states is not None and version in self.states.states:
+            return self.states.is_intact(version)
+        return not verify_checkpoint(self.store, self.listing, version, self.config)
+
+    def assume_checkpoint(self, version: int, now_ms: int) -> None:
+        """Assume that there is a checkpoint of a version."""
+        if self.states is not None:
+            if version not in self.states.states or not self.states.is_intact(version):
+                self.files = [f for f in self.files if (f.kind, f.version) != ("state", version)]
+                self.files.append(self.states.assume(version, now_ms))
+        elif not any(file.is_base and file.version == version for file in self.files):
+            key = f"{LOG_FOLDER}/{json_checkpoint_name(version)}"
+            self.files.append(LogFile(key, "checkpoint", version, ObjectStat(0, now_ms)))
+
+
+@dataclass(slots=True)
+class _Planning:
+    """Plans a cleanup: repeats the plan until everything that it relies on was examined."""
+
+    log: _LogFiles
+    version: int
+    verified: int | None
+    policy: RetentionPolicy
+    now_ms: int
+    held: set[int] = field(default_factory=set)  # commits that stay for their content
+    held_states: set[int] = field(default_factory=set)
+    _examined: set[int] = field(default_factory=set)
+
+    def plan(self, bad: set[int], young: frozenset[int]) -> RetentionPlan:
+        """Return the plan; `bad` are checkpoints that failed verification already."""
+        self._hold_for_other_programs()
+        checked = {self.verified}
+        while True:
+            retention = self._retention(bad, young)
+            unchecked = [v for v in retention.required_checkpoints if v not in checked]
+            # The plan depends on checkpoints that were not verified yet, usually just one: the
+            # oldest that stays. If one is bad, the plan changes and may depend on others.
+            checked |= set(unchecked)
+            bad |= {v for v in unchecked if not self.log.is_intact(v)}
+            if not self._hold_needed(retention) and not unchecked:
+                break
+        if young:
+            num_too_young = self._retention(bad, frozenset()).num_commits - retention.num_commits
+            retention = replace(retention, num_too_young=num_too_young)
+        return self._with_manifests(retention)
+
+    def _retention(self, bad: set[int], young: frozenset[int]) -> RetentionPlan:
+        return plan_retention(
+            self.log.files,
+            self.version,
+            self.verified,
+            self.policy,
+            self.now_ms,
+            bad,
+            young | self.held,
+            self.log.listing.dead,
+            self.held_states,
         )
-    dead = listing.dead
-    retention = plan_retention(files, version, version, RETAIN_NOTHING, now_ms, dead=dead)
-    doomed_commits = [file.commit for file in retention.files_to_delete if file.kind == "commit"]
-    held = find_commits_with_active_skips(store, config, doomed_commits, now_ms)
-    return plan_retention(files, version, version, RETAIN_NOTHING, now_ms, (), held, dead)
+
+    def _hold_for_other_programs(self) -> None:
+        """Hold the state that the pointer names, and the highest commit.
+
+        Other programs open the state of the pointer, and number their next commit after the
+        highest one, whatever the states are.
+        """
+        if self.log.states is None:
+            return
+        self.held_states.add(read_pointer(self.log.store))
+        highest = max(self.log.listing.commits, default=self.version)
+        if highest < self.version:
+            self.held.add(highest)
+
+    def _hold_needed(self, retention: RetentionPlan) -> bool:
+        """Hold files that are needed for their content; return whether there were new ones."""
+        doomed = [file.commit for file in retention.files_to_delete if file.kind == "commit"]
+        new = [commit for commit in doomed if commit.version not in self._examined]
+        self._examined.update(commit.version for commit in new)
+        log = self.log
+        commits = set(find_commits_with_active_skips(log.store, log.config, new, self.now_ms))
+        states: set[int] = set()
+        if log.states is not None and self.verified is not None:
+            staying = self._staying_states(retention)
+            first = 0 in log.listing.commits
+            needed = log.states.required_by(staying, self.verified, doomed, first=first)
+            commits |= needed.commits
+            states |= needed.states
+        found_new = not (commits <= self.held and states <= self.held_states)
+        self.held |= commits
+        self.held_states |= states
+        return found_new
+
+    def _staying_states(self, retention: RetentionPlan) -> set[int]:
+        doomed = {file.version for file in retention.files_to_delete if file.kind == "state"}
+        return set() if self.log.states is None else set(self.log.states.states) - doomed
+
+    def _with_manifests(self, retention: RetentionPlan) -> RetentionPlan:
+        """Return the plan with the manifests that no state needs afterwards."""
+        if self.log.states is None or self.verified is None:
+            return retention
+        staying = self._staying_states(retention)
+        released = self.log.states.release_manifests(staying, self.now_ms)
+        return replace(retention, files_to_delete=(*retention.files_to_delete, *released))
 
 
 def find_young_commits(store: Store, files: Sequence[LogFile]) -> frozenset[int]:
@@ -214,27 +295,35 @@ def find_young_commits(store: Store, files: Sequence[LogFile]) -> frozenset[int]
     )
 
 
-def _list_files(store: Store) -> tuple[LogListing, list[LogFile]]:
+def _list_files(store: Store, config: Config) -> _LogFiles:
     """List the log with modification times, consistently with the retirement records.
 
     Raises LogCorrupt if a record has no checkpoint above it: the commits there may be needed.
     """
     for _ in range(_MAX_LISTINGS):
-        listing, files = _list_files_once(store)
-        if not listing.overtaken:
-            return listing, files
-    raise retired_record_error(listing)
+        log = _list_files_once(store, config)
+        if not log.listing.overtaken:
+            return log
+    raise retired_record_error(log.listing)
 
 
-def _list_files_once(store: Store) -> tuple[LogListing, list[LogFile]]:
-    log = store.stats_from(LOG_FOLDER)
+def _list_files_once(store: Store, config: Config) -> _LogFiles:
+    names = store.stats_from(LOG_FOLDER)
     checkpoints = (
         store.stats_from(f"{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}")
-        if CHECKPOINT_FOLDER_NAME in log
+        if CHECKPOINT_FOLDER_NAME in names
         else {}
     )
-    listing = without_retired(store, classify_names(sorted(log), sorted(checkpoints)), log)
-    return listing, classify_log_files(log, checkpoints)
+    files = classify_log_files(names, checkpoints)
+    states = None
+    if any(parse_state_folder(name) is not None for name in names):
+        from arrowlog.maintenance.state_files import list_states  # loads what decodes Avro
+
+        states = list_states(store, config, names)
+        files = sorted([*files, *states.states.values()], key=lambda f: (f.version, f.key))
+        names = {name: stat for name, stat in names.items() if not states.is_empty_folder(name)}
+    listing = without_retired(store, classify_names(sorted(names), sorted(checkpoints)), names)
+    return _LogFiles(store, config, listing, files, states if states and states.states else None)
 
 
 def _latest_contiguous_version(store: Store, listing: LogListing, bad: set[int]) -> int:
@@ -249,13 +338,17 @@ def _latest_contiguous_version(store: Store, listing: LogListing, bad: set[int])
     )
 
 
-def _newest_verified_checkpoint(
-    store: Store, listing: LogListing, config: Config
-) -> tuple[int | None, set[int]]:
-    """Return the newest checkpoint that verifies, and the newer ones that do not."""
+def _newest_verified_checkpoint(log: _LogFiles) -> tuple[int | None, set[int]]:
+    """Return the newest checkpoint that verifies, and the newer ones that do not.
+
+    On a table with states only those count: other programs read nothing else.
+    """
     bad: set[int] = set()
-    for version in checkpoint_versions(listing):
-        if not verify_checkpoint(store, listing, version, config):
+    for version in checkpoint_versions(log.listing):
+        if log.states is not None and log.listing.state_file(version) is None:
+            continue
+        form = None if log.states is None else STATE_KIND
+        if not verify_checkpoint(log.store, log.listing, version, log.config, form):
             return version, bad
         bad.add(version)
     return None, bad
@@ -288,9 +381,7 @@ def execute_cleanup(store: Store, config: Config, retention: RetentionPlan) -> C
     If the record cannot be written, nothing is deleted. Raises StoreUnavailable if
     `cleanup.failurePolicy` is `fail`; otherwise failures are in the result.
     """
-    keys = [file.key for file in retention.files_to_delete]
-    left = set(keys)
-    failures: list[str] = []
+    deletion = _Deletion(store, config, {file.key for file in retention.files_to_delete})
     try:
         obsolete = _retire(
             store, [f.version for f in retention.files_to_delete if f.kind == "commit"]
@@ -298,21 +389,61 @@ def execute_cleanup(store: Store, config: Config, retention: RetentionPlan) -> C
     except StoreUnavailable as error:
         if config.cleanup_failure_policy == "fail":
             raise
-        return CleanupResult(retention, dry_run=False, failures=(str(error),), left=frozenset(left))
-    for start in range(0, len(keys), DELETE_BATCH_KEYS):
-        batch = keys[start : start + DELETE_BATCH_KEYS]
-        if config.cleanup_failure_policy == "fail":
-            store.delete(batch)
-            left.difference_update(batch)
-            continue
-        deleted, errors = delete_files(store, batch)
-        left.difference_update(deleted)
-        failures += errors
-        if len(failures) >= MAX_DELETE_FAILURES:
-            break
+        return CleanupResult(
+            retention, dry_run=False, failures=(str(error),), left=frozenset(deletion.left)
+        )
+    deletion.run([file.key for file in retention.files_to_delete if file.kind != "manifest"])
+    _delete_state_remains(deletion, retention)
     with suppress(StoreUnavailable):  # harmless leftovers: newer records cover the same versions
         store.delete(obsolete)
-    return CleanupResult(retention, dry_run=False, failures=tuple(failures), left=frozenset(left))
+    return CleanupResult(
+        retention,
+        dry_run=False,
+        failures=tuple(deletion.failures),
+        left=frozenset(deletion.left),
+    )
+
+
+@dataclass(slots=True)
+class _Deletion:
+    """Deletes files in batches; `left` are those that may still exist."""
+
+    store: Store
+    config: Config
+    left: set[str]
+    failures: list[str] = field(default_factory=list)
+
+    def run(self, keys: Sequence[str]) -> None:
+        """Delete files. Stops if the store keeps failing, or raises if a setting says so."""
+        for start in range(0, len(keys), DELETE_BATCH_KEYS):
+            batch = keys[start : start + DELETE_BATCH_KEYS]
+            if self.config.cleanup_failure_policy == "fail":
+                self.store.delete(batch)
+                self.left.difference_update(batch)
+                continue
+            deleted, errors = delete_files(self.store, batch)
+            self.left.difference_update(deleted)
+            self.failures += errors
+            if len(self.failures) >= MAX_DELETE_FAILURES:
+                break
+
+
+def _delete_state_remains(deletion: _Deletion, retention: RetentionPlan) -> None:
+    """Delete manifests, once the states that named them are gone, and the folders of states.
+
+    A state that still exists may name them, and so may one that was written since the plan.
+    """
+    store = deletion.store
+    states = [file for file in retention.files_to_delete if file.kind == "state"]
+    manifests = [file for file in retention.files_to_delete if file.kind == "manifest"]
+    if manifests and not any(file.key in deletion.left for file in states):
+        from arrowlog.maintenance.state_files import list_states
+
+        now = list_states(store, deletion.config, store.list_from(LOG_FOLDER))
+        deletion.run(now.unnamed(manifests))
+    if states and store.cheap_stat:
+        with suppress(StoreUnavailable):  # an empty folder is not a state
+            store.delete([f"{file.key.rpartition('/')[0]}/" for file in states])
 
 
 def _retire(store: Store, versions: Sequence[int]) -> list[str]:

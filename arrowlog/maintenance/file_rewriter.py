@@ -22,7 +22,7 @@ from arrowlog.errors import InvalidRequest
 from arrowlog.scan import find_column_problem, map_column_case
 from arrowlog.snapshot import has_bounds
 from arrowlog.storage import RangeReader, stat_object
-from arrowlog.transaction import Add, DataFileStats, compute_stats
+from arrowlog.transaction import Add, DataFileStats, compute_stats, struct_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -95,38 +95,42 @@ class _StatsAccumulator:
 
     names: list[str]
     rows: int = 0
-    nulls: dict[str, int] = field(default_factory=dict)
-    nans: dict[str, int] = field(default_factory=dict)
-    extremes: dict[str, list[pa.Array]] = field(default_factory=dict)
+    nulls: dict[tuple[str, ...], int] = field(default_factory=dict)
+    nans: dict[tuple[str, ...], int] = field(default_factory=dict)
+    extremes: dict[tuple[str, ...], list[pa.Array]] = field(default_factory=dict)
 
     def add(self, rows: pa.Table) -> None:
         """Take rows into account."""
         self.rows += rows.num_rows
         for name in self.names:
             column = rows[name]
-            self.nulls[name] = self.nulls.get(name, 0) + column.null_count
-            min_max = pc.min_max(column)
-            extremes = self.extremes.setdefault(name, [])
-            extremes += [pa.repeat(min_max[side], 1) for side in ("min", "max")]
-            if pa.types.is_floating(column.type):
-                # `min_max` ignores NaN, but its presence decides whether a maximum may be written.
-                nans = column.filter(pc.is_nan(column))
-                self.nans[name] = self.nans.get(name, 0) + len(nans)
-                extremes.append(nans.slice(0, 1).combine_chunks())
+            if pa.types.is_struct(column.type):
+                for leaf, values in struct_columns(name, column):
+                    self._add_column(leaf.path, values)
+            else:
+                self._add_column((name,), column)
+
+    def _add_column(self, path: tuple[str, ...], column: pa.ChunkedArray) -> None:
+        self.nulls[path] = self.nulls.get(path, 0) + column.null_count
+        min_max = pc.min_max(column)
+        extremes = self.extremes.setdefault(path, [])
+        extremes += [pa.repeat(min_max[side], 1) for side in ("min", "max")]
+        if pa.types.is_floating(column.type):
+            # `min_max` ignores NaN, but its presence decides whether a maximum may be written.
+            nans = column.filter(pc.is_nan(column))
+            self.nans[path] = self.nans.get(path, 0) + len(nans)
+            extremes.append(nans.slice(0, 1).combine_chunks())
 
     def stats(self, truncation: StatsTruncation) -> DataFileStats:
         """Return the statistics of all rows, by the same rules as for any written file."""
-        by_column: dict[str, Any] = {
-            name: compute_stats(pa.table({name: pa.chunked_array(extremes)}), [name], truncation)
-            for name, extremes in self.extremes.items()
-        }
-        return DataFileStats(
-            self.rows,
-            {name: stats.low[name] for name, stats in by_column.items() if name in stats.low},
-            {name: stats.high[name] for name, stats in by_column.items() if name in stats.high},
-            self.nulls,
-            self.nans,
-        )
+        total = DataFileStats(self.rows)
+        for path, extremes in self.extremes.items():
+            column = compute_stats(pa.table({"": pa.chunked_array(extremes)}), [""], truncation)
+            column.nulls[""] = self.nulls[path]
+            if path in self.nans:
+                column.nans[""] = self.nans[path]
+            total.put_leaf(path, column, "")
+        return total
 
 
 def rewrite(store: Store, task: RewriteTask) -> RewrittenFile:
@@ -144,7 +148,9 @@ def rewrite(store: Store, task: RewriteTask) -> RewrittenFile:
         files = list(pool.map(lambda source: _open(store, source, task.schema), group.sources))
     schema = _merged_schema(task.schema, group.keys, [file.schema for file in files])
     expected = sum(file.num_rows for file in files)
-    accumulator = _StatsAccumulator([item.name for item in task.schema if has_bounds(item.type)])
+    accumulator = _StatsAccumulator(
+        [i.name for i in task.schema if has_bounds(i.type) or pa.types.is_struct(i.type)]
+    )
     with tempfile.TemporaryFile() as draft:
         with pq.ParquetWriter(draft, schema, compression="zstd") as writer:
             for rows in _pieces(group.sources, files, schema):

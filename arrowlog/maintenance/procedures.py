@@ -18,8 +18,10 @@ import pyarrow.compute as pc
 
 from arrowlog.arrays import make_array
 from arrowlog.config import parse_duration_ms
-from arrowlog.errors import ArrowlogWarning, DataFileError, InvalidRequest, UnsupportedProtocol
+from arrowlog.errors import ArrowlogWarning, DataFileError, InvalidRequest
+from arrowlog.formats import struct_leaves
 from arrowlog.formats.indextables import STATE_KIND, encode_adds
+from arrowlog.maintenance.adoption import FOOTER_FIELDS
 from arrowlog.maintenance.checkpointing import PARQUET_CHECKPOINT_FEATURE, make_checkpoint
 from arrowlog.maintenance.cleanup import (
     MIN_COMMIT_AGE_SECONDS,
@@ -51,7 +53,7 @@ from arrowlog.storage import RangeReader, stat_object
 from arrowlog.transaction import compute_stats, describe_parquet_file, operations, upgrade_protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from arrowlog.config import Config
     from arrowlog.maintenance.checkpointing import BackgroundCheckpointer
@@ -74,17 +76,6 @@ __all__ = [
     "vacuum",
 ]
 _FILE_THREADS = 16
-_REFRESHED_FIELDS = {  # all other fields of an add are kept
-    "path",
-    "partitionValues",
-    "size",
-    "modificationTime",
-    "dataChange",
-    "stats",
-    "numRecords",
-    "minValues",
-    "maxValues",
-}
 
 
 def checkpoint(session: WriteSession, checkpointer: BackgroundCheckpointer) -> CheckpointResult:
@@ -132,23 +123,12 @@ def _write_state(session: WriteSession, snapshot: Snapshot, config: Config) -> C
     return CheckpointResult(version, snapshot.num_files, size, STATE_KIND, names)
 
 
-def _refuse_states(session: WriteSession, snapshot: Snapshot) -> None:
-    """Raise `UnsupportedProtocol` for a table with states, whose log is not cleaned up."""
-    if is_state_table(snapshot.state):
-        raise UnsupportedProtocol(
-            f"{session.store.root} has table states, and arrowlog does not delete files of such a"
-            " log. Nothing was deleted.",
-            next="Clean up with the program that wrote the table.",
-        )
-
-
 def clean_up(session: WriteSession, *, dry_run: bool | None) -> CleanupResult:
     """Delete commits and checkpoints that the table's retention settings release.
 
     `dry_run` None means the setting `cleanup.dryRun`. Warns of deletions that failed.
     """
     snapshot = session.base_snapshot()
-    _refuse_states(session, snapshot)
     config = session.config(session.head_of(snapshot))
     dry = config.cleanup_dry_run if dry_run is None else dry_run
     now = session.clock.now_ms()
@@ -172,7 +152,6 @@ def preview_retention(
     InvalidRequest for an invalid duration.
     """
     snapshot = session.base_snapshot()
-    _refuse_states(session, snapshot)
     config = session.config(session.head_of(snapshot))
     configured = configured_retention(config)
     policy = RetentionPolicy(
@@ -200,6 +179,7 @@ def vacuum(
     *,
     dry_run: bool,
     force: bool,
+    ignored_logs: Sequence[str],
     progress: Progress | None,
 ) -> VacuumResult:
     """Delete orphan files older than `older_than`. Warns of deletions that failed."""
@@ -211,6 +191,7 @@ def vacuum(
         session.clock.now_ms(),
         dry_run=dry_run,
         force=force,
+        ignored_logs=ignored_logs,
         progress=progress,
     )
     if result.failures:
@@ -271,7 +252,6 @@ def truncate_history(
     minimum commit age, so commits that land during the wait are not deleted.
     """
     snapshot = session.read_latest()
-    _refuse_states(session, snapshot)
     config = session.config(session.head_of(snapshot))
     check_writable(snapshot.protocol, session.store.root)
     now = session.clock.now_ms()
@@ -319,7 +299,7 @@ def update_statistics(session: WriteSession, paths: Iterable[str]) -> CommitResu
     def refresh(line: bytes) -> Add:
         add: dict[str, Any] = json.loads(line)["add"]
         values = add.get("partitionValues") or {}
-        kept = {name: value for name, value in add.items() if name not in _REFRESHED_FIELDS}
+        kept = {name: value for name, value in add.items() if name not in FOOTER_FIELDS}
         columns = snapshot.partition_columns
         try:
             refreshed = describe_parquet_file(
@@ -332,9 +312,7 @@ def update_statistics(session: WriteSession, paths: Iterable[str]) -> CommitResu
                 add["path"], "the data file is missing" if is_missing else reason
             ) from None
         floats = [
-            item.name
-            for item in state.schema
-            if pa.types.is_floating(item.type) and item.name not in columns
+            item.name for item in state.schema if item.name not in columns and _has_floats(item)
         ]
         try:
             return _with_exact_floats(session.store, refreshed, state.schema, floats, truncation)
@@ -380,7 +358,24 @@ def _with_exact_floats(
         exact = compute_stats(file.read(columns=known), known, truncation)
     return replace(
         add,
-        min_values={**(add.min_values or {}), **exact.low},
-        max_values={**(add.max_values or {}), **exact.high},
-        nan_count={**add.nan_count, **exact.nans},
+        min_values=_merge_maps(add.min_values, exact.low),
+        max_values=_merge_maps(add.max_values, exact.high),
+        nan_count=_merge_maps(add.nan_count, exact.nans),
     )
+
+
+def _has_floats(item: pa.Field) -> bool:
+    """Whether a column has floating-point values, itself or in a field if it is a struct."""
+    leaves = struct_leaves(pa.schema([item])).values()
+    return any(pa.types.is_floating(kind) for kind in (item.type, *(leaf.type for leaf in leaves)))
+
+
+def _merge_maps(base: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge statistics by column, at every level of those of structs; `more` wins."""
+    merged = dict(base)
+    for name, value in more.items():
+        known = merged.get(name)
+        if isinstance(known, dict) and isinstance(value, dict):
+            value = _merge_maps(known, value)  # noqa: PLW2901 -- of a struct
+        merged[name] = value
+    return merged

@@ -2,7 +2,8 @@
 
 A commit may be deleted if it is older than `logRetention.duration`, below a verified checkpoint,
 below the latest version, and not version 0. A checkpoint may be deleted if it is older than
-`checkpointRetention.duration` and a newer one is verified. The checkpoint that the retained commits
+`checkpointRetention.duration` and a newer one is verified. A table state, which is the commit of
+some writers, is retained as long as commits are. The checkpoint that the retained commits
 build on is kept as long as they are: without it, no version between could be read.
 
 A file in the table's folder has a fate, the first of these that applies:
@@ -12,6 +13,8 @@ A file in the table's folder has a fate, the first of these that applies:
 - `hidden`: a name in its path begins with `_` or `.`, and is not that of a partition folder;
 - `live`: it is in the latest version;
 - `history`: the log references it, so an earlier version may need it;
+- `other-log`: another log in the table's folder names it, or may have named it before it was
+  damaged (see `other_logs`);
 - `young`: it is so recent that its commit may still be in progress;
 - `other`: its extension is not one of a data file;
 - `orphan`: none of these. Temporary files that a writer left on a local disk are orphans too.
@@ -55,7 +58,7 @@ _FILES_SCHEMA = pa.schema(
 
 # Milliseconds, later than any real time: a file whose time is unknown never reaches any age.
 _UNKNOWN_TIME_MS = 1 << 62
-FATES = ("live", "history", "young", "orphan", "other", "hidden", "log")
+FATES = ("live", "history", "other-log", "young", "orphan", "other", "hidden", "log")
 _DATA_EXTENSIONS = (".parquet", ".split")
 _EXTENSION = r"(\.[^./]+)$"
 _TEMPORARY = r"(^|/)\.[^/]+\.[0-9a-f]{32}\.tmp$"  # as `LocalStore` names files in progress
@@ -76,7 +79,10 @@ class RetentionPolicy:
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """A file of a log. `kind` is `commit` or `checkpoint`."""
+    """A file of a log. `kind` is `commit`, `checkpoint`, `state` or `manifest`.
+
+    A manifest belongs to no version, and has -1.
+    """
 
     key: str
     kind: str
@@ -87,6 +93,11 @@ class LogFile:
     def commit(self) -> CommitFile:
         """This file, which must be one of kind `commit`, as a commit of the log."""
         return CommitFile(self.version, self.key)
+
+    @property
+    def is_base(self) -> bool:
+        """Whether replay can start from this file."""
+        return self.kind in ("checkpoint", "state")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +145,7 @@ def tabulate_log_files(files: Sequence[LogFile]) -> pa.Table:
     columns = {
         "path": [file.key for file in files],
         "kind": [file.kind for file in files],
-        "version": [file.version for file in files],
+        "version": [None if file.version < 0 else file.version for file in files],
         "size_bytes": [file.stat.size for file in files],
         "modification_time": [file.stat.mtime_ms for file in files],
     }
@@ -166,6 +177,7 @@ def plan_retention(
     bad: Collection[int] = (),
     held: Collection[int] = (),
     dead: Collection[int] = (),
+    held_states: Collection[int] = (),
 ) -> RetentionPlan:
     """Plan which files to delete at `now_ms`.
 
@@ -173,9 +185,11 @@ def plan_retention(
     nothing is deleted. `bad` are checkpoints that failed verification: no version counts as
     readable because of them. `held` are versions whose commits must stay. `dead` are retired
     versions that have a commit file: below the verified checkpoint these files are deleted at any
-    age, and nowhere do they make anything readable.
+    age, and nowhere do they make anything readable. `held_states` are versions whose table states
+    must stay.
     """
     written_ms = _write_times(files)
+    held_by_kind = {"commit": held, "state": held_states}
     doomed = tuple(
         file
         for file in files
@@ -183,17 +197,23 @@ def plan_retention(
         and (
             (file.kind == "commit" and file.version in dead and file.version < verified)
             or (
-                not (file.kind == "commit" and file.version in held)
+                file.version not in held_by_kind.get(file.kind, ())
                 and _is_expired(
                     file, now_ms - written_ms[file.kind, file.version], version, verified, policy
                 )
             )
         )
     )
+    shadow = _highest_state_only(files, dead)
+    doomed = _without_shadow(doomed, files, shadow, dead)
     # A held commit is kept for its content, not for time travel: it needs no base checkpoint.
-    by_age = [file for file in files if file.kind != "commit" or file.version not in held]
+    by_age = [
+        file
+        for file in files
+        if file.kind != "commit" or (file.version not in held and not 0 < file.version < shadow)
+    ]
     base = _base_checkpoint(by_age, {file.key for file in doomed}, version, bad)
-    doomed = tuple(file for file in doomed if (file.kind, file.version) != ("checkpoint", base))
+    doomed = tuple(file for file in doomed if not (file.is_base and file.version == base))
     doomed_keys = {file.key for file in doomed}
     usable_keys = [
         file.key
@@ -211,6 +231,33 @@ def plan_retention(
     )
 
 
+def _highest_state_only(files: Sequence[LogFile], dead: Collection[int]) -> int:
+    """Return the highest version above 0 with a table state and no commit; -1 if there is none."""
+    states = {file.version for file in files if file.kind == "state"}
+    commits = {file.version for file in files if file.kind == "commit"}.difference(dead)
+    return max(states - commits - {0}, default=-1)
+
+
+def _without_shadow(
+    doomed: tuple[LogFile, ...], files: Sequence[LogFile], shadow: int, dead: Collection[int]
+) -> tuple[LogFile, ...]:
+    """Return the doomed files without the state that shows that commits below it do not count.
+
+    `shadow` is the highest state without a commit; see `LogListing.state_only_version`. Without it,
+    commits below it that stay would be applied.
+    """
+    doomed_keys = {file.key for file in doomed}
+    if any(
+        file.kind == "commit"
+        and 0 < file.version < shadow
+        and file.version not in dead
+        and file.key not in doomed_keys
+        for file in files
+    ):
+        return tuple(f for f in doomed if (f.kind, f.version) != ("state", shadow))
+    return doomed
+
+
 def _base_checkpoint(
     files: Sequence[LogFile], doomed_keys: Collection[str], version: int, bad: Collection[int]
 ) -> int | None:
@@ -226,7 +273,7 @@ def _base_checkpoint(
         lowest -= 1
     if lowest == 0:
         return None
-    checkpoints = {file.version for file in files if file.kind == "checkpoint"} - set(bad)
+    checkpoints = {file.version for file in files if file.is_base} - set(bad)
     # A checkpoint at the lowest retained commit makes that commit redundant, so it serves as base;
     # otherwise it is the one right below, or failing that the next one above.
     first = lowest if lowest in checkpoints else lowest - 1
@@ -252,12 +299,17 @@ def _is_expired(
     if file.kind == "checkpoint":
         return file.version < verified and age_ms > policy.checkpoint_ms
     limit = verified - policy.commits
+    if file.kind == "state":  # the commit of some writers, and retained as long as commits are
+        return file.version < limit and age_ms > policy.log_ms
     return file.version < limit and 0 < file.version < version and age_ms > policy.log_ms
 
 
 def _listing_of(keys: Sequence[str]) -> LogListing:
     inner = f"{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}/"
-    names = [key[len(LOG_FOLDER) + 1 :] for key in keys if not key.startswith(inner)]
+    # A state counts by the name of its folder.
+    names = [
+        key[len(LOG_FOLDER) + 1 :].partition("/")[0] for key in keys if not key.startswith(inner)
+    ]
     return classify_names(names, [key[len(inner) :] for key in keys if key.startswith(inner)])
 
 
@@ -289,10 +341,15 @@ def classify_files(
     history: pa.ChunkedArray,
     partition_columns: Sequence[str],
     horizon_ms: int,
+    *,
+    other_keys: pl.Series | None = None,
+    other_ms: int = -1,
 ) -> pl.DataFrame:
     """Return the files of `Store.walk` with a column `fate`, one of `FATES`.
 
     `live` are the keys of the latest version, `history` all other keys that the log references.
+    `other_keys` are files that other logs name; data files up to the time `other_ms` may belong to
+    what such a log has lost.
     Files written after `horizon_ms` are young, as are files whose time is unknown. An extension
     that any referenced file has counts as one of a data file.
     """
@@ -314,10 +371,14 @@ def classify_files(
         .then(pl.lit("live"))
         .when(key.is_in(history_keys.implode()))
         .then(pl.lit("history"))
+        .when(pl.lit(False) if other_keys is None else key.is_in(other_keys.implode()))
+        .then(pl.lit("other-log"))
         .when((pl.col("mtime_ms") > horizon_ms) | (pl.col("mtime_ms") < 0))
         .then(pl.lit("young"))
         .when(~is_temporary & ~extension.is_in([*_DATA_EXTENSIONS, *extensions]))
         .then(pl.lit("other"))
+        .when(~is_temporary & (pl.col("mtime_ms") <= other_ms))
+        .then(pl.lit("other-log"))
         .otherwise(pl.lit("orphan"))
         .alias("fate")
     )

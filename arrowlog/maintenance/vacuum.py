@@ -3,8 +3,9 @@
 The folder is listed before the log is read, so a file committed in between is found in the log.
 Every file that a commit or checkpoint in the log references is kept, so every readable version
 keeps its rows. Recently removed files are kept for running readers. Any other file is deleted once
-it is old enough. Before each batch of deletions, new commits are read again; if some of them may
-have been deleted meanwhile, all of the log is.
+it is old enough, unless another log in the table's folder names it: see `other_logs`. Before each
+batch of deletions, new commits are read again; if some of them may have been deleted meanwhile, all
+of the log is.
 
 Writers must commit a file before it reaches the retention age. That is why a retention below one
 day requires an explicit override.
@@ -30,6 +31,7 @@ from arrowlog.maintenance.cleanup import (
     delete_files,
     retry_after_cleanup,
 )
+from arrowlog.maintenance.other_logs import OtherLogs, find_other_logs, read_other_logs
 from arrowlog.maintenance.retention import (
     FATES,
     classify_files,
@@ -78,8 +80,9 @@ class VacuumResult:
 
     `files` has one row per file: path, size_bytes, modification_time. `counts` and `sizes` classify
     all files in the folder, in files and bytes: `live` in the latest version, needed by `history`,
-    `young`, `orphan` (to be deleted), `other`, `hidden` and `log`. `failures` holds an error
-    message per failed deletion.
+    needed by an `other-log`, `young`, `orphan` (to be deleted), `other`, `hidden` and `log`.
+    `other_logs` are the folders of the logs that keep the files of `other-log`. `failures` holds an
+    error message per failed deletion.
     """
 
     files: pa.Table = field(repr=False)
@@ -89,6 +92,7 @@ class VacuumResult:
     earliest_version: int
     dry_run: bool
     failures: tuple[str, ...] = ()
+    other_logs: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """The number of files by fate."""
@@ -130,10 +134,12 @@ def vacuum(
     *,
     dry_run: bool,
     force: bool,
+    ignored_logs: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> VacuumResult:
     """Delete orphan files older than `older_ms` milliseconds.
 
+    Files that only the logs in the folders `ignored_logs` name are deleted as well.
     `progress(done, total)` is called after each batch. Failed deletions are in the result.
 
     Raises InvalidRequest if `older_ms` is less than a day and `force` is not set, LogCorrupt if
@@ -148,9 +154,9 @@ def vacuum(
     horizon_ms = now_ms - older_ms
     walked = store.walk()  # before the log is read: see the module's docstring
     needed = find_referenced_files(store, config, horizon_ms)
-    classified = classify_files(
-        walked, needed.live, needed.history, needed.partition_columns, horizon_ms
-    )
+    others = read_other_logs(store, config, walked, ignored_logs)
+    _check_ignored(walked, ignored_logs)
+    classified = classify_table_files(walked, needed, others, horizon_ms)
     orphans = classified.filter(pl.col("fate") == "orphan").sort("key")
     counts, sizes = _count_by_fate(classified)
     deleted = orphans["key"]
@@ -168,6 +174,35 @@ def vacuum(
         needed.earliest_version,
         dry_run,
         tuple(failures),
+        others.folders if counts["other-log"] else (),
+    )
+
+
+def _check_ignored(walked: pa.Table, ignored_logs: Sequence[str]) -> None:
+    """Refuse names that are not those of other logs in the table's folder."""
+    existing = find_other_logs(pl.Series(pl.from_arrow(walked["key"]), dtype=pl.String))
+    for name in ignored_logs:
+        if name not in existing:
+            raise InvalidRequest(
+                f"There is no other log {name!r} in the table's folder.",
+                next=f"The other logs are: {', '.join(existing)}."
+                if existing
+                else "Leave it out: the table has only its own log.",
+            )
+
+
+def classify_table_files(
+    walked: pa.Table, needed: ReferencedFiles, others: OtherLogs, horizon_ms: int
+) -> pl.DataFrame:
+    """Return the files of `Store.walk` with a column `fate`; see `retention.classify_files`."""
+    return classify_files(
+        walked,
+        needed.live,
+        needed.history,
+        needed.partition_columns,
+        horizon_ms,
+        other_keys=others.keys(),
+        other_ms=others.damage_ms,
     )
 
 
@@ -218,7 +253,7 @@ def _needed_files(store: Store, config: Config, horizon_ms: int) -> ReferencedFi
         keys += _referenced_keys(actions, store.root, horizon_ms)
     for version in _required_checkpoints(listing, segment.version):
         if version != latest.version:
-            keys.append(load_snapshot(store, listing, options, version).state.column("key"))
+            keys.append(_keys_of_version(store, listing, options, version))
     chunks = [chunk for column in keys for chunk in column.chunks]
     return ReferencedFiles(
         latest.column("key"),
@@ -227,6 +262,23 @@ def _needed_files(store: Store, config: Config, horizon_ms: int) -> ReferencedFi
         earliest_rebuildable_version(listing, segment.version),
         latest.metadata.partition_columns,
     )
+
+
+def _keys_of_version(
+    store: Store, listing: LogListing, options: ReadOptions, version: int
+) -> pa.ChunkedArray:
+    """Return the live files of a version; none if a manifest of its table state is gone.
+
+    Other programs delete manifests of states that stay. Such a version cannot be read any more. A
+    damaged file is an error: it may be restored.
+    """
+    try:
+        return load_snapshot(store, listing, options, version).state.column("key")
+    except LogCorrupt as error:
+        is_state = listing.state_file(version) is not None
+        if is_state and error.file is not None and store.stat(error.file) is None:
+            return pa.chunked_array([], pa.string())
+        raise
 
 
 def _required_checkpoints(listing: LogListing, newest: int) -> tuple[int, ...]:

@@ -1,7 +1,9 @@
 """Predicates: one syntax tree, parsed from SQL, tuples, polars, pyarrow and Spark."""
 
 from arrowlog.predicate.ast import (
+    BOOLEAN_OPS,
     COMPARISON_OPS,
+    NULL,
     SWAPPED_COMPARISONS,
     TRUE,
     Call,
@@ -14,10 +16,24 @@ from arrowlog.predicate.ast import (
     resolve_column,
     split_conjuncts,
 )
-from arrowlog.predicate.emit.duckdb import evaluate_node
+from arrowlog.predicate.emit.duckdb import (
+    evaluate_condition,
+    fold_constants,
+    query_rows,
+    write_condition,
+    write_moment,
+    write_value,
+)
 from arrowlog.predicate.emit.row_filters import emit_spark, split_pushdown
 from arrowlog.predicate.emit.text import format_node, quote_identifier
 from arrowlog.predicate.literals import enclose_literal, may_have_nan, snap_to_integer
+from arrowlog.predicate.monotone import (
+    INFINITE_DAYS,
+    INFINITE_MICROS,
+    MonotoneExpr,
+    parse_monotone,
+    solve_comparison,
+)
 from arrowlog.predicate.parse.pyarrow import parse_pyarrow
 from arrowlog.predicate.parse.spark import parse_catalyst
 from arrowlog.predicate.parse.sql import STATEMENT_TOKENS, Token, tokenize, unquote_identifier
@@ -30,6 +46,7 @@ from arrowlog.predicate.predicate import (
 from arrowlog.predicate.rewrites import (
     LIKE_WILDCARDS,
     coerce_literals,
+    literal_kinds,
     merge_equalities,
     split_between,
     unwrap_cast,
@@ -44,8 +61,12 @@ from arrowlog.predicate.searches import (
 )
 
 __all__ = [
+    "BOOLEAN_OPS",
     "COMPARISON_OPS",
+    "INFINITE_DAYS",
+    "INFINITE_MICROS",
     "LIKE_WILDCARDS",
+    "NULL",
     "STATEMENT_TOKENS",
     "SWAPPED_COMPARISONS",
     "TRUE",
@@ -53,6 +74,7 @@ __all__ = [
     "Column",
     "ForeignExpr",
     "Literal",
+    "MonotoneExpr",
     "Node",
     "Predicate",
     "SearchCondition",
@@ -61,28 +83,36 @@ __all__ = [
     "coerce_literals",
     "emit_spark",
     "enclose_literal",
-    "evaluate_node",
+    "evaluate_condition",
     "evaluate_predicate",
     "find_searches",
+    "fold_constants",
     "format_node",
     "indexquery",
     "is_search",
     "is_supported",
+    "literal_kinds",
     "may_have_nan",
     "merge_equalities",
     "parse_catalyst",
+    "parse_monotone",
     "parse_predicate",
     "parse_pushed_filter",
     "parse_pyarrow",
+    "query_rows",
     "quote_identifier",
     "referenced_columns",
     "resolve_column",
     "search_operands",
     "snap_to_integer",
+    "solve_comparison",
     "split_between",
     "split_conjuncts",
     "split_pushdown",
     "tokenize",
     "unquote_identifier",
     "unwrap_cast",
+    "write_condition",
+    "write_moment",
+    "write_value",
 ]

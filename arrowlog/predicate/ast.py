@@ -8,13 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+import pyarrow as pa
+
 from arrowlog.errors import InvalidRequest
+from arrowlog.formats import find_field_type
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from decimal import Decimal
-
-    import pyarrow as pa
 
 COMPARISON_OPS = ("=", "<>", "<", "<=", ">", ">=")
 # Comparisons that mean the same with their operands swapped.
@@ -167,11 +168,38 @@ def is_evaluable(node: Node) -> bool:
     )
 
 
+def column_type(node: Column, schema: pa.Schema) -> pa.DataType | None:
+    """The type of a column or struct field; None if the struct has no such field."""
+    return find_field_type(schema, (node.name, *node.path))
+
+
 def resolve_column(name: str, schema: pa.Schema) -> Column:
     """A column by its exact name. Raises InvalidRequest, listing the columns, if there is none."""
     if schema.get_field_index(name) < 0:
         raise unknown_column_error(name, schema)
     return Column(name)
+
+
+def resolve_struct_path(root: str, names: Sequence[str], schema: pa.Schema) -> Column:
+    """A field of a struct column. A name that only differs in case from one field denotes it.
+
+    Raises InvalidRequest if a struct on the path has no such field.
+    """
+    path: list[str] = []
+    for position, name in enumerate(names):
+        kind = find_field_type(schema, (root, *path))
+        if kind is None or not pa.types.is_struct(kind):
+            return Column(root, (*path, *names[position:]))  # left to the engine
+        known = [kind.field(index).name for index in range(kind.num_fields)]
+        similar = [other for other in known if other.lower() == name.lower()]
+        if name not in known and len(similar) != 1:
+            where = ".".join((root, *path))
+            raise InvalidRequest(
+                f"The struct {where} has no field {name!r}.",
+                next=f"Its fields are {', '.join(known[:_NAMES_SHOWN_MAX])}.",
+            )
+        path.append(name if name in known else similar[0])
+    return Column(root, tuple(path))
 
 
 def unknown_column_error(name: str, schema: pa.Schema, where: str = "") -> InvalidRequest:

@@ -77,17 +77,23 @@ def format_day(days: int) -> str:
     >>> format_day(19723), format_day(-1), format_day(-719529)
     ('2024-01-01', '1969-12-31', '-001-12-31')
     """
+    year, month, day = civil_from_days(days)
+    return f"{year:04d}-{month:02d}-{day:02d}"
+
+
+def civil_from_days(days: int) -> tuple[int, int, int]:
+    """Year, month and day of the month of days since 1970; the inverse of `days_from_date`."""
     era, day = divmod(days + _EPOCH_DAY, 146_097)
     year = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
     day_of_year = day - (365 * year + year // 4 - year // 100)
     month = (5 * day_of_year + 2) // 153
     day_of_month = day_of_year - (153 * month + 2) // 5 + 1
     month = month + 3 if month < 10 else month - 9
-    return f"{year + era * 400 + (month <= 2):04d}-{month:02d}-{day_of_month:02d}"
+    return year + era * 400 + (month <= 2), month, day_of_month
 
 
 def days_from_date(year: int, month: int, day: int) -> int:
-    """Days since 1970 of a date; the inverse of `format_day`.
+    """Days since 1970 of a date; the inverse of `civil_from_days`.
 
     >>> days_from_date(2024, 1, 1), days_from_date(1969, 12, 31)
     (19723, -1)

@@ -30,6 +30,7 @@ from arrowlog.predicate.ast import (
     Column,
     ForeignExpr,
     Literal,
+    column_type,
     is_evaluable,
     is_supported,
     join_nodes,
@@ -178,7 +179,7 @@ def _decimals_to_doubles(node: Node, schema: pa.Schema) -> Node:
 def _operand_type(node: Node, schema: pa.Schema) -> pa.DataType | None:
     """The type of an operand of a comparison; None if unknown."""
     if isinstance(node, Column):
-        return _column_type(node, schema)
+        return column_type(node, schema)
     return infer_type(node, schema) if is_supported(node) else None
 
 
@@ -203,8 +204,8 @@ def _check_boolean(node: Node, schema: pa.Schema) -> None:
     if isinstance(node, Literal):
         not_boolean = node.kind not in ("bool", "null")
     if isinstance(node, Column):
-        column_type = _column_type(node, schema)
-        not_boolean = column_type is not None and not pa.types.is_boolean(column_type)
+        kind = column_type(node, schema)
+        not_boolean = kind is not None and not pa.types.is_boolean(kind)
     if not_boolean:
         raise _not_boolean_error(format_node(node))
 
@@ -216,17 +217,6 @@ def _is_boolean(kind: pa.DataType) -> bool:
 def _is_condition(node: Call) -> bool:
     """Whether a call is boolean or NULL whatever the types of its arguments are."""
     return node.op in BOOLEAN_OPS
-
-
-def _column_type(node: Column, schema: pa.Schema) -> pa.DataType | None:
-    """The type of a column or struct field; None if the struct has no such field."""
-    kind = schema.field(node.name).type
-    for part in node.path:
-        index = kind.get_field_index(part) if pa.types.is_struct(kind) else -1
-        if index < 0:
-            return None
-        kind = kind.field(index).type
-    return kind
 
 
 def evaluate_predicate(predicate: Predicate, columns: pa.Table) -> pa.ChunkedArray:

@@ -14,6 +14,7 @@ from arrowlog.predicate.ast import (
     Column,
     ForeignExpr,
     Literal,
+    column_type,
     referenced_columns,
 )
 from arrowlog.predicate.emit.text import format_node
@@ -84,9 +85,9 @@ def unwrap_cast(node: Call, schema: pa.Schema) -> Call:
     if op not in _UNWRAPPABLE_OPS or not isinstance(operand, Call) or len(operand.args) != 1:
         return node
     column = operand.args[0]
-    if not isinstance(column, Column) or column.path:
+    kind = column_type(column, schema) if isinstance(column, Column) else None
+    if not isinstance(column, Column) or kind is None:
         return node
-    kind = schema.field(column.name).type
     if operand.op == "cast" and _is_widening(kind, operand.detail):
         return Call(op, (column, *args[1:]))
     if operand.op == "cast" and operand.detail in _TIMESTAMP_TYPES and pa.types.is_date32(kind):
@@ -230,4 +231,5 @@ def relax_condition(
 
 
 def _is_float(column: Column, schema: pa.Schema) -> bool:
-    return bool(column.path) or may_have_nan(schema.field(column.name).type)
+    kind = column_type(column, schema)
+    return kind is None or may_have_nan(kind)

@@ -8,8 +8,10 @@ as ever. A search is never NULL: a row without a value does not match.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from arrowlog.errors import InvalidRequest
 from arrowlog.predicate.ast import Call, Column, Literal
@@ -21,16 +23,17 @@ if TYPE_CHECKING:
     from arrowlog.predicate.ast import Node
 
 SEARCH_OP = "indexquery"
+_SIGNS = {"and": " & ", "or": " | "}
 _HINT = "Write text indexquery 'spark AND sql', with a column on the left and text on the right."
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SearchCondition:
     """A search, or searches combined with other predicates by `&`, `|` and `~`.
 
     Other operands are predicates of any form: polars and pyarrow expressions, SQL text, tuples.
-    polars and pyarrow do not accept a search on the right of their own operators, so it comes
-    first: `indexquery("text", "spark") & (pl.col("id") > 5)`.
+    pyarrow accepts no other objects on the right of its operators, so a search stands on the left
+    of a pyarrow expression: `indexquery("text", "spark") & (pc.field("id") > 5)`.
     """
 
     op: str
@@ -60,6 +63,53 @@ class SearchCondition:
         """Raise TypeError: `and`, `or` and `not` cannot be overloaded."""
         raise TypeError("Combine searches with &, | and ~ instead of and, or and not.")
 
+    def __new__(cls, *_: object) -> Self:
+        """Create an object that polars' operators leave to this class, where polars is loaded."""
+        chosen: Any = _polars_class() or cls
+        new: Self = object.__new__(chosen)
+        return new
+
+    def __repr__(self) -> str:
+        """The condition and its place: pyarrow's error for a search on the right has this text."""
+        return f"<SearchCondition {_condition_text(self)}, to be written left of & and |>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by value, whichever class the object has."""
+        return SearchCondition, (self.op, self.args)
+
+
+def _condition_text(condition: object) -> str:
+    if not isinstance(condition, SearchCondition):
+        return repr(condition)
+    parts = [_condition_text(arg) for arg in condition.args]
+    if condition.op == SEARCH_OP:
+        return f"{SEARCH_OP}({', '.join(parts)})"
+    return f"~{parts[0]}" if condition.op == "not" else f"({_SIGNS[condition.op].join(parts)})"
+
+
+@cache
+def _make_polars_class(expr: type) -> type[SearchCondition]:
+    """A search that is also a polars expression.
+
+    Python asks the right operand of `expr & search` first only if its class derives from that of
+    the left one. polars itself would refuse the search.
+    """
+
+    def refuse(_: object) -> NoReturn:
+        raise InvalidRequest(
+            "A search cannot be a part of a polars expression.",
+            next="Combine it with other conditions by &, | and ~, and pass it to Table.scan.",
+        )
+
+    # Every method of polars reads this attribute.
+    return type("SearchCondition", (SearchCondition, expr), {"_pyexpr": property(refuse)})
+
+
+def _polars_class() -> type[SearchCondition] | None:
+    """The class of searches where polars is loaded; this does not load it."""
+    expr = getattr(sys.modules.get("polars"), "Expr", None)
+    return None if expr is None else _make_polars_class(expr)
+
 
 def indexquery(column: str, query: str) -> SearchCondition:
     """A search in the splits of a table, for `table.scan`.
@@ -68,7 +118,7 @@ def indexquery(column: str, query: str) -> SearchCondition:
     field. Raises InvalidRequest with the position of what is not in the query language.
 
     >>> indexquery("text", "spark AND NOT sql") & "id > 5"
-    SearchCondition(op='and', args=(SearchCondition(op='indexquery', ...), 'id > 5'))
+    <SearchCondition (indexquery('text', 'spark AND NOT sql') & 'id > 5'), to be written left ...>
     """
     if not isinstance(column, str):
         raise InvalidRequest(

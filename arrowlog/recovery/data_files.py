@@ -19,8 +19,15 @@ from arrowlog.arrays import FALSE, make_array, repeat_bool
 from arrowlog.errors import ArrowlogError, InvalidRequest
 from arrowlog.fork_safety import pl
 from arrowlog.formats.indextables import LOG_FOLDER
-from arrowlog.maintenance import classify_files, find_referenced_files, read_skips
+from arrowlog.maintenance import (
+    ReferencedFiles,
+    classify_table_files,
+    find_referenced_files,
+    read_other_logs,
+    read_skips,
+)
 from arrowlog.recovery.findings import Finding
+from arrowlog.recovery.stranded import StrandedFiles, find_stranded, read_repair_origin
 from arrowlog.scan import SPLIT_SUFFIX
 from arrowlog.snapshot import TRUNCATION_MARK, has_bounds
 from arrowlog.storage import find_secrets, open_store, stat_object
@@ -30,6 +37,7 @@ if TYPE_CHECKING:
 
     from arrowlog.config import Config
     from arrowlog.formats.indextables import LogListing
+    from arrowlog.maintenance import OtherLogs
     from arrowlog.snapshot import Snapshot
     from arrowlog.storage import Store
 
@@ -117,6 +125,11 @@ def _first_and_count(keys: pl.Series) -> str:
     return f"{keys[0]!r}{f' and {rest:,} more' if rest else ''}"
 
 
+def _count_files(count: int) -> str:
+    """The subject and verb of a sentence about some data files."""
+    return "1 data file is" if count == 1 else f"{count:,} data files are"
+
+
 def _live_files(keys: pl.Series, one: str, many: str) -> str:
     """The subject and verb of a sentence about some live files."""
     return f"1 live file {one}" if keys.len() == 1 else f"{keys.len():,} live files {many}"
@@ -194,20 +207,24 @@ def _fixed_by_statistics(
 
 
 def _find_orphans(
-    store: Store, config: Config, walked: pa.Table, limits: DoctorLimits, now_ms: int
+    store: Store,
+    config: Config,
+    walked: pa.Table,
+    limits: DoctorLimits,
+    now_ms: int,
 ) -> list[Finding]:
-    """Report files that no readable version references and that no pending commit can add."""
+    """Report files that the log does not reference: orphans, stranded ones, those of other logs."""
     horizon_ms = now_ms - limits.orphan_ms
     try:
         needed = find_referenced_files(store, config, horizon_ms)
     except (ArrowlogError, FileNotFoundError):
         return []  # which files a damaged log references is unknown
-    classified = classify_files(
-        walked, needed.live, needed.history, needed.partition_columns, horizon_ms
-    )
+    others = read_other_logs(store, config, walked)
+    classified = classify_table_files(walked, needed, others, horizon_ms)
+    findings = _report_stranded(store, config, needed, others, classified)
     orphans = classified.filter(pl.col("fate") == "orphan").sort("key")
     if orphans.is_empty():
-        return []
+        return findings
     hours = limits.orphan_ms // 3_600_000
     size = int(orphans["size"].sum())
     what = (
@@ -215,7 +232,92 @@ def _find_orphans(
         f" {_first_and_count(orphans['key'])}."
     )
     fix = f"table.vacuum(older_than='{hours}h')  # Deletes them."
-    return [_about_files("orphans", "info", what, orphans["key"], fix)]
+    return [*findings, _about_files("orphans", "info", what, orphans["key"], fix)]
+
+
+def _report_stranded(
+    store: Store,
+    config: Config,
+    needed: ReferencedFiles,
+    others: OtherLogs,
+    classified: pl.DataFrame,
+) -> list[Finding]:
+    """Report the files that only other logs name, first those whose rows a repair left out."""
+    kept = classified.filter(pl.col("fate") == "other-log").sort("key")
+    if kept.is_empty():
+        return []
+    findings: list[Finding] = []
+    reported = pl.Series("key", [], dtype=pl.String)
+    origin = read_repair_origin(store, config)
+    known = pl.concat([_keys_of(needed.live), _keys_of(needed.history)])
+    for log in others.logs:
+        if origin is None or not origin.is_log(store, log.folder):
+            continue  # files of an older log may have been removed or rewritten since
+        groups = find_stranded(log, origin.version, _keys_of(needed.live), known, kept)
+        for files in groups:
+            findings.append(_stranded_finding(store, config, files, origin.version))
+            reported = pl.concat([reported, files.keys])
+    rest = kept.filter(~pl.col("key").is_in(reported.implode()))
+    if rest.height:
+        findings.append(_report_other_logs(rest, others))
+    return findings
+
+
+def _stranded_finding(
+    store: Store, config: Config, files: StrandedFiles, break_version: int
+) -> Finding:
+    rows = files.count_rows(store, config)
+    told = "" if rows is None else f", {rows:,} rows"
+    what = (
+        f"{_count_files(files.keys.len())} stranded ({files.size_bytes:,} bytes{told}):"
+        f" {files.log} names what commits after version {break_version} added, where the repair"
+        f" ended. First: {files.keys[0]!r}."
+    )
+    if files.unclear:
+        what += (
+            f" The same commits removed files that the table does not have, such as"
+            f" {files.unclear[0]!r}, so some of the rows may be in the table already."
+        )
+        fix = f"{_dry_run(files)}  # Compare the rows with the table's before you adopt the files."
+        return _about_files("stranded-unclear", "warning", what, files.keys, fix)
+    if files.replaces:
+        what += (
+            f" They replace {len(files.replaces):,} files that the table still has, whose rows the"
+            " same commits removed."
+        )
+        fix = (
+            f"{files.adopt_call(dry_run=True)}  # Without dry_run, it adds these files and removes"
+            " those that they replace."
+        )
+        return _about_files("stranded-replacing", "warning", what, files.keys, fix)
+    call = files.adopt_call()
+    if files.keys.len() > _MAX_PATHS_IN_FIX:
+        call = f"table.adopt(table.doctor().paths('stranded'), from_log={files.log!r})"
+    fix = f"{call}  # Adds their rows to the table again."
+    return _about_files("stranded", "warning", what, files.keys, fix)
+
+
+def _dry_run(files: StrandedFiles) -> str:
+    first = [files.keys[0]]
+    return f"table.adopt({first!r}, from_log={files.log!r}, dry_run=True)"
+
+
+def _report_other_logs(files: pl.DataFrame, others: OtherLogs) -> Finding:
+    """Report files that are kept because of other logs, and how to see and to delete them."""
+    keys, size = files["key"], int(files["size"].sum())
+    names = ", ".join(others.folders)
+    damaged = [log.folder for log in others.logs if log.damaged]
+    why = f" {', '.join(damaged)} is damaged, so it may have named more files." if damaged else ""
+    what = (
+        f"{_count_files(keys.len())} not in the table's log ({size:,} bytes), but vacuum keeps what"
+        f" other logs in the folder may need: {names}.{why} First: {keys[0]!r}."
+    )
+    fix = (
+        f"table.adopt({[keys[0]]!r}, dry_run=True)  # Shows the rows of one. Adopt the files that"
+        f" belong to the table; table.vacuum(ignore_logs={list(others.folders)!r}) deletes the"
+        " others."
+    )
+    return _about_files("other-log", "info", what, keys, fix)
 
 
 def _check_small_files(snapshot: Snapshot, limits: DoctorLimits) -> list[Finding]:

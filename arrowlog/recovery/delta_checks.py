@@ -49,7 +49,11 @@ def examine_delta_table(store: Store, options: ReadOptions, limits: DoctorLimits
     except UnsupportedProtocol as error:
         problems.report("protocol-unknown", "error", error.what, where, _UPGRADE)
     except (LogCorrupt, InvalidRequest, FileNotFoundError) as error:
-        problems.report("unreadable", "error", str(error), where, _RESTORE)
+        if isinstance(error, LogCorrupt) and error.code == "file-unreadable":
+            file = error.file or where
+            problems.report("commit-unreadable", "error", error.what, file, f"# {error.next}")
+        else:
+            problems.report("unreadable", "error", str(error), where, _RESTORE)
     else:
         for text in snapshot.report.warnings:
             problems.report("checkpoint-damaged", "warning", f"{text}.", where, _OTHER_PROGRAM)

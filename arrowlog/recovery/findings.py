@@ -53,11 +53,14 @@ class Finding:
 class ProblemLog:
     """The problems of one table that have been found so far, in the order in which they were.
 
-    `root` is the address of the table, `log_folder` the folder of the log in it.
+    `root` is the address of the table, `log_folder` the folder of the log in it. `repaired_folder`
+    and `old_folder` are free names for a repaired log and for the log that it replaces.
     """
 
     root: str
     log_folder: str = LOG_FOLDER
+    repaired_folder: str = f"{LOG_FOLDER}_repaired"
+    old_folder: str = f"{LOG_FOLDER}_old"
     problems: list[Finding] = field(default_factory=list)
 
     def __iter__(self) -> Iterator[Finding]:
@@ -94,11 +97,12 @@ class ProblemLog:
     @property
     def repair_call(self) -> str:
         """The call that writes a clean log next to the damaged one."""
-        log = f"{self.root}/{self.log_folder}"
+        source, target = (f"{self.root}/{name}" for name in (self.log_folder, self.repaired_folder))
         return (
-            f"arrowlog.repair({log!r}, {f'{log}_repaired'!r})"
-            "  # Stop all writers first. Afterwards move the old log away, but keep it, and rename"
-            f" the repaired one to {self.log_folder}."
+            f"arrowlog.repair({source!r}, {target!r})"
+            f"  # Stop all writers first. Afterwards rename {self.log_folder} to"
+            f" {self.old_folder}, keep it, and rename {self.repaired_folder} to"
+            f" {self.log_folder}."
         )
 
     def notes(self) -> tuple[str, ...]:

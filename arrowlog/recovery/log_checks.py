@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from itertools import chain, count, pairwise
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
@@ -22,6 +22,7 @@ from arrowlog.errors import (
     ArrowlogWarning,
     InvalidRequest,
     LogCorrupt,
+    StoreUnavailable,
     UnsupportedProtocol,
 )
 from arrowlog.fork_safety import pl, require_polars
@@ -33,10 +34,12 @@ from arrowlog.formats.indextables import (
     CommitFile,
 )
 from arrowlog.maintenance import retry_after_cleanup
+from arrowlog.recovery.commit_times import check_commit_times
 from arrowlog.recovery.data_files import DoctorLimits, check_data_files, check_repeated_skips
 from arrowlog.recovery.delta_checks import examine_delta_table
 from arrowlog.recovery.findings import Finding, Findings, ProblemLog
 from arrowlog.recovery.log_repair import open_table_store
+from arrowlog.recovery.readable_store import ReadableStore
 from arrowlog.recovery.salvage import (
     broken_commit_version,
     describe_divergence,
@@ -51,6 +54,7 @@ from arrowlog.snapshot import (
     ReadOptions,
     check_writable,
     checkpoint_versions,
+    commit_timestamps,
     earliest_rebuildable_version,
     find_other_log,
     has_data_files,
@@ -92,12 +96,23 @@ class _Examination:
     problems: ProblemLog
     listing: LogListing = field(default_factory=lambda: INDEXTABLES.classify(()))
     broken_commits: dict[int, str] = field(default_factory=dict)  # version -> what is wrong
+    # Those among them that the store cannot read: version -> what to do about it.
+    unreadable_commits: dict[int, str] = field(default_factory=dict)
     valid_checkpoint: int | None = None  # the newest one
+    timestamps: dict[int, int] = field(default_factory=dict)  # of commits, by version
 
     @property
     def config(self) -> Config:
         """The settings."""
         return self.options.config
+
+    @property
+    def access_fix(self) -> str:
+        """What to do before a repair, which would give up commits that may be intact; or "".
+
+        That is to restore access to the commits that the store cannot read.
+        """
+        return next((f"# {advice}" for advice in self.unreadable_commits.values()), "")
 
     @property
     def any_path(self) -> ReadOptions:
@@ -131,11 +146,13 @@ def examine_table(
 ) -> Findings:
     """Run every check on a table. Writes nothing.
 
-    Damage of the log, gaps included, is reported as findings. Raises StoreUnavailable if the store
-    fails, InvalidRequest for an unknown column in `limits.stats`, and LogCorrupt if files of the
-    log keep vanishing while they are read.
+    Damage of the log, gaps included, is reported as findings; so are single files that the store
+    cannot read. Raises StoreUnavailable if the store fails as a whole, InvalidRequest for an
+    unknown column in `limits.stats`, and LogCorrupt if files of the log keep vanishing while they
+    are read.
     """
     require_polars("The doctor")
+    store = cast("Store", ReadableStore(store, options.format.log_folder))
     if options.format.name == DELTA.name:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ArrowlogWarning)  # reported as findings instead
@@ -186,6 +203,8 @@ def _run_checks(exam: _Examination) -> int | None:
         exam.listing, exam.problems = list_damaged_log(store, config)
         if not exam.listing.overtaken:  # otherwise a truncation may have come in between
             break
+    exam.problems.repaired_folder = _free_folder(store, exam.problems.repaired_folder)
+    exam.problems.old_folder = _free_folder(store, exam.problems.old_folder)
     if exam.listing.empty:
         exam.problems.report(
             "unreadable",
@@ -196,6 +215,7 @@ def _run_checks(exam: _Examination) -> int | None:
         )
         return None
     _check_commits(exam)
+    exam.problems.extend(check_commit_times(exam.timestamps, exam.listing.commits, exam.now_ms))
     _check_dead_commits(exam)
     _check_checkpoints(exam)
     if exam.listing.overtaken:
@@ -216,11 +236,36 @@ def _run_checks(exam: _Examination) -> int | None:
     _check_checkpoint_age(exam, snapshot)
     _check_actions(exam, snapshot)
     exam.problems.extend(check_repeated_skips(store, config, exam.listing, snapshot))
-    call, writable = exam.problems.repair_call, not exam.problems.has_error
-    exam.problems.extend(
-        check_data_files(store, config, snapshot, exam.limits, exam.now_ms, call, writable=writable)
-    )
+    _check_data_files(exam, snapshot)
     return snapshot.version
+
+
+def _free_folder(store: Store, name: str) -> str:
+    """Return a name for a log next to the table's own under which there is none yet.
+
+    An earlier repair may have left its logs: a target that is not empty is refused, and moving a
+    log to a folder that exists would move it into that folder.
+    """
+    candidates = chain([name], (f"{name}{number}" for number in count(2)))
+    return next(folder for folder in candidates if not store.list_from(folder))
+
+
+def _check_data_files(exam: _Examination, snapshot: Snapshot) -> None:
+    """Check the live files; if the folder cannot be listed, what the log says about them."""
+    call, writable = exam.access_fix or exam.problems.repair_call, not exam.problems.has_error
+    limits = exam.limits
+    try:
+        found = check_data_files(
+            exam.store, exam.config, snapshot, limits, exam.now_ms, call, writable=writable
+        )
+    except StoreUnavailable as error:
+        what = f"{error.what} Whether the data files exist was not checked."
+        exam.problems.report("data-unchecked", "error", what, exam.store.root, f"# {error.next}")
+        limits = replace(limits, data_files=False)
+        found = check_data_files(
+            exam.store, exam.config, snapshot, limits, exam.now_ms, call, writable=writable
+        )
+    exam.problems.extend(found)
 
 
 def _check_commits(exam: _Examination) -> None:
@@ -234,13 +279,16 @@ def _check_commits(exam: _Examination) -> None:
         batch = commits[start : start + _COMMITS_PER_BATCH]
         for _ in range(len(batch)):
             try:
-                read_verified_actions(exam.store, exam.options, batch)
+                actions = read_verified_actions(exam.store, exam.options, batch)
+                exam.timestamps |= commit_timestamps(actions)
                 break
             except LogCorrupt as error:
                 broken = broken_commit_version(error)
                 if broken is None:
                     raise
                 exam.broken_commits[broken] = describe_error(error)
+                if error.code == "file-unreadable":
+                    exam.unreadable_commits[broken] = error.next
                 batch = [commit for commit in batch if commit.version != broken]
 
 
@@ -284,6 +332,8 @@ def _grade_checkpoint(problem: Finding, valid_checkpoint: int | None) -> Finding
     assert problem.version is not None
     if problem.code == "checkpoint-diverges":
         return problem
+    if problem.code == "checkpoint-unreadable":
+        return replace(problem, severity="warning")
     if valid_checkpoint is None or problem.version >= valid_checkpoint:
         return replace(problem, severity="warning", fix=_CHECKPOINT)
     what = f"{problem.what} The newer checkpoint of version {valid_checkpoint} is valid."
@@ -352,15 +402,20 @@ def _load_salvaged(exam: _Examination, error: Exception) -> Snapshot | None:
     """Return the snapshot that a repair would keep of a log that cannot be read."""
     text = str(error)
     where = f"{exam.store.root}/{LOG_FOLDER}"
+    access = exam.access_fix
     try:
         salvaged = salvage(exam.store, exam.config)
     except (ArrowlogError, FileNotFoundError):
-        fix = "Restore the files of the log from a backup: no version of it can be salvaged."
+        fix = access or (
+            "Restore the files of the log from a backup: no version of it can be salvaged."
+        )
         exam.problems.report("unreadable", "error", text, where, fix)
         return None
     version = salvaged.snapshot.version
     what = f"{text} Repair can salvage version {version}; the checks below refer to that version."
-    exam.problems.report("unreadable", "error", what, where)
+    if access:
+        what = f"{text} The checks below refer to version {version}, which can be read."
+    exam.problems.report("unreadable", "error", what, where, access)
     return salvaged.snapshot
 
 
@@ -371,6 +426,15 @@ def _report_broken_commits(exam: _Examination, snapshot: Snapshot | None) -> Non
     newest = max(exam.listing.commits, default=-1)
     for version, problem in sorted(exam.broken_commits.items()):
         where = exam.listing.commits[version]
+        access = exam.unreadable_commits.get(version)
+        if access is not None:
+            needed = base is None or version > base
+            what = problem if needed else f"{problem} The latest version does not need it."
+            severity = "error" if needed else "warning"
+            exam.problems.report(
+                "commit-unreadable", severity, what, where, f"# {access}", version=version
+            )
+            continue
         if base is None or version > base:
             code = "commit-torn" if version == newest else "commit-broken"
             exam.problems.report(code, "error", problem, where, version=version)
@@ -386,7 +450,12 @@ def _report_broken_commits(exam: _Examination, snapshot: Snapshot | None) -> Non
 def _check_pointer(exam: _Examination) -> None:
     """Check `_last_checkpoint`. It is only a hint for arrowlog; other programs may rely on it."""
     where = f"{LOG_FOLDER}/{LAST_CHECKPOINT}"
-    data = exam.store.find_many([where])[0]
+    try:
+        data = exam.store.find_many([where])[0]
+    except LogCorrupt as error:
+        fix = f"# {error.next}"
+        exam.problems.report("pointer-unreadable", "warning", error.what, where, fix)
+        return
     version = pointed_version(data)
     if data is not None and version < 0:
         what = "the pointer cannot be read: it is not JSON with the number of a version."

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -25,7 +25,7 @@ from arrowlog.clock import SystemClock
 from arrowlog.config import Config, resolve
 from arrowlog.decode import extract_commit_info, parse_commit_info
 from arrowlog.errors import InvalidRequest, LogCorrupt, TableNotFound, redact
-from arrowlog.fork_safety import require_polars
+from arrowlog.fork_safety import pl, require_polars
 from arrowlog.formats.indextables import (
     CHECKPOINT_FOLDER_NAME,
     CHECKSUM_PREFIX,
@@ -46,9 +46,10 @@ from arrowlog.formats.indextables import (
     manifest_name,
     no_recent_commits,
 )
-from arrowlog.maintenance import make_checkpoint
+from arrowlog.maintenance import classify_files, make_checkpoint, read_other_log
 from arrowlog.recovery.data_files import check_files_exist, check_files_exist_on_spark
 from arrowlog.recovery.salvage import SalvageResult, list_log_folder, salvage
+from arrowlog.recovery.stranded import checksum_commit, find_stranded
 from arrowlog.snapshot import (
     InMemoryFiles,
     check_writable,
@@ -61,7 +62,7 @@ from arrowlog.storage import open_store, put_identical
 from arrowlog.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from arrowlog.formats import Format
     from arrowlog.recovery.data_files import Progress
@@ -70,9 +71,14 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("arrowlog")
 _ADDS_PER_BATCH = 1 << 15  # adds that are encoded as JSON at a time, to bound memory
-_MAX_NAMED_FILES = 10  # missing files that a note lists by name
+_MAX_NAMED_FILES = 10  # files that a note lists by name
+_ANY_AGE_MS = 1 << 62  # later than every file: none is too young to count
+# The advice of doctor and repair gives the damaged log this name.
+REPLACED_LOG_FOLDER = f"{LOG_FOLDER}_old"
 _STATS_FIELDS = ("stats", "minValues", "maxValues")
-NOTES_METADATA_KEY = b"arrowlog.notes"  # key of the notes in the metadata of the result's schema
+# Keys in the metadata of the result's schema.
+NOTES_METADATA_KEY = b"arrowlog.notes"
+LOSSES_METADATA_KEY = b"arrowlog.losses"
 REPAIR_RESULT_SCHEMA = pa.schema(
     [
         ("source_path", pa.string()),
@@ -114,6 +120,34 @@ class _Outcome:
     total: int  # live files in the source
     valid: int  # files in the new log
     notes: tuple[str, ...]
+    losses: RepairLosses
+
+
+@dataclass(frozen=True, slots=True)
+class RepairLosses:
+    """What of the source is not in the repaired log.
+
+    `versions` are the first and the last version that were left out; None if all are in the new
+    log. `missing_files` are live files that do not exist. `stranded_files` exist in the table's
+    folder, but only commits after the break name them; `adopt` are the calls that add them again,
+    once the new log is in place and the old one renamed to `_transaction_log_old`. There is no call
+    for files whose rows may be in the table already.
+    `unclaimed_files` exist and no commit names them: they may belong to the commit that is lost.
+    """
+
+    versions: tuple[int, int] | None = None
+    missing_files: tuple[str, ...] = ()
+    stranded_files: tuple[str, ...] = ()
+    stranded_bytes: int = 0
+    stranded_rows: int | None = 0  # None if the log does not tell
+    unclaimed_files: tuple[str, ...] = ()
+    adopt: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        """Whether anything was left out."""
+        return bool(
+            self.versions or self.missing_files or self.stranded_files or self.unclaimed_files
+        )
 
 
 def repair(
@@ -133,7 +167,8 @@ def repair(
     Returns one row: `source_path`, `target_path`, `source_version`, `total_splits`, `valid_splits`,
     `missing_splits` and `status`. The status is `SUCCESS`, or `ERROR: …` with version -1 and zeros.
     What was left out, and why, is logged as warnings, stored in the `operationParameters` of the
-    new version 1, and returned by `repair_notes(result)`.
+    new version 1, and returned by `repair_notes(result)`; `repair_losses(result)` has the versions
+    and files.
 
     `options` may contain `repair.validateSplits`, `repair.preserveStats`, `repair.parallelism`,
     `repair.failOnMissing` and `stats.truncation.*`. With `spark`, the session's workers look up the
@@ -152,18 +187,26 @@ def repair(
     except Exception as error:  # noqa: BLE001 -- the protocol reports every failure as a status
         reason = redact(str(error)).split("\n", 1)[0] or type(error).__name__
         _LOG.error("repair of %s failed: %s", shown[0], reason)
-        return _result_row(*shown, -1, 0, 0, f"ERROR: {reason}", ())
+        return _result_row(*shown, -1, 0, 0, f"ERROR: {reason}")
     for note in outcome.notes:
         _LOG.warning("repair of %s: %s", shown[0], note)
-    return _result_row(
-        *shown, outcome.version, outcome.total, outcome.valid, "SUCCESS", outcome.notes
-    )
+    counts = outcome.version, outcome.total, outcome.valid
+    return _result_row(*shown, *counts, "SUCCESS", outcome.notes, outcome.losses)
 
 
 def repair_notes(result: pa.Table) -> list[str]:
     """Return what a repair left out and why, one sentence each; empty for an undamaged log."""
     text = (result.schema.metadata or {}).get(NOTES_METADATA_KEY, b"[]")
     return [str(note) for note in json.loads(text)]
+
+
+def repair_losses(result: pa.Table) -> RepairLosses:
+    """Return what of the source is not in the repaired log."""
+    text = (result.schema.metadata or {}).get(LOSSES_METADATA_KEY, b"{}")
+    fields: dict[str, Any] = {
+        k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(text).items()
+    }
+    return RepairLosses(**fields)
 
 
 def open_table_store(
@@ -220,10 +263,16 @@ def _result_row(
     total: int,
     valid: int,
     status: str,
-    notes: tuple[str, ...],
+    notes: tuple[str, ...] = (),
+    losses: RepairLosses | None = None,
 ) -> pa.Table:
     values = (source, target, version, total, valid, total - valid, status)
-    schema = REPAIR_RESULT_SCHEMA.with_metadata({NOTES_METADATA_KEY: json.dumps(notes).encode()})
+    schema = REPAIR_RESULT_SCHEMA.with_metadata(
+        {
+            NOTES_METADATA_KEY: json.dumps(notes).encode(),
+            LOSSES_METADATA_KEY: json.dumps(asdict(losses or RepairLosses())).encode(),
+        }
+    )
     columns = [pa.array([value], item.type) for value, item in zip(values, schema, strict=True)]
     return pa.table(columns, schema=schema)
 
@@ -239,9 +288,11 @@ def _repair(job: _Job) -> _Outcome:
     check_writable(state.protocol, redact(job.source))
     config = _config_for_target(job, state)
     valid, missing = _split_by_existence(job, source.store, state, config)
-    _report_losses(salvaged, missing)
+    losses = _report_losses(source, salvaged, config, missing)
     adds = _normalize_adds(valid, state, config)
-    size = _write(target, state, adds, config, _commit_info(job, salvaged, adds, missing))
+    checksum = checksum_commit(source.store, source.format.log_folder, state.version)
+    info = _commit_info(job, salvaged, checksum, adds, missing)
+    size = _write(target, state, adds, config, info)
     if size > Config().max_decompressed_bytes:
         what = (
             f"version 1 has {size:,} bytes, more than readers decompress by default: raise"
@@ -249,7 +300,7 @@ def _repair(job: _Job) -> _Outcome:
         )
         salvaged.problems.report("commit-large", "warning", what, "", version=1)
     notes = salvaged.problems.notes()
-    return _Outcome(state.version, state.num_files, int(adds.num_rows), notes)
+    return _Outcome(state.version, state.num_files, int(adds.num_rows), notes, losses)
 
 
 def _without_states(state: State) -> State:
@@ -350,21 +401,75 @@ def _look_up(job: _Job, store: Store, keys: pa.ChunkedArray, config: Config) -> 
     return exists
 
 
-def _report_losses(salvaged: SalvageResult, missing: pa.Table) -> None:
+def _report_losses(
+    source: _Log, salvaged: SalvageResult, config: Config, missing: pa.Table
+) -> RepairLosses:
     """Report what the new log does not contain, beside the problems that salvage has reported."""
     reached, newest = salvaged.snapshot.version, salvaged.newest
+    losses = RepairLosses(missing_files=tuple(missing["key"].to_pylist()))
     if newest > reached:
         lost = f"version {newest} is"
         if newest > reached + 1:
             lost = f"versions {reached + 1} to {newest} are"
         what = f"the new log contains version {reached} of the source; {lost} not in it"
         salvaged.problems.report("versions-lost", "error", what, "", version=reached + 1)
+        losses = _report_stranded(source, salvaged, config, losses)
+        losses = replace(losses, versions=(reached + 1, newest))
     if missing.num_rows:
-        names = missing["key"].slice(0, _MAX_NAMED_FILES).to_pylist()
-        more = missing.num_rows - len(names)
-        tail = f" and {more:,} more" if more else ""
-        what = f"missing data files are left out: {', '.join(names)}{tail}"
+        what = f"missing data files are left out: {_some(losses.missing_files)}"
         salvaged.problems.report("data-missing", "error", what, "")
+    return losses
+
+
+def _some(paths: Sequence[str]) -> str:
+    """Name some of the files, and count the others."""
+    more = len(paths) - _MAX_NAMED_FILES
+    return ", ".join(paths[:_MAX_NAMED_FILES]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _report_stranded(
+    source: _Log, salvaged: SalvageResult, config: Config, losses: RepairLosses
+) -> RepairLosses:
+    """Report the data files in the folder that only the commits left out name, or none does."""
+    walked = source.store.walk()
+    files = pl.DataFrame(pl.from_arrow(walked))
+    log = read_other_log(source.store, config, source.format.log_folder, files)
+    snapshot = salvaged.snapshot
+    keys = snapshot.state.column("key")
+    live = pl.Series("key", pl.from_arrow(keys), dtype=pl.String)
+    before = log.events.filter(pl.col("version") <= snapshot.version)["key"]
+    known = pl.concat([live, before.cast(pl.String), log.state_keys])
+    stranded = find_stranded(log, snapshot.version, live, known, files)
+    named = pa.chunked_array([log.named_keys.to_arrow()]).cast(pa.string())
+    fates = classify_files(walked, keys, named, snapshot.partition_columns, _ANY_AGE_MS)
+    unclaimed = fates.filter(pl.col("fate") == "orphan")["key"].sort().to_list()
+    rows = [group.count_rows(source.store, config) for group in stranded]
+    losses = replace(
+        losses,
+        stranded_files=tuple(key for group in stranded for key in group.keys.to_list()),
+        stranded_bytes=sum(group.size_bytes for group in stranded),
+        stranded_rows=None if None in rows else sum(count or 0 for count in rows),
+        unclaimed_files=tuple(unclaimed),
+        adopt=tuple(
+            group.adopt_call(REPLACED_LOG_FOLDER) for group in stranded if not group.unclear
+        ),
+    )
+    if stranded:
+        told = "" if losses.stranded_rows is None else f"{losses.stranded_rows:,} rows, "
+        what = (
+            f"data files of these versions are stranded ({len(losses.stranded_files):,} files,"
+            f" {told}{losses.stranded_bytes:,} bytes): {_some(losses.stranded_files)}. Once the"
+            f" new log is in place and the old one is {REPLACED_LOG_FOLDER}, the doctor shows the"
+            " calls that add them again"
+        )
+        salvaged.problems.report("stranded", "error", what, "")
+    if unclaimed:
+        what = (
+            f"no commit names these data files, which may belong to one that is lost:"
+            f" {_some(unclaimed)}"
+        )
+        salvaged.problems.report("unclaimed", "warning", what, "")
+    return losses
 
 
 def _normalize_adds(adds: pa.Table, state: State, config: Config) -> pa.Table:
@@ -383,7 +488,11 @@ def _normalize_adds(adds: pa.Table, state: State, config: Config) -> pa.Table:
 
 
 def _commit_info(
-    job: _Job, salvaged: SalvageResult, adds: pa.Table, missing: pa.Table
+    job: _Job,
+    salvaged: SalvageResult,
+    checksum: str | None,
+    adds: pa.Table,
+    missing: pa.Table,
 ) -> dict[str, Any]:
     """Return the commitInfo of version 1, without id, time and checksum."""
     size = int(pc.sum(adds["size"]).as_py() or 0) if adds.num_rows else 0
@@ -392,6 +501,7 @@ def _commit_info(
         "operationParameters": {
             "source": redact(job.source),
             "sourceVersion": salvaged.snapshot.version,
+            "sourceChecksum": checksum,
             "notes": list(salvaged.problems.notes()),
         },
         "operationMetrics": {

@@ -296,6 +296,10 @@ def _report_checkpoint(
     """Report a checkpoint that is not valid. An error without a code of its own is damage."""
     own = error.code in ("checkpoint-diverges", "checkpoint-partial")
     code = str(error.code) if own else "checkpoint-broken"
+    if error.code == "file-unreadable":
+        code, fix = "checkpoint-unreadable", f"# {error.next}"
+        problems.report(code, "error", error.what, error.file or where, fix, version=version)
+        return
     problems.report(code, "error", str(error), where, version=version)
 
 

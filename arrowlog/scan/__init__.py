@@ -13,7 +13,9 @@ from arrowlog.scan.data_files import (
     map_column_case,
 )
 from arrowlog.scan.explain import Explanation
-from arrowlog.scan.plan import ReadableRows, ScanPlan, Split, plan_scan
+from arrowlog.scan.file_bounds import bounds_schema, bounds_table
+from arrowlog.scan.plan import Engine, ReadableRows, ScanPlan, Split, plan_scan
+from arrowlog.scan.read_reports import ReadLog, ReadReport
 from arrowlog.scan.row_reader import RowReader
 from arrowlog.scan.split_rows import SPLIT_SUFFIX, SplitCacheOptions, mask_splits
 
@@ -23,14 +25,19 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SPLIT_SUFFIX",
+    "Engine",
     "Explanation",
     "LazyRows",
     "LazyScanner",
+    "ReadLog",
+    "ReadReport",
     "ReadableRows",
     "RowReader",
     "ScanPlan",
     "Split",
     "SplitCacheOptions",
+    "bounds_schema",
+    "bounds_table",
     "build_data_file_error",
     "find_column_problem",
     "find_member_case_mismatch",

@@ -33,7 +33,7 @@ from arrowlog.snapshot import (
     read_verified_actions,
     with_file_keys,
 )
-from arrowlog.storage import find_secrets, open_store
+from arrowlog.storage import find_secrets, open_store, store_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -433,10 +433,7 @@ class ReadErrorTranslator:
             results = pool.map(check, map(_without_footer, fragments.values()))
             for key, reason in zip(fragments, results, strict=True):
                 if isinstance(reason, Exception):
-                    raise StoreUnavailable(
-                        f"{key} could not be checked: {self._message_of(reason)}.",
-                        next="Check access and try again.",
-                    )
+                    raise store_error("read", key, reason, self._mask_secrets)
                 if reason is not None:
                     yield key, reason
 

@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.arrays import (
-    FALSE,
     TRUE,
     make_array,
     make_int64,
@@ -29,9 +28,10 @@ from arrowlog.arrays import (
 )
 from arrowlog.errors import InvalidRequest
 from arrowlog.fork_safety import pl, polars_is_stranded
-from arrowlog.predicate import evaluate_node, may_have_nan, referenced_columns, resolve_column
+from arrowlog.predicate import evaluate_condition, may_have_nan, referenced_columns, resolve_column
 from arrowlog.scan.stats_predicate import (
     And,
+    ColumnComparison,
     Comparison,
     ConstantResult,
     In,
@@ -50,6 +50,8 @@ from arrowlog.snapshot import (
     high_bounds,
     low_bounds,
     to_comparable,
+    usable_null_counts,
+    widen_bounds,
 )
 
 if TYPE_CHECKING:
@@ -76,6 +78,8 @@ def required_columns(test: StatsPredicate) -> set[str]:
         return set().union(*(required_columns(part) for part in test.parts))
     if isinstance(test, PartitionEval):
         return set(referenced_columns(test.node))
+    if isinstance(test, ColumnComparison):
+        return {test.left, test.right}
     return set() if isinstance(test, (Unprunable, ConstantResult)) else {test.name}
 
 
@@ -109,6 +113,8 @@ def compute_skip_mask(
         return reduce(pc.and_kleene, part_masks)
     if isinstance(test, PartitionEval):
         return _evaluate_on_partitions(test, columns)
+    if isinstance(test, ColumnComparison):
+        return _skip_by_two_columns(test, columns, nan_free)
     if not isinstance(test, IsNaN) and test.name in columns.partition_columns:
         return _skip_by_partition_value(test, columns)
     return _skip_by_bounds(test, columns, nan_free)
@@ -149,12 +155,12 @@ def _partition_mismatch(
     """TRUE where the partition value fails the test. Unreadable values appear as NULL here."""
     values = _partition_values(columns, test.name)
     if isinstance(values, pa.DictionaryArray):
-        matches = _satisfies(test, values.dictionary, columns.schema.field(test.name).type)
+        matches = _satisfies(test, values.dictionary, columns.type_of(test.name))
         matches = matches.take(values.indices)
         if isinstance(test, IsNull):  # the dictionary does not contain NULL
             matches = pc.is_valid(values.indices) if test.negated else pc.is_null(values.indices)
     else:
-        matches = _satisfies(test, values, columns.schema.field(test.name).type)
+        matches = _satisfies(test, values, columns.type_of(test.name))
     return pc.fill_null(pc.invert(matches), TRUE)
 
 
@@ -164,7 +170,7 @@ def _partition_values(columns: FileStats, name: str) -> pa.Array:
     Strings are dictionary-encoded: there are few distinct values, so tests run once per value.
     """
     if ("partition", name) not in columns.derived:
-        kind = columns.schema.field(name).type if name in columns.schema.names else pa.string()
+        kind = columns.type_of(name) if name in columns.schema.names else pa.string()
         values = columns.partition(name)
         values = values if comparison_type(kind) is None else to_comparable(values, kind)
         if pa.types.is_string(values.type):
@@ -200,11 +206,10 @@ def _evaluate_on_partitions(test: PartitionEval, columns: FileStats) -> pa.Array
     names = sorted(referenced_columns(test.node))
     codes, combinations = _combinations(columns, names)
     try:
-        result = pc.cast(evaluate_node(test.node, combinations), pa.bool_()).combine_chunks()
+        matches = evaluate_condition(test.node, combinations, want=test.want, null=test.null)
     except (InvalidRequest, pa.ArrowException):
-        return None  # an evaluation error proves nothing about the rows
-    matches = result if test.want else pc.invert(result)
-    mismatch = pc.invert(pc.fill_null(matches, TRUE if test.null else FALSE)).take(codes)
+        return None  # a condition that cannot be evaluated proves nothing about the rows
+    mismatch = pc.invert(matches.combine_chunks()).take(codes)
     for name in names:
         unreadable = columns.unreadable(name)
         mismatch = pc.and_not(mismatch, unreadable) if unreadable.true_count else mismatch
@@ -241,10 +246,10 @@ def _skip_by_bounds(
     if isinstance(test, IsNull):
         if test.negated:
             return all_null_files(columns, name)
-        counts = columns.null_count(name)
+        counts = usable_null_counts(columns, name)
         return None if counts.null_count == len(counts) else pc.equal(counts, make_int64(0))
     only_nulls = all_null_files(columns, name)
-    kind = columns.schema.field(name).type
+    kind = columns.type_of(name)
     if isinstance(test, StartsWith):
         mask: pa.Array | None = _skip_by_prefix(test, columns)
     elif isinstance(test, In):
@@ -288,6 +293,62 @@ def _skip_by_range(
     return constant if nan_free else _unless_nan(constant, columns, test.name)
 
 
+def _skip_by_two_columns(
+    test: ColumnComparison, columns: FileStats, nan_free: frozenset[str]
+) -> pa.Array | None:
+    """Skip files in which the range of one column lies beyond that of the other.
+
+    Files in which one of them is all NULL are skipped too.
+    """
+    left, op, right = test.left, test.op, test.right
+    if op in (">", ">="):
+        left, op, right = right, "<" if op == ">" else "<=", left
+    low, high = _value_range(columns, left)
+    other_low, other_high = _value_range(columns, right)
+    if low is None or high is None or other_low is None or other_high is None:
+        return None
+    is_text = pa.types.is_string(low.type)
+    beyond = pc.greater_equal if op == "<" and not is_text else pc.greater
+    above = beyond(low, _end_of_prefix(other_high) if is_text else other_high)
+    right_kind = columns.type_of(right)
+    if may_have_nan(right_kind) and right not in nan_free:
+        # A NaN on the right is greater than everything; equal only to another NaN.
+        above = _unless_nan(above, columns, right)
+    if op == "=":
+        below = pc.greater(other_low, _end_of_prefix(high) if is_text else high)
+        if may_have_nan(columns.type_of(left)) and left not in nan_free:
+            below = _unless_nan(below, columns, left)
+        above = pc.or_kleene(above, below)
+    return reduce(_or_masks, (above, _only_nulls(columns, left), _only_nulls(columns, right)))
+
+
+def _value_range(columns: FileStats, name: str) -> tuple[pa.Array | None, pa.Array | None]:
+    """The bounds of a data column; the value of a partition column is both of its bounds."""
+    if name not in columns.partition_columns:
+        return low_bounds(columns, name), high_bounds(columns, name)
+    kind = columns.type_of(name)
+    if comparison_type(kind) is None or may_have_nan(kind):
+        return None, None
+    # Text that writers order differently is unknown, as in bounds.
+    values = widen_bounds(columns.partition(name), kind, upper=False)
+    values = values if pa.types.is_string(kind) else to_comparable(columns.partition(name), kind)
+    return values, values
+
+
+def _only_nulls(columns: FileStats, name: str) -> pa.Array | None:
+    """Which files have only NULLs in a data or partition column; None if that is not known."""
+    if name not in columns.partition_columns:
+        return all_null_files(columns, name)
+    return pc.and_not(pc.is_null(columns.partition(name)), columns.unreadable(name))
+
+
+def _end_of_prefix(texts: pa.Array) -> pa.Array:
+    """Texts above everything that begins with a high bound, among those that bounds contain."""
+    if len(texts) == texts.null_count:
+        return texts
+    return pc.binary_join_element_wise(texts, _SENTINEL, _EMPTY)
+
+
 def _unless_nan(mask: pa.Array, columns: FileStats, name: str) -> pa.Array:
     """A skip mask, restricted to the files that are known to have no NaN in a column."""
     return pc.and_kleene(mask, mask_nan_free(columns, name))
@@ -309,8 +370,7 @@ def _skip_in(test: In, columns: FileStats, kind: pa.DataType, *, nan_free: bool)
     if pa.types.is_string(kind):
         outside = pc.or_kleene(_above_maximum(test.values[0], high), pc.greater(low, values[-1]))
         # A maximum may be a truncated prefix; all literals starting with it sort before this.
-        if len(high) > high.null_count:
-            high = pc.binary_join_element_wise(high, _SENTINEL, _EMPTY)
+        high = _end_of_prefix(high)
     else:
         outside = pc.or_kleene(pc.less(high, values[0]), pc.greater(low, values[-1]))
     below_minimum = _search_sorted(values, low, "left")
@@ -446,7 +506,7 @@ def _extreme_of_bounds(columns: FileStats, mask: pa.Array, column: str, *, upper
     A bound is exact if making it safe did not widen it. String bounds may be truncated and are
     never exact. The maximum of floats is exact if no file has a NaN.
     """
-    kind = columns.schema.field(column).type
+    kind = columns.type_of(column)
     if comparison_type(kind) is None or pa.types.is_string(kind):
         return None
     aggregate = pc.max if upper else pc.min

@@ -26,8 +26,10 @@ from arrowlog.scan.data_skipping import (
 )
 from arrowlog.scan.stats_predicate import (
     REASON_NOT_COMPARABLE,
+    REASON_NOT_MONOTONE,
     REASON_NOT_PRUNABLE,
     And,
+    ColumnComparison,
     Comparison,
     ConstantResult,
     In,
@@ -44,6 +46,7 @@ from arrowlog.snapshot import high_bounds, low_bounds
 
 if TYPE_CHECKING:
     from arrowlog.predicate import Node, Predicate
+    from arrowlog.scan.read_reports import ReadReport
     from arrowlog.scan.stats_predicate import StatsPredicate
     from arrowlog.snapshot import FileStats, Snapshot
 
@@ -58,6 +61,7 @@ REASON_TEXTS = (
     "NaN possible",
     "partition value matches",
     "partition value unreadable",
+    REASON_NOT_MONOTONE,
 )
 (
     REASON_DROPPED,
@@ -69,6 +73,7 @@ REASON_TEXTS = (
     REASON_NAN_POSSIBLE,
     REASON_PARTITION_MATCHES,
     REASON_PARTITION_UNREADABLE,
+    REASON_UNORDERED,
 ) = range(len(REASON_TEXTS))
 
 
@@ -107,11 +112,11 @@ def _reason_kept(test: StatsPredicate, columns: FileStats, nan_free: frozenset[s
     if isinstance(test, ConstantResult):
         return _repeat_code(REASON_IN_RANGE, columns)
     if isinstance(test, Unprunable):
-        return _repeat_code(
-            REASON_INCOMPARABLE if test.why == REASON_NOT_COMPARABLE else REASON_UNPRUNABLE, columns
-        )
+        return _repeat_code(REASON_TEXTS.index(test.why), columns)
     if isinstance(test, (And, Or)):
         return _combine_parts(test, columns, nan_free)
+    if isinstance(test, ColumnComparison):
+        return _reason_two_columns(test, columns, nan_free)
     names = referenced_columns(test.node) if isinstance(test, PartitionEval) else {test.name}
     if names <= set(columns.partition_columns):
         codes = _repeat_code(REASON_PARTITION_MATCHES, columns)
@@ -142,6 +147,24 @@ def _combine_parts(test: And | Or, columns: FileStats, nan_free: frozenset[str])
     return codes
 
 
+def _reason_two_columns(
+    test: ColumnComparison, columns: FileStats, nan_free: frozenset[str]
+) -> pa.Array:
+    """Why the statistics of two columns could not skip a file."""
+    codes = _repeat_code(REASON_IN_RANGE, columns)
+    for name in (test.left, test.right):
+        if name in columns.partition_columns:
+            continue
+        if may_have_nan(columns.type_of(name)) and name not in nan_free:
+            nan_possible = pc.invert(pc.fill_null(mask_nan_free(columns, name), FALSE))
+            codes = reason_where(nan_possible, REASON_NAN_POSSIBLE, codes)
+    for name in (test.left, test.right):
+        if name not in columns.partition_columns:
+            for bound in (low_bounds(columns, name), high_bounds(columns, name)):
+                codes = reason_where(pc.is_null(bound), REASON_NO_STATISTICS, codes)
+    return codes
+
+
 def _reason_bounds(
     test: Comparison | In | StartsWith | IsNull | IsNaN,
     columns: FileStats,
@@ -156,7 +179,7 @@ def _reason_bounds(
         unknown = pc.is_null(columns.null_count(name))
         return reason_where(unknown, REASON_NO_STATISTICS, REASON_IN_RANGE)
     low, high = low_bounds(columns, name), high_bounds(columns, name)
-    kind = columns.schema.field(name).type
+    kind = columns.type_of(name)
     op = test.op if isinstance(test, Comparison) else "="
     op = "<>" if isinstance(test, In) and test.negated else op
     needs_high, needs_low = op in (">", ">="), op in ("<", "<=")
@@ -213,6 +236,7 @@ class Explanation:
     bytes_total: int
     clauses: tuple[Clause, ...]
     searches: tuple[str, ...] = field(default=(), kw_only=True)
+    reads: tuple[ReadReport, ...] = field(default=(), kw_only=True, compare=False)
     _paths: pa.ChunkedArray = field(repr=False, compare=False)
     _codes: tuple[pa.Array, ...] = field(repr=False, compare=False)
 
@@ -263,6 +287,7 @@ class Explanation:
         if self._rows:
             lines += format_text_table(_HEADER, self._rows, (1, 2, 3))
         lines += self.searches
+        lines += map(str, self.reads)
         return "\n".join(lines)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -276,6 +301,7 @@ class Explanation:
         """The explanation as an HTML card."""
         clauses = format_html_table(_HEADER, self._rows, (1, 2, 3)) if self._rows else ""
         facts = [("plan", self._summary()), *(("search", text) for text in self.searches)]
+        facts += [("read", str(report)) for report in self.reads]
         return format_html_card(self.predicate, facts, clauses)
 
 

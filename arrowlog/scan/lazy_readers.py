@@ -7,7 +7,7 @@ engine's own filter is then applied to the rows exactly, whether or not it could
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,6 +17,7 @@ from pyarrow.fs import LocalFileSystem
 from arrowlog.errors import InvalidRequest
 from arrowlog.fork_safety import require_polars
 from arrowlog.predicate import TRUE, parse_pushed_filter, parse_pyarrow, referenced_columns
+from arrowlog.scan.read_reports import ReadLog, ReadReport, format_planned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
 
     from arrowlog.predicate import Node
+    from arrowlog.scan.explain import Explanation
     from arrowlog.scan.row_reader import RowReader
 
     Columns = Sequence[str] | Mapping[str, pc.Expression] | None
@@ -40,12 +42,45 @@ class LazyRows:
     """Rows that are planned and read on demand.
 
     `narrow` takes a pushed-down condition and returns a reader of the files that may have a row for
-    which it is true. `check` raises what can be told without opening a file.
+    which it is true. `check` raises what can be told without opening a file. `reads` records what
+    engines read; `explain` explains which files a condition skips.
     """
 
     schema: pa.Schema
     narrow: Callable[[Node], RowReader]
     check: Callable[[], None]
+    files: tuple[int, int] | None = None  # of the plan, and in the table
+    explain: Callable[[Node], Explanation] | None = None
+    reads: ReadLog = field(default_factory=ReadLog)
+
+    def begin_read(
+        self,
+        engine: str,
+        pushed: object,
+        condition: Node,
+        columns: Sequence[str],
+        limit: int | None = None,
+    ) -> tuple[RowReader, ReadReport]:
+        """The reader of the files that a pushed-down condition leaves, and the report of the read.
+
+        `pushed` is the filter as the engine passed it on, None without one.
+        """
+        reader, explain = self.narrow(condition), self.explain
+        selected = reader.files.num_rows
+        planned, total = self.files or (selected, selected)
+        report = ReadReport(
+            engine,
+            reader.version,
+            "" if pushed is None else " ".join(str(pushed).split()),
+            format_planned(condition),
+            tuple(columns),
+            limit,
+            total,
+            planned,
+            selected,
+            _explain=None if explain is None else lambda: explain(condition),
+        )
+        return reader, self.reads.add(report)
 
     def to_arrow_dataset(self) -> RowDataset:
         """The rows as an Arrow dataset."""
@@ -59,7 +94,9 @@ class LazyRows:
         """
         import duckdb
 
-        return (duckdb if con is None else con).from_arrow(self.to_arrow_dataset())
+        self.check()
+        dataset = RowDataset.over(self, engine="duckdb")
+        return (duckdb if con is None else con).from_arrow(dataset)
 
     def to_polars(self) -> pl.LazyFrame:
         """The rows as a polars LazyFrame that reads on collect.
@@ -90,8 +127,11 @@ class LazyRows:
         tree: Node = TRUE
         if predicate is not None and n_rows is None:
             tree = parse_pushed_filter(predicate, self.schema)
-        batches = self.narrow(tree).batches(names, pushed=tree, gradual=n_rows is not None)
-        for batch in batches if n_rows is None else _first_rows(batches, n_rows):
+        reader, report = self.begin_read("polars", predicate, tree, names, n_rows)
+        batches = reader.batches(
+            names, pushed=tree, gradual=n_rows is not None, on_open=report.note_opened
+        )
+        for batch in report.count(batches if n_rows is None else _first_rows(batches, n_rows)):
             rows = pl.DataFrame(pl.from_arrow(batch))
             yield rows if predicate is None else rows.filter(predicate)
 
@@ -166,23 +206,34 @@ class RowDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has no 
 
     _rows: LazyRows
     _filter: pc.Expression | None
+    _engine: str
 
     @classmethod
-    def over(cls, rows: LazyRows, where: pc.Expression | None = None) -> RowDataset:
-        """The dataset of some rows, or of those for which an expression is true."""
+    def over(
+        cls, rows: LazyRows, where: pc.Expression | None = None, engine: str = "arrow"
+    ) -> RowDataset:
+        """The dataset of some rows, or of those for which an expression is true.
+
+        `engine` names the reader in reports.
+        """
         format_, filesystem = ds.ParquetFileFormat(), LocalFileSystem()
         placeholder = format_.make_fragment(_PLACEHOLDER, filesystem)
         made = cls([placeholder], rows.schema, format_, filesystem=filesystem)
-        made._rows, made._filter = rows, where
+        made._rows, made._filter, made._engine = rows, where, engine
         return made
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the plan; like the plan, without storage options."""
-        return RowDataset.over, (self._rows, self._filter)
+        return RowDataset.over, (self._rows, self._filter, self._engine)
 
     def filter(self, expression: pc.Expression) -> RowDataset:
         """Restrict the dataset to rows for which an expression is true."""
-        return RowDataset.over(self._rows, self._combine(expression))
+        return RowDataset.over(self._rows, self._combine(expression), self._engine)
+
+    @property
+    def reads(self) -> list[ReadReport]:
+        """What engines have read from this dataset and others of the same plan, oldest first."""
+        return self._rows.reads.reports()
 
     def _combine(self, expression: pc.Expression | None) -> pc.Expression | None:
         if self._filter is None or expression is None:
@@ -206,8 +257,12 @@ class RowDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has no 
         def batches(*, gradual: bool) -> Iterator[pa.RecordBatch]:
             tree = TRUE if where is None else parse_pushed_filter(where, self.schema)
             names = self._needed_columns(columns, where)
-            reader = self._rows.narrow(tree)
-            read = reader.batches(names, pushed=tree, gradual=gradual, **options)
+            reader, report = self._rows.begin_read(self._engine, where, tree, names)
+            on_open = report.note_opened
+            batches = reader.batches(
+                names, pushed=tree, gradual=gradual, on_open=on_open, **options
+            )
+            read = report.count(batches)
             if where is None and (columns is None or names == columns):
                 return read
             return _project(read, columns, where)
@@ -248,7 +303,11 @@ class RowDataset(ds.FileSystemDataset):  # type: ignore[misc]  # pyarrow has no 
     def count_rows(self, filter: pc.Expression | None = None, **options: Any) -> int:  # noqa: A002
         """Count the rows; without a filter, mostly from the footers of the files."""
         if self._combine(filter) is None:
-            return self._rows.narrow(TRUE).count_rows()
+            reader, report = self._rows.begin_read(self._engine, None, TRUE, ())
+            report.note_opened(report.files_selected)
+            report.rows = reader.count_rows()
+            report.finished = True
+            return report.rows
         return self.scanner([], filter, **options).count_rows()
 
     def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[ds.Fragment]:  # noqa: A002

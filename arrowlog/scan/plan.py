@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -32,6 +32,7 @@ from arrowlog.scan.data_skipping import (
     required_columns,
 )
 from arrowlog.scan.explain import Explanation, explain_plan
+from arrowlog.scan.read_reports import ReadLog, ReadReport
 from arrowlog.scan.row_reader import RowReader
 from arrowlog.scan.split_rows import SPLIT_COLUMNS, SplitCacheOptions, mask_splits
 from arrowlog.scan.stats_predicate import StatsPredicateBuilder
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
     from arrowlog.scan.stats_predicate import StatsPredicate
     from arrowlog.snapshot import FileStats, Snapshot
 
+Engine = Literal["arrow", "duckdb"]
+ENGINES = ("arrow", "duckdb")
 _HTML_MAX_PATHS = 10
 
 
@@ -61,13 +64,18 @@ def plan_scan(
     *,
     now_micros: int | None = None,
     split_cache: SplitCacheOptions | None = None,
+    engine: Engine = "arrow",
+    read_log: ReadLog | None = None,
 ) -> ScanPlan:
     """Plan a scan of `snapshot`: parse `where` and skip files by their statistics.
 
     `where` is any predicate form that `parse` accepts; `now_micros` is the value of
-    `current_timestamp`. `root` and `options` (the table's URI and storage options) are used only
-    when rows are read. Raises InvalidRequest for an invalid predicate.
+    `current_timestamp`; `engine` computes which files to skip. `root` and `options` (the table's
+    URI and storage options) are used only when rows are read. Raises InvalidRequest for an invalid
+    predicate. `read_log` receives the reports of all reads.
     """
+    if engine not in ENGINES:
+        raise InvalidRequest(f"{engine!r} is not an engine.", next='Use "arrow" or "duckdb".')
     stats = snapshot.columns
     predicate = parse_predicate(where, stats.schema, now_micros=now_micros)
     for search in find_searches(predicate.tree):
@@ -75,14 +83,17 @@ def plan_scan(
     stats_predicate = StatsPredicateBuilder(stats.schema, snapshot.partition_columns).rows(
         predicate.tree
     )
-    candidates = _skip_row_groups(snapshot, predicate)
-    candidate_stats = candidates.columns
-    # Reads a deferred checkpoint, and falls back to log replay if it is damaged: the set of
-    # candidate files is fixed only after this call.
-    candidate_stats.prepare(required_columns(stats_predicate))
-    mask = invert_skip_mask(
-        compute_skip_mask(stats_predicate, candidate_stats), candidates.num_files
-    )
+    if engine == "duckdb":
+        from arrowlog.scan.sql_plan import query_files
+
+        candidates, mask = snapshot, query_files(stats_predicate, snapshot)
+    else:
+        candidates = _skip_row_groups(snapshot, predicate)
+        # Reads a deferred checkpoint, and falls back to log replay if it is damaged: the set of
+        # candidate files is fixed only after this call.
+        candidates.columns.prepare(required_columns(stats_predicate))
+        skipped = compute_skip_mask(stats_predicate, candidates.columns)
+        mask = invert_skip_mask(skipped, candidates.num_files)
     return ScanPlan(
         snapshot,
         predicate,
@@ -92,6 +103,8 @@ def plan_scan(
         options or {},
         among=candidates,
         split_cache=split_cache or SplitCacheOptions(),
+        engine=engine,
+        read_log=ReadLog(read_log),
     )
 
 
@@ -184,6 +197,8 @@ class ScanPlan(ReadableRows):
     split_cache: SplitCacheOptions = field(
         repr=False, compare=False, kw_only=True, default=SplitCacheOptions()
     )
+    engine: Engine = field(repr=False, compare=False, kw_only=True, default="arrow")
+    read_log: ReadLog = field(repr=False, compare=False, kw_only=True, default_factory=ReadLog)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the storage options out of the pickle: they may hold credentials."""
@@ -232,6 +247,23 @@ class ScanPlan(ReadableRows):
         schema, partition_columns = self.snapshot.schema, self.snapshot.partition_columns
         return self.among.state.source.files(schema, partition_columns, self.mask)
 
+    @cached_property
+    def sql(self) -> str:
+        """The DuckDB query that selects the paths of these files, for `Table.connect()`.
+
+        It reads `file_bounds_at(version)`, whose columns are described in `docs/predicates.md`. A
+        file is dropped only if a condition is FALSE; an unknown bound makes it NULL.
+        """
+        from arrowlog.scan.sql_plan import write_file_query
+
+        return write_file_query(
+            self.test,
+            self.schema,
+            self.snapshot.partition_columns,
+            version=self.version,
+            predicate=str(self.predicate),
+        )
+
     def _selected(self, name: str) -> pa.ChunkedArray:
         return self.among.state.column(name).filter(self.mask)
 
@@ -266,11 +298,13 @@ class ScanPlan(ReadableRows):
     def explain(self) -> Explanation:
         """Report per clause how many files it skipped, and why the other files were kept.
 
-        Searches are run, to report how many documents of how many splits they match.
+        Searches are run, to report how many documents of how many splits they match. After rows
+        were read through a lazy reader, the explanation also has the filters that engines pushed
+        down, and how many files they opened.
         """
         scan = self.row_reader.split_scan() if find_searches(self.predicate.tree) else None
         searches = () if scan is None else tuple(map(str, scan.results()))
-        return replace(self._explain_files(), searches=searches)
+        return replace(self._explain_files(), searches=searches, reads=tuple(self.reads))
 
     def _explain_files(self) -> Explanation:
         if self.among is self.snapshot:
@@ -382,7 +416,22 @@ class ScanPlan(ReadableRows):
         if predicate is not None:
             plan = self._plan_also(parse_predicate(predicate, self.schema).tree)
             return plan._lazy_rows()  # noqa: SLF001 -- of the same class
-        return LazyRows(self.schema, self._narrow, self._check)
+        return LazyRows(
+            self.schema,
+            self._narrow,
+            self._check,
+            (self.num_files, self.total_files),
+            self._explain_also,
+            self.read_log,
+        )
+
+    @property
+    def reads(self) -> list[ReadReport]:
+        """What engines have read through the lazy readers of this plan, oldest first."""
+        return self.read_log.reports()
+
+    def _explain_also(self, condition: Node) -> Explanation:
+        return (self if condition == TRUE else self._plan_also(condition)).explain()
 
     def _check(self) -> None:
         self.row_reader.check()
@@ -400,7 +449,13 @@ class ScanPlan(ReadableRows):
         """A plan for the rows that match the predicate of this plan and a condition."""
         both = Predicate.from_conjuncts([self.predicate.tree, condition])
         return plan_scan(
-            self.snapshot, both, self.root, self._options, split_cache=self.split_cache
+            self.snapshot,
+            both,
+            self.root,
+            self._options,
+            split_cache=self.split_cache,
+            engine=self.engine,
+            read_log=self.read_log,
         )
 
     def scanned_files(self) -> pa.Table:

@@ -39,7 +39,7 @@ from arrowlog.snapshot import root_spellings
 from arrowlog.storage import open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     import pyarrow.dataset as ds
 
@@ -86,16 +86,19 @@ class RowReader:
         *,
         pushed: Node = TRUE,
         gradual: bool = False,
+        on_open: Callable[[int], None] = lambda _: None,
         **options: Any,
     ) -> Iterator[pa.RecordBatch]:
         """Iterate over the rows in record batches, without holding all of them.
 
         Rows for which `pushed` is not true may be left out; the caller applies that condition.
         `gradual` reads one file first, then twice as many each time, for callers that stop early.
-        `options` are those of a `pyarrow.dataset.Scanner`.
+        `on_open` is called with the number of files before they are read. `options` are those of a
+        `pyarrow.dataset.Scanner`.
         """
         names = list(self.schema.names) if columns is None else list(columns)
         if not gradual:
+            on_open(self.files.num_rows)
             parquet = self._parquet_part()
             yield from parquet._batches(parquet._open_source(pushed), names, options)  # noqa: SLF001 -- of this class
             yield from self._split_batches(names, options.get("batch_size", _BATCH_ROWS))
@@ -103,7 +106,7 @@ class RowReader:
         start, count = 0, 1
         while start < self.files.num_rows:
             part = replace(self, files=self.files.slice(start, count))
-            yield from part.batches(names, pushed=pushed, **options)
+            yield from part.batches(names, pushed=pushed, on_open=on_open, **options)
             start, count = start + count, count * 2
 
     def _parquet_part(self) -> RowReader:

@@ -178,11 +178,12 @@ class SplitScan:
         from arrowlog.splits import SplitSearch
 
         searches = find_searches(self.predicate.tree)
+        operands = [search_operands(search) for search in searches]
         matched = {search: [0, 0] for search in searches}
         documents = 0
         for _, files in self._opened():
             with files:
-                search_split = SplitSearch(files)
+                search_split = SplitSearch(files, operands, self.schema.names)
                 documents += files.meta.num_docs
                 for search in searches:
                     count = search_split.count(*search_operands(search))
@@ -219,12 +220,14 @@ class SplitScan:
                 files.close()
 
     def _prefetch(self, files: SplitFiles, needed: Sequence[str]) -> None:
-        from arrowlog.splits import RowDecoder, indexed_columns
+        from arrowlog.splits import RowDecoder, SplitSearch
 
-        if not find_searches(self.predicate.tree):
+        searches = find_searches(self.predicate.tree)
+        if searches:
+            operands = [search_operands(search) for search in searches]
+            SplitSearch(files, operands, self.schema.names).prefetch()
+        else:
             RowDecoder(files, self._stored(needed)).prefetch()
-        elif not files.has_entry("search"):
-            RowDecoder(files, indexed_columns(files.meta)).prefetch()
 
     @cached_property
     def _store(self) -> Store:
@@ -261,8 +264,12 @@ class SplitScan:
             return {}
         from arrowlog.splits import SplitSearch
 
-        search_split = SplitSearch(files)
-        return {search: search_split.rows(*search_operands(search)) for search in searches}
+        operands = [search_operands(search) for search in searches]
+        search_split = SplitSearch(files, operands, self.schema.names)
+        return {
+            search: search_split.rows(*pair)
+            for search, pair in zip(searches, operands, strict=True)
+        }
 
     def _read(
         self,

@@ -9,25 +9,36 @@ eliminated in the process by the rules of three-valued logic.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from arrowlog.formats import find_field_type, leaf_name, stats_type
 from arrowlog.predicate import (
+    BOOLEAN_OPS,
     COMPARISON_OPS,
+    INFINITE_DAYS,
+    INFINITE_MICROS,
     LIKE_WILDCARDS,
+    NULL,
     SWAPPED_COMPARISONS,
+    TRUE,
     Call,
     Column,
     ForeignExpr,
     Literal,
     coerce_literals,
     enclose_literal,
+    fold_constants,
     is_supported,
+    literal_kinds,
     may_have_nan,
     merge_equalities,
+    parse_monotone,
     referenced_columns,
     snap_to_integer,
+    solve_comparison,
     split_between,
     unwrap_cast,
 )
@@ -36,7 +47,7 @@ from arrowlog.snapshot import comparison_type
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from arrowlog.predicate import Node
+    from arrowlog.predicate import MonotoneExpr, Node
 
 _NEGATED = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 
@@ -72,6 +83,15 @@ class Comparison:
     def exact(self) -> bool:
         """Whether the column's type represents the literal exactly."""
         return self.down is not None and bool(self.down == self.up)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnComparison:
+    """Rows whose values in two columns of one type compare with each other. Never with `<>`."""
+
+    left: str
+    op: str
+    right: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +158,7 @@ StatsPredicate = (
     And
     | Or
     | Comparison
+    | ColumnComparison
     | In
     | StartsWith
     | IsNull
@@ -149,6 +170,19 @@ StatsPredicate = (
 ALL_ROWS, NO_ROWS = ConstantResult(True), ConstantResult(False)
 REASON_NOT_PRUNABLE = "not prunable"
 REASON_NOT_COMPARABLE = "type not comparable"
+REASON_NOT_MONOTONE = "expression keeps no order"
+# Up to this many values of an IN list, an expression is compared with each; else with their range.
+_EXPRESSION_VALUES_MAX = 64
+# Branches of a CASE, each of which is tested together with the negation of those before it.
+_BRANCHES_MAX = 16
+# Spellings of a prefix in which upper and lower case are equal; a longer prefix is cut.
+_SPELLINGS_MAX = 64
+_CASE_FUNCTIONS = {"lower": "lower", "lcase": "lower", "upper": "upper", "ucase": "upper"}
+_PREFIX_FUNCTIONS = ("left", "substr", "substring")
+# Characters beyond ASCII whose lower or upper case is an ASCII letter.
+_FOLDED = {"lower": {"i": "\u0130", "k": "\u212a"}, "upper": {"I": "\u0131", "S": "\u017f"}}
+_GLOB_WILDCARDS = "*?[\\"
+_CONDITIONAL_OPS = frozenset({"case", "if", "coalesce", "ifnull", "nvl", "nullif"})
 
 
 class StatsPredicateBuilder:
@@ -159,7 +193,7 @@ class StatsPredicateBuilder:
         self._schema = schema
         self._partition = frozenset(partition_columns)
 
-    def rows(self, node: Node, *, want: bool = True, null: bool = False) -> StatsPredicate:
+    def rows(self, node: Node, *, want: bool = True, null: bool = False) -> StatsPredicate:  # noqa: C901 -- a branch each
         """The rows for which a node evaluates to `want`, or to NULL if `null` is set."""
         if isinstance(node, Literal):
             if node.kind not in ("bool", "null"):
@@ -180,56 +214,93 @@ class StatsPredicateBuilder:
             return self.rows(node.args[0], want=inner is want, null=not want)
         if node.op == "between":
             return self._between(node, want=want, null=null)
+        if node.op in _CONDITIONAL_OPS and self._is_open(node):
+            branches = _branches(node)
+            if branches is not None:
+                return self._case(branches, node, want=want, null=null)
+        if node.op == "is null" and isinstance(node.args[0], Call) and self._is_open(node):
+            return self._is_null_call(node, node.args[0], want=want)
         return self._call(node, want=want, null=null)
+
+    def _is_open(self, node: Node) -> bool:
+        """Whether a condition depends on more than partition values, which decide it exactly."""
+        return not referenced_columns(node) <= self._partition
 
     def _boolean_column(self, node: Column, *, want: bool, null: bool) -> StatsPredicate:
         """A column used as a condition.
 
         A number is cast to BOOLEAN instead of compared with TRUE: 5 is true but not equal to TRUE.
         """
-        if node.path:
+        kind = self._type(node)
+        if kind is None:
             return self._opaque(node, want=want, null=null)
-        if not pa.types.is_boolean(self._schema.field(node.name).type):
+        if not pa.types.is_boolean(kind):
             return self._opaque(Call("cast", (node,), "BOOLEAN"), want=want, null=null)
         return self._literal_comparison(Call("=", (node, Literal(want, "bool"))), null)
 
     def _between(self, node: Call, *, want: bool, null: bool) -> StatsPredicate:
         """BETWEEN as two comparisons, if splitting it does not change how literals are coerced."""
         column, *ends = node.args
-        if isinstance(column, Column) and not column.path:
-            kind = self._schema.field(column.name).type
+        if isinstance(column, Column) and (kind := self._type(column)) is not None:
             coerced = coerce_literals([end for end in ends if isinstance(end, Literal)], kind)
             if coerced is None:
                 return self._opaque(node, want=want, null=null)
             ends = [*coerced] if len(coerced) == len(ends) else ends
+        elif self._is_open(node) and len(literal_kinds(ends)) > 1:
+            return self._opaque(node, want=want, null=null)
         return self.rows(split_between(Call("between", (column, *ends))), want=want, null=null)
 
-    def _call(self, node: Call, *, want: bool, null: bool) -> StatsPredicate:
+    def _call(self, node: Call, *, want: bool, null: bool) -> StatsPredicate:  # noqa: C901 -- a branch each
         """A call other than AND, OR, NOT, IS TRUE, IS FALSE and BETWEEN."""
         op, args = node.op, node.args
         first = args[0] if args else None
-        if not isinstance(first, Column) or first.path:
-            if len(args) == 2 and op in SWAPPED_COMPARISONS and isinstance(args[1], Column):
+        if not isinstance(first, Column) or (kind := self._type(first)) is None:
+            turns = op in SWAPPED_COMPARISONS and len(args) == 2
+            if turns and (isinstance(args[1], Column) or isinstance(first, Literal)):
                 turned = Call(SWAPPED_COMPARISONS[op], (args[1], args[0]))
-                return self._call(turned, want=want, null=null)
-            return self._opaque(node, want=want, null=null)
+                if not isinstance(args[1], Literal):
+                    return self._call(turned, want=want, null=null)
+            return self._expression(node, want=want, null=null)
         if op == "is null":
-            return IsNull(first.name, negated=not want)
+            return IsNull(self._name(first), negated=not want)
         if not all(isinstance(arg, Literal) for arg in args[1:]):
-            return self._opaque(node, want=want, null=null)
+            return self._two_columns(node, want=want, null=null)
         if op == "<=>":
             return self._null_safe_equal(first, args[1], want=want)
         if op in COMPARISON_OPS:
             return self._literal_comparison(Call(op if want else _NEGATED[op], args), null)
         if op == "in":
             return self._in(node, want=want, null=null)
-        if op == "isnan" and want and may_have_nan(self._schema.field(first.name).type):
-            is_partition = first.name in self._partition
+        if op == "isnan" and want and may_have_nan(kind):
+            name = self._name(first)
             opaque = self._opaque(node, want=want, null=null)
-            return opaque if is_partition else self._or_null(IsNaN(first.name), first.name, null)
-        if op in ("like", "starts_with", "prefix") and first.name not in self._partition:
+            return opaque if name in self._partition else self._or_null(IsNaN(name), name, null)
+        if op in ("like", "starts_with", "prefix") and self._name(first) not in self._partition:
             return self._prefix_pattern(node, want=want, null=null)
+        if op in ("ilike", "glob") and self._name(first) not in self._partition:
+            return self._folded_prefix(node, first, want=want, null=null)
         return self._opaque(node, want=want, null=null)
+
+    def _type(self, column: Column) -> pa.DataType | None:
+        """The type of a column or struct field; None if it has no statistics of its own.
+
+        Fields of structs that the schema lacks, and structs inside structs, have none.
+        """
+        if not column.path:
+            return self._schema.field(column.name).type
+        path = (column.name, *column.path)
+        kind = find_field_type(self._schema, path)
+        if kind is None or pa.types.is_nested(kind) or leaf_name(self._schema, path) is None:
+            return None
+        return kind
+
+    def _name(self, column: Column) -> str:
+        """The name of the statistics of a column or struct field that has a type."""
+        if not column.path:
+            return column.name
+        name = leaf_name(self._schema, (column.name, *column.path))
+        assert name is not None
+        return name
 
     def _opaque(self, node: Node, *, want: bool, null: bool) -> StatsPredicate:
         """A condition without a statistics test.
@@ -248,7 +319,7 @@ class StatsPredicateBuilder:
     def _null_safe_equal(self, column: Column, value: Node, *, want: bool) -> StatsPredicate:
         """`<=>`, which is never NULL."""
         if isinstance(value, Literal) and value.value is None:
-            return IsNull(column.name, negated=not want)
+            return IsNull(self._name(column), negated=not want)
         return self._literal_comparison(Call("=" if want else "<>", (column, value)), not want)
 
     def _literal_comparison(self, node: Call, null: bool) -> StatsPredicate:  # noqa: FBT001 -- named `null`
@@ -258,18 +329,19 @@ class StatsPredicateBuilder:
         assert isinstance(literal, Literal)
         if literal.value is None:
             return ALL_ROWS if null else NO_ROWS
-        return self._or_null(self._compare(node, column, literal), column.name, null)
+        return self._or_null(self._compare(node, column, literal), self._name(column), null)
 
     def _compare(self, node: Call, column: Column, literal: Literal) -> StatsPredicate:
         """A comparison with a literal that is not NULL, for the rows that are not NULL."""
-        kind = self._schema.field(column.name).type
-        is_partition = column.name in self._partition
+        kind, name = self._type(column), self._name(column)
+        assert kind is not None
+        is_partition = name in self._partition
         pair = None if comparison_type(kind) is None else enclose_literal(literal, kind)
         snapped = None if is_partition else snap_to_integer(node.op, literal, kind)
         if snapped is not None:
-            return Comparison(column.name, *snapped)
+            return Comparison(name, *snapped)
         if pair is not None and (not is_partition or pair[0] == pair[1]):
-            return Comparison(column.name, node.op, *pair)
+            return Comparison(name, node.op, *pair)
         if is_partition and not isinstance(literal.value, str):
             return PartitionEval(node, want=True, null=False)
         if is_partition and (pair is not None or pa.types.is_string(kind)):
@@ -282,7 +354,8 @@ class StatsPredicateBuilder:
         assert isinstance(column, Column)
         literals = [value for value in values if isinstance(value, Literal)]
         non_null = [value for value in literals if value.value is not None]
-        coerced = coerce_literals(non_null, self._schema.field(column.name).type)
+        name, kind = self._name(column), self._type(column)
+        coerced = None if kind is None else coerce_literals(non_null, kind)
         if coerced is None:
             return self._opaque(node, want=want, null=null)
         non_null = coerced
@@ -292,8 +365,8 @@ class StatsPredicateBuilder:
         op = "=" if want else "<>"
         tests = [self._compare(Call(op, (column, v)), column, v) for v in non_null]
         if not want:
-            return self._or_null(_and(_not_in_list(column.name, tests)), column.name, null)
-        return self._or_null(self._in_list(column.name, tests), column.name, null)
+            return self._or_null(_and(_not_in_list(name, tests)), name, null)
+        return self._or_null(self._in_list(name, tests), name, null)
 
     def _in_list(self, name: str, tests: list[StatsPredicate]) -> StatsPredicate:
         """Merge equalities with one column into a single `In`, if all are exact."""
@@ -311,7 +384,7 @@ class StatsPredicateBuilder:
         column, literal, *escape = node.args
         assert isinstance(column, Column)
         assert isinstance(literal, Literal)
-        kind = self._schema.field(column.name).type
+        kind, name = self._type(column), self._name(column)
         if not pa.types.is_string(kind) or not isinstance(literal.value, str):
             return Unprunable(node, REASON_NOT_COMPARABLE)
         text, is_prefix_function = literal.value, node.op != "like"
@@ -326,7 +399,249 @@ class StatsPredicateBuilder:
             return Unprunable(node, REASON_NOT_PRUNABLE)
         if want and not prefix:
             return Unprunable(node, REASON_NOT_PRUNABLE)
-        return self._or_null(StartsWith(column.name, prefix, negated=not want), column.name, null)
+        return self._or_null(StartsWith(name, prefix, negated=not want), name, null)
+
+    # Expressions: rewritten to conditions on their columns that hold wherever they do.
+
+    def _expression(self, node: Call, *, want: bool, null: bool) -> StatsPredicate:
+        """A condition on the value of an expression, or one that no statistics can answer."""
+        first = node.args[0] if node.args else None
+        plain = isinstance(first, Call) and all(isinstance(arg, Literal) for arg in node.args[1:])
+        if not plain or not self._is_open(node) or len(node.args) < 2:
+            return self._opaque(node, want=want, null=null)
+        assert isinstance(first, Call)
+        literals = [arg for arg in node.args[1:] if isinstance(arg, Literal)]
+        comparable = node.op in COMPARISON_OPS or node.op == "in"
+        if first.op in _CONDITIONAL_OPS and comparable:
+            return self._compare_branches(node, first, want=want, null=null)
+        if first.op in _CASE_FUNCTIONS or first.op in _PREFIX_FUNCTIONS:
+            return self._text_function(node, first, want=want, null=null)
+        if first.op == "abs" and node.op in COMPARISON_OPS:
+            return self._absolute(node, first, want=want, null=null)
+        monotone = parse_monotone(first, self._schema)
+        if not comparable or monotone is None or self._type(monotone.column) is None:
+            return Unprunable(node, REASON_NOT_MONOTONE if comparable else REASON_NOT_PRUNABLE)
+        if len(literal_kinds(literals)) > 1 or (null and monotone.fallible):
+            return Unprunable(node, REASON_NOT_COMPARABLE)
+        test = self._solve(monotone, node, literals, want=want, null=null)
+        if test is None:
+            return Unprunable(node, REASON_NOT_COMPARABLE)
+        return test
+
+    def _solve(
+        self, monotone: MonotoneExpr, node: Call, literals: list[Literal], *, want: bool, null: bool
+    ) -> StatsPredicate | None:
+        """Conditions on the column of a monotone expression; None if a literal is uncertain."""
+        name = self._name(monotone.column)
+        known = [literal for literal in literals if literal.value is not None]
+        if not known:  # NULL for every row
+            return ALL_ROWS if null else NO_ROWS
+        if len(known) < len(literals) and want == null:
+            return ALL_ROWS if want else NO_ROWS  # IN is TRUE or NULL then, never FALSE
+        op = "=" if node.op == "in" else node.op
+        op = op if want else _NEGATED[op]
+        if op == "<>":
+            tests: list[StatsPredicate | None] = [IsNull(name, negated=True)]
+        elif len(known) <= _EXPRESSION_VALUES_MAX:
+            tests = [self._solve_one(monotone, op, literal) for literal in known]
+        else:
+            ends = zip((">=", "<="), _ends(known), strict=False)
+            tests = [self._solve_one(monotone, sign, literal) for sign, literal in ends]
+            tests = [_and(tuple(test for test in tests if test is not None))]
+        certain = tuple(test for test in tests if test is not None)
+        if len(certain) < len(tests):
+            return None
+        return self._or_null_result(_or(certain), monotone, null)
+
+    def _solve_one(
+        self, monotone: MonotoneExpr, op: str, literal: Literal
+    ) -> StatsPredicate | None:
+        conditions = solve_comparison(monotone, op, literal)
+        if conditions is None:
+            return None
+        name = self._name(monotone.column)
+        parts: list[StatsPredicate] = [IsNull(name, negated=True)]
+        for condition in conditions:
+            if condition.op:
+                parts.append(Comparison(name, condition.op, condition.value, condition.value))
+            elif not condition.value:
+                parts.append(NO_ROWS)
+        test = _and(tuple(parts[1:] or parts))
+        # NaN is greater than every result, whichever way the expression runs.
+        if op in (">", ">=") and not monotone.increasing and may_have_nan(monotone.type):
+            return _or((test, IsNaN(name)))
+        return test
+
+    def _or_null_result(
+        self,
+        test: StatsPredicate,
+        monotone: MonotoneExpr,
+        null: bool,  # noqa: FBT001 -- named `null`
+    ) -> StatsPredicate:
+        """Add the rows for which an expression is NULL, if `null` is set."""
+        if not null:
+            return test
+        name = self._name(monotone.column)
+        parts: tuple[StatsPredicate, ...] = (test, IsNull(name))
+        if monotone.infinite_is_null:
+            is_date = pa.types.is_date32(monotone.type)
+            end = INFINITE_DAYS if is_date else INFINITE_MICROS
+            parts += (Comparison(name, ">=", end, end), Comparison(name, "<=", -end, -end))
+        return _or(parts)
+
+    def _is_null_call(self, node: Call, operand: Call, *, want: bool) -> StatsPredicate:
+        """IS [NOT] NULL of a condition or of a monotone expression."""
+        if operand.op in BOOLEAN_OPS:
+            if want:
+                sides = (self.rows(operand, want=side, null=True) for side in (True, False))
+                return _and(tuple(sides))
+            return _or(tuple(self.rows(operand, want=side) for side in (True, False)))
+        monotone = parse_monotone(operand, self._schema)
+        if monotone is None or self._type(monotone.column) is None or (want and monotone.fallible):
+            return Unprunable(node, REASON_NOT_PRUNABLE)
+        if not want:
+            return IsNull(self._name(monotone.column), negated=True)
+        return self._or_null_result(NO_ROWS, monotone, null=True)
+
+    def _two_columns(self, node: Call, *, want: bool, null: bool) -> StatsPredicate:
+        """A comparison of two columns of one type, by the bounds of both."""
+        op, args = node.op, node.args
+        opaque = self._opaque(node, want=want, null=null)
+        if isinstance(opaque, PartitionEval) or op not in COMPARISON_OPS:
+            return opaque
+        left, right = args
+        if not isinstance(left, Column) or not isinstance(right, Column):
+            return opaque
+        kinds = self._type(left), self._type(right)
+        if kinds[0] is None or kinds[1] is None or not _comparable_types(kinds[0], kinds[1]):
+            return Unprunable(node, REASON_NOT_COMPARABLE)
+        names = self._name(left), self._name(right)
+        op = op if want else _NEGATED[op]
+        test: StatsPredicate = ColumnComparison(names[0], op, names[1])
+        if op == "<>" or names[0] == names[1]:
+            test = _and(tuple(IsNull(name, negated=True) for name in names))
+        return _or((test, *(IsNull(name) for name in names))) if null else test
+
+    def _absolute(self, node: Call, operand: Call, *, want: bool, null: bool) -> StatsPredicate:
+        """`abs(x) > 5` as `x > 5 OR x < -5`."""
+        inner, literal = operand.args[0], node.args[1]
+        assert isinstance(literal, Literal)
+        if literal.kind not in ("int", "decimal", "double") or literal.value is None:
+            return Unprunable(node, REASON_NOT_COMPARABLE)
+        assert not isinstance(literal.value, (str, bytes))
+        if literal.value != literal.value:  # NaN
+            return Unprunable(node, REASON_NOT_COMPARABLE)
+        op = node.op if want else _NEGATED[node.op]
+        negated = literal.value
+        negated = negated.copy_negate() if isinstance(negated, Decimal) else -negated
+        mirrored = Call(SWAPPED_COMPARISONS[op], (inner, Literal(negated, literal.kind)))
+        parts = tuple(self.rows(part, null=null) for part in (Call(op, (inner, literal)), mirrored))
+        return _and(parts) if op in ("<", "<=", "<>") else _or(parts)
+
+    def _case(
+        self, branches: list[tuple[Node, Node]], node: Node, *, want: bool, null: bool
+    ) -> StatsPredicate:
+        """A CASE of conditions: the rows of each branch that no earlier branch takes."""
+        if len(branches) > _BRANCHES_MAX:
+            return Unprunable(node, REASON_NOT_PRUNABLE)
+        tests: list[StatsPredicate] = []
+        earlier: list[StatsPredicate] = []
+        for condition, result in branches:
+            own = (self.rows(condition), self.rows(result, want=want, null=null))
+            tests.append(_and((*earlier, *own)))
+            earlier.append(self.rows(condition, want=False, null=True))
+        return _or(tuple(tests))
+
+    def _compare_branches(
+        self, node: Call, operand: Call, *, want: bool, null: bool
+    ) -> StatsPredicate:
+        """A comparison of a CASE or COALESCE, as the CASE of the comparisons of its results.
+
+        Only if all results have one type: otherwise they would be converted before the comparison.
+        """
+        branches = _branches(operand)
+        if branches is None or not self._same_type([result for _, result in branches]):
+            return Unprunable(node, REASON_NOT_PRUNABLE)
+        compared = [
+            (condition, fold_constants(Call(node.op, (result, *node.args[1:]))))
+            for condition, result in branches
+        ]
+        return self._case(compared, node, want=want, null=null)
+
+    def _same_type(self, results: list[Node]) -> bool:
+        """Whether values have one type, in which they are compared with a literal as they are."""
+        kinds = {self._type(result) for result in results if isinstance(result, Column)}
+        if len(kinds) > 1 or None in kinds:
+            return False
+        if not all(isinstance(result, (Column, Literal)) for result in results):
+            return False
+        literals = literal_kinds(results)
+        return len(literals) <= 1 and all(
+            _is_natural(kind, literal) for kind in kinds if kind is not None for literal in literals
+        )
+
+    def _text_function(
+        self, node: Call, operand: Call, *, want: bool, null: bool
+    ) -> StatsPredicate:
+        """`lower(s) = 'abc'` and the like: what the text must begin with, in all spellings."""
+        column, *rest = operand.args
+        kind = self._type(column) if isinstance(column, Column) else None
+        texts = [arg.value for arg in node.args[1:] if isinstance(arg, Literal)]
+        plain = kind is not None and pa.types.is_string(kind) and want
+        if not plain or not all(isinstance(text, str) for text in texts):
+            return Unprunable(node, REASON_NOT_MONOTONE)
+        assert isinstance(column, Column)
+        # A substring is a prefix only if it begins at the first character.
+        is_substring = operand.op in ("substr", "substring")
+        extra = {"left": 1, "substr": 2, "substring": 2}.get(operand.op, 0)
+        if len(rest) != extra or (is_substring and rest[0] != Literal(1, "int")):
+            return Unprunable(node, REASON_NOT_MONOTONE)
+        prefixes = [str(text) for text in texts]
+        if node.op == "like":
+            stops = LIKE_WILDCARDS + "".join(prefixes[1:])
+            prefixes = [_take_until(prefixes[0], stops)]
+        elif node.op not in ("=", "in", "starts_with", "prefix"):
+            return Unprunable(node, REASON_NOT_MONOTONE)
+        if len(prefixes) > _EXPRESSION_VALUES_MAX:
+            return Unprunable(node, REASON_NOT_MONOTONE)
+        fold = _CASE_FUNCTIONS.get(operand.op)
+        return self._prefixes(node, column, prefixes, fold, null)
+
+    def _folded_prefix(
+        self, node: Call, column: Column, *, want: bool, null: bool
+    ) -> StatsPredicate:
+        """ILIKE and GLOB as tests of the prefix before the first wildcard."""
+        pattern = node.args[1]
+        text = pattern.value if isinstance(pattern, Literal) else None
+        kind = self._type(column)
+        if not want or not isinstance(text, str) or not pa.types.is_string(kind):
+            return Unprunable(node, REASON_NOT_PRUNABLE)
+        if node.op == "glob":
+            return self._prefixes(node, column, [_take_until(text, _GLOB_WILDCARDS)], None, null)
+        escape = "".join(str(arg.value) for arg in node.args[2:] if isinstance(arg, Literal))
+        prefix = _take_until(text, LIKE_WILDCARDS + escape)
+        ascii_part = "".join(c.lower() if c.isascii() else c for c in prefix)
+        return self._prefixes(node, column, [ascii_part], "lower", null)
+
+    def _prefixes(
+        self,
+        node: Call,
+        column: Column,
+        prefixes: list[str],
+        fold: str | None,
+        null: bool,  # noqa: FBT001
+    ) -> StatsPredicate:
+        """Texts that begin with one of some prefixes, after folding them to lower or upper case."""
+        name, kind = self._name(column), self._type(column)
+        assert kind is not None
+        tests: list[StatsPredicate] = []
+        for prefix in prefixes:
+            for spelling in [prefix] if fold is None else _spellings(prefix, fold):
+                usable = enclose_literal(Literal(spelling, "text"), kind) is not None
+                if not spelling or not usable:
+                    return Unprunable(node, REASON_NOT_MONOTONE)
+                tests.append(StartsWith(name, spelling))
+        return self._or_null(_or(tuple(tests)), name, null)
 
 
 def _not_in_list(name: str, tests: list[StatsPredicate]) -> tuple[StatsPredicate, ...]:
@@ -337,6 +652,72 @@ def _not_in_list(name: str, tests: list[StatsPredicate]) -> tuple[StatsPredicate
     rest = [test for test in tests if not (isinstance(test, Comparison) and test.exact)]
     values = tuple(sorted({test.down for test in exact}))
     return (*rest, In(name, values, negated=True))
+
+
+def _branches(node: Call) -> list[tuple[Node, Node]] | None:
+    """Conditions and results of a CASE, or of a function that is one; None if it is malformed."""
+    args = node.args
+    if node.op == "case" or (node.op == "if" and len(args) == 3):
+        pairs = list(zip(args[:-1:2], args[1:-1:2], strict=True))
+        return [*pairs, (TRUE, args[-1])]
+    if node.op == "nullif" and len(args) == 2:
+        return [(Call("=", args), NULL), (TRUE, args[0])]
+    if node.op in ("coalesce", "ifnull", "nvl") and len(args) > 1:
+        is_known = [Call("not", (Call("is null", (arg,)),)) for arg in args[:-1]]
+        return [*zip(is_known, args[:-1], strict=True), (TRUE, args[-1])]
+    return None
+
+
+def _is_natural(kind: pa.DataType, literal_kind: str) -> bool:
+    """Whether a literal is of the type of a column, so that neither is converted."""
+    if pa.types.is_timestamp(kind):
+        return literal_kind == ("timestamp" if kind.tz is None else "timestamptz")
+    tests = {
+        "int": pa.types.is_integer,
+        "text": pa.types.is_string,
+        "double": pa.types.is_float64,
+        "date": pa.types.is_date32,
+        "bool": pa.types.is_boolean,
+    }
+    return literal_kind in tests and bool(tests[literal_kind](kind))
+
+
+def _comparable_types(left: pa.DataType, right: pa.DataType) -> bool:
+    """Whether values of two types are compared as they are."""
+    if pa.types.is_integer(left) and pa.types.is_integer(right):
+        return True
+    return bool(left == right) and comparison_type(left) is not None
+
+
+def _spellings(prefix: str, fold: str) -> list[str]:
+    """The beginnings of all texts that begin with a prefix once they are folded.
+
+    Only ASCII letters are looked up; a character beyond them ends the prefix. No spelling is left
+    if folding cannot produce a letter.
+    """
+    found = [""]
+    for letter in prefix:
+        if not letter.isascii():
+            break
+        if letter != (letter.lower() if fold == "lower" else letter.upper()):
+            return []
+        options = {letter, letter.swapcase()} | set(_FOLDED[fold].get(letter, ""))
+        if len(found) * len(options) > _SPELLINGS_MAX:
+            break
+        found = [start + option for start in found for option in sorted(options)]
+    return found
+
+
+def _ends(literals: list[Literal]) -> tuple[Literal, ...]:
+    """The least and the greatest of literals of one kind; none of texts, which may be times."""
+    if literals[0].kind == "text":
+        return ()
+    ordered = sorted(literals, key=_value_of)
+    return ordered[0], ordered[-1]
+
+
+def _value_of(literal: Literal) -> Any:
+    return literal.value
 
 
 def _take_until(text: str, stops: str) -> str:
@@ -371,7 +752,8 @@ def nan_free_columns(test: StatsPredicate, schema: pa.Schema) -> frozenset[str]:
         per_part = [nan_free_columns(part, schema) for part in test.parts]
         return frozenset.intersection(*per_part)
     if isinstance(test, Comparison) and test.op in ("=", "<", "<="):
-        return frozenset({test.name}) if may_have_nan(schema.field(test.name).type) else frozenset()
-    if isinstance(test, In) and not test.negated and may_have_nan(schema.field(test.name).type):
+        kind = stats_type(schema, test.name)
+        return frozenset({test.name}) if may_have_nan(kind) else frozenset()
+    if isinstance(test, In) and not test.negated and may_have_nan(stats_type(schema, test.name)):
         return frozenset({test.name})
     return frozenset()

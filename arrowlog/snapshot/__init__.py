@@ -1,7 +1,8 @@
 """Log replay: which files are live at a version, as columns."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from arrowlog.lazy_names import import_on_first_use
 from arrowlog.snapshot.checkpoint.json import (
     CheckpointResult,
     WrittenCheckpoint,
@@ -58,7 +59,9 @@ from arrowlog.snapshot.loader import (
 from arrowlog.snapshot.log_replay import (
     check_readable,
     check_writable,
+    commit_timestamps,
     parse_table_schema,
+    read_transactions,
     replay_actions,
     root_spellings,
     validate_commit_integrity,
@@ -83,7 +86,15 @@ from arrowlog.snapshot.snapshot import (
     is_state_table,
 )
 from arrowlog.snapshot.stats_truncation import StatsTruncation, truncate_add_fields, truncate_adds
-from arrowlog.snapshot.time_travel import TimestampLike, to_epoch_millis
+from arrowlog.snapshot.time_travel import (
+    CLOCK_TOLERANCE_MS,
+    PeriodLike,
+    TimestampLike,
+    format_epoch_millis,
+    to_epoch_millis,
+    to_period,
+    unreadable_states,
+)
 from arrowlog.snapshot.tracked_state import CacheStats, LogTip, ReadBase
 from arrowlog.snapshot.tracker import SnapshotTracker, open_trackers
 from arrowlog.snapshot.typed_values import (
@@ -98,12 +109,15 @@ from arrowlog.snapshot.typed_values import (
     partition_values,
     to_comparable,
     to_log_text,
+    usable_null_counts,
+    widen_bounds,
 )
 
 if TYPE_CHECKING:
     from arrowlog.snapshot.checkpoint.state import StateWriter, WrittenState
 
 __all__ = [
+    "CLOCK_TOLERANCE_MS",
     "HIVE_NULL",
     "OBSERVATION_TRUST_SECONDS",
     "TRUNCATION_MARK",
@@ -117,6 +131,7 @@ __all__ = [
     "InMemoryFiles",
     "LogSegment",
     "LogTip",
+    "PeriodLike",
     "ReadBase",
     "ReadOptions",
     "RebuildRecipe",
@@ -139,6 +154,7 @@ __all__ = [
     "check_writable",
     "checkpoint_versions",
     "choose_sort_columns",
+    "commit_timestamps",
     "comparison_type",
     "decode_pointer",
     "earliest_rebuildable_version",
@@ -146,6 +162,7 @@ __all__ = [
     "files_table",
     "find_other_log",
     "flatten_all_maps",
+    "format_epoch_millis",
     "from_checkpoint_rows",
     "has_bounds",
     "has_data_files",
@@ -167,6 +184,7 @@ __all__ = [
     "put_manifest",
     "put_part",
     "read_pointer",
+    "read_transactions",
     "read_verified_actions",
     "replay_actions",
     "retired_record_error",
@@ -178,10 +196,14 @@ __all__ = [
     "to_comparable",
     "to_epoch_millis",
     "to_log_text",
+    "to_period",
     "truncate_add_fields",
     "truncate_adds",
+    "unreadable_states",
+    "usable_null_counts",
     "validate_commit_integrity",
     "verify_checkpoint",
+    "widen_bounds",
     "with_checkpoint_keys",
     "with_chunk_checksums",
     "with_file_keys",
@@ -193,12 +215,7 @@ __all__ = [
     "write_pointer",
 ]
 
-if not TYPE_CHECKING:  # to a type checker, it would turn every misspelt name into Any
-
-    def __getattr__(name: str) -> Any:
-        """Import the writer of table states on first use: most tables have none."""
-        if name in ("StateWriter", "WrittenState"):
-            from arrowlog.snapshot.checkpoint import state
-
-            return getattr(state, name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:  # most tables have no table states
+    __getattr__ = import_on_first_use(
+        __name__, {"checkpoint.state": ("StateWriter", "WrittenState")}
+    )

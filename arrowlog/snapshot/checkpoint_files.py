@@ -251,16 +251,29 @@ class CheckpointFileStats(FileStats):
         """Read the statistics of several columns in one pass."""
         wanted = list(names)
         self._source.stored([column for name in wanted for column in self._stored_names(name)])
-        self._tail.prepare(wanted)
+        self._prepare_leaves(wanted)
+        self._tail.prepare([name for name in wanted if not self._is_leaf(name)])
 
     def _stored_names(self, name: str) -> list[str]:
         """Return the checkpoint's columns that hold the statistics of a table column."""
         if name in self.partition_columns:
             return [f"partition.{name}", f"unreadable.{name}"]
+        if self._is_leaf(name):
+            return ["stats", "num_records"]
         counts = [f"null_count.{name}", f"nan_count.{name}", "num_records"]
         return [f"min.{name}", f"max.{name}", *counts]
 
+    def _stats_texts(self) -> pa.ChunkedArray | None:
+        rows = self._source.stored(["stats"])
+        if rows is None:
+            adds = self._source.adds()
+            return adds["stats"] if "stats" in adds.column_names else None
+        return self._source.column("stats")
+
     def _make(self, what: str, name: str) -> pa.ChunkedArray:
+        if self._is_leaf(name):
+            self._prepare_leaves([name])
+            return pa.chunked_array([self._typed[what, name]])
         rows = self._source.stored(self._stored_names(name) if name else ["num_records"])
         if rows is None:
             if self._fallback is None:

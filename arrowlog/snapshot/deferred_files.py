@@ -215,11 +215,11 @@ class DeferredFiles(ABC):
 
     def _fall_back(self, error: LogCorrupt) -> None:
         """Load the adds without the checkpoint, keeping the order of rows already handed out."""
+        adds = self._load_again(error)  # raises if it is impossible: then a warning says nothing
         note = f"checkpoint {self.checkpoint} was not used: {error}"
         if note not in self._warned:
             self._warned.append(note)
             warnings.warn(f"{self.root}: {note}", ArrowlogWarning, stacklevel=2)
-        adds = self._load_again(error)
         if self._keys is not None:
             tail = self.tail["key"].chunks
             order = pa.chunked_array([*self._keys.chunks, *tail], pa.string())

@@ -8,21 +8,23 @@ partition values and statistics are read when a question needs them.
 from __future__ import annotations
 
 import os
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import make_array
+from arrowlog.arrays import make_array, make_int64
 from arrowlog.errors import LogCorrupt
 from arrowlog.storage import LocalStore, RangeReader
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from concurrent.futures import Future
 
     import pyarrow.parquet as pq
 
@@ -33,7 +35,12 @@ _STATE_ACTIONS = ("protocol", "metaData", "txn", "sidecar")
 # What pyarrow raises for a damaged Parquet file.
 _BROKEN = (pa.ArrowException, OSError, ValueError, KeyError, IndexError, MemoryError)
 AddPath = tuple[str, ...]
+_Piece = TypeVar("_Piece")
 _Result = TypeVar("_Result")
+# Adds per batch: about 10 MB of statistics as text.
+_BATCH_ROWS = 1 << 15
+# Bytes that are read ahead of a column chunk in a local file.
+_BUFFER_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -91,15 +98,27 @@ class CheckpointPart:
         groups = range(self.metadata.num_row_groups)
         return [g for g in groups if any(self._count_of(g, leaf) != 0 for leaf in leaves)]
 
-    def read(self, group: int, columns: Sequence[str]) -> pa.Table:
-        """Read columns of a row group. Raises `LogCorrupt` or `FileNotFoundError`."""
+    def batches(self, group: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Read columns of a row group. Raises `LogCorrupt` or `FileNotFoundError`.
+
+        Some writers put all adds into one row group. Batches reuse the memory of earlier ones;
+        fresh memory for all of them costs more than decoding them.
+        """
         import pyarrow.parquet as pq
 
+        local = isinstance(self.store, LocalStore)
         try:
             source = _open_file(self.store, self.key, self.size)
             # A handle per row group: handles must not be shared by threads.
-            opened = pq.ParquetFile(source, metadata=self.metadata, pre_buffer=True)
-            return opened.read_row_group(group, columns=list(columns), use_threads=False)
+            opened = pq.ParquetFile(
+                source,
+                metadata=self.metadata,
+                pre_buffer=not local,  # one request per column chunk
+                buffer_size=_BUFFER_BYTES if local else 0,
+            )
+            yield from opened.iter_batches(
+                _BATCH_ROWS, row_groups=[group], columns=list(columns), use_threads=False
+            )
         except FileNotFoundError:
             raise
         except _BROKEN as error:
@@ -124,7 +143,7 @@ class DeltaCheckpoint:
     """The adds of a checkpoint, by column.
 
     Adds are numbered in the order of the files and their row groups. Row groups are read in
-    parallel, one after the other is decoded and dropped: what is kept is what the caller keeps.
+    batches, each of which is decoded and dropped: what is kept is what the caller keeps.
     """
 
     def __init__(self, version: int, parts: Sequence[CheckpointPart]) -> None:
@@ -147,7 +166,7 @@ class DeltaCheckpoint:
         for part, group in self._chunks:
             count = part.add_counts[group]
             if count is None:
-                count = len(_read_adds(part, group, [("path",)], {("path",): pa.string()})[0])
+                count = sum(batch.num_rows for batch in _read_adds(part, group, [], {}))
             starts.append(starts[-1] + count)
         return starts
 
@@ -177,7 +196,7 @@ class DeltaCheckpoint:
         rows: pa.Array | None,
         convert: Callable[[dict[AddPath, pa.Array | None]], _Result],
     ) -> list[_Result]:
-        """Read fields of the adds and convert them, row group by row group.
+        """Read fields of the adds and convert them, some ten thousand adds at a time.
 
         `rows` are ascending numbers of the adds to read; None for all. `convert` gets one value per
         add, and None for a field that no part has; it is called in several threads. Raises
@@ -186,25 +205,26 @@ class DeltaCheckpoint:
         types = {path: self.type_of(path) for path in paths}
         stored = [path for path, kind in types.items() if kind is not None]
 
-        def run(chunk: tuple[int, pa.Array | None]) -> _Result:
-            index, chosen = chunk
-            columns: dict[AddPath, pa.Array | None] = dict.fromkeys(paths)
+        nothing: dict[AddPath, pa.Array | None] = dict.fromkeys(paths)
+
+        def pieces(index: int, chosen: pa.Array | None) -> Iterator[dict[AddPath, pa.Array | None]]:
+            """Yield the fields of the chosen adds of a row group, in their order."""
             part, group = self._chunks[index]
-            values = _read_adds(part, group, stored, types)
-            expected = self.starts[index + 1] - self.starts[index]
-            if any(len(column) != expected for column in values):
+            count = 0
+            for values in _read_adds(part, group, stored, types):
+                first, count = count, count + values.num_rows
+                if chosen is not None:
+                    if first > chosen[-1].as_py():
+                        return  # the rest of the row group is not needed
+                    values = values.take(_within(chosen, first, count))  # noqa: PLW2901
+                    if not values.num_rows:
+                        continue
+                yield nothing | dict(zip(stored, values.columns, strict=False))
+            if count != self.starts[index + 1] - self.starts[index]:
                 what = f"a row group of {part.key} has other adds than its footer says."
                 raise LogCorrupt(what, file=part.key, version=self.version)
-            if chosen is not None:
-                values = [column.take(chosen) for column in values]
-            columns |= dict(zip(stored, values, strict=True))
-            return convert(columns)
 
-        chunks = self._chunks_of(rows)
-        if len(chunks) < 2:
-            return [run(chunk) for chunk in chunks]
-        with ThreadPoolExecutor(min(os.cpu_count() or 1, len(chunks))) as pool:
-            return list(pool.map(run, chunks))
+        return _convert_all([partial(pieces, *chunk) for chunk in self._chunks_of(rows)], convert)
 
     def _chunks_of(self, rows: pa.Array | None) -> list[tuple[int, pa.Array | None]]:
         """Return the row groups that have chosen rows, and the numbers of these within them."""
@@ -246,32 +266,61 @@ class DeltaCheckpoint:
             raise LogCorrupt("the checkpoint has an add without a path.", version=self.version)
 
 
+def _convert_all(
+    sources: Sequence[Callable[[], Iterator[_Piece]]], convert: Callable[[_Piece], _Result]
+) -> list[_Result]:
+    """Convert all pieces of all sources in threads, and return the results in their order.
+
+    Enough sources keep a thread each busy. Of fewer, one thread reads and the others convert.
+    """
+    threads = os.cpu_count() or 1
+    if len(sources) >= threads > 1:
+        with ThreadPoolExecutor(threads) as pool:
+            runs = pool.map(lambda source: [convert(piece) for piece in source()], sources)
+            return [result for run in runs for result in run]
+    results: list[_Result] = []
+    with ThreadPoolExecutor(threads) as pool:
+        waiting: deque[Future[_Result]] = deque()
+        for source in sources:
+            for piece in source():
+                waiting.append(pool.submit(convert, piece))
+                if len(waiting) > threads:  # bounds the memory of pieces that wait
+                    results.append(waiting.popleft().result())
+        return results + [future.result() for future in waiting]
+
+
+def _within(rows: pa.Array, first: int, end: int) -> pa.Array:
+    """Return which of ascending numbers are in a range, counted from its begin."""
+    cuts = pc.search_sorted(rows, make_array([first, end], pa.int64())).to_pylist()
+    return pc.subtract(rows.slice(cuts[0], cuts[1] - cuts[0]), make_int64(first))
+
+
 def _read_adds(
     part: CheckpointPart,
     group: int,
     paths: Sequence[AddPath],
     types: Mapping[AddPath, pa.DataType | None],
-) -> list[pa.Array]:
-    """Return fields of the adds in one row group, in the rows that hold an add."""
+) -> Iterator[pa.RecordBatch]:
+    """Yield fields of the adds in one row group, in the rows that hold an add."""
     present = [path for path in paths if _type_at(part.schema, path) is not None]
     # Any field tells which rows are adds.
     names = {".".join(("add", *path)) for path in present or [("path",)]}
-    table = part.read(group, sorted(names))
-    adds = table["add"].combine_chunks()
-    if isinstance(adds, pa.ChunkedArray):  # of no chunks
-        adds = pa.nulls(0, table.schema.field("add").type)
-    is_add = pc.is_valid(adds)
-    some_are_not = is_add.true_count < len(adds)
-    columns = []
-    for path in paths:
-        kind = types[path]
-        if path not in present:
-            columns.append(pa.nulls(is_add.true_count, kind))
-            continue
-        values = pc.struct_field(adds, _indices(adds.type, path))
-        values = values.filter(is_add) if some_are_not else values
-        columns.append(values if values.type == kind else _cast_part(values, kind, part.key))
-    return columns
+    for batch in part.batches(group, sorted(names)):
+        adds = batch.column("add")
+        is_add = pc.is_valid(adds)
+        some_are_not = is_add.true_count < len(adds)
+        columns = []
+        for path in paths:
+            kind = types[path]
+            if path not in present:
+                columns.append(pa.nulls(is_add.true_count, kind))
+                continue
+            values = pc.struct_field(adds, _indices(adds.type, path))
+            values = values.filter(is_add) if some_are_not else values
+            columns.append(values if values.type == kind else _cast_part(values, kind, part.key))
+        if not columns:
+            columns = [pa.nulls(is_add.true_count, pa.null())]
+        yield pa.RecordBatch.from_arrays(columns, [str(i) for i in range(len(columns))])
 
 
 def _cast_part(values: pa.Array, kind: pa.DataType | None, key: str) -> pa.Array:
@@ -310,8 +359,11 @@ def read_state_actions(part: CheckpointPart) -> dict[str, list[dict[str, Any]]]:
         rows: list[dict[str, Any]] = []
         if part.schema.get_field_index(action) >= 0:
             for group in part.groups_with(action):
-                column = part.read(group, [action])[action]
-                rows += column.filter(pc.is_valid(column)).to_pylist(maps_as_pydicts="lossy")
+                for batch in part.batches(group, [action]):
+                    column = batch.column(action)
+                    if column.null_count < len(column):
+                        valid = column.filter(pc.is_valid(column))
+                        rows += valid.to_pylist(maps_as_pydicts="lossy")
         actions[action] = rows
     return actions
 

@@ -16,9 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.arrays import FALSE, make_array, make_int64, null_scalar, repeat_bool
-from arrowlog.decode import StatsMember, lookup_stats, stats_counts
+from arrowlog.decode import StatsLookup, StatsMember, stats_counts
 from arrowlog.errors import ArrowlogWarning, LogCorrupt
-from arrowlog.formats import physical_name
+from arrowlog.formats import physical_name, stats_keys, stats_type
 from arrowlog.formats.delta import DELTA, VECTOR_COLUMNS
 from arrowlog.snapshot.delta_checkpoint import map_values
 from arrowlog.snapshot.file_table import FileStats, files_table, files_table_from_checkpoint
@@ -349,6 +349,7 @@ class DeltaCheckpointFiles:
             for item in stats.schema
             if has_bounds(item.type) and item.name not in stats.partition_columns
         ]
+        bounded += [leaf.name for leaf in stats.leaves.values() if has_bounds(leaf.type)]
         stats.prepare([*bounded, *stats.partition_columns])
         columns: dict[str, Any] = {name: self._base_column(name) for name in names}
         for name in stats.partition_columns:
@@ -489,7 +490,8 @@ class DeltaFileStats(FileStats):
         """Return bounds, null counts and row counts of the checkpoint's live adds."""
         reader = StatsReader(self._source.rows, self.schema)
         kept = self._source.values_for(self.schema)
-        convert, paths = reader.converter([name for name in names if name not in kept])
+        missing = [name for name in names if name not in kept]
+        convert, paths = reader.converter(missing, self._source.num_selected)
         return self._source.live_values(self.schema, names, paths, convert)
 
     def of_rows(self, what: str, name: str) -> pa.ChunkedArray | None:
@@ -636,7 +638,7 @@ class _BoundStats(_AddStats):
         ]
         if wanted:
             reader = StatsReader(self._source.rows, self.schema)
-            convert, paths = reader.converter(wanted)
+            convert, paths = reader.converter(wanted, self.num_rows)
             self._read(wanted, paths, convert)
 
 
@@ -649,9 +651,9 @@ class StatsReader:
         self._schema = schema
 
     def converter(
-        self, names: Sequence[tuple[str, str]]
+        self, names: Sequence[tuple[str, str]], count: int
     ) -> tuple[Callable[[Columns], dict[tuple[str, str], pa.Array]], list[AddPath]]:
-        """Return a function that types columns of some adds, and the fields that it needs."""
+        """Return a function that types columns of adds, `count` in all, and the fields it needs."""
         members = {name: self._member(*name) for name in names}
         typed_paths = {name: ("stats_parsed", *member.keys) for name, member in members.items()}
         stored = {name: path for name, path in typed_paths.items() if self._rows.has(path)}
@@ -659,6 +661,7 @@ class StatsReader:
         has_text = self._rows.has(_STATS)
         looked_up = list(dict.fromkeys(members.values())) if has_text else []
         paths = [*stored.values(), *([_STATS] if has_text else [])]
+        lookup = StatsLookup(count)
 
         def convert(columns: Columns) -> dict[tuple[str, str], pa.Array]:
             typed: dict[tuple[str, str], pa.Array] = {}
@@ -670,7 +673,7 @@ class StatsReader:
                 wanted = [members[name] for name in names if typed[name].null_count]
             texts = columns.get(_STATS)
             if texts is not None and wanted:
-                found = lookup_stats(pa.chunked_array([texts]), list(dict.fromkeys(wanted)))
+                found = lookup.lookup(pa.chunked_array([texts]), list(dict.fromkeys(wanted)))
                 for name in names:
                     if members[name] in found:
                         parsed = self._parse(found[members[name]], *name)
@@ -684,7 +687,7 @@ class StatsReader:
         if what == "stored":
             return StatsMember(("numRecords",))
         exact = pa.types.is_decimal(_type_of(self._schema, name)) and what != "nullCount"
-        return StatsMember((what, physical_name(self._schema, name)), exact)
+        return StatsMember((what, *stats_keys(self._schema, name)), exact)
 
     def _kind(self, what: str, name: str) -> pa.DataType:
         return pa.int64() if what in ("nullCount", "stored") else _type_of(self._schema, name)
@@ -717,9 +720,8 @@ def partition_converter(
 
 
 def _type_of(schema: pa.Schema, name: str) -> pa.DataType:
-    """Return the type of a column; text if the schema lacks it."""
-    index = schema.get_field_index(name)
-    return schema.field(index).type if index >= 0 else pa.string()
+    """Return the type of a column or struct field; text if the schema lacks it."""
+    return stats_type(schema, name)
 
 
 def _num_rows(columns: Columns) -> int:

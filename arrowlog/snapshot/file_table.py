@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,16 +12,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.arrays import FALSE, TRUE, repeat_bool
-from arrowlog.decode import flatten_map_columns
-from arrowlog.formats import STATS_COUNTS, FieldKind, physical_name
+from arrowlog.decode import StatsMember, flatten_map_columns, lookup_stats, stats_counts
+from arrowlog.formats import (
+    STATS_COUNTS,
+    STATS_MAPS,
+    FieldKind,
+    physical_name,
+    stats_type,
+    struct_leaves,
+)
 from arrowlog.formats.delta import deletion_vector_ids
 from arrowlog.formats.indextables import INDEXTABLES
 from arrowlog.snapshot.typed_values import cast_text, has_bounds, partition_values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from arrowlog.formats import Format
+    from arrowlog.formats import Format, StructLeaf
 
     # A column that is computed when called.
     LazyColumn = Callable[[], pa.ChunkedArray]
@@ -103,6 +111,10 @@ def _build(
             columns[f"{prefix}.{item.name}"] = view.bound(source, item.name, item.type)
     for item in bounded:
         columns[f"null_count.{item.name}"] = view.count("nullCount", item.name)
+    for leaf in view.leaves:
+        columns[f"min.{leaf.name}"] = view.leaf("minValues", leaf)
+        columns[f"max.{leaf.name}"] = view.leaf("maxValues", leaf)
+        columns[f"null_count.{leaf.name}"] = view.leaf("nullCount", leaf)
     for name, kind in view.format.actions.fields["add"].items():
         if kind is FieldKind.STATS and not view.format.stats_text_listed:
             continue
@@ -139,6 +151,16 @@ class FileStats:
         self._typed: dict[tuple[str, str], pa.Array] = {}
         self._views: dict[str, _AddView] = {}
 
+    @cached_property
+    def leaves(self) -> Mapping[str, StructLeaf]:
+        """The fields inside struct columns, by the name of their statistics."""
+        return struct_leaves(self.schema)
+
+    def type_of(self, name: str) -> pa.DataType:
+        """Return the type of a column, or of a struct field by the name of its statistics."""
+        index = self.schema.get_field_index(name)
+        return self.schema.field(index).type if index >= 0 else self.leaves[name].type
+
     @property
     def num_rows(self) -> int:
         """The number of files."""
@@ -146,12 +168,34 @@ class FileStats:
 
     def prepare(self, names: Iterable[str]) -> None:
         """Look up several columns in one pass over the adds; otherwise each costs its own pass."""
-        missing = [name for name in names if name not in self._views]
+        wanted = list(names)
+        self._prepare_leaves(wanted)
+        missing = [n for n in wanted if n not in self._views and not self._is_leaf(n)]
         if missing:
             keys = [physical_name(self.schema, name) for name in missing]
             adds = flatten_map_columns(self._adds_with(missing), keys)
             view = _AddView(adds, self.schema, self._format)
             self._views.update(dict.fromkeys(missing, view))
+
+    def _is_leaf(self, name: str) -> bool:
+        """Whether a name is that of a struct field's statistics."""
+        return self.schema.get_field_index(name) < 0 and name in self.leaves
+
+    def _prepare_leaves(self, names: Iterable[str]) -> None:
+        """Type the statistics of struct fields, all of them in one pass over the texts."""
+        missing = [
+            self.leaves[name]
+            for name in names
+            if self._is_leaf(name) and ("nanCount", name) not in self._typed
+        ]
+        if missing:
+            typed = read_leaf_stats(self._stats_texts(), missing, self.num_rows)
+            self._typed |= {key: column.combine_chunks() for key, column in typed.items()}
+
+    def _stats_texts(self) -> pa.ChunkedArray | None:
+        """Return the JSON text of the statistics of each file; None if no file has any."""
+        adds = self._adds_with(self.leaves)
+        return adds["stats"] if "stats" in adds.column_names else None
 
     def _adds_with(self, names: Iterable[str]) -> pa.Table:
         """Return the adds with the fields that hold the statistics of some columns."""
@@ -227,6 +271,8 @@ class FileStats:
 
     def _make(self, what: str, name: str) -> pa.ChunkedArray:
         self.prepare([name])
+        if self._is_leaf(name):
+            return pa.chunked_array([self._typed[what, name]])
         view = self._views[name]
         if what == "unreadable":  # one pass over the texts yields both
             values, unreadable = view.partition_pair(name, _type(self.schema, name))
@@ -268,9 +314,36 @@ def _compute(columns: dict[str, LazyColumn], rows: int) -> dict[str, pa.ChunkedA
 
 
 def _type(schema: pa.Schema, name: str) -> pa.DataType:
-    """Return the type of a column; text if the schema lacks it."""
-    index = schema.get_field_index(name)
-    return pa.string() if index < 0 else schema.field(index).type
+    """Return the type of a column or struct field; text if the schema lacks it."""
+    return stats_type(schema, name)
+
+
+def read_leaf_stats(
+    texts: pa.ChunkedArray | None, leaves: Iterable[StructLeaf], num_rows: int
+) -> dict[tuple[str, str], pa.ChunkedArray]:
+    """Return the statistics of struct fields, typed, by kind and name; null is unknown.
+
+    `texts` are the `stats` of the files.
+    """
+    members: dict[tuple[str, str], StatsMember] = {}
+    kinds: dict[tuple[str, str], pa.DataType] = {}
+    for leaf in leaves:
+        exact = pa.types.is_decimal(leaf.type)
+        for what in STATS_MAPS:
+            is_count = what in STATS_COUNTS
+            members[what, leaf.name] = StatsMember((what, *leaf.keys), exact and not is_count)
+            kinds[what, leaf.name] = pa.int64() if is_count else leaf.type
+    found = {} if texts is None else lookup_stats(texts, list(members.values()))
+    typed: dict[tuple[str, str], pa.ChunkedArray] = {}
+    for key, member in members.items():
+        column = found.get(member)
+        if column is None:
+            typed[key] = pa.chunked_array([pa.nulls(num_rows, kinds[key])], kinds[key])
+        elif key[0] in STATS_COUNTS:
+            typed[key] = stats_counts(column)
+        else:
+            typed[key] = cast_text(column, kinds[key], upper=key[0] == "maxValues")
+    return typed
 
 
 class _AddView:
@@ -287,6 +360,20 @@ class _AddView:
         self._adds = adds
         self._names = set(adds.column_names)
         self._nulls: dict[pa.DataType, pa.ChunkedArray] = {}
+
+    @cached_property
+    def leaves(self) -> list[StructLeaf]:
+        """The fields inside struct columns that can have bounds."""
+        return [leaf for leaf in struct_leaves(self.schema).values() if has_bounds(leaf.type)]
+
+    @cached_property
+    def _leaf_stats(self) -> dict[tuple[str, str], pa.ChunkedArray]:
+        texts = self._adds["stats"] if "stats" in self._names else None
+        return read_leaf_stats(texts, self.leaves, self.num_rows)
+
+    def leaf(self, what: str, leaf: StructLeaf) -> LazyColumn:
+        """Return a bound or count of a struct field."""
+        return lambda: self._leaf_stats[what, leaf.name]
 
     def _all_null(self, kind: pa.DataType) -> pa.ChunkedArray:
         """Return a column of nulls; all columns of one type share its memory."""
@@ -407,6 +494,12 @@ class _StoredView(_AddView):
 
     def records(self) -> pa.ChunkedArray:
         return self._stored("num_records", pa.int64())
+
+    def leaf(self, what: str, leaf: StructLeaf) -> LazyColumn:
+        """Return a bound or count of a struct field: stored typed, or as the text of `stats`."""
+        prefix = {"minValues": "min", "maxValues": "max"}.get(what, files_column_name(what))
+        name = f"{prefix}.{leaf.name}"
+        return (lambda: self._adds[name]) if name in self._names else super().leaf(what, leaf)
 
     def partition_pair(
         self, name: str, kind: pa.DataType

@@ -144,7 +144,7 @@ def _list_all(store: Store, table_format: Format, attempts: int = _ATTEMPTS_MAX)
         checkpoint_names = store.list_from(table_format.key(table_format.checkpoint_folder))
     listing = replace(table_format.classify(names, checkpoint_names), observed=observed)
     finished = without_failed_states(store, listing)
-    if finished is not listing and attempts:
+    if finished.newest < listing.newest and attempts:
         # A state is deleted only after a higher one exists: look whether there is one now.
         names_now = store.list_from(table_format.log_folder)
         if table_format.classify(names_now).newest > listing.newest:
@@ -163,16 +163,21 @@ def without_failed_states(store: Store, listing: LogListing, finished: int = -1)
 
     Such a state is a folder without its file. Only the states above the highest finished one are
     looked at; `finished` is the version of one that is known to be. Asks the store for one state,
-    if no write has failed.
+    if no write has failed. Where a stat is cheap, all versions without a commit are looked at:
+    clean-up may have left the folder of a state there.
     """
-    failed: dict[int, CommitFile] = {}
+    failed: set[int] = set()
+    reached_finished = False
     for version in sorted(listing.checkpoints, reverse=True):
         state = listing.state_file(version)
-        if state is None:
+        if state is None or (reached_finished and version in listing.commits):
             continue
         if version == finished or store.stat(state.key) is not None:
-            break
-        failed[version] = state
+            if not store.cheap_stat:
+                break
+            reached_finished = True
+        else:
+            failed.add(version)
     if not failed:
         return listing
     kinds = listing.format.state_kinds

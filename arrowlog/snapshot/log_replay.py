@@ -102,12 +102,27 @@ def validate_commit_integrity(actions: ActionBatch) -> list[tuple[int, CommitInf
 
     Returns the commitInfos with their sequence numbers. Raises `LogCorrupt` naming a bad file.
     """
-    infos = _columnar_infos(actions)
-    for batch in actions.infos:
-        infos += zip(batch.seq.to_pylist(), batch.found, strict=True)
+    infos = _commit_infos(actions)
     if actions.format.verified_commits:
         _check_action_counts(actions, infos)
         _check_checksums(actions, infos)
+    return infos
+
+
+def commit_timestamps(actions: ActionBatch) -> dict[int, int]:
+    """Return the timestamp of every commit that carries one, by version."""
+    return {
+        actions.versions[seq >> SEQ_LINE_BITS]: info.timestamp
+        for seq, info in _commit_infos(actions)
+        if info.timestamp is not None
+    }
+
+
+def _commit_infos(actions: ActionBatch) -> list[tuple[int, CommitInfo]]:
+    """Return the commitInfos with their sequence numbers."""
+    infos = _columnar_infos(actions)
+    for batch in actions.infos:
+        infos += zip(batch.seq.to_pylist(), batch.found, strict=True)
     return infos
 
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from arrowlog.errors import LogCorrupt
+from arrowlog.formats import CommitFile
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from arrowlog.formats import CommitFile, LogListing
+    from arrowlog.formats import LogListing
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,8 @@ class LogSegment:
 
     Invariants:
 
-    1. `commits` are contiguous and ascending.
+    1. `commits` are contiguous and ascending. A compacted commit, which stands for missing ones,
+       has the last of their versions.
     2. They start right after `checkpoint`, or at version 0 if there is no checkpoint.
     3. The last commit, or else the checkpoint, is at `version`.
     4. `gap` is where replay has to stop; the segment contains nothing after it.
@@ -92,7 +94,43 @@ def _contiguous_commits(
     gap = None
     if num_contiguous < len(later):
         gap = VersionGap(base + 1 + num_contiguous, later[num_contiguous])
+    end = stop if stop is not None else max(later, default=base)
+    if listing.compactions and (commits[-1].version if commits else base) < end:
+        return _with_compactions(listing, base, end)
     return commits, gap
+
+
+def _with_compactions(
+    listing: LogListing, base: int, end: int
+) -> tuple[tuple[CommitFile, ...], VersionGap | None]:
+    """Return the commits after `base` up to `end`, compacted ones in place of missing ones.
+
+    Commits that exist are preferred: a compacted commit says nothing about the versions in it.
+    """
+    chosen: list[tuple[int, CommitFile]] = []  # with the first version that each stands for
+    version = base + 1
+    while version <= end:
+        commit = listing.commit_file(version)
+        if commit is not None:
+            chosen.append((version, commit))
+            version += 1
+            continue
+        spans = [
+            (last, first)
+            for first, last in listing.compactions
+            # It may replace whole files only: those before it, or commits that it contains.
+            if base < first <= version <= last <= end
+            and not any(start < first <= file.version for start, file in chosen)
+        ]
+        if not spans:
+            break
+        last, first = max(spans)
+        chosen = [(start, file) for start, file in chosen if file.version < first]
+        chosen.append((first, CommitFile(last, listing.compactions[first, last])))
+        version = last + 1
+    commits = tuple(file for _, file in chosen)
+    later = [v for v in listing.commits if version < v <= end]
+    return commits, VersionGap(version, min(later)) if later else None
 
 
 def _retired_hint(listing: LogListing) -> str:
@@ -166,12 +204,35 @@ def _shadowed_error(listing: LogListing, commit: CommitFile) -> LogCorrupt:
     )
 
 
-def earliest_rebuildable_version(listing: LogListing, newest: int) -> int:
-    """Return the lowest version from which every version up to `newest` can be rebuilt."""
-    checkpoints, commits = set(checkpoint_versions(listing)), listing.applied_commits()
+def earliest_rebuildable_version(
+    listing: LogListing, newest: int, broken: Collection[int] = ()
+) -> int:
+    """Return the lowest version from which every version up to `newest` can be rebuilt.
+
+    `broken` are versions whose checkpoints cannot be used.
+    """
+    checkpoints = set(checkpoint_versions(listing)).difference(broken)
+    commits = listing.applied_commits()
     low = newest  # invariant: every version after `low` has a commit or a checkpoint
     while low >= 0 and (low in commits or low in checkpoints):
         low -= 1
     if low < 0 and 0 in listing.commits:
         return 0
     return min(v for v in (*checkpoints, newest) if low < v <= newest)
+
+
+def states_without_commits(listing: LogListing, first: int, newest: int) -> list[int]:
+    """Return the versions from `first` to `newest` that only a table state can give, ascending.
+
+    The first version counts if it has a state: the commits below it may be gone.
+    """
+    if not listing.format.state_kinds:
+        return []
+    applied = listing.applied_commits()
+    return [
+        version
+        for version in sorted(listing.checkpoints)
+        if first <= version <= newest
+        and (version not in applied or version == first)
+        and listing.state_file(version) is not None
+    ]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from arrowlog.decode import decode_line, parse_metadata, to_metadata, to_protocol
-from arrowlog.errors import LogCorrupt
+from arrowlog.errors import LogCorrupt, UnsupportedProtocol
 from arrowlog.formats import Protocol
 from arrowlog.formats.indextables import (
     RecentCommits,
@@ -26,7 +26,7 @@ from arrowlog.snapshot.log_replay import parse_table_schema
 from arrowlog.snapshot.snapshot import LazyTransactions, State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import pyarrow as pa
 
@@ -239,10 +239,63 @@ class StateReader:
 
         def load() -> Transactions:
             whole = list_log(self._store, self._format) if listing.start else listing
-            commits = [commit for commit in whole.commit_files() if commit.version <= file.version]
-            return self._transactions(commits)
+            base, known = self._last_own_transactions(whole, file.version)
+            commits = [c for c in whole.commit_files() if base < c.version <= file.version]
+            later = self._transactions(commits)
+            for app, txn in later.items():
+                # The highest number of an application counts.
+                known[app] = max(txn, known.get(app, txn))
+            return known
 
         return LazyTransactions(load)
+
+    def _last_own_transactions(
+        self, listing: LogListing, version: int
+    ) -> tuple[int, dict[str, tuple[int, int]]]:
+        """Return the last state below a version that arrowlog wrote, and its transactions.
+
+        The commits up to it may be gone. Returns -1 if there is no such state.
+        """
+        files = [listing.state_file(v) for v in sorted(listing.checkpoints) if v < version]
+        states = [file for file in files if file is not None]
+        while states:
+            chunk, states = states[-_COMMITS_PER_READ:], states[:-_COMMITS_PER_READ]
+            found = self._store.find_many([file.key for file in chunk])
+            for file, data in reversed(list(zip(chunk, found, strict=True))):
+                limit = self._config.max_decompressed_bytes
+                with suppress(LogCorrupt):
+                    record = data and parse_state(data, file.key, file.version, limit)
+                    if record and record.annotation is not None:
+                        return file.version, parse_facts(record, file).txns
+        return -1, {}
+
+
+def find_broken_states(
+    store: Store, listing: LogListing, config: Config, versions: Iterable[int]
+) -> set[int]:
+    """Return those of some versions whose states are gone, damaged, or lack a manifest.
+
+    The manifests are listed, not read.
+    """
+    files = [file for v in versions if (file := listing.state_file(v)) is not None]
+    named: dict[int, list[str]] = {}
+    for file, data in zip(files, store.find_many([file.key for file in files]), strict=True):
+        with suppress(LogCorrupt, UnsupportedProtocol):
+            if data is not None:
+                limit = config.max_decompressed_bytes
+                record = parse_state(data, file.key, file.version, limit)
+                named[file.version] = [info.path for info in record.manifests]
+    folders = {path.rpartition("/")[0] for paths in named.values() for path in paths}
+    present = {
+        f"{folder}/{name}"
+        for folder in folders
+        for name in store.list_from(listing.format.key(folder))
+    }
+    return {
+        file.version
+        for file in files
+        if file.version not in named or not present.issuperset(named[file.version])
+    }
 
 
 def doc_mappings(manifest: StateManifest, metadata: Metadata) -> dict[str, str]:

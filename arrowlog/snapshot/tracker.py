@@ -33,8 +33,8 @@ from arrowlog.snapshot.listing import (
     without_retired,
 )
 from arrowlog.snapshot.loader import apply_commits, load_snapshot, missing_file_error
-from arrowlog.snapshot.log_segment import earliest_rebuildable_version, plan_segment
-from arrowlog.snapshot.time_travel import find_version_at
+from arrowlog.snapshot.log_segment import plan_segment
+from arrowlog.snapshot.time_travel import earliest_readable_version, find_version_at
 from arrowlog.snapshot.tracked_state import LogTip, ReadBase, SnapshotCache
 
 if TYPE_CHECKING:
@@ -229,7 +229,8 @@ class SnapshotTracker:
     def earliest_version(self) -> int:
         """The lowest version from which on every version can be rebuilt."""
         listing = list_log(self.store, self.format)
-        return earliest_rebuildable_version(listing, plan_segment(listing, None).version)
+        newest = plan_segment(listing, None).version
+        return earliest_readable_version(self.store, listing, self.config, newest)
 
     def version_at(self, millis: int) -> int:
         """Return the last version committed at or before a time, in milliseconds since 1970.
@@ -240,7 +241,7 @@ class SnapshotTracker:
         for last_attempt in (False, True):
             listing = list_log(self.store, self.format)
             newest = plan_segment(listing, None).version
-            first = earliest_rebuildable_version(listing, newest)
+            first = earliest_readable_version(self.store, listing, self.config, newest)
             try:
                 version = find_version_at(self.store, listing, self.config, first, newest, millis)
                 commits = listing.commit_files()

@@ -327,7 +327,7 @@ def high_bounds(columns: FileStats, name: str) -> pa.Array:
 
 def _bounds(columns: FileStats, name: str) -> tuple[pa.Array, pa.Array]:
     if ("bounds", name) not in columns.derived:
-        kind = columns.schema.field(name).type
+        kind = columns.type_of(name)
         low = widen_bounds(columns.low(name), kind, upper=False)
         high = widen_bounds(columns.high(name), kind, upper=True)
         crossed = pc.greater(low, high)
@@ -419,3 +419,21 @@ def all_null_files(columns: FileStats, name: str) -> pa.Array | None:
             known = every if every.true_count else None
         columns.derived["all null", name] = known
     return columns.derived["all null", name]
+
+
+def usable_null_counts(columns: FileStats, name: str) -> pa.Array:
+    """Return the number of NULLs in a column per file; null where it is unknown or contradicted.
+
+    A bound contradicts a count that says that every row is NULL.
+    """
+    if ("null counts", name) not in columns.derived:
+        nulls = columns.null_count(name)
+        if nulls.null_count < len(nulls):
+            bounded = pc.or_(pc.is_valid(columns.low(name)), pc.is_valid(columns.high(name)))
+            contradicted = pc.and_(pc.equal(nulls, columns.stored_records()), bounded)
+            if contradicted.true_count:
+                trusted = pc.fill_null(pc.invert(contradicted), TRUE)
+                nulls = pc.if_else(trusted, nulls, null_scalar(nulls.type))
+        columns.derived["null counts", name] = nulls
+    counts: pa.Array = columns.derived["null counts", name]
+    return counts

@@ -248,8 +248,10 @@ def _check_nulls(adds: list[Add], target: WriteDestination) -> None:
     """Raise `InvalidRequest` if a column that is declared not nullable has nulls."""
     for name in target.required:
         for add in adds:
-            nulls = add.null_count.get(name, 0)
-            if nulls or (name in add.partition_values and add.partition_values[name] is None):
+            nulls = add.null_count.get(name, 0)  # of a struct: the counts of its fields
+            if (isinstance(nulls, int) and nulls) or (
+                name in add.partition_values and add.partition_values[name] is None
+            ):
                 raise InvalidRequest(
                     f"Column {name!r} of the rows has nulls, but is not nullable in the table.",
                     next="Replace the nulls before writing.",

@@ -14,7 +14,7 @@ from arrowlog.splits.query import ALL_FIELDS, check_query, parse_query
 if TYPE_CHECKING:
     from arrowlog.splits.local_cache import SplitCache, default_cache_folder
     from arrowlog.splits.reader import RowDecoder, SplitRows, mask_members
-    from arrowlog.splits.search import SplitSearch, indexed_columns
+    from arrowlog.splits.search import SplitSearch
     from arrowlog.splits.split_files import SplitFile, SplitFiles
 
 __all__ = [
@@ -28,7 +28,6 @@ __all__ = [
     "check_query",
     "companion_error",
     "default_cache_folder",
-    "indexed_columns",
     "mask_members",
     "parse_query",
 ]
@@ -41,7 +40,6 @@ _MODULES = {
     "SplitRows": "reader",
     "SplitSearch": "search",
     "default_cache_folder": "local_cache",
-    "indexed_columns": "search",
     "mask_members": "reader",
 }
 

@@ -1,14 +1,16 @@
 """A bounded cache of unbundled splits on the local disk, shared by all processes of a user.
 
 An entry is a folder named after the identity of its split and its kind. It is built under another
-name and renamed into place, so an entry is complete or absent. Each entry has a lock file: readers
-hold a shared lock while they use the entry, and a process that builds or evicts it an exclusive
-one. The least recently used entries are evicted; entries in use stay.
+name and renamed into place, so an entry is complete or absent; the sizes of its files tell whether
+it survived a loss of power. Each entry has a lock file: readers hold a shared lock while they use
+the entry, and a process that builds or evicts it an exclusive one. The least recently used entries
+are evicted; entries in use stay.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import shutil
 import tempfile
@@ -24,13 +26,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 # What an entry holds. The kinds are apart because each lacks what the others have: a search in a
-# folder without terms would find nothing, without an error.
-Kind = Literal["meta", "rows", "fast", "documents", "search"]
-_KINDS = ("meta", "rows", "fast", "documents", "search")
+# folder without terms would find nothing, without an error. `field_search` is the index of the
+# fields of the first search, `search` that of all fields.
+Kind = Literal["meta", "rows", "fast", "documents", "field_search", "search"]
+_KINDS = ("meta", "rows", "fast", "documents", "field_search", "search")
 # To be changed with the content of entries: entries of another version are evicted unread.
-_VERSION = 1
+_VERSION = 3
 _LOCK = ".lock"
 _BUILDING = ".building"
+_SIZES = ".sizes.json"  # in each entry
 # Sizes are summed after this part of the bound was added, not after every entry: summing reads
 # every folder. The bound is lowered by the same part.
 _SLACK = 16
@@ -71,12 +75,13 @@ class SplitCache:
         os.makedirs(self.folder, mode=0o700, exist_ok=True)
         while True:
             descriptor = self._lock(name, fcntl.LOCK_SH)
-            if _touch(path):
+            if _touch(path) and _is_intact(path):
                 return descriptor
             os.close(descriptor)
             descriptor = self._lock(name, fcntl.LOCK_EX)
             try:
-                if not os.path.isdir(path):
+                if not _is_intact(path):
+                    shutil.rmtree(path, ignore_errors=True)
                     self._build(path, build)
                 fcntl.flock(descriptor, fcntl.LOCK_SH)
                 # Changing the lock is not atomic: the entry may have been evicted in between.
@@ -93,14 +98,16 @@ class SplitCache:
         os.mkdir(building, 0o700)
         try:
             build(building)
-            size = _folder_bytes(building)
+            sizes = _file_sizes(building)
+            with open(os.path.join(building, _SIZES), "w", encoding="utf-8") as out:
+                json.dump(sizes, out)
             os.rename(building, path)
         except BaseException:
             shutil.rmtree(building, ignore_errors=True)
             raise
         with self._mutex:
             if self._unchecked >= 0:
-                self._unchecked += size
+                self._unchecked += sum(sizes.values())
 
     def _lock(self, name: str, operation: int) -> int:
         """Open and lock the lock file of an entry.
@@ -144,7 +151,7 @@ class SplitCache:
                     self._evict_entry(base)
                 continue
             with suppress(OSError):
-                size = _folder_bytes(path)
+                size = sum(_file_sizes(path, hidden=True).values())
                 total += size
                 entries.append((os.stat(path).st_mtime, size, name))
         for _, size, name in sorted(entries):
@@ -225,9 +232,25 @@ def _touch(path: str) -> bool:
     return True
 
 
-def _folder_bytes(path: str) -> int:
-    return sum(
-        os.lstat(os.path.join(folder, name)).st_size
+def _file_sizes(path: str, *, hidden: bool = False) -> dict[str, int]:
+    """The sizes of the files of an entry; hidden ones are the sizes and tantivy's locks."""
+    return {
+        os.path.relpath(os.path.join(folder, name), path): os.lstat(f"{folder}/{name}").st_size
         for folder, _, names in os.walk(path)
         for name in names
-    )
+        if hidden or not name.startswith(".")
+    }
+
+
+def _is_intact(path: str) -> bool:
+    """Whether an entry exists, and its files have the sizes that they were written with.
+
+    Files are not flushed to disk, because entries can be built again: after a loss of power, some
+    may be empty.
+    """
+    try:
+        with open(os.path.join(path, _SIZES), encoding="utf-8") as file:
+            sizes = json.load(file)
+        return all(os.lstat(os.path.join(path, name)).st_size == sizes[name] for name in sizes)
+    except (OSError, ValueError, TypeError):
+        return False

@@ -1,16 +1,19 @@
 """Search a split: an index of its stored values in the local cache, and queries on it.
 
 The term dictionaries of splits are of a kind that the PyPI package cannot read, so the stored
-values are indexed again, once per split. Text is divided into terms by the tokenizer that the
-split's schema names. The fields of that index are numbered like those of the split, and each
-document has the number of its row.
+values are indexed again. The first search indexes the fields that it names, because a field costs
+as much as a document; a search for other fields indexes all of them, so a split is indexed twice at
+most. Text is divided into terms by the tokenizer that the split's schema names. The fields of the
+index are numbered like those of the split, and each document has the number of its row.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -39,7 +42,7 @@ from arrowlog.splits.tantivy_index import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
     Rows = npt.NDArray[np.int64]
 
 _ROW = "row"
+_INDEXED_FIELDS = "indexed_fields.json"  # in the folder of an index: the numbers of its fields
 # tantivy's writer needs 15 MB per thread; more postpones the first flush, not the speed.
 _WRITER_BYTES = 64_000_000
 _TOKEN_MAX_BYTES = 255  # longer tokens are not indexed
@@ -67,25 +71,43 @@ _COLUMN_TYPES = {
 _REGEX_SPECIAL = re.compile(r"[\\.+*?()|\[\]{}^$#&\-~]")
 
 
+class _Opened(NamedTuple):
+    """An index that is open, and the numbers of the fields that it has values of."""
+
+    fields: frozenset[int]
+    searcher: Any
+
+
 class SplitSearch:
     """Searches one split. The index is built on first use."""
 
-    def __init__(self, files: SplitFiles) -> None:
-        """`files` must stay open while the search is used."""
+    def __init__(
+        self,
+        files: SplitFiles,
+        searches: Sequence[tuple[str, str]] = (),
+        columns: Collection[str] | None = None,
+    ) -> None:
+        """`files` must stay open while the search is used.
+
+        `searches` are the columns and queries to come: their fields are indexed together.
+        `columns` are those of the table: `_indexall` does not search fields of other columns.
+        """
         self._files = files
-        self._opened: Any = None
+        self._columns = columns
+        self._searches = searches
+        self._opened: _Opened | None = None
 
     def rows(self, column: str, text: str) -> Rows:
         """Return the numbers of the rows that match, in increasing order."""
         tantivy = require_tantivy()
-        query = self._compile(column, text)
+        query, searcher = self._prepare(column, text)
         with translate_panics(self._files.key):
-            count = self._searcher.search(query, limit=1).count
+            count = searcher.search(query, limit=1).count
             if not count:
                 return np.empty(0, np.int64)
             found: list[Any] = []
             for part in self._windows(query, count):
-                hits = self._searcher.search(
+                hits = searcher.search(
                     part,
                     limit=min(count, _WINDOW_ROWS),
                     count=False,
@@ -113,31 +135,60 @@ class SplitSearch:
 
     def count(self, column: str, text: str) -> int:
         """Return the number of rows that match."""
-        query = self._compile(column, text)
+        query, searcher = self._prepare(column, text)
         with translate_panics(self._files.key):
-            return int(self._searcher.search(query, limit=1).count)
+            return int(searcher.search(query, limit=1).count)
 
-    @property
-    def _searcher(self) -> Any:
-        if self._opened is None:
-            folder = self._files.folder("search", lambda path: build_index(self._files, path))
-            self._opened = open_searcher(folder, self._files.key)
-        return self._opened
+    def prefetch(self) -> None:
+        """Fetch the documents of a remote split that has no index yet."""
+        if not (self._files.has_entry("search") or self._files.has_entry("field_search")):
+            columns = indexed_columns(self._files.meta, self._expected())
+            RowDecoder(self._files, columns).prefetch()
+
+    def _prepare(self, column: str, text: str) -> tuple[Any, Any]:
+        """Compile a query, and open an index that has all of its fields."""
+        query, fields = self._compile(column, text)
+        if self._opened is None or not fields <= self._opened.fields:
+            self._opened = self._open(fields | self._expected())
+        assert fields <= self._opened.fields  # a field without values would match nothing
+        return query, self._opened.searcher
+
+    def _expected(self) -> frozenset[int]:
+        """The fields of the searches to come."""
+        return frozenset().union(*(self._compile(*search)[1] for search in self._searches))
+
+    def _open(self, fields: frozenset[int]) -> _Opened:
+        """Open the index of some fields if it has these, else the index of all fields."""
+        files = self._files
+        if not files.has_entry("search"):
+            folder = files.folder("field_search", lambda path: build_index(files, path, fields))
+            indexed = _read_indexed_fields(folder)
+            if fields <= indexed:
+                return _Opened(indexed, open_searcher(folder, files.key))
+        every = frozenset(field.number for field in searchable_fields(files.meta))
+        folder = files.folder("search", lambda path: build_index(files, path, every))
+        return _Opened(every, open_searcher(folder, files.key))
 
     @property
     def _schema(self) -> Any:
         return index_schema(tuple(searchable_fields(self._files.meta)))
 
-    def _compile(self, column: str, text: str) -> Any:
+    def _compile(self, column: str, text: str) -> tuple[Any, frozenset[int]]:
+        """Compile a query; returns it, and the numbers of the fields that it searches."""
         meta = self._files.meta
         defaults = (
-            [field.name for field in meta.fields if field.kind == "text" and field.indexed]
+            [
+                field.name
+                for field in meta.fields
+                if field.kind == "text"
+                and field.indexed
+                and (self._columns is None or field.name in self._columns)
+            ]
             if column == ALL_FIELDS and meta.field(column) is None
             else [column]
         )
-        return _Compiler(meta, self._schema, defaults, text, self._files.key).compile(
-            parse_query(text)
-        )
+        compiler = _Compiler(meta, self._schema, defaults, text, self._files.key)
+        return compiler.compile(parse_query(text)), frozenset(compiler.fields)
 
 
 def searchable_fields(meta: IndexMeta) -> list[SplitField]:
@@ -151,9 +202,9 @@ def searchable_fields(meta: IndexMeta) -> list[SplitField]:
     ]
 
 
-def indexed_columns(meta: IndexMeta) -> pa.Schema:
-    """The columns that are read from a split to index them."""
-    fields = searchable_fields(meta)
+def indexed_columns(meta: IndexMeta, numbers: frozenset[int]) -> pa.Schema:
+    """The columns that are read from a split to index the fields with these numbers."""
+    fields = [field for field in searchable_fields(meta) if field.number in numbers]
     return pa.schema([(field.name, _COLUMN_TYPES[field.kind]) for field in fields])
 
 
@@ -216,15 +267,20 @@ def _is_lowered(tokenizer: str) -> bool:
     return tokenizer not in ("", "raw", "whitespace")
 
 
-def build_index(files: SplitFiles, folder: str) -> None:
-    """Index the stored values of a split in an empty folder."""
+def build_index(files: SplitFiles, folder: str, numbers: frozenset[int]) -> None:
+    """Index the stored values of some fields of a split in an empty folder.
+
+    The schema has all fields, so that queries are the same for every index of the split.
+    """
     tantivy = require_tantivy()
-    fields = searchable_fields(files.meta)
-    schema = index_schema(tuple(fields))
-    columns = indexed_columns(files.meta)
+    every = searchable_fields(files.meta)
+    fields = [field for field in every if field.number in numbers]
+    columns = indexed_columns(files.meta, numbers)
+    with open(os.path.join(folder, _INDEXED_FIELDS), "w", encoding="utf-8") as out:
+        json.dump(sorted(field.number for field in fields), out)
     with translate_write_errors(files.key):
-        index = tantivy.Index(schema, path=folder)
-        for name in {field.tokenizer for field in fields if field.kind == "text"}:
+        index = tantivy.Index(index_schema(tuple(every)), path=folder)
+        for name in {field.tokenizer for field in every if field.kind == "text"}:
             index.register_tokenizer(name or "raw", make_analyzer(name))
         writer = index.writer(heap_size=_WRITER_BYTES, num_threads=1)
         document = tantivy.Document
@@ -238,9 +294,9 @@ def build_index(files: SplitFiles, folder: str) -> None:
         }
         slots = [(setters[field.kind], _index_name(field)) for field in fields]
         add_row = document.add_integer
-        for numbers, batch in RowDecoder(files, columns).batches():
+        for rows, batch in RowDecoder(files, columns).batches():
             values = [_index_values(array) for array in batch.columns]
-            for row, *items in zip(numbers.tolist(), *values, strict=True):
+            for row, *items in zip(rows.tolist(), *values, strict=True):
                 doc = document()
                 add_row(doc, _ROW, row)
                 for (add, name), value in zip(slots, items, strict=True):
@@ -249,6 +305,11 @@ def build_index(files: SplitFiles, folder: str) -> None:
                 writer.add_document(doc)
         writer.commit()
         writer.wait_merging_threads()
+
+
+def _read_indexed_fields(folder: str) -> frozenset[int]:
+    with open(os.path.join(folder, _INDEXED_FIELDS), encoding="utf-8") as file:
+        return frozenset(json.load(file))
 
 
 def _index_values(array: pa.Array) -> list[Any]:
@@ -274,6 +335,7 @@ class _Compiler:
         self._text = text
         self._key = key
         self._tantivy = require_tantivy()
+        self.fields: set[int] = set()  # that the compiled query searches
 
     def compile(self, query: Query) -> Any:
         make, occur = self._tantivy.Query, self._tantivy.Occur
@@ -320,7 +382,9 @@ class _Compiler:
                     f"Field {name!r} has the tokenizer {field.tokenizer!r}, which is not known.",
                     "Search the table with IndexTables.",
                 )
+            self.fields.add(field.number)
             return self._text_leaf(leaf, field)
+        self.fields.add(field.number)
         check_leaf(leaf, field.kind, self._text)
         return self._value_leaf(leaf, field)
 
@@ -356,7 +420,9 @@ class _Compiler:
             if wild:
                 text += "(?s:.*)" if part == ANY_CHARS else "(?s:.)"
             else:
-                literal = part.lower() if _is_lowered(field.tokenizer) else part
+                # By characters, as tantivy does: `str.lower` ends words with another sigma.
+                lowered = _is_lowered(field.tokenizer)
+                literal = "".join(map(str.lower, part)) if lowered else part
                 text += _REGEX_SPECIAL.sub(r"\\\g<0>", literal)
         return text
 

@@ -11,10 +11,10 @@ import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from arrowlog.errors import DataFileError
+from arrowlog.fork_safety import OnFirstUse
 from arrowlog.splits.bundle import (
     META_FILE,
     Bundle,
@@ -26,7 +26,7 @@ from arrowlog.splits.bundle import (
     read_bundle,
 )
 from arrowlog.splits.tantivy_index import write_segment_meta, write_stubs
-from arrowlog.storage import LocalStore
+from arrowlog.storage import LocalStore, store_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -84,7 +84,7 @@ class SplitFiles:
         self.__dict__.pop("_local", None)  # its file is closed with the stack
         self._stack.close()
 
-    @cached_property
+    @OnFirstUse
     def identity(self) -> str:
         """What distinguishes this split from another one at the same place.
 
@@ -114,7 +114,7 @@ class SplitFiles:
             raise self._unreadable(FileNotFoundError(self.key))
         return found.tag
 
-    @cached_property
+    @OnFirstUse
     def meta(self) -> IndexMeta:
         """Segments and fields. Raises DataFileError if they are damaged or contradict the log."""
         if self.is_local:
@@ -171,7 +171,7 @@ class SplitFiles:
     def _path(self) -> str:
         return self.key if self.key.startswith("/") else f"{self._store.root}/{self.key}"
 
-    @cached_property
+    @OnFirstUse
     def _local(self) -> ByteView:
         return self._open(self._path)
 
@@ -203,8 +203,8 @@ class SplitFiles:
         if isinstance(error, FileNotFoundError):
             what, advice = "The split does not exist.", "Run `arrowlog doctor` on the table."
         else:
-            reason = error.strerror or type(error).__name__
-            what, advice = f"The split cannot be read: {reason}.", "Check access and try again."
+            failure = store_error("read", "the split", error)
+            what, advice = failure.what, failure.next
         return DataFileError(what, next=advice, file=self.key)
 
     # Remote splits ----------------------------------------------------------------------------
@@ -217,7 +217,7 @@ class SplitFiles:
             return self._whole[start:stop]
         return self._fetch(start, stop)
 
-    @cached_property
+    @OnFirstUse
     def _whole(self) -> bytes:
         """All of a small split."""
         return self._fetch(0, self._file.size)
@@ -231,11 +231,14 @@ class SplitFiles:
             raise damaged(self.key, f"it ends before byte {stop}")
         return data
 
-    @cached_property
+    @OnFirstUse
     def _bundle(self) -> Bundle:
         if self.is_local:
             return self._read_directory()
-        ranges = json.loads(self._cached_file("meta", _DIRECTORY)[:])
+        try:
+            ranges = json.loads(self._cached_file("meta", _DIRECTORY)[:])
+        except ValueError:
+            raise damaged(self.key, f"its copy in {self._cache.folder} was changed") from None
         files = {name: ByteRange(*found) for name, found in ranges.items()}
         return Bundle(self.key, files, self._file.footer_start or 0)
 
@@ -295,7 +298,7 @@ class SplitFiles:
                     if written != len(part):
                         raise OSError("the disk is full")
 
-            if self.is_local or len(pieces) == 1:
+            if self.is_local or len(pieces) == 1 or self._file.size <= _SMALL_BYTES:
                 for piece in pieces:
                     copy(piece)
             else:

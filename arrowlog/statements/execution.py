@@ -258,7 +258,7 @@ def _purge(table: Table, statement: Statement) -> pa.Table:
     failed = cleaned.failures or vacuumed.failures
     status = "DRY_RUN" if statement.dry_run else "PARTIAL_SUCCESS" if failed else "SUCCESS"
     expired, states = (
-        {file.version for file in files if file.kind == "checkpoint"}
+        {file.version for file in files if file.is_base}
         for files in (cleaned.retention.files_to_delete, cleaned.log_files)
     )
     commits = sum(file.kind == "commit" for file in cleaned.log_files)

@@ -22,6 +22,7 @@ from arrowlog.storage.base import (
     put_identical,
     stat_object,
 )
+from arrowlog.storage.failures import store_error
 from arrowlog.storage.fsspec_store import find_secrets
 from arrowlog.storage.local import LocalStore
 from arrowlog.storage.s3 import parse_s3_options, to_s3fs_options
@@ -42,6 +43,7 @@ __all__ = [
     "parse_s3_options",
     "put_identical",
     "stat_object",
+    "store_error",
     "to_s3fs_options",
 ]
 
@@ -89,7 +91,7 @@ def _open_s3(
     uri: str, options: dict[str, Any], parallelism: int, seconds: float, *, accelerate: bool
 ) -> Store:
     from arrowlog.storage.obstore_s3 import ObstoreS3, is_obstore_usable
-    from arrowlog.storage.s3 import S3Store
+    from arrowlog.storage.s3 import S3Store, check_option_names
 
     uri = "s3" + uri[uri.index("://") :]
     if redact(uri) != uri:
@@ -97,6 +99,7 @@ def _open_s3(
             "The table's address contains credentials or a query.",
             next="Give only the bucket and the folder, and credentials as storage_options.",
         )
+    check_option_names(options)
     bucket = uri.removeprefix("s3://").partition("/")[0]
     store_class = ObstoreS3 if accelerate and is_obstore_usable(options, bucket) else S3Store
     return store_class(uri, options, parallelism, seconds)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 import pyarrow as pa
 
 from arrowlog.arrays import make_array
-from arrowlog.errors import StoreUnavailable, redact
+from arrowlog.errors import StoreUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -185,14 +185,8 @@ def put_identical(store: Store, key: str, data: bytes | pa.Buffer) -> bool:
             stored = store.find_many([key])[0]
             if stored is not None:
                 return stored == body
-    raise StoreUnavailable(f"Could not write {key}.", next="Check access and try again.")
-
-
-def store_error(verb: str, where: str, error: BaseException) -> StoreUnavailable:
-    """Return the error for a failed operation, with the first line of the cause, redacted."""
-    reason = redact(str(error)).split("\n", 1)[0].strip().rstrip(".") or type(error).__name__
-    return StoreUnavailable(
-        f"Could not {verb} {where}: {reason}.", next="Check access and try again."
+    raise StoreUnavailable(
+        f"Could not write {key}: the responses of the store were lost.", next="Try again."
     )
 
 

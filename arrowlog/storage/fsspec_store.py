@@ -10,13 +10,22 @@ from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import datetime
 from functools import partial
+from inspect import Parameter, signature
 from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from urllib.parse import parse_qsl, quote, unquote
 from xml.sax.saxutils import escape
 
-from arrowlog.errors import ArrowlogError, InvalidRequest, StoreUnavailable, redact
-from arrowlog.storage.base import ObjectStat, PutOutcome, build_walk_table, store_error
+from arrowlog.errors import ArrowlogError, InvalidRequest, StoreTimeout, StoreUnavailable, redact
+from arrowlog.storage.base import ObjectStat, PutOutcome, build_walk_table
+from arrowlog.storage.failures import (
+    bucket_missing_error,
+    find_unexpected_option,
+    is_bucket_missing,
+    is_tls_failure,
+    store_error,
+    unknown_option_error,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -96,7 +105,7 @@ class RemoteStore(ABC):
 
     def timeout_error(self, late: int, count: int) -> StoreUnavailable:
         """Return the error for reads that exceeded the time limit."""
-        return StoreUnavailable(
+        return StoreTimeout(
             f"{late} of {count} files of {self.root} were not read within {self.seconds:g} s.",
             next="Try again, or raise checkpoint.read.timeoutSeconds.",
         )
@@ -136,7 +145,8 @@ class RemoteStore(ABC):
         """Call `call`, retrying with backoff until it succeeds or the time limit is reached.
 
         Only for idempotent operations. `FileNotFoundError` and `ArrowlogError` are not retried; any
-        other final failure raises `StoreUnavailable`, worded with `verb` and `where`.
+        other final failure raises `StoreUnavailable`, worded with `verb` and `where`. So does a
+        missing bucket, which is more than a missing object.
         """
         stop = time.monotonic() + self.seconds
         pause = _BACKOFF_SECONDS
@@ -145,10 +155,13 @@ class RemoteStore(ABC):
                 return call()
             except ArrowlogError:
                 raise
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                if is_bucket_missing(error):
+                    raise self.failed(verb, where, error) from None
                 raise FileNotFoundError(self.without_secrets(where)) from None
             except Exception as error:  # noqa: BLE001 -- whatever the store's own library raises
-                if self.is_permanent(error) or time.monotonic() + pause >= stop:
+                permanent = self.is_permanent(error) or is_tls_failure(error)
+                if permanent or time.monotonic() + pause >= stop:
                     raise self.failed(verb, where, error) from None
             time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 -- not a secret
             pause = min(2 * pause, _MAX_BACKOFF_SECONDS)
@@ -157,13 +170,26 @@ class RemoteStore(ABC):
         """Return whether a retry cannot succeed."""
         return isinstance(error, (PermissionError, ValueError, TypeError, ImportError))
 
-    def failed(self, verb: str, where: str, error: BaseException) -> StoreUnavailable:
-        """Return the error for a failed operation, without secrets."""
-        text = self.without_secrets(str(error)) or type(error).__name__
-        return store_error(verb, self.without_secrets(where), RuntimeError(text))
+    def failed(self, verb: str, where: str, error: BaseException) -> ArrowlogError:
+        """Return the error for a failed operation: its cause and the next step, no secrets."""
+        option = find_unexpected_option(error)
+        if option is not None:  # some packages look at their options only when they are used
+            return unknown_option_error(option, self.option_names())
+        return store_error(verb, self.without_secrets(where), error, self.without_secrets)
+
+    def bucket_missing(self, verb: str, where: str) -> StoreUnavailable:
+        """Return the error for an operation on a bucket that does not exist."""
+        return bucket_missing_error(verb, self.without_secrets(where))
+
+    def option_names(self) -> list[str]:
+        """Return the names of the options of this store, as far as they are known."""
+        return []
 
     def refused(self, error: BaseException) -> InvalidRequest:
         """Return the error for an address or options with which no client can be created."""
+        option = find_unexpected_option(error)
+        if option is not None:
+            return unknown_option_error(option, self.option_names())
         reason = self.without_secrets(str(error)).split("\n", 1)[0].strip().rstrip(".")
         return InvalidRequest(
             f"{self.root} cannot be opened: {reason or type(error).__name__}.",
@@ -175,6 +201,17 @@ class RemoteStore(ABC):
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return redact(_SIGNATURE.sub(r"\1***", text))
+
+
+def parameter_names(function: Any) -> list[str]:
+    """Return the names of the parameters that a function can be given by name.
+
+    >>> parameter_names(lambda self, key, *args, secret=None, **rest: None)
+    ['key', 'secret']
+    """
+    by_name = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    parameters = signature(function).parameters
+    return [name for name, each in parameters.items() if each.kind in by_name and name != "self"]
 
 
 def find_secrets(options: Mapping[str, Any]) -> list[str]:
@@ -261,23 +298,36 @@ class FsspecStore(RemoteStore):
         """Return the path of a key in the file system."""
         return f"{self._connection[2]}/{key}"
 
+    def url(self, key: str) -> str:
+        """Return the address of a key, for messages."""
+        return f"{self.root}/{key}"
+
+    def option_names(self) -> list[str]:
+        """Return the options that the class of the file system names."""
+        from fsspec import get_filesystem_class
+
+        # Of a chain such as simplecache::s3://, the first file system gets the options.
+        protocol = self._uri.partition("://")[0].partition("::")[0]
+        file_system = get_filesystem_class(protocol)
+        return parameter_names(file_system.__init__)
+
     def get(self, key: str) -> bytes:
         """Return the content of an object."""
         path = self.path(key)
-        return bytes(self.with_retries("read", path, lambda: self.fs.cat_file(path)))
+        return bytes(self.with_retries("read", self.url(key), lambda: self.fs.cat_file(path)))
 
     def get_range(self, key: str, start: int, stop: int) -> bytes:
         """Return a range of an object."""
         path = self.path(key)
         read = lambda: self.fs.cat_file(path, start=start, end=stop)  # noqa: E731
-        return bytes(self.with_retries("read", path, read))
+        return bytes(self.with_retries("read", self.url(key), read))
 
     def stats_from(self, folder: str, start: str = "") -> dict[str, ObjectStat]:
         """Return the stats of the entries of a folder, by name."""
         path = self.path(folder)
         try:
             entries = self.with_retries(
-                "list", path, lambda: self.fs.ls(path, detail=True, refresh=True)
+                "list", self.url(folder), lambda: self.fs.ls(path, detail=True, refresh=True)
             )
         except FileNotFoundError:
             return {}
@@ -289,7 +339,7 @@ class FsspecStore(RemoteStore):
         root = self.path("")
         try:
             find = lambda: self.fs.find(root.rstrip("/"), detail=True)  # noqa: E731
-            infos = self.with_retries("list", root, find)
+            infos = self.with_retries("list", self.root, find)
         except FileNotFoundError:
             return build_walk_table([], [], [])
         inside = {name: info for name, info in infos.items() if str(name).startswith(root)}
@@ -304,7 +354,7 @@ class FsspecStore(RemoteStore):
         """Return size, time and entity tag of an object, as far as the file system has them."""
         path = self.path(key)
         try:
-            return _to_stat(self.with_retries("stat", path, lambda: self.fs.info(path)))
+            return _to_stat(self.with_retries("stat", self.url(key), lambda: self.fs.info(path)))
         except FileNotFoundError:
             return None
 
@@ -332,14 +382,14 @@ class FsspecStore(RemoteStore):
             return PutOutcome.EXISTS
         except Exception as error:  # noqa: BLE001 -- whatever the store's own library raises
             if self.is_permanent(error):
-                raise self.failed("write", path, error) from None
+                raise self.failed("write", self.url(key), error) from None
             return PutOutcome.UNKNOWN
         return PutOutcome.DONE
 
     def replace(self, key: str, data: bytes) -> None:
         """Create or overwrite an object."""
         path = self.path(key)
-        self.with_retries("write", path, lambda: self._write(path, data))
+        self.with_retries("write", self.url(key), lambda: self._write(path, data))
 
     def _write(self, path: str, data: bytes) -> None:
         self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
@@ -349,7 +399,7 @@ class FsspecStore(RemoteStore):
         """Delete objects one by one, so that a missing one does not stop the others."""
         for key in keys:
             try:
-                self.with_retries("delete", self.path(key), partial(self._delete_one, key))
+                self.with_retries("delete", self.url(key), partial(self._delete_one, key))
             except FileNotFoundError:
                 continue
 

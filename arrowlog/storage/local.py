@@ -13,8 +13,8 @@ from arrowlog.storage.base import (
     ObjectStat,
     PutOutcome,
     build_walk_table,
-    store_error,
 )
+from arrowlog.storage.failures import store_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -252,10 +252,14 @@ class LocalStore:
             raise store_error("write", path, error) from error
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Delete files. Missing files are ignored."""
+        """Delete files, and folders whose key ends with a slash if they are empty."""
         for key in keys:
             try:
-                os.unlink(self._path(key))
+                if key.endswith("/"):
+                    with suppress(OSError):  # not empty, or in use
+                        os.rmdir(self._path(key))
+                else:
+                    os.unlink(self._path(key))
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:

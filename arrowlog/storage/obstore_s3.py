@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from arrowlog.errors import redact
 from arrowlog.storage.base import ObjectStat, PutOutcome, build_walk_table
+from arrowlog.storage.failures import response_status
 from arrowlog.storage.fsspec_store import RemoteStore, find_secrets
 from arrowlog.storage.s3 import (
     LARGE_OBJECT_FACTOR,
@@ -45,8 +46,7 @@ _MIN_CONCURRENT_READS = 64
 _LIST_PAGE_KEYS = 1000
 # Up to this many objects are read by a thread pool that is kept; more by an event loop.
 _THREAD_POOL_SIZE = 4
-_STATUS_CODE = re.compile(r"status code: (\d{3})\b")
-_RETRYABLE_STATUS = ("408", "409", "429")
+_RETRYABLE_STATUS = (408, 409, 429)
 _BUCKET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]+")
 _ENVIRONMENT = {
     "key": ("AWS_ACCESS_KEY_ID",),
@@ -248,8 +248,8 @@ class ObstoreS3(RemoteStore):
         where = f"{self.root}/{folder}"
         try:
             items = self.with_retries("list", where, lambda: self._list(folder, start))
-        except FileNotFoundError as error:
-            raise self.failed("list", where, error) from None  # the bucket does not exist
+        except FileNotFoundError:
+            raise self.bucket_missing("list", where) from None
         stats: dict[str, ObjectStat] = {}
         for item in items:
             name, deeper, _ = item["path"][len(folder) + bool(folder) :].partition("/")
@@ -303,8 +303,8 @@ class ObstoreS3(RemoteStore):
                 cast = [pc.cast(c, kind) for c, kind in zip(columns, kinds, strict=True)]
                 tables.append(pa.table(cast, names=["key", "size", "mtime_ms"]))
                 last_key = batch["path"][-1].as_py()
-        except FileNotFoundError as error:
-            raise self.failed("list", self.root, error) from None  # the bucket does not exist
+        except FileNotFoundError:
+            raise self.bucket_missing("list", self.root) from None
         return pa.concat_tables([build_walk_table([], [], []), *tables])
 
     @_with_s3fs_fallback
@@ -356,10 +356,8 @@ class ObstoreS3(RemoteStore):
         )
         if isinstance(error, final_types) or super().is_permanent(error):
             return True
-        status = _STATUS_CODE.search(str(error))  # other client errors have no type of their own
-        if status is None:
-            return False
-        return 400 <= int(status[1]) < 500 and status[1] not in _RETRYABLE_STATUS
+        status = response_status(error)  # other client errors have no type of their own
+        return status is not None and 400 <= status < 500 and status not in _RETRYABLE_STATUS
 
     @_with_s3fs_fallback
     def replace(self, key: str, data: bytes) -> None:

@@ -18,7 +18,8 @@ from uuid import uuid4
 
 from arrowlog.errors import InvalidRequest, StoreUnavailable
 from arrowlog.storage.base import ObjectStat, PutOutcome, build_walk_table
-from arrowlog.storage.fsspec_store import FsspecStore
+from arrowlog.storage.failures import response_status, unknown_option_error
+from arrowlog.storage.fsspec_store import FsspecStore, parameter_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,6 +47,8 @@ _OPTION_NAMES = {
     "virtual": ("virtual_hosted_style_request",),
     "_": ("allow_http", "conditional_put", "s3_allow_unsafe_rename", "use_ssl"),
 }
+# Options of fsspec that s3fs takes as **kwargs.
+_FSSPEC_OPTIONS = ("listings_expiry_time", "max_paths", "skip_instance_cache", "use_listings_cache")
 _CANONICAL_NAMES = {given: name for name, names in _OPTION_NAMES.items() for given in names}
 
 
@@ -82,6 +85,51 @@ def parse_s3_options(options: Mapping[str, Any]) -> S3Options:
     for name in ("anon", "virtual"):
         known[name] = str(known.get(name, False)).lower() in ("true", "1")
     return S3Options(**known, other=other)
+
+
+def check_option_names(options: Mapping[str, Any]) -> None:
+    """Raise `UnknownStorageOption` for an option that neither arrowlog nor s3fs knows.
+
+    s3fs looks at its options when they are first used, and then fails with a TypeError. Without
+    s3fs, only the options that arrowlog knows are accepted.
+    """
+    other = parse_s3_options(options).other
+    if not other:
+        return
+    top_level, client, config = _s3fs_option_names()
+    given: list[tuple[str, list[str]]] = [(name, top_level) for name in other]
+    given += [(name, client) for name in _mapping(other, "client_kwargs")]
+    given += [(name, config) for name in _mapping(other, "config_kwargs")]
+    for name, known in given:
+        if name not in known:
+            raise unknown_option_error(name, known)
+
+
+def _mapping(options: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return an option whose value is a mapping of options; raises `InvalidRequest` for others."""
+    value = options.get(name) or {}
+    if not hasattr(value, "keys"):
+        raise InvalidRequest(f"The storage option {name!r} is not a mapping.", next="Give a dict.")
+    result: Mapping[str, Any] = value
+    return result
+
+
+def _s3fs_option_names() -> tuple[list[str], list[str], list[str]]:
+    """Return the options at the top level, in `client_kwargs` and in `config_kwargs`."""
+    ours = [name for names in _OPTION_NAMES.values() for name in names]
+    ours += [f"aws_{name}" for name in ours]
+    try:
+        from aiobotocore.session import AioSession
+        from botocore.config import Config
+        from fsspec import get_filesystem_class
+
+        file_system = get_filesystem_class("s3")
+    except ImportError:
+        return [*ours, "client_kwargs"], ours, []
+    top_level = [*parameter_names(file_system.__init__), *_FSSPEC_OPTIONS]
+    top_level += parameter_names(AioSession.__init__)  # s3fs passes the rest on
+    client = parameter_names(AioSession._create_client)  # noqa: SLF001 -- what s3fs calls
+    return [*ours, *top_level], [*ours, *client], list(Config.OPTION_DEFAULTS)
 
 
 def find_endpoint(options: S3Options) -> str | None:
@@ -146,7 +194,7 @@ class S3Store(FsspecStore):
         """Return the content of an object, with one request."""
         path, limit = self.path(key), LARGE_OBJECT_FACTOR * self.seconds
         read = lambda: self._call_s3fs(limit, "_cat_file", path, max_concurrency=1)  # noqa: E731
-        return bytes(self.with_retries("read", path, read))
+        return bytes(self.with_retries("read", self.url(key), read))
 
     def _call_s3fs(self, limit: float, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call a coroutine of s3fs and cancel it after `limit` seconds.
@@ -208,8 +256,8 @@ class S3Store(FsspecStore):
         try:
             call = lambda: self._call_s3fs(limit, "_call_s3", "list_objects_v2", **request)  # noqa: E731
             page: dict[str, Any] = self.with_retries("list", where, call)
-        except FileNotFoundError as error:
-            raise self.failed("list", where, error) from None  # the bucket does not exist
+        except FileNotFoundError:
+            raise self.bucket_missing("list", where) from None
         return page
 
     def check_writable(self, folder: str) -> None:
@@ -229,25 +277,25 @@ class S3Store(FsspecStore):
         except FileExistsError:
             return PutOutcome.EXISTS
         except Exception as error:  # noqa: BLE001 -- s3fs maps HTTP statuses to many exception types
-            return self._outcome_of(path, error)
+            return self._outcome_of(self.url(key), error)
         return PutOutcome.DONE
 
-    def _outcome_of(self, path: str, error: Exception) -> PutOutcome:
+    def _outcome_of(self, where: str, error: Exception) -> PutOutcome:
         """Classify a failed conditional put; raises `StoreUnavailable` if S3 refused it."""
-        status = http_status(error)
+        status = response_status(error)
         if status == 412:  # precondition failed
             return PutOutcome.EXISTS
         if status == 409:  # a concurrent conditional request is in progress
             return PutOutcome.NOT_APPLIED
         if status is None and self.is_permanent(error):
-            raise self.failed("write", path, error) from None
+            raise self.failed("write", where, error) from None
         if status is not None and 400 <= status < 500 and status not in (408, 429):
-            raise self.failed("write", path, error) from None
+            raise self.failed("write", where, error) from None
         return PutOutcome.UNKNOWN
 
     def is_permanent(self, error: Exception) -> bool:
         """Client errors are final, except those that may pass; so are missing credentials."""
-        status = http_status(error)
+        status = response_status(error)
         if status is not None:
             return 400 <= status < 500 and status not in (408, 409, 429)
         return super().is_permanent(error) or type(error).__name__ in (
@@ -262,14 +310,14 @@ class S3Store(FsspecStore):
         put = lambda: self._call_s3fs(  # noqa: E731
             self._put_limit(data), "_pipe_file", path, data, chunksize=_MAX_PUT_BYTES
         )
-        self.with_retries("write", path, put)
+        self.with_retries("write", self.url(key), put)
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects in batches."""
         paths = [self.path(key) for key in keys]
         for start in range(0, len(paths), _DELETE_BATCH_KEYS):
             batch = paths[start : start + _DELETE_BATCH_KEYS]
-            self.with_retries("delete", batch[0], partial(self._delete_batch, batch))
+            self.with_retries("delete", f"s3://{batch[0]}", partial(self._delete_batch, batch))
 
     def _delete_batch(self, paths: Sequence[str]) -> None:
         bucket = paths[0].partition("/")[0]
@@ -277,7 +325,8 @@ class S3Store(FsspecStore):
         request = {"Bucket": bucket, "Delete": {"Objects": objects, "Quiet": True}}
         response = self._call_s3fs(self.seconds, "_call_s3", "delete_objects", **request)
         for error in response.get("Errors", ()):
-            raise PermissionError(f"{error.get('Key')}: {error.get('Code')}")
+            # In the form in which S3 reports the failure of a whole request.
+            raise PermissionError(f"{error.get('Key')}: <Code>{error.get('Code')}</Code>")
 
 
 def put_time_limit(size: int, seconds: float, quick: float) -> float:
@@ -321,16 +370,6 @@ def check_endpoint(url: str | None) -> None:
             "The endpoint is not the URL of a server.",
             next="Give it as http://host:port or https://host, and credentials as options.",
         )
-
-
-def http_status(error: BaseException) -> int | None:
-    """Return the HTTP status of an exception of s3fs or botocore; None if it has none."""
-    for candidate in (error, error.__cause__, error.__context__):
-        response = getattr(candidate, "response", None)
-        if isinstance(response, dict):
-            status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-            return int(status) if status else None
-    return None
 
 
 def find_environment_secrets() -> list[str]:

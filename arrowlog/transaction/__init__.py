@@ -1,7 +1,13 @@
 """Commits by optimistic concurrency: each lands in the log exactly once or not at all."""
 
 from arrowlog.transaction import operations
-from arrowlog.transaction.add_files import Add, add_file, relative_data_path, validate_adds
+from arrowlog.transaction.add_files import (
+    Add,
+    add_file,
+    parse_add,
+    relative_data_path,
+    validate_adds,
+)
 from arrowlog.transaction.commit_loop import CommitResult, PreparedCommit
 from arrowlog.transaction.conflict_checker import ReadSet, TableHead
 from arrowlog.transaction.data_writer import WriteTarget, is_shortened_folder, write_rows
@@ -12,6 +18,7 @@ from arrowlog.transaction.parquet_files import (
     compute_stats,
     describe_parquet_file,
     inspect_parquet_file,
+    struct_columns,
 )
 from arrowlog.transaction.prepared_commits import (
     CommitOptions,
@@ -63,11 +70,13 @@ __all__ = [
     "inspect_parquet_file",
     "is_shortened_folder",
     "operations",
+    "parse_add",
     "parse_partition_predicate",
     "prepare_file_changes",
     "read_txn_id",
     "relative_data_path",
     "select_files_by_path",
+    "struct_columns",
     "to_schema_json",
     "typed_partition_values",
     "upgrade_protocol",

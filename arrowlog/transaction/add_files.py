@@ -7,6 +7,7 @@ schema determines how they are interpreted.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 
 from arrowlog.arrays import make_array
 from arrowlog.errors import InvalidRequest
-from arrowlog.formats import STATS_COUNTS
+from arrowlog.formats import STATS_COUNTS, find_field_type
 from arrowlog.formats.indextables import ADD_FIELDS, LOG_FOLDER, FieldKind
 from arrowlog.snapshot import (
     cast_text,
@@ -27,7 +28,7 @@ from arrowlog.snapshot import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from arrowlog.formats.indextables import Metadata
 
@@ -39,6 +40,7 @@ _MILLIS_MAX = 253_402_300_799_999  # end of the year 9999, the last that Python 
 _INT64_MAX = (1 << 63) - 1
 _USE_ADD_FILE = "Use arrowlog.add_file(path, …) or arrowlog.add_parquet(table, path)."
 _MAPS = ("partitionValues", "minValues", "maxValues")
+_JSON_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +53,9 @@ class Add:
         size: size in bytes; None lets the commit ask the store.
         modification_time: milliseconds since the epoch; None lets the commit ask the store.
         num_records: number of rows, if known.
-        min_values: lower bounds by column.
-        max_values: upper bounds by column.
-        null_count: number of nulls by column.
+        min_values: lower bounds by column; of a struct column, a map by field.
+        max_values: upper bounds by column, likewise.
+        null_count: number of nulls by column, likewise.
         fields: all other fields of the `add` action by their name in the log.
         nan_count: number of NaNs by floating-point column.
     """
@@ -94,7 +96,8 @@ def add_file(
         size: size in bytes. If omitted, the commit asks the store.
         modification_time: milliseconds since the epoch. If omitted, the commit asks the store.
         num_records: number of rows.
-        min_values: lower bounds by column; no value of the column may be less.
+        min_values: lower bounds by column; no value of the column may be less. Those of the fields
+            of a struct column are a map: `{"a": {"b": 1}}`. So are maxima and counts.
         max_values: upper bounds by column; no value of the column may be greater.
         null_count: number of nulls by column.
         nan_count: number of NaNs by floating-point column. Data skipping relies on a maximum for
@@ -246,7 +249,13 @@ def validate_adds(
     high = _bound_texts(adds, schema, "maxValues")
     _check_order(adds, schema, low, high)
     return [
-        _log_fields(add, *(_row(texts, number) for texts in (partitions, low, high)))
+        _log_fields(
+            add,
+            _row(partitions, number),
+            _row(low, number),
+            _row(high, number),
+            _struct_bounds(add, schema, f"adds[{number}] ({add.path})"),
+        )
         for number, add in enumerate(adds)
     ]
 
@@ -260,6 +269,7 @@ def _log_fields(
     partitions: Mapping[str, str | None],
     low: Mapping[str, str | None],
     high: Mapping[str, str | None],
+    struct_bounds: Mapping[str, Any],
 ) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "path": add.path,
@@ -269,9 +279,10 @@ def _log_fields(
         "dataChange": True,
         **{name: value for name, value in add.fields.items() if value is not None},
     }
-    if (add.null_count or add.nan_count) and "stats" not in fields:
+    if (add.null_count or add.nan_count or struct_bounds) and "stats" not in fields:
         counts: dict[str, Any] = {
             "numRecords": add.num_records,
+            **struct_bounds,
             "nullCount": dict(add.null_count) or None,
             "nanCount": dict(add.nan_count) or None,
         }
@@ -298,9 +309,69 @@ def _check_numbers(add: Add, place: str) -> None:
     if add.num_records is not None:
         _check_integer(add.num_records, f"{place}.num_records", 0, _INT64_MAX, "a number of rows")
     for name, counts in (("null_count", add.null_count), ("nan_count", add.nan_count)):
-        for column, count in counts.items():
-            _check_integer(count, f"{place}.{name}[{column!r}]", 0, _INT64_MAX, "a number of rows")
+        for path, count in _walk_map(counts):
+            where = "".join(f"[{part!r}]" for part in path)
+            _check_integer(count, f"{place}.{name}{where}", 0, _INT64_MAX, "a number of rows")
     _check_fields(add, place)
+
+
+def _walk_map(values: Mapping[str, Any]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the path and the value of each member; those of structs are maps themselves."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from (((name, *path), inner) for path, inner in _walk_map(value))
+        else:
+            yield (name,), value
+
+
+def _struct_bounds(add: Add, schema: pa.Schema, place: str) -> dict[str, Any]:
+    """Return the bounds of struct fields as maps for `stats`: `{"minValues": {"a": {"b": 1}}}`.
+
+    Raises `InvalidRequest` for a field that the schema lacks, a value that is not of its type, and
+    a minimum above its maximum.
+    """
+    bounds: dict[str, dict[tuple[str, ...], pa.Scalar]] = {}
+    maps: dict[str, Any] = {}
+    for side, given in (("minValues", add.min_values), ("maxValues", add.max_values)):
+        attribute = files_column_name(side)
+        for path, value in _walk_map(given):
+            if len(path) == 1 or value is None:
+                continue
+            kind = find_field_type(schema, path)
+            where = f"{place}.{attribute}"
+            if kind is None or not has_bounds(kind):
+                raise InvalidRequest(
+                    f"{where} has {'.'.join(path)!r}, which is not a struct field with bounds.",
+                    next="Leave it out.",
+                )
+            text = _log_text(value, kind, where, ".".join(path))
+            typed = cast_text(pa.chunked_array([make_array([text], pa.string())]), kind)[0]
+            if not typed.is_valid:
+                if pa.types.is_floating(kind):  # NaN and infinity are no bounds
+                    continue
+                raise InvalidRequest(
+                    f"{where}[{'.'.join(path)!r}] is {value!r}, which is not a valid {kind}.",
+                    next="Pass a value of the field's type, or leave it out.",
+                )
+            bounds.setdefault(side, {})[path] = typed
+            inner = maps.setdefault(side, {})
+            for part in path[:-1]:
+                inner = inner.setdefault(part, {})
+            inner[path[-1]] = _json_value(text or "", kind)
+    for path, low in bounds.get("minValues", {}).items():
+        high = bounds.get("maxValues", {}).get(path)
+        if high is not None and pc.greater(low, high).as_py():
+            raise InvalidRequest(
+                f"{place}.min_values[{'.'.join(path)!r}] is {low}, above its maximum {high}.",
+                next="Are they swapped?",
+            )
+    return maps
+
+
+def _json_value(text: str, kind: pa.DataType) -> Any:
+    """Return the log text of a bound as a JSON value: a number with all its digits, or text."""
+    is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    return msgspec.Raw(text.encode()) if is_number and _JSON_NUMBER.fullmatch(text) else text
 
 
 def _check_fields(add: Add, place: str) -> None:
@@ -410,7 +481,14 @@ def _bound_texts(
 ) -> dict[str, list[str | None]]:
     """Return lower or upper bounds as log text, by column."""
     attribute = files_column_name(field_name)
-    columns = sorted({column for add in adds for column in getattr(add, attribute)})
+    columns = sorted(
+        {
+            column
+            for add in adds
+            for column, value in getattr(add, attribute).items()
+            if not isinstance(value, Mapping)  # of a struct; see `_struct_bounds`
+        }
+    )
     texts_by_column: dict[str, list[str | None]] = {}
     for column in columns:
         kind = schema.field(column).type

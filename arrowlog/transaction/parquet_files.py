@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.errors import InvalidRequest
+from arrowlog.formats import find_field_type, struct_leaves
 from arrowlog.scan import (
     find_member_case_mismatch,
     find_nanosecond_column,
@@ -34,6 +35,7 @@ from arrowlog.transaction.add_files import Add
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from arrowlog.formats import StructLeaf
     from arrowlog.snapshot import StatsTruncation
     from arrowlog.storage import ObjectStat, Store
 
@@ -403,32 +405,70 @@ def _values_from_path(path: str, columns: Sequence[str]) -> dict[str, str | None
 
 @dataclass(frozen=True, slots=True)
 class DataFileStats:
-    """Statistics of one file: row count, and by column bounds as log text, null and NaN counts."""
+    """Statistics of one file: row count, and by column bounds as log text, null and NaN counts.
+
+    Those of the fields of a struct column are a map by field, as deep as the struct.
+    """
 
     num_records: int
-    low: dict[str, str] = field(default_factory=dict)
-    high: dict[str, str] = field(default_factory=dict)
-    nulls: dict[str, int] = field(default_factory=dict)
-    nans: dict[str, int] = field(default_factory=dict)
+    low: dict[str, Any] = field(default_factory=dict)
+    high: dict[str, Any] = field(default_factory=dict)
+    nulls: dict[str, Any] = field(default_factory=dict)
+    nans: dict[str, Any] = field(default_factory=dict)
+
+    def put_leaf(self, path: Sequence[str], stats: DataFileStats, name: str) -> None:
+        """Take over the statistics that a struct field has as the column `name` of `stats`."""
+        for target, source in (
+            (self.low, stats.low),
+            (self.high, stats.high),
+            (self.nulls, stats.nulls),
+            (self.nans, stats.nans),
+        ):
+            if name in source:
+                for part in path[:-1]:
+                    target = target.setdefault(part, {})  # noqa: PLW2901 -- descends
+                target[path[-1]] = source[name]
 
 
 def compute_stats(table: pa.Table, names: Iterable[str], cut: StatsTruncation) -> DataFileStats:
     """Compute the statistics of rows in memory."""
-    low: dict[str, str] = {}
-    high: dict[str, str] = {}
-    nulls: dict[str, int] = {}
-    nans: dict[str, int] = {}
+    stats = DataFileStats(table.num_rows)
     for name in names:
         column = table[name]
-        kind = column.type
-        if not has_bounds(kind):
-            continue
-        nulls[name] = column.null_count
-        if pa.types.is_floating(kind):
-            nans[name] = pc.sum(pc.is_nan(column)).as_py() or 0
-        if column.null_count < len(column):
-            _add_bounds(name, kind, *_extremes(column), cut, low, high)
-    return DataFileStats(table.num_rows, low, high, nulls, nans)
+        if has_bounds(column.type):
+            _add_column_stats(stats, name, column, cut)
+        elif pa.types.is_struct(column.type):
+            for leaf, values in struct_columns(name, column):
+                field_stats = DataFileStats(table.num_rows)
+                _add_column_stats(field_stats, leaf.name, values, cut)
+                stats.put_leaf(leaf.path, field_stats, leaf.name)
+    return stats
+
+
+def struct_columns(
+    name: str, column: pa.ChunkedArray
+) -> Iterator[tuple[StructLeaf, pa.ChunkedArray]]:
+    """Iterate over the fields of a struct column that can have bounds, with their values.
+
+    A field is NULL where the struct is.
+    """
+    for leaf in struct_leaves(pa.schema([(name, column.type)])).values():
+        if has_bounds(leaf.type):
+            values = column
+            for part in leaf.path[1:]:
+                values = pc.struct_field(values, [values.type.get_field_index(part)])
+            yield leaf, values
+
+
+def _add_column_stats(
+    stats: DataFileStats, name: str, column: pa.ChunkedArray, cut: StatsTruncation
+) -> None:
+    kind = column.type
+    stats.nulls[name] = column.null_count
+    if pa.types.is_floating(kind):
+        stats.nans[name] = pc.sum(pc.is_nan(column)).as_py() or 0
+    if column.null_count < len(column):
+        _add_bounds(name, kind, *_extremes(column), cut, stats.low, stats.high)
 
 
 def _extremes(column: pa.ChunkedArray) -> tuple[Any, Any]:
@@ -493,27 +533,34 @@ def read_footer_stats(footer: Any, schema: pa.Schema, cut: StatsTruncation) -> D
     for number in range(footer.num_columns):  # None marks an ambiguous path
         path = footer.schema.column(number).path
         paths[path] = None if path in paths else number
-    low: dict[str, str] = {}
-    high: dict[str, str] = {}
-    nulls: dict[str, int] = {}
-    nans: dict[str, int] = {}
-    for item in schema:
-        index = paths.get(item.name)
-        if index is None or stored.get_field_index(item.name) < 0 or not has_bounds(item.type):
-            continue
-        groups = [footer.row_group(g) for g in range(footer.num_row_groups)]
-        groups = [group for group in groups if group.num_rows]
+    groups = [footer.row_group(g) for g in range(footer.num_row_groups)]
+    groups = [group for group in groups if group.num_rows]
+    stats = DataFileStats(footer.num_rows)
+
+    def add(target: DataFileStats, name: str, kind: pa.DataType, path: Sequence[str]) -> None:
+        # A path that is ambiguous, because names contain dots, is not used.
+        index = paths.get(".".join(path))
+        stored_type = find_field_type(stored, path)
+        if index is None or stored_type is None or not has_bounds(kind):
+            return
         chunks = [group.column(index).statistics for group in groups]
-        if any(stats is None for stats in chunks) or not chunks:
-            continue
-        if all(stats.has_null_count for stats in chunks):
-            nulls[item.name] = sum(stats.null_count for stats in chunks)
-        if _is_same_type(stored.field(item.name).type, item.type):
-            least, most = _footer_bounds(chunks, groups, item.type, with_nan=with_nan)
-            _add_bounds(item.name, item.type, least, most, cut, low, high)
-            if pa.types.is_floating(item.type) and item.name in high:
-                nans[item.name] = 0
-    return DataFileStats(footer.num_rows, low, high, nulls, nans)
+        if any(chunk is None for chunk in chunks) or not chunks:
+            return
+        if all(chunk.has_null_count for chunk in chunks):
+            target.nulls[name] = sum(chunk.null_count for chunk in chunks)
+        if _is_same_type(stored_type, kind):
+            least, most = _footer_bounds(chunks, groups, kind, with_nan=with_nan)
+            _add_bounds(name, kind, least, most, cut, target.low, target.high)
+            if pa.types.is_floating(kind) and name in target.high:
+                target.nans[name] = 0
+
+    for item in schema:
+        add(stats, item.name, item.type, (item.name,))
+    for leaf in struct_leaves(schema).values():
+        field_stats = DataFileStats(footer.num_rows)
+        add(field_stats, leaf.name, leaf.type, leaf.path)
+        stats.put_leaf(leaf.path, field_stats, leaf.name)
+    return stats
 
 
 def _footer_bounds(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from arrowlog.clock import SystemClock
+from arrowlog.clock import SystemClock, boottime
 from arrowlog.config import resolve
 from arrowlog.errors import (
     ArrowlogError,
@@ -66,8 +66,10 @@ _GAP_PROBES = 8
 # How long a head is used without reading the log, where that costs a request. A table that was
 # dropped is noticed no earlier than this.
 _REMOTE_HEAD_SECONDS = 3.0
-# Commits after the last own table state up to which the next one is built on it.
+# Commits after the last own table state up to which the next one is built on it, and for how long.
+# Clean-up deletes manifests that no state in the log names, and an old state may be gone.
 _COMMITS_PER_STATE_MAX = 64
+_STATE_BASE_TRUST_SECONDS = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +280,9 @@ class WriteSession:
         self._options = options
         self._backoff = ContentionBackoff()
         self._state = SessionState()
-        self._state_base: Snapshot | None = None  # of the last table state that was written
+        # Of the last table state that was written, and when it was by `clock.boottime`.
+        self._state_base: Snapshot | None = None
+        self._state_base_time = float("-inf")
         self._lock = ForkSafeLock(self._after_torn_fork)
 
     def _after_torn_fork(self) -> None:
@@ -600,6 +604,7 @@ class WriteSession:
         arrowlog read the commit, and the next writer's state covers it.
         """
         try:
+            started = boottime()
             snapshot = self._own_version(version)
             from arrowlog.snapshot import StateWriter  # loads what decodes Avro
 
@@ -612,6 +617,7 @@ class WriteSession:
             self._state_base = with_state_files(
                 self.store, self.tracker.read_options, snapshot, written
             )
+            self._state_base_time = started
         except CommitConflict:
             raise
         except (ArrowlogError, FileNotFoundError, ValueError) as error:
@@ -629,7 +635,11 @@ class WriteSession:
         Then the next state reuses its manifests.
         """
         base = self._state_base
-        if base is not None and 0 < version - base.version <= _COMMITS_PER_STATE_MAX:
+        if (
+            base is not None
+            and 0 < version - base.version <= _COMMITS_PER_STATE_MAX
+            and boottime() - self._state_base_time <= _STATE_BASE_TRUST_SECONDS
+        ):
             commits = [INDEXTABLES.commit_file(v) for v in range(base.version + 1, version + 1)]
             with suppress(FileNotFoundError):
                 return apply_commits(self.store, self.tracker.read_options, base, commits)

@@ -53,6 +53,15 @@ def plan(root):
     return lambda: _matching(deltalake.DeltaTable(root), wanted)
 
 
+def plan_range(root):
+    import deltalake
+    import polars as pl
+
+    low, high = questions.ids()
+    wanted = (pl.col("max.id") >= low) & (pl.col("min.id") <= high)
+    return lambda: _matching(deltalake.DeltaTable(root), wanted)
+
+
 @warm
 def warm_plan(root):
     import deltalake

@@ -47,6 +47,26 @@ def test_no_acknowledged_commit_is_lost_or_doubled():
         assert stall_simulation.SEEN[what], what
 
 
+@pytest.mark.promise("commit.stalled_writers")
+def test_no_acknowledged_commit_is_lost_where_states_follow_commits():
+    first = random.randrange(1 << 32)
+    print("seeds from", first)
+    run(range(first, first + cases(4)), protocol=4)
+    for what in ("acknowledged", "stall", "truncate"):
+        assert stall_simulation.SEEN[what], what
+
+
+@pytest.mark.parametrize(
+    "name", ["a put is acknowledged unseen", "nothing is recorded", "young commits are deleted"]
+)
+def test_with_states_the_guards_are_needed_too(name):
+    with ExitStack() as stack:
+        for place, attribute, change in GUARDS[name]:
+            stack.enter_context(mock.patch.object(place, attribute, change))
+        with pytest.raises(Violation):
+            run(range(1000, 1400), protocol=4)  # it stops at the first
+
+
 @pytest.mark.slow
 @pytest.mark.skipif("ARROWLOG_SLOW" not in os.environ, reason="100,000 steps take 15 minutes")
 def test_no_acknowledged_commit_is_lost_in_a_hundred_thousand_steps():

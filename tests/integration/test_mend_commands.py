@@ -31,7 +31,7 @@ def test_a_gate_for_pipelines(events):
     done = run("doctor", events, "--max-commits-since-checkpoint", 5, "--assert-stats", "id,city")
     assert done.returncode == 1
     assert b"error: checkpoint-behind" in done.stdout
-    assert b"fix:   table.checkpoint()" in done.stdout
+    assert f"fix:   arrowlog checkpoint {events}  # ".encode() in done.stdout
     assert done.stderr == b""
     done = run("doctor", events, "--assert-stats", "nothing")
     assert done.returncode == 1
@@ -54,6 +54,7 @@ def test_what_fails_is_up_to_the_caller(events):
             "where",
             "fix",
             "count",
+            "command",
         ]
 
 
@@ -75,7 +76,10 @@ def test_from_a_broken_log_to_a_good_one(events):
     assert json.loads(again.stdout)["status"].startswith("ERROR: Target location already exists")
     os.rename(events / LOG_FOLDER, events / "old")
     os.rename(new, events / LOG_FOLDER)
-    assert run("doctor", events, "--fail-on", "warning").returncode == 0
+    done = run("doctor", events, "--fail-on", "warning")
+    assert done.returncode == 1
+    assert b"warning: stranded" in done.stdout
+    assert run("doctor", events).returncode == 0
     assert arrowlog.Table(events, strict=True).snapshot().num_files == 3
 
 

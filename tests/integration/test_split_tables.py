@@ -119,6 +119,14 @@ def has(word):
             lambda each: has("sql")(each) and each["id"] > 30,
         ),
         (
+            ~((pl.col("id") > 30) & arrowlog.indexquery("body", "sql")) | (pl.col("id") == 11),
+            lambda each: not (has("sql")(each) and each["id"] > 30) or each["id"] == 11,
+        ),
+        (
+            (pl.col("id") < 12) | arrowlog.indexquery("body", "sql"),
+            lambda each: has("sql")(each) or each["id"] < 12,
+        ),
+        (
             arrowlog.indexquery("body", "sql") | (pc.field("id") == 11),
             lambda each: has("sql")(each) or each["id"] == 11,
         ),
@@ -265,6 +273,22 @@ def test_the_public_form_is_checked_at_once():
         arrowlog.indexquery(5, "a")
     with pytest.raises(TypeError, match="instead of and, or and not"):
         bool(arrowlog.indexquery("body", "a"))
+
+
+def test_a_search_in_a_foreign_expression_is_refused_and_says_where_it_belongs():
+    search = arrowlog.indexquery("body", "a")
+    for use in (
+        lambda: pl.DataFrame({"id": [1]}).filter(search),
+        lambda: pl.col("id") == search,
+        search.is_null,
+    ):
+        with pytest.raises(InvalidRequest, match=r"pass it to Table\.scan"):
+            use()
+    with pytest.raises(pa.ArrowInvalid, match=r"indexquery.* to be written left of & and \|"):
+        (pc.field("id") > 5) & search
+    both = pickle.loads(pickle.dumps((pl.col("id") > 5) & search))
+    assert isinstance(both, type(search))
+    assert both.op == "and"
 
 
 def test_a_mixed_table_reads_as_one(tmp_path):

@@ -263,9 +263,9 @@ def test_what_is_committed_between_look_and_deletion_stays(root, monkeypatch):
     other = arrowlog.Table(root)
     whole = room.classify_files
 
-    def sort_out(*args):
+    def sort_out(*args, **others):
         other.append([arrowlog.add_file(key, {"day": "a"})])
-        return whole(*args)
+        return whole(*args, **others)
 
     monkeypatch.setattr(room, "classify_files", sort_out)
     assert table.vacuum().num_files == 0
@@ -283,7 +283,7 @@ def test_what_is_committed_and_then_truncated_before_the_deletion_stays(root, mo
     key = orphan(root, "day=a/x.parquet")
     whole = room.classify_files
 
-    def classify(*args):
+    def classify(*args, **others):
         if how == "dropped":
             shutil.rmtree(root / LOG)
             make(root)
@@ -292,7 +292,7 @@ def test_what_is_committed_and_then_truncated_before_the_deletion_stays(root, mo
         if how == "truncated":
             other.write(rows(9))
             other.truncate_history()
-        return whole(*args)
+        return whole(*args, **others)
 
     monkeypatch.setattr(room, "classify_files", classify)
     assert table.vacuum().num_files == 0

@@ -80,6 +80,31 @@ def test_every_version_in_every_form_has_the_rows_of_a_naive_replay(tmp_path, se
     check_predicates(table, state, truth, rng)
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_compacted_commits_give_the_rows_of_the_commits_that_they_replace(tmp_path, seed):
+    root = str(tmp_path)
+    made = delta_model.random_table(root, seed)
+    rng = random.Random(seed)
+    for _ in range(2):
+        made.step()
+    first = rng.randint(0, made.version - 1)
+    last = rng.randint(first + 1, made.version)
+    delta_model.compact_commits(root, first, last)
+    for version in {first, last, made.version, rng.randint(first, last)}:
+        check_version(opened(root), root, version)
+    states = {v: delta_model.naive_state(root, v) for v in range(made.version + 1)}
+    for version in range(first, last + 1):  # as log clean-up might
+        os.unlink(Path(root) / "_delta_log" / f"{version:020d}.json")
+    for version in range(last, made.version + 1):
+        expected = delta_model.naive_rows(root, states[version])
+        found = opened(root).scan(version=version).to_arrow_dataset().to_table().to_pylist()
+        assert comparable(found) == comparable(expected)
+    for version in range(first, last):
+        with pytest.raises(arrowlog.ArrowlogError):
+            opened(root).snapshot(version)
+
+
 def check_predicates(table, state, truth, rng):
     """Files are skipped only if no row matches, and counts are exact or unknown."""
     by_name = {c["name"].partition("-")[0]: c["name"] for c in state.schema["fields"]}

@@ -38,6 +38,7 @@ def found_by_duckdb(con, text):
 def check(world, table, con, text, number):
     found = found_by_duckdb(con, text)
     plan = table.scan(text, max_staleness=1e9)
+    check_engines(table, plan, text, number)
     if found is None:
         return None
     lost = set(found) - set(plan.paths)
@@ -52,6 +53,16 @@ def check(world, table, con, text, number):
     return plan.total_files - plan.num_files, count is not None
 
 
+def check_engines(table, plan, text, number):
+    """DuckDB and Arrow, two implementations, choose the same files; so does the SQL of the plan."""
+    by_duckdb = table.scan(text, max_staleness=1e9, engine="duckdb")
+    assert by_duckdb.paths == plan.paths, f"{text}\n{plan.sql}"
+    if number % 10 == 0:
+        for asked in (plan, table.scan(text, version=1)):
+            paths = table.query(asked.sql)["path"].to_pylist()
+            assert sorted(paths) == sorted(asked.paths), f"{text}\n{asked.sql}"
+
+
 def check_extremes(world, plan, con, text):
     name = world.rng.choice(world.schema.names)
     for word, said in (("min", plan.min(name)), ("max", plan.max(name))):
@@ -61,6 +72,7 @@ def check_extremes(world, plan, con, text):
 
 
 @pytest.mark.promise("scan.no_row_is_lost")
+@pytest.mark.promise("scan.engines_agree")
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_no_row_is_ever_lost(batch, tmp_path):
     asked = dropped = counted = 0

@@ -63,13 +63,21 @@ def random_commits(rng, versions):
 @pytest.mark.parametrize("seed", range(cases(4)))
 def test_commits_states_and_checkpoints_give_the_same_rows(tmp_path, seed):
     rng = random.Random(seed)
-    commits, states, both = (tmp_path / name for name in ("commits", "states", "both"))
+    names = ("commits", "states", "both", "parquet")
+    commits, states, both, parquet = (tmp_path / name for name in names)
     for root in (commits, states, both):
         st.first_commit(root, SCHEMA)
+    feature = ["parquetCheckpoint"]
+    head = testing.protocol(3, 3, readerFeatures=feature, writerFeatures=feature)
+    testing.write_commit(parquet, 0, [head, testing.metadata(SCHEMA, st.PARTITIONS)])
     versions = rng.randrange(2, 9)
     for version, actions, live in random_commits(rng, versions):
         testing.write_commit(commits, version, actions)
         testing.write_commit(both, version, actions)
+        testing.write_commit(parquet, version, actions)
+        if version == versions or rng.random() < 0.4:
+            form = rng.choice(["parquet", "parquet", "both", "json"])
+            arrowlog.Table(parquet, options={"checkpoint.format": form}).checkpoint()
         cuts = sorted(rng.sample(range(len(live) + 1), min(2, len(live))))
         groups = [live[a:b] for a, b in zip([0, *cuts], [*cuts, len(live)], strict=True)]
         codec = rng.choice(["null", "zstandard", "snappy", "deflate"])
@@ -77,8 +85,9 @@ def test_commits_states_and_checkpoints_give_the_same_rows(tmp_path, seed):
         if rng.random() < 0.5:
             st.write_state(both, version, groups)
     expected = arrowlog.Table(commits)
-    for root in (states, both):
+    for root in (states, both, parquet):
         table = arrowlog.Table(root)
+        assert (table.snapshot().report.checkpoint or 0) == versions or root == both
         for version in range(versions + 1):
             assert rows(table, version) == rows(expected, version), (seed, root.name, version)
         for predicate in ("p = 'a'", "p > '9'", "p IS NULL", "p = ''", "id < 30 AND p <> 'b'"):

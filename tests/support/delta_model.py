@@ -559,6 +559,23 @@ def naive_state(root: str, version: int) -> NaiveState:
     return state
 
 
+def compact_commits(root: str, first: int, last: int) -> None:
+    """Write the compacted commit of some versions: their reconciled actions."""
+    log = Path(root) / "_delta_log"
+    kept: dict[tuple, dict] = {}
+    for number in range(first, last + 1):
+        text = (log / f"{number:020d}.json").read_text()
+        actions = [json.loads(line) for line in text.split("\n") if line.strip()]
+        for kind in ("remove", "add"):
+            kept |= {("file", *file_key(a[kind])): a for a in actions if kind in a}
+        for action in actions:
+            for kind in ("protocol", "metaData", "txn"):
+                if kind in action:
+                    kept[kind, action[kind].get("appId")] = action
+    lines = [json.dumps(action) + "\n" for action in kept.values()]
+    (log / f"{first:020d}.{last:020d}.compacted.json").write_text("".join(lines) or "\n")
+
+
 def naive_vector(root: str, vector: dict | None) -> list[int]:
     """The deleted rows that a descriptor stands for."""
     if not vector:

@@ -44,15 +44,51 @@ class Fault:
         return True
 
 
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A GET that the server answered: its path, its range of bytes if it has one, its body."""
+
+    path: str
+    range: str | None
+    size: int
+
+
+@dataclass(slots=True)
+class Meeting:
+    """Holds the requests of a method whose address contains `match` until so many have arrived."""
+
+    method: str
+    match: str
+    parties: int
+    together: threading.Event = field(default_factory=threading.Event)
+    arrived: int = 0
+
+    def wait(self, method, path, lock):
+        """Wait for the others; after a minute, `together` stays unset and nothing is held."""
+        if method != self.method or self.match not in path:
+            return
+        with lock:
+            self.arrived += 1
+            if self.arrived == self.parties:
+                self.together.set()
+        if not self.together.wait(60):
+            self.match = "\0"  # no address contains it
+
+
 @dataclass(slots=True)
 class Wire:
-    """Pending faults, headers to strip, and the requests that were seen and that were applied."""
+    """Pending faults, headers to strip, and the requests that were seen and that were applied.
+
+    `reads` are the GETs that were answered. `meeting`, if set, holds requests back.
+    """
 
     url: str = ""
     faults: list = field(default_factory=list)
     strip: set = field(default_factory=set)
     applied: list = field(default_factory=list)
     asked: list = field(default_factory=list)
+    reads: list = field(default_factory=list)
+    meeting: Meeting | None = None
     closed: threading.Event = field(default_factory=threading.Event)
     healed: threading.Event = field(default_factory=threading.Event)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -118,6 +154,8 @@ def _pass_on(wire, client, asked, server):
     body = asked.read(int(headers.get("Content-Length", 0)))
     path = unquote(target)
     fault = wire.fault_of(method, path)
+    if wire.meeting is not None:
+        wire.meeting.wait(method, path, wire.lock)
     if fault is None:
         client.sendall(_answer(*_ask(wire, server, method, target, headers, body), method))
         return True
@@ -157,6 +195,8 @@ def _ask(wire, server, method, target, headers, body):
         there.close()
     with wire.lock:
         wire.applied.append((method, unquote(target), answer.status))
+        if method == "GET":
+            wire.reads.append(Read(unquote(target), headers.get("Range"), len(data)))
     length = answer.getheader("Content-Length", "0") if method == "HEAD" else str(len(data))
     kept = [(name, value) for name, value in answer.getheaders() if name.lower() not in _HOP]
     return answer.status, [*kept, ("Content-Length", length)], data

@@ -64,6 +64,8 @@ PROMISES = {
     "maintenance.no_row_is_lost": "Maintenance in any order, killed at any moment, loses no row.",
     "maintenance.compaction_keeps_rows": "Compaction beside writers changes no row.",
     "recovery.doctor_is_right": "A table that the doctor calls healthy can be read and written.",
+    "recovery.advice_loses_nothing": "Following the advice of the doctor loses no row, and doubles"
+    " none.",
     "recovery.repair_keeps_what_can_be_read": "A repair keeps exactly what can still be read.",
     "recovery.repair_is_restartable": "A repair that is killed leaves no half log that opens; run"
     " again, it finishes.",

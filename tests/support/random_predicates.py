@@ -49,9 +49,9 @@ def atom(world: World) -> str:
         return f"{name} IS {rng.choice(['', 'NOT '])}DISTINCT FROM {value}"
     if kind < 0.88:
         return rng.choice(["TRUE", "FALSE", "NULL", "1 = 1", f"{name} = NULL"])
-    if kind < 0.93:
+    if kind < 0.92:
         return several(world, item)
-    return special(world, name, letter)
+    return special(world, name, letter) if kind < 0.94 else computed(world, item)
 
 
 def several(world: World, item) -> str:
@@ -104,6 +104,146 @@ def special(world: World, name: str, letter: str) -> str:
     if letter in "dtw":
         return rng.choice([f"year({name}) = 2024", f"month({name}) < 3"])
     return rng.choice([f"{name} + 0 = 1", f"{name} % 3 = 1", f"{name} % 7 > {name}"])
+
+
+NUMBERS = "inrfcm"
+PARTS = ["year", "month", "week", "quarter", "day", "hour", "minute", "second", "millisecond"]
+INTERVALS = ["1 DAY", "2 HOUR", "30 MINUTE", "1.5 SECOND", "3 MILLISECOND", "1 MONTH", "2 YEAR"]
+INTERVALS += ["1 WEEK", "(-3) DAY", "7 MICROSECOND"]
+
+
+def computed(world: World, item) -> str:
+    """A condition on an expression of columns: what it means for a column, the rows know."""
+    rng = world.rng
+    sign = rng.choice(SIGNS)
+    draw = rng.random()
+    if draw < 0.15:
+        other = rng.choice(list(world.schema))
+        same = [each for each in world.schema if each.type == item.type]
+        return f"{item.name} {sign} {rng.choice([*same, *same, other]).name}"
+    if draw < 0.4:
+        return conditional(world, item, sign)
+    text, result = monotone(world, item, rng.choice([1, 1, 2, 3]))
+    value = value_like(world, item, result)
+    form = rng.random()
+    if form < 0.1:
+        return f"{text} IS {rng.choice(['', 'NOT '])}NULL"
+    if form < 0.2:
+        values = [value_like(world, item, result) for _ in range(rng.choice([1, 3]))]
+        values += ["NULL"] if rng.random() < 0.2 else []
+        return f"{text} {rng.choice(['', 'NOT '])}IN ({', '.join(values)})"
+    if form < 0.3:
+        end = value_like(world, item, result)
+        return f"{text} {rng.choice(['', 'NOT '])}BETWEEN {value} AND {end}"
+    return f"{text} {sign} {value}" if rng.random() < 0.8 else f"{value} {sign} {text}"
+
+
+def value_like(world: World, item, result: str) -> str:
+    """A literal that may be compared with the result of an expression."""
+    rng = world.rng
+    if result == "int":
+        return rng.choice(["1970", "2024", "2023", "0", "19723", "-1", "1704067200000", "2024.5"])
+    if result == "number":
+        return rng.choice(
+            ["0", "1", "-1", "2.5", "0.1", "-7", "1e0", "3", "5", "1e300", "9007199254740993"]
+            + [literal(world, item)] * (letter_of(item.name) in NUMBERS)
+        )
+    if result == "date":
+        return rng.choice(["DATE '2024-01-01'", "'2024-02-29'", "DATE '1970-01-01'"])
+    if result == "time":
+        return rng.choice(
+            [
+                "TIMESTAMP '2024-01-01'",
+                "'2024-01-01 12:00:00'",
+                "DATE '2024-01-02'",
+                "TIMESTAMP '2024-01-01 12:00:00.123'",
+                "TIMESTAMP '1970-01-01'",
+                "'2024-02-01'",
+            ]
+        )
+    return literal(world, item)
+
+
+def monotone(world: World, item, depth: int) -> tuple[str, str]:
+    """An expression over a column, and what kind of value it has."""
+    rng = world.rng
+    letter = letter_of(item.name)
+    if not depth or letter not in NUMBERS + "dtw":
+        result = "number" if letter in NUMBERS else {"d": "date", "t": "time", "w": "time"}
+        return item.name, result if isinstance(result, str) else result.get(letter, "")
+    inner, result = monotone(world, item, depth - 1)
+    if result in ("number", "int"):
+        amount = rng.choice(["1", "2", "-3", "0.5", "5", "1e0", "2.5e-3", "100", "0"])
+        forms = [f"({inner} + {amount})", f"({amount} + {inner})", f"({inner} - {amount})"]
+        forms += [f"({amount} - {inner})", f"({inner} * {amount})", f"({inner} / {amount})"]
+        forms += [f"({inner} // 3)", f"(-{inner})", f"abs({inner})", f"floor({inner})"]
+        forms += [f"ceil({inner})", f"round({inner})", f"trunc({inner})"]
+        forms += [f"CAST({inner} AS {kind})" for kind in ("BIGINT", "DOUBLE", "INTEGER")]
+        forms += [f"CAST({inner} AS {kind})" for kind in ("FLOAT", "DECIMAL(18,1)")]
+        forms += [f"TRY_CAST({inner} AS SMALLINT)"]
+        return rng.choice(forms), "number"
+    if result == "date" and rng.random() < 0.3:
+        forms = [f"({inner} + 3)", f"({inner} - 1)", f"last_day({inner})", f"date({inner})"]
+        return rng.choice(forms), "date"
+    if result == "date" and rng.random() < 0.2:
+        return rng.choice(
+            [f"({inner} - DATE '2023-12-31')", f"(DATE '2024-01-01' - {inner})"]
+        ), "int"
+    draw = rng.random()
+    if draw < 0.3:
+        return f"date_trunc('{rng.choice(PARTS)}', {inner})", "time"
+    if draw < 0.6:
+        step = f"INTERVAL {rng.choice(INTERVALS)}"
+        return f"({inner} {rng.choice('+-')} {step})", "time"
+    if draw < 0.75:
+        return rng.choice([f"CAST({inner} AS DATE)", f"last_day({inner})"]), "date"
+    forms = [f"year({inner})", f"date_part('year', {inner})", f"epoch_ms({inner})"]
+    forms += [f"epoch({inner})", f"month({inner})", f"extract(year FROM {inner})"]
+    return rng.choice(forms), "int"
+
+
+def conditional(world: World, item, sign: str) -> str:
+    """COALESCE, CASE and the like, of a column and of constants; and texts in any case."""
+    rng = world.rng
+    name, letter = item.name, letter_of(item.name)
+    value, other, last = (literal(world, item) for _ in range(3))
+    if letter == "s" and rng.random() < 0.6:
+        text = quoted(rng.choice(STRINGS_OF_ANY_CASE))
+        fold = rng.choice(["lower", "upper"])
+        return rng.choice(
+            [
+                f"{fold}({name}) = {text}",
+                f"{fold}({name}) IN ({text}, {value})",
+                f"{fold}({name}) LIKE {text[:-1]}%'",
+                f"starts_with({fold}({name}), {text})",
+                f"{name} {rng.choice(['', 'NOT '])}ILIKE {text[:-1]}%'",
+                f"{name} ILIKE {text}",
+                f"{name} GLOB {text[:-1]}*'",
+                f"left({name}, {rng.choice([1, 2, -1])}) = {text}",
+                f"substr({name}, {rng.choice([1, 2])}, 2) = {text}",
+            ]
+        )
+    return rng.choice(
+        [
+            f"coalesce({name}, {value}) {sign} {other}",
+            f"coalesce({name}, NULL, {value}) IN ({other}, {last})",
+            f"coalesce({name} {sign} {value}, {rng.choice(['TRUE', 'FALSE'])})",
+            f"nullif({name}, {value}) {sign} {other}",
+            (
+                f"CASE WHEN {name} {sign} {value} THEN 1 WHEN {name} IS NULL THEN 2 ELSE 3 END"
+                f" {rng.choice(['=', '<>', '<'])} {rng.choice('123')}"
+            ),
+            f"CASE WHEN {name} = {value} THEN 'a' WHEN {name} > {other} THEN 'b' END = 'b'",
+            f"CASE WHEN {name} < {value} THEN {name} {sign} {other} ELSE {name} IS NULL END",
+            f"CASE {name} WHEN {value} THEN TRUE WHEN {other} THEN FALSE END",
+            f"({name} {sign} {value}) IS {rng.choice(['', 'NOT '])}NULL",
+            f"CASE WHEN {name} < {value} THEN {name} ELSE {other} END {sign} {last}",
+            f"ifnull({name}, {value}) {rng.choice(['', 'NOT '])}BETWEEN {other} AND {last}",
+        ]
+    )
+
+
+STRINGS_OF_ANY_CASE = ["a", "A", "ab", "AB", "aB", "z", "k", "K", "i", "S", "it", "X", "x", "é", ""]
 
 
 def quoted(text: str) -> str:

@@ -35,6 +35,7 @@ STRINGS = [
 ]
 STRINGS += ["a\uffff", "a😀", LONG, LONG + "a", LONG + "b", "[TRUNCATED]", "it's", "100%", "a_b"]
 STRINGS += ["A", " ", "10", "9", "2", "a b", "back\\slash", "line\nbreak", "zz [TRUNCATED]"]
+STRINGS += ["\u0130x", "\u212a", "\u0131", "\u017f", "aB", "k", "K", "S", "i"]
 PLACES = ["x/y", "k=v", "50%", "%20", "a b", "é", "plain", "Z", ""]
 INTS = [-5, -1, 0, 1, 2, 3, 7, 10, 100, 2**31 - 1]
 LONGS = [*INTS, 2**53 - 1, 2**53, 2**53 + 1, 2**53 + 2, -(2**53) - 1, 2**63 - 1, -(2**63)]

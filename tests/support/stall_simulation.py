@@ -91,7 +91,7 @@ class Scheduler(FaultyStore):
 class World:
     """The simulated processes, their schedule, and the check of what they were told."""
 
-    def __init__(self, seed, elapsed, *, cheap, options, blind):
+    def __init__(self, seed, elapsed, *, cheap, options, blind, protocol=2):
         self.options, self.blind = options, blind
         self.turn = threading.RLock()
         self.missed = 0.0  # time that the machine's clock has not counted, and the store's has
@@ -100,7 +100,7 @@ class World:
         self.model = CommitModel()
         self.store = Scheduler(self, cheap=cheap)
         self.stack, self.plans, self.files = [], [], 0
-        opening = [testing.protocol(), testing.metadata(SCHEMA, ["p"])]
+        opening = [testing.protocol(protocol, protocol), testing.metadata(SCHEMA, ["p"])]
         self.store._put(f"{LOG_FOLDER}/{commit_name(0)}", testing.lines(opening))
         self.processes = [self.open(number) for number in range(PROCESSES)]
 
@@ -287,16 +287,24 @@ class World:
         self.store.late = late
 
 
-def simulate(seed, steps, *, options=None, blind=False, check_every=3):
+def simulate(seed, steps, *, options=None, blind=False, check_every=3, protocol=2):
     """Run a number of steps; return the number of commits.
 
     Raises `Violation` with the seed if a process was told something wrong. With `blind`, the clock
-    of a process stands still while it is stopped, as that of a virtual machine may.
+    of a process stands still while it is stopped, as that of a virtual machine may. With `protocol`
+    4, every commit is followed by a table state.
     """
     elapsed = [1000.0]
     with frozen_clock(elapsed), warnings.catch_warnings():
         warnings.simplefilter("ignore", ArrowlogWarning)
-        world = World(seed, elapsed, cheap=bool(seed % 2), options=options or {}, blind=blind)
+        world = World(
+            seed,
+            elapsed,
+            cheap=bool(seed % 2),
+            options=options or {},
+            blind=blind,
+            protocol=protocol,
+        )
         for number in range(steps):
             try:
                 world.step()

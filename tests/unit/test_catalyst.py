@@ -103,3 +103,26 @@ def test_a_part_without_an_equal_leaves_the_others():
     assert found.op == "or"
     assert found.args[0] == Call("not", (Call("is null", (Column("id"),)),))
     assert isinstance(found.args[1], ForeignExpr)
+
+
+def test_fields_of_structs_are_found_by_their_position():
+    inner = {"type": "struct", "fields": [{"name": "c", "type": "long"}]}
+    outer = {"name": "b", "type": inner}, {"name": "x", "type": "double"}
+    kind = {"type": "struct", "fields": list(outer)}
+    arrow = pa.struct([("b", pa.struct([("c", pa.int64())])), ("x", pa.float64())])
+
+    def found(*nodes):
+        schema = pa.schema([("a", arrow)])
+        return parse_catalyst(json.dumps(nodes), schema, lambda at, what: None)
+
+    deep = node("GetStructField", 1, ordinal=0), node("GetStructField", 1, ordinal=0)
+    column_a = column("a", kind)
+    filter_ = found(node("EqualTo", 2), *deep, column_a, literal("7", "long"))
+    assert filter_ == Call("=", (Column("a", ("b", "c")), Literal(7, "int")))
+    shallow = node("GetStructField", 1, ordinal=1)
+    filter_ = found(node("IsNull", 1), shallow, column_a)
+    assert filter_ == Call("is null", (Column("a", ("x",)),))
+    # A struct is no value, and a type that the log has otherwise is none to compare with.
+    assert isinstance(found(node("IsNull", 1), deep[0], column_a), ForeignExpr)
+    outer[1]["type"] = "float"
+    assert isinstance(found(node("IsNull", 1), shallow, column_a), ForeignExpr)

@@ -7,9 +7,9 @@ import pytest
 
 from arrowlog.errors import UnsupportedProtocol
 from arrowlog.formats.delta import (
+    DELTA,
     check_delta_readable,
     check_type_changes,
-    choose_compactions,
     classify_delta_names,
     decode_path,
     decode_paths,
@@ -26,6 +26,7 @@ from arrowlog.formats.delta import (
     uses_column_mapping,
 )
 from arrowlog.formats.delta.features import is_supported_widening
+from arrowlog.snapshot.log_segment import plan_segment
 
 UUID = "3f2504e0-4f89-41d3-9a0c-0305e82c3301"
 
@@ -68,14 +69,26 @@ def test_names_that_look_like_checkpoints_are_ignored():
     assert not classify_delta_names(odd).checkpoints
 
 
-def test_compacted_commits_replace_those_that_they_cover():
-    names = [name(v, "json") for v in range(10)]
-    names += [name(2, f"{5:020d}.compacted.json"), name(2, f"{3:020d}.compacted.json")]
-    found = classify_delta_names(names)
-    chosen = choose_compactions(found, 1, 7)
-    assert [(a, b) for a, b, _ in chosen] == [(1, 1), (2, 5), (6, 6), (7, 7)]
-    assert [(a, b) for a, b, _ in choose_compactions(found, 1, 4)] == [(1, 1), (2, 3), (4, 4)]
-    assert [(a, b) for a, b, _ in choose_compactions(found, 3, 7)] == [(v, v) for v in range(3, 8)]
+def segment(names, version=None):
+    listing = DELTA.classify(names)
+    found = plan_segment(listing, version)
+    return [(file.version, "compacted" in file.key) for file in found.commits], found.gap
+
+
+def test_compacted_commits_stand_for_missing_ones_alone():
+    compacted = [name(2, f"{5:020d}.compacted.json"), name(2, f"{3:020d}.compacted.json")]
+    every = [name(v, "json") for v in range(8)]
+    assert segment([*every, *compacted]) == ([(v, False) for v in range(8)], None)
+    without = [name(v, "json") for v in (0, 1, 2, 4, 5, 6, 7)] + compacted
+    assert segment(without)[0] == [(0, False), (1, False), (5, True), (6, False), (7, False)]
+    assert segment(without, 4)[0] == [(0, False), (1, False), (3, True), (4, False)]
+    cleaned = [name(v, "json") for v in (0, 1, 6)] + compacted[:1]
+    assert segment(cleaned)[0] == [(0, False), (1, False), (5, True), (6, False)]
+    assert segment(cleaned, 5)[0] == [(0, False), (1, False), (5, True)]
+    # A version in the middle cannot be told from the compacted commit.
+    assert segment(cleaned, 4)[0] == [(0, False), (1, False)]
+    gap = segment([name(v, "json") for v in (0, 1, 7)] + compacted)[1]
+    assert (gap.missing, gap.next) == (6, 7)
 
 
 PATHS = {

@@ -8,7 +8,7 @@ import pytest
 import arrowlog
 from arrowlog import errors
 from arrowlog.errors import ArrowlogError, CommitConflict, InvalidRequest, LogCorrupt, redact
-from arrowlog.storage.base import store_error
+from arrowlog.storage import store_error
 from arrowlog.storage.fsspec_store import FsspecStore
 
 DIRECT = ["TableNotFound", "TableExists", "LogCorrupt", "UnsupportedProtocol", "CommitConflict"]

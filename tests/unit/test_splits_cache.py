@@ -28,7 +28,7 @@ def test_an_entry_is_built_once_and_kept_by_identity_and_kind(tmp_path):
     cache, built = SplitCache(str(tmp_path / "c"), 1 << 20), []
     for identity, kind in [("a", "rows"), ("a", "rows"), ("a", "search"), ("b", "rows")]:
         with cache.entry(identity, kind, writer(10, built)) as folder:
-            assert os.listdir(folder) == ["data"]
+            assert sorted(os.listdir(folder)) == [".sizes.json", "data"]
     assert len(built) == 3
     # Another handle, as in another process.
     with SplitCache(cache.folder, 1 << 20).entry("a", "rows", writer(10, built)):
@@ -65,6 +65,21 @@ def test_eviction_runs_by_itself(tmp_path):
     assert len(locks) == len(entries(tmp_path))
 
 
+@pytest.mark.parametrize("damage", ["empty", "missing", "no sizes", "empty sizes"])
+def test_an_entry_that_did_not_survive_a_loss_of_power_is_built_again(tmp_path, damage):
+    cache, built = SplitCache(str(tmp_path / "c"), 1 << 20), []
+    with cache.entry("a", "rows", writer(10, built)) as folder:
+        file = os.path.join(folder, ".sizes.json" if "sizes" in damage else "data")
+    if damage.startswith("empty"):
+        os.truncate(file, 0)
+    else:
+        os.unlink(file)
+    for _ in range(2):
+        with cache.entry("a", "rows", writer(10, built)) as folder:
+            assert os.path.getsize(os.path.join(folder, "data")) == 10
+    assert len(built) == 2
+
+
 def test_a_failed_build_leaves_nothing(tmp_path):
     cache = SplitCache(str(tmp_path), 1000)
 
@@ -76,7 +91,7 @@ def test_a_failed_build_leaves_nothing(tmp_path):
         pass
     assert entries(tmp_path) == []
     with cache.entry("a", "rows", writer(10)) as folder:
-        assert os.listdir(folder) == ["data"]
+        assert sorted(os.listdir(folder)) == [".sizes.json", "data"]
 
 
 def test_a_folder_that_cannot_be_written_is_reported(tmp_path):
@@ -139,7 +154,7 @@ for _ in range(300):
         assert [os.path.getsize(os.path.join(path, str(n))) for n in range(3)] == [100 + number] * 3
         if chance.random() < 0.1:
             cache.evict()
-        assert sorted(os.listdir(path)) == ["0", "1", "2"]
+        assert sorted(os.listdir(path)) == [".sizes.json", "0", "1", "2"]
 """
 
 

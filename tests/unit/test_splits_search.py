@@ -210,6 +210,53 @@ def test_an_index_that_cannot_be_written_is_reported(tmp_path, monkeypatch):
     assert not [name for name in os.listdir(tmp_path / "cache") if not name.endswith(".lock")]
 
 
+def test_wildcards_lower_text_by_characters_as_the_tokenizer_does(tmp_path):
+    fields = {"body": FIELDS["body"]}
+    with open_split(tmp_path, make_split(fields, [[{"body": "ΟΔΟΣ İX"}]])) as files:
+        for query in ("ΟΔΟΣ", "ΟΔΟΣ*", "*ΟΔΟΣ", "?ΔΟΣ", "ΟΔΟσ", "İ*", "*X"):
+            assert SplitSearch(files).count("body", query) == 1, query
+
+
+def test_all_fields_are_those_of_the_table(tmp_path):
+    fields = {"name": FIELDS["name"], "body": FIELDS["body"]}
+    data = make_split(fields, [[{"name": "x", "body": "y"}]])
+    with open_split(tmp_path, data) as files:
+        assert SplitSearch(files).count("_indexall", "x") == 1
+        kept = SplitSearch(files, columns=["body", "added"])  # `name` was dropped
+        assert [kept.count("_indexall", text) for text in ("x", "y", "NOT x")] == [0, 1, 1]
+        assert SplitSearch(files, columns=["added"]).count("_indexall", "y") == 0
+
+
+def cached_kinds(folder):
+    names = os.listdir(folder / "cache")
+    return sorted(name.partition(".")[2] for name in names if not name.endswith(".lock"))
+
+
+def test_the_first_search_indexes_its_fields_and_a_search_for_others_all(tmp_path):
+    rows = [{"id": number, "name": f"n{number}", "body": "a b"} for number in range(9)]
+    fields = {name: FIELDS[name] for name in ("id", "name", "body")}
+    data = make_split(fields, [rows])
+    with open_split(tmp_path, data) as files:
+        assert SplitSearch(files).count("body", "b") == 9
+        assert cached_kinds(tmp_path) == ["field_search"]
+        assert SplitSearch(files).rows("body", '"a b"').tolist() == list(range(9))
+        assert cached_kinds(tmp_path) == ["field_search"]
+        # Without the values of `name`, the terms would match nothing.
+        assert SplitSearch(files).count("name", "n3") == 1
+        assert SplitSearch(files).count("body", "b AND id:[2 TO 4] AND NOT name:n3") == 2
+        assert cached_kinds(tmp_path) == ["field_search", "search"]
+
+
+def test_the_fields_of_all_searches_of_a_predicate_are_indexed_together(tmp_path):
+    fields = {name: FIELDS[name] for name in ("id", "name", "body")}
+    data = make_split(fields, [[{"id": 1, "name": "n", "body": "b"}]])
+    with open_split(tmp_path, data) as files:
+        searches = [("name", "n"), ("body", "b OR id:5"), ("missing", "x")]
+        found = SplitSearch(files, searches)
+        assert [found.count(*search) for search in searches] == [1, 1, 0]
+    assert cached_kinds(tmp_path) == ["field_search"]
+
+
 def test_many_hits_are_read_in_windows(tmp_path, monkeypatch):
     import arrowlog.splits.search as module
 

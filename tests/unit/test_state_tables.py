@@ -1,5 +1,6 @@
 """Opening tables of protocol 4: states as commits, states beside commits, and damaged ones."""
 
+import json
 import os
 import pickle
 import shutil
@@ -165,7 +166,7 @@ def test_the_table_never_looks_older_than_it_is(scala):
 def test_a_missing_manifest_is_an_error_that_names_it(scala):
     os.remove(st.log_file(scala, "manifests/manifest-two.avro"))
     table = arrowlog.Table(scala)
-    with pytest.warns(arrowlog.ArrowlogWarning), pytest.raises(LogCorrupt, match="manifest-two"):
+    with pytest.raises(LogCorrupt, match="manifest-two"):
         table.snapshot().files  # noqa: B018 -- the property reads
     assert paths(table, version=1) == ["a", "b"]
 
@@ -205,7 +206,7 @@ def test_manifests_outside_the_log_are_refused(scala, path):
 def test_data_files_outside_the_table_are_refused(root):
     st.first_commit(root)
     st.write_state(root, 1, [[st.add("../a")]])
-    with pytest.warns(arrowlog.ArrowlogWarning), pytest.raises(LogCorrupt, match="leads out"):
+    with pytest.raises(LogCorrupt, match="leads out"):
         arrowlog.Table(root).snapshot().files  # noqa: B018 -- the property reads
     assert paths(arrowlog.Table(root, allow_outside_paths=True)) == ["../a"]
 
@@ -302,3 +303,77 @@ def test_the_disk_cache_hides_no_state(scala, tmp_path):
     assert paths(arrowlog.Table(scala, options=options)) == ["a", "c", "e"]
     st.write_state(scala, 5, [[st.add("d")]])
     assert paths(arrowlog.Table(scala, options=options)) == ["d"]
+
+
+@pytest.fixture
+def purged(root):
+    """States are the commits; manifests of versions 2 and 3 were deleted by their writer."""
+    st.first_commit(root)
+    for version in range(1, 7):
+        adds = [st.add(f"f{number}", "x", number) for number in range(version)]
+        st.write_state(root, version, [adds])
+    for version in (2, 3):
+        os.remove(st.log_file(root, f"manifests/manifest-{version:04x}0000.avro"))
+    return root
+
+
+def test_history_tells_what_is_left_after_a_purge(purged):
+    table = arrowlog.Table(purged)
+    history = table.history().select(["version", "adds", "removes"]).to_pylist()
+    known = {row["version"]: (row["adds"], row["removes"]) for row in history}
+    unknown = (None, None)
+    assert known == {
+        6: (1, 0),
+        5: (1, 0),
+        4: unknown,
+        3: unknown,
+        2: unknown,
+        1: (1, 0),
+        0: (0, 0),
+    }
+    assert table.history()["timestamp"].null_count == 0
+    assert table.history(2)["adds"].to_pylist() == [1, 1]
+    lives = table.query("SELECT path, begin_version FROM file_lifetimes ORDER BY path").to_pylist()
+    assert [row["path"] for row in lives if row["path"] in ("f4", "f5")] == ["f4", "f5"]
+    assert {row["path"] for row in lives} == {f"f{number}" for number in range(6)}
+    adds = table.query("SELECT version, path FROM adds ORDER BY ALL").to_pylist()
+    assert [(row["version"], row["path"]) for row in adds] == [(1, "f0"), (5, "f4"), (6, "f5")]
+    note = table.query("SELECT note FROM coverage")["note"][0].as_py()
+    assert "versions 2, 3 cannot be read" in note
+    assert table.earliest_version == 4
+
+
+def test_versions_that_were_purged_are_errors_that_name_them(purged):
+    table = arrowlog.Table(purged)
+    for version in (2, 3):
+        with pytest.raises(LogCorrupt, match=f"state of version {version}") as raised:
+            table.snapshot(version=version).files  # noqa: B018 -- reads the manifests
+        assert raised.value.version == version
+        with pytest.raises(LogCorrupt, match=f"state of version {version}"):
+            table.diff(version, 5).to_arrow()
+    assert table.diff(4, 6).added.num_rows == 2
+    assert table.diff(1, 6).added.num_rows == 5
+
+
+def test_vacuum_and_cleanup_of_a_purged_table(purged):
+    for name in ("f0", "f1", "f5", "stray"):
+        (purged / f"{name}.parquet").write_bytes(b"x")
+    done = arrowlog.Table(purged, options={"logRetention.duration": "0s"}).cleanup()
+    assert done.retention.versions == (0, 6)
+    assert arrowlog.Table(purged).history()["version"].to_pylist() == [6]
+
+
+def test_history_begins_with_a_version_that_can_be_read(purged):
+    os.remove(st.log_file(purged, f"{0:020d}.json"))
+    fields = testing.metadata(st.SCHEMA, st.PARTITIONS)
+    shutil.rmtree(os.path.dirname(st.log_file(purged, st.state_path(1))))
+    st.write_state(
+        purged,
+        7,
+        [[st.add(f"f{number}", "x", number) for number in range(7)]],
+        metadata=json.dumps(fields),
+    )
+    table = arrowlog.Table(purged)
+    assert table.history()["version"].to_pylist() == [7, 6, 5, 4]
+    assert table.earliest_version == 4
+    assert table.query("SELECT count(*) AS n FROM file_lifetimes")["n"][0].as_py() == 7

@@ -16,7 +16,6 @@ from arrowlog.errors import (
     CommitConflict,
     InvalidRequest,
     StoreUnavailable,
-    UnsupportedProtocol,
 )
 from arrowlog.formats.indextables import FILE_ENTRY_FIELDS
 from arrowlog.storage.local import LocalStore
@@ -252,12 +251,6 @@ def test_doc_mappings_become_references(root, table):
     assert mapping in files["doc_mapping_json"].to_pylist()
     table.remove(["a"])
     assert mapping in arrowlog.Table(root).snapshot().files["doc_mapping_json"].to_pylist()
-
-
-def test_the_log_is_not_cleaned_up(root, table):
-    for call in (table.cleanup, table.truncate_history, table.retention):
-        with pytest.raises(UnsupportedProtocol, match="table states"):
-            call()
 
 
 def test_repair_leads_back_to_a_protocol_without_states(root, table):

@@ -26,7 +26,6 @@ from arrowlog.formats.delta.file_names import (
     SIDECAR_FOLDER,
     CheckpointForm,
     DeltaFiles,
-    choose_compactions,
     classify_delta_names,
 )
 from arrowlog.formats.delta.format import DELTA, VECTOR_COLUMNS
@@ -52,7 +51,6 @@ __all__ = [
     "InvalidDeletionVector",
     "check_delta_readable",
     "check_type_changes",
-    "choose_compactions",
     "classify_delta_names",
     "decode_bitmap_array",
     "decode_path",

@@ -104,24 +104,3 @@ def _add_complete_parts(
 def _preference(form: CheckpointForm) -> tuple[bool, int, tuple[str, ...]]:
     """Order the forms of one version: Parquet before JSON, fewer files first, then by name."""
     return form.is_json, len(form.names), form.names
-
-
-def choose_compactions(files: DeltaFiles, first: int, last: int) -> list[tuple[int, int, str]]:
-    """Choose the files to read for the versions from `first` to `last`, in log order.
-
-    Returns first version, last version and name of each; a commit has one version. At every
-    version the compacted commit that reaches furthest is taken. Raises `KeyError` for a version
-    that nothing covers.
-    """
-    reaches: dict[int, list[int]] = {}
-    for start, stop in files.compactions:
-        if start < stop <= last:
-            reaches.setdefault(start, []).append(stop)
-    chosen = []
-    version = first
-    while version <= last:
-        stop = max(reaches.get(version, ()), default=version)
-        name = files.compactions[version, stop] if stop > version else files.commits[version]
-        chosen.append((version, stop, name))
-        version = stop + 1
-    return chosen

@@ -152,6 +152,7 @@ class Delta(Format):
                 for version, forms in files.checkpoints.items()
             },
             start,
+            compactions={span: self.key(name) for span, name in files.compactions.items()},
         )
 
     def check_readable(self, protocol: Protocol, where: str) -> None:

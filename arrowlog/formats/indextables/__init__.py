@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from arrowlog.formats import (
     MAX_RECENT_COMMITS,
@@ -82,6 +82,7 @@ from arrowlog.formats.indextables.json_checkpoint import (
     encode_json_manifest,
     recent_commits_field,
 )
+from arrowlog.lazy_names import import_on_first_use
 
 if TYPE_CHECKING:
     from arrowlog.formats.indextables.avro_encoder import encode_manifest, manifest_bounds
@@ -211,13 +212,5 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # to a type checker, it would turn every misspelt name into Any
-
-    def __getattr__(name: str) -> Any:
-        """Import a name on first use."""
-        from importlib import import_module
-
-        for home, names in _ON_FIRST_USE.items():
-            if name in names:
-                return getattr(import_module(f"{__name__}.{home}"), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+if not TYPE_CHECKING:
+    __getattr__ = import_on_first_use(__name__, _ON_FIRST_USE)

@@ -8,6 +8,7 @@ and with its settings locked.
 from __future__ import annotations
 
 import atexit
+import math
 import os
 from decimal import Decimal
 from threading import Lock
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from arrowlog.arrays import DECIMAL_DIGITS_MAX
+from arrowlog.arrays import DECIMAL_DIGITS_MAX, INT_MAX
 from arrowlog.errors import InvalidRequest
 from arrowlog.predicate.ast import (
     ARITHMETIC_OPS,
@@ -30,7 +31,13 @@ from arrowlog.predicate.ast import (
     referenced_columns,
 )
 from arrowlog.predicate.emit.text import format_node, quote_identifier
-from arrowlog.predicate.literals import literal_from_scalar, parse_date, parse_timestamp
+from arrowlog.predicate.literals import (
+    DAY_MICROS,
+    days_from_date,
+    literal_from_scalar,
+    parse_date,
+    parse_timestamp,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,9 +56,17 @@ _DUCKDB_NAMES = {
     "to_date": "cast",
 }
 # How a bound value becomes a literal of its kind; other kinds are bound as they are.
-_LITERAL_SQL = {"timestamp": "make_timestamp(?)", "timestamptz": "make_timestamptz(?)"}
-_LITERAL_SQL |= {"float": "CAST(? AS FLOAT)"}
+_LITERAL_SQL = {"timestamp": "make_timestamp({})", "timestamptz": "make_timestamptz({})"}
+_LITERAL_SQL |= {"float": "CAST({} AS FLOAT)"}
+# How a condition is compared with the truth value that is asked for: by `want` and `null`.
+_TRUTH_TESTS = {
+    (True, False): "IS TRUE",
+    (True, True): "IS NOT FALSE",
+    (False, False): "IS FALSE",
+    (False, True): "IS NOT TRUE",
+}
 _HUGEINT_LIMIT = 1 << 127
+_DATE_INFINITY = (1 << 31) - 1  # days since 1970 that DuckDB reads as infinity
 _TYPE_CACHE: dict[Any, pa.DataType | None] = {}
 _TYPE_CACHE_MAX = 1000  # entries; the cache is cleared when it is full
 _LOCK = Lock()
@@ -72,6 +87,29 @@ def emit_duckdb(node: Node, names: Callable[[str], str]) -> tuple[str, list[Any]
             f"{format_node(error.part)} cannot be evaluated.",
             next="Use deterministic functions that both DuckDB and Spark support.",
         ) from None
+
+
+def emit_condition(
+    node: Node, names: Callable[[str], str], *, want: bool, null: bool
+) -> tuple[str, list[Any]]:
+    """The SQL of whether a condition is `want`, or NULL if `null` is set, and the values to bind.
+
+    Its value is NULL for a row for which the condition cannot be evaluated.
+    """
+    text, values = emit_duckdb(node, names)
+    return f"TRY(CAST({text} AS BOOLEAN) {_TRUTH_TESTS[want, null]})", values
+
+
+def write_condition(
+    node: Node, schema: pa.Schema, names: Callable[[str], str], *, want: bool, null: bool
+) -> str | None:
+    """The SQL of `emit_condition` with its values written out; None if DuckDB rejects it."""
+    kind = infer_type(node, schema)
+    if kind is None:
+        return None
+    text = _SQLWriter(names).visit(node)
+    text = text if pa.types.is_boolean(kind) else f"CAST({text} AS BOOLEAN)"
+    return f"TRY({text} {_TRUTH_TESTS[want, null]})"
 
 
 class _SQLEmitter(NodeVisitor[str]):
@@ -100,8 +138,7 @@ class _SQLEmitter(NodeVisitor[str]):
         digits = len(value.as_tuple().digits) if isinstance(value, Decimal) else 0
         if digits > DECIMAL_DIGITS_MAX or (isinstance(value, int) and abs(value) >= _HUGEINT_LIMIT):
             value = float(value)  # wider than DECIMAL(38) and HUGEINT
-        self._bind(value)
-        return _LITERAL_SQL.get(node.kind, "?")
+        return _LITERAL_SQL.get(node.kind, "{}").format(self._bind(value))
 
     def visit_call(self, node: Call) -> str:
         """Functions; those of Spark that DuckDB lacks are rewritten first."""
@@ -175,6 +212,53 @@ class _SQLEmitter(NodeVisitor[str]):
         whens = zip(pairs[::2], pairs[1::2], strict=True)
         cases = " ".join(f"WHEN {when} THEN {then}" for when, then in whens)
         return f"(CASE {cases} ELSE {otherwise} END)"
+
+
+class _SQLWriter(_SQLEmitter):
+    """Emits SQL with the values in it, for people to read."""
+
+    def _bind(self, value: Any) -> str:
+        return write_value(value)
+
+    def visit_literal(self, node: Literal) -> str:
+        if node.value is not None and node.kind in ("date", "timestamp", "timestamptz"):
+            return write_moment(int(node.value), node.kind)
+        return super().visit_literal(node)
+
+
+def write_value(value: Any) -> str:
+    """A boolean, number, text or bytes as a SQL literal that DuckDB reads as exactly this value."""
+    if isinstance(value, bool):
+        return "TRUE" if value else "FALSE"
+    if isinstance(value, str):
+        # The parser takes NUL for the end of the query.
+        return " || chr(0) || ".join(_quote_text(part) for part in value.split("\0"))
+    if isinstance(value, bytes):
+        return "CAST('" + "".join(rf"\x{byte:02X}" for byte in value) + "' AS BLOB)"
+    if isinstance(value, Decimal):
+        return format(value, "f")
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return f"CAST('{value}' AS DOUBLE)"
+        # With an exponent a number is a DOUBLE, without one a DECIMAL.
+        return repr(value) if "e" in repr(value) else f"{value!r}e0"
+    return str(value)
+
+
+def write_moment(value: int, kind: str) -> str:
+    """A date (days since 1970) or timestamp (microseconds since 1970) as a SQL literal."""
+    limit, days = (_DATE_INFINITY, value) if kind == "date" else (INT_MAX, value // DAY_MICROS)
+    if abs(value) >= limit:
+        return f"{kind.upper()} '{'-' if value < 0 else ''}infinity'"
+    if days_from_date(1, 1, 1) <= days < days_from_date(10_000, 1, 1):
+        return format_node(Literal(value, kind))
+    if kind == "date":
+        return f"(DATE '1970-01-01' + CAST({value} AS INTEGER))"
+    return f"make_{kind}({value})"
+
+
+def _quote_text(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _from_spark(node: Call) -> Node | None:
@@ -273,6 +357,22 @@ def evaluate_node(node: Node, rows: pa.Table) -> pa.ChunkedArray:
     renamed = rows.rename_columns(list(aliases.values())) if aliases else rows
     query = f"SELECT ({text}) AS answer FROM {_INPUT_VIEW}"  # noqa: S608 -- values are bound
     return _query(query, values, renamed)["answer"]
+
+
+def evaluate_condition(node: Node, rows: pa.Table, *, want: bool, null: bool) -> pa.ChunkedArray:
+    """Whether a condition is `want`, or NULL if `null` is set, for every row.
+
+    NULL for a row for which it cannot be evaluated. Raises InvalidRequest if DuckDB rejects it.
+    """
+    aliases = {name: f"c{number}" for number, name in enumerate(rows.column_names)}
+    text, values = emit_condition(node, aliases.__getitem__, want=want, null=null)
+    query = f"SELECT {text} AS answer FROM {_INPUT_VIEW}"  # noqa: S608 -- values are bound
+    return _query(query, values, rows.rename_columns(list(aliases.values())))["answer"]
+
+
+def query_rows(sql: Callable[[str], str], rows: pa.Table) -> pa.Table:
+    """Run a query over rows; `sql` receives the name under which they can be selected from."""
+    return _query(sql(_INPUT_VIEW), (), rows)
 
 
 def infer_type(node: Node, schema: pa.Schema) -> pa.DataType | None:

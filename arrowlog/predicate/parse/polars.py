@@ -26,6 +26,7 @@ from arrowlog.predicate.ast import (
     ForeignExpr,
     Literal,
     Untranslatable,
+    column_type,
     join_nodes,
     resolve_column,
 )
@@ -287,9 +288,9 @@ class _Converter:
         """
         column = self._node(part)
         target = dtype.get("Literal") if isinstance(dtype, dict) else None
-        if not isinstance(column, Column) or column.path:
+        kind = column_type(column, self._schema) if isinstance(column, Column) else None
+        if kind is None:
             raise Untranslatable
-        kind = self._schema.field(column.name).type
         if target == "Float64" and (pa.types.is_integer(kind) or pa.types.is_decimal(kind)):
             return Call("cast", (column,), "DOUBLE")
         if target == "Int64" and pa.types.is_signed_integer(kind):
@@ -302,7 +303,8 @@ class _Converter:
 
     def _is_text(self, node: Node) -> bool:
         if isinstance(node, Column):
-            return not node.path and pa.types.is_string(self._schema.field(node.name).type)
+            kind = column_type(node, self._schema)
+            return kind is not None and bool(pa.types.is_string(kind))
         return getattr(node, "kind", "") == "text" or getattr(node, "op", "") == "||"
 
     def _function(self, function: Any, inputs: list[_ExprNode]) -> Node:  # noqa: C901, PLR0912 -- a branch each

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from arrowlog.formats import find_field_type
 from arrowlog.predicate.ast import NULL, Call, Column, ForeignExpr, Literal
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ def _convert(
         args.append(arg)
     if name == "AttributeReference":
         return _column(fields, schema), end
+    if name == "GetStructField":
+        return _struct_field(nodes, start, schema), end
     if name == "Literal":
         return _literal(fields, start, look), end
     return _call(name, args, start, nodes, look), end
@@ -120,6 +123,33 @@ def _column(fields: dict[str, Any], schema: pa.Schema) -> Column | None:
     if schema.get_field_index(name) < 0 or not isinstance(kind, str):
         return None
     return Column(name) if _same_type(kind, schema.field(name).type) else None
+
+
+def _struct_field(nodes: list[dict[str, Any]], start: int, schema: pa.Schema) -> Column | None:
+    """Convert a field of a struct column if its type in Spark is the type of the log's bounds.
+
+    The JSON has the positions of the fields. The type of the column, at the end of the chain, has
+    their names.
+    """
+    ordinals: list[int] = []
+    while str(nodes[start]["class"]).removeprefix(_PACKAGE) == "GetStructField":
+        ordinals.append(nodes[start]["ordinal"])
+        start += 1
+    column = nodes[start]
+    if str(column["class"]).removeprefix(_PACKAGE) != "AttributeReference":
+        return None
+    kind: Any = column["dataType"]
+    path = [column["name"]]
+    for ordinal in reversed(ordinals):
+        if not isinstance(kind, dict) or kind.get("type") != "struct":
+            return None
+        item = kind["fields"][ordinal]
+        path.append(item["name"])
+        kind = item["type"]
+    arrow = find_field_type(schema, path)
+    if arrow is None or not isinstance(kind, str) or not _same_type(kind, arrow):
+        return None
+    return Column(path[0], tuple(path[1:]))
 
 
 def _same_type(kind: str, arrow: pa.DataType) -> bool:

@@ -11,6 +11,8 @@ import re
 from decimal import Decimal
 from typing import TYPE_CHECKING, NamedTuple
 
+import pyarrow as pa
+
 from arrowlog.errors import InvalidRequest
 from arrowlog.predicate.ast import (
     FALSE,
@@ -20,6 +22,7 @@ from arrowlog.predicate.ast import (
     Column,
     Literal,
     join_nodes,
+    resolve_struct_path,
     unknown_column_error,
 )
 from arrowlog.predicate.literals import DAY_MICROS
@@ -27,8 +30,6 @@ from arrowlog.predicate.searches import SEARCH_OP, make_search
 from arrowlog.splits import ALL_FIELDS
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from arrowlog.predicate.ast import Node
 
 # Whitespace and comments, which separate tokens.
@@ -513,10 +514,11 @@ class _Parser:
             node = Call("date_part", (Literal(unit.text.strip("'").lower(), "text"), self._or()))
             self._need(")")
             return node
-        args = () if self._peek.key == "*" else self._arguments(")")
+        starred = self._peek.key == "*"  # as in count(*)
+        args = () if starred else self._arguments(")")
         if self._peek.word == "over":
             raise self._unexpected()
-        if self._peek.key == "*" or name in _AGGREGATES:
+        if starred or name in _AGGREGATES:
             why = f"{name} is an aggregate or window function, not a row predicate"
             raise _syntax_error(token.start, why)
         least, most = _ARITY.get(name, (0, len(args)))
@@ -573,8 +575,9 @@ class _Parser:
                 raise _syntax_error(part.start, "a field name is missing")
             parts.append(unquote_identifier(part))
         root = self._resolve(parts[0])
-        if root is not None:
-            return Column(root, tuple(parts[1:]))
+        is_struct = root is not None and pa.types.is_struct(self._schema.field(root).type)
+        if root is not None and (is_struct or self._resolve(".".join(parts)) is None):
+            return resolve_struct_path(root, parts[1:], self._schema)
         if parts == [ALL_FIELDS] and SEARCH_OP in (
             self._peek.word,
             self._tokens[self._at + 1].word,

@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from arrowlog.errors import InvalidRequest
-from arrowlog.predicate.ast import TRUE, Call, Literal, join_nodes, resolve_column
+from arrowlog.predicate.ast import (
+    TRUE,
+    Call,
+    Literal,
+    join_nodes,
+    resolve_column,
+    resolve_struct_path,
+)
 from arrowlog.predicate.literals import to_literal
 from arrowlog.predicate.searches import SEARCH_OP, make_search
 from arrowlog.splits import ALL_FIELDS
@@ -13,9 +22,7 @@ from arrowlog.splits import ALL_FIELDS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import pyarrow as pa
-
-    from arrowlog.predicate.ast import Node
+    from arrowlog.predicate.ast import Column, Node
 
 _TUPLE_HINT = 'A condition is ("column", "op", value); a list of them is AND, a list of lists OR.'
 _COMPARISONS = {
@@ -41,7 +48,7 @@ def parse_tuples(conditions: Sequence[Any], schema: pa.Schema) -> Node:
     A single tuple is one condition. An empty list is true for every row. Raises InvalidRequest for
     anything else, for an unknown column and for an unknown operator.
     """
-    if isinstance(conditions, tuple) and conditions and isinstance(conditions[0], str):
+    if isinstance(conditions, tuple) and any(isinstance(part, str) for part in conditions[:2]):
         return _condition(conditions, schema)
     if not conditions:
         return TRUE
@@ -56,16 +63,14 @@ def _condition(condition: Any, schema: pa.Schema) -> Node:
     if (
         not isinstance(condition, tuple)
         or len(condition) not in (2, 3)
-        or not isinstance(condition[0], str)
+        or not _is_name(condition[0])
     ):
         raise InvalidRequest(f"{condition!r} is not a condition.", next=_TUPLE_HINT)
     op = " ".join(str(condition[1]).lower().split()) if isinstance(condition[1], str) else ""
     negated = op.startswith("not ")
     op = op.removeprefix("not ")
     searches_all = op == SEARCH_OP and condition[0] == ALL_FIELDS not in schema.names
-    column: Node = (
-        Literal(ALL_FIELDS, "text") if searches_all else resolve_column(condition[0], schema)
-    )
+    column: Node = Literal(ALL_FIELDS, "text") if searches_all else _resolve(condition[0], schema)
     where = f"The condition on {condition[0]!r}"
     value = condition[2] if len(condition) == 3 else None
     is_test = op in ("is null", "is not null") or (op in ("is", "is not") and value is None)
@@ -87,6 +92,24 @@ def _condition(condition: Any, schema: pa.Schema) -> Node:
             f"{condition[1]!r} is not an operator.", next=f"Use one of {_OPERATOR_NAMES}."
         )
     return Call("not", (node,)) if negated else node
+
+
+def _is_name(name: Any) -> bool:
+    """Whether a value names a column, or a struct field as the tuple of names on the way to it."""
+    is_path = isinstance(name, tuple) and bool(name)
+    return isinstance(name, str) or (is_path and all(isinstance(part, str) for part in name))
+
+
+def _resolve(name: str | tuple[str, ...], schema: pa.Schema) -> Column:
+    """A column or struct field. A column whose name contains dots wins over a path."""
+    if isinstance(name, tuple):
+        return resolve_struct_path(resolve_column(name[0], schema).name, name[1:], schema)
+    root, *path = name.split(".")
+    index = schema.get_field_index(root)
+    is_path = bool(path) and index >= 0 and pa.types.is_struct(schema.field(index).type)
+    if is_path and schema.get_field_index(name) < 0:
+        return resolve_struct_path(root, path, schema)
+    return resolve_column(name, schema)
 
 
 def _in_or_between(column: Node, op: str, value: Any, where: str) -> Node:

@@ -86,7 +86,7 @@ class RowGroupStats(GroupStats):
         return self._unknown(name) if kind is None else pa.nulls(self.num_rows, kind)
 
     def _unknown(self, name: str) -> pa.Array:
-        kind = comparison_type(self.schema.field(name).type)
+        kind = comparison_type(self.type_of(name))
         return pa.nulls(self.num_rows, pa.null() if kind is None else kind)
 
     def null_count(self, name: str) -> pa.Array:

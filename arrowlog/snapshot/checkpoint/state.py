@@ -96,7 +96,7 @@ class StateWriter:
             self._store.replace(key, data)
         elif not self._put(key, data):
             self.check_same(state)
-        self._point(state, record)
+        self._point(record)
         names.append(INDEXTABLES.state_name(state.version))
         return WrittenState(state.version, tuple(names), sizes + len(data), record)
 
@@ -162,7 +162,9 @@ class StateWriter:
                 stored = self._store.find_many([key])[0]
                 if stored is not None:
                     return stored == data
-        raise StoreUnavailable(f"Could not write {key}.", next="Check access and try again.")
+        raise StoreUnavailable(
+            f"Could not write {key}: the response of the store was lost.", next="Try again."
+        )
 
     def check_same(self, state: State) -> None:
         """Raise `CommitConflict` unless the state that another program put has the same files."""
@@ -187,15 +189,34 @@ class StateWriter:
             version=state.version,
         )
 
-    def _point(self, state: State, record: StateManifest) -> None:
-        """Point `_last_checkpoint` to the state, unless it names a later version already."""
+    def _point(self, record: StateManifest) -> None:
+        """Point `_last_checkpoint` to the state, unless it names a later version already.
+
+        A writer that was stopped between reading and writing the pointer may put it back behind
+        the state of another one. That state is there already, so that it is looked for.
+        """
         key = INDEXTABLES.key(LAST_CHECKPOINT)
-        if pointed_version(self._store.find_many([key])[0]) >= state.version:
-            return
-        pointer = StatePointer(
-            state.version, record.num_files, record.total_bytes, record.created_at
-        )
-        self._store.replace(key, encode_state_pointer(pointer))
+        newest: StateManifest | None = record
+        while newest is not None:
+            if pointed_version(self._store.find_many([key])[0]) >= newest.state_version:
+                return
+            pointer = StatePointer(
+                newest.state_version, newest.num_files, newest.total_bytes, newest.created_at
+            )
+            self._store.replace(key, encode_state_pointer(pointer))
+            newest = self._find_later(newest.state_version)
+
+    def _find_later(self, version: int) -> StateManifest | None:
+        """Return the last of the states that follow a version without a gap; None if none does."""
+        last = version
+        while self._store.stat(INDEXTABLES.key(INDEXTABLES.state_name(last + 1))) is not None:
+            last += 1
+        if last == version:
+            return None
+        key = INDEXTABLES.key(INDEXTABLES.state_name(last))
+        data = self._store.find_many([key])[0]
+        limit = self._config.max_decompressed_bytes
+        return None if data is None else parse_state(data, key, last, limit)
 
 
 def _reusable_base(

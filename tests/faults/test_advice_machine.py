@@ -1,0 +1,321 @@
+"""Advice that is followed literally mends a table and loses nothing.
+
+Random tables are damaged; then the commands that `arrowlog doctor` prints are run as they stand,
+with `vacuum` between them, until no error is left. A naive model knows what every commit did:
+
+- No data file that a commit of the undamaged log names is ever deleted.
+- Every row that could be read before the advice was followed can be read afterwards.
+- No row is doubled, and rows of intact commits that only appended come back.
+"""
+
+import os
+import random
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+import warnings
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from support.case_count import cases
+
+import arrowlog
+from arrowlog.cli.commands import commands
+from arrowlog.cli.fixes import to_command
+from arrowlog.formats.indextables.file_names import LOG_FOLDER, commit_name
+
+SCHEMA = pa.schema([("day", pa.string()), ("id", pa.int64())])
+MAX_ROUNDS = 8
+MONTH = 30 * 86_400
+
+
+class World:
+    """A table, and what a naive model knows about it."""
+
+    def __init__(self, root, rng):
+        self.root, self.rng = str(root), rng
+        self.next_id = self.newest = 0
+        self.appended = {}  # version -> ids of a commit that only appended
+        self.named = set()  # data files that a commit named
+        self.table = arrowlog.Table.create(
+            root, SCHEMA, ["day"], properties={"checkpoint.enabled": "false"}
+        )
+
+    def write(self, mode="append", **how):
+        ids = range(self.next_id, self.next_id + self.rng.randint(1, 3))
+        self.next_id = ids.stop
+        day = how.pop("day", None) or self.rng.choice("abc")
+        rows = pa.table({"day": [day] * len(ids), "id": list(ids)}, schema=SCHEMA)
+        version = self.table.write(rows, mode, **how).version
+        if mode == "append":
+            self.appended[version] = set(ids)
+        self.note()
+
+    def step(self):
+        kind = self.rng.choices(
+            ["write", "compact", "replace", "remove", "checkpoint"], [6, 2, 1, 1, 1]
+        )[0]
+        if kind == "write":
+            self.write()
+        elif kind == "compact":
+            self.table.compact()
+        elif kind == "replace":
+            day = self.rng.choice("abc")
+            self.write("overwrite", where=f"day = '{day}'", day=day)
+        elif kind == "remove" and self.table.snapshot().num_files > 1:
+            self.table.remove([self.table.snapshot().files["path"][0].as_py()])
+        elif kind == "checkpoint":
+            self.table.checkpoint()
+        self.note()
+
+    def note(self):
+        self.newest = self.table.version
+        self.named.update(self.table.snapshot().files["path"].to_pylist())
+
+    def damage(self):
+        """Lose, cut or change a commit, or a checkpoint, or the pointer; return the version."""
+        log = f"{self.root}/{LOG_FOLDER}"
+        commits = [commit_name(v) for v in range(1, self.newest + 1)]
+        others = [name for name in os.listdir(log) if "checkpoint" in name]
+        name = self.rng.choice(commits if self.rng.random() < 0.8 or not others else others)
+        path = f"{log}/{name}"
+        version = int(name.partition(".")[0]) if name in commits else None
+        if not os.path.exists(path):
+            return version
+        how = self.rng.choice(["gone", "gone", "cut", "changed"])
+        if os.path.isdir(path):
+            shutil.rmtree(path)
+        elif how == "gone":
+            os.unlink(path)
+        else:
+            with open(path, "rb") as file:
+                data = file.read()
+            at = self.rng.randrange(len(data))
+            changed = bytes([data[at] ^ 8])
+            data = data[:at] if how == "cut" else data[:at] + changed + data[at + 1 :]
+            with open(path, "wb") as file:
+                file.write(data)
+        return version
+
+
+def age(root):
+    """Make every file a month old, so that vacuum may take what nothing needs."""
+    then = time.time() - MONTH
+    for base, _, names in os.walk(root):
+        for name in names:
+            os.utime(f"{base}/{name}", (then, then))
+
+
+def ids_of(root):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", arrowlog.ArrowlogWarning)  # of gaps: they are the point
+        try:
+            return Counter(arrowlog.Table(root).to_arrow()["id"].to_pylist())
+        except arrowlog.ArrowlogError:
+            return Counter()
+
+
+def execute(line, *, may_refuse=False):
+    """Run a printed command line: `arrowlog` in this process, `mv` as the shell would."""
+    for part in line.partition("  # ")[0].split(" && "):
+        words = shlex.split(part)
+        if words[0] == "mv":
+            source, target = words[1:]
+            assert not os.path.exists(target), target
+            os.rename(source, target)
+        else:
+            assert words[0] == "arrowlog", line
+            done = CliRunner().invoke(commands, words[1:])
+            allowed = (SystemExit, arrowlog.ArrowlogError) if may_refuse else SystemExit
+            assert done.exception is None or isinstance(done.exception, allowed), (line, done)
+            assert done.exit_code != 2, (line, done.output)
+
+
+def follow_advice(world):
+    for _ in range(MAX_ROUNDS):
+        age(world.root)
+        findings = arrowlog.doctor(world.root)
+        for finding in findings:
+            command = to_command(finding.fix, world.root)
+            if command.startswith("arrowlog ") and finding.severity != "info":
+                execute(command)
+                if " --dry-run" not in command:
+                    break
+        else:
+            return
+        age(world.root)
+        if arrowlog.doctor(world.root).worst != "error":
+            # Vacuum refuses as long as a commit is damaged, even below a checkpoint.
+            execute(f"arrowlog vacuum {shlex.quote(world.root)}", may_refuse=True)
+    raise AssertionError(f"The advice does not end: {arrowlog.doctor(world.root)}")
+
+
+@pytest.mark.promise("recovery.advice_loses_nothing")
+def test_following_the_advice_loses_nothing(tmp_path):
+    first = random.randrange(1 << 32)
+    print("seeds from", first)
+    for seed in range(first, first + cases(25)):
+        print("seed", seed)
+        run(tmp_path / str(seed), random.Random(seed))
+        shutil.rmtree(tmp_path / str(seed))
+
+
+def run(root, rng):
+    world = World(root, rng)
+    only_appends = rng.random() < 0.3
+    for _ in range(rng.randint(3, 12)):
+        if only_appends:
+            world.write()
+        else:
+            world.step()
+    on_disk = {path for path in world.named if os.path.exists(f"{root}/{path}")}
+    damaged = [world.damage() for _ in range(rng.choice([1, 1, 2]))]
+    before = ids_of(root)
+    follow_advice(world)
+    lost = [path for path in on_disk if not os.path.exists(f"{root}/{path}")]
+    assert not lost
+    after = ids_of(root)
+    assert before.keys() <= after.keys()
+    assert max(after.values(), default=1) == 1
+    if only_appends:
+        intact = (ids for version, ids in world.appended.items() if version not in damaged)
+        assert set().union(*intact) <= after.keys()
+    table = arrowlog.Table(root)
+    table.write(pa.table({"day": ["a"], "id": [10**6]}, schema=SCHEMA))  # it can be written again
+
+
+def build(root, commits):
+    table = arrowlog.Table.create(root, SCHEMA, ["day"], properties={"checkpoint.enabled": "false"})
+    for number in range(commits):
+        table.write(pa.table({"day": ["a"], "id": [number]}, schema=SCHEMA))
+    return table
+
+
+def test_the_printed_commands_in_a_shell(tmp_path):
+    root = tmp_path / "my table"
+    build(root, 6)
+    os.unlink(root / LOG_FOLDER / commit_name(4))
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    program = folder / "arrowlog"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m arrowlog.cli "$@"\n')
+    program.chmod(0o755)
+
+    def shell(line):
+        path = f"{folder}:{os.environ['PATH']}"
+        return subprocess.run(
+            line, shell=True, capture_output=True, text=True, check=False,
+            env={**os.environ, "PATH": path},
+        )  # fmt: skip
+
+    def printed_fix(code):
+        lines = shell(f"arrowlog doctor {shlex.quote(str(root))}").stdout.splitlines()
+        at = next(n for n, line in enumerate(lines) if f": {code}: " in line)
+        return next(line for line in lines[at:] if line.startswith("  fix: ")).split("fix:", 1)[1]
+
+    assert shell(printed_fix("gap")).returncode == 0
+    assert ids_of(root) == Counter([0, 1, 2])
+    done = shell(printed_fix("stranded"))
+    assert done.returncode == 0, done.stderr
+    assert ids_of(root) == Counter([0, 1, 2, 4, 5])
+    last = shell(f"arrowlog doctor {shlex.quote(str(root))}")
+    assert last.returncode == 0
+    assert "stranded" not in last.stdout
+
+
+def test_a_rewrite_beyond_the_break_is_not_adopted_twice(tmp_path):
+    """The lost commit may have been a compaction: its rows are in the table already."""
+    root = tmp_path / "t"
+    table = build(root, 3)
+    table.compact()  # version 4, which is lost
+    table.write(pa.table({"day": ["a"], "id": [3]}, schema=SCHEMA))
+    table.compact()
+    os.unlink(root / LOG_FOLDER / commit_name(4))
+    arrowlog.repair(str(root / LOG_FOLDER), str(root / "new"))
+    os.rename(root / LOG_FOLDER, root / "_transaction_log_old")
+    os.rename(root / "new", root / LOG_FOLDER)
+    findings = arrowlog.doctor(root)
+    assert "stranded-unclear" in findings
+    assert "stranded" not in findings
+    assert ids_of(root) == Counter([0, 1, 2])
+
+
+def test_an_earlier_repair_is_not_adopted_from(tmp_path):
+    root = tmp_path / "t"
+    build(root, 4)
+    for old in ("_transaction_log_old", "_transaction_log_old2"):
+        table = arrowlog.Table(root)
+        os.unlink(root / LOG_FOLDER / commit_name(3 if old.endswith("old") else table.version - 1))
+        arrowlog.repair(str(root / LOG_FOLDER), str(root / "new"))
+        os.rename(root / LOG_FOLDER, root / old)
+        os.rename(root / "new", root / LOG_FOLDER)
+        table = arrowlog.Table(root)
+        if old.endswith("old"):
+            table.adopt(arrowlog.doctor(root).paths("stranded"))
+            table.compact()
+            table.write(pa.table({"day": ["a"], "id": [7]}, schema=SCHEMA))
+            table.write(pa.table({"day": ["a"], "id": [8]}, schema=SCHEMA))
+    for finding in arrowlog.doctor(root):
+        assert "_transaction_log_old2" in finding.fix or finding.code == "other-log", finding
+    follow = [f for f in arrowlog.doctor(root) if f.code == "stranded"]
+    for finding in follow:
+        execute(to_command(finding.fix, str(root)))
+    assert max(ids_of(root).values()) == 1
+
+
+def test_vacuum_keeps_what_a_backup_names_until_told_otherwise(tmp_path):
+    root = tmp_path / "t"
+    table = build(root, 2)
+    shutil.copytree(root / LOG_FOLDER, root / "_transaction_log_backup")
+    gone = table.snapshot().files["path"].to_pylist()[0]
+    table.remove([gone])
+    table.truncate_history()
+    age(root)
+    now = {"older_than": "1s", "force": True}
+    time.sleep(1.1)  # the removal itself must be older than that
+    kept = table.vacuum(**now)
+    assert kept.num_files == 0
+    assert kept.other_logs == ("_transaction_log_backup",)
+    assert (root / gone).exists()
+    with pytest.raises(arrowlog.InvalidRequest, match="_transaction_log_backup"):
+        table.vacuum(ignore_logs=["_transaction_log_old"], **now)
+    assert "stranded" not in table.doctor()  # the rows were removed on purpose
+    assert table.vacuum(ignore_logs=["_transaction_log_backup"], **now).num_files == 1
+    assert not (root / gone).exists()
+
+
+def test_adopting_refuses_what_does_not_fit(tmp_path):
+    import pyarrow.parquet as pq
+
+    root = tmp_path / "t"
+    table = build(root, 2)
+    live = table.snapshot().files["path"].to_pylist()
+    removed = live[0]
+    table.remove([removed])
+    os.makedirs(root / "day=b", exist_ok=True)
+    pq.write_table(pa.table({"id": ["text"]}), root / "day=b/text.parquet")
+    pq.write_table(pa.table({"id": [5]}), root / "nowhere.parquet")
+    (root / "day=b/torn.parquet").write_bytes(b"PAR1")
+    version = table.version
+    for paths, message in (
+        ([live[1]], "in the table already"),
+        ([removed], "a commit removed it"),
+        (["day=b/text.parquet"], "text.parquet"),
+        (["day=b/torn.parquet"], "torn.parquet"),
+        (["day=b/none.parquet"], "no file"),
+        (["nowhere.parquet"], "partition"),
+        (["../x.parquet"], "x.parquet"),
+        ([], "empty"),
+    ):
+        with pytest.raises(arrowlog.InvalidRequest, match=message):
+            table.adopt(paths)
+    assert table.version == version
+    assert table.adopt("nowhere.parquet", partition_values={"day": "z"}, dry_run=True).dry_run
+    assert table.version == version
+    assert table.adopt("nowhere.parquet", partition_values={"day": "z"}).version == version + 1
+    assert table.adopt(removed, allow_removed=True).num_records == 1
+    assert ids_of(root) == Counter([0, 1, 5])
