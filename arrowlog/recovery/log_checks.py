@@ -39,7 +39,6 @@ from arrowlog.recovery.commit_times import check_commit_times
 from arrowlog.recovery.data_files import DoctorLimits, check_data_files, check_repeated_skips
 from arrowlog.recovery.delta_checks import examine_delta_table
 from arrowlog.recovery.findings import Finding, Findings, ProblemLog
-from arrowlog.recovery.folder_layout import classify_folder
 from arrowlog.recovery.log_repair import open_table_store
 from arrowlog.recovery.readable_store import ReadableStore
 from arrowlog.recovery.salvage import (
@@ -58,6 +57,7 @@ from arrowlog.snapshot import (
     commit_timestamps,
     earliest_rebuildable_version,
     find_other_log,
+    has_data_files,
     load_snapshot,
     pointed_version,
     read_verified_actions,
@@ -191,11 +191,10 @@ def _examine(exam: _Examination) -> Findings:
 
 def _fix_for_no_log(store: Store) -> str:
     """The fix for a folder without a log: depends on whether it has Parquet files."""
-    if classify_folder(store.walk()).data.num_rows:
+    if has_data_files(store):
         return (
-            f"arrowlog.rebuild({store.root!r}, dry_run=True)  # Then without dry_run. Makes a new"
-            " log from the Parquet files; restore the old one from a backup instead if there is"
-            " one."
+            f"arrowlog.rebuild({store.root!r})  # A new log from the Parquet files; dry_run=True"
+            " shows it first. Restore the old log from a backup instead if there is one."
         )
     return (
         "arrowlog.Table.create(uri, schema)  # Only for a new table; otherwise correct the address."
