@@ -16,6 +16,7 @@ from arrowlog.predicate.ast import (
     referenced_columns,
     resolve_column,
     split_conjuncts,
+    walk_nodes,
 )
 from arrowlog.predicate.emit.duckdb import (
     evaluate_condition,
@@ -114,6 +115,7 @@ __all__ = [
     "tokenize",
     "unquote_identifier",
     "unwrap_cast",
+    "walk_nodes",
     "write_condition",
     "write_moment",
     "write_value",

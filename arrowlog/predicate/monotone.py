@@ -243,7 +243,7 @@ def _outward(value: Any, kind: str, towards: float) -> Any:
     try:
         nearest = float(value)
     except OverflowError:
-        nearest = math.copysign(_INF, value)
+        nearest = _INF if value > 0 else -_INF
     if kind == "real32":
         nearest = _next_float32(round_to_float32(nearest), towards)
     else:

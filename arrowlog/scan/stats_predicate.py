@@ -176,7 +176,7 @@ StatsPredicate = (
 ALL_ROWS, NO_ROWS = ConstantResult(True), ConstantResult(False)
 REASON_NOT_PRUNABLE = "not prunable"
 REASON_NOT_COMPARABLE = "type not comparable"
-REASON_NOT_MONOTONE = "expression keeps no order"
+REASON_NOT_MONOTONE = "not prunable: expression keeps no order"
 # Up to this many values of an IN list, an expression is compared with each; else with their range.
 _EXPRESSION_VALUES_MAX = 64
 # Branches of a CASE, each of which is tested together with the negation of those before it.
@@ -479,8 +479,16 @@ class StatsPredicateBuilder:
             return ALL_ROWS if want else NO_ROWS  # IN is TRUE or NULL then, never FALSE
         op = "=" if node.op == "in" else node.op
         op = op if want else _NEGATED[op]
-        if op == "<>":
-            tests: list[StatsPredicate | None] = [IsNull(name, negated=True)]
+        tests: list[StatsPredicate | None]
+        if op == "<>" and len(known) > _EXPRESSION_VALUES_MAX:
+            tests = [IsNull(name, negated=True)]
+        elif op == "<>":  # less or greater than each of them
+            sides = [self._solve_one(monotone, s, literal) for literal in known for s in "<>"]
+            certain = tuple(side for side in sides if side is not None)
+            if len(certain) < len(sides):
+                return None
+            pairs = zip(certain[::2], certain[1::2], strict=True)
+            tests = [_and(tuple(_or(pair) for pair in pairs))]
         elif len(known) <= _EXPRESSION_VALUES_MAX:
             tests = [self._solve_one(monotone, op, literal) for literal in known]
         else:
