@@ -107,6 +107,17 @@ def test_scan_gives_arrow_to_the_next_program(events):
         assert reader.read_all().num_rows == 1
 
 
+def test_a_plan_is_a_query(events):
+    shown = run("explain", str(events), "id < 0", "--sql").stdout
+    assert "FROM file_bounds_at(" in shown
+    assert json.loads(run("sql", str(events), shown, "--output", "json").stdout or "[]") == []
+    planned = run("scan", str(events), "id >= 0", "--engine", "duckdb")
+    assert planned.stdout == run("scan", str(events), "id >= 0").stdout
+    refused = run("diff", str(events), "--since", "0001-01-02")
+    assert refused.returncode == 1
+    assert "history begins with version" in refused.stderr
+
+
 def test_explain_is_a_gate(events):
     done = run("explain", events, "day = '2024-01-03' AND length(city) = 1")
     assert done.returncode == 0, done.stderr
