@@ -8,6 +8,7 @@ eliminated in the process by the rules of three-valued logic.
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from arrowlog.formats import find_field_type, leaf_name, stats_type
 from arrowlog.predicate import (
     BOOLEAN_OPS,
     COMPARISON_OPS,
+    FALSE,
     INFINITE_DAYS,
     INFINITE_MICROS,
     LIKE_WILDCARDS,
@@ -31,7 +33,6 @@ from arrowlog.predicate import (
     ValueSet,
     coerce_literals,
     enclose_literal,
-    fold_constants,
     is_supported,
     literal_kinds,
     may_have_nan,
@@ -187,6 +188,14 @@ _CASE_FUNCTIONS = {"lower": "lower", "lcase": "lower", "upper": "upper", "ucase"
 _PREFIX_FUNCTIONS = ("left", "substr", "substring")
 # Characters beyond ASCII whose lower or upper case is an ASCII letter.
 _FOLDED = {"lower": {"i": "\u0130", "k": "\u212a"}, "upper": {"I": "\u0131", "S": "\u017f"}}
+_OPERATORS = {
+    "=": operator.eq,
+    "<>": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 _GLOB_WILDCARDS = "*?[\\"
 _CONDITIONAL_OPS = frozenset({"case", "if", "coalesce", "ifnull", "nvl", "nullif"})
 
@@ -610,7 +619,7 @@ class StatsPredicateBuilder:
         if branches is None or not self._same_type([result for _, result in branches]):
             return Unprunable(node, REASON_NOT_PRUNABLE)
         compared = [
-            (condition, fold_constants(Call(node.op, (result, *node.args[1:]))))
+            (condition, _fold(Call(node.op, (result, *node.args[1:]))))
             for condition, result in branches
         ]
         return self._case(compared, node, want=want, null=null)
@@ -699,6 +708,25 @@ def _not_in_list(name: str, tests: list[StatsPredicate]) -> tuple[StatsPredicate
     rest = [test for test in tests if not (isinstance(test, Comparison) and test.exact)]
     values = tuple(sorted({test.down for test in exact}))
     return (*rest, In(name, values, negated=True))
+
+
+def _fold(node: Call) -> Node:
+    """The value of a comparison of literals of one kind; other calls unchanged."""
+    first, *others = node.args
+    literals = [arg for arg in others if isinstance(arg, Literal)]
+    if not isinstance(first, Literal) or len(literals) < len(others):
+        return node
+    known = [literal.value for literal in literals if literal.value is not None]
+    if first.value is None or (node.op != "in" and not known):
+        return NULL
+    value: Any = first.value
+    values: list[Any] = [value, *known]
+    if len(literal_kinds(node.args)) > 1 or any(each != each for each in values):  # noqa: PLR0124 -- NaN
+        return node
+    if node.op == "in":
+        missed = FALSE if len(known) == len(literals) else NULL
+        return TRUE if value in known else missed
+    return TRUE if _OPERATORS[node.op](value, known[0]) else FALSE
 
 
 def _branches(node: Call) -> list[tuple[Node, Node]] | None:
