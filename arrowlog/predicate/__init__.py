@@ -3,6 +3,7 @@
 from arrowlog.predicate.ast import (
     BOOLEAN_OPS,
     COMPARISON_OPS,
+    FALSE,
     NULL,
     SWAPPED_COMPARISONS,
     TRUE,
@@ -65,6 +66,7 @@ from arrowlog.predicate.searches import (
 __all__ = [
     "BOOLEAN_OPS",
     "COMPARISON_OPS",
+    "FALSE",
     "INFINITE_DAYS",
     "INFINITE_MICROS",
     "LIKE_WILDCARDS",

@@ -21,9 +21,7 @@ from arrowlog.predicate import (
     INFINITE_DAYS,
     INFINITE_MICROS,
     LIKE_WILDCARDS,
-    NULL,
     SWAPPED_COMPARISONS,
-    TRUE,
     Call,
     Column,
     ForeignExpr,
@@ -31,7 +29,6 @@ from arrowlog.predicate import (
     ValueSet,
     coerce_literals,
     enclose_literal,
-    fold_constants,
     is_supported,
     literal_kinds,
     may_have_nan,
@@ -42,6 +39,13 @@ from arrowlog.predicate import (
     solve_comparison,
     split_between,
     unwrap_cast,
+)
+from arrowlog.scan.expression_parts import (
+    case_branches,
+    case_spellings,
+    fold_comparison,
+    is_natural,
+    natural_values,
 )
 from arrowlog.snapshot import comparison_type, has_only_ordered_text, to_comparable
 
@@ -181,12 +185,8 @@ REASON_NOT_MONOTONE = "not prunable: expression keeps no order"
 _EXPRESSION_VALUES_MAX = 64
 # Branches of a CASE, each of which is tested together with the negation of those before it.
 _BRANCHES_MAX = 16
-# Spellings of a prefix in which upper and lower case are equal; a longer prefix is cut.
-_SPELLINGS_MAX = 64
 _CASE_FUNCTIONS = {"lower": "lower", "lcase": "lower", "upper": "upper", "ucase": "upper"}
 _PREFIX_FUNCTIONS = ("left", "substr", "substring")
-# Characters beyond ASCII whose lower or upper case is an ASCII letter.
-_FOLDED = {"lower": {"i": "\u0130", "k": "\u212a"}, "upper": {"I": "\u0131", "S": "\u017f"}}
 _GLOB_WILDCARDS = "*?[\\"
 _CONDITIONAL_OPS = frozenset({"case", "if", "coalesce", "ifnull", "nvl", "nullif"})
 
@@ -225,7 +225,7 @@ class StatsPredicateBuilder:
         if node.op == "between":
             return self._between(node, want=want, null=null)
         if node.op in _CONDITIONAL_OPS and self._is_open(node):
-            branches = _branches(node)
+            branches = case_branches(node)
             if branches is not None:
                 return self._case(branches, node, want=want, null=null)
         if node.op == "is null" and isinstance(node.args[0], Call) and self._is_open(node):
@@ -377,7 +377,7 @@ class StatsPredicateBuilder:
         literals = [value for value in values if isinstance(value, Literal)]
         non_null = [value for value in literals if value.value is not None]
         name, kind = self._name(column), self._type(column)
-        exact = None if kind is None or len(non_null) < 2 else _natural_values(non_null, kind)
+        exact = None if kind is None or len(non_null) < 2 else natural_values(non_null, kind)
         if exact is not None and (len(non_null) == len(literals) or want != null):
             return self._or_null(In(name, exact, negated=not want), name, null)
         coerced = None if kind is None else coerce_literals(non_null, kind)
@@ -606,11 +606,11 @@ class StatsPredicateBuilder:
 
         Only if all results have one type: otherwise they would be converted before the comparison.
         """
-        branches = _branches(operand)
+        branches = case_branches(operand)
         if branches is None or not self._same_type([result for _, result in branches]):
             return Unprunable(node, REASON_NOT_PRUNABLE)
         compared = [
-            (condition, fold_constants(Call(node.op, (result, *node.args[1:]))))
+            (condition, fold_comparison(Call(node.op, (result, *node.args[1:]))))
             for condition, result in branches
         ]
         return self._case(compared, node, want=want, null=null)
@@ -624,7 +624,7 @@ class StatsPredicateBuilder:
             return False
         literals = literal_kinds(results)
         return len(literals) <= 1 and all(
-            _is_natural(kind, literal) for kind in kinds if kind is not None for literal in literals
+            is_natural(kind, literal) for kind in kinds if kind is not None for literal in literals
         )
 
     def _text_function(
@@ -683,7 +683,7 @@ class StatsPredicateBuilder:
         assert kind is not None
         tests: list[StatsPredicate] = []
         for prefix in prefixes:
-            for spelling in [prefix] if fold is None else _spellings(prefix, fold):
+            for spelling in [prefix] if fold is None else case_spellings(prefix, fold):
                 usable = enclose_literal(Literal(spelling, "text"), kind) is not None
                 if not spelling or not usable:
                     return Unprunable(node, REASON_NOT_MONOTONE)
@@ -701,72 +701,11 @@ def _not_in_list(name: str, tests: list[StatsPredicate]) -> tuple[StatsPredicate
     return (*rest, In(name, values, negated=True))
 
 
-def _branches(node: Call) -> list[tuple[Node, Node]] | None:
-    """Conditions and results of a CASE, or of a function that is one; None if it is malformed."""
-    args = node.args
-    if node.op == "case" or (node.op == "if" and len(args) == 3):
-        pairs = list(zip(args[:-1:2], args[1:-1:2], strict=True))
-        return [*pairs, (TRUE, args[-1])]
-    if node.op == "nullif" and len(args) == 2:
-        return [(Call("=", args), NULL), (TRUE, args[0])]
-    if node.op in ("coalesce", "ifnull", "nvl") and len(args) > 1:
-        is_known = [Call("not", (Call("is null", (arg,)),)) for arg in args[:-1]]
-        return [*zip(is_known, args[:-1], strict=True), (TRUE, args[-1])]
-    return None
-
-
-def _is_natural(kind: pa.DataType, literal_kind: str) -> bool:
-    """Whether a literal is of the type of a column, so that neither is converted."""
-    if pa.types.is_timestamp(kind):
-        return literal_kind == ("timestamp" if kind.tz is None else "timestamptz")
-    tests = {
-        "int": pa.types.is_integer,
-        "text": pa.types.is_string,
-        "double": pa.types.is_float64,
-        "date": pa.types.is_date32,
-        "bool": pa.types.is_boolean,
-    }
-    return literal_kind in tests and bool(tests[literal_kind](kind))
-
-
-def _natural_values(literals: list[Literal], kind: pa.DataType) -> tuple[Any, ...] | None:
-    """The sorted values of literals of a column's own type; None if one may need conversion."""
-    kinds = {literal.kind for literal in literals}
-    if len(kinds) > 1 or "double" in kinds or not _is_natural(kind, *kinds):
-        return None
-    values = sorted({literal.value for literal in literals})  # type: ignore[type-var]
-    if isinstance(values[0], str):
-        usable = enclose_literal(Literal("".join(map(str, values)), "text"), kind)
-        return None if usable is None else tuple(values)
-    ends = (enclose_literal(Literal(value, *kinds), kind) for value in (values[0], values[-1]))
-    inside = all(pair is not None and pair[0] is not None and pair[0] == pair[1] for pair in ends)
-    return tuple(values) if inside and not pa.types.is_boolean(kind) else None
-
-
 def _comparable_types(left: pa.DataType, right: pa.DataType) -> bool:
     """Whether values of two types are compared as they are."""
     if pa.types.is_integer(left) and pa.types.is_integer(right):
         return True
     return bool(left == right) and comparison_type(left) is not None
-
-
-def _spellings(prefix: str, fold: str) -> list[str]:
-    """The beginnings of all texts that begin with a prefix once they are folded.
-
-    Only ASCII letters are looked up; a character beyond them ends the prefix. No spelling is left
-    if folding cannot produce a letter.
-    """
-    found = [""]
-    for letter in prefix:
-        if not letter.isascii():
-            break
-        if letter != (letter.lower() if fold == "lower" else letter.upper()):
-            return []
-        options = {letter, letter.swapcase()} | set(_FOLDED[fold].get(letter, ""))
-        if len(found) * len(options) > _SPELLINGS_MAX:
-            break
-        found = [start + option for start in found for option in sorted(options)]
-    return found
 
 
 def _ends(literals: list[Literal]) -> tuple[Literal, ...]:
