@@ -410,7 +410,7 @@ def choose_diff_versions(
     else:
         given: Any = since if start is None else start
         begins, ends = to_period(given, now_ms)
-        first = tracker.version_at(begins - 1)
+        first = _version_before(tracker, begins)
         one_day = ends if ends > begins and start is not None else None
     if isinstance(end, int):
         return first, end
@@ -418,6 +418,20 @@ def choose_diff_versions(
     if last is not None:
         return first, tracker.version_at(to_period(last, now_ms)[1])
     return first, tracker.version if one_day is None else tracker.version_at(one_day)
+
+
+def _version_before(tracker: SnapshotTracker, millis: int) -> int:
+    """Return the last version from before a time; version 0 if the table was created later.
+
+    The commit that creates a table adds no rows. Raises `InvalidRequest` if the versions from
+    before that time were cleaned up.
+    """
+    try:
+        return tracker.version_at(millis - 1)
+    except InvalidRequest:
+        if tracker.earliest_version:
+            raise
+        return 0
 
 
 def diff_snapshots(a: Snapshot, b: Snapshot) -> Diff:
