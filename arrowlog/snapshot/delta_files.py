@@ -182,6 +182,9 @@ class DeltaCheckpointFiles(DeferredFiles):
             self._fall_back(error)
         except FileNotFoundError as error:
             self._fall_back(LogCorrupt(f"{error} is missing.", version=self.checkpoint))
+        except UnicodeDecodeError as error:
+            what = f"the checkpoint has text that is not UTF-8 ({error.reason})."
+            self._fall_back(LogCorrupt(what, version=self.checkpoint))
         return None
 
     def _keys_of_rows(self) -> pa.Table:
