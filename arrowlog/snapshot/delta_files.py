@@ -182,6 +182,9 @@ class DeltaCheckpointFiles(DeferredFiles):
             self._fall_back(error)
         except FileNotFoundError as error:
             self._fall_back(LogCorrupt(f"{error} is missing.", version=self.checkpoint))
+        except UnicodeDecodeError as error:
+            what = f"the checkpoint has text that is not UTF-8 ({error.reason})."
+            self._fall_back(LogCorrupt(what, version=self.checkpoint))
         return None
 
     def _keys_of_rows(self) -> pa.Table:
@@ -200,6 +203,11 @@ class DeltaCheckpointFiles(DeferredFiles):
                     if columns[path] is not None
                 }
                 table, suspect = with_keys(pa.table(typed), self.root, DELTA)
+                try:
+                    table["key"].validate(full=True)
+                except pa.ArrowInvalid:
+                    what = "the checkpoint has a path that is not UTF-8."
+                    raise LogCorrupt(what, version=self.checkpoint) from None
                 if not self._external:
                     check_auxiliary_paths(table, self.root, DELTA)
                 return table.select(["path", "key"]), suspect

@@ -421,3 +421,16 @@ def test_struct_fields_skip_files_by_nested_statistics(tmp_path, structs, mappin
     assert not dotted or opened.scan('"nested.x" = 7010').num_files == 2
     assert opened.scan("nested.x > 1000").num_files == 0
     assert opened.scan("nested.x IS NULL").num_files == 0
+
+
+def test_a_checkpoint_with_damaged_names_is_an_error_that_names_it(tmp_path):
+    table = made(tmp_path, steps=3)
+    table.checkpoint("classic")
+    for version in range(table.version + 1):
+        (tmp_path / "_delta_log" / f"{version:020d}.json").unlink()
+    (path,) = (tmp_path / "_delta_log").glob("*.checkpoint.parquet")
+    data = path.read_bytes()
+    for name in (b"schemaString", b"deletionTimestamp"):
+        path.write_bytes(data.replace(name, b"\xff" + name[1:]))
+        with pytest.raises(arrowlog.LogCorrupt, match="checkpoint"):
+            arrowlog.Table(tmp_path).snapshot()
