@@ -557,8 +557,8 @@ class _Parser(NodeVisitor[MonotoneExpr]):
             raise Untranslatable(node)
         unit = unit.lower()
         operand = self._temporal(node, node.args[1])
-        if operand.kind == "date":
-            operand = operand.then("timestamp", _scaled((DAY_MICROS,) * 2, "int", divide=False))
+        if operand.kind == "date":  # whether the result is a date depends on the engine's version
+            raise Untranslatable(node)
         by_day = _truncated_day(unit)
         if by_day is not None:
             step = _civil(lambda micros: by_day(micros // DAY_MICROS) * DAY_MICROS, DAY_MICROS)
