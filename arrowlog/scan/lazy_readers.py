@@ -94,9 +94,12 @@ class LazyRows:
         """
         import duckdb
 
+        return (duckdb if con is None else con).from_arrow(self.to_duckdb_dataset())
+
+    def to_duckdb_dataset(self) -> RowDataset:
+        """The rows as an Arrow dataset whose reads are reported as DuckDB's."""
         self.check()
-        dataset = RowDataset.over(self, engine="duckdb")
-        return (duckdb if con is None else con).from_arrow(dataset)
+        return RowDataset.over(self, engine="duckdb")
 
     def to_polars(self) -> pl.LazyFrame:
         """The rows as a polars LazyFrame that reads on collect.

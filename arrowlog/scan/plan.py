@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -133,7 +134,32 @@ def _skip_row_groups(snapshot: Snapshot, predicate: Predicate) -> Snapshot:
     return snapshot if chosen is None else snapshot.only(chosen)
 
 
-class ReadableRows(ABC):
+class _DuckDBSource:
+    """Rows that SQL of DuckDB can name by a Python variable, with filters that skip files.
+
+    DuckDB reads a variable that exports an Arrow stream, but passes filters and columns on only to
+    a `pyarrow.dataset.Dataset`, which it recognizes by class: one of the classes that an object
+    derives from must be defined in `pyarrow._dataset`, and `isinstance` must hold. Deriving from
+    the class itself would give tables and plans its whole interface. Instead, this class carries
+    the name of the module, and `__class__`, which `isinstance` consults, names the class of the
+    rows as a dataset where DuckDB asks, and nowhere else.
+    """
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        """The class of these rows; for DuckDB, that of the dataset that reads them."""
+        asking = sys._getframe(1).f_globals.get("__name__", "")  # noqa: SLF001 -- see the class
+        if asking.startswith("duckdb._sources"):
+            from arrowlog.scan.lazy_readers import RowDataset
+
+            return RowDataset
+        return type(self)
+
+
+_DuckDBSource.__module__ = "pyarrow._dataset"
+
+
+class ReadableRows(_DuckDBSource, ABC):
     """Readers of rows, for every class that implements `_lazy_rows`.
 
     No file is opened before rows are read. Later filters, projections and limits that an engine
@@ -172,6 +198,14 @@ class ReadableRows(ABC):
         DuckDB raises a failed read as its own exception, which contains our message.
         """
         return self._lazy_rows().to_duckdb(con)
+
+    def scanner(self, *args: Any, **options: Any) -> Any:
+        """A scan of some columns of the rows that satisfy an Arrow expression.
+
+        The arguments are those of `pyarrow.dataset.Dataset.scanner`. DuckDB calls it if SQL names
+        the variable of a table or plan: `duckdb.sql("FROM table WHERE id = 7")`.
+        """
+        return self._lazy_rows().to_duckdb_dataset().scanner(*args, **options)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Export the rows through the Arrow C stream interface: `polars.DataFrame(table)`."""

@@ -5,6 +5,7 @@ import math
 import os
 import pickle
 import shutil
+from dataclasses import replace
 from decimal import Decimal
 
 import duckdb
@@ -177,9 +178,21 @@ def test_duckdb_opens_only_files_that_may_match(root, table, case):
         for relation in (before, table.scan().to_duckdb(con), table.scan("x >= 0").to_duckdb(con)):
             assert len(relation.filter(where).fetchall()) == count
             assert relation.filter(where).aggregate("count(*)").fetchall() == [(count,)]
-        named = con.sql(f"SELECT count(*) FROM dataset WHERE {where}").fetchall()
-        assert named == [(count,)]
-        del dataset
+        events, plan = table, table.scan("x >= 0")
+        for name in ("dataset", "events", "plan"):
+            named = con.sql(f"SELECT count(*) FROM {name} WHERE {where}").fetchall()
+            assert named == [(count,)]
+            found = con.sql(f"FROM {name} WHERE {where}")
+            assert len(found.fetchall()) == count
+        del dataset, events, plan
+
+
+def test_a_table_poses_as_a_dataset_for_duckdb_only(table):
+    plan = table.scan("id < 50")
+    assert not isinstance(table, ds.Dataset)
+    assert not isinstance(plan, ds.Dataset)
+    assert table.__class__ is arrowlog.Table
+    assert pickle.loads(pickle.dumps(plan)).num_files == replace(plan).num_files == plan.num_files
 
 
 def test_polars_scans_the_dataset_with_its_filter(root, table):
