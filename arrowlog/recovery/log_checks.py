@@ -84,7 +84,11 @@ _MAX_LISTINGS = 3  # attempts at a listing in which no truncation came between
 _NORMAL_INTERVALS = 2
 _UPGRADE = "pip install --upgrade arrowlog  # The installed version is too old."
 _CHECKPOINT = "table.checkpoint()  # Writes a checkpoint of the latest version and the pointer."
-_TRUNCATE = "table.truncate_history()  # Checkpoints the latest version, deletes all earlier ones."
+# Truncation gives up versions that can be read, so it is not advised without a look.
+_TRUNCATE = (
+    "table.truncate_history(dry_run=True)  # The latest version does not need this commit: restore"
+    " it from a backup if there is one. Without dry_run, truncation gives up all earlier versions."
+)
 _CLEAN = "table.cleanup()  # Deletes it once it is older than checkpointRetention.duration."
 _CLEAN_DEAD = "table.cleanup()  # Deletes these files, whatever their age."
 

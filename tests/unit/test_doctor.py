@@ -59,6 +59,8 @@ def mend(root, finding):
     if "table." in finding.fix:
         names["table"] = arrowlog.Table(root, options=QUIET)
     exec(finding.fix, names)
+    if "dry_run=True" in finding.fix:  # it shows what it would do
+        exec(finding.fix.replace("dry_run=True", ""), names)
     repaired = f"{root}/{LOG_FOLDER}_repaired"
     if os.path.exists(repaired):
         shutil.rmtree(f"{root}/{LOG_FOLDER}")
@@ -128,7 +130,7 @@ def test_commit_broken_below_a_checkpoint_is_history(root):
     written(root, every=3)
     commit(root, 2).write_bytes(b"{")
     finding = assert_mended(root, "commit-broken", "warning")
-    assert finding.fix.startswith("table.truncate_history()  # ")
+    assert finding.fix.startswith("table.truncate_history(dry_run=True)  # ")
 
 
 def test_commit_broken_below_a_checkpoint_of_version_0_is_history(root):
