@@ -38,7 +38,7 @@ class World:
 
     def __init__(self, root, rng):
         self.root, self.rng = str(root), rng
-        self.next_id = 0
+        self.next_id = self.newest = 0
         self.appended = {}  # version -> ids of a commit that only appended
         self.named = set()  # data files that a commit named
         self.table = arrowlog.Table.create(
@@ -73,12 +73,13 @@ class World:
         self.note()
 
     def note(self):
+        self.newest = self.table.version
         self.named.update(self.table.snapshot().files["path"].to_pylist())
 
     def damage(self):
         """Lose, cut or change a commit, or a checkpoint, or the pointer; return the version."""
         log = f"{self.root}/{LOG_FOLDER}"
-        commits = [commit_name(v) for v in range(1, self.table.version + 1)]
+        commits = [commit_name(v) for v in range(1, self.newest + 1)]
         others = [name for name in os.listdir(log) if "checkpoint" in name]
         name = self.rng.choice(commits if self.rng.random() < 0.8 or not others else others)
         path = f"{log}/{name}"

@@ -152,8 +152,14 @@ def value_like(world: World, item, result: str) -> str:
         return rng.choice(["DATE '2024-01-01'", "'2024-02-29'", "DATE '1970-01-01'"])
     if result == "time":
         return rng.choice(
-            ["TIMESTAMP '2024-01-01'", "'2024-01-01 12:00:00'", "DATE '2024-01-02'"]
-            + ["TIMESTAMP '2024-01-01 12:00:00.123'", "TIMESTAMP '1970-01-01'", "'2024-02-01'"]
+            [
+                "TIMESTAMP '2024-01-01'",
+                "'2024-01-01 12:00:00'",
+                "DATE '2024-01-02'",
+                "TIMESTAMP '2024-01-01 12:00:00.123'",
+                "TIMESTAMP '1970-01-01'",
+                "'2024-02-01'",
+            ]
         )
     return literal(world, item)
 
@@ -223,8 +229,10 @@ def conditional(world: World, item, sign: str) -> str:
             f"coalesce({name}, NULL, {value}) IN ({other}, {last})",
             f"coalesce({name} {sign} {value}, {rng.choice(['TRUE', 'FALSE'])})",
             f"nullif({name}, {value}) {sign} {other}",
-            f"CASE WHEN {name} {sign} {value} THEN 1 WHEN {name} IS NULL THEN 2 ELSE 3 END"
-            f" {rng.choice(['=', '<>', '<'])} {rng.choice('123')}",
+            (
+                f"CASE WHEN {name} {sign} {value} THEN 1 WHEN {name} IS NULL THEN 2 ELSE 3 END"
+                f" {rng.choice(['=', '<>', '<'])} {rng.choice('123')}"
+            ),
             f"CASE WHEN {name} = {value} THEN 'a' WHEN {name} > {other} THEN 'b' END = 'b'",
             f"CASE WHEN {name} < {value} THEN {name} {sign} {other} ELSE {name} IS NULL END",
             f"CASE {name} WHEN {value} THEN TRUE WHEN {other} THEN FALSE END",
