@@ -44,9 +44,9 @@ JOBS = {
         ["-m", "pytest", SPARK],  # by itself: one JVM, which uses both cores
     ],
     "bench": [["-m", "benchmarks"]],
-    "docs": [
+    "docs": [  # not --quiet: it would drop the warnings that --strict counts
         ["tests/support/reference_pages.py"],
-        ["-m", "mkdocs", "build", "--strict", "--quiet"],
+        ["-m", "mkdocs", "build", "--strict"],
     ],
     "build": [["-m", "hatchling", "build", "-t", "wheel", "-d", "dist"]],
     "run": [["-m"]],

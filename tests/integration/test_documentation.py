@@ -18,6 +18,8 @@ from support.doc_pages import (
     run_shell,
 )
 
+from arrowlog.scan.explain import REASON_TEXTS
+
 README = ROOT / "README.md"
 KNOWN = SHOWN | {"python", "python spark", "bash"}
 RUN = [page for page in pages() if any(each.info in ("python", "bash") for each in blocks(page))]
@@ -108,6 +110,12 @@ def test_every_page_is_in_the_navigation():
 def test_the_reference_matches_the_code():
     for page, whole in reference_pages.pages().items():
         assert page.read_text() == whole, "run `python tests/support/reference_pages.py`"
+
+
+def test_every_reason_to_keep_a_file_is_explained():
+    page = (DOCS / "guides" / "why-a-query-reads-everything.md").read_text()
+    explained = re.findall(r"^\| `([\w ]+)` \| [^|]+ \| [^|]+ \|$", page, re.MULTILINE)
+    assert sorted(explained) == sorted(set(REASON_TEXTS) - {"dropped"})
 
 
 def test_every_code_of_the_doctor_is_explained():
