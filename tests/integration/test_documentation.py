@@ -1,5 +1,6 @@
 """Every code block of the README and of the documentation runs as it is shown."""
 
+import inspect
 import os
 import re
 from dataclasses import replace
@@ -18,6 +19,7 @@ from support.doc_pages import (
     run_shell,
 )
 
+import arrowlog
 from arrowlog.scan.explain import REASON_TEXTS
 
 README = ROOT / "README.md"
@@ -110,6 +112,24 @@ def test_every_page_is_in_the_navigation():
 def test_the_reference_matches_the_code():
     for page, whole in reference_pages.pages().items():
         assert page.read_text() == whole, "run `python tests/support/reference_pages.py`"
+
+
+def test_every_public_name_is_in_the_reference():
+    page = (DOCS / "reference" / "api.md").read_text()
+    listed = {each.rpartition(".")[2] for each in re.findall(r"^::: ([\w.]+)$", page, re.MULTILINE)}
+    public = set(arrowlog.__all__) | set(arrowlog.spark.__all__)
+    errors = {name for name in public if inspect.isclass(_find(name)) and _is_problem(_find(name))}
+    assert public - errors - listed == {"__version__", "spark"}
+    explained = (DOCS / "reference" / "errors.md").read_text()
+    assert [name for name in errors if f"`{name}`" not in explained] == []
+
+
+def _find(name):
+    return getattr(arrowlog, name, None)
+
+
+def _is_problem(kind):
+    return issubclass(kind, Exception)
 
 
 def test_every_reason_to_keep_a_file_is_explained():
