@@ -102,13 +102,25 @@ def convert(
     made = _create(plan, target, given, options)
     if made.uri == table.uri:
         raise InvalidRequest("A table cannot be converted into itself.", next="Choose a target.")
+    _copy_rows(plan, made, spark, target_size, given)
+    return made
+
+
+def _copy_rows(
+    plan: ScanPlan,
+    made: Table,
+    spark: SparkSession | None,
+    target_size: str | int,
+    storage_options: Mapping[str, Any] | None,
+) -> None:
+    """Write the rows of a plan to a table, in one commit."""
     if spark is not None:
         import arrowlog.spark
 
         frame = plan.to_spark(spark)
-        arrowlog.spark.write(frame, made.uri, storage_options=dict(given or {}))
+        arrowlog.spark.write(frame, made.uri, storage_options=dict(storage_options or {}))
         made.refresh()
-        return made
+        return
     stream = _RowStream(plan)
     try:
         made.write(stream, target_size=target_size)
@@ -117,7 +129,6 @@ def convert(
         if stream.error is None or isinstance(error, ArrowlogError):
             raise
         raise stream.error from None
-    return made
 
 
 def _convert_in_place(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 TYPE_CHECKING = False  # importing typing takes longer than this module
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -29,6 +31,8 @@ def import_on_first_use(package: str, homes: Mapping[str, Collection[str]]) -> C
 
         if not home:
             return import_module(f"{package}.{name}")  # the import sets the attribute
-        return getattr(import_module(f"{package}.{home}"), name)
+        value = getattr(import_module(f"{package}.{home}"), name)
+        setattr(sys.modules[package], name, value)  # the next use finds it there
+        return value
 
     return find

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from benchmarks import beyond, cases, commits, reach, spark, splits
+from benchmarks import beyond, cases, commits, manifests, reach, spark, splits
 from benchmarks.cases import Setting
 from benchmarks.chart import chart
 from benchmarks.figures import OURS, Figure, changes, from_json, rows_of, to_json
@@ -69,6 +69,9 @@ JOBS = {
     "growth": Job(cases.growth, "cost by commits, files, columns, predicates, with its slope"),
     "spark": Job(spark.run, "Spark with arrowlog beside Spark without", ("spark",)),
     "splits": Job(plain(splits.run), "rows of splits and searches in them", ()),
+    "avro": Job(
+        plain(manifests.run), "tables whose state is in Avro, beside fastavro", ("fastavro",)
+    ),
     "beyond": Job(at_length(beyond.run), "a log larger than its driver's memory; not quick", ()),
 }
 

@@ -12,7 +12,13 @@ from benchmarks.headline import headline, short
 from benchmarks.report import TIMES, times
 
 WIDTH = 960
-COLOURS = {OURS: "#a06cf0", "deltalake": "#3b82f6", "pyiceberg": "#d97706", "spark": "#2da44e"}
+COLOURS = {
+    OURS: "#a06cf0",
+    "deltalake": "#3b82f6",
+    "pyiceberg": "#d97706",
+    "spark": "#2da44e",
+    "fastavro": "#c2410c",
+}
 GREY, FAINT = "#7d7d7d", "#7d7d7d44"
 FONT = "font-family:system-ui,-apple-system,'Segoe UI',Helvetica,Arial,sans-serif"
 LEFT, RIGHT, STEP = 330, 150, 19  # of the ratios: room for names, for numbers, and a row

@@ -13,11 +13,11 @@ partition value; fastavro reads what a user would write by hand, dictionaries.
 import glob
 import json
 import os
-import resource
 import sys
 import time
 
 from benchmarks.fresh import in_turn, python
+from benchmarks.measure import peak_mb
 
 ENTRIES = 50_000  # a manifest: what other writers put into one
 LIMIT = 1 << 29
@@ -102,7 +102,7 @@ def decode(who, fields, files):
     return {
         "ms": (time.perf_counter() - began) * 1e3,
         "cpu": (time.process_time() - cpu) * 1e3,
-        "mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "mb": peak_mb(),
         "answer": answer,
     }
 
@@ -179,7 +179,7 @@ def ask(who, question, place):
     return {
         "ms": (time.perf_counter() - began) * 1e3,
         "cpu": (time.process_time() - cpu) * 1e3,
-        "mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "mb": peak_mb(),
         "answer": answer,
     }
 
@@ -202,7 +202,7 @@ def run(folder, rounds, quick):
                 )
                 for who in ("arrowlog", "fastavro")
             }
-            figures += in_turn("manifests", shape, jobs, rounds)
+            figures += in_turn("avro", shape, jobs, rounds)
         table = os.path.join(folder, f"states-{entries}")
         if not os.path.exists(table):
             write_table(table, place)
@@ -213,7 +213,7 @@ def run(folder, rounds, quick):
                 )
                 for who in ("arrowlog", "fastavro")
             }
-            figures += in_turn("manifests", f"table of {entries:,} files, {shape}", jobs, rounds)
+            figures += in_turn("avro", f"table of {entries:,} files, {shape}", jobs, rounds)
     return figures
 
 

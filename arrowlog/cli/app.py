@@ -66,7 +66,7 @@ def output_options(command: Command) -> Command:
             type=click.Choice(OUTPUT_FORMATS),
             default="text",
             show_default=True,
-            help="Print a text table, JSON lines, CSV or an Arrow IPC stream.",
+            help="Print a text table, one JSON document, JSON lines, CSV or an Arrow IPC stream.",
         ),
     ):
         command = option(command)

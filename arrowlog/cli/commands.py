@@ -16,7 +16,11 @@ from typing import TYPE_CHECKING
 import click
 
 import arrowlog
-from arrowlog.cli import recovery_commands, row_commands  # noqa: F401 -- add their commands
+from arrowlog.cli import (  # noqa: F401 -- add their commands
+    change_commands,
+    recovery_commands,
+    row_commands,
+)
 from arrowlog.cli.app import (
     commands,
     output_options,
@@ -24,7 +28,7 @@ from arrowlog.cli.app import (
     version_option,
     with_table,
 )
-from arrowlog.cli.output import print_table
+from arrowlog.cli.output import print_record, print_table
 from arrowlog.display import format_bytes
 
 if TYPE_CHECKING:
@@ -34,7 +38,7 @@ if TYPE_CHECKING:
     from arrowlog.snapshot import CheckpointResult
 
 
-_COLOURS = {"warning:": "yellow", "healthy:": "green"}
+_COLOURS = {"warning:": "yellow", "log": "green"}
 _COMMIT_COLUMNS = ("version", "timestamp", "operation", "adds", "removes", "bytes", "rows")
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done, change nothing.")
 
@@ -46,8 +50,9 @@ def info(table: arrowlog.Table, output: str, limit: int | None) -> None:
     r"""Summarize TABLE: size, schema, last commits and warnings.
 
     Start here with a table you do not know. Warnings name what needs attention, such as missing
-    commits, an old checkpoint or many small files; `arrowlog doctor` looks deeper. --limit sets
-    how many of the last commits are shown, 5 without it.
+    commits, an old checkpoint or many small files. Only the log is read: `arrowlog doctor` also
+    checks that every data file exists. --limit sets how many of the last commits are shown, 5
+    without it.
 
     \b
     Examples:
@@ -56,11 +61,12 @@ def info(table: arrowlog.Table, output: str, limit: int | None) -> None:
     """
     overview = table.overview(5 if limit is None else limit)
     if output != "text":
-        print_table(overview.to_arrow(), output)
+        print_record(overview.to_arrow(), output)
         return
     for line in str(overview).splitlines():
         first = line.partition(" ")[0]
-        click.secho(line, fg=_COLOURS.get(first), bold=first in ("version", overview.uri) or None)
+        colour = None if line == overview.health and not overview.healthy else _COLOURS.get(first)
+        click.secho(line, fg=colour, bold=first in ("version", overview.uri) or None)
 
 
 @commands.command()
@@ -298,7 +304,7 @@ def checkpoint(table: arrowlog.Table, output: str, limit: int | None) -> None:
     """
     done = table.checkpoint()
     if output != "text":
-        print_table(_row(done), output, limit)
+        print_record(_row(done), output, limit)
     elif done.names:
         size = format_bytes(done.size_bytes)
         print(f"Version {done.version}: {done.num_files:,} files in a checkpoint of {size}.")

@@ -1,39 +1,45 @@
-"""Print Arrow tables to standard output: as text, JSON lines, CSV or an Arrow IPC stream."""
+"""Print Arrow tables to standard output: as text, JSON, JSON lines, CSV or an Arrow IPC stream."""
 
 from __future__ import annotations
 
+import math
 import sys
-from datetime import datetime
+from datetime import UTC, date, datetime, time  # noqa: F401 -- UTC is for the doctest
 from typing import TYPE_CHECKING
 
 from arrowlog.display import escape_control_characters
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
-OUTPUT_FORMATS = ("text", "json", "csv", "arrow")
+OUTPUT_FORMATS = ("text", "json", "jsonl", "csv", "arrow")
 _COLUMN_GAP = 2  # spaces
 _MIN_TEXT_WIDTH = 24  # text columns are cut to this width before whole columns are left out
 _JSON_BATCH_ROWS = 1 << 13  # bounds the Python objects alive at a time
 
 
 def print_table(table: pa.Table, form: str, limit: int | None = None) -> None:
-    """Print a table in an output format: `json` is one object per line, `arrow` an IPC stream."""
-    import json
+    """Print a table in an output format.
 
+    `json` is one document, an array with an object per row; `jsonl` is one object per line; `arrow`
+    is an IPC stream.
+    """
     import pyarrow as pa
-
-    from arrowlog.arrays import clip_to_datetime_range
 
     table = table if limit is None else table.slice(0, limit)
     if form == "text":
         _print_text(table)
     elif form == "json":
-        for batch in table.to_batches(max_chunksize=_JSON_BATCH_ROWS):
-            for row in clip_to_datetime_range(pa.Table.from_batches([batch])).to_pylist():
-                print(json.dumps(row, default=str, ensure_ascii=False))
+        before = "["
+        for text in _json_rows(table):
+            print(before, text, sep="\n", end="")
+            before = ","
+        print("[]" if before == "[" else "\n]")
+    elif form == "jsonl":
+        for text in _json_rows(table):
+            print(text)
     elif form == "csv":
         from pyarrow import csv
 
@@ -45,6 +51,58 @@ def print_table(table: pa.Table, form: str, limit: int | None = None) -> None:
             writer.write_table(table)
 
 
+def print_record(table: pa.Table, form: str, limit: int | None = None) -> None:
+    """Print a table of one row: in `json`, the document is the object itself."""
+    print_table(table, "jsonl" if form == "json" else form, limit)
+
+
+def _json_rows(table: pa.Table) -> Iterator[str]:
+    """Yield every row as a JSON object on one line."""
+    import json
+
+    import pyarrow as pa
+
+    from arrowlog.arrays import clip_to_datetime_range
+
+    for batch in table.to_batches(max_chunksize=_JSON_BATCH_ROWS):
+        for row in clip_to_datetime_range(pa.Table.from_batches([batch])).to_pylist():
+            try:
+                yield json.dumps(row, default=_to_json, ensure_ascii=False, allow_nan=False)
+            except ValueError:  # NaN and the infinities are not JSON
+                yield json.dumps(_without_nan(row), default=_to_json, ensure_ascii=False)
+
+
+def _to_json(value: object) -> object:
+    """Convert a value that JSON does not have to text: times in ISO 8601, binary as hexadecimal.
+
+    >>> _to_json(datetime(2024, 1, 2, 3, tzinfo=UTC)), _to_json(b"az")
+    ('2024-01-02T03:00:00Z', '617a')
+    """
+    if isinstance(value, datetime):
+        text = value.isoformat()
+        return f"{text[:-6]}Z" if text.endswith("+00:00") else text
+    if isinstance(value, (date, time)):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.hex()
+    return str(value)
+
+
+def _without_nan(value: object) -> object:
+    """Replace NaN and the infinities by their names.
+
+    >>> _without_nan({"a": [float("nan"), 1.5, float("-inf")]})
+    {'a': ['nan', 1.5, '-inf']}
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {name: _without_nan(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_nan(each) for each in value]
+    return value
+
+
 def _without_nested(table: pa.Table) -> pa.Table:
     """Turn lists, structs and maps into JSON text and decode dictionaries, for CSV."""
     import json
@@ -53,7 +111,7 @@ def _without_nested(table: pa.Table) -> pa.Table:
 
     columns = [
         pa.array(
-            [None if v is None else json.dumps(v, default=str) for v in column.to_pylist()],
+            [None if v is None else json.dumps(v, default=_to_json) for v in column.to_pylist()],
             pa.string(),
         )
         if pa.types.is_nested(column.type)

@@ -19,7 +19,7 @@ from arrowlog.cli.app import (
     with_table,
 )
 from arrowlog.cli.fixes import apply_fix, is_safe, moves_into_place, to_command
-from arrowlog.cli.output import print_table
+from arrowlog.cli.output import print_record, print_table
 from arrowlog.display import format_bytes
 
 if TYPE_CHECKING:
@@ -123,6 +123,8 @@ def doctor(
 
 def _print_findings(findings: Findings, uri: str, shown: Sequence[Finding]) -> None:
     print(str(findings).split("\n", 1)[0])
+    if findings.scope:
+        print(findings.scope)
     for finding in shown:
         print(f"\n{finding.severity}: {finding.code}: {finding.what}")
         print(f"  where: {finding.where}")
@@ -191,7 +193,7 @@ def repair(
     if output == "text":
         _print_result(row, result)
     else:
-        print_table(_with_losses(result), output, limit)
+        print_record(_with_losses(result), output, limit)
     if row["status"] != "SUCCESS" or (strict and arrowlog.repair_losses(result)):
         sys.exit(1)
 

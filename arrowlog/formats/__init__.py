@@ -63,8 +63,9 @@ if TYPE_CHECKING:
         parse_schema,
         read_value,
     )
+    from arrowlog.formats.schema_ddl import parse_ddl
 
-# Loaded on first use: most tables have no Avro files.
+# Loaded on first use: most tables have no Avro files, and few schemas are given as text.
 _ON_FIRST_USE = {
     "avro_container": (
         "Container",
@@ -84,6 +85,7 @@ _ON_FIRST_USE = {
         "parse_schema",
         "read_value",
     ),
+    "schema_ddl": ("parse_ddl",),
 }
 
 __all__ = [
@@ -118,6 +120,7 @@ __all__ = [
     "format_spark_schema",
     "leaf_name",
     "no_recent_commits",
+    "parse_ddl",
     "parse_retired_records",
     "parse_schema",
     "parse_spark_schema",

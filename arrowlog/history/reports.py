@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from arrowlog.snapshot import PeriodLike, Snapshot, SnapshotTracker
 
 
+_NOT_CHECKED = "data files not checked (arrowlog doctor)"
 _SMALL_FILE_BYTES = 1 << 20
 _MIN_SMALL_FILES = 100  # fewer small files than this are not worth a warning
 _MAX_SCHEMA_LINES = 4
@@ -53,7 +54,7 @@ class Overview:
 
     `checkpoint` is the version of the newest checkpoint and `commits_since` counts the commits
     after it. `commits` has the last commits, with the columns of `history`. `warnings` is empty
-    if nothing needs attention.
+    if nothing in the log needs attention. Data files are not looked at: the doctor does that.
     """
 
     uri: str
@@ -74,8 +75,15 @@ class Overview:
 
     @property
     def healthy(self) -> bool:
-        """Whether there are no warnings."""
+        """Whether the log gives no reason for a warning. Data files are not checked."""
         return not self.warnings
+
+    @property
+    def health(self) -> str:
+        """What was checked, and with which result."""
+        count = len(self.warnings)
+        warned = f"log with {count:,} warning{'s' if count > 1 else ''}"
+        return f"{'log healthy' if self.healthy else warned}; {_NOT_CHECKED}"
 
     def to_arrow(self) -> pa.Table:
         """Return one row with everything but the last commits."""
@@ -84,6 +92,7 @@ class Overview:
         names = [f"{item.name}: {item.type}" for item in self.schema]
         row["columns"] = pa.array([names], pa.list_(pa.string()))
         row["healthy"] = [self.healthy]
+        row["health"] = [self.health]
         row["warnings"] = pa.array([list(self.warnings)], pa.list_(pa.string()))
         return pa.table(row)
 
@@ -133,14 +142,12 @@ class Overview:
             wrapped = [*wrapped[: _MAX_SCHEMA_LINES - 1], total]
         lines += [f"{'' if n else 'columns':<11} {text}" for n, text in enumerate(wrapped)]
         lines += ["", *format_text_table(_COMMIT_HEADS, self._rows(), _RIGHT_ALIGNED), ""]
-        lines += [f"warning: {escape_control_characters(text)}" for text in self.warnings] or [
-            "healthy: no warnings"
-        ]
-        return "\n".join(lines)
+        lines += [f"warning: {escape_control_characters(text)}" for text in self.warnings]
+        return "\n".join([*lines, self.health])
 
     def _repr_html_(self) -> str:
-        health = [("warning", text) for text in self.warnings] or [("healthy", "yes")]
-        facts = [*self._facts(), ("columns", self._columns()), *health]
+        warnings = [("warning", text) for text in self.warnings]
+        facts = [*self._facts(), ("columns", self._columns()), *warnings, ("health", self.health)]
         return format_html_card(
             self.uri, facts, format_html_table(_COMMIT_HEADS, self._rows(), _RIGHT_ALIGNED)
         )
@@ -403,7 +410,7 @@ def choose_diff_versions(
     else:
         given: Any = since if start is None else start
         begins, ends = to_period(given, now_ms)
-        first = tracker.version_at(begins - 1)
+        first = _version_before(tracker, begins)
         one_day = ends if ends > begins and start is not None else None
     if isinstance(end, int):
         return first, end
@@ -411,6 +418,20 @@ def choose_diff_versions(
     if last is not None:
         return first, tracker.version_at(to_period(last, now_ms)[1])
     return first, tracker.version if one_day is None else tracker.version_at(one_day)
+
+
+def _version_before(tracker: SnapshotTracker, millis: int) -> int:
+    """Return the last version from before a time; version 0 if the table was created later.
+
+    The commit that creates a table adds no rows. Raises `InvalidRequest` if the versions from
+    before that time were cleaned up.
+    """
+    try:
+        return tracker.version_at(millis - 1)
+    except InvalidRequest:
+        if tracker.earliest_version:
+            raise
+        return 0
 
 
 def diff_snapshots(a: Snapshot, b: Snapshot) -> Diff:

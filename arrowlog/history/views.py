@@ -687,14 +687,22 @@ def _view_definitions(past: CommitHistory, types: ViewTypes) -> list[str]:
         UNION ALL SELECT version, line, 'protocol', {no_file} FROM protocols WHERE line IS NOT NULL
         UNION ALL SELECT version, line, 'commitInfo', {no_file} FROM _infos
     """  # noqa: S608
+    return [lifetimes, files_at, actions, *_bounds_definitions(past, message)]
+
+
+def _bounds_definitions(past: CommitHistory, message: str) -> list[str]:
+    """Return the statements that define `file_bounds` and `file_bounds_at`.
+
+    `message` is the SQL expression of the error for a version that does not exist.
+    """
     bounds = f"""
         CREATE TEMP VIEW file_bounds AS
         SELECT * EXCLUDE version FROM file_bounds_by_version WHERE version = {past.last}
-    """  # noqa: S608
+    """  # noqa: S608 -- numbers
     bounds_at = f"""
         CREATE TEMP MACRO file_bounds_at(v) AS TABLE
         SELECT * EXCLUDE version FROM file_bounds_by_version
         WHERE version = CASE WHEN v BETWEEN {past.first} AND {past.last} THEN v
             ELSE error({message}) END
-    """  # noqa: S608
-    return [lifetimes, files_at, actions, bounds, bounds_at]
+    """  # noqa: S608 -- numbers
+    return [bounds, bounds_at]

@@ -20,7 +20,8 @@ from arrowlog.fork_safety import pl
 from arrowlog.formats.indextables import encode_adds
 from arrowlog.maintenance.other_logs import find_other_logs, read_adds
 from arrowlog.maintenance.vacuum import find_referenced_files
-from arrowlog.snapshot import StatsTruncation, root_spellings
+from arrowlog.snapshot import StatsTruncation
+from arrowlog.storage import root_spellings
 from arrowlog.transaction import (
     Add,
     CommitResult,

@@ -24,10 +24,11 @@ from arrowlog.config import parse_bytes
 from arrowlog.decode import flatten_map_columns
 from arrowlog.errors import CommitConflict, CommitStateUnknown, InvalidRequest, StoreUnavailable
 from arrowlog.fork_safety import pl
+from arrowlog.formats.indextables import INDEXTABLES
 from arrowlog.maintenance.file_rewriter import RewriteTask, RewrittenFile, UnreadableFile, rewrite
 from arrowlog.maintenance.skips import Skips
 from arrowlog.scan import plan_scan
-from arrowlog.snapshot import StatsTruncation, check_writable
+from arrowlog.snapshot import StatsTruncation
 from arrowlog.transaction import (
     UNREADABLE_PARTITION,
     CommitOptions,
@@ -378,7 +379,7 @@ def compact(
     Raises UnsupportedProtocol if the table needs a newer writer.
     """
     base = session.read_latest()
-    check_writable(base.protocol, session.store.root)
+    INDEXTABLES.check_writable(base.protocol, session.store.root)
     groups = _plan(session, base, request)
     if dry_run:
         return CompactResult(

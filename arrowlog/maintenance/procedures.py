@@ -20,7 +20,7 @@ from arrowlog.arrays import make_array
 from arrowlog.config import parse_duration_ms
 from arrowlog.errors import ArrowlogWarning, DataFileError, InvalidRequest
 from arrowlog.formats import struct_leaves
-from arrowlog.formats.indextables import STATE_KIND, encode_adds
+from arrowlog.formats.indextables import INDEXTABLES, STATE_KIND, encode_adds
 from arrowlog.maintenance.adoption import FOOTER_FIELDS
 from arrowlog.maintenance.checkpointing import PARQUET_CHECKPOINT_FEATURE, make_checkpoint
 from arrowlog.maintenance.cleanup import (
@@ -43,7 +43,6 @@ from arrowlog.snapshot import (
     CheckpointResult,
     StatsTruncation,
     TimestampLike,
-    check_writable,
     is_state_table,
     list_log,
     to_epoch_millis,
@@ -104,8 +103,11 @@ def checkpoint(session: WriteSession, checkpointer: BackgroundCheckpointer) -> C
 
 
 def _write_state(session: WriteSession, snapshot: Snapshot, config: Config) -> CheckpointResult:
-    """Write a table state of the latest version, without tombstones, unless it has a valid one."""
-    check_writable(snapshot.protocol, session.store.root)
+    """Write a table state of the latest version, without tombstones, unless it has a valid one.
+
+    In any case `_last_checkpoint` points to it afterwards.
+    """
+    INDEXTABLES.check_writable(snapshot.protocol, session.store.root)
     listing = list_log(session.store)
     version = snapshot.version
     existing = listing.state_file(version)
@@ -114,12 +116,14 @@ def _write_state(session: WriteSession, snapshot: Snapshot, config: Config) -> C
     broken = existing is not None and bool(
         verify_checkpoint(session.store, listing, version, config, STATE_KIND)
     )
-    if existing is None or broken:
-        from arrowlog.snapshot import StateWriter  # loads what decodes Avro
+    from arrowlog.snapshot import StateWriter  # loads what decodes Avro
 
-        writer = StateWriter(session.store, config, session.clock.new_id)
+    writer = StateWriter(session.store, config, session.clock.new_id)
+    if existing is None or broken:
         written = writer.write(snapshot.state, anew=True, broken=broken)
         names, size = written.names, written.size_bytes
+    else:
+        writer.point_to(version)
     return CheckpointResult(version, snapshot.num_files, size, STATE_KIND, names)
 
 
@@ -253,7 +257,7 @@ def truncate_history(
     """
     snapshot = session.read_latest()
     config = session.config(session.head_of(snapshot))
-    check_writable(snapshot.protocol, session.store.root)
+    INDEXTABLES.check_writable(snapshot.protocol, session.store.root)
     now = session.clock.now_ms()
     if dry_run:
         return CleanupResult(plan_truncation(session.store, config, now), dry_run=True)

@@ -31,7 +31,8 @@ from arrowlog.decode import (
 from arrowlog.errors import InvalidRequest, LogCorrupt
 from arrowlog.fork_safety import pl
 from arrowlog.formats.indextables import SKIP_FIELDS, decompress, encode_action
-from arrowlog.snapshot import list_log, root_spellings, with_file_keys
+from arrowlog.snapshot import list_log, with_file_keys
+from arrowlog.storage import root_spellings
 from arrowlog.transaction import PreparedCommit, ReadSet, relative_data_path
 
 if TYPE_CHECKING:

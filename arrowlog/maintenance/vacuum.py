@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 
 from arrowlog.errors import InvalidRequest, LogCorrupt
 from arrowlog.fork_safety import pl
-from arrowlog.formats.indextables import LOG_FOLDER, classify_names, commit_name
+from arrowlog.formats.indextables import INDEXTABLES, LOG_FOLDER, classify_names, commit_name
 from arrowlog.maintenance.cleanup import (
     DELETE_BATCH_KEYS,
     MAX_DELETE_FAILURES,
@@ -41,16 +41,15 @@ from arrowlog.maintenance.retention import (
 )
 from arrowlog.snapshot import (
     ReadOptions,
-    check_writable,
     earliest_rebuildable_version,
     list_log,
     list_retired,
     load_snapshot,
     plan_segment,
     read_verified_actions,
-    root_spellings,
     with_file_keys,
 )
+from arrowlog.storage import root_spellings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -245,7 +244,7 @@ def _needed_files(store: Store, config: Config, horizon_ms: int) -> ReferencedFi
         )
     options = ReadOptions(config, allow_external_paths=True)
     latest = load_snapshot(store, listing, options).state
-    check_writable(latest.protocol, store.root)
+    INDEXTABLES.check_writable(latest.protocol, store.root)
     keys: list[pa.ChunkedArray] = []
     commits = listing.commit_files()
     for start in range(0, len(commits), _COMMITS_PER_BATCH):

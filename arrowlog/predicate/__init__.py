@@ -3,6 +3,7 @@
 from arrowlog.predicate.ast import (
     BOOLEAN_OPS,
     COMPARISON_OPS,
+    FALSE,
     NULL,
     SWAPPED_COMPARISONS,
     TRUE,
@@ -11,10 +12,12 @@ from arrowlog.predicate.ast import (
     ForeignExpr,
     Literal,
     Node,
+    ValueSet,
     is_supported,
     referenced_columns,
     resolve_column,
     split_conjuncts,
+    walk_nodes,
 )
 from arrowlog.predicate.emit.duckdb import (
     evaluate_condition,
@@ -63,6 +66,7 @@ from arrowlog.predicate.searches import (
 __all__ = [
     "BOOLEAN_OPS",
     "COMPARISON_OPS",
+    "FALSE",
     "INFINITE_DAYS",
     "INFINITE_MICROS",
     "LIKE_WILDCARDS",
@@ -79,6 +83,7 @@ __all__ = [
     "Predicate",
     "SearchCondition",
     "Token",
+    "ValueSet",
     "bind_searches",
     "coerce_literals",
     "emit_spark",
@@ -112,6 +117,7 @@ __all__ = [
     "tokenize",
     "unquote_identifier",
     "unwrap_cast",
+    "walk_nodes",
     "write_condition",
     "write_moment",
     "write_value",

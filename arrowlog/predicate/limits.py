@@ -25,7 +25,7 @@ from arrowlog.predicate.emit.text import format_node
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from arrowlog.predicate.ast import Column, ForeignExpr, Node
+    from arrowlog.predicate.ast import Column, ForeignExpr, Node, ValueSet
 
 PREDICATE_DEPTH_MAX = 150  # levels
 PREDICATE_CONDITIONS_MAX = 100_000  # calls in a tree; the values of an IN list do not count
@@ -157,6 +157,10 @@ class _LengthEstimator(NodeVisitor[_Length]):
     def visit_foreign(self, node: ForeignExpr) -> _Length:
         del node
         return _Length(1, 0)
+
+    def visit_value_set(self, node: ValueSet) -> _Length:
+        del node
+        return _ZERO
 
     def visit_call(self, node: Call) -> _Length:
         return sum(self.visit_args(node), _ZERO)

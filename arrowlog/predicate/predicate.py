@@ -30,6 +30,7 @@ from arrowlog.predicate.ast import (
     Column,
     ForeignExpr,
     Literal,
+    ValueSet,
     column_type,
     is_evaluable,
     is_supported,
@@ -40,9 +41,11 @@ from arrowlog.predicate.ast import (
 from arrowlog.predicate.emit.duckdb import evaluate_node, fold_constants, infer_type
 from arrowlog.predicate.emit.text import format_node
 from arrowlog.predicate.limits import (
+    PREDICATE_CONDITIONS_MAX,
     check_predicate_size,
     check_text_growth,
     predicate_too_deep_error,
+    predicate_too_long_error,
 )
 from arrowlog.predicate.literals import check_literal, to_double
 from arrowlog.predicate.parse.polars import parse_polars
@@ -51,6 +54,7 @@ from arrowlog.predicate.parse.sql import parse_sql
 from arrowlog.predicate.parse.tuples import parse_tuples
 from arrowlog.predicate.rewrites import relax_condition
 from arrowlog.predicate.searches import SEARCH_OP, SearchCondition
+from arrowlog.predicate.value_sets import evaluate_membership
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,16 +112,75 @@ def parse_predicate(where: Any, schema: pa.Schema, *, now_micros: int | None = N
         now_micros = time.time_ns() // 1000
     try:
         tree = _parse_form(where, schema, now_micros)
-        check_predicate_size(tree)
-        for part in walk_nodes(tree):
-            if isinstance(part, Literal):
-                check_literal(part)
-        check_text_growth(tree)
-        tree = _decimals_to_doubles(fold_constants(tree), schema)
-        _check_boolean(tree, schema)
-        return Predicate.from_tree(tree)
+        if isinstance(tree, Call) and tree.op == "and":
+            return _prepare_conjuncts(tree.args, schema)
+        return Predicate.from_tree(_prepare(tree, schema))
     except RecursionError:
         raise predicate_too_deep_error() from None
+
+
+def _prepare(tree: Node, schema: pa.Schema) -> Node:
+    """Check a condition, fold its constants and convert its literals. Raises InvalidRequest."""
+    check_predicate_size(tree)
+    for part in walk_nodes(tree):
+        if isinstance(part, Literal):
+            check_literal(part)
+    check_text_growth(tree)
+    tree = _decimals_to_doubles(fold_constants(tree), schema)
+    _check_boolean(tree, schema)
+    return tree
+
+
+def _prepare_conjuncts(parts: Sequence[Node], schema: pa.Schema) -> Predicate:
+    """The predicate of an AND: `_prepare` for its parts.
+
+    A comparison of a column with a literal needs none of the passes over its tree but two, and
+    there may be hundreds.
+    """
+    if len(parts) > PREDICATE_CONDITIONS_MAX:
+        raise predicate_too_long_error()
+    simple = [_is_simple(part) for part in parts]
+    others = [part for part, is_simple in zip(parts, simple, strict=True) if not is_simple]
+    if len(others) == len(parts):
+        return Predicate.from_tree(_prepare(Call("and", tuple(parts)), schema))
+    if others:
+        check_predicate_size(Call("and", tuple(others)))
+    prepared: list[Node] = []
+    names: set[str] = set()
+    rest: list[Node] = []
+    is_float: dict[Column, bool] = {}
+    for part, is_simple in zip(parts, simple, strict=True):
+        if not is_simple:
+            rest.append(_prepare(part, schema))
+            prepared.append(rest[-1])
+            continue
+        assert isinstance(part, Call)
+        column, literal = part.args
+        assert isinstance(column, Column)
+        assert isinstance(literal, Literal)
+        check_literal(literal)
+        names.add(column.name)
+        if literal.kind == "decimal":
+            if column not in is_float:
+                kind = column_type(column, schema)
+                is_float[column] = kind is not None and bool(pa.types.is_floating(kind))
+            if is_float[column]:
+                prepared.append(Call(part.op, (column, to_double(literal))))
+                continue
+        prepared.append(part)
+    remaining = Predicate.from_conjuncts(rest)
+    tree = join_nodes("and", prepared)
+    return Predicate(tree, remaining.columns | names, remaining.understood)
+
+
+def _is_simple(node: Node) -> bool:
+    """Whether a node compares a column with a literal."""
+    return (
+        isinstance(node, Call)
+        and node.op in COMPARISON_OPS
+        and isinstance(node.args[0], Column)
+        and isinstance(node.args[1], Literal)
+    )
 
 
 def parse_pushed_filter(expression: Any, schema: pa.Schema) -> Node:
@@ -259,13 +322,21 @@ def _bind_foreign(
         name = f"\0answer {len(foreign_values)}"
         foreign_values[name] = _evaluate_foreign(node, columns)
         return Column(name)
-    if not isinstance(node, Call) or is_supported(node):
+    if not isinstance(node, Call) or (is_supported(node) and not _has_value_set(node)):
         return node
+    if node.op == "in" and isinstance(node.args[-1], ValueSet):
+        name = f"\0answer {len(foreign_values)}"
+        foreign_values[name] = evaluate_membership(node, columns)
+        return Column(name)
     return Call(
         node.op,
         tuple(_bind_foreign(arg, columns, foreign_values) for arg in node.args),
         node.detail,
     )
+
+
+def _has_value_set(node: Node) -> bool:
+    return any(isinstance(part, ValueSet) for part in walk_nodes(node))
 
 
 # Foreign parts, each evaluated by the engine that it comes from.

@@ -14,6 +14,7 @@ from arrowlog.predicate.ast import (
     Column,
     ForeignExpr,
     Literal,
+    ValueSet,
     column_type,
     referenced_columns,
 )
@@ -164,6 +165,8 @@ def merge_equalities(node: Call) -> tuple[Node, ...]:
     Literals of different kinds are not merged: a mixed list would be coerced to a common type.
     """
     op = "=" if node.op == "or" else "<>"
+    if sum(isinstance(part, Call) and part.op == op for part in node.args) <= _MERGE_ABOVE:
+        return node.args
     values_by_column: dict[tuple[str, str], list[Node]] = {}
     rest: list[Node] = []
     for part in node.args:
@@ -223,7 +226,7 @@ def relax_condition(
         if unwrapped is not node and unwrapped != node:
             return relax_condition(unwrapped, schema, nan_ordered=nan_ordered, negated=negated)
         columns = [arg for arg in node.args if isinstance(arg, Column)]
-        literals = [arg for arg in node.args if isinstance(arg, Literal)]
+        literals = [arg for arg in node.args if isinstance(arg, (Literal, ValueSet))]
         plain = len(columns) == 1 and len(literals) == len(node.args) - 1
         if plain and (nan_ordered or not negated or not _is_float(columns[0], schema)):
             return node

@@ -158,9 +158,16 @@ def find_searches(tree: Node) -> list[Call]:
         return []
     if tree.op == SEARCH_OP:
         return [tree]
-    # Most arguments are columns and literals; an IN list has thousands.
-    calls = [arg for arg in tree.args if isinstance(arg, Call)]
-    return list(dict.fromkeys(search for call in calls for search in find_searches(call)))
+    found: dict[Call, None] = {}
+    pending = [tree]
+    while pending:
+        call = pending.pop()
+        if call.op == SEARCH_OP:
+            found[call] = None
+        else:
+            # Most arguments are columns and literals; an IN list has thousands.
+            pending += [arg for arg in call.args if isinstance(arg, Call)][::-1]
+    return list(found)
 
 
 def bind_searches(tree: Node, names: Mapping[Call, str]) -> Node:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -26,6 +27,7 @@ from arrowlog.maintenance import (
     read_other_logs,
     read_skips,
 )
+from arrowlog.predicate import may_have_nan
 from arrowlog.recovery.findings import Finding
 from arrowlog.recovery.stranded import StrandedFiles, find_stranded, read_repair_origin
 from arrowlog.scan import SPLIT_SUFFIX
@@ -99,6 +101,7 @@ def check_data_files(
     if snapshot.num_files:
         findings += _check_small_files(snapshot, limits)
         findings += _check_bounds(snapshot, limits)
+        findings += _check_nan_counts(snapshot)
         findings += _check_truncated_bounds(snapshot, config)
     return findings
 
@@ -397,6 +400,32 @@ def _report_missing_bounds(
         # With the strategy `drop`, long strings would lose their bounds again.
         finding = replace(finding, fix=f"{_TRUNCATE_INSTEAD_OF_DROP}; {finding.fix}")
     return finding
+
+
+def _check_nan_counts(snapshot: Snapshot) -> list[Finding]:
+    """Report floating-point columns that may have NaN in some files, for all that the log says.
+
+    Files without bounds are left out: they are reported for that, and the same call adds both.
+    """
+    partition = set(snapshot.partition_columns)
+    names = [f.name for f in snapshot.schema if may_have_nan(f.type) and f.name not in partition]
+    columns = snapshot.columns
+    columns.prepare(names)
+    lacking: dict[str, pa.Array] = {}  # column -> mask of the files without a count of NaNs
+    for name in names:
+        lacks = pc.and_(pc.is_null(columns.nan_count(name)), pc.is_valid(columns.high(name)))
+        if lacks.true_count:
+            lacking[name] = lacks
+    if not lacking:
+        return []
+    total = snapshot.num_files
+    texts = [f"{name} ({lacks.true_count:,} of {total:,} files)" for name, lacks in lacking.items()]
+    what = (
+        "files do not record whether they have NaN, which is greater than every maximum, so >, >="
+        f" and <> on these columns cannot skip them: {', '.join(texts)}."
+    )
+    keys = _keys_where(snapshot, reduce(pc.or_, lacking.values()))
+    return [_fixed_by_statistics("nan-unknown", "info", what, keys, ", ".join(lacking))]
 
 
 def _check_truncated_bounds(snapshot: Snapshot, config: Config) -> list[Finding]:

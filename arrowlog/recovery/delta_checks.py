@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 _RESTORE = "Restore the file from a backup."
 _OTHER_PROGRAM = "Write a checkpoint with the program that writes the table."
 _UPGRADE = "Read the table with the program that wrote it, or upgrade arrowlog."
+_UNREADABLE_SCOPE = (
+    "Delta table. Checked: the newest checkpoint and the commits after it. Not checked: all else,"
+    " because the newest version cannot be read. arrowlog does not write or repair Delta logs."
+)
 # Commits after the last checkpoint from which on every reader replays noticeably much.
 _COMMITS_MAX = 1000
 # Deletion vectors whose files are looked for in one listing; a table has few folders of them.
@@ -61,8 +65,20 @@ def examine_delta_table(store: Store, options: ReadOptions, limits: DoctorLimits
         _check_sums(store, options, snapshot, problems)
         if limits.data_files:
             _check_files(store, snapshot, problems)
-        return Findings(store.root, snapshot.version, problems)
-    return Findings(store.root, None, problems)
+        return Findings(store.root, snapshot.version, problems, _scope(limits))
+    return Findings(store.root, None, problems, _UNREADABLE_SCOPE)
+
+
+def _scope(limits: DoctorLimits) -> str:
+    """Describe what was checked of a Delta table and what was not."""
+    files = "that data files and deletion vectors exist" if limits.data_files else ""
+    checked = ["the newest checkpoint", "the commits after it", "the checksum file", files]
+    unchecked = ["earlier commits and checkpoints", "orphan files", "file sizes", "statistics"]
+    unchecked = unchecked if limits.data_files else ["whether data files exist", *unchecked]
+    return (
+        f"Delta table. Checked: {', '.join(filter(None, checked))}. Not checked:"
+        f" {', '.join(unchecked)}. arrowlog does not write or repair Delta logs."
+    )
 
 
 def _check_checkpoint(

@@ -116,9 +116,16 @@ class ProblemLog:
 class Findings:
     """All findings of one examination, most severe first."""
 
-    def __init__(self, uri: str, version: int | None, findings: Iterable[Finding]) -> None:
-        """`version` is the latest version that could be read; None if none could."""
+    def __init__(
+        self, uri: str, version: int | None, findings: Iterable[Finding], scope: str = ""
+    ) -> None:
+        """Sort the findings.
+
+        `version` is the latest version that could be read; None if none could. `scope` says what
+        was checked and what was not, if that is less than for tables of the own format.
+        """
         self.uri = uri
+        self.scope = scope
         self.version = version
         self._findings = sorted(findings, key=lambda each: -SEVERITIES.index(each.severity))
 
@@ -187,7 +194,8 @@ class Findings:
 
     def __str__(self) -> str:
         """A summary line, then a paragraph per finding."""
-        return "\n".join([self._summary(), *map(str, self._findings)])
+        scope = [self.scope] if self.scope else []
+        return "\n".join([self._summary(), *scope, *map(str, self._findings)])
 
     __repr__ = __str__
 
@@ -201,4 +209,5 @@ class Findings:
             for each in self._findings
         )
         table = f"<table><tbody>{rows}</tbody></table>" if rows else ""
-        return f"<p><strong>{escape(self._summary())}</strong></p>{table}"
+        scope = f"<p>{escape(self.scope)}</p>" if self.scope else ""
+        return f"<p><strong>{escape(self._summary())}</strong></p>{scope}{table}"

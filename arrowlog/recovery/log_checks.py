@@ -31,6 +31,7 @@ from arrowlog.formats.indextables import (
     INDEXTABLES,
     LAST_CHECKPOINT,
     LOG_FOLDER,
+    STATE_PROTOCOL_VERSION,
     CommitFile,
 )
 from arrowlog.maintenance import retry_after_cleanup
@@ -38,7 +39,6 @@ from arrowlog.recovery.commit_times import check_commit_times
 from arrowlog.recovery.data_files import DoctorLimits, check_data_files, check_repeated_skips
 from arrowlog.recovery.delta_checks import examine_delta_table
 from arrowlog.recovery.findings import Finding, Findings, ProblemLog
-from arrowlog.recovery.folder_layout import classify_folder
 from arrowlog.recovery.log_repair import open_table_store
 from arrowlog.recovery.readable_store import ReadableStore
 from arrowlog.recovery.salvage import (
@@ -53,11 +53,11 @@ from arrowlog.recovery.salvage import (
 )
 from arrowlog.snapshot import (
     ReadOptions,
-    check_writable,
     checkpoint_versions,
     commit_timestamps,
     earliest_rebuildable_version,
     find_other_log,
+    has_data_files,
     load_snapshot,
     pointed_version,
     read_verified_actions,
@@ -74,6 +74,10 @@ if TYPE_CHECKING:
     from arrowlog.snapshot import Snapshot
     from arrowlog.storage import Store
 
+_STATE_SCOPE = (
+    "Table states (protocol 4). Checked: every commit, the list of manifests of every state and"
+    " that they exist, the entries of the newest state. Not checked: the entries of older states."
+)
 _COMMITS_PER_BATCH = 512  # commits that are read and decoded together
 _MAX_LISTINGS = 3  # attempts at a listing in which no truncation came between
 # Without a limit from the caller, a checkpoint is reported as late after this many intervals.
@@ -100,6 +104,7 @@ class _Examination:
     unreadable_commits: dict[int, str] = field(default_factory=dict)
     valid_checkpoint: int | None = None  # the newest one
     timestamps: dict[int, int] = field(default_factory=dict)  # of commits, by version
+    scope: str = ""  # what was checked, where that is not everything
 
     @property
     def config(self) -> Config:
@@ -181,16 +186,15 @@ def _examine(exam: _Examination) -> Findings:
         where = f"{exam.store.root}/{LOG_FOLDER}"
         exam.problems.report(error.code or "protocol-unknown", "error", error.what, where, _UPGRADE)
         version = None
-    return Findings(exam.store.root, version, exam.problems)
+    return Findings(exam.store.root, version, exam.problems, exam.scope)
 
 
 def _fix_for_no_log(store: Store) -> str:
     """The fix for a folder without a log: depends on whether it has Parquet files."""
-    if classify_folder(store.walk()).data.num_rows:
+    if has_data_files(store):
         return (
-            f"arrowlog.rebuild({store.root!r}, dry_run=True)  # Then without dry_run. Makes a new"
-            " log from the Parquet files; restore the old one from a backup instead if there is"
-            " one."
+            f"arrowlog.rebuild({store.root!r})  # A new log from the Parquet files; dry_run=True"
+            " shows it first. Restore the old log from a backup instead if there is one."
         )
     return (
         "arrowlog.Table.create(uri, schema)  # Only for a new table; otherwise correct the address."
@@ -231,6 +235,8 @@ def _run_checks(exam: _Examination) -> int | None:
     exam.problems.extend(checks.findings(snapshot))
     if snapshot is None:
         return None
+    if snapshot.protocol.min_reader_version >= STATE_PROTOCOL_VERSION:
+        exam.scope = _STATE_SCOPE
     _check_protocol(exam, snapshot)
     _check_table_id(exam, snapshot)
     _check_history(exam, snapshot)
@@ -325,7 +331,12 @@ def _check_checkpoints(exam: _Examination) -> None:
             exam.valid_checkpoint = version
             if len(invalid) == reported:
                 _compare_with_commits(exam, version, forms)
-    exam.problems.extend(_grade_checkpoint(problem, exam.valid_checkpoint) for problem in invalid)
+    for problem in invalid:
+        graded = _grade_checkpoint(problem, exam.valid_checkpoint)
+        if graded.fix == _CHECKPOINT and problem.version not in listing.commits:
+            # The state was the commit, so that the version has no other source.
+            graded = replace(graded, fix=exam.problems.repair_call)
+        exam.problems.extend([graded])
 
 
 def _grade_checkpoint(problem: Finding, valid_checkpoint: int | None) -> Finding:
@@ -476,7 +487,7 @@ def _check_pointer(exam: _Examination) -> None:
 def _check_protocol(exam: _Examination, snapshot: Snapshot) -> None:
     """Report a table that this arrowlog can read but not write."""
     try:
-        check_writable(snapshot.protocol, exam.store.root)
+        INDEXTABLES.check_writable(snapshot.protocol, exam.store.root)
     except UnsupportedProtocol as error:
         code = error.code or "protocol-unknown"
         what = f"{error.what} The table can be read, but not written."

@@ -48,6 +48,7 @@ from arrowlog.recovery.rebuild_result import RebuildProblem, RebuildResult
 from arrowlog.snapshot import StatsTruncation, list_log
 from arrowlog.storage import find_secrets, open_store
 from arrowlog.transaction import (
+    InspectedFile,
     build_metadata,
     check_no_remains,
     check_schema,
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
     from arrowlog.formats.indextables import Metadata
     from arrowlog.recovery.folder_layout import FolderContent
     from arrowlog.storage import Store
-    from arrowlog.transaction import Add, InspectedFile
+    from arrowlog.transaction import Add
 
     Progress = Callable[[int, int], object]
 
@@ -95,6 +96,10 @@ class _Inspection:
     cut: StatsTruncation
 
     def inspect(self, store: Store, path: str) -> InspectedFile:
+        try:
+            relative_data_path(path, store.root, (), path)
+        except InvalidRequest as error:  # a name that no log can have, such as `a//b.parquet`
+            return InspectedFile(path, misfit=error.what)
         given = self.schema
         choose = choose_table_schema if given is None else lambda _stored, _footer: given
         return inspect_parquet_file(store, path, choose, self.partition_columns, self.cut)
@@ -183,6 +188,24 @@ class _Request:
 
 
 @dataclass(frozen=True, slots=True)
+class _Inspector:
+    """Who inspects the files: threads of this process, or the workers of a Spark session."""
+
+    store: Store
+    storage_options: Mapping[str, Any] = field(repr=False)
+    spark: Any
+    progress: Progress | None
+
+    def run(self, inspection: _Inspection, keys: Sequence[str]) -> Iterator[bytes]:
+        """Yield the inspected files in chunks, in order."""
+        if self.spark is None or self.store.root.startswith("memory:"):  # not seen by workers
+            return _inspect_here(self.store, inspection, keys, self.progress)
+        return _inspect_on_spark(
+            self.spark, self.store, self.storage_options, inspection, keys, self.progress
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class _Plan:
     """The table to be made; without metadata if there are problems."""
 
@@ -204,88 +227,75 @@ def rebuild(
     options: Mapping[str, object] | None = None,
     spark: Any = None,
     progress: Progress | None = None,
+    allow_unsafe_commits: bool = False,
 ) -> RebuildResult:
     """Write a new log for the Parquet files in a folder that has none.
 
-    Use it if the log of a table is lost, or to make a table of a plain folder of Parquet files. If
-    the log is only damaged, `repair` is better: it knows which files are live. Here every Parquet
-    file in the folder becomes part of the table, so rows that were deleted, overwritten or
-    compacted come back if their files are still there.
+    Use it if the log of a table is lost, or to make a table of a plain folder of Parquet files. A
+    damaged log is better repaired: it knows which files are live. Here every Parquet file in the
+    folder counts, so rows that were deleted, overwritten or compacted come back if their files are
+    still there.
 
-    The schema has the columns of the first file in its order, then those that other files add, as
-    nullable columns. Integers and floats are widened where files differ; any other difference is
-    refused. Folders named `column=value` give partition columns, typed as integers or dates if all
-    values are, else as text; `__HIVE_DEFAULT_PARTITION__` is NULL. The path decides if a file has
-    the column as well. Row counts and bounds are read from the footers.
-
-    Left out are names that begin with `_` or `.`, temporary files, folders that have a log of their
-    own, and files that are not called `.parquet`, `.parq` or `.pq`. The result lists them.
+    The schema has the columns of the first file, then those that other files add, nullable.
+    Integers and floats are widened where files differ; other differences are refused. Folders named
+    `column=value` give partition columns: integers or dates if all values are, else text. Row
+    counts and bounds are read from footers. Left out, and listed in the result, are names that
+    begin with `_` or `.`, temporary files, folders with a log, and files that are not called
+    `.parquet`, `.parq` or `.pq`.
 
     Args:
         uri: path or URL of the folder.
-        dry_run: examine the files and report what would be done and what stands against it; write
-            nothing.
-        partition_columns: names of the partition columns; those in the paths by default. An empty
-            list takes no values from paths.
+        dry_run: report what would be done, and the problems it would be refused for.
+        partition_columns: the partition columns; by default those in the paths, with [] none.
         schema: the schema of the table, as in `Table.create`, instead of that of the files.
         skip_damaged: leave out Parquet files that cannot be opened, instead of refusing.
-        ignore_logs: rebuild although the folder has other logs, such as `_transaction_log_old` or
-            `_delta_log`, which say more than the files do.
+        ignore_logs: rebuild beside other logs, such as `_transaction_log_old` or `_delta_log`.
         storage_options: see `Table`.
         options: see `Table`.
         spark: a Spark session whose workers read the footers.
         progress: called with the number of files read and their total.
+        allow_unsafe_commits: see `Table`.
 
     Returns:
-        A `RebuildResult`: schema, partition columns, files, rows, bytes, files that were left out,
-        and with `dry_run` the problems that a rebuild would be refused for.
+        Schema, partition columns, files, rows, bytes, files that were left out, and problems.
 
     Raises:
-        TableExists: there is a log, or the folder has other logs and `ignore_logs` is false.
+        TableExists: there is a log, or there are other logs and `ignore_logs` is false.
         TableNotFound: there are no Parquet files in the folder.
-        DataFileError: files are damaged, or their columns cannot be those of one table. The
-            message names files and columns.
-        InvalidRequest: the partition folders contradict each other, or an argument is invalid.
+        DataFileError: files are damaged, or cannot be those of one table. The message names them.
+        InvalidRequest: partition folders contradict each other, or an argument is invalid.
         LogCorrupt: there are remains of a log without commits.
-
-    Examples:
-        >>> import tempfile
-        >>> import arrowlog, pyarrow as pa, pyarrow.parquet as pq
-        >>> folder = tempfile.mkdtemp()
-        >>> pq.write_table(pa.table({"id": [1, 2]}), f"{folder}/a.parquet")
-        >>> arrowlog.rebuild(folder, dry_run=True).num_records
-        2
-        >>> arrowlog.rebuild(folder).version, arrowlog.Table(folder).snapshot().num_files
-        (0, 1)
     """
     require_polars("Rebuilding a log")
-    request = _Request(
-        None if schema is None else check_schema(to_schema_json(schema)),
-        _check_names(partition_columns),
-        dry_run=dry_run,
-        skip_damaged=skip_damaged,
-        ignore_logs=ignore_logs,
-    )
-    config = resolve(options)
-    store = open_store(
+    given = None if schema is None else check_schema(to_schema_json(schema))
+    request = _Request(given, _check_names(partition_columns), dry_run, skip_damaged, ignore_logs)
+    config, access = resolve(options), dict(storage_options or {})
+    store = _open_store(uri, access, config, unsafe=allow_unsafe_commits)
+    return _rebuild(store, config, request, _Inspector(store, access, spark, progress))
+
+
+def _open_store(
+    uri: str | os.PathLike[str], access: Mapping[str, Any], config: Config, *, unsafe: bool
+) -> Store:
+    return open_store(
         uri,
-        storage_options,
+        access,
         parallelism=config.checkpoint_parallelism,
         timeout_seconds=config.checkpoint_read_timeout_seconds,
         accelerate=config.store_accelerate,
+        unsafe=unsafe,
     )
+
+
+def _rebuild(
+    store: Store, config: Config, request: _Request, inspector: _Inspector
+) -> RebuildResult:
     _check_no_log(store)
     content = classify_folder(store.walk())
     if not content.data.num_rows:
         raise _no_files_error(store, content)
-
-    def inspect(inspection: _Inspection, keys: Sequence[str]) -> Iterator[bytes]:
-        if spark is None or store.root.startswith("memory:"):  # workers do not see this memory
-            return _inspect_here(store, inspection, keys, progress)
-        return _inspect_on_spark(spark, store, storage_options or {}, inspection, keys, progress)
-
-    plan = _examine(store, content, request, StatsTruncation.of(config), inspect)
-    if dry_run:
+    plan = _examine(store, content, request, StatsTruncation.of(config), inspector)
+    if request.dry_run:
         return plan.result
     if plan.metadata is None:
         raise _refusal(plan.result.problems, store)
@@ -306,7 +316,7 @@ def _examine(
     content: FolderContent,
     request: _Request,
     cut: StatsTruncation,
-    inspect: Callable[[_Inspection, Sequence[str]], Iterator[bytes]],
+    inspector: _Inspector,
 ) -> _Plan:
     """Examine all files, and plan the table that they make.
 
@@ -319,7 +329,7 @@ def _examine(
     if problems and not request.dry_run:
         raise _refusal(problems, store)
     survey = _Survey()
-    for chunk in inspect(_Inspection(request.schema, partitions.columns, cut), keys):
+    for chunk in inspector.run(_Inspection(request.schema, partitions.columns, cut), keys):
         survey.add_chunk(chunk)
     schema, schema_problems = _choose_schema(survey, partitions, request.schema)
     problems += schema_problems + _file_problems(survey, skip_damaged=request.skip_damaged)
@@ -708,8 +718,6 @@ def _commit(
             for file in _unpack(chunk)
             if file.add is not None
         ]
-        for number, add in enumerate(adds):
-            relative_data_path(add.path, store.root, (), f"files[{number}]")
         for fields in validate_adds(adds, metadata, schema):
             lines += encode_action("add", fields)
     if len(lines) > config.max_decompressed_bytes:

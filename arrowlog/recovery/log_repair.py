@@ -52,7 +52,6 @@ from arrowlog.recovery.salvage import SalvageResult, list_log_folder, salvage
 from arrowlog.recovery.stranded import checksum_commit, find_stranded
 from arrowlog.snapshot import (
     InMemoryFiles,
-    check_writable,
     is_state_table,
     json_checkpoint_name,
     paths_leading_out,
@@ -285,7 +284,7 @@ def _repair(job: _Job) -> _Outcome:
     _check_target(target, job.target)
     salvaged = _salvage(source, job.source, config)
     state = _without_states(salvaged.snapshot.state)
-    check_writable(state.protocol, redact(job.source))
+    INDEXTABLES.check_writable(state.protocol, redact(job.source))
     config = _config_for_target(job, state)
     valid, missing = _split_by_existence(job, source.store, state, config)
     losses = _report_losses(source, salvaged, config, missing)

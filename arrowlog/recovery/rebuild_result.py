@@ -56,6 +56,16 @@ class RebuildResult:
         ignored_logs: other logs in the folder.
         dry_run: whether nothing was written on purpose.
         version: the version that was written; None if nothing was written.
+
+    Examples:
+        >>> import tempfile
+        >>> import arrowlog, pyarrow as pa, pyarrow.parquet as pq
+        >>> folder = tempfile.mkdtemp()
+        >>> pq.write_table(pa.table({"id": [1, 2]}), f"{folder}/a.parquet")
+        >>> arrowlog.rebuild(folder, dry_run=True).num_records
+        2
+        >>> arrowlog.rebuild(folder).version, arrowlog.Table(folder).snapshot().num_files
+        (0, 1)
     """
 
     uri: str

@@ -21,9 +21,12 @@ if TYPE_CHECKING:
     from arrowlog.snapshot import ReadOptions, Snapshot
     from arrowlog.storage import Store
 
-_CHECKPOINT = "table.checkpoint()  # Writes a state of the latest version and the pointer."
+_COUNTED = "# Nothing is to be done: readers count the files, and the next state has their number."
 _NONE_NEEDED = "# Nothing is to be done: readers leave it out."
-_RESTORE = "# Restore the file from a backup. Other versions can be read."
+_RESTORE = (
+    "# Restore the file from a backup. Other versions can be read; table.cleanup() deletes the"
+    " state when it has expired."
+)
 _ASK = (
     "# Find out who wrote them, and add the files again if they belong to the table:"
     " table.append(...)."
@@ -67,10 +70,12 @@ class StateChecks:
             what = "the folder has no state: a write failed. Readers leave it out."
             yield Finding("state-failed", "info", what, file.key, _NONE_NEEDED, version=version)
         except LogCorrupt as error:
-            code = error.code if error.code == "state-misnumbered" else "state-broken"
+            code = str(error.code) if error.code == "state-misnumbered" else "state-broken"
             severity = "error" if newest else "warning"
             fix = self._repair_call if newest else _RESTORE
-            yield Finding(str(code), severity, error.what, file.key, fix, version=version)
+            if error.code == "file-unreadable":  # it may be intact: access comes before repair
+                code, fix = "state-unreadable", f"# {error.next}"
+            yield Finding(code, severity, error.what, file.key, fix, version=version)
 
     def _read(self, file: CommitFile) -> StateManifest:
         limit = self._options.config.max_decompressed_bytes
@@ -95,10 +100,14 @@ class StateChecks:
                     missing.setdefault(manifest.path, []).append(version)
         for path, versions in sorted(missing.items()):
             hits_newest = newest in versions
-            what = (
-                f"the manifest is missing, and the states of {len(versions)} versions name it,"
-                f" {min(versions)} to {max(versions)}: their files cannot be listed."
-            )
+            states = f"the states of {len(versions)} versions, {min(versions)} to {max(versions)},"
+            if len(versions) == 1:
+                states = f"the state of version {versions[0]}"
+            what = f"the manifest is missing, but {states} need it: their files cannot be listed."
+            if len(versions) == 1:
+                what = (
+                    f"the manifest is missing, but {states} needs it: its files cannot be listed."
+                )
             yield Finding(
                 "manifest-missing",
                 "error" if hits_newest else "warning",
@@ -190,4 +199,4 @@ class StateChecks:
             file = self._listing.state_file(version)
             where = LOG_FOLDER if file is None else file.key
             what = f"the state says that it has {state.num_files:,} files, and has {live:,}."
-            yield Finding("state-count", "info", what, where, _CHECKPOINT, version=version)
+            yield Finding("state-count", "info", what, where, _COUNTED, version=version)

@@ -50,7 +50,6 @@ from arrowlog.snapshot import (
     high_bounds,
     low_bounds,
     to_comparable,
-    usable_null_counts,
     widen_bounds,
 )
 
@@ -70,6 +69,8 @@ _KERNELS = {
 # U+E000 sorts after every character that a usable literal or bound contains (see
 # `enclose_literal`).
 _SENTINEL, _EMPTY = make_array(["\ue000", ""], pa.string())
+_ZEROS = make_array([0.0, -0.0], pa.float64())
+_ZERO = _ZEROS[0]
 
 
 def required_columns(test: StatsPredicate) -> set[str]:
@@ -195,6 +196,9 @@ def _satisfies(
 
 
 def _value_set(test: In, kind: pa.DataType) -> pa.Array:
+    if isinstance(test.values, pa.Array):
+        is_float = may_have_nan(kind) and pc.any(pc.equal(test.values, _ZERO)).as_py()
+        return pa.concat_arrays([test.values, _ZEROS]) if is_float else test.values
     values = list(test.values)
     if may_have_nan(kind) and 0.0 in values:
         values += [0.0, -0.0]  # equal, but hashed as two values
@@ -246,7 +250,7 @@ def _skip_by_bounds(
     if isinstance(test, IsNull):
         if test.negated:
             return all_null_files(columns, name)
-        counts = usable_null_counts(columns, name)
+        counts = columns.usable_null_count(name)
         return None if counts.null_count == len(counts) else pc.equal(counts, make_int64(0))
     only_nulls = all_null_files(columns, name)
     kind = columns.type_of(name)
@@ -366,9 +370,11 @@ def _skip_in(test: In, columns: FileStats, kind: pa.DataType, *, nan_free: bool)
     """
     del nan_free  # the values of an IN list are never NaN
     low, high = low_bounds(columns, test.name), high_bounds(columns, test.name)
-    values = make_array(test.values, comparison_type(kind))
+    values = test.values
+    if not isinstance(values, pa.Array):
+        values = make_array(values, comparison_type(kind))
     if pa.types.is_string(kind):
-        outside = pc.or_kleene(_above_maximum(test.values[0], high), pc.greater(low, values[-1]))
+        outside = pc.or_kleene(_above_maximum(values[0].as_py(), high), pc.greater(low, values[-1]))
         # A maximum may be a truncated prefix; all literals starting with it sort before this.
         high = _end_of_prefix(high)
     else:
@@ -406,7 +412,12 @@ def _skip_not_in(
     if pa.types.is_string(kind):
         return None
     low, high = low_bounds(columns, test.name), high_bounds(columns, test.name)
-    listed = pc.and_kleene(pc.equal(low, high), pc.is_in(low, value_set=_value_set(test, kind)))
+    if isinstance(test.values, pa.Array):  # sorted: hashing it would take much longer
+        first, last = (_search_sorted(test.values, low, side) for side in ("left", "right"))
+        contained = pc.less(first, last)
+    else:
+        contained = pc.is_in(low, value_set=_value_set(test, kind))
+    listed = pc.and_kleene(pc.equal(low, high), contained)
     return listed if nan_free else _unless_nan(listed, columns, test.name)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,11 +12,16 @@ import pyarrow.compute as pc
 from arrowlog.arrays import FALSE, make_array, make_scalar, repeat_value
 from arrowlog.display import format_bytes, format_html_card, format_html_table, format_text_table
 from arrowlog.predicate import (
+    COMPARISON_OPS,
     TRUE,
+    Call,
+    Column,
+    Literal,
     format_node,
     may_have_nan,
     referenced_columns,
     split_conjuncts,
+    walk_nodes,
 )
 from arrowlog.scan.data_skipping import (
     compute_skip_mask,
@@ -50,6 +55,12 @@ if TYPE_CHECKING:
     from arrowlog.scan.stats_predicate import StatsPredicate
     from arrowlog.snapshot import FileStats, Snapshot
 
+# Conditions that are tests of columns as they stand.
+_PLAIN_OPS = frozenset(
+    {*COMPARISON_OPS, "<=>", "and", "or", "not", "is null", "is true", "is false", "in"}
+    | {"between", "isnan", "like", "starts_with", "prefix", "indexquery"}
+)
+_MEMBERS_SHOWN_MAX = 12  # of an IN list
 _HEADER = ("clause", "dropped", "bytes", "alone", "kept because")
 REASON_TEXTS = (
     "dropped",
@@ -205,7 +216,8 @@ class Clause:
     """One conjunct of a predicate and its effect on the plan.
 
     `only_files` counts the files that no other clause skips. `kept` counts, by reason, the planned
-    files that this clause could not skip.
+    files that this clause could not skip. `tested` is the condition on columns by which an
+    expression skips files; empty if the clause is such a condition itself, or skips none.
     """
 
     text: str
@@ -214,6 +226,7 @@ class Clause:
     only_files: int
     only_bytes: int
     kept: dict[str, int]
+    tested: str = ""
 
     @property
     def redundant(self) -> bool:
@@ -274,6 +287,10 @@ class Explanation:
             for clause in self.clauses
         ]
 
+    @property
+    def _tested(self) -> list[tuple[str, str]]:
+        return [(clause.text, clause.tested) for clause in self.clauses if clause.tested]
+
     def _summary(self) -> str:
         return (
             f"version {self.version}: {self.files_kept:,} of {self.files_total:,} files to read"
@@ -286,6 +303,7 @@ class Explanation:
         lines = [self.predicate, self._summary()]
         if self._rows:
             lines += format_text_table(_HEADER, self._rows, (1, 2, 3))
+        lines += [f"{clause}: files are skipped by {tested}" for clause, tested in self._tested]
         lines += self.searches
         lines += map(str, self.reads)
         return "\n".join(lines)
@@ -300,7 +318,9 @@ class Explanation:
     def to_html(self) -> str:
         """The explanation as an HTML card."""
         clauses = format_html_table(_HEADER, self._rows, (1, 2, 3)) if self._rows else ""
-        facts = [("plan", self._summary()), *(("search", text) for text in self.searches)]
+        facts = [("plan", self._summary())]
+        facts += [(clause, f"files are skipped by {tested}") for clause, tested in self._tested]
+        facts += [("search", text) for text in self.searches]
         facts += [("read", str(report)) for report in self.reads]
         return format_html_card(self.predicate, facts, clauses)
 
@@ -329,8 +349,11 @@ def explain_plan(snapshot: Snapshot, predicate: Predicate, mask: pa.Array) -> Ex
     skipped_once = pc.equal(num_skipping, make_scalar(1, pa.int32()))
     sizes = snapshot.state.column("size").combine_chunks() if count else pa.nulls(0, pa.int64())
     clauses = [
-        _summarize_clause(part, file_codes, pc.and_(clause_skips, skipped_once), mask, sizes)
-        for part, file_codes, clause_skips in zip(parts, codes, skipped, strict=True)
+        replace(
+            _summarize_clause(part, file_codes, pc.and_(clause_skips, skipped_once), mask, sizes),
+            tested=_describe_rewrite(part, test, columns),
+        )
+        for part, test, file_codes, clause_skips in zip(parts, tests, codes, skipped, strict=True)
     ]
     paths = snapshot.state.column("path") if count else pa.chunked_array([], pa.string())
     return Explanation(
@@ -344,6 +367,67 @@ def explain_plan(snapshot: Snapshot, predicate: Predicate, mask: pa.Array) -> Ex
         paths,
         tuple(codes),
     )
+
+
+def _describe_rewrite(part: Node, test: StatsPredicate, columns: FileStats) -> str:
+    """The condition by which a clause with an expression skips files; empty for other clauses."""
+    if not any(isinstance(node, Call) and node.op not in _PLAIN_OPS for node in walk_nodes(part)):
+        return ""
+    node = _to_node(test, columns)
+    return "" if node is None else format_node(node)
+
+
+def _to_node(test: StatsPredicate, columns: FileStats) -> Node | None:  # noqa: C901 -- by class
+    """A test as a predicate tree, for people to read; None if it skips no file."""
+    if isinstance(test, (And, Or)):
+        parts = [_to_node(part, columns) for part in test.parts]
+        known = tuple(part for part in parts if part is not None)
+        if not known or (isinstance(test, Or) and len(known) < len(parts)):
+            return None
+        op = "and" if isinstance(test, And) else "or"
+        return known[0] if len(known) == 1 else Call(op, known)
+    if isinstance(test, (Unprunable, ConstantResult)):
+        return None
+    if isinstance(test, PartitionEval):
+        return test.node
+    if isinstance(test, ColumnComparison):
+        return Call(test.op, (_column(test.left, columns), _column(test.right, columns)))
+    column = _column(test.name, columns)
+    node: Node = Call("is null", (column,))
+    if isinstance(test, Comparison):
+        value = test.down if test.op in (">", ">=") else test.up
+        if value is None:  # beyond all values of the type
+            return None
+        node = Call(test.op, (column, _literal(value, columns.type_of(test.name))))
+    elif isinstance(test, In):
+        kind = columns.type_of(test.name)
+        members = [_literal(value, kind) for value in test.values[:_MEMBERS_SHOWN_MAX]]
+        node = Call("in", (column, *members))
+    elif isinstance(test, StartsWith):
+        node = Call("starts_with", (column, Literal(test.prefix, "text")))
+    elif isinstance(test, IsNaN):
+        return Call("isnan", (column,))
+    return Call("not", (node,)) if getattr(test, "negated", False) else node
+
+
+def _column(name: str, columns: FileStats) -> Column:
+    """A column, or a struct field by the name of its statistics."""
+    if columns.schema.get_field_index(name) >= 0:
+        return Column(name)
+    root, *path = columns.leaves[name].path
+    return Column(root, tuple(path))
+
+
+def _literal(value: Any, kind: pa.DataType) -> Literal:
+    """A bound in the type in which it is compared, as a literal of the column's type."""
+    value = value.as_py() if isinstance(value, pa.Scalar) else value
+    if pa.types.is_date32(kind):
+        return Literal(value, "date")
+    if pa.types.is_timestamp(kind):
+        return Literal(value, "timestamp" if kind.tz is None else "timestamptz")
+    if pa.types.is_boolean(kind):
+        return Literal(bool(value), "bool")
+    return Literal(value, "text" if isinstance(value, str) else "double")
 
 
 def _summarize_clause(

@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from arrowlog.arrays import DECIMAL_DIGITS_MAX
 from arrowlog.formats import struct_leaves
 from arrowlog.predicate import may_have_nan
-from arrowlog.snapshot import comparison_type, high_bounds, low_bounds, usable_null_counts
+from arrowlog.snapshot import comparison_type, high_bounds, low_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -77,7 +77,7 @@ def _column(
     if prefix == "unreadable":
         return stats.unreadable(name)
     if prefix == "null_count":
-        return usable_null_counts(stats, name)
+        return stats.usable_null_count(name)
     if prefix == "nan_count":
         return stats.nan_count(name)
     bounds = low_bounds(stats, name) if prefix == "min" else high_bounds(stats, name)

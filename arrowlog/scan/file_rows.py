@@ -7,7 +7,13 @@ Deleted rows are dropped before anything else looks at the rows.
 
 from __future__ import annotations
 
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import reduce
+from operator import and_
+from queue import Full, Queue
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -24,11 +30,15 @@ from arrowlog.formats.delta import (
 from arrowlog.scan.data_files import is_readable_as, type_family
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import numpy as np
 
 VECTOR_PREFIX = "deletionVector."
+# Tables of a file that wait for their turn while earlier files are read; bounds the memory.
+_TABLES_AHEAD = 2
+# How soon a thread that waits for space notices that nothing more is wanted.
+_STOP_CHECK_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +61,13 @@ class FileRowReader:
         deleted: np.ndarray | None,
         names: Sequence[str],
         batch_rows: int,
+        filters: Sequence[pc.Expression] = (),
     ) -> Iterator[pa.Table]:
         """Yield the rows of a file that are not deleted, with some columns of the table.
 
         `partition` has the partition values of the file, `deleted` the ascending numbers of the
-        deleted rows. Raises ArrowInvalid if a column cannot be read as the table's.
+        deleted rows. Row groups in which no row can match `filters` are not read. Raises
+        ArrowInvalid if a column cannot be read as the table's.
         """
         import pyarrow.parquet as pq
 
@@ -69,28 +81,144 @@ class FileRowReader:
                 if item.name not in self.partition_columns
             }
             columns = sorted({stored.field(i).name for i in found.values() if i is not None})
-            position = 0
-            for batch in file.iter_batches(batch_rows, columns=columns or None):
-                rows = _without_deleted(batch, position, deleted)
-                position += batch.num_rows
-                arrays = []
-                for item in wanted:
-                    index = found.get(item.name)
-                    if item.name in self.partition_columns:
-                        arrays.append(_repeat(partition[item.name], item.type, rows.num_rows))
-                    elif index is None:
-                        arrays.append(pa.nulls(rows.num_rows, item.type))
-                    else:
-                        values = rows.column(stored.field(index).name)
-                        arrays.append(_conform(values, item, self.mode, item.name))
-                yield pa.Table.from_arrays(arrays, schema=pa.schema(wanted))
-            if deleted is not None and len(deleted) and deleted[-1] >= position:
+            sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+            if deleted is not None and len(deleted) and deleted[-1] >= sum(sizes):
                 raise pa.ArrowInvalid(
-                    f"the deletion vector deletes row {deleted[-1]}, but the file has {position}"
+                    f"the deletion vector deletes row {deleted[-1]}, but the file has {sum(sizes)}"
                 )
+            chosen = self._matching_row_groups(file, filters)
+            for group in chosen:
+                position = sum(sizes[:group])
+                for batch in file.iter_batches(
+                    batch_rows, row_groups=[group], columns=columns or None, use_threads=False
+                ):
+                    rows = _without_deleted(batch, position, deleted)
+                    position += batch.num_rows
+                    arrays = []
+                    for item in wanted:
+                        index = found.get(item.name)
+                        if item.name in self.partition_columns:
+                            arrays.append(_repeat(partition[item.name], item.type, rows.num_rows))
+                        elif index is None:
+                            arrays.append(pa.nulls(rows.num_rows, item.type))
+                        else:
+                            values = rows.column(stored.field(index).name)
+                            arrays.append(_conform(values, item, self.mode, item.name))
+                    yield pa.Table.from_arrays(arrays, schema=pa.schema(wanted))
+
+    def _matching_row_groups(self, file: Any, filters: Sequence[pc.Expression]) -> list[int]:
+        """Return the row groups that may have a row for which all filters are true.
+
+        Arrow decides it, from the bounds of each row group as a guarantee.
+        """
+        groups = list(range(file.num_row_groups))
+        if not filters or not groups:
+            return groups
+        import pyarrow.dataset as ds
+        import pyarrow.fs
+
+        stored = file.schema_arrow
+        leaves = {file.schema.column(i).path: i for i in range(len(file.schema))}
+        bounded = [
+            (item.name, leaves[stored.field(index).name])
+            for item in self.schema
+            if item.name not in self.partition_columns
+            and _has_exact_bounds(item.type)
+            and (index := self._find(stored, item)) is not None
+            and stored.field(index).type == item.type
+            and stored.field(index).name in leaves
+            and "." not in stored.field(index).name  # the path of a struct's member has dots
+        ]
+        format_, files = ds.ParquetFileFormat(), pyarrow.fs.LocalFileSystem()
+        fragments = [
+            format_.make_fragment(
+                str(group),  # a name that is never opened
+                files,
+                partition_expression=_guarantee(file.metadata.row_group(group), bounded),
+            )
+            for group in groups
+        ]
+        dataset = ds.FileSystemDataset(fragments, self.schema, format_, filesystem=files)
+        every = reduce(and_, filters)
+        return [int(fragment.path) for fragment in dataset.get_fragments(every)]
 
     def _find(self, stored: pa.Schema, item: pa.Field) -> int | None:
         return _find_field([stored.field(i) for i in range(len(stored))], item, self.mode)
+
+
+def _has_exact_bounds(kind: pa.DataType) -> bool:
+    """Whether the bounds in a footer are values of the column, in the order of its type.
+
+    Writers have disagreed on the bounds of floats, and on those of text before they named an order.
+    """
+    return bool(pa.types.is_signed_integer(kind) or pa.types.is_date32(kind))
+
+
+def _guarantee(group: Any, columns: Sequence[tuple[str, int]]) -> pc.Expression:
+    """Return what the statistics of a row group say of all its rows."""
+    known = pc.scalar(True)
+    for name, index in columns:
+        statistics = group.column(index).statistics
+        if statistics is None or not statistics.has_min_max:
+            continue
+        column = pc.field(name)
+        within = (column >= statistics.min) & (column <= statistics.max)
+        nullable = not statistics.has_null_count or statistics.null_count > 0
+        known &= (within | column.is_null()) if nullable else within
+    return known
+
+
+def read_ahead(
+    sources: Sequence[Callable[[], Iterator[pa.Table]]], threads: int
+) -> Iterator[pa.Table]:
+    """Iterate over all sources in their order, reading up to `threads` of them at the same time.
+
+    Of each source that is ahead, at most `_TABLES_AHEAD` tables wait. An error of a source is
+    raised in its turn.
+    """
+    if len(sources) < 2 or threads < 2:
+        for source in sources:
+            yield from source()
+        return
+    stop = Event()
+    lanes: deque[Queue[Any]] = deque()
+    waiting = deque(sources)
+    with ThreadPoolExecutor(threads) as pool:
+        try:
+            while waiting or lanes:
+                while waiting and len(lanes) < threads:
+                    lanes.append(Queue(_TABLES_AHEAD))
+                    pool.submit(_fill, lanes[-1], waiting.popleft(), stop)
+                lane = lanes.popleft()
+                while (item := lane.get()) is not None:
+                    if isinstance(item, BaseException):
+                        raise item
+                    yield item
+        finally:
+            stop.set()
+
+
+def _fill(lane: Queue[Any], source: Callable[[], Iterator[pa.Table]], stop: Event) -> None:
+    """Put the tables of a source into a queue, then None, or the error that ended it."""
+    end: BaseException | None = None
+    try:
+        for table in source():
+            if not _put(lane, table, stop):
+                return
+    except BaseException as error:  # noqa: BLE001 -- raised by the consumer
+        end = error
+    _put(lane, end, stop)
+
+
+def _put(lane: Queue[Any], item: Any, stop: Event) -> bool:
+    """Put an item; False if the consumer has stopped."""
+    while not stop.is_set():
+        try:
+            lane.put(item, timeout=_STOP_CHECK_SECONDS)
+        except Full:
+            continue
+        return True
+    return False
 
 
 def _find_field(fields: Sequence[pa.Field], item: pa.Field, mode: str) -> int | None:

@@ -73,9 +73,9 @@ class ReadReport:
         limit = "" if self.limit is None else f", first {self.limit:,} rows"
         state = "" if self.finished else ", not read to the end"
         return (
-            f"read by {self.engine}: {pushed}{limit}; {self.files_opened:,} files opened of"
-            f" {self.files_planned:,} planned ({self.files_total:,} in the table),"
-            f" {self.rows:,} rows{state}"
+            f"read by {self.engine}: {pushed}{limit}; {self.files_opened:,} of"
+            f" {self.files_planned:,} planned files opened ({self.files_total:,} in the table),"
+            f" {self.rows:,} row{'' if self.rows == 1 else 's'}{state}"
         )
 
 

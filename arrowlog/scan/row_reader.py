@@ -9,8 +9,10 @@ groups; DuckDB evaluates the rest on the batches that Arrow returns.
 
 from __future__ import annotations
 
+import os
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -27,7 +29,12 @@ from arrowlog.predicate import (
     split_pushdown,
 )
 from arrowlog.scan.data_files import ColumnCaseResolver, ReadErrorTranslator, name_added_version
-from arrowlog.scan.file_rows import VECTOR_PREFIX, FileRowReader, read_deleted_rows
+from arrowlog.scan.file_rows import (
+    VECTOR_PREFIX,
+    FileRowReader,
+    read_ahead,
+    read_deleted_rows,
+)
 from arrowlog.scan.split_rows import (
     SplitCacheOptions,
     SplitScan,
@@ -35,8 +42,7 @@ from arrowlog.scan.split_rows import (
     mask_splits,
     refuse_search,
 )
-from arrowlog.snapshot import root_spellings
-from arrowlog.storage import open_store
+from arrowlog.storage import open_store, root_spellings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -248,10 +254,11 @@ class RowReader:
             plain, self.schema, format_, filesystem=filesystem_
         )
         filters, remaining = self._split(self.predicate.tree)
-        for filter_ in (*filters, *self._split(pushed)[0]):
+        filters = [*filters, *self._split(pushed)[0]]
+        for filter_ in filters:
             dataset = dataset.filter(filter_)
         rest = Predicate.from_conjuncts(remaining) if remaining else None
-        return _Source(dataset, rest, fragments, special, (filesystem_, base))
+        return _Source(dataset, rest, fragments, special, (filesystem_, base), filters)
 
     def _special_files(self) -> dict[str, dict[str, Any]]:
         """The files that Arrow's dataset cannot read by itself, by key, as rows of `files`."""
@@ -356,7 +363,7 @@ class RowReader:
     def _read_special(
         self, source: _Source, wanted: list[str], size: int
     ) -> Iterator[pa.RecordBatch]:
-        """Read the files with deleted rows or mapped columns, one after the other."""
+        """Read the files with deleted rows or mapped columns, some at a time, in their order."""
         if not source.special:
             return
         files = FileRowReader.of(self.schema, self.partition_columns)
@@ -365,14 +372,19 @@ class RowReader:
         needed = [*wanted, *sorted(others)] or list(self.schema.names[:1])
         filesystem, base = source.place
         roots = root_spellings(self.root)
-        for key, row in source.special.items():
+
+        def read(key: str) -> Iterator[pa.Table]:
+            row = source.special[key]
             deleted = read_deleted_rows(row, filesystem, base, roots, self.version)
             fragment, values = source.fragments[key], row["partition"]
-            for table in files.tables(fragment, values, deleted, needed, size):
-                matched = table
-                if not every:
-                    matched = table.filter(evaluate_predicate(self.predicate, table))
-                yield from matched.select(wanted).to_batches()
+            return files.tables(fragment, values, deleted, needed, size, source.filters)
+
+        readers = [partial(read, key) for key in source.special]
+        for table in read_ahead(readers, os.cpu_count() or 1):
+            matched = table
+            if not every:
+                matched = table.filter(evaluate_predicate(self.predicate, table))
+            yield from matched.select(wanted).to_batches()
 
 
 def _coalesce_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -396,7 +408,7 @@ class _Source(NamedTuple):
     """An opened dataset with pushed-down filters, the remaining predicate, and the files by key.
 
     `special` are files that are not in the dataset; `place` is the file system and the table's path
-    in it.
+    in it. `filters` are those that are pushed down.
     """
 
     dataset: ds.Dataset
@@ -404,6 +416,7 @@ class _Source(NamedTuple):
     fragments: dict[str, ds.Fragment]
     special: dict[str, dict[str, Any]]
     place: tuple[Any, str]
+    filters: list[pc.Expression]
 
     @property
     def plain_fragments(self) -> list[ds.Fragment]:

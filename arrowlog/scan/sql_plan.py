@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from arrowlog.snapshot import Snapshot
 
 _POSITION = "position"
-# Longer lists of values become a list in SQL instead of one comparison per value.
+# Longer lists of values are joined instead of compared one by one.
 _COMPARED_VALUES_MAX = 8
 # Decimals below this compare as they are written; larger ones are given their type.
 _PLAIN_DECIMAL_MAX = Decimal(10) ** 15
@@ -66,6 +66,7 @@ class FileQueryWriter:
         self._schema = schema
         self._partition = frozenset(partition_columns)
         self.columns: dict[str, None] = {}  # of `file_bounds` that the conditions read, in order
+        self.joins: list[str] = []  # with long lists of values, to which the conditions refer
 
     def conjuncts(self, test: StatsPredicate) -> list[str]:
         """The conditions that a file must not fail, one per conjunct of the test."""
@@ -197,22 +198,24 @@ class FileQueryWriter:
         return [f"({value} IS NOT NULL OR {self._column('unreadable', name)})"]
 
     def _write_in(self, test: In, nan_free: frozenset[str]) -> list[str]:
-        values = [self._value(value, test.name) for value in test.values]
+        listed = test.values.to_pylist() if isinstance(test.values, pa.Array) else test.values
+        values = [self._value(value, test.name) for value in listed]
         if test.name in self._partition:
-            word = "NOT IN" if test.negated else "IN"
-            listed = ", ".join(values)
-            return self._by_value(test.name, lambda column: f"{column} {word} ({listed})")
+            word, members = "NOT IN" if test.negated else "IN", ", ".join(values)
+            return self._by_value(test.name, lambda column: f"{column} {word} ({members})")
         if test.negated:
             return self._with_values(test.name, self._not_in(test, values, nan_free))
         if len(values) <= _COMPARED_VALUES_MAX:
             within = _join("OR", [self._has_value(test.name, value) for value in values])
             return self._with_values(test.name, [within])
-        # NULL, for an unknown bound, would be left out of the list: it is turned into TRUE.
-        near = f"({self._has_value(test.name, 'v')}) IS NOT FALSE"
-        hits = f"list_filter([{', '.join(values)}], lambda v: {near})"
-        low = self._column("min", test.name)
+        # The file has a value of the list if the first one from its minimum on is within bounds.
+        low, alias = self._column("min", test.name), f"listed_{len(self.joins) + 1}"
+        self.joins.append(
+            f"ASOF LEFT JOIN (SELECT unnest([{', '.join(values)}]) AS value) AS {alias}"
+            f" ON {low} <= {alias}.value"
+        )
         ends = [f"{low} <= {values[-1]}", self._up_to(test.name, values[0])]
-        return self._with_values(test.name, [*ends, f"len({hits}) > 0"])
+        return self._with_values(test.name, [*ends, self._up_to(test.name, f"{alias}.value")])
 
     def _has_value(self, name: str, value: str) -> str:
         """Whether a value is within the bounds of a column."""
@@ -309,7 +312,8 @@ def write_file_query(
     """The DuckDB query that selects the files of a version that may satisfy a test."""
     writer = FileQueryWriter(schema, partition_columns)
     source = f"file_bounds_at({version})"
-    select = _select("path", source, writer.conjuncts(test))
+    conjuncts = writer.conjuncts(test)
+    select = _select("path", [source, *writer.joins], conjuncts)
     return f"-- Files of version {version} that may have rows for: {_one_line(predicate)}\n{select}"
 
 
@@ -322,7 +326,7 @@ def query_files(test: StatsPredicate, snapshot: Snapshot) -> pa.Array:
     rows = bounds_table(snapshot, ["size_bytes", *writer.columns])
     positions = pa.array(np.arange(rows.num_rows))
     kept = query_rows(
-        lambda source: _select(_POSITION, source, conjuncts),
+        lambda source: _select(_POSITION, [source, *writer.joins], conjuncts),
         rows.append_column(_POSITION, positions),
     )
     mask = np.zeros(rows.num_rows, dtype=bool)
@@ -330,9 +334,9 @@ def query_files(test: StatsPredicate, snapshot: Snapshot) -> pa.Array:
     return pa.array(mask)
 
 
-def _select(column: str, source: str, conjuncts: Sequence[str]) -> str:
+def _select(column: str, sources: Sequence[str], conjuncts: Sequence[str]) -> str:
     """The query; values are literals in it, names are quoted."""
-    lines = [f"SELECT {column}", f"FROM {source}"]
+    lines = [f"SELECT {column}", "FROM " + "\n  ".join(sources)]
     for number, conjunct in enumerate(part for part in conjuncts if part != "TRUE"):
         lines.append(f"{'  AND' if number else 'WHERE'} ({conjunct}) IS NOT FALSE")
     return "\n".join(lines)

@@ -21,16 +21,14 @@ from arrowlog.predicate import (
     INFINITE_DAYS,
     INFINITE_MICROS,
     LIKE_WILDCARDS,
-    NULL,
     SWAPPED_COMPARISONS,
-    TRUE,
     Call,
     Column,
     ForeignExpr,
     Literal,
+    ValueSet,
     coerce_literals,
     enclose_literal,
-    fold_constants,
     is_supported,
     literal_kinds,
     may_have_nan,
@@ -42,13 +40,22 @@ from arrowlog.predicate import (
     split_between,
     unwrap_cast,
 )
-from arrowlog.snapshot import comparison_type
+from arrowlog.scan.expression_parts import (
+    case_branches,
+    case_spellings,
+    fold_comparison,
+    is_natural,
+    natural_values,
+)
+from arrowlog.snapshot import comparison_type, has_only_ordered_text, to_comparable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from arrowlog.predicate import MonotoneExpr, Node
 
+# Comparisons with one side, and the end of the literal's enclosure that decides them.
+_RANGE_SIDES = {"<": "up", "<=": "up", ">": "down", ">=": "down"}
 _NEGATED = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 
 
@@ -96,10 +103,13 @@ class ColumnComparison:
 
 @dataclass(frozen=True, slots=True)
 class In:
-    """Rows whose value is in a sorted list of exact values; if `negated`, is not in it."""
+    """Rows whose value is in a sorted list of exact values; if `negated`, is not in it.
+
+    `values` are Python values or, of a long list, an Arrow array in the type of the bounds.
+    """
 
     name: str
-    values: tuple[Any, ...]
+    values: tuple[Any, ...] | pa.Array
     negated: bool = False
 
 
@@ -170,17 +180,13 @@ StatsPredicate = (
 ALL_ROWS, NO_ROWS = ConstantResult(True), ConstantResult(False)
 REASON_NOT_PRUNABLE = "not prunable"
 REASON_NOT_COMPARABLE = "type not comparable"
-REASON_NOT_MONOTONE = "expression keeps no order"
+REASON_NOT_MONOTONE = "not prunable: expression keeps no order"
 # Up to this many values of an IN list, an expression is compared with each; else with their range.
 _EXPRESSION_VALUES_MAX = 64
 # Branches of a CASE, each of which is tested together with the negation of those before it.
 _BRANCHES_MAX = 16
-# Spellings of a prefix in which upper and lower case are equal; a longer prefix is cut.
-_SPELLINGS_MAX = 64
 _CASE_FUNCTIONS = {"lower": "lower", "lcase": "lower", "upper": "upper", "ucase": "upper"}
 _PREFIX_FUNCTIONS = ("left", "substr", "substring")
-# Characters beyond ASCII whose lower or upper case is an ASCII letter.
-_FOLDED = {"lower": {"i": "\u0130", "k": "\u212a"}, "upper": {"I": "\u0131", "S": "\u017f"}}
 _GLOB_WILDCARDS = "*?[\\"
 _CONDITIONAL_OPS = frozenset({"case", "if", "coalesce", "ifnull", "nvl", "nullif"})
 
@@ -192,6 +198,7 @@ class StatsPredicateBuilder:
         """`schema` gives the column types; values of `partition_columns` are known exactly."""
         self._schema = schema
         self._partition = frozenset(partition_columns)
+        self._types: dict[Column, pa.DataType | None] = {}
 
     def rows(self, node: Node, *, want: bool = True, null: bool = False) -> StatsPredicate:  # noqa: C901 -- a branch each
         """The rows for which a node evaluates to `want`, or to NULL if `null` is set."""
@@ -201,8 +208,11 @@ class StatsPredicateBuilder:
             return ALL_ROWS if (null if node.value is None else node.value is want) else NO_ROWS
         if isinstance(node, Column):
             return self._boolean_column(node, want=want, null=null)
-        if isinstance(node, ForeignExpr):
+        if isinstance(node, (ForeignExpr, ValueSet)):
             return Unprunable(node, REASON_NOT_PRUNABLE)
+        if self._is_simple(node):
+            node = node if want else Call(_NEGATED[node.op], node.args)
+            return self._literal_comparison(node, null)
         node = unwrap_cast(node, self._schema)
         if node.op in ("and", "or"):
             parts = tuple(self.rows(arg, want=want, null=null) for arg in merge_equalities(node))
@@ -215,12 +225,20 @@ class StatsPredicateBuilder:
         if node.op == "between":
             return self._between(node, want=want, null=null)
         if node.op in _CONDITIONAL_OPS and self._is_open(node):
-            branches = _branches(node)
+            branches = case_branches(node)
             if branches is not None:
                 return self._case(branches, node, want=want, null=null)
         if node.op == "is null" and isinstance(node.args[0], Call) and self._is_open(node):
             return self._is_null_call(node, node.args[0], want=want)
         return self._call(node, want=want, null=null)
+
+    def _is_simple(self, node: Call) -> bool:
+        """Whether a call compares a column that has statistics with a literal: most calls do."""
+        if node.op not in COMPARISON_OPS:
+            return False
+        column, literal = node.args
+        plain = isinstance(column, Column) and isinstance(literal, Literal)
+        return plain and self._type(column) is not None  # type: ignore[arg-type]
 
     def _is_open(self, node: Node) -> bool:
         """Whether a condition depends on more than partition values, which decide it exactly."""
@@ -263,6 +281,8 @@ class StatsPredicateBuilder:
             return self._expression(node, want=want, null=null)
         if op == "is null":
             return IsNull(self._name(first), negated=not want)
+        if op == "in" and isinstance(args[1], ValueSet):
+            return self._in_set(node, first, args[1], want=want, null=null)
         if not all(isinstance(arg, Literal) for arg in args[1:]):
             return self._two_columns(node, want=want, null=null)
         if op == "<=>":
@@ -286,13 +306,15 @@ class StatsPredicateBuilder:
 
         Fields of structs that the schema lacks, and structs inside structs, have none.
         """
-        if not column.path:
-            return self._schema.field(column.name).type
-        path = (column.name, *column.path)
-        kind = find_field_type(self._schema, path)
-        if kind is None or pa.types.is_nested(kind) or leaf_name(self._schema, path) is None:
-            return None
-        return kind
+        if column not in self._types:
+            path = (column.name, *column.path)
+            kind = find_field_type(self._schema, path) if column.path else None
+            if kind is not None and pa.types.is_nested(kind):
+                kind = None
+            if kind is not None and leaf_name(self._schema, path) is None:
+                kind = None
+            self._types[column] = kind if column.path else self._schema.field(column.name).type
+        return self._types[column]
 
     def _name(self, column: Column) -> str:
         """The name of the statistics of a column or struct field that has a type."""
@@ -355,6 +377,9 @@ class StatsPredicateBuilder:
         literals = [value for value in values if isinstance(value, Literal)]
         non_null = [value for value in literals if value.value is not None]
         name, kind = self._name(column), self._type(column)
+        exact = None if kind is None or len(non_null) < 2 else natural_values(non_null, kind)
+        if exact is not None and (len(non_null) == len(literals) or want != null):
+            return self._or_null(In(name, exact, negated=not want), name, null)
         coerced = None if kind is None else coerce_literals(non_null, kind)
         if coerced is None:
             return self._opaque(node, want=want, null=null)
@@ -367,6 +392,20 @@ class StatsPredicateBuilder:
         if not want:
             return self._or_null(_and(_not_in_list(name, tests)), name, null)
         return self._or_null(self._in_list(name, tests), name, null)
+
+    def _in_set(
+        self, node: Call, column: Column, members: ValueSet, *, want: bool, null: bool
+    ) -> StatsPredicate:
+        """IN and NOT IN with a value set."""
+        name, kind = self._name(column), self._type(column)
+        if kind is None or comparison_type(kind) is None:
+            return Unprunable(node, REASON_NOT_COMPARABLE)
+        if members.has_null and want == null:
+            return ALL_ROWS if want else NO_ROWS
+        if pa.types.is_string(kind) and not has_only_ordered_text(members.values):
+            return Unprunable(node, REASON_NOT_COMPARABLE)
+        values = members.sorted_by(lambda array: to_comparable(array, kind))
+        return self._or_null(In(name, values, negated=not want), name, null)
 
     def _in_list(self, name: str, tests: list[StatsPredicate]) -> StatsPredicate:
         """Merge equalities with one column into a single `In`, if all are exact."""
@@ -440,8 +479,16 @@ class StatsPredicateBuilder:
             return ALL_ROWS if want else NO_ROWS  # IN is TRUE or NULL then, never FALSE
         op = "=" if node.op == "in" else node.op
         op = op if want else _NEGATED[op]
-        if op == "<>":
-            tests: list[StatsPredicate | None] = [IsNull(name, negated=True)]
+        tests: list[StatsPredicate | None]
+        if op == "<>" and len(known) > _EXPRESSION_VALUES_MAX:
+            tests = [IsNull(name, negated=True)]
+        elif op == "<>":  # less or greater than each of them
+            sides = [self._solve_one(monotone, s, literal) for literal in known for s in "<>"]
+            certain = tuple(side for side in sides if side is not None)
+            if len(certain) < len(sides):
+                return None
+            pairs = zip(certain[::2], certain[1::2], strict=True)
+            tests = [_and(tuple(_or(pair) for pair in pairs))]
         elif len(known) <= _EXPRESSION_VALUES_MAX:
             tests = [self._solve_one(monotone, op, literal) for literal in known]
         else:
@@ -559,11 +606,11 @@ class StatsPredicateBuilder:
 
         Only if all results have one type: otherwise they would be converted before the comparison.
         """
-        branches = _branches(operand)
+        branches = case_branches(operand)
         if branches is None or not self._same_type([result for _, result in branches]):
             return Unprunable(node, REASON_NOT_PRUNABLE)
         compared = [
-            (condition, fold_constants(Call(node.op, (result, *node.args[1:]))))
+            (condition, fold_comparison(Call(node.op, (result, *node.args[1:]))))
             for condition, result in branches
         ]
         return self._case(compared, node, want=want, null=null)
@@ -577,7 +624,7 @@ class StatsPredicateBuilder:
             return False
         literals = literal_kinds(results)
         return len(literals) <= 1 and all(
-            _is_natural(kind, literal) for kind in kinds if kind is not None for literal in literals
+            is_natural(kind, literal) for kind in kinds if kind is not None for literal in literals
         )
 
     def _text_function(
@@ -636,7 +683,7 @@ class StatsPredicateBuilder:
         assert kind is not None
         tests: list[StatsPredicate] = []
         for prefix in prefixes:
-            for spelling in [prefix] if fold is None else _spellings(prefix, fold):
+            for spelling in [prefix] if fold is None else case_spellings(prefix, fold):
                 usable = enclose_literal(Literal(spelling, "text"), kind) is not None
                 if not spelling or not usable:
                     return Unprunable(node, REASON_NOT_MONOTONE)
@@ -654,58 +701,11 @@ def _not_in_list(name: str, tests: list[StatsPredicate]) -> tuple[StatsPredicate
     return (*rest, In(name, values, negated=True))
 
 
-def _branches(node: Call) -> list[tuple[Node, Node]] | None:
-    """Conditions and results of a CASE, or of a function that is one; None if it is malformed."""
-    args = node.args
-    if node.op == "case" or (node.op == "if" and len(args) == 3):
-        pairs = list(zip(args[:-1:2], args[1:-1:2], strict=True))
-        return [*pairs, (TRUE, args[-1])]
-    if node.op == "nullif" and len(args) == 2:
-        return [(Call("=", args), NULL), (TRUE, args[0])]
-    if node.op in ("coalesce", "ifnull", "nvl") and len(args) > 1:
-        is_known = [Call("not", (Call("is null", (arg,)),)) for arg in args[:-1]]
-        return [*zip(is_known, args[:-1], strict=True), (TRUE, args[-1])]
-    return None
-
-
-def _is_natural(kind: pa.DataType, literal_kind: str) -> bool:
-    """Whether a literal is of the type of a column, so that neither is converted."""
-    if pa.types.is_timestamp(kind):
-        return literal_kind == ("timestamp" if kind.tz is None else "timestamptz")
-    tests = {
-        "int": pa.types.is_integer,
-        "text": pa.types.is_string,
-        "double": pa.types.is_float64,
-        "date": pa.types.is_date32,
-        "bool": pa.types.is_boolean,
-    }
-    return literal_kind in tests and bool(tests[literal_kind](kind))
-
-
 def _comparable_types(left: pa.DataType, right: pa.DataType) -> bool:
     """Whether values of two types are compared as they are."""
     if pa.types.is_integer(left) and pa.types.is_integer(right):
         return True
     return bool(left == right) and comparison_type(left) is not None
-
-
-def _spellings(prefix: str, fold: str) -> list[str]:
-    """The beginnings of all texts that begin with a prefix once they are folded.
-
-    Only ASCII letters are looked up; a character beyond them ends the prefix. No spelling is left
-    if folding cannot produce a letter.
-    """
-    found = [""]
-    for letter in prefix:
-        if not letter.isascii():
-            break
-        if letter != (letter.lower() if fold == "lower" else letter.upper()):
-            return []
-        options = {letter, letter.swapcase()} | set(_FOLDED[fold].get(letter, ""))
-        if len(found) * len(options) > _SPELLINGS_MAX:
-            break
-        found = [start + option for start in found for option in sorted(options)]
-    return found
 
 
 def _ends(literals: list[Literal]) -> tuple[Literal, ...]:
@@ -732,8 +732,39 @@ def _and(parts: tuple[StatsPredicate, ...]) -> StatsPredicate:
     """Conjunction, with constants folded."""
     if NO_ROWS in parts:
         return NO_ROWS
-    kept = tuple(part for part in parts if part != ALL_ROWS)
+    kept = _keep_strongest([part for part in parts if part is not ALL_ROWS and part != ALL_ROWS])
     return ALL_ROWS if not kept else kept[0] if len(kept) == 1 else And(kept)
+
+
+def _keep_strongest(parts: list[StatsPredicate]) -> tuple[StatsPredicate, ...]:
+    """The conjuncts without lower and upper bounds of a column that others imply.
+
+    A test costs a pass over all files. Generated predicates repeat bounds, and so do views on top
+    of views.
+    """
+    strongest: dict[tuple[str, bool], Comparison] = {}
+    for part in parts:
+        if isinstance(part, Comparison) and part.op in _RANGE_SIDES:
+            key = part.name, part.op in ("<", "<=")
+            known = strongest.get(key)
+            if known is None or _is_stronger(part, known):
+                strongest[key] = part
+    chosen = set(map(id, strongest.values()))
+    return tuple(
+        part
+        for part in parts
+        if id(part) in chosen or not (isinstance(part, Comparison) and part.op in _RANGE_SIDES)
+    )
+
+
+def _is_stronger(test: Comparison, other: Comparison) -> bool:
+    """Whether a bound on one side of a column implies another on the same side."""
+    end, known = (getattr(each, _RANGE_SIDES[each.op]) for each in (test, other))
+    if end is None or known is None:  # beyond all values of the type: skips nothing
+        return known is None
+    if end == known:
+        return test.op in ("<", ">")
+    return bool(end < known if test.op in ("<", "<=") else end > known)
 
 
 def _or(parts: tuple[StatsPredicate, ...]) -> StatsPredicate:

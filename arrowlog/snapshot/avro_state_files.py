@@ -18,12 +18,14 @@ import pyarrow.compute as pc
 from arrowlog.arrays import make_array
 from arrowlog.decode import ENTRY_COLUMNS, decode_file_entries
 from arrowlog.errors import LogCorrupt
+from arrowlog.fork_safety import polars_is_stranded
 from arrowlog.formats import physical_name
 from arrowlog.formats.indextables import STATE_FILE_NAME, bound_table, state_folder_name
 from arrowlog.memory_limit import check_memory
 from arrowlog.snapshot.deferred_files import NO_ADDS, DeferredFiles, find_superset
 from arrowlog.snapshot.file_table import FileStats, GroupStats
 from arrowlog.snapshot.log_replay import with_checkpoint_keys
+from arrowlog.snapshot.reconciliation import POLARS_MIN_KEYS, to_series
 from arrowlog.snapshot.snapshot import InMemoryFiles
 
 if TYPE_CHECKING:
@@ -128,7 +130,7 @@ class StateEntries:
             self._all_live = self._live is None
         if self._live is not None:
             entries = entries.take(self._live)
-        return self._with_mappings(entries) if "docMappingJson" in fields else entries
+        return self.with_mappings(entries) if "docMappingJson" in fields else entries
 
     def _manifest(self, info: ManifestInfo, fields: frozenset[str]) -> pa.Table:
         """Return the decoded entries of one manifest, from the cache if they are there."""
@@ -156,9 +158,9 @@ class StateEntries:
 
         None if all entries are live.
         """
-        codes = keys.combine_chunks().dictionary_encode()
         rows = None
-        if len(codes.dictionary) != len(codes):
+        if not _are_distinct(keys):
+            codes = keys.combine_chunks().dictionary_encode()
             last = np.zeros(len(codes.dictionary), np.int64)
             # Of values that are assigned to one place, the last one stays.
             last[codes.indices.to_numpy()] = np.arange(len(codes))
@@ -188,7 +190,7 @@ class StateEntries:
             file=self.format.key(state_folder_name(version), STATE_FILE_NAME),
         )
 
-    def _with_mappings(self, entries: pa.Table) -> pa.Table:
+    def with_mappings(self, entries: pa.Table) -> pa.Table:
         """Return the entries with `docMappingJson` filled in from what they refer to."""
         if "docMappingRef" not in entries.column_names or not self.mappings:
             return entries
@@ -210,6 +212,18 @@ class StateEntries:
         if "docMappingJson" in entries.column_names:
             refs = refs.filter(pc.is_null(entries["docMappingJson"]))
         return sorted(text for text in pc.unique(pc.cast(refs, pa.string())).to_pylist() if text)
+
+
+def _are_distinct(keys: pa.ChunkedArray) -> bool:
+    """Return whether no key is there twice; False if that is not certain.
+
+    Texts with different hashes are different. Sorting the hashes of many keys takes a tenth of the
+    time of encoding the keys.
+    """
+    if len(keys) <= POLARS_MIN_KEYS or polars_is_stranded():
+        return int(pc.count_distinct(keys, mode="all").as_py()) == len(keys)
+    hashes = to_series(keys).hash().sort().to_numpy()
+    return not bool((hashes[1:] == hashes[:-1]).any())
 
 
 class AvroStateFiles(DeferredFiles):
@@ -266,6 +280,12 @@ class AvroStateFiles(DeferredFiles):
     def _note(self, text: str) -> None:
         if text not in self._warned:
             self._warned.append(text)
+
+    def adds(self) -> pa.Table:
+        """Return all live adds; doc mappings of later commits are looked up as well."""
+        if self._adds is None:
+            self._adds = self.entries.with_mappings(super().adds())
+        return self._adds
 
     def _to_adds(self) -> pa.Table | None:
         rows = self.stored(_ALL_FIELDS)

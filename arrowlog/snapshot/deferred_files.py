@@ -127,9 +127,23 @@ class DeferredFiles(ABC):
     def select_row_groups(self, groups: Sequence[int]) -> FileSource:
         """Return the files of some row groups, and the tail."""
 
+    def _in_memory(self, adds: pa.Table) -> InMemoryFiles:
+        """Return a source over all live adds."""
+        return InMemoryFiles(adds)
+
+    def _shown_keys(self) -> pa.ChunkedArray | None:
+        """Return the keys of the checkpoint's live rows, if they were handed out in this order."""
+        return self._keys
+
+    @property
+    def _partial(self) -> bool:
+        """Whether the checkpoint's rows may be a part of its live files."""
+        return True
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as the live adds: the receiver may not be able to reach the store."""
-        return InMemoryFiles, (self.adds(),)
+        files = self._in_memory(self.adds())
+        return InMemoryFiles, (files.table, files.format)
 
     @property
     def warnings(self) -> Sequence[str]:
@@ -195,7 +209,7 @@ class DeferredFiles(ABC):
     def with_commits(self, version: int, adds: pa.Table, removes: pa.Table) -> SourceChange:
         """Return the live files after commits; the checkpoint stays unread unless many are new."""
         if self._adds is not None:
-            return InMemoryFiles(self._adds).with_commits(version, adds, removes)
+            return self._in_memory(self._adds).with_commits(version, adds, removes)
         kept, live = reconcile_keys(self.tail["key"], adds, removes)
         fresh = adds if live is None else adds.filter(live)
         still_live = self.tail if kept is None else self.tail.filter(kept)
@@ -205,7 +219,7 @@ class DeferredFiles(ABC):
         keys = pa.chunked_array([*before, *touched.chunks], pa.string())
         source: FileSource = self._replaced(version, tail, keys if len(keys) else None)
         if tail.num_rows > max(_TAIL_FILES_MAX, self._num_rows // 2):
-            source = InMemoryFiles(source.adds())
+            source = self._in_memory(source.adds())
         return SourceChange(source, fresh, lambda: self._mask_excluding(touched))
 
     def _mask_excluding(self, keys: pa.ChunkedArray) -> pa.Array | None:
@@ -220,11 +234,11 @@ class DeferredFiles(ABC):
         if note not in self._warned:
             self._warned.append(note)
             warnings.warn(f"{self.root}: {note}", ArrowlogWarning, stacklevel=2)
-        if self._keys is not None:
-            tail = self.tail["key"].chunks
-            order = pa.chunked_array([*self._keys.chunks, *tail], pa.string())
+        keys = self._shown_keys()
+        if keys is not None:
+            order = pa.chunked_array([*keys.chunks, *self.tail["key"].chunks], pa.string())
             rows = pc.index_in(order, value_set=adds["key"].combine_chunks())
-            if rows.null_count:
+            if rows.null_count or not (self._partial or len(rows) == adds.num_rows):
                 what = "the checkpoint has files that are not live by a replay of the commits."
                 raise LogCorrupt(what, version=self.checkpoint) from error
             adds = adds.take(rows)

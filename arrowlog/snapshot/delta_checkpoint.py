@@ -63,11 +63,13 @@ class CheckpointPart:
             raise FileNotFoundError(key)
         try:
             opened = pq.ParquetFile(_open_file(store, key, stat.size))
-            return cls(store, key, stat.size, opened.metadata, opened.schema_arrow)
+            part = cls(store, key, stat.size, opened.metadata, opened.schema_arrow)
+            part.add_counts  # noqa: B018 -- decodes the names in the footer, which may be damaged
         except FileNotFoundError:
             raise
         except _BROKEN as error:
             raise _damaged(key, error) from None
+        return part
 
     @cached_property
     def add_counts(self) -> list[int | None]:
@@ -363,7 +365,10 @@ def read_state_actions(part: CheckpointPart) -> dict[str, list[dict[str, Any]]]:
                     column = batch.column(action)
                     if column.null_count < len(column):
                         valid = column.filter(pc.is_valid(column))
-                        rows += valid.to_pylist(maps_as_pydicts="lossy")
+                        try:
+                            rows += valid.to_pylist(maps_as_pydicts="lossy")
+                        except _BROKEN as error:  # text that is not UTF-8
+                            raise _damaged(part.key, error) from None
         actions[action] = rows
     return actions
 

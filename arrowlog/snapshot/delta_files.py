@@ -9,7 +9,6 @@ loaded without it and a warning is issued.
 from __future__ import annotations
 
 import json
-import warnings
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -17,14 +16,15 @@ import pyarrow.compute as pc
 
 from arrowlog.arrays import FALSE, make_array, make_int64, null_scalar, repeat_bool
 from arrowlog.decode import StatsLookup, StatsMember, stats_counts
-from arrowlog.errors import ArrowlogWarning, LogCorrupt
+from arrowlog.errors import LogCorrupt
 from arrowlog.formats import physical_name, stats_keys, stats_type
 from arrowlog.formats.delta import DELTA, VECTOR_COLUMNS
+from arrowlog.snapshot.deferred_files import NO_ADDS, DeferredFiles
 from arrowlog.snapshot.delta_checkpoint import map_values
 from arrowlog.snapshot.file_table import FileStats, files_table, files_table_from_checkpoint
 from arrowlog.snapshot.log_replay import check_auxiliary_paths, with_keys
-from arrowlog.snapshot.reconciliation import paths_leading_out, reconcile_keys
-from arrowlog.snapshot.snapshot import InMemoryFiles, SourceChange
+from arrowlog.snapshot.reconciliation import paths_leading_out
+from arrowlog.snapshot.snapshot import InMemoryFiles
 from arrowlog.snapshot.typed_values import cast_text, has_bounds, partition_values
 
 if TYPE_CHECKING:
@@ -37,12 +37,9 @@ if TYPE_CHECKING:
     Columns = dict[AddPath, pa.Array | None]
     Values = dict[tuple[str, str], pa.ChunkedArray]
 
-# Live files added after a checkpoint up to which its adds stay unread; see `checkpoint_files`.
-_TAIL_FILES_MAX = 50_000
 # A question that leaves at most this fraction of the files reads only what it needs of them.
 _NARROW_FRACTION = 2
 _NO_SCHEMA = pa.schema([])  # of columns whose type does not depend on the table
-_NO_ADDS = pa.table({"key": pa.nulls(0, pa.string())})
 _STATS_MAPS = ("minValues", "maxValues", "nullCount")
 _COUNTS = ("nullCount", "nanCount", "stored")
 _PARTITION = ("partitionValues",)
@@ -60,14 +57,13 @@ _FIELDS: dict[str, pa.DataType] = {
 }
 
 
-class DeltaCheckpointFiles:
+class DeltaCheckpointFiles(DeferredFiles):
     """A `FileSource`: live files in a checkpoint of a Delta table.
 
-    `selection` are the numbers of the checkpoint's adds that are considered; None for all. `tail`
-    holds the live adds of the commits after the checkpoint, `touched` the keys of all files that
-    those commits add or remove. `again` loads all live adds of a version without this checkpoint,
-    for the case that it is damaged.
+    `selection` are the numbers of the checkpoint's adds that are considered; None for all.
     """
+
+    _key_column = "key"
 
     def __init__(
         self,
@@ -78,27 +74,22 @@ class DeltaCheckpointFiles:
         *,
         allow_external_paths: bool,
         selection: pa.Array | None = None,
-        tail: pa.Table = _NO_ADDS,
+        tail: pa.Table = NO_ADDS,
         touched: pa.ChunkedArray | None = None,
         warned: list[str] | None = None,
     ) -> None:
         """Read nothing yet. `warned` collects warnings, shared with all sources made from this."""
+        super().__init__(version, again, tail, touched, warned)
         self.rows = rows
-        self.version = version
-        self.root = root
         self.selection = selection
-        self.tail = tail
-        self.touched = touched
+        self._root = root
         self._external = allow_external_paths
-        self._again = again
-        self._warned: list[str] = [] if warned is None else warned
         self._keyed: pa.Table | None = None  # path and key of the selected adds
         self._mask: pa.ChunkedArray | None = None  # which of them are live; None: all
         self._masked = False  # whether the mask is known
         self._leads_out = False  # whether a path is empty or leads out of the table
         # Typed columns of the selected adds, for each schema that types them.
         self._values: list[tuple[pa.Schema, Values]] = []
-        self._adds: pa.Table | None = None  # all live adds, once the checkpoint is of no use
 
     def _with(self, **changes: Any) -> DeltaCheckpointFiles:
         """Return a source over the same checkpoint with other arguments."""
@@ -114,9 +105,21 @@ class DeltaCheckpointFiles:
         }
         return DeltaCheckpointFiles(self.rows, **{**arguments, **changes})
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as the live adds: the receiver may not be able to reach the store."""
-        return InMemoryFiles, (self.adds(), DELTA)
+    def _replaced(
+        self, version: int, tail: pa.Table, touched: pa.ChunkedArray | None
+    ) -> DeltaCheckpointFiles:
+        source = self._with(version=version, tail=tail, touched=touched)
+        source._keyed, source._values = self._keyed, self._values  # noqa: SLF001 -- of this class
+        source._leads_out = self._leads_out  # noqa: SLF001 -- as above
+        return source
+
+    def _in_memory(self, adds: pa.Table) -> InMemoryFiles:
+        return InMemoryFiles(adds, DELTA)
+
+    @property
+    def root(self) -> str:
+        """The address of the table, for messages."""
+        return self._root
 
     @property
     def checkpoint(self) -> int:
@@ -124,9 +127,18 @@ class DeltaCheckpointFiles:
         return self.rows.version
 
     @property
-    def warnings(self) -> Sequence[str]:
-        """Why the checkpoint could not be used, if it turned out to be damaged."""
-        return self._warned
+    def _num_rows(self) -> int:
+        return self.read(lambda: self.num_selected) or 0
+
+    @property
+    def _partial(self) -> bool:
+        return self.selection is not None
+
+    def _shown_keys(self) -> pa.ChunkedArray | None:
+        return None if self._keyed is None else self.live(self._keyed["key"])
+
+    def _read(self, names: Iterable[str]) -> pa.Table:
+        return pa.table({name: self._base_column(name) for name in {"key", *names}})
 
     @property
     def damaged(self) -> bool:
@@ -166,9 +178,14 @@ class DeltaCheckpointFiles:
             return None
         try:
             return read()
-        except (LogCorrupt, FileNotFoundError) as error:
+        except LogCorrupt as error:
             self._fall_back(error)
-            return None
+        except FileNotFoundError as error:
+            self._fall_back(LogCorrupt(f"{error} is missing.", version=self.checkpoint))
+        except UnicodeDecodeError as error:
+            what = f"the checkpoint has text that is not UTF-8 ({error.reason})."
+            self._fall_back(LogCorrupt(what, version=self.checkpoint))
+        return None
 
     def _keys_of_rows(self) -> pa.Table:
         """Return path and key of the selected adds."""
@@ -186,6 +203,11 @@ class DeltaCheckpointFiles:
                     if columns[path] is not None
                 }
                 table, suspect = with_keys(pa.table(typed), self.root, DELTA)
+                try:
+                    table["key"].validate(full=True)
+                except pa.ArrowInvalid:
+                    what = "the checkpoint has a path that is not UTF-8."
+                    raise LogCorrupt(what, version=self.checkpoint) from None
                 if not self._external:
                     check_auxiliary_paths(table, self.root, DELTA)
                 return table.select(["path", "key"]), suspect
@@ -286,16 +308,7 @@ class DeltaCheckpointFiles:
             more = (tail if tail.type == base.type else pc.cast(tail, base.type)).chunks
         return pa.chunked_array([*base.chunks, *more], base.type)
 
-    def adds(self) -> pa.Table:
-        """Return all live adds, as the log decoder would."""
-        if self._adds is None:
-            base = self._adds_of_rows()
-            if base is not None:
-                self._adds = pa.concat_tables([base, self.tail], promote_options="default")
-        assert self._adds is not None
-        return self._adds
-
-    def _adds_of_rows(self) -> pa.Table | None:
+    def _to_adds(self) -> pa.Table | None:
         """Return the checkpoint's live adds as the log decoder would; None if it is damaged."""
         names = ["key", *_FIELDS]
         if self.rows.has(("deletionVector", "storageType")):
@@ -411,46 +424,6 @@ class DeltaCheckpointFiles:
                 chosen = source.selection.take(chosen)
             source = source._with(selection=chosen)
         return source
-
-    def with_commits(self, version: int, adds: pa.Table, removes: pa.Table) -> SourceChange:
-        """Return the live files after commits; the checkpoint stays unread unless many are new."""
-        if self._adds is not None:
-            return InMemoryFiles(self._adds, DELTA).with_commits(version, adds, removes)
-        kept, live = reconcile_keys(self.tail["key"], adds, removes)
-        fresh = adds if live is None else adds.filter(live)
-        still_live = self.tail if kept is None else self.tail.filter(kept)
-        tail = pa.concat_tables([still_live, fresh], promote_options="default")
-        touched = pa.chunked_array([*adds["key"].chunks, *removes["key"].chunks], pa.string())
-        before = [] if self.touched is None else self.touched.chunks
-        keys = pa.chunked_array([*before, *touched.chunks], pa.string())
-        source = self._with(version=version, tail=tail, touched=keys if len(keys) else None)
-        source._keyed, source._values = self._keyed, self._values  # noqa: SLF001 -- as above
-        source._leads_out = self._leads_out  # noqa: SLF001 -- as above
-        large = tail.num_rows > max(_TAIL_FILES_MAX, source.max_files // 2)
-        after: FileSource = InMemoryFiles(source.adds(), DELTA) if large else source
-        return SourceChange(after, fresh, lambda: self._mask_excluding(touched))
-
-    def _mask_excluding(self, keys: pa.ChunkedArray) -> pa.Array | None:
-        """Return a mask of the live files that are not among `keys`; None if none is."""
-        hit = pc.is_in(self.column("key"), value_set=keys.combine_chunks()).combine_chunks()
-        return pc.invert(hit) if hit.true_count else None
-
-    def _fall_back(self, error: Exception) -> None:
-        """Load the adds without the checkpoint, keeping the order of rows already handed out."""
-        note = f"checkpoint {self.checkpoint} was not used: {error}"
-        if note not in self._warned:
-            self._warned.append(note)
-            warnings.warn(f"{self.root}: {note}", ArrowlogWarning, stacklevel=2)
-        adds = self._again(self.version)
-        if self._keyed is not None:
-            order = self._with_tail(self.live(self._keyed["key"]), "key")
-            rows = pc.index_in(order, value_set=adds["key"].combine_chunks())
-            complete = self.selection is not None or len(rows) == adds.num_rows
-            if rows.null_count or not complete:
-                what = "the checkpoint has files that are not live by a replay of the commits."
-                raise LogCorrupt(what, version=self.checkpoint) from error
-            adds = adds.take(rows)
-        self._adds = adds
 
 
 class DeltaFileStats(FileStats):
@@ -576,7 +549,7 @@ class _AddStats(FileStats):
         self, source: DeltaCheckpointFiles, schema: pa.Schema, partition_columns: Sequence[str]
     ) -> None:
         """Read nothing yet."""
-        super().__init__(_NO_ADDS, schema, partition_columns, DELTA)
+        super().__init__(NO_ADDS, schema, partition_columns, DELTA)
         self._source = source
         self._partitioned = self.partition_columns
         self.partition_columns = ()

@@ -11,7 +11,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import FALSE, TRUE, repeat_bool
+from arrowlog.arrays import FALSE, TRUE, null_scalar, repeat_bool
 from arrowlog.decode import StatsMember, flatten_map_columns, lookup_stats, stats_counts
 from arrowlog.formats import (
     STATS_COUNTS,
@@ -214,6 +214,23 @@ class FileStats:
         """Return the number of NULLs in a column per file; null is unknown."""
         return self.typed("nullCount", name)
 
+    def usable_null_count(self, name: str) -> pa.Array:
+        """Return the number of NULLs in a column per file; null is unknown or contradicted.
+
+        A bound contradicts a count that says that every row is NULL.
+        """
+        if ("null count", name) not in self.derived:
+            nulls = self.null_count(name)
+            if nulls.null_count < len(nulls):
+                bounded = pc.or_(pc.is_valid(self.low(name)), pc.is_valid(self.high(name)))
+                contradicted = pc.and_(pc.equal(nulls, self.stored_records()), bounded)
+                if contradicted.true_count:
+                    trusted = pc.fill_null(pc.invert(contradicted), TRUE)
+                    nulls = pc.if_else(trusted, nulls, null_scalar(nulls.type))
+            self.derived["null count", name] = nulls
+        counts: pa.Array = self.derived["null count", name]
+        return counts
+
     def nan_count(self, name: str) -> pa.Array:
         """Return the number of NaNs in a floating-point column per file; null is unknown."""
         return self.typed("nanCount", name)
@@ -286,6 +303,10 @@ class GroupStats(FileStats):
 
     Each group looks like a file of an unpartitioned table, with wide bounds.
     """
+
+    def usable_null_count(self, name: str) -> pa.Array:
+        """Return the number of NULLs in a column per group; null is unknown."""
+        return self.null_count(name)
 
     def choose_groups(self, keep_mask: pa.Array) -> list[int] | None:
         """Return the groups that a mask of the rows keeps; None if all files should be read.

@@ -58,10 +58,10 @@ def open_log(store: Store) -> LogListing:
                     stacklevel=4,
                 )
         return listing
-    raise _no_table_error(store, FORMATS, has_data=_has_data_files(store))
+    raise _no_table_error(store, FORMATS, has_data=has_data_files(store))
 
 
-def _has_data_files(store: Store) -> bool:
+def has_data_files(store: Store) -> bool:
     """Whether the root has Parquet files or partition folders, as far as one listing tells."""
     try:
         names = store.list_from("")
@@ -81,10 +81,10 @@ def _no_table_error(
     missing = "no commits" if len(folders) == 1 else "commits"
     if has_data:
         return TableNotFound(
-            f"There is no table at {store.root}: {where} {missing}. But there are data files.",
+            f"There is no table at {store.root}: {where} {missing}, but there are data files.",
             next="If the log is lost, restore it from a backup, or make a new one from the files"
-            " with arrowlog.rebuild(uri, dry_run=True), then without dry_run"
-            " (`arrowlog rebuild TABLE --dry-run`).",
+            " with arrowlog.rebuild(uri) (`arrowlog rebuild TABLE`); dry_run=True (--dry-run) shows"
+            " it first.",
         )
     return TableNotFound(
         f"There is no table at {store.root}: {where} {missing}.",

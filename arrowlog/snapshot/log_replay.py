@@ -29,6 +29,7 @@ from arrowlog.formats.indextables import (
 )
 from arrowlog.snapshot import reconciliation
 from arrowlog.snapshot.snapshot import LazyTransactions, State, first_files
+from arrowlog.storage import root_spellings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -158,11 +159,6 @@ def check_readable(protocol: Protocol, where: str) -> None:
     INDEXTABLES.check_readable(protocol, where)
 
 
-def check_writable(protocol: Protocol, where: str) -> None:
-    """Raise `UnsupportedProtocol` unless this version can read and write an IndexTables table."""
-    INDEXTABLES.check_writable(protocol, where)
-
-
 def _latest_metadata(
     base: State | None, actions: ActionBatch, version: int, protocol: Protocol
 ) -> tuple[Metadata, pa.Schema]:
@@ -285,16 +281,6 @@ def _may_contain(octets: pa.ChunkedArray, first: int, second: int) -> bool:
     is_second = pc.bit_wise_xor(octets, make_scalar(second, pa.uint8()))
     both = pc.bit_wise_or(is_first.slice(0, len(is_first) - 1), is_second.slice(1))
     return bool(pc.min(both).as_py() == 0)
-
-
-def root_spellings(root: str) -> list[str]:
-    """Return every spelling of the table's root that an absolute path may begin with."""
-    scheme, colon, rest = root.partition("://")
-    if not colon:
-        return [root, f"file://{root}", f"file:{root}"]
-    if scheme in ("s3", "s3a", "s3n"):
-        return [f"{name}://{rest}" for name in ("s3", "s3a", "s3n")]
-    return [root, f"/{rest}"] if scheme == "memory" else [root]
 
 
 def _check_paths(actions: ActionBatch, adds: pa.Table, root: str) -> None:

@@ -7,6 +7,7 @@ application transactions, so that they are looked up in the commits, when they a
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -43,12 +44,17 @@ _COMMITS_PER_READ = 64
 
 
 class StateFacts(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What arrowlog writes into a state beside its record, as JSON."""
+    """What arrowlog writes into a state beside its record, as JSON.
+
+    `addedProperties` are properties in the state's metadata that are not the table's: doc mappings,
+    for other programs.
+    """
 
     timestamp: int | None = None
     txns: dict[str, tuple[int, int]] = {}
     recentCommits: tuple[int, list[str | None]] | None = None  # noqa: N815 -- the name on disk
     features: tuple[list[str], list[str]] | None = None
+    addedProperties: list[str] = []  # noqa: N815 -- the name on disk
 
 
 class _Found(NamedTuple):
@@ -173,7 +179,7 @@ class StateReader:
     def _metadata(self, manifest: StateManifest, file: CommitFile) -> _Found:
         """Find the metadata of a state: its own, else the nearest one that the log has."""
         if manifest.metadata is not None:
-            return _Found(_parse_own_metadata(manifest.metadata, file), None)
+            return _Found(_parse_own_metadata(manifest, file), None)
         listing = self._listing
         if listing.start or 0 not in listing.commits:  # commits that were not listed may hold it
             with suppress(LogCorrupt):
@@ -229,7 +235,7 @@ class StateReader:
             try:
                 record = self.record(file)
                 if record.metadata is not None:
-                    return _Found(_parse_own_metadata(record.metadata, file), None)
+                    return _Found(_parse_own_metadata(record, file), None)
             except (LogCorrupt, FileNotFoundError):
                 continue
         return None
@@ -308,9 +314,14 @@ def doc_mappings(manifest: StateManifest, metadata: Metadata) -> dict[str, str]:
     return {**configured, **manifest.schema_registry}
 
 
-def _parse_own_metadata(text: str, file: CommitFile) -> Metadata:
+def _parse_own_metadata(manifest: StateManifest, file: CommitFile) -> Metadata:
+    """Return the metadata in a state, which must have one, with the table's own properties."""
+    assert manifest.metadata is not None
+    added = parse_facts(manifest, file).addedProperties
     try:
-        return parse_metadata(text.encode())
+        metadata = parse_metadata(manifest.metadata.encode())
+        own = {key: text for key, text in metadata.configuration.items() if key not in added}
+        return replace(metadata, configuration=own) if added else metadata
     except (ValueError, RecursionError) as error:
         raise LogCorrupt(
             f"the metadata of the state cannot be read: {error}.",

@@ -388,6 +388,15 @@ def _strip_tie_breakers(texts: pa.Array) -> pa.Array:
     return pc.replace_substring_regex(texts, "[\\x{FFFD}\\x{10FFFF}]+$", "")
 
 
+def has_only_ordered_text(texts: pa.Array) -> bool:
+    """Whether all texts sort by code point as they do in UTF-16, in which JVM writers compare.
+
+    Checked by bytes: no text may have a character from U+D000 on.
+    """
+    highest = pc.max(concat_column_bytes([pa.chunked_array([texts])])).as_py()
+    return highest is None or highest < _E000_FIRST_BYTE - 1
+
+
 def _drop_utf16_reordered(texts: pa.Array) -> pa.Array:
     """Make bounds unknown that contain a character from U+E000 on.
 
@@ -419,21 +428,3 @@ def all_null_files(columns: FileStats, name: str) -> pa.Array | None:
             known = every if every.true_count else None
         columns.derived["all null", name] = known
     return columns.derived["all null", name]
-
-
-def usable_null_counts(columns: FileStats, name: str) -> pa.Array:
-    """Return the number of NULLs in a column per file; null where it is unknown or contradicted.
-
-    A bound contradicts a count that says that every row is NULL.
-    """
-    if ("null counts", name) not in columns.derived:
-        nulls = columns.null_count(name)
-        if nulls.null_count < len(nulls):
-            bounded = pc.or_(pc.is_valid(columns.low(name)), pc.is_valid(columns.high(name)))
-            contradicted = pc.and_(pc.equal(nulls, columns.stored_records()), bounded)
-            if contradicted.true_count:
-                trusted = pc.fill_null(pc.invert(contradicted), TRUE)
-                nulls = pc.if_else(trusted, nulls, null_scalar(nulls.type))
-        columns.derived["null counts", name] = nulls
-    counts: pa.Array = columns.derived["null counts", name]
-    return counts

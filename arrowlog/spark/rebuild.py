@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.config import resolve
-from arrowlog.errors import ArrowlogWarning, LogCorrupt
+from arrowlog.errors import ArrowlogWarning, LogCorrupt, TableNotFound
 from arrowlog.formats.indextables import LOG_FOLDER, Protocol, RecentCommits, decompress
 from arrowlog.snapshot import (
     CheckpointPartReader,
@@ -27,6 +27,7 @@ from arrowlog.snapshot import (
     State,
     list_log,
     list_retired,
+    open_log,
     open_parquet_checkpoint,
     parse_table_schema,
     plan_segment,
@@ -117,7 +118,8 @@ def _snapshot(spark: SparkSession, rebuild: DistributedReplay, started: float) -
 class NotDistributable(Exception):
     """The log cannot be distributed; the caller must replay it in this process.
 
-    No log segment can be built without the checkpoints that tasks cannot read in parts.
+    No log segment can be built without the checkpoints that tasks cannot read in parts, or the log
+    has another format.
     """
 
 
@@ -151,7 +153,11 @@ class DistributedReplay:
         self.damaged = dict(damaged or {})
         storage = dict(storage_options or {})
         self.store = open_store(uri, storage)
-        self.listing: LogListing = list_log(self.store)
+        try:
+            self.listing: LogListing = list_log(self.store)
+        except TableNotFound:
+            open_log(self.store)  # raises if there is no log of another format either
+            raise NotDistributable from None
         self.base, self.segment = _base(self.store, self.listing, version, set(self.damaged))
         if self.segment.gap is not None:
             warnings.warn(f"{self.store.root}: {self.segment.gap}", ArrowlogWarning, stacklevel=4)

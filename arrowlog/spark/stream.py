@@ -91,9 +91,17 @@ class StreamLog:
     """The files that a stream reads, version by version."""
 
     def __init__(self, options: SourceOptions) -> None:
-        """Open the table without reading its log."""
+        """Open the table without reading its log.
+
+        Raises `InvalidRequest` if its format cannot be followed commit by commit.
+        """
         self._options = options
         self._table = options.table()
+        if self._table.format != INDEXTABLES.name:
+            raise InvalidRequest(
+                f"arrowlog does not stream tables in the {self._table.format} format.",
+                next="Read one version at a time: arrowlog.spark.read(spark, uri).",
+            )
         self._store: Store = open_store(options.path, options.storage)
         self._snapshots: dict[int, Snapshot] = {}
 

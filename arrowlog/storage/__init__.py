@@ -42,6 +42,7 @@ __all__ = [
     "open_store",
     "parse_s3_options",
     "put_identical",
+    "root_spellings",
     "stat_object",
     "store_error",
     "to_s3fs_options",
@@ -109,3 +110,13 @@ def _local_path(url: str) -> str:
     parts = urlsplit(url)
     path = unquote(parts.path)
     return path if parts.netloc in ("", "localhost") else f"//{parts.netloc}{path}"
+
+
+def root_spellings(root: str) -> list[str]:
+    """Return every spelling of the table's root that an absolute path may begin with."""
+    scheme, colon, rest = root.partition("://")
+    if not colon:
+        return [root, f"file://{root}", f"file:{root}"]
+    if scheme in ("s3", "s3a", "s3n"):
+        return [f"{name}://{rest}" for name in ("s3", "s3a", "s3n")]
+    return [root, f"/{rest}"] if scheme == "memory" else [root]

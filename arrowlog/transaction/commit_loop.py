@@ -39,7 +39,6 @@ from arrowlog.formats.indextables import (
     compress,
     encode_commit,
 )
-from arrowlog.snapshot import check_writable
 from arrowlog.transaction.conflict_checker import (
     CONFLICT_NEXT_STEP,
     ReadSet,
@@ -195,7 +194,7 @@ def run_transaction(
     """
     clock, config = writer.clock, writer.config
     progress = CommitProgress(clock.new_id(), clock.seconds() + config.commit_timeout_seconds)
-    check_writable(head.protocol, writer.store.root)
+    INDEXTABLES.check_writable(head.protocol, writer.store.root)
     transaction = _Transaction(writer, progress, prepare)
     base = _CommitBase(head, prepare(head), newest)
     wait_seconds = writer.backoff.wait(clock)
@@ -371,7 +370,7 @@ class _Transaction:
         self.progress.pending = None  # every version put so far is known to belong to a winner
         if newest is not None and newest.version == head.version:
             head = replace(head, observed=max(head.observed, newest.observed))
-        check_writable(head.protocol, self.writer.store.root)
+        INDEXTABLES.check_writable(head.protocol, self.writer.store.root)
         return _CommitBase(head, self.prepare(head) if stale else prepared, newest)
 
     def _start_over(self, base: _CommitBase) -> _Landed | _CommitBase:
@@ -399,7 +398,7 @@ class _Transaction:
         conflict = check_conflict_between(read_set, base.head, newest)
         if conflict is not None:
             raise conflict
-        check_writable(newest.protocol, self.writer.store.root)
+        INDEXTABLES.check_writable(newest.protocol, self.writer.store.root)
         return _CommitBase(newest, self.prepare(newest), newest)
 
 

@@ -17,7 +17,8 @@ from arrowlog.arrays import make_array
 from arrowlog.clock import SystemClock
 from arrowlog.config import parse_bytes
 from arrowlog.errors import ConcurrentAppend, InvalidRequest
-from arrowlog.snapshot import StatsTruncation, root_spellings
+from arrowlog.snapshot import StatsTruncation
+from arrowlog.storage import root_spellings
 from arrowlog.transaction import prepared_commits
 from arrowlog.transaction.add_files import Add, add_file, parse_add, relative_data_path
 from arrowlog.transaction.conflict_checker import CONFLICT_NEXT_STEP

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
@@ -291,12 +291,8 @@ def read_winning_commits(
         changed = _last_metadata(actions)
         if changed is not None:
             metadata, schema = changed
-        yield WinningCommit(
-            version=version,
-            who=info.operation or "another writer",
-            txn_id=info.txnId,
-            timestamp=info.timestamp,
-            txn=None if info.txn is None else (info.txn.appId, info.txn.version),
+        yield replace(
+            _from_commit_info(version, info),
             protocol=actions.protocols[-1][1] if actions.protocols else None,
             metadata=None if changed is None else metadata,
             schema=None if changed is None else schema,
@@ -317,6 +313,10 @@ def _decode_info_only(version: int, plain: bytes) -> WinningCommit | None:
     # A substring test is enough: a false positive costs only time.
     if info.checksum != format_checksum(body) or b'"metaData"' in body or b'"protocol"' in body:
         return None
+    return _from_commit_info(version, info)
+
+
+def _from_commit_info(version: int, info: CommitInfo) -> WinningCommit:
     return WinningCommit(
         version=version,
         who=info.operation or "another writer",

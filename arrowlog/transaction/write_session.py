@@ -39,7 +39,6 @@ from arrowlog.snapshot import (
     OBSERVATION_TRUST_SECONDS,
     VersionGap,
     apply_commits,
-    check_writable,
     list_log,
     list_retired,
     load_snapshot,
@@ -358,7 +357,7 @@ class WriteSession:
         with self._lock:
             self._refresh()
             head = self._newest_head()
-        check_writable(head.protocol, self.store.root)
+        INDEXTABLES.check_writable(head.protocol, self.store.root)
         return head
 
     def find_committed_txn(self, txn: tuple[str, int] | None) -> CommitResult | None:
@@ -368,7 +367,7 @@ class WriteSession:
         """
         with self._lock:
             head = self._newest_head()
-        check_writable(head.protocol, self.store.root)
+        INDEXTABLES.check_writable(head.protocol, self.store.root)
         committed = None if txn is None else head.txns.get(txn[0])
         if txn is None or committed is None or committed[0] < txn[1]:
             return None
@@ -605,7 +604,10 @@ class WriteSession:
         """
         try:
             started = boottime()
-            snapshot = self._own_version(version)
+            try:
+                snapshot = self._own_version(version)
+            except InvalidRequest:  # cleaned up meanwhile, below a state that covers the commit
+                return
             from arrowlog.snapshot import StateWriter  # loads what decodes Avro
 
             writer = StateWriter(self.store, config, self.clock.new_id)

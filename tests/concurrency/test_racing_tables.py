@@ -10,7 +10,7 @@ from support.faulty_store import Log
 
 import arrowlog
 from arrowlog.errors import CommitConflict, InvalidRequest
-from arrowlog.formats.indextables.file_names import LOG_FOLDER
+from arrowlog.formats.indextables.format import LOG_FOLDER
 
 
 def log_of(root):

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import arrowlog
-from arrowlog.errors import TableExists
+from arrowlog.errors import TableExists, TableNotFound
 
 
 @pytest.mark.promise("recovery.rebuild_keeps_rows")
@@ -18,6 +18,8 @@ def test_a_log_is_rebuilt_where_the_files_are(place):
         place.put(f"k=a%2F{number}/part-{number}.parquet", sink.getvalue())
     place.put("_SUCCESS", b"")
     place.put("notes.txt", b"x")
+    with pytest.raises(TableNotFound, match=r"arrowlog\.rebuild"):
+        arrowlog.Table(place.uri, place.options)
     tried = arrowlog.rebuild(place.uri, dry_run=True, storage_options=place.options)
     assert (tried.num_files, tried.num_records, tried.problems) == (3, 3, ())
     arrowlog.rebuild(place.uri, storage_options=place.options)

@@ -5,7 +5,7 @@ import pytest
 
 import arrowlog
 from arrowlog import clock
-from arrowlog.formats.indextables.file_names import LOG_FOLDER, commit_name
+from arrowlog.formats.indextables.format import LOG_FOLDER, commit_name
 from arrowlog.maintenance import cleanup, procedures
 
 SCHEMA = pa.schema([("id", pa.int64())])

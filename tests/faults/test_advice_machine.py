@@ -26,7 +26,7 @@ from support.case_count import cases
 import arrowlog
 from arrowlog.cli.commands import commands
 from arrowlog.cli.fixes import to_command
-from arrowlog.formats.indextables.file_names import LOG_FOLDER, commit_name
+from arrowlog.formats.indextables.format import LOG_FOLDER, commit_name
 
 SCHEMA = pa.schema([("day", pa.string()), ("id", pa.int64())])
 MAX_ROUNDS = 8

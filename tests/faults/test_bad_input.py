@@ -11,7 +11,7 @@ from support.small_table import GOOD, OPENING, paths
 import arrowlog
 from arrowlog import testing
 from arrowlog.formats.indextables.compression import compress
-from arrowlog.formats.indextables.file_names import commit_name
+from arrowlog.formats.indextables.format import commit_name
 
 
 def raw_add(**fields):

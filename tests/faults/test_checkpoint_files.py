@@ -11,7 +11,7 @@ from support.case_count import cases
 
 import arrowlog
 from arrowlog import testing
-from arrowlog.formats.indextables.file_names import LAST_CHECKPOINT, commit_name
+from arrowlog.formats.indextables.format import LAST_CHECKPOINT, commit_name
 from arrowlog.snapshot import WrittenCheckpoint, read_pointer, write_pointer
 
 FORMATS = ["json"]

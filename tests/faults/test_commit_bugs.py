@@ -20,7 +20,7 @@ from arrowlog.errors import (
     StoreUnavailable,
     TableNotFound,
 )
-from arrowlog.formats.indextables.file_names import LOG_FOLDER, commit_name
+from arrowlog.formats.indextables.format import LOG_FOLDER, commit_name
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
 OPENING = [testing.protocol(), testing.metadata(SCHEMA, ["p"])]

@@ -26,7 +26,7 @@ from support.faulty_store import FakeClock, FaultyStore, Log, frozen_clock, outd
 from arrowlog import Table, add_file, testing
 from arrowlog.errors import CommitConflict, CommitStateUnknown, InvalidRequest, StoreUnavailable
 from arrowlog.formats.indextables.compression import decompress
-from arrowlog.formats.indextables.file_names import LOG_FOLDER, commit_name
+from arrowlog.formats.indextables.format import LOG_FOLDER, commit_name
 from arrowlog.transaction import commit_loop, conflict_checker, version_race, write_session
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])

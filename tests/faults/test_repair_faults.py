@@ -11,7 +11,7 @@ from arrowlog import repair, testing
 from arrowlog.config import Config
 from arrowlog.errors import ArrowlogError
 from arrowlog.formats.indextables import INDEXTABLES
-from arrowlog.formats.indextables.file_names import LAST_CHECKPOINT, LOG_FOLDER
+from arrowlog.formats.indextables.format import LAST_CHECKPOINT, LOG_FOLDER
 from arrowlog.recovery import log_repair as module
 from arrowlog.snapshot.listing import list_log
 from arrowlog.snapshot.loader import ReadOptions, load_snapshot

@@ -20,7 +20,7 @@ from support.faulty_store import FakeClock, FaultyStore, Log, frozen_clock, tabl
 import arrowlog
 from arrowlog import add_file, testing
 from arrowlog.errors import CommitConflict, CommitStateUnknown, InvalidRequest
-from arrowlog.formats.indextables.file_names import LOG_FOLDER, commit_name
+from arrowlog.formats.indextables.format import LOG_FOLDER, commit_name
 from arrowlog.formats.log_versions import MAX_RECENT_COMMITS, RecentCommits
 from arrowlog.maintenance import cleanup, procedures
 from arrowlog.maintenance.checkpointing import BackgroundCheckpointer
@@ -54,17 +54,6 @@ def test_no_acknowledged_commit_is_lost_where_states_follow_commits():
     run(range(first, first + cases(4)), protocol=4)
     for what in ("acknowledged", "stall", "truncate"):
         assert stall_simulation.SEEN[what], what
-
-
-@pytest.mark.parametrize(
-    "name", ["a put is acknowledged unseen", "nothing is recorded", "young commits are deleted"]
-)
-def test_with_states_the_guards_are_needed_too(name):
-    with ExitStack() as stack:
-        for place, attribute, change in GUARDS[name]:
-            stack.enter_context(mock.patch.object(place, attribute, change))
-        with pytest.raises(Violation):
-            run(range(1000, 1400), protocol=4)  # it stops at the first
 
 
 @pytest.mark.slow
@@ -131,10 +120,10 @@ def test_without_a_guard_the_simulation_finds_a_lie(name):
 class Stalling(FaultyStore):
     """A store at whose next put others act first."""
 
-    def __init__(self, elapsed, *, cheap_stat):
+    def __init__(self, elapsed, *, cheap_stat, protocol=2):
         super().__init__(cheap_stat=cheap_stat)
         self.elapsed = elapsed
-        opening = [testing.protocol(), testing.metadata(SCHEMA, ["p"])]
+        opening = [testing.protocol(protocol, protocol), testing.metadata(SCHEMA, ["p"])]
         self.objects[f"{LOG_FOLDER}/{commit_name(0)}"] = testing.lines(opening)
 
 
@@ -393,3 +382,38 @@ def test_a_commit_kept_for_its_skip_makes_no_log_corrupt(tmp_path):
 def test_a_refresh_that_a_truncation_overtakes_does_not_take_an_old_version_for_the_newest():
     """Found by this seed: the listing shows commits that are retired when it asks for records."""
     stall_simulation.simulate(6000096, STEPS)
+
+
+# The same schedules where a table state follows each commit.
+
+SCHEDULES = [
+    test_a_put_below_a_truncation_is_withdrawn_and_made_again,
+    test_a_commit_that_was_checkpointed_and_deleted_is_not_made_twice,
+    test_a_conflict_that_was_deleted_is_not_hidden_by_a_dead_file,
+]
+
+
+@pytest.fixture(params=[True, False], ids=["disk", "network"])
+def world_of_states(request):
+    elapsed = [1000.0]
+    with frozen_clock(elapsed):
+        yield Stalling(elapsed, cheap_stat=request.param, protocol=4)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_schedules_hold_where_states_follow_commits(world_of_states, schedule):
+    schedule(world_of_states)
+    assert any("/state-v" in key for key in world_of_states.objects)
+
+
+@pytest.mark.parametrize(
+    ("guard", "schedule"),
+    [
+        ((commit_loop, "_is_effective"), SCHEDULES[0]),
+        ((commit_loop, "_are_authentic"), SCHEDULES[2]),
+    ],
+)
+def test_with_states_the_guards_are_needed_too(world_of_states, monkeypatch, guard, schedule):
+    monkeypatch.setattr(*guard, lambda *_: True)
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        schedule(world_of_states)

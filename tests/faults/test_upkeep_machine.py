@@ -38,7 +38,7 @@ from arrowlog.errors import (
     InvalidRequest,
     StoreUnavailable,
 )
-from arrowlog.formats.indextables.file_names import LOG_FOLDER
+from arrowlog.formats.indextables.format import LOG_FOLDER
 from arrowlog.maintenance import compaction, retention, vacuum
 from arrowlog.maintenance.checkpointing import BackgroundCheckpointer
 from arrowlog.storage import ObjectStat

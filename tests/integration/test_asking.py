@@ -61,7 +61,7 @@ def test_info_fits_one_screen(events):
     assert "files       5 with 30.2 kB" in lines
     assert "rows        5,000" in lines
     assert "partitions  5 by day" in lines
-    assert lines[-1] == "healthy: no warnings"
+    assert lines[-1] == "log healthy; data files not checked (arrowlog doctor)"
     told = json.loads(run("info", events, "--output", "json").stdout)
     assert (told["version"], told["num_files"], told["healthy"]) == (6, 5, True)
     assert told["columns"][0] == "day: date32[day]"
@@ -74,17 +74,18 @@ def test_info_says_what_is_wrong(tmp_path):
     assert done.returncode == 0
     assert "warning: version 2 is missing although version 3 is there" in done.stdout
     assert "warning: 1 of 1 files have no row count" in done.stdout
+    assert done.stdout.endswith("warnings; data files not checked (arrowlog doctor)\n")
     assert done.stderr.startswith("Warning: ")
     assert "Traceback" not in done.stderr
 
 
 def test_files_and_history_in_every_form(events):
     assert "5 files, 30.2 kB, version 6" in run("files", events).stdout
-    rows = run("files", events, "--version", "2", "--output", "json").stdout.splitlines()
+    rows = run("files", events, "--version", "2", "--output", "jsonl").stdout.splitlines()
     assert [json.loads(row)["max.id"] for row in rows] == [999, 1999]
     assert "1 files" in run("files", events, "--where", "id = 7").stdout
     assert len(run("history", events, "--limit", "2", "--output", "csv").stdout.split("\n")) == 4
-    lines = run("history", events, "--output", "json").stdout.splitlines()
+    lines = run("history", events, "--output", "jsonl").stdout.splitlines()
     assert [json.loads(line)["version"] for line in lines] == [6, 5, 4, 3, 2, 1, 0]
     assert json.loads(lines[0])["operation"] == "MERGE"
     command = [*CLI, "history", events, "--output", "arrow"]
@@ -107,7 +108,7 @@ def test_history_that_was_cleaned_up_says_so(tmp_path):
     done = run("history", root)
     assert "History begins with version 4" in done.stdout
     query = "SELECT path, begin_version, begin_known FROM file_lifetimes ORDER BY ALL"
-    rows = run("sql", root, query, "--output", "json").stdout.splitlines()
+    rows = run("sql", root, query, "--output", "jsonl").stdout.splitlines()
     found = [tuple(json.loads(row).values()) for row in rows]
     assert found == [
         ("f0", 4, False),
@@ -116,7 +117,7 @@ def test_history_that_was_cleaned_up_says_so(tmp_path):
         ("f3", 4, True),
         ("last", 5, True),
     ]
-    note = json.loads(run("sql", root, "FROM coverage", "--output", "json").stdout)
+    [note] = json.loads(run("sql", root, "FROM coverage", "--output", "json").stdout)
     assert note["complete"] is False
     assert note["note"].startswith("history begins with version 4")
     gone = run("sql", root, "FROM files_at(2)")
@@ -128,14 +129,14 @@ def test_diff_goes_both_ways(events):
     there, back = run("diff", events, "5", "6"), run("diff", events, "6", "5")
     assert "+ day=2024-01-01/merged-00000.parquet" in there.stdout
     assert "- day=2024-01-01/merged-00000.parquet" in back.stdout
-    rows = run("diff", events, "5", "--output", "json").stdout.splitlines()
+    rows = run("diff", events, "5", "--output", "jsonl").stdout.splitlines()
     assert [json.loads(row)["change"] for row in rows] == ["added", "removed"]
     assert "no differences" in run("diff", events, "6").stdout
 
 
 def test_sql_answers_a_query_or_what_is_piped_in(events):
     query = "SELECT operation, count(*) AS n FROM commits GROUP BY ALL ORDER BY ALL"
-    rows = run("sql", events, query, "--output", "json").stdout.splitlines()
+    rows = run("sql", events, query, "--output", "jsonl").stdout.splitlines()
     assert [json.loads(row) for row in rows] == [
         {"operation": "MERGE", "n": 1},
         {"operation": "WRITE", "n": 5},
@@ -184,7 +185,7 @@ def test_a_missing_table_and_a_damaged_log_are_one_sentence(tmp_path):
 
 def test_who_stops_reading_hears_no_complaint(events):
     query = "SELECT * FROM range(200000)"
-    for form in ("text", "json", "csv", "arrow"):
+    for form in ("text", "json", "jsonl", "csv", "arrow"):
         with subprocess.Popen(
             [*CLI, "sql", events, query, "--output", form],
             stdout=subprocess.PIPE,

@@ -11,7 +11,7 @@ from support.waiting import SECONDS_MAX
 import arrowlog
 from arrowlog import testing
 from arrowlog.clock import boottime
-from arrowlog.formats.indextables.file_names import commit_name
+from arrowlog.formats.indextables.format import commit_name
 
 ALL = (
     "get",

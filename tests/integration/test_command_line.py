@@ -94,7 +94,7 @@ def test_scan_lists_the_files_to_read(events):
     assert done.returncode == 0, done.stderr
     assert "part-00002.parquet" in done.stdout
     assert "1 of 5 files" in done.stdout
-    lines = run("scan", events, "id >= 3000", "--output", "json").stdout.splitlines()
+    lines = run("scan", events, "id >= 3000", "--output", "jsonl").stdout.splitlines()
     assert [json.loads(line)["num_records"] for line in lines] == [1000, 1000]
     assert len(run("scan", events, "TRUE", "--output", "csv", "--limit", "2").stdout.split()) == 3
     assert "3 of 3 files" in run("scan", events, "TRUE", "--version", "3").stdout
@@ -107,8 +107,19 @@ def test_scan_gives_arrow_to_the_next_program(events):
         assert reader.read_all().num_rows == 1
 
 
+def test_a_plan_is_a_query(events):
+    shown = run("explain", str(events), "id < 0", "--sql").stdout
+    assert "FROM file_bounds_at(" in shown
+    assert json.loads(run("sql", str(events), shown, "--output", "json").stdout or "[]") == []
+    planned = run("scan", str(events), "id >= 0", "--engine", "duckdb")
+    assert planned.stdout == run("scan", str(events), "id >= 0").stdout
+    refused = run("diff", str(events), "--since", "0001-01-02")
+    assert refused.returncode == 1
+    assert "history begins with version" in refused.stderr
+
+
 def test_explain_is_a_gate(events):
-    done = run("explain", events, "day = '2024-01-03' AND lower(city) = 'x'")
+    done = run("explain", events, "day = '2024-01-03' AND length(city) = 1")
     assert done.returncode == 0, done.stderr
     assert "1 of 5 files to read (80.0% pruned)" in done.stdout
     assert "not prunable" in done.stdout
@@ -116,7 +127,7 @@ def test_explain_is_a_gate(events):
     gate = run("explain", events, "id >= 0", "--min-pruning", "0.9")
     assert gate.returncode == 1
     assert "0.0% of the files are pruned" in gate.stderr
-    rows = run("explain", events, "id = 7", "--output", "json").stdout.splitlines()
+    rows = run("explain", events, "id = 7", "--output", "jsonl").stdout.splitlines()
     assert sorted(json.loads(row)["reason"] for row in rows) == ["dropped"] * 4 + ["in range"]
 
 
@@ -153,7 +164,7 @@ def test_checkpoint_and_cleanup_keep_a_log_short(long):
     assert len(os.listdir(f"{long}/_transaction_log")) == 13
     rows = run("cleanup", long, "--dry-run", "--output", "csv").stdout.splitlines()
     assert rows[0] == '"path","kind","version","size_bytes","modification_time"'
-    lines = run("cleanup", long, "--no-dry-run", "--output", "json").stdout.splitlines()
+    lines = run("cleanup", long, "--no-dry-run", "--output", "jsonl").stdout.splitlines()
     assert [json.loads(line)["version"] for line in lines] == list(range(1, 10))
     assert len(set(os.listdir(f"{long}/_transaction_log")) - {"_retired"}) == 4
     assert "0 files deleted" in run("cleanup", long).stdout

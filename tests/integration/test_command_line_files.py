@@ -37,7 +37,7 @@ def test_a_table_is_compacted_and_says_so(table, root):
     broken = table.scan("day = 'b'").paths[0]
     (root / broken).write_bytes(b"broken")
     done = run("compact", str(root), "--output", "json")
-    groups = [json.loads(line) for line in done.stdout.splitlines()]
+    groups = json.loads(done.stdout)
     assert [(group["status"], group["files"]) for group in groups] == [
         ("compacted", 4),
         ("compacted", 3),
@@ -48,7 +48,7 @@ def test_a_table_is_compacted_and_says_so(table, root):
     assert "1 files in cooldown." in shown.stdout
     again = run("compact", str(root), "--include-skipped", "--where", "day = 'b'")
     assert f"Skipped {broken}: " in again.stdout
-    counts = run("skips", str(root), "--history", "--output", "json").stdout.splitlines()
+    counts = run("skips", str(root), "--history", "--output", "jsonl").stdout.splitlines()
     assert [json.loads(line)["skip_count"] for line in counts] == [1, 2]
 
 

@@ -13,7 +13,7 @@ import pytest
 import arrowlog
 from arrowlog import testing
 from arrowlog.errors import ArrowlogWarning, InvalidRequest, LogCorrupt, MetadataChanged
-from arrowlog.formats.indextables.file_names import LOG_FOLDER, commit_name
+from arrowlog.formats.indextables.format import LOG_FOLDER, commit_name
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
 

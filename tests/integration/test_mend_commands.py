@@ -10,7 +10,7 @@ import pytest
 from support.event_table import build
 
 import arrowlog
-from arrowlog.formats.indextables.file_names import LOG_FOLDER
+from arrowlog.formats.indextables.format import LOG_FOLDER
 
 
 def run(*arguments):
@@ -44,7 +44,7 @@ def test_what_fails_is_up_to_the_caller(events):
     assert run("doctor", events, "--no-data-files").returncode == 0
     done = run("doctor", events, "--output", "json", "--limit", 5)
     assert done.returncode == 1
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    rows = json.loads(done.stdout)
     assert [(row["code"], row["severity"]) for row in rows] == [("data-missing", "error")]
     with pa.ipc.open_stream(run("doctor", events, "--output", "arrow").stdout) as stream:
         assert stream.read_all().column_names == [

@@ -13,7 +13,7 @@ from support.random_life import NEVER, SCHEMA, add, said, step
 
 import arrowlog
 import arrowlog.testing
-from arrowlog.formats.indextables.file_names import LOG_FOLDER
+from arrowlog.formats.indextables.format import LOG_FOLDER
 from arrowlog.snapshot import tracker
 from arrowlog.snapshot.disk_cache import SnapshotDiskCache
 

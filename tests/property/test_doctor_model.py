@@ -10,7 +10,7 @@ from support.case_count import cases
 from support.random_history import history
 
 import arrowlog
-from arrowlog.formats.indextables.file_names import LOG_FOLDER
+from arrowlog.formats.indextables.format import LOG_FOLDER
 
 
 def harm(root, rng):

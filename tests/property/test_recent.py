@@ -15,7 +15,7 @@ from support.case_count import cases
 from support.random_life import NEVER, SCHEMA, add, said, step
 
 import arrowlog
-from arrowlog.formats.indextables.file_names import LAST_CHECKPOINT, LOG_FOLDER
+from arrowlog.formats.indextables.format import LAST_CHECKPOINT, LOG_FOLDER
 from arrowlog.snapshot.listing import list_log, list_recent
 from arrowlog.snapshot.loader import load_snapshot
 from arrowlog.storage.local import LocalStore

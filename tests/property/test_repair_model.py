@@ -13,7 +13,7 @@ from support.random_history import history
 import arrowlog
 from arrowlog import testing
 from arrowlog.formats.indextables.commit_encoder import encode_adds
-from arrowlog.formats.indextables.file_names import (
+from arrowlog.formats.indextables.format import (
     CHECKPOINT_FOLDER_NAME,
     LAST_CHECKPOINT,
     LOG_FOLDER,

@@ -13,6 +13,7 @@ from support.random_predicates import predicate
 from support.random_rows import KINDS, PLACES, build, letter_of
 
 import arrowlog
+from arrowlog.errors import InvalidRequest
 from arrowlog.predicate.predicate import evaluate_predicate, parse_predicate
 
 BATCHES, TABLES, PREDICATES = 10, cases(10), 100
@@ -46,7 +47,10 @@ def check(world, table, con, text, number):
     count = plan.count()
     assert count is None or count == sum(found.values()), text
     if number % 8 == 0:
-        rows = evaluate_predicate(parse_predicate(text, world.schema), world.rows)
+        try:
+            rows = evaluate_predicate(parse_predicate(text, world.schema), world.rows)
+        except InvalidRequest:  # an overflow that a WHERE may skip, and a SELECT does not
+            return plan.total_files - plan.num_files, count is not None
         assert sum(rows.to_pylist()) == sum(found.values()), text
     if number % 4 == 0 and found:
         check_extremes(world, plan, con, text)

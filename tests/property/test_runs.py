@@ -8,7 +8,7 @@ from support.case_count import cases
 
 import arrowlog
 from arrowlog import testing
-from arrowlog.formats.indextables.file_names import LOG_FOLDER
+from arrowlog.formats.indextables.format import LOG_FOLDER
 from arrowlog.snapshot import commit_reader
 
 

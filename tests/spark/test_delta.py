@@ -44,3 +44,22 @@ def test_spark_reads_the_rows_of_a_delta_table(spark, tmp_path, features, native
     else:
         with pytest.raises(arrowlog.InvalidRequest, match="cannot be read by Spark's own"):
             arrowlog.spark.read(spark, str(tmp_path), native=True)
+
+
+def test_what_spark_does_not_do_with_delta_tables_is_refused_by_name(spark, tmp_path):
+    root = str(tmp_path / "table")
+    table = delta_model.DeltaTable(root, random.Random(8), partitioned=True)
+    table.create()
+    table.commit([{"add": table.write_file()}])
+    snapshot = arrowlog.spark.snapshot(spark, root)
+    assert snapshot.files.equals(arrowlog.Table(root).snapshot().files)
+    assert arrowlog.spark.snapshot(spark, root, 0).num_files == 0
+    with pytest.raises(arrowlog.InvalidRequest, match="only reads tables in the delta format"):
+        arrowlog.spark.checkpoint(spark, root)
+    with pytest.raises(arrowlog.InvalidRequest, match="only reads tables in the delta format"):
+        arrowlog.spark.write(spark.range(3), root)
+    arrowlog.spark.register(spark)
+    query = spark.readStream.format("arrowlog").load(root).writeStream.format("noop")
+    query = query.option("checkpointLocation", str(tmp_path / "state")).trigger(availableNow=True)
+    with pytest.raises(Exception, match="does not stream tables in the delta format"):
+        query.start().awaitTermination()

@@ -164,7 +164,7 @@ class DeltaTable:
         )
         path = Path(self.root) / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table, path)
+        pq.write_table(table, path, row_group_size=3)
         add = {
             "path": urllib.parse.quote(name, safe="/"),
             "partitionValues": {},

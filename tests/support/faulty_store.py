@@ -12,7 +12,7 @@ from arrowlog import clock
 from arrowlog.clock import boottime
 from arrowlog.config import Config
 from arrowlog.errors import StoreUnavailable
-from arrowlog.formats.indextables.file_names import LOG_FOLDER
+from arrowlog.formats.indextables.format import LOG_FOLDER
 from arrowlog.snapshot.loader import ReadOptions
 from arrowlog.snapshot.tracker import SnapshotTracker
 from arrowlog.storage import ObjectStat, PutOutcome

@@ -12,7 +12,7 @@ import sys
 
 import arrowlog
 from arrowlog.errors import TableExists, TableNotFound
-from arrowlog.formats.indextables.file_names import LOG_FOLDER
+from arrowlog.formats.indextables.format import LOG_FOLDER
 from support.kill_repair import OPENED, SHUT, UNFINISHED, WRONG, in_a_child, kill_at
 
 

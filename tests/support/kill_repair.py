@@ -12,7 +12,7 @@ import sys
 
 import arrowlog
 from arrowlog.errors import ArrowlogError
-from arrowlog.formats.indextables.file_names import LOG_FOLDER
+from arrowlog.formats.indextables.format import LOG_FOLDER
 
 CHANGES = ("mkdir", "fsync", "link", "replace", "rename", "unlink")
 OPENED, SHUT, WRONG, UNFINISHED = 10, 11, 12, 13

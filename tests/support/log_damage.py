@@ -5,7 +5,7 @@ import json
 import os
 
 from arrowlog.formats.indextables import ADD_FIELDS
-from arrowlog.formats.indextables.file_names import LOG_FOLDER, classify_log_file
+from arrowlog.formats.indextables.format import LOG_FOLDER, classify_log_file
 
 
 def files_of(folder):

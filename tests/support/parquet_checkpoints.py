@@ -7,7 +7,7 @@ import json
 import arrowlog
 from arrowlog.config import resolve
 from arrowlog.formats.indextables.commit_encoder import encode_adds
-from arrowlog.formats.indextables.file_names import CHECKPOINT_FOLDER_NAME, LOG_FOLDER
+from arrowlog.formats.indextables.format import CHECKPOINT_FOLDER_NAME, LOG_FOLDER
 from arrowlog.snapshot.checkpoint import parquet
 from arrowlog.snapshot.checkpoint import rows as checkpoint_rows
 

@@ -36,6 +36,7 @@ PROMISES = {
     "snapshot.caches_change_nothing": "Caches in memory and on disk change no answer.",
     "snapshot.time_travel": "A moment leads to the version that was the newest then.",
     "scan.no_row_is_lost": "A file is skipped only if no row of it can match.",
+    "scan.engines_agree": "DuckDB, by the SQL of a plan, and Arrow choose the same files.",
     "scan.later_filters_skip_files": "Filters on a lazy frame, dataset or relation skip files"
     " before any is opened.",
     "scan.readers_agree": "polars, DuckDB, Arrow and Spark read the same rows from a plan.",

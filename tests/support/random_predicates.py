@@ -144,22 +144,22 @@ def value_like(world: World, item, result: str) -> str:
     if result == "int":
         return rng.choice(["1970", "2024", "2023", "0", "19723", "-1", "1704067200000", "2024.5"])
     if result == "number":
-        return rng.choice(
-            ["0", "1", "-1", "2.5", "0.1", "-7", "1e0", "3", "5", "1e300", "9007199254740993"]
-            + [literal(world, item)] * (letter_of(item.name) in NUMBERS)
-        )
+        numbers = ["0", "1", "-1", "2.5", "0.1", "-7", "1e0", "3", "5", "1e300", "9007199254740993"]
+        near = [literal(world, item)] if letter_of(item.name) in NUMBERS else []
+        return rng.choice([*numbers, *near])
     if result == "date":
         return rng.choice(["DATE '2024-01-01'", "'2024-02-29'", "DATE '1970-01-01'"])
     if result == "time":
-        return rng.choice(
-            [
-                "TIMESTAMP '2024-01-01'",
-                "'2024-01-01 12:00:00'",
-                "DATE '2024-01-02'",
-                "TIMESTAMP '2024-01-01 12:00:00.123'",
-                "TIMESTAMP '1970-01-01'",
-                "'2024-02-01'",
-            ]
+        moments = [
+            "2024-01-01",
+            "2024-01-01 12:00:00.123",
+            "1970-01-01",
+            "2024-02-01",
+            "2023-12-31",
+        ]
+        forms = ["TIMESTAMP '{}'", "'{}'", "TIMESTAMPTZ '{}+00'"]
+        return rng.choice(forms[: 2 if letter_of(item.name) != "t" else 3]).format(
+            rng.choice(moments)
         )
     return literal(world, item)
 
@@ -229,10 +229,8 @@ def conditional(world: World, item, sign: str) -> str:
             f"coalesce({name}, NULL, {value}) IN ({other}, {last})",
             f"coalesce({name} {sign} {value}, {rng.choice(['TRUE', 'FALSE'])})",
             f"nullif({name}, {value}) {sign} {other}",
-            (
-                f"CASE WHEN {name} {sign} {value} THEN 1 WHEN {name} IS NULL THEN 2 ELSE 3 END"
-                f" {rng.choice(['=', '<>', '<'])} {rng.choice('123')}"
-            ),
+            f"CASE WHEN {name} {sign} {value} THEN 1 WHEN {name} IS NULL THEN 2 END <> 1",
+            f"CASE WHEN {name} {sign} {value} THEN 1 WHEN {name} IS NULL THEN 2 ELSE 3 END < 3",
             f"CASE WHEN {name} = {value} THEN 'a' WHEN {name} > {other} THEN 'b' END = 'b'",
             f"CASE WHEN {name} < {value} THEN {name} {sign} {other} ELSE {name} IS NULL END",
             f"CASE {name} WHEN {value} THEN TRUE WHEN {other} THEN FALSE END",

@@ -24,7 +24,7 @@ from arrowlog.errors import (
     LogCorrupt,
     StoreUnavailable,
 )
-from arrowlog.formats.indextables.file_names import LOG_FOLDER, commit_name
+from arrowlog.formats.indextables.format import LOG_FOLDER, commit_name
 from arrowlog.maintenance.checkpointing import BackgroundCheckpointer
 from arrowlog.snapshot.listing import list_retired
 from arrowlog.snapshot.loader import ReadOptions

@@ -4,14 +4,17 @@ import json
 import os
 import random
 import shutil
+import threading
 import warnings
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from support import delta_model
+from support.waiting import wait_until
 
 import arrowlog
 from arrowlog.decode import StatsMember, lookup_stats
@@ -231,6 +234,11 @@ def test_conversion_in_place_is_refused_where_files_do_not_tell_the_rows(tmp_pat
 def test_the_doctor_finds_missing_files_wrong_sums_and_damaged_checkpoints(tmp_path):
     table = made(tmp_path, seed=11, steps=5)
     assert arrowlog.doctor(tmp_path).healthy
+    told = str(arrowlog.doctor(tmp_path))
+    assert "Checked: the newest checkpoint" in told
+    assert "Not checked: earlier commits" in told
+    without = arrowlog.doctor(tmp_path, data_files=False)
+    assert "Not checked: whether data files exist" in without.scope
     table.checkpoint("classic")
     sums = {"numFiles": len(table.live) + 1, "tableSizeBytes": 0}
     (table.log / f"{table.version:020d}.crc").write_text(json.dumps(sums))
@@ -329,3 +337,100 @@ def test_both_logs_in_one_folder_are_reported(tmp_path):
     with pytest.raises(arrowlog.TableExists):
         arrowlog.Table.create(tmp_path / "a", pa.schema([("id", pa.int64())]))
     assert not Path(tmp_path / "a" / "_transaction_log").exists()
+
+
+def many_row_groups(root, rows=40, size=10, files=5):
+    """A table whose files have deleted rows and several row groups; returns the live ids."""
+    table = delta_model.DeltaTable(str(root), random.Random(1), vectors=True)
+    table.create()
+    adds, live = [], []
+    for number in range(files):
+        ids = range(number * rows, (number + 1) * rows)
+        path = root / f"f{number}.parquet"
+        pq.write_table(pa.table({"id": pa.array(ids, pa.int64())}), path, row_group_size=size)
+        deleted = [3, size, rows - 1]
+        live += [i for i in ids if i - number * rows not in deleted]
+        data = delta_model.serialize_bitmap(deleted)
+        vector = {"storageType": "i", "pathOrInlineDv": delta_model.encode_z85(data)}
+        vector |= {"sizeInBytes": len(data), "cardinality": len(deleted)}
+        add = {"path": path.name, "partitionValues": {}, "size": path.stat().st_size}
+        add |= {"modificationTime": 1, "dataChange": True, "deletionVector": vector}
+        adds.append({"add": add})
+    table.commit(adds)
+    return live
+
+
+def test_row_groups_without_a_matching_row_are_not_read(tmp_path):
+    live = many_row_groups(tmp_path, files=1)
+    plan = arrowlog.Table(tmp_path).scan("id BETWEEN 25 AND 31")
+    expected = [i for i in live if 25 <= i <= 31]
+    assert plan.to_arrow_dataset().to_table()["id"].to_pylist() == expected
+    path = tmp_path / "f0.parquet"
+    group = pq.read_metadata(path).row_group(0).column(0)
+    data = bytearray(path.read_bytes())
+    start = group.dictionary_page_offset or group.data_page_offset
+    data[start : start + group.total_compressed_size] = b"\xff" * group.total_compressed_size
+    path.write_bytes(data)
+    assert plan.to_arrow_dataset().to_table()["id"].to_pylist() == expected
+    with pytest.raises(arrowlog.DataFileError):
+        arrowlog.Table(tmp_path).scan("id < 25").to_arrow_dataset().to_table()
+
+
+def test_files_with_deleted_rows_keep_their_order_and_can_be_left_early(tmp_path):
+    live = many_row_groups(tmp_path, rows=400, size=7, files=12)
+    plan = arrowlog.Table(tmp_path).scan()
+    order = {path: number for number, path in enumerate(plan.paths)}
+    live.sort(key=lambda i: order[f"f{i // 400}.parquet"])
+    assert plan.to_arrow_dataset().to_table()["id"].to_pylist() == live
+    batches = plan.row_reader.batches(["id"], batch_size=5)
+    assert next(batches)["id"].to_pylist() == live[:4]
+    before = threading.active_count()
+    batches.close()
+    wait_until(lambda: threading.active_count() < before, "the readers ahead end")
+    (tmp_path / "f7.parquet").unlink()
+    with pytest.raises(arrowlog.DataFileError, match="f7"):
+        plan.to_arrow_dataset().to_table()
+
+
+@pytest.mark.parametrize("structs", [None, "text", "struct", "both"])
+@pytest.mark.parametrize("mapping", ["none", "name"])
+def test_struct_fields_skip_files_by_nested_statistics(tmp_path, structs, mapping):
+    table = delta_model.DeltaTable(str(tmp_path), random.Random(4), mapping=mapping)
+    table.create()
+    nested = table.columns[4]
+    dotted = [] if mapping == "none" else [table.column("nested.x", "long")]
+    table.columns += dotted
+    table.commit([table.metadata_action()])
+    for low in (0, 100):
+        add = {"path": f"f{low}.parquet", "partitionValues": {}, "size": 1, "dataChange": True}
+        add["modificationTime"] = 1
+        stats = {"numRecords": 5}
+        x = delta_model.physical(nested["type"]["fields"][0])
+        for what, shift in (("minValues", 0), ("maxValues", 50), ("nullCount", -low)):
+            stats[what] = {delta_model.physical(nested): {x: low + shift}}
+            stats[what] |= {delta_model.physical(c): 7000 + shift for c in dotted}
+        add["stats"] = json.dumps(stats)
+        table.commit([{"add": add}])
+        table.live[delta_model.file_key(add)] = add
+    if structs is not None:
+        table.rng.choice = lambda options: structs if "both" in options else options[0]
+        table.checkpoint("classic")
+    opened = arrowlog.Table(tmp_path)
+    assert opened.scan("nested.x = 120").paths == ["f100.parquet"]
+    assert opened.scan(("nested.x", "=", 20)).paths == (["f0.parquet"] if not dotted else [])
+    assert not dotted or opened.scan('"nested.x" = 7010').num_files == 2
+    assert opened.scan("nested.x > 1000").num_files == 0
+    assert opened.scan("nested.x IS NULL").num_files == 0
+
+
+def test_a_checkpoint_with_damaged_names_is_an_error_that_names_it(tmp_path):
+    table = made(tmp_path, steps=3)
+    table.checkpoint("classic")
+    for version in range(table.version + 1):
+        (tmp_path / "_delta_log" / f"{version:020d}.json").unlink()
+    (path,) = (tmp_path / "_delta_log").glob("*.checkpoint.parquet")
+    data = path.read_bytes()
+    for name in (b"schemaString", b"deletionTimestamp"):
+        path.write_bytes(data.replace(name, b"\xff" + name[1:]))
+        with pytest.raises(arrowlog.LogCorrupt, match="checkpoint"):
+            arrowlog.Table(tmp_path).snapshot()

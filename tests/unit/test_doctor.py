@@ -16,7 +16,7 @@ from support.small_table import GOOD, OPENING, SCHEMA
 
 import arrowlog
 from arrowlog import testing
-from arrowlog.formats.indextables.file_names import (
+from arrowlog.formats.indextables.format import (
     CHECKPOINT_FOLDER_NAME,
     LAST_CHECKPOINT,
     LOG_FOLDER,
@@ -345,6 +345,25 @@ def test_statistics_that_are_missing(root):
         table.update_statistics(["nobodys.parquet"])
     with pytest.raises(arrowlog.InvalidRequest, match="The columns are: day, id"):
         table.doctor(assert_stats=["no"])
+
+
+def test_floats_without_a_count_of_nans(root):
+    """Their maxima prove nothing, until the count is added from the files."""
+    schema = pa.schema([("x", pa.float64()), ("y", pa.float32()), ("id", pa.int64())])
+    table = arrowlog.Table.create(root, schema, options=QUIET)
+    rows = pa.table({"x": [1.5, -0.0], "y": [1.0, float("nan")], "id": [1, 2]}, schema=schema)
+    pq.write_table(rows, f"{root}/a.parquet")
+    bounds = {"min_values": {"x": "0.0", "id": "1"}, "max_values": {"x": "1.5", "id": "2"}}
+    size = os.path.getsize(f"{root}/a.parquet")
+    table.append([arrowlog.add_file("a.parquet", size=size, num_records=2, **bounds)])
+    assert table.scan("x > 5").num_files == 1
+    finding = assert_mended(root, "nan-unknown", "info")
+    assert finding.where == "x"
+    assert "x (1 of 1 files)" in finding.what
+    table.refresh()
+    assert table.scan("x > 5").num_files == 0
+    assert table.scan("x < 0").num_files == table.scan("x = 0").num_files - 1 == 0
+    assert table.scan("y > 5").num_files == 1
 
 
 def test_statistics_that_were_dropped_because_they_are_long(root):

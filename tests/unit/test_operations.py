@@ -23,7 +23,7 @@ from arrowlog.errors import (
     TableExists,
     UnsupportedProtocol,
 )
-from arrowlog.formats.indextables.file_names import LOG_FOLDER, commit_name
+from arrowlog.formats.indextables.format import LOG_FOLDER, commit_name
 from arrowlog.transaction.commit_loop import PreparedCommit
 from arrowlog.transaction.version_race import ContentionBackoff
 from arrowlog.transaction.write_session import WriteSession

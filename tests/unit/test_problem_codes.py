@@ -12,7 +12,7 @@ from support.small_table import GOOD, OPENING, SCHEMA
 import arrowlog
 from arrowlog import errors, testing
 from arrowlog.config import resolve
-from arrowlog.formats.indextables.file_names import CHECKPOINT_FOLDER_NAME, LOG_FOLDER
+from arrowlog.formats.indextables.format import CHECKPOINT_FOLDER_NAME, LOG_FOLDER
 from arrowlog.recovery.findings import Finding, ProblemLog
 from arrowlog.recovery.salvage import salvage
 from arrowlog.storage import open_store

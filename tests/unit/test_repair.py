@@ -19,7 +19,7 @@ import arrowlog
 from arrowlog import testing
 from arrowlog.formats.indextables.commit_encoder import encode_adds
 from arrowlog.formats.indextables.compression import decompress
-from arrowlog.formats.indextables.file_names import (
+from arrowlog.formats.indextables.format import (
     CHECKPOINT_FOLDER_NAME,
     LAST_CHECKPOINT,
     LOG_FOLDER,

@@ -377,3 +377,33 @@ def test_history_begins_with_a_version_that_can_be_read(purged):
     assert table.history()["version"].to_pylist() == [7, 6, 5, 4]
     assert table.earliest_version == 4
     assert table.query("SELECT count(*) AS n FROM file_lifetimes")["n"][0].as_py() == 7
+
+
+def test_doc_mappings_of_later_commits_are_looked_up_too(root):
+    configuration = {"docMappingSchema.ref2": '["two"]'}
+    st.first_commit(root, configuration=configuration)
+    st.write_state(
+        root, 1, [[st.add("a", docMappingRef="ref1")]], schemaRegistry={"ref1": '["one"]'}
+    )
+    testing.write_commit(
+        root,
+        2,
+        [st.add("b", docMappingRef="ref2"), st.add("c", docMappingRef="ref1"), st.add("d")],
+    )
+    files = arrowlog.Table(root).snapshot().files
+    found = dict(zip(files["path"].to_pylist(), files["doc_mapping_json"].to_pylist(), strict=True))
+    assert found == {"a": '["one"]', "b": '["two"]', "c": '["one"]', "d": None}
+
+
+def test_the_fixes_of_the_doctor_mend_the_pointer_and_name_the_repair(scala):
+    st.pointer(scala, 1)
+    found = {item.code: item for item in arrowlog.doctor(scala, data_files=False)}
+    assert found["pointer-stale"].fix.startswith("table.checkpoint()")
+    arrowlog.Table(scala).checkpoint()
+    assert "pointer-stale" not in {i.code for i in arrowlog.doctor(scala, data_files=False)}
+    with open(st.log_file(scala, "_last_checkpoint"), "rb") as file:
+        assert json.load(file)["stateDir"] == "state-v" + f"{3:020d}"
+    os.remove(st.log_file(scala, "manifests/manifest-two.avro"))
+    found = {item.code: item for item in arrowlog.doctor(scala, data_files=False)}
+    for code in ("manifest-missing", "checkpoint-broken"):
+        assert found[code].fix.startswith("arrowlog.repair("), code

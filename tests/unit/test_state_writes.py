@@ -247,6 +247,10 @@ def test_doc_mappings_become_references(root, table):
     (entry,) = [item for item in st.entries_of(root, record) if item["path"] == "m"]
     assert entry["docMappingJson"] is None
     assert record["schemaRegistry"][entry["docMappingRef"]] == mapping
+    key = f"docMappingSchema.{entry['docMappingRef']}"
+    fields = json.loads(record["metadata"])["metaData"]
+    assert fields["configuration"][key] == mapping  # where other programs look too
+    assert key not in arrowlog.Table(root).snapshot().metadata.configuration
     files = arrowlog.Table(root).snapshot().files
     assert mapping in files["doc_mapping_json"].to_pylist()
     table.remove(["a"])

@@ -16,7 +16,7 @@ from support.small_table import paths
 import arrowlog
 from arrowlog import storage, testing
 from arrowlog.errors import StoreUnavailable
-from arrowlog.formats.indextables.file_names import LOG_FOLDER
+from arrowlog.formats.indextables.format import LOG_FOLDER
 from arrowlog.statements.parser import Statement, is_statement, parse_statement
 
 DAY = 86_400_000

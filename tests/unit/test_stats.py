@@ -125,7 +125,7 @@ def test_footers_of_several_row_groups(tmp_path):
     assert (found.low["day"], found.high["day"]) == ("1970-01-01", "1970-01-04")
     assert found.low["f"] == "0.5"
     assert "f" not in found.high  # nobody knows whether there are NaNs
-    assert "nested" not in found.low
+    assert found.low["nested"] == {"id": "1"}
 
 
 def test_footers_say_nothing_of_columns_in_other_types(tmp_path):

@@ -14,7 +14,7 @@ from support.small_table import paths
 import arrowlog
 from arrowlog import storage as store_module
 from arrowlog import testing
-from arrowlog.formats.indextables.file_names import commit_name
+from arrowlog.formats.indextables.format import commit_name
 
 
 def append(root, version, name, timestamp=None, **options):

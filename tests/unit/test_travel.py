@@ -36,6 +36,8 @@ OCTOBER = 1_727_740_800_000
         (datetime(2024, 10, 1, tzinfo=UTC), OCTOBER),
         (datetime(2024, 10, 1), OCTOBER),  # noqa: DTZ001 -- without a zone it is UTC
         (datetime(2024, 10, 1, 2, tzinfo=timezone(timedelta(hours=2))), OCTOBER),
+        (date(2024, 9, 30), OCTOBER - 1),  # a date is the end of its day
+        (date(2024, 10, 1), OCTOBER + 86_399_999),
         (datetime(9999, 12, 31, tzinfo=UTC), 253_402_214_400_000),
         (datetime(1, 1, 1, tzinfo=UTC), -62_135_596_800_000),
     ],
@@ -58,7 +60,6 @@ def test_a_moment_is_not_moved_to_a_later_millisecond(part):
         None,
         1.5,
         b"2024-10-01",
-        date(2024, 10, 1),
         "",
         "yesterday",
         "2024-13-01",

@@ -13,7 +13,7 @@ import pytest
 
 import arrowlog
 from arrowlog.errors import InvalidRequest
-from arrowlog.formats.indextables.file_names import LOG_FOLDER
+from arrowlog.formats.indextables.format import LOG_FOLDER
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64()), ("f", pa.float64())])
 ROWS = pa.table({"p": ["a", "b", "a"], "id": [1, 2, 3], "f": [0.5, None, 1.5]}, schema=SCHEMA)

@@ -20,7 +20,7 @@ from arrowlog.errors import (
     TableExists,
 )
 from arrowlog.formats.base import Metadata, Protocol
-from arrowlog.formats.indextables.file_names import LAST_CHECKPOINT, LOG_FOLDER, commit_name
+from arrowlog.formats.indextables.format import LAST_CHECKPOINT, LOG_FOLDER, commit_name
 from arrowlog.formats.spark_schema import format_spark_schema
 from arrowlog.snapshot.stats_truncation import StatsTruncation
 from arrowlog.transaction import table_metadata, write_session

@@ -26,7 +26,7 @@ from arrowlog.formats import (
     unsupported,
     write_container,
 )
-from arrowlog.formats.indextables.file_names import (
+from arrowlog.formats.indextables.format import (
     STATE_KIND,
     STATE_PROTOCOL_VERSION,
     state_folder_name,

@@ -17,8 +17,7 @@ import pyarrow.compute as pc
 
 from arrowlog.arrays import FALSE, make_array, make_scalar, null_scalar
 from arrowlog.formats import FieldKind
-from arrowlog.formats.indextables.compression import crc32
-from arrowlog.formats.indextables.format import ADD_FIELDS
+from arrowlog.formats.indextables.format import ADD_FIELDS, format_checksum
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -177,9 +176,6 @@ def quote_json_strings(texts: pa.Array) -> pa.Array:
     return pc.replace_with_mask(strings, has_control, make_array(encoded, _STRING))
 
 
-CHECKSUM_PREFIX = "crc32:"
-
-
 def encode_action(action: str, fields: Mapping[str, Any]) -> bytes:
     """Encode one action as a line. Fields whose value is None are omitted."""
     present = {name: value for name, value in fields.items() if value is not None}
@@ -198,11 +194,6 @@ def encode_first_commit(protocol: Protocol, metadata: Metadata) -> bytes:
     return encode_action("protocol", protocol_fields(protocol)) + encode_action(
         "metaData", metadata_fields(metadata)
     )
-
-
-def format_checksum(body: bytes | memoryview) -> str:
-    """Return the checksum of some bytes as text: `crc32:` and eight hexadecimal digits."""
-    return f"{CHECKSUM_PREFIX}{crc32(body):08x}"
 
 
 def protocol_fields(protocol: Protocol) -> dict[str, Any]:

@@ -24,12 +24,10 @@ import msgspec
 from arrowlog.errors import LogCorrupt
 from arrowlog.formats import RecentCommits
 from arrowlog.formats.indextables.commit_encoder import (
-    CHECKSUM_PREFIX,
-    format_checksum,
     metadata_fields,
     protocol_fields,
 )
-from arrowlog.formats.indextables.file_names import is_json_part
+from arrowlog.formats.indextables.format import CHECKSUM_PREFIX, format_checksum, is_json_part
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -42,7 +42,7 @@ from arrowlog.predicate.literals import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from arrowlog.predicate.ast import Column, Node
+    from arrowlog.predicate.ast import Column, Node, ValueSet
 
 # Names that DuckDB spells differently.
 _DUCKDB_NAMES = {
@@ -66,6 +66,12 @@ _TRUTH_TESTS = {
     (False, True): "IS NOT TRUE",
 }
 _HUGEINT_LIMIT = 1 << 127
+# The types of integers that are bound as parameters.
+_INTEGER_TYPES = (
+    ("INTEGER", -(1 << 31), 1 << 31),
+    ("BIGINT", -(1 << 63), 1 << 63),
+    ("UBIGINT", 1 << 63, 1 << 64),
+)
 _DATE_INFINITY = (1 << 31) - 1  # days since 1970 that DuckDB reads as infinity
 _TYPE_CACHE: dict[Any, pa.DataType | None] = {}
 _TYPE_CACHE_MAX = 1000  # entries; the cache is cleared when it is full
@@ -109,7 +115,14 @@ def write_condition(
         return None
     text = _SQLWriter(names).visit(node)
     text = text if pa.types.is_boolean(kind) else f"CAST({text} AS BOOLEAN)"
-    return f"TRY({text} {_TRUTH_TESTS[want, null]})"
+    text = f"TRY({text} {_TRUTH_TESTS[want, null]})"
+    fields = [schema.field(name).with_name(names(name)) for name in referenced_columns(node)]
+    query = f"SELECT {text} FROM {_INPUT_VIEW}"  # noqa: S608 -- values are literals
+    try:
+        _query(query, (), pa.schema(fields).empty_table())
+    except InvalidRequest:
+        return None
+    return text
 
 
 class _SQLEmitter(NodeVisitor[str]):
@@ -139,6 +152,10 @@ class _SQLEmitter(NodeVisitor[str]):
         if digits > DECIMAL_DIGITS_MAX or (isinstance(value, int) and abs(value) >= _HUGEINT_LIMIT):
             value = float(value)  # wider than DECIMAL(38) and HUGEINT
         return _LITERAL_SQL.get(node.kind, "{}").format(self._bind(value))
+
+    def visit_value_set(self, node: ValueSet) -> str:
+        values = node.values.to_pylist()
+        return f"SELECT unnest({self._bind([*values, None] if node.has_null else values)})"
 
     def visit_call(self, node: Call) -> str:
         """Functions; those of Spark that DuckDB lacks are rewritten first."""
@@ -218,7 +235,19 @@ class _SQLWriter(_SQLEmitter):
     """Emits SQL with the values in it, for people to read."""
 
     def _bind(self, value: Any) -> str:
-        return write_value(value)
+        """A value with the type that it has as a parameter; a plain integer adapts to others."""
+        if isinstance(value, Decimal) and value == value.to_integral_value():
+            return f"CAST('{value:f}' AS DECIMAL{_decimal_size(value)})"
+        if not isinstance(value, int) or isinstance(value, bool):
+            return write_value(value)
+        kinds = (kind for kind, low, high in _INTEGER_TYPES if low <= value < high)
+        return f"CAST({value} AS {next(kinds, 'HUGEINT')})"
+
+    @handles("in")
+    def _in(self, node: Call) -> str:
+        """IN as a function of a list: DuckDB runs a long IN as a join, which TRY does not cover."""
+        value, *members = self.visit_args(node)
+        return f"list_transform([{value}], lambda v: v IN ({', '.join(members)}))[1]"
 
     def visit_literal(self, node: Literal) -> str:
         if node.value is not None and node.kind in ("date", "timestamp", "timestamptz"):
@@ -243,6 +272,14 @@ def write_value(value: Any) -> str:
         # With an exponent a number is a DOUBLE, without one a DECIMAL.
         return repr(value) if "e" in repr(value) else f"{value!r}e0"
     return str(value)
+
+
+def _decimal_size(value: Decimal) -> tuple[int, int]:
+    """The digits of a decimal, and how many of them follow the point."""
+    _, digits, exponent = value.as_tuple()
+    scale = max(-exponent, 0) if isinstance(exponent, int) else 0
+    whole = len(digits) + max(exponent, 0) if isinstance(exponent, int) else len(digits)
+    return max(whole, scale, 1), scale
 
 
 def write_moment(value: int, kind: str) -> str:
@@ -292,6 +329,8 @@ class _Connection:
             "SET enable_external_access = false",
             "SET autoinstall_known_extensions = false",
             "SET TimeZone = 'UTC'",
+            # As a join, an IN inside TRY would fail the query instead of being NULL.
+            "SET disabled_optimizers = 'in_clause'",
             "SET lock_configuration = true",
         ):
             self._connection.execute(setting).fetchall()

@@ -22,16 +22,23 @@ import pyarrow.compute as pc
 from arrowlog.arrays import null_scalar
 from arrowlog.predicate.ast import (
     COMPARISON_OPS,
+    NULL,
     Call,
     Column,
     Literal,
     NodeVisitor,
     Untranslatable,
+    ValueSet,
     handles,
     split_conjuncts,
     walk_nodes,
 )
-from arrowlog.predicate.literals import DAY_MICROS, enclose_literal, may_have_nan
+from arrowlog.predicate.literals import (
+    DAY_MICROS,
+    enclose_literal,
+    literal_from_scalar,
+    may_have_nan,
+)
 from arrowlog.predicate.rewrites import (
     LIKE_WILDCARDS,
     coerce_literals,
@@ -64,6 +71,8 @@ _EQUALITIES_MAX = 100
 _ARROW_CONDITIONS_MAX = 500
 # Spark traverses expressions recursively, on thread stacks of half a megabyte.
 _SPARK_CALLS_MAX = 500
+# Each value of an IN list is an expression of Spark's; more of them are a join.
+_SPARK_VALUES_MAX = 10_000
 # Days since the epoch, from 0001-01-01 to 9999-12-31: the range of Python's datetime.
 _SPARK_DAYS = (-719_162, 2_932_896)
 
@@ -88,6 +97,10 @@ class _ConditionEmitter(NodeVisitor[_Condition], ABC):
         self, op: str, name: str, values: Sequence[Node], kind: pa.DataType
     ) -> _Condition:
         """A comparison, `<=>` or IN of a column of type `kind`."""
+
+    @abstractmethod
+    def emit_membership(self, name: str, members: ValueSet, kind: pa.DataType) -> _Condition:
+        """An IN with a value set."""
 
     @abstractmethod
     def emit_prefix(self, name: str, prefix: str) -> _Condition:
@@ -127,6 +140,8 @@ class _ConditionEmitter(NodeVisitor[_Condition], ABC):
             if len(values) != 1 or not pa.types.is_string(kind):
                 raise Untranslatable(node)
             return self.emit_prefix(name, _prefix(op, values[0]))
+        if op == "in" and isinstance(values[0], ValueSet):
+            return self.emit_membership(name, values[0], kind)
         if op == "in":
             self.check_kinds(column, values)
         return self.emit_comparison(op, name, values, kind)
@@ -269,6 +284,15 @@ class _ArrowEmitter(_ConditionEmitter[pc.Expression]):
             return pc.coalesce(_compare(name, "=", scalars[0]), pc.scalar(False))
         return _compare(name, op, scalars[0])
 
+    def emit_membership(self, name: str, members: ValueSet, kind: pa.DataType) -> pc.Expression:
+        unequal = may_have_nan(kind) and not self._positive
+        if unequal or (members.has_null and not self._null_is_false):
+            raise Untranslatable(members)
+        contained = pc.field(name).isin(members.hashed())
+        if self._null_is_false:
+            return contained
+        return pc.if_else(pc.field(name).is_valid(), contained, null_scalar(pa.bool_()))
+
     def emit_prefix(self, name: str, prefix: str) -> pc.Expression:
         return pc.starts_with(pc.field(name), prefix)
 
@@ -374,6 +398,14 @@ class _SparkEmitter(_ConditionEmitter[Any]):
         if op == "<=>":
             return column.eqNullSafe(literals[0])
         return _OPERATORS[op](column, literals[0])
+
+    def emit_membership(self, name: str, members: ValueSet, kind: pa.DataType) -> Any:
+        if len(members.values) > _SPARK_VALUES_MAX:
+            raise Untranslatable(members)
+        literals = [literal_from_scalar(value) for value in members.values]
+        values: list[Node] = [literal for literal in literals if literal is not None]
+        values += [NULL] if members.has_null else []
+        return self.emit_comparison("in", name, values, kind)
 
     def emit_prefix(self, name: str, prefix: str) -> Any:
         text = _spark_literal(_exact_value(Literal(prefix, "text"), pa.string()), pa.string())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from arrowlog.predicate.ast import BOOLEAN_OPS, Call, NodeVisitor, handles
+from arrowlog.predicate.ast import BOOLEAN_OPS, Call, NodeVisitor, ValueSet, handles
 from arrowlog.predicate.literals import DAY_MICROS, format_day
 
 if TYPE_CHECKING:
@@ -97,6 +97,10 @@ class _Formatter(NodeVisitor[str]):
     @handles("in")
     def _in(self, node: Call) -> str:
         value, *members = node.args
+        if isinstance(members[0], ValueSet):
+            count = len(members[0].values)
+            null = " and NULL" if members[0].has_null else ""
+            return f"{self._operand(value)} IN ({count:,} values{null})"
         shown = members if len(members) <= _VALUES_SHOWN_MAX else members[: _VALUES_SHOWN_MAX - 1]
         texts = [self._operand(member) for member in shown]
         if len(shown) < len(members):

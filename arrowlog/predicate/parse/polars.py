@@ -37,6 +37,7 @@ from arrowlog.predicate.limits import (
     run_on_deep_stack,
 )
 from arrowlog.predicate.literals import literal_from_scalar, round_to_float32
+from arrowlog.predicate.value_sets import make_in
 
 if TYPE_CHECKING:
     import polars as pl
@@ -65,6 +66,8 @@ _NON_FINITE_FLOAT = re.compile(r'"Float(?:32|64)?":null')
 _NODES_MAX = 4 * PREDICATE_CONDITIONS_MAX
 # Levels that the default stack of any thread can hold.
 _SHALLOW_DEPTH = 1000
+# A shallow expression whose binary form is larger is decoded from that.
+_BINARY_DEPTH_MAX, _JSON_BYTES_MAX = 100, 1 << 14
 _JSON_LEFT_OPERAND = '{"BinaryExpr":{"left":'
 # Elementwise expressions of which polars cannot tell that they are: they call Python functions.
 _ELEMENTWISE = re.compile(r"\[\(.*\)\]|.*\.(python_udf|not|is_null|is_not_null)\(\)", re.DOTALL)
@@ -87,7 +90,7 @@ def parse_polars(expression: pl.Expr, schema: pa.Schema) -> Node:
     depth = _check_size(expression)
     try:
         serialized = (
-            _serialize(expression)
+            _serialize(expression, shallow=depth <= _BINARY_DEPTH_MAX)
             if depth <= _SHALLOW_DEPTH
             else run_on_deep_stack(lambda: _serialize(expression))
         )
@@ -102,12 +105,17 @@ def parse_polars(expression: pl.Expr, schema: pa.Schema) -> Node:
     return _Converter(schema).condition(_ExprNode(serialized, expression))
 
 
-def _serialize(expression: pl.Expr) -> Any:
+def _serialize(expression: pl.Expr, *, shallow: bool = False) -> Any:
     """An expression as nested dicts and lists.
 
     JSON is preferred: the binary form is decoded recursively and has bytes where JSON has large
-    integers. But it can hold NaN and infinity, which JSON cannot.
+    integers. But it can hold NaN and infinity, which JSON cannot, and the values of a long `is_in`
+    as bytes, not as text that is several times as long.
     """
+    if shallow:
+        data = expression.meta.serialize(format="binary")
+        if len(data) > _JSON_BYTES_MAX:
+            return msgspec.msgpack.decode(data)
     text = expression.meta.serialize(format="json")
     if _NON_FINITE_FLOAT.search(text) is None:
         return _parse_json(text)
@@ -346,14 +354,18 @@ class _Converter:
         if data is None or options.get("nulls_equal"):
             raise Untranslatable
         with pa.ipc.open_stream(bytes(data)) as reader:
-            values = [literal_from_scalar(value) for value in reader.read_all().column(0)]
-        if any(value is None for value in values):
-            raise Untranslatable
-        # In polars a NULL in the list matches nothing, and does not make the result NULL either.
-        known = [value for value in values if value is not None and value is not NULL]
-        if not known:  # FALSE, but NULL where the column is NULL
+            values = reader.read_all().column(0).combine_chunks()
+        if len(values) == 1 and (
+            pa.types.is_list(values.type) or pa.types.is_large_list(values.type)
+        ):
+            values = values.flatten()  # of `Series.implode()`
+        if values.null_count == len(values):  # FALSE, but NULL where the column is NULL
             return Call("and", (Call("is null", (column,)), NULL))
-        return Call("in", (column, *known))
+        # In polars a NULL in the list matches nothing, and does not make the result NULL either.
+        condition = make_in(column, values, self._schema, keep_null=False)
+        if condition is None:
+            raise Untranslatable
+        return condition
 
 
 def _operand_of_not(part: _ExprNode) -> _ExprNode | None:

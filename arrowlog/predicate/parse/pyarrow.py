@@ -35,6 +35,7 @@ from arrowlog.predicate.limits import (
     run_on_deep_stack,
 )
 from arrowlog.predicate.literals import literal_from_scalar
+from arrowlog.predicate.value_sets import make_in
 
 if TYPE_CHECKING:
     from arrowlog.predicate.ast import Node
@@ -238,7 +239,7 @@ class _EntryParser:
                 if len(stack) == 1:
                     return None
                 stack.pop()
-                _finish_call(top, stack[-1], position)
+                _finish_call(top, stack[-1], position, self._schema)
             else:
                 first = position - 1
                 count = int(value) if key == "nested_field_ref" else 1
@@ -262,7 +263,7 @@ class _EntryParser:
         call.args.append(Column(column.name, tuple(names[1:])))
 
 
-def _finish_call(call: _PendingCall, outer: _PendingCall, end: int) -> None:
+def _finish_call(call: _PendingCall, outer: _PendingCall, end: int, schema: pa.Schema) -> None:
     """Append the node of a complete call to the enclosing call.
 
     Until the whole expression is parsed, `ForeignExpr.source` is the span of its entries.
@@ -274,14 +275,16 @@ def _finish_call(call: _PendingCall, outer: _PendingCall, end: int) -> None:
         if call.name in ("and_kleene", "or_kleene") and len(call.args) == 2:
             node = _Chain(call)
         else:
-            node = _convert_call(call.name, call.nodes(), call.options)
+            node = _convert_call(call.name, call.nodes(), call.options, schema)
     except Untranslatable:
         node = ForeignExpr(f"{call.name}(…)", frozenset(call.columns), (call.start, end))
     outer.args.append(node)
     outer.columns |= call.columns
 
 
-def _convert_call(name: str, args: tuple[Node, ...], options: dict[str, Any]) -> Node:
+def _convert_call(
+    name: str, args: tuple[Node, ...], options: dict[str, Any], schema: pa.Schema
+) -> Node:
     """The AST node of a call; raises `Untranslatable` if there is none."""
     if name in ("and_kleene", "or_kleene"):
         return join_nodes(_OPERATORS[name], args)
@@ -299,7 +302,7 @@ def _convert_call(name: str, args: tuple[Node, ...], options: dict[str, Any]) ->
             return Call(name, (*args, pattern))
         return Call("like", (*args, pattern, Literal("\\", "text")))
     if name == "is_in":
-        return _in(args[0], options)
+        return _in(args[0], options, schema)
     if name == "if_else" and args[2] == NULL:
         return _null_for_null(*args[:2])
     raise Untranslatable
@@ -333,15 +336,17 @@ def _flag(options: dict[str, Any], name: str) -> bool:
     return name in options and bool(options[name].as_py())
 
 
-def _in(column: Node, options: dict[str, Any]) -> Node:
+def _in(column: Node, options: dict[str, Any], schema: pa.Schema) -> Node:
     """Convert `isin`, which is never NULL: a NULL row matches only if the set contains NULL."""
-    members = [literal_from_scalar(value) for value in options["value_set"].values]
-    if any(value is None for value in members) or options["null_matching_behavior"].as_py() != 0:
+    members = options["value_set"].values
+    if options["null_matching_behavior"].as_py() != 0:
         raise Untranslatable
-    values = [value for value in members if value is not None and value is not NULL]
-    condition: Node = Call("is true", (Call("in", (column, *values)),))
-    if not values:
+    contained = make_in(column, members, schema, keep_null=False)
+    if contained is None:
+        raise Untranslatable
+    condition: Node = Call("is true", (contained,))
+    if members.null_count == len(members):
         condition = Literal(False, "bool")
-    if len(values) < len(members):
+    if members.null_count:
         condition = Call("or", (condition, Call("is null", (column,))))
     return condition

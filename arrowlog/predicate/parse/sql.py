@@ -87,16 +87,14 @@ def tokenize(text: str, tokens: re.Pattern[str]) -> list[Token]:
     A character that begins none of `tokens` becomes a token of the kind `other`.
     """
     result: list[Token] = []
-    start = 0
-    while not result or result[-1].kind != "end":
-        match = tokens.match(text, start)
-        assert match is not None
-        assert match.lastgroup is not None
+    for match in tokens.finditer(text):
         kind = match.lastgroup
+        assert kind is not None
         token_text = match[kind]
         key = token_text.lower() if kind == "word" else token_text if kind == "sign" else ""
         result.append(Token(kind, token_text, match.start(kind), key))
-        start = match.end()
+        if kind == "end":
+            break
     return result
 
 
@@ -256,11 +254,36 @@ class _Parser:
         return join_nodes("and", parts)
 
     def _not(self, left: Node | None = None) -> Node:
+        simple = self._simple_comparison() if left is None else None
+        if simple is not None:
+            return simple
         negations = 0
         while left is None and self._take("not"):
             negations += 1
         node = self._is(left)
         return Call("not", (node,)) if negations % 2 else node
+
+    def _simple_comparison(self) -> Node | None:
+        """Parse `column sign literal` without descending the precedence levels; else None.
+
+        Generated predicates have hundreds of these, and nothing binds tighter inside one.
+        """
+        at, tokens = self._at, self._tokens
+        column = tokens[at]
+        if column.kind != "word" or column.text not in self._names or column.key in _RESERVED:
+            return None
+        sign = tokens[at + 1]
+        if sign.key not in _COMPARISONS:
+            return None
+        value = at + 2 + (tokens[at + 2].key == "-")
+        if tokens[value].kind not in ("number", "text"):
+            return None
+        after = tokens[value + 1]
+        if after.kind != "end" and after.key not in ("and", "or", ")"):
+            return None
+        self._at = at + 2
+        literal = self._primary() if value == at + 2 else self._sign(None)
+        return Call(_COMPARISONS[sign.key], (Column(column.text), literal))
 
     def _is(self, left: Node | None) -> Node:
         node = self._comparison(left)

@@ -17,6 +17,7 @@ from arrowlog.predicate.ast import (
 )
 from arrowlog.predicate.literals import to_literal
 from arrowlog.predicate.searches import SEARCH_OP, make_search
+from arrowlog.predicate.value_sets import make_in, to_arrow_array
 from arrowlog.splits import ALL_FIELDS
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def _condition(condition: Any, schema: pa.Schema) -> Node:
     elif len(condition) == 2:
         raise InvalidRequest(f"{condition!r} has no value to compare with.", next=_TUPLE_HINT)
     elif op in ("in", "between"):
-        node = _in_or_between(column, op, value, where)
+        node = _in_or_between(column, op, value, where, schema)
     elif op == SEARCH_OP:
         node = make_search(column, to_literal(value, where))
     elif op in ("like", "ilike", "starts_with"):
@@ -112,7 +113,11 @@ def _resolve(name: str | tuple[str, ...], schema: pa.Schema) -> Column:
     return resolve_column(name, schema)
 
 
-def _in_or_between(column: Node, op: str, value: Any, where: str) -> Node:
+def _in_or_between(column: Node, op: str, value: Any, where: str, schema: pa.Schema) -> Node:
+    members = to_arrow_array(value) if op == "in" else None
+    condition = None if members is None else make_in(column, members, schema)
+    if condition is not None:
+        return condition
     if isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
         raise InvalidRequest(f"{where}: {op.upper()} needs a list of values.", next=_TUPLE_HINT)
     values = [to_literal(item, where) for item in value]

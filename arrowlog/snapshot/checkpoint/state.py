@@ -34,11 +34,11 @@ from arrowlog.formats.indextables import (
     metadata_fields,
     new_manifest_path,
     parse_state,
+    parse_state_pointer,
 )
 from arrowlog.snapshot.avro_state_files import AvroStateFiles, StateEntries
 from arrowlog.snapshot.deferred_files import ManifestCache
-from arrowlog.snapshot.listing import pointed_version
-from arrowlog.snapshot.state_reader import StateFacts, doc_mappings
+from arrowlog.snapshot.state_reader import MAPPING_PREFIX, StateFacts, doc_mappings
 from arrowlog.storage import PutOutcome, put_identical
 
 if TYPE_CHECKING:
@@ -120,6 +120,11 @@ class StateWriter:
             manifests = (*manifests, info)
             names.append(info.path)
             sizes += size
+        fields = _without_none(metadata_fields(state.metadata))
+        # Other programs look doc mappings up in either place.
+        configuration = {f"{MAPPING_PREFIX}{ref}": text for ref, text in registry.items()}
+        added = sorted(configuration.keys() - fields["configuration"].keys())
+        fields["configuration"] = configuration | fields["configuration"]
         total = pc.sum(state.column("size")).as_py() if state.num_files else 0
         record = StateManifest(
             state.version,
@@ -130,8 +135,8 @@ class StateWriter:
             tombstones,
             registry,
             STATE_PROTOCOL_VERSION,
-            msgspec.json.encode(_without_none(metadata_fields(state.metadata))).decode(),
-            msgspec.json.encode(_facts(state)),
+            msgspec.json.encode(fields).decode(),
+            msgspec.json.encode(_facts(state, added)),
         )
         return record, sizes
 
@@ -198,13 +203,27 @@ class StateWriter:
         key = INDEXTABLES.key(LAST_CHECKPOINT)
         newest: StateManifest | None = record
         while newest is not None:
-            if pointed_version(self._store.find_many([key])[0]) >= newest.state_version:
+            if self._is_pointed_to(newest.state_version, self._store.find_many([key])[0]):
                 return
             pointer = StatePointer(
                 newest.state_version, newest.num_files, newest.total_bytes, newest.created_at
             )
             self._store.replace(key, encode_state_pointer(pointer))
             newest = self._find_later(newest.state_version)
+
+    def point_to(self, version: int) -> None:
+        """Point `_last_checkpoint` to a state that is in the log; see `_point`."""
+        key = INDEXTABLES.key(INDEXTABLES.state_name(version))
+        limit = self._config.max_decompressed_bytes
+        self._point(parse_state(self._store.get(key), key, version, limit))
+
+    def _is_pointed_to(self, version: int, data: bytes | None) -> bool:
+        """Whether the content of `_last_checkpoint` names a state, or a later one that is there."""
+        pointer = None if data is None else parse_state_pointer(data)
+        if pointer is None or pointer.version < version:
+            return False
+        name = INDEXTABLES.state_name(pointer.version)
+        return pointer.version == version or self._store.stat(INDEXTABLES.key(name)) is not None
 
     def _find_later(self, version: int) -> StateManifest | None:
         """Return the last of the states that follow a version without a gap; None if none does."""
@@ -329,7 +348,7 @@ def _canonical(value: Any) -> Any:
     return value
 
 
-def _facts(state: State) -> StateFacts:
+def _facts(state: State, added: list[str]) -> StateFacts:
     recent = state.recent
     protocol = state.protocol
     return StateFacts(
@@ -337,6 +356,7 @@ def _facts(state: State) -> StateFacts:
         txns=dict(state.txns),
         recentCommits=(recent.first, list(recent.txn_ids)),
         features=(list(protocol.reader_features), list(protocol.writer_features)),
+        addedProperties=added,
     )
 
 
