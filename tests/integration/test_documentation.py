@@ -39,9 +39,10 @@ def replaced():
 
 
 @pytest.mark.parametrize("page", [_parameter(page) for page in RUN])
-def test_the_blocks_of_a_page_run(page, request, replaced, tmp_path, monkeypatch):
+def test_the_blocks_of_a_page_run(page, request, replaced, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names = doc_tables.prepare(name_of(page), request)
+    printed = ""
     for block in blocks(page):
         text = block.text
         for old, new in replaced.items():
@@ -50,6 +51,14 @@ def test_the_blocks_of_a_page_run(page, request, replaced, tmp_path, monkeypatch
             run_python(page, replace(block, text=text), names)
         elif block.info == "bash":
             run_shell(page, block)
+        elif block.info in ("text", "sql") and printed:  # the output of the block before
+            assert _without_figures(text) in _without_figures(printed)
+        printed = capsys.readouterr().out
+
+
+def _without_figures(text):
+    """Return a text with single spaces, in which sizes and other figures are equal."""
+    return " ".join(re.sub(r"\d[\d,.]*", "0", text).split())
 
 
 @pytest.mark.parametrize("page", pages(), ids=name_of)
