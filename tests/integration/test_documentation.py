@@ -90,8 +90,8 @@ def test_the_readme_is_one_page_and_begins_with_the_formats():
     lines = README.read_text().splitlines()
     assert len(lines) <= 160
     first_screen = "\n".join(lines[:25])
-    assert "protocols 1 to 3" in first_screen
-    assert "protocol 4" in first_screen
+    assert "protocols 1 to 4" in first_screen
+    assert ".split" in first_screen
     assert "Delta" in first_screen
     assert lines.index("## Two commands") < lines.index("## First minute: a notebook")
     text = README.read_text()
