@@ -4,6 +4,8 @@
     python3 dev.py test       formatting, lint, types and all tests, Spark included
     python3 dev.py quick      formatting, lint, types and the fast tests: for every edit
     python3 dev.py bench      measure beside the peers (arguments go to `python -m benchmarks`)
+    python3 dev.py docs       build the documentation into site/, with warnings as errors
+    python3 dev.py build      build the wheel into dist/
     python3 dev.py run X …    run a Python module of the environment: `run mypy`, `run pytest -k …`
 
 Everything is installed into `.venv` beside this file, with the versions in `constraints.txt`. The
@@ -42,9 +44,17 @@ JOBS = {
         ["-m", "pytest", SPARK],  # by itself: one JVM, which uses both cores
     ],
     "bench": [["-m", "benchmarks"]],
+    "docs": [  # not --quiet: it would drop the warnings that --strict counts
+        ["tests/support/reference_pages.py"],
+        ["-m", "mkdocs", "build", "--strict"],
+    ],
+    "build": [["-m", "pip", "wheel", "--no-deps", "--quiet", "--wheel-dir", "dist", "."]],
     "run": [["-m"]],
 }
-EXTRAS = {"demo": "cli", "bench": "dev,bench"}  # the other jobs: dev
+# The other jobs: dev.
+EXTRAS = {"demo": "cli", "bench": "dev,bench", "docs": "docs", "build": "cli"}
+# Material's announcement of its successor is no warning about the pages.
+os.environ.setdefault("NO_MKDOCS_2_WARNING", "1")
 
 
 def run(*arguments: str) -> int:

@@ -96,7 +96,11 @@ def arguments(given=None):
     add("--chart", help="the picture (FOLDER/benchmark.svg)", metavar="FILE")
     add("--against", help="an earlier results.json to compare with", metavar="FILE")
     add("--again", help="measure nothing, show an earlier results.json", metavar="FILE")
-    add("--readme", help="put the headline table into this file, between its marks", metavar="FILE")
+    add(
+        "--readme",
+        help="put the tables into this page, between its marks (docs/benchmarks.md)",
+        metavar="FILE",
+    )
     add("--check", action="store_true", help="exit with 1 if an asked figure is not reached")
     chosen = parser.parse_args(given)
     chosen.only = [name.strip() for name in chosen.only.split(",") if name.strip()]
@@ -178,7 +182,7 @@ def command(chosen):
 
 
 def draw(chosen, figures, run, about, printed):
-    """The picture, and the block of the README."""
+    """The picture, and the block of the page."""
     write(chosen.chart, chart(figures, TITLES, about))
     if chosen.readme:
         with open(chosen.readme) as text:

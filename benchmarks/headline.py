@@ -1,4 +1,4 @@
-"""The rows that stand for all: what the README and the chart show. Pure."""
+"""The rows that stand for all: what docs/benchmarks.md and the chart show. Pure."""
 
 from benchmarks.figures import OURS, of, ratio, rows_of
 from benchmarks.report import TIMES, number, times

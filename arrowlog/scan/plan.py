@@ -285,8 +285,8 @@ class ScanPlan(ReadableRows):
     def sql(self) -> str:
         """The DuckDB query that selects the paths of these files, for `Table.connect()`.
 
-        It reads `file_bounds_at(version)`, whose columns are described in `docs/predicates.md`. A
-        file is dropped only if a condition is FALSE; an unknown bound makes it NULL.
+        It reads `file_bounds_at(version)`, whose columns `docs/reference/sql-views.md` describes.
+        A file is dropped only if a condition is FALSE; an unknown bound makes it NULL.
         """
         from arrowlog.scan.sql_plan import write_file_query
 

@@ -444,7 +444,7 @@ class Snapshot:
 
     @cached_property
     def files(self) -> pa.Table:
-        """The live files as a typed table, one row per file. The README lists the columns."""
+        """The live files as a typed table, one row per file. The tutorial lists the columns."""
         if self._given is not None:
             return self._given
         return self.state.source.files(self.schema, self.partition_columns)

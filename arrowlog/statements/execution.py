@@ -127,10 +127,10 @@ def sql_statement(
 ) -> pa.Table:
     """Execute an IndexTables statement: REPAIR, DESCRIBE, CHECKPOINT, TRUNCATE, DROP, PURGE, ….
 
-    The README lists the statements. Returns a table in the columns of the statement. Raises
-    `InvalidRequest` with a caret under the offending word if the text is not a valid statement, and
-    the errors of the `Table` method that the statement calls. With `spark`, REPAIR and MERGE SPLITS
-    use its workers.
+    `docs/reference/statements.md` lists the statements. Returns a table in the columns of the
+    statement. Raises `InvalidRequest` with a caret under the offending word if the text is not a
+    valid statement, and the errors of the `Table` method that the statement calls. With `spark`,
+    REPAIR and MERGE SPLITS use its workers.
     """
     statement = parse_statement(text)
     if statement.kind == "invalidate":

@@ -2,12 +2,10 @@
 
 import datetime as dt
 import json
-import re
 import socket
 from contextlib import closing
 from decimal import Decimal
 from functools import reduce
-from pathlib import Path
 
 import duckdb
 import polars as pl
@@ -19,7 +17,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F  # noqa: N812 -- as everybody calls it
 from pyspark.sql.types import StructType
 from support.case_count import cases
-from support.event_table import build as build_events
 from support.random_predicates import predicate
 from support.random_rows import build
 from support.store_places import S3, Memory
@@ -27,7 +24,6 @@ from support.store_places import S3, Memory
 import arrowlog
 from arrowlog import testing
 
-README = Path(__file__).parents[2] / "README.md"
 SECRET = "hunter2-is-the-secret"
 SCHEMA = pa.schema([("day", pa.date32()), ("id", pa.int64()), ("name", pa.string())])
 
@@ -368,20 +364,6 @@ def test_a_running_session_is_given_again(spark):
     assert again.sparkContext.getConf().get("spark.driver.bindAddress") == "127.0.0.1"
     with pytest.raises(arrowlog.InvalidRequest, match=r"driver_memory.*spark\.driver\.memory"):
         arrowlog.spark.session(driver_memory="4g")
-
-
-def test_the_example_of_the_readme_runs(spark, tmp_path, monkeypatch, capsys):
-    (block,) = re.findall(r"```python spark\n(.*?)```", README.read_text(), re.DOTALL)
-    block = block.replace("path/to", str(tmp_path))
-    build_events(tmp_path / "events")
-    names = {"arrowlog": arrowlog, "table": arrowlog.Table(tmp_path / "events")}
-    monkeypatch.setattr(arrowlog.spark, "session", lambda app: spark)
-    exec(compile(block, "README.md", "exec"), names)
-    said = capsys.readouterr().out
-    assert "city|count" in said
-    assert "1 of 5 files to read" in said
-    assert arrowlog.Table(tmp_path / "streamed").snapshot().num_records == 5000
-    assert arrowlog.Table(tmp_path / "copy").snapshot().num_records == 100
 
 
 def test_workers_look_for_the_data_files_of_a_repair(either, tmp_path):
