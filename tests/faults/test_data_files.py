@@ -17,7 +17,7 @@ import arrowlog
 from arrowlog import DataFileError, InvalidRequest
 
 SCHEMA = pa.schema([("id", pa.int64()), ("s", pa.string()), ("f", pa.float64())])
-HARD = "lower(s) = 's5'"  # which Arrow cannot filter by, so DuckDB does
+HARD = "reverse(s) <> ''"  # which Arrow cannot filter by, so DuckDB does; it skips no file
 
 
 def build(root):
