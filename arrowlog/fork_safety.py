@@ -195,6 +195,7 @@ if not TYPE_CHECKING:
         def __init__(self, make: Callable[[Any], Any]) -> None:
             """Decorate the method that makes the part, which two threads may call at once."""
             self._make = make
+            self.__doc__ = make.__doc__
 
         def __set_name__(self, owner: type, name: str) -> None:
             """Learn the name under which the part is kept."""
@@ -202,6 +203,8 @@ if not TYPE_CHECKING:
 
         def __get__(self, item: Any, owner: type | None = None) -> Any:
             """Make the part; from then on the attribute of the object hides this method."""
+            if item is None:  # asked of the class
+                return self
             return item.__dict__.setdefault(self._name, self._make(item))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -20,6 +19,7 @@ from arrowlog.display import (
     format_text_table,
 )
 from arrowlog.errors import InvalidRequest
+from arrowlog.fork_safety import OnFirstUse
 from arrowlog.history import view_columns
 from arrowlog.history.view_columns import ViewTypes
 from arrowlog.predicate import quote_identifier
@@ -292,22 +292,22 @@ class Diff:
         """Whether the two versions are equal."""
         return not self.files.num_rows and not self.changes
 
-    @cached_property
+    @OnFirstUse
     def bytes_added(self) -> int:
         """Size of the files that were added, and of changed files after the change."""
         return _sum(self.files, "size_bytes_after") or 0
 
-    @cached_property
+    @OnFirstUse
     def bytes_removed(self) -> int:
         """Size of the files that were removed, and of changed files before the change."""
         return _sum(self.files, "size_bytes_before") or 0
 
-    @cached_property
+    @OnFirstUse
     def rows_added(self) -> int | None:
         """Rows in added files and in changed files after the change; None if a count is missing."""
         return _sum_rows(self.files, "removed", "num_records_after")
 
-    @cached_property
+    @OnFirstUse
     def rows_removed(self) -> int | None:
         """Rows in removed files and in changed files before it; None if a count is missing."""
         return _sum_rows(self.files, "added", "num_records_before")

@@ -8,7 +8,6 @@ is parsed or typed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,7 +16,7 @@ import pyarrow.compute as pc
 
 from arrowlog.arrays import make_array, make_scalar, null_scalar
 from arrowlog.decode import SEQ_LINE_BITS, flatten_map_columns
-from arrowlog.fork_safety import pl
+from arrowlog.fork_safety import OnFirstUse, pl
 from arrowlog.formats import FieldKind, physical_name
 from arrowlog.formats.indextables import INDEXTABLES, SKIP_FIELDS, encode_add_objects
 from arrowlog.history.commit_history import line_numbers
@@ -112,12 +111,12 @@ class ViewTypes:
     partition_columns: tuple[str, ...]
     format: Format = INDEXTABLES
 
-    @cached_property
+    @OnFirstUse
     def typed_schema(self) -> pa.Schema:
         """The schema with the partition columns that it lacks, as text."""
         return FileStats(pa.table({}), self.schema, self.partition_columns).schema
 
-    @cached_property
+    @OnFirstUse
     def files(self) -> pa.Schema:
         """The columns of the view `files`: those of `Snapshot.files`, not dictionary-encoded."""
         fields = files_table(
@@ -125,23 +124,23 @@ class ViewTypes:
         ).schema
         return pa.schema([field.with_type(_without_dictionary(field.type)) for field in fields])
 
-    @cached_property
+    @OnFirstUse
     def adds(self) -> pa.Schema:
         """The columns of the view `adds`."""
         return pa.schema([*_POSITION, *self.files, ("key", _TEXT), ("json", _TEXT)])
 
-    @cached_property
+    @OnFirstUse
     def partitions(self) -> list[pa.Field]:
         """The `partition.*` columns."""
         return [field for field in self.files if field.name.startswith("partition.")]
 
-    @cached_property
+    @OnFirstUse
     def removes(self) -> pa.Schema:
         """The columns of the view `removes`; those that `actions` needs exist in every format."""
         fields = {**_SHARED_REMOVE_FIELDS, **self.format.actions.fields["remove"]}
         return _action_schema(fields, self.partitions)
 
-    @cached_property
+    @OnFirstUse
     def skips(self) -> pa.Schema:
         """The columns of the view `skips`."""
         return _action_schema(SKIP_FIELDS, self.partitions)

@@ -19,7 +19,6 @@ import tempfile
 import uuid
 import weakref
 from contextlib import suppress
-from functools import cached_property
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +30,7 @@ from pyarrow.fs import LocalFileSystem
 from arrowlog.arrays import make_array, repeat_bool, repeat_value
 from arrowlog.decode import SEQ_LINE_BITS
 from arrowlog.errors import ArrowlogError, InvalidRequest, UnsupportedProtocol
-from arrowlog.fork_safety import keep_connection_alive, pl
+from arrowlog.fork_safety import OnFirstUse, keep_connection_alive, pl
 from arrowlog.formats import Protocol
 from arrowlog.formats.indextables import (
     classify_log_file,
@@ -198,7 +197,7 @@ class ViewSources:
         self._ranges = VersionRanges(past.ranges())
         self._checkpoint_rows: tuple[pa.Table, pa.Table] | None = None
 
-    @cached_property
+    @OnFirstUse
     def types(self) -> ViewTypes:
         """The column types of the newest schema, plus columns that only older schemas have.
 

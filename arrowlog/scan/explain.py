@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -11,6 +10,7 @@ import pyarrow.compute as pc
 
 from arrowlog.arrays import FALSE, make_array, make_scalar, repeat_value
 from arrowlog.display import format_bytes, format_html_card, format_html_table, format_text_table
+from arrowlog.fork_safety import OnFirstUse
 from arrowlog.predicate import (
     COMPARISON_OPS,
     TRUE,
@@ -274,7 +274,7 @@ class Explanation:
         ]
         return pa.concat_tables(parts).unify_dictionaries() if parts else _empty_table()
 
-    @cached_property
+    @OnFirstUse
     def _rows(self) -> list[tuple[str, str, str, str, str]]:
         return [
             (

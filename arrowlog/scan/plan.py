@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,6 +15,7 @@ from arrowlog.arrays import make_int64, repeat_bool
 from arrowlog.config import parse_bytes
 from arrowlog.display import format_bytes, format_count, format_html_card, format_html_table
 from arrowlog.errors import InvalidRequest, LogCorrupt
+from arrowlog.fork_safety import OnFirstUse
 from arrowlog.formats.delta import VECTOR_COLUMNS
 from arrowlog.predicate import (
     TRUE,
@@ -253,35 +253,35 @@ class ScanPlan(ReadableRows):
         """Number of live files in the table at this version."""
         return self.snapshot.num_files
 
-    @cached_property
+    @OnFirstUse
     def num_files(self) -> int:
         """Number of files to read."""
         return int(self.mask.true_count)
 
-    @cached_property
+    @OnFirstUse
     def size_bytes(self) -> int:
         """Total size in bytes of the files to read."""
         return int(pc.sum(self._selected("size")).as_py() or 0) if self.num_files else 0
 
-    @cached_property
+    @OnFirstUse
     def num_records(self) -> int | None:
         """Rows in the files to read, matching or not; None if a file does not record its count."""
         rows = self.among.columns.num_records().filter(self.mask)
         return None if rows.null_count else int(pc.sum(rows).as_py() or 0)
 
-    @cached_property
+    @OnFirstUse
     def paths(self) -> list[str]:
         """Paths of the files to read, as recorded in the log."""
         paths: list[str] = self._selected("path").to_pylist() if self.num_files else []
         return paths
 
-    @cached_property
+    @OnFirstUse
     def files(self) -> pa.Table:
         """The files to read with every column of `Snapshot.files`."""
         schema, partition_columns = self.snapshot.schema, self.snapshot.partition_columns
         return self.among.state.source.files(schema, partition_columns, self.mask)
 
-    @cached_property
+    @OnFirstUse
     def sql(self) -> str:
         """The DuckDB query that selects the paths of these files, for `Table.connect()`.
 
@@ -377,7 +377,7 @@ class ScanPlan(ReadableRows):
     def _reader_of(self, files: pa.Table) -> RowReader:
         return replace(self.row_reader, files=files)
 
-    @cached_property
+    @OnFirstUse
     def row_reader(self) -> RowReader:
         """The reader of the matching rows."""
         snapshot = self.among

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.errors import InvalidRequest
+from arrowlog.fork_safety import OnFirstUse
 from arrowlog.predicate import (
     TRUE,
     Call,
@@ -229,7 +229,7 @@ class SplitScan:
         else:
             RowDecoder(files, self._stored(needed)).prefetch()
 
-    @cached_property
+    @OnFirstUse
     def _store(self) -> Store:
         return open_store(self.root, self.options)
 

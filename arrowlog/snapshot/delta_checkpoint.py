@@ -11,7 +11,7 @@ import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from arrowlog.arrays import make_array, make_int64
 from arrowlog.errors import LogCorrupt
+from arrowlog.fork_safety import OnFirstUse
 from arrowlog.storage import LocalStore, RangeReader
 
 if TYPE_CHECKING:
@@ -71,12 +72,12 @@ class CheckpointPart:
             raise _damaged(key, error) from None
         return part
 
-    @cached_property
+    @OnFirstUse
     def add_counts(self) -> list[int | None]:
         """The number of adds in each row group; None where the footer does not tell."""
         return [self._count_of(group, "add.path") for group in range(self.metadata.num_row_groups)]
 
-    @cached_property
+    @OnFirstUse
     def _leaves(self) -> dict[str, int]:
         if not self.metadata.num_row_groups:
             return {}
@@ -158,7 +159,7 @@ class DeltaCheckpoint:
             if count != 0
         ]
 
-    @cached_property
+    @OnFirstUse
     def starts(self) -> list[int]:
         """The number of the first add of each row group, and the number of adds.
 
@@ -188,7 +189,7 @@ class DeltaCheckpoint:
             self._types[path] = next((kind for kind in kinds if kind is not None), None)
         return self._types[path]
 
-    @cached_property
+    @OnFirstUse
     def _types(self) -> dict[AddPath, pa.DataType | None]:
         return {}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,6 +12,7 @@ import pyarrow.compute as pc
 
 from arrowlog.arrays import FALSE, TRUE, null_scalar, repeat_bool
 from arrowlog.decode import StatsMember, flatten_map_columns, lookup_stats, stats_counts
+from arrowlog.fork_safety import OnFirstUse
 from arrowlog.formats import (
     STATS_COUNTS,
     STATS_MAPS,
@@ -151,7 +151,7 @@ class FileStats:
         self._typed: dict[tuple[str, str], pa.Array] = {}
         self._views: dict[str, _AddView] = {}
 
-    @cached_property
+    @OnFirstUse
     def leaves(self) -> Mapping[str, StructLeaf]:
         """The fields inside struct columns, by the name of their statistics."""
         return struct_leaves(self.schema)
@@ -382,12 +382,12 @@ class _AddView:
         self._names = set(adds.column_names)
         self._nulls: dict[pa.DataType, pa.ChunkedArray] = {}
 
-    @cached_property
+    @OnFirstUse
     def leaves(self) -> list[StructLeaf]:
         """The fields inside struct columns that can have bounds."""
         return [leaf for leaf in struct_leaves(self.schema).values() if has_bounds(leaf.type)]
 
-    @cached_property
+    @OnFirstUse
     def _leaf_stats(self) -> dict[tuple[str, str], pa.ChunkedArray]:
         texts = self._adds["stats"] if "stats" in self._names else None
         return read_leaf_stats(texts, self.leaves, self.num_rows)

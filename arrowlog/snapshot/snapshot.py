@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 from typing import Protocol as Interface
 
@@ -16,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.display import format_bytes, format_count, format_html_card, format_html_table
+from arrowlog.fork_safety import OnFirstUse
 from arrowlog.formats.indextables import INDEXTABLES, STATE_PROTOCOL_VERSION, RecentCommits
 from arrowlog.snapshot.file_table import FileStats, files_table
 from arrowlog.snapshot.reconciliation import reconcile_keys
@@ -393,7 +393,7 @@ class Snapshot:
             return self
         return Snapshot(replace(self.state, source=source), self._report)
 
-    @cached_property
+    @OnFirstUse
     def _restrictions(self) -> dict[tuple[int, ...], Snapshot]:
         return {}
 
@@ -431,25 +431,25 @@ class Snapshot:
         """The number of live files."""
         return self.state.num_files
 
-    @cached_property
+    @OnFirstUse
     def size_bytes(self) -> int:
         """The size of all live files in bytes."""
         return int(pc.sum(self.state.column("size")).as_py() or 0) if self.num_files else 0
 
-    @cached_property
+    @OnFirstUse
     def num_records(self) -> int | None:
         """The number of rows in all live files; None if it is unknown for one of them."""
         rows = self.columns.num_records()
         return None if rows.null_count else int(pc.sum(rows).as_py() or 0)
 
-    @cached_property
+    @OnFirstUse
     def files(self) -> pa.Table:
         """The live files as a typed table, one row per file. The tutorial lists the columns."""
         if self._given is not None:
             return self._given
         return self.state.source.files(self.schema, self.partition_columns)
 
-    @cached_property
+    @OnFirstUse
     def columns(self) -> FileStats:
         """The columns of `files` one at a time, for data skipping, which needs few of them."""
         return self.state.source.stats(self.schema, self.partition_columns)

@@ -7,7 +7,6 @@ fast fields. A split with nested values is read document by document through tan
 
 from __future__ import annotations
 
-from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from arrowlog.arrays import make_array
+from arrowlog.fork_safety import OnFirstUse
 from arrowlog.splits.bundle import damaged
 from arrowlog.splits.doc_store import DocStore, several_values
 from arrowlog.splits.schema import resolve_columns, type_column, type_python_values
@@ -76,7 +76,7 @@ class RowDecoder:
             elif self._present:
                 self._searcher("fast" if method == self._read_fast else "documents", segment)
 
-    @cached_property
+    @OnFirstUse
     def _present(self) -> list[ColumnSource]:
         """The columns that the split has."""
         return [

@@ -2,6 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -47,3 +48,10 @@ def test_threads_that_come_first_together_get_the_same_part():
     assert len(made) == 4
     assert len(set(map(id, parts))) == 1
     assert owner.part is parts[0]
+
+
+def test_no_module_uses_the_cached_property_whose_lock_all_objects_share():
+    """Before Python 3.12, a thread that computes a property blocks those of all other objects."""
+    package = Path(arrowlog.__file__).parent
+    users = [path for path in package.rglob("*.py") if "import cached_property" in path.read_text()]
+    assert [path.name for path in users] == ["fork_safety.py"]
