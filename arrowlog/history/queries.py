@@ -63,12 +63,12 @@ class HistoryQueries:
         Args:
             a: a version, or a time as for `since`. One day alone ends with that day.
             b: a version, or a time as for `until`.
-            since: include commits from this time on: a datetime, a date, ISO text, a timedelta or
+            since: include commits from this time on, or all since the creation: a datetime, a date, ISO text, a timedelta or
                 duration such as `"24h"` before now, `"today"` or `"yesterday"`.
             until: include commits up to this time, or to the end of this day; by default all.
 
         Raises:
-            InvalidRequest: the table has no version from before that time, or cannot read it.
+            InvalidRequest: a version is not there, or those from before the time were cleaned up.
         """
         now_ms = SystemClock().now_ms()
         first, last = choose_diff_versions(
