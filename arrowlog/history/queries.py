@@ -63,8 +63,9 @@ class HistoryQueries:
         Args:
             a: a version, or a time as for `since`. One day alone ends with that day.
             b: a version, or a time as for `until`.
-            since: include commits from this time on, or all since the creation: a datetime, a date, ISO text, a timedelta or
-                duration such as `"24h"` before now, `"today"` or `"yesterday"`.
+            since: include commits from this time on: a datetime, a date, ISO text, a timedelta or
+                duration such as `"24h"` before now, `"today"` or `"yesterday"`. A time before the
+                table was created includes all commits after the creation.
             until: include commits up to this time, or to the end of this day; by default all.
 
         Raises:
