@@ -514,8 +514,10 @@ class StatsPredicateBuilder:
             elif not condition.value:
                 parts.append(NO_ROWS)
         test = _and(tuple(parts[1:] or parts))
-        # NaN is greater than every result, whichever way the expression runs.
-        if op in (">", ">=") and not monotone.increasing and may_have_nan(monotone.type):
+        # NaN is greater than every result, whichever way the expression runs, and greater than a
+        # literal that no other result exceeds.
+        covers_nan = monotone.increasing and test != NO_ROWS
+        if op in (">", ">=") and not covers_nan and may_have_nan(monotone.type):
             return _or((test, IsNaN(name)))
         return test
 
@@ -579,6 +581,8 @@ class StatsPredicateBuilder:
         if literal.value != literal.value:  # NaN
             return Unprunable(node, REASON_NOT_COMPARABLE)
         op = node.op if want else _NEGATED[node.op]
+        if op == "<>" and literal.value < 0:  # no absolute value equals it
+            return ALL_ROWS if null else self.rows(Call("not", (Call("is null", (inner,)),)))
         negated = literal.value
         negated = negated.copy_negate() if isinstance(negated, Decimal) else -negated
         mirrored = Call(SWAPPED_COMPARISONS[op], (inner, Literal(negated, literal.kind)))
