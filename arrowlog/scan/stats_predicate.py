@@ -581,8 +581,8 @@ class StatsPredicateBuilder:
         if literal.value != literal.value:  # NaN
             return Unprunable(node, REASON_NOT_COMPARABLE)
         op = node.op if want else _NEGATED[node.op]
-        if op == "<>" and literal.value < 0:  # no absolute value equals it
-            return ALL_ROWS if null else self.rows(Call("not", (Call("is null", (inner,)),)))
+        if op == "<>" and literal.value < 0:  # true of every value: neither bound excludes one
+            return Unprunable(node, REASON_NOT_COMPARABLE)
         negated = literal.value
         negated = negated.copy_negate() if isinstance(negated, Decimal) else -negated
         mirrored = Call(SWAPPED_COMPARISONS[op], (inner, Literal(negated, literal.kind)))
