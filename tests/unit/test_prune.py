@@ -81,7 +81,7 @@ POWER = [
     ("id::BIGINT IN (3, 25)", "023"),
     ("15 > CAST(id AS BIGINT)", "013"),
     ("id::BIGINT BETWEEN 9 AND 10", "013"),
-    ("id::INTEGER = 15", "0123"),
+    ("id::INTEGER = 15", "13"),
     ("id = 3 OR id = 25 OR 8 = id", "023"),
     ("id <> 15 AND id <> 16", "0123"),
     ("id IN (3, 25) AND id NOT IN (4, 5)", "023"),
