@@ -5,10 +5,11 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import make_scalar, null_scalar
+from arrowlog.arrays import make_array, make_scalar, null_scalar
 from arrowlog.config import resolve
 from arrowlog.decode import flatten_map_columns
 from arrowlog.errors import (
@@ -22,14 +23,14 @@ from arrowlog.formats import format_spark_schema, physical_name
 from arrowlog.formats.delta import mapping_mode
 from arrowlog.formats.indextables import INDEXTABLES, encode_add_objects
 from arrowlog.recovery import rebuild
-from arrowlog.snapshot import HIVE_NULL
+from arrowlog.snapshot import HIVE_NULL, may_lose_digits
 from arrowlog.storage import open_store
 from arrowlog.table import Table
 from arrowlog.transaction import build_metadata, create_table
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -187,7 +188,30 @@ def _adoptable_adds(snapshot: Snapshot) -> pa.Table:
     inexact = table_format.inexact_bounds(adds)
     if "stats" in columns and inexact is not None:
         columns["stats"] = pc.if_else(inexact, null_scalar(pa.string()), columns["stats"])
+    wide = [item.name for item in snapshot.schema if may_lose_digits(item.type)]
+    if "stats" in columns and wide and table_format.rounded_decimals:
+        columns["stats"] = _without_bounds(columns["stats"], wide)
     return pa.table(columns)
+
+
+def _without_bounds(texts: pa.ChunkedArray, names: Sequence[str]) -> pa.Array:
+    """Return statistics without the bounds of some columns; null for text that is not JSON.
+
+    Their decimals may be rounded, but those of arrowlog's format are exact.
+    """
+    kept: list[str | None] = []
+    for text in texts.to_pylist():
+        try:
+            stats = None if text is None else msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+            for side in ("minValues", "maxValues") if stats else ():
+                if stats and side in stats:
+                    bounds = msgspec.json.decode(stats[side], type=dict[str, msgspec.Raw] | None)
+                    exact = {k: v for k, v in (bounds or {}).items() if k not in names}
+                    stats[side] = msgspec.Raw(msgspec.json.encode(exact))
+            kept.append(None if stats is None else msgspec.json.encode(stats).decode())
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            kept.append(None)
+    return make_array(kept, pa.string())
 
 
 def _create(

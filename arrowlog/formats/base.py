@@ -299,6 +299,7 @@ class Format(ABC):
         default_provider: `metaData.format.provider` if the log does not tell.
         empty_partition_is_null: whether empty text is NULL in a partition column of type text too.
         hive_partition_is_null: whether Hive's marker for NULL counts as a partition value.
+        rounded_decimals: whether a writer may have rounded the bounds of decimals to doubles.
         stats_text_listed: whether `Snapshot.files` has the statistics as text besides the typed
             columns.
     """
@@ -326,6 +327,7 @@ class Format(ABC):
     default_provider: str = "parquet"
     empty_partition_is_null: bool = False
     hive_partition_is_null: bool = True
+    rounded_decimals: bool = False
     stats_text_listed: bool = True
 
     @abstractmethod

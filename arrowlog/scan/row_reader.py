@@ -26,6 +26,8 @@ from arrowlog.predicate import (
     Predicate,
     evaluate_predicate,
     find_searches,
+    may_have_nan,
+    referenced_columns,
     split_pushdown,
 )
 from arrowlog.scan.data_files import ColumnCaseResolver, ReadErrorTranslator, name_added_version
@@ -169,9 +171,19 @@ class RowReader:
         spellings = ColumnCaseResolver(self.schema, self.partition_columns)
         with self._translate_errors(source.fragments):
             misspelled = spellings.any(source.plain_fragments)
-            if source.rest is None and not misspelled and not source.special:
+            plain = source.rest is None and not misspelled and not source.special
+            if plain and not self._filters_floats():
                 return int(source.dataset.count_rows())
         return sum(batch.num_rows for batch in self._batches(source, self.schema.names[:1], {}))
+
+    def _filters_floats(self) -> bool:
+        """Whether the predicate has a floating-point column, or a nested one that may contain one.
+
+        Arrow counts all rows of a row group whose bounds satisfy the predicate, NaN included.
+        """
+        named = referenced_columns(self.predicate.tree)
+        kinds = (item.type for item in self.schema if item.name in named)
+        return any(may_have_nan(kind) or pa.types.is_nested(kind) for kind in kinds)
 
     def fragments(self) -> list[ds.Fragment]:
         """The files as fragments of an Arrow dataset, with their partition values.

@@ -514,8 +514,10 @@ class StatsPredicateBuilder:
             elif not condition.value:
                 parts.append(NO_ROWS)
         test = _and(tuple(parts[1:] or parts))
-        # NaN is greater than every result, whichever way the expression runs.
-        if op in (">", ">=") and not monotone.increasing and may_have_nan(monotone.type):
+        # NaN is greater than every result, whichever way the expression runs, and greater than a
+        # literal that no other result exceeds.
+        covers_nan = monotone.increasing and test != NO_ROWS
+        if op in (">", ">=") and not covers_nan and may_have_nan(monotone.type):
             return _or((test, IsNaN(name)))
         return test
 

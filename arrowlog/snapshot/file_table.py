@@ -162,6 +162,11 @@ class FileStats:
         return self.schema.field(index).type if index >= 0 else self.leaves[name].type
 
     @property
+    def rounded_decimals(self) -> bool:
+        """Whether a writer may have rounded the bounds of decimals to doubles."""
+        return self._format.rounded_decimals
+
+    @property
     def num_rows(self) -> int:
         """The number of files."""
         return int(self._adds.num_rows)

@@ -296,6 +296,10 @@ def _timestamp_text(value: dt.datetime, kind: pa.DataType) -> str:
 
 
 _TRUNCATED_MICROS_MAX = 999  # lost at most when a time is truncated to milliseconds
+# A decimal of more digits may lose some when a writer records it as a double: delta-rs does.
+_EXACT_DOUBLE_DIGITS = 15
+# Bound on the relative error of such a double, which has several roundings of 1.1e-16 behind it.
+_DOUBLE_ERROR = Decimal("1e-14")
 _E000_FIRST_BYTE = 0xEE  # the first UTF-8 byte of U+E000; later characters begin no lower
 
 
@@ -330,6 +334,9 @@ def _bounds(columns: FileStats, name: str) -> tuple[pa.Array, pa.Array]:
         kind = columns.type_of(name)
         low = widen_bounds(columns.low(name), kind, upper=False)
         high = widen_bounds(columns.high(name), kind, upper=True)
+        if columns.rounded_decimals and may_lose_digits(kind):
+            low = _widen_rounded(_drop_saturated(low, upper=False), upper=False)
+            high = _widen_rounded(_drop_saturated(high, upper=True), upper=True)
         crossed = pc.greater(low, high)
         if crossed.true_count:  # a minimum above its maximum: neither can be trusted
             trusted = pc.fill_null(pc.invert(crossed), TRUE)
@@ -375,6 +382,42 @@ def _widen_truncated_millis(micros: pa.Array, *, upper: bool) -> pa.Array:
         ),
     )
     return pc.if_else(widen, pc.subtract(micros, make_int64(_TRUNCATED_MICROS_MAX)), micros)
+
+
+def may_lose_digits(kind: pa.DataType) -> bool:
+    """Whether a type has decimals, or structs of them, that a double does not represent."""
+    if pa.types.is_struct(kind):
+        return any(may_lose_digits(item.type) for item in kind.fields)
+    return bool(pa.types.is_decimal(kind) and kind.precision > _EXACT_DOUBLE_DIGITS)
+
+
+def _drop_saturated(bounds: pa.Array, *, upper: bool) -> pa.Array:
+    """Make decimal bounds unknown that a writer may have cut to the range of 64-bit integers.
+
+    delta-rs does that with decimals without a fraction.
+    """
+    end = Decimal(INT_MAX if upper else INT_MIN)
+    if bounds.type.scale:
+        return bounds
+    saturated = pc.equal(bounds, make_scalar(end, bounds.type))
+    return pc.if_else(saturated, null_scalar(bounds.type), bounds)
+
+
+def _widen_rounded(bounds: pa.Array, *, upper: bool) -> pa.Array:
+    """Widen decimals that may have been rounded to doubles, up to the limits of their type.
+
+    The margin is cut to the scale of the column, so that it is zero for less than 15 digits.
+    """
+    scale, digits = bounds.type.scale, DECIMAL_DIGITS_MAX
+    wide = pc.cast(bounds, pa.decimal256(digits, scale))
+    error = make_scalar(_DOUBLE_ERROR, pa.decimal256(14, 14))
+    exact_margins = pc.multiply(pc.abs(wide), error)
+    margins = pc.cast(exact_margins, pa.decimal256(digits, scale), safe=False)
+    widened = (pc.add if upper else pc.subtract)(wide, margins)
+    end = Decimal((int(not upper), (9,) * digits, -scale))
+    limit = make_scalar(end, widened.type)
+    choose = pc.min_element_wise if upper else pc.max_element_wise
+    return pc.cast(choose(widened, limit, skip_nulls=False), bounds.type)
 
 
 def _strip_tie_breakers(texts: pa.Array) -> pa.Array:

@@ -105,3 +105,12 @@ def test_both_zeros_are_one_value(root, where):
         assert sorted(plan.to_arrow()["id"].to_pylist()) == [0, 1]
         assert table.scan(f"NOT ({text})").to_arrow()["id"].to_pylist() == [2]
         assert table.scan(f"NOT ({text})").num_files == 1
+
+
+@pytest.mark.parametrize("where", ["x = 5", "x <= 5", "x < CAST('inf' AS DOUBLE)", "s.x = 5"])
+def test_counting_leaves_out_nan_where_the_bounds_satisfy_the_predicate(root, where):
+    kind = pa.struct([("x", pa.float64())])
+    table = arrowlog.Table.create(root, pa.schema([("x", pa.float64()), ("s", kind)]))
+    table.write(pa.table({"x": [5.0, math.nan], "s": pa.array([{"x": 5.0}, {"x": math.nan}])}))
+    dataset = table.scan(where).to_arrow_dataset()
+    assert dataset.count_rows() == dataset.to_table().num_rows == 1

@@ -1,7 +1,9 @@
 """Tables that deltalake writes, at every version, against what deltalake reads of them."""
 
 import random
+from decimal import Decimal
 
+import polars as pl
 import pyarrow as pa
 import pytest
 from support.case_count import cases
@@ -65,3 +67,34 @@ def test_every_version_has_the_rows_that_deltalake_reads(tmp_path, seed):
         assert found.count() in (None, count)
     lifetimes = opened.query("SELECT count(*) AS n FROM file_lifetimes WHERE end_version IS NULL")
     assert lifetimes["n"][0].as_py() == opened.snapshot().num_files
+
+
+@pytest.mark.parametrize(
+    ("precision", "scale", "text"),
+    [
+        (38, 18, "1.000000000000000001"),
+        (38, 18, "-0.100000000000000001"),
+        (38, 10, "-9999999999999999999999999999.9999999999"),
+        (20, 2, "123456789012345678.91"),
+        (16, 2, "99999999999999.99"),
+        (38, 0, "12345678901234567890123456789012345678"),
+        (38, 0, "-12345678901234567890123456789012345678"),
+    ],
+)
+def test_decimals_that_deltalake_rounds_in_its_statistics_are_found(
+    tmp_path, precision, scale, text
+):
+    root, value = str(tmp_path / "t"), Decimal(text)
+    kind = pa.decimal128(precision, scale)
+    deltalake.write_deltalake(root, pa.table({"x": pa.array([value], kind)}))
+    table = arrowlog.Table(root)
+    for operator in ("=", ">=", "<="):
+        plan = table.scan([("x", operator, value)])
+        assert plan.to_arrow_dataset().to_table()["x"].to_pylist() == [value], operator
+    assert table.to_polars().filter(pl.col("x") == value).collect().height == 1
+    plan = table.scan()
+    assert {plan.min("x"), plan.max("x")} <= {None, value}
+    converted = arrowlog.convert(root)
+    plan = converted.scan([("x", "=", value)])
+    assert plan.to_arrow_dataset().to_table()["x"].to_pylist() == [value]
+    assert converted.snapshot().num_records == 1

@@ -215,6 +215,29 @@ def test_nan_is_greater_than_every_result(root):
     assert table.scan("-x = 3").paths == []
 
 
+@pytest.mark.parametrize("engine", ["arrow", "duckdb"])
+@pytest.mark.parametrize(
+    "where", ["x + 1 > {}", "NOT floor(x) <= {}", "x * 2 <> {}", "abs(CAST(x AS DOUBLE)) > {}"]
+)
+def test_nan_is_greater_than_a_literal_that_no_other_result_exceeds(root, where, engine):
+    table = arrowlog.Table.create(root, pa.schema([("x", pa.float64())]))
+    table.write(pa.table({"x": [math.nan]}))
+    plan = table.scan(where.format("CAST('inf' AS DOUBLE)"), engine=engine)
+    assert plan.to_arrow_dataset().count_rows() == 1
+
+
+@pytest.mark.parametrize("engine", ["arrow", "duckdb"])
+@pytest.mark.parametrize(
+    ("where", "rows"),
+    [("abs(id) <> -5", 2), ("NOT abs(id) = -5", 2), ("abs(x) <> -5", 2), ("abs(id) <> 5", 0)],
+)
+def test_no_absolute_value_equals_a_negative_number(root, where, rows, engine):
+    table = arrowlog.Table.create(root, pa.schema([("id", pa.int64()), ("x", pa.float64())]))
+    table.write(pa.table({"id": [5, 5], "x": [5.0, 5.0]}))
+    table.write(pa.table({"id": pa.array([None], pa.int64()), "x": pa.array([None], pa.float64())}))
+    assert table.scan(where, engine=engine).to_arrow_dataset().count_rows() == rows
+
+
 def test_infinite_times_have_no_year(root):
     """They are NULL then, so that `IS NOT TRUE` must keep a file that may have one."""
     schema = pa.schema([("w", pa.timestamp("us"))])

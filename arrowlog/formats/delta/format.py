@@ -269,5 +269,6 @@ DELTA = Delta(
     monotonic_file_times=True,
     empty_partition_is_null=True,
     hive_partition_is_null=False,
+    rounded_decimals=True,
     stats_text_listed=False,
 )
