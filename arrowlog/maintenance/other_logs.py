@@ -2,7 +2,7 @@
 
 Such a log may be the only one that still names a data file, so vacuum keeps what it names. A log is
 read as far as it can be: a commit or checkpoint that cannot be read makes it `damaged`, as does a
-missing commit. What a damaged log has lost is unknown, so beside one, vacuum also keeps the files
+missing commit or a pointer to a version beyond its end. What a damaged log has lost is unknown, so beside one, vacuum also keeps the files
 that no log names, if they are not newer than the damage can be.
 """
 
@@ -25,12 +25,19 @@ from arrowlog.formats.indextables import (
     LAST_CHECKPOINT,
     LOG_FOLDER,
     classify_log_file,
+    parse_state_folder,
 )
 from arrowlog.maintenance.retention import expand_path_variants
-from arrowlog.snapshot import ReadOptions, load_snapshot, read_verified_actions, with_file_keys
+from arrowlog.snapshot import (
+    ReadOptions,
+    load_snapshot,
+    read_pointer,
+    read_verified_actions,
+    with_file_keys,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from arrowlog.config import Config
     from arrowlog.decode import ActionBatch
@@ -146,6 +153,7 @@ def read_other_log(store: Store, config: Config, folder: str, files: pl.DataFram
     ]
     versions = sorted(commit.version for commit in commits)
     damaged = bool(versions) and versions != list(range(versions[0], versions[-1] + 1))
+    damaged |= read_pointer(store, table_format) > _newest_version(parts)
     events = [pl.DataFrame(schema=_EVENTS_SCHEMA)]
     for start in range(0, len(commits), _COMMITS_PER_BATCH):
         for batch in _readable(store, options, commits[start : start + _COMMITS_PER_BATCH]):
@@ -164,6 +172,16 @@ def read_other_log(store: Store, config: Config, folder: str, files: pl.DataFram
         (damaged or not all_read) and not is_nested,
         int(inside["mtime_ms"].max() or 0),  # type: ignore[arg-type]
     )
+
+
+def _newest_version(names: Iterable[str]) -> int:
+    """Return the newest version that a file in a log folder is named after; -1 without any."""
+    newest = -1
+    for name in names:
+        part = classify_log_file(name.rpartition("/")[2])
+        state = parse_state_folder(name.partition("/")[0])
+        newest = max(newest, -1 if part is None else part[1], -1 if state is None else state)
+    return newest
 
 
 def _readable(

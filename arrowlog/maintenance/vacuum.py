@@ -24,7 +24,13 @@ import pyarrow.compute as pc
 
 from arrowlog.errors import InvalidRequest, LogCorrupt
 from arrowlog.fork_safety import pl
-from arrowlog.formats.indextables import INDEXTABLES, LOG_FOLDER, classify_names, commit_name
+from arrowlog.formats.indextables import (
+    INDEXTABLES,
+    LAST_CHECKPOINT,
+    LOG_FOLDER,
+    classify_names,
+    commit_name,
+)
 from arrowlog.maintenance.cleanup import (
     DELETE_BATCH_KEYS,
     MAX_DELETE_FAILURES,
@@ -46,6 +52,7 @@ from arrowlog.snapshot import (
     list_retired,
     load_snapshot,
     plan_segment,
+    read_pointer,
     read_verified_actions,
     with_file_keys,
 )
@@ -142,7 +149,7 @@ def vacuum(
     `progress(done, total)` is called after each batch. Failed deletions are in the result.
 
     Raises InvalidRequest if `older_ms` is less than a day and `force` is not set, LogCorrupt if
-    the log has a gap or cannot be read, and UnsupportedProtocol if the table needs a newer writer.
+    the log has a gap, has lost its last versions or cannot be read, and UnsupportedProtocol if the table needs a newer writer.
     """
     if older_ms < DAY_MS and not force:
         raise InvalidRequest(
@@ -152,7 +159,7 @@ def vacuum(
         )
     horizon_ms = now_ms - older_ms
     walked = store.walk()  # before the log is read: see the module's docstring
-    needed = find_referenced_files(store, config, horizon_ms)
+    needed = find_all_referenced_files(store, config, horizon_ms)
     others = read_other_logs(store, config, walked, ignored_logs)
     _check_ignored(walked, ignored_logs)
     classified = classify_table_files(walked, needed, others, horizon_ms)
@@ -220,6 +227,23 @@ def _count_by_fate(classified: pl.DataFrame) -> tuple[dict[str, int], dict[str, 
     rows = {fate: (count, size) for fate, count, size in totals.iter_rows()}
     counts = {fate: rows.get(fate, (0, 0))[0] for fate in FATES}
     return counts, {fate: rows.get(fate, (0, 0))[1] for fate in FATES}
+
+
+def find_all_referenced_files(store: Store, config: Config, horizon_ms: int) -> ReferencedFiles:
+    """Like `find_referenced_files`, and raise LogCorrupt if the log has lost its last versions.
+
+    The files that these added are not referenced any more, but they were never removed either.
+    """
+    pointed = read_pointer(store)  # before the log is listed: a checkpoint may be written meanwhile
+    needed = find_referenced_files(store, config, horizon_ms)
+    if pointed > needed.version:
+        raise LogCorrupt(
+            f"{store.root} cannot be vacuumed: {LAST_CHECKPOINT} names version {pointed}, but the"
+            f" log ends at version {needed.version}.",
+            next="Repair the log first: files that the lost versions added may still be needed.",
+            version=needed.version + 1,
+        )
+    return needed
 
 
 def find_referenced_files(store: Store, config: Config, horizon_ms: int) -> ReferencedFiles:

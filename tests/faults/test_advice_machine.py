@@ -319,3 +319,80 @@ def test_adopting_refuses_what_does_not_fit(tmp_path):
     assert table.adopt("nowhere.parquet", partition_values={"day": "z"}).version == version + 1
     assert table.adopt(removed, allow_removed=True).num_records == 1
     assert ids_of(root) == Counter([0, 1, 5])
+
+
+def put_in_place(root, old="_transaction_log_old"):
+    """Repair the log, and put the new one in the place of the old one."""
+    arrowlog.repair(str(root / LOG_FOLDER), str(root / "new"))
+    os.rename(root / LOG_FOLDER, root / old)
+    os.rename(root / "new", root / LOG_FOLDER)
+
+
+def test_vacuum_keeps_the_files_of_lost_last_versions(tmp_path):
+    """Only the pointer tells that the log was longer: its files are never orphans."""
+    root = tmp_path / "t"
+    table = build(root, 4)
+    table.checkpoint()
+    live = set(table.snapshot().files["path"].to_pylist())
+    for name in (commit_name(3), commit_name(4)):
+        os.unlink(root / LOG_FOLDER / name)
+    for path in root.glob(f"{LOG_FOLDER}/**/*.checkpoint.*"):
+        path.unlink()
+    age(root)
+    findings = arrowlog.doctor(root)
+    assert "pointer-ahead" in findings
+    assert "orphans" not in findings
+    with pytest.raises(arrowlog.LogCorrupt, match="ends at version 2"):
+        arrowlog.Table(root).vacuum()
+    put_in_place(root)
+    age(root)
+    findings = arrowlog.doctor(root)
+    assert "orphans" not in findings
+    lost = findings.paths("other-log")
+    assert len(lost) == 2
+    assert arrowlog.Table(root).vacuum().num_files == 0
+    assert all((root / path).exists() for path in live)
+    arrowlog.Table(root).adopt(lost)
+    assert ids_of(root) == Counter(range(4))
+
+
+def test_a_backup_of_checkpoints_alone_is_complete(tmp_path):
+    """A checkpoint in `_checkpoints` alone is the newest version of another log, too."""
+    root = tmp_path / "t"
+    table = build(root, 2)
+    table.checkpoint()
+    shutil.copytree(root / LOG_FOLDER, root / "_transaction_log_backup")
+    for path in (root / "_transaction_log_backup").glob("*.json"):
+        path.unlink()
+    (root / "day=a/orphan.parquet").write_bytes(b"x")
+    age(root)
+    assert table.vacuum().num_files == 1
+
+
+def test_the_doctor_finds_files_behind_links(tmp_path):
+    root = tmp_path / "t"
+    build(root, 2)
+    os.rename(root / "day=a", tmp_path / "other disk")
+    os.symlink(tmp_path / "other disk", root / "day=a")
+    assert ids_of(root) == Counter([0, 1])
+    assert arrowlog.doctor(root).healthy
+    lost = next((tmp_path / "other disk").iterdir())
+    lost.unlink()
+    assert arrowlog.doctor(root).paths("data-missing") == [f"day=a/{lost.name}"]
+
+
+def test_adopting_refuses_links_to_files_of_the_table(tmp_path):
+    root = tmp_path / "t"
+    table = build(root, 2)
+    live = table.snapshot().files["path"].to_pylist()[0]
+    os.symlink(root / live, root / "day=a/soft.parquet")
+    os.link(root / live, root / "day=a/hard.parquet")
+    os.symlink(root / "day=a", root / "day=b")
+    for path in ("day=a/soft.parquet", "day=a/hard.parquet", live.replace("day=a", "day=b")):
+        with pytest.raises(arrowlog.InvalidRequest, match="same file as .* in the table already"):
+            table.adopt(path)
+    shutil.copy(root / live, root / "day=a/new.parquet")
+    os.link(root / "day=a/new.parquet", root / "day=a/again.parquet")
+    with pytest.raises(arrowlog.InvalidRequest, match="is given as well"):
+        table.adopt(["day=a/new.parquet", "day=a/again.parquet"])
+    assert table.adopt("day=a/new.parquet").num_files == 1
