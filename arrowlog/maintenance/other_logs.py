@@ -2,8 +2,9 @@
 
 Such a log may be the only one that still names a data file, so vacuum keeps what it names. A log is
 read as far as it can be: a commit or checkpoint that cannot be read makes it `damaged`, as does a
-missing commit or a pointer to a version beyond its end. What a damaged log has lost is unknown, so beside one, vacuum also keeps the files
-that no log names, if they are not newer than the damage can be.
+missing commit or a pointer to a version beyond its end. What a damaged log has lost is unknown, so
+beside one, vacuum also keeps the files that no log names, if they are not newer than the damage can
+be.
 """
 
 from __future__ import annotations

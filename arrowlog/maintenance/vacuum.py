@@ -149,7 +149,8 @@ def vacuum(
     `progress(done, total)` is called after each batch. Failed deletions are in the result.
 
     Raises InvalidRequest if `older_ms` is less than a day and `force` is not set, LogCorrupt if
-    the log has a gap, has lost its last versions or cannot be read, and UnsupportedProtocol if the table needs a newer writer.
+    the log has a gap, has lost its last versions or cannot be read, and UnsupportedProtocol if the
+    table needs a newer writer.
     """
     if older_ms < DAY_MS and not force:
         raise InvalidRequest(

@@ -389,7 +389,7 @@ def test_adopting_refuses_links_to_files_of_the_table(tmp_path):
     os.link(root / live, root / "day=a/hard.parquet")
     os.symlink(root / "day=a", root / "day=b")
     for path in ("day=a/soft.parquet", "day=a/hard.parquet", live.replace("day=a", "day=b")):
-        with pytest.raises(arrowlog.InvalidRequest, match="same file as .* in the table already"):
+        with pytest.raises(arrowlog.InvalidRequest, match=r"same file as .* in the table already"):
             table.adopt(path)
     shutil.copy(root / live, root / "day=a/new.parquet")
     os.link(root / "day=a/new.parquet", root / "day=a/again.parquet")
