@@ -39,7 +39,7 @@ from arrowlog.recovery.commit_times import check_commit_times
 from arrowlog.recovery.data_files import DoctorLimits, check_data_files, check_repeated_skips
 from arrowlog.recovery.delta_checks import examine_delta_table
 from arrowlog.recovery.findings import Finding, Findings, ProblemLog
-from arrowlog.recovery.log_repair import open_table_store
+from arrowlog.recovery.log_repair import REPLACED_LOG_FOLDER, open_table_store
 from arrowlog.recovery.readable_store import ReadableStore
 from arrowlog.recovery.salvage import (
     broken_commit_version,
@@ -64,6 +64,7 @@ from arrowlog.snapshot import (
     retired_record_error,
     with_file_keys,
 )
+from arrowlog.transaction import check_no_remains
 
 if TYPE_CHECKING:
     import os
@@ -82,6 +83,10 @@ _COMMITS_PER_BATCH = 512  # commits that are read and decoded together
 _MAX_LISTINGS = 3  # attempts at a listing in which no truncation came between
 # Without a limit from the caller, a checkpoint is reported as late after this many intervals.
 _NORMAL_INTERVALS = 2
+_WITHOUT_BACKUP = (
+    f"Without one, rename {LOG_FOLDER} to {REPLACED_LOG_FOLDER}, and run `arrowlog rebuild"
+    " --ignore-logs` on the table, with --dry-run first."
+)
 _UPGRADE = "pip install --upgrade arrowlog  # The installed version is too old."
 _CHECKPOINT = "table.checkpoint()  # Writes a checkpoint of the latest version and the pointer."
 # Truncation gives up versions that can be read, so it is not advised without a look.
@@ -196,6 +201,10 @@ def _examine(exam: _Examination) -> Findings:
 def _fix_for_no_log(store: Store) -> str:
     """The fix for a folder without a log: depends on whether it has Parquet files."""
     if has_data_files(store):
+        try:
+            check_no_remains(store, store.list_from(LOG_FOLDER))
+        except LogCorrupt:  # a rebuild refuses them
+            return f"Restore the commits from a backup. {_WITHOUT_BACKUP}"
         return (
             f"arrowlog.rebuild({store.root!r})  # A new log from the Parquet files; dry_run=True"
             " shows it first. Restore the old log from a backup instead if there is one."
@@ -424,6 +433,7 @@ def _load_salvaged(exam: _Examination, error: Exception) -> Snapshot | None:
     except (ArrowlogError, FileNotFoundError):
         fix = access or (
             "Restore the files of the log from a backup: no version of it can be salvaged."
+            f" {_WITHOUT_BACKUP}"
         )
         exam.problems.report("unreadable", "error", text, where, fix)
         return None

@@ -8,6 +8,7 @@ with `vacuum` between them, until no error is left. A naive model knows what eve
 - No row is doubled, and rows of intact commits that only appended come back.
 """
 
+import json
 import os
 import random
 import shlex
@@ -396,3 +397,53 @@ def test_adopting_refuses_links_to_files_of_the_table(tmp_path):
     with pytest.raises(arrowlog.InvalidRequest, match="is given as well"):
         table.adopt(["day=a/new.parquet", "day=a/again.parquet"])
     assert table.adopt("day=a/new.parquet").num_files == 1
+
+
+def test_rebuild_refuses_links(tmp_path):
+    """Rows behind a link would not be in the new table."""
+    root = tmp_path / "t"
+    build(root, 2)
+    shutil.rmtree(root / LOG_FOLDER)
+    shutil.copytree(root / "day=a", tmp_path / "other disk")
+    os.symlink(tmp_path / "other disk", root / "day=b")
+    os.symlink(tmp_path / "other disk", root / "_hidden")
+    (problem,) = arrowlog.rebuild(root, dry_run=True).problems
+    assert (problem.code, problem.files.to_pylist()) == ("links", ["day=b"])
+    with pytest.raises(arrowlog.DataFileError, match="not followed"):
+        arrowlog.rebuild(root)
+    os.unlink(root / "day=b")
+    assert arrowlog.rebuild(root).num_records == 2
+
+
+def test_remains_of_a_log_are_renamed_before_a_rebuild(tmp_path):
+    root = tmp_path / "t"
+    build(root, 2).checkpoint()
+    for path in root.glob(f"{LOG_FOLDER}/**/*"):
+        if path.is_file() and path.name != "_last_checkpoint":
+            path.unlink()
+    (finding,) = arrowlog.doctor(root)
+    assert "rename _transaction_log to _transaction_log_old" in finding.fix
+    assert "arrowlog rebuild --ignore-logs" in finding.fix
+    os.rename(root / LOG_FOLDER, root / "_transaction_log_old")
+    execute(f"arrowlog rebuild --ignore-logs {root}")
+    assert ids_of(root) == Counter([0, 1])
+
+
+def test_a_fix_that_fails_does_not_stop_the_others(tmp_path):
+    root = tmp_path / "t"
+    table = build(root, 2)
+    table.checkpoint()
+    path = root / table.snapshot().files["path"].to_pylist()[0]
+    path.write_bytes(b"PAR1")
+    (root / LOG_FOLDER / "_last_checkpoint").unlink()
+    found = arrowlog.doctor(root)
+    assert {"data-size", "pointer-stale"} <= set(found.codes)
+    result = CliRunner().invoke(commands, ["doctor", str(root), "--fix", "--fail-on", "warning"])
+    assert result.exit_code == 1
+    assert "failed: " in result.stderr
+    assert path.name in result.stderr
+    assert "pointer-stale" not in arrowlog.doctor(root)
+    shown = CliRunner().invoke(
+        commands, ["doctor", str(root), "--paths", "data-size", "--output", "json"]
+    )
+    assert json.loads(shown.stdout) == [{"path": str(path.relative_to(root))}]
