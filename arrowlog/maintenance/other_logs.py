@@ -2,9 +2,9 @@
 
 Such a log may be the only one that still names a data file, so vacuum keeps what it names. A log is
 read as far as it can be: a commit or checkpoint that cannot be read makes it `damaged`, as does a
-missing commit or a pointer to a version beyond its end. What a damaged log has lost is unknown, so
-beside one, vacuum also keeps the files that no log names, if they are not newer than the damage can
-be.
+missing or overwritten commit or a pointer beyond its end. What a damaged log has lost is unknown,
+so beside one, vacuum also keeps the files that no log names, if they are not newer than the damage
+can be.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from arrowlog.formats.indextables import (
 from arrowlog.maintenance.retention import expand_path_variants
 from arrowlog.snapshot import (
     ReadOptions,
+    commit_identities,
+    find_copied_commits,
     load_snapshot,
     read_pointer,
     read_verified_actions,
@@ -156,12 +158,15 @@ def read_other_log(store: Store, config: Config, folder: str, files: pl.DataFram
     damaged = bool(versions) and versions != list(range(versions[0], versions[-1] + 1))
     damaged |= read_pointer(store, table_format) > _newest_version(parts)
     events = [pl.DataFrame(schema=_EVENTS_SCHEMA)]
+    identities: dict[int, tuple[str, str]] = {}
     for start in range(0, len(commits), _COMMITS_PER_BATCH):
         for batch in _readable(store, options, commits[start : start + _COMMITS_PER_BATCH]):
             if batch is None:
                 damaged = True
                 continue
             events.append(_events(batch, store.root, table_format))
+            identities |= commit_identities(batch)
+    damaged |= bool(find_copied_commits(identities))
     state_keys, all_read = _checkpoint_keys(store, options, names.to_list())
     # The log of a table inside this one says nothing about the files of this one.
     parent, _, name = folder.rpartition("/")

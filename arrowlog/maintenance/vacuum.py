@@ -47,7 +47,9 @@ from arrowlog.maintenance.retention import (
 )
 from arrowlog.snapshot import (
     ReadOptions,
+    commit_identities,
     earliest_rebuildable_version,
+    find_copied_commits,
     list_log,
     list_retired,
     load_snapshot,
@@ -59,7 +61,7 @@ from arrowlog.snapshot import (
 from arrowlog.storage import root_spellings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from arrowlog.config import Config
     from arrowlog.decode import ActionBatch
@@ -130,6 +132,7 @@ class ReferencedFiles:
     version: int
     earliest_version: int
     partition_columns: tuple[str, ...]
+    copied: Mapping[int, int]  # versions whose own commit was overwritten by that of another
 
 
 def vacuum(
@@ -231,9 +234,10 @@ def _count_by_fate(classified: pl.DataFrame) -> tuple[dict[str, int], dict[str, 
 
 
 def find_all_referenced_files(store: Store, config: Config, horizon_ms: int) -> ReferencedFiles:
-    """Like `find_referenced_files`, and raise LogCorrupt if the log has lost its last versions.
+    """Like `find_referenced_files`, and raise LogCorrupt if the log has lost commits without a gap.
 
-    The files that these added are not referenced any more, but they were never removed either.
+    These are its last versions, and commits that were overwritten. The files that they added are
+    not referenced any more, but they were never removed either.
     """
     pointed = read_pointer(store)  # before the log is listed: a checkpoint may be written meanwhile
     needed = find_referenced_files(store, config, horizon_ms)
@@ -243,6 +247,13 @@ def find_all_referenced_files(store: Store, config: Config, horizon_ms: int) -> 
             f" log ends at version {needed.version}.",
             next="Repair the log first: files that the lost versions added may still be needed.",
             version=needed.version + 1,
+        )
+    for version, original in needed.copied.items():
+        raise LogCorrupt(
+            f"{store.root} cannot be vacuumed: the commit of version {version} is a copy of that of"
+            f" version {original}.",
+            next="Restore it, or repair the log: files that it added may still be needed.",
+            version=version,
         )
     return needed
 
@@ -272,9 +283,11 @@ def _needed_files(store: Store, config: Config, horizon_ms: int) -> ReferencedFi
     INDEXTABLES.check_writable(latest.protocol, store.root)
     keys: list[pa.ChunkedArray] = []
     commits = listing.commit_files()
+    identities: dict[int, tuple[str, str]] = {}
     for start in range(0, len(commits), _COMMITS_PER_BATCH):
         actions = read_verified_actions(store, options, commits[start : start + _COMMITS_PER_BATCH])
         keys += _referenced_keys(actions, store.root, horizon_ms)
+        identities |= commit_identities(actions)
     for version in _required_checkpoints(listing, segment.version):
         if version != latest.version:
             keys.append(_keys_of_version(store, listing, options, version))
@@ -285,6 +298,7 @@ def _needed_files(store: Store, config: Config, horizon_ms: int) -> ReferencedFi
         segment.version,
         earliest_rebuildable_version(listing, segment.version),
         latest.metadata.partition_columns,
+        find_copied_commits(identities),
     )
 
 

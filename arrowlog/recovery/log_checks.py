@@ -54,8 +54,10 @@ from arrowlog.recovery.salvage import (
 from arrowlog.snapshot import (
     ReadOptions,
     checkpoint_versions,
+    commit_identities,
     commit_timestamps,
     earliest_rebuildable_version,
+    find_copied_commits,
     find_other_log,
     has_data_files,
     load_snapshot,
@@ -113,6 +115,8 @@ class _Examination:
     unreadable_commits: dict[int, str] = field(default_factory=dict)
     valid_checkpoint: int | None = None  # the newest one
     timestamps: dict[int, int] = field(default_factory=dict)  # of commits, by version
+    # Transaction ids and checksums of commits, by version.
+    identities: dict[int, tuple[str, str]] = field(default_factory=dict)
     scope: str = ""  # what was checked, where that is not everything
 
     @property
@@ -234,6 +238,7 @@ def _run_checks(exam: _Examination) -> int | None:
         return None
     _check_commits(exam)
     exam.problems.extend(check_commit_times(exam.timestamps, exam.listing.commits, exam.now_ms))
+    _check_copied_commits(exam)
     _check_dead_commits(exam)
     _check_checkpoints(exam)
     if exam.listing.overtaken:
@@ -301,6 +306,7 @@ def _check_commits(exam: _Examination) -> None:
             try:
                 actions = read_verified_actions(exam.store, exam.options, batch)
                 exam.timestamps |= commit_timestamps(actions)
+                exam.identities |= commit_identities(actions)
                 break
             except LogCorrupt as error:
                 broken = broken_commit_version(error)
@@ -310,6 +316,18 @@ def _check_commits(exam: _Examination) -> None:
                 if error.code == "file-unreadable":
                     exam.unreadable_commits[broken] = error.next
                 batch = [commit for commit in batch if commit.version != broken]
+
+
+def _check_copied_commits(exam: _Examination) -> None:
+    """Report commits that were overwritten by a copy of another one."""
+    for version, original in find_copied_commits(exam.identities).items():
+        what = (
+            f"the commit of version {version} is a copy of that of version {original}. What it did"
+            " is lost; if a backup has the file, restore it instead of the repair. Afterwards, the"
+            " doctor lists the files that it may have added."
+        )
+        where = exam.listing.commits[version]
+        exam.problems.report("commit-copied", "error", what, where, version=version)
 
 
 def _check_dead_commits(exam: _Examination) -> None:

@@ -447,3 +447,24 @@ def test_a_fix_that_fails_does_not_stop_the_others(tmp_path):
         commands, ["doctor", str(root), "--paths", "data-size", "--output", "json"]
     )
     assert json.loads(shown.stdout) == [{"path": str(path.relative_to(root))}]
+
+
+def test_vacuum_keeps_the_files_of_an_overwritten_commit(tmp_path):
+    root = tmp_path / "t"
+    build(root, 4)
+    shutil.copy(root / LOG_FOLDER / commit_name(2), root / LOG_FOLDER / commit_name(3))
+    age(root)
+    assert ids_of(root) == Counter([0, 1, 3])
+    findings = arrowlog.doctor(root)
+    assert "commit-copied" in findings
+    assert "orphans" not in findings
+    with pytest.raises(arrowlog.LogCorrupt, match="a copy of that of version 2"):
+        arrowlog.Table(root).vacuum()
+    (fix,) = [finding.fix for finding in findings if finding.code == "commit-copied"]
+    for command in to_command(fix, str(root)).partition("  # ")[0].split(" && "):
+        execute(command)
+    age(root)
+    assert ids_of(root) == Counter([0, 1, 3])
+    assert arrowlog.Table(root).vacuum().num_files == 0
+    arrowlog.Table(root).adopt(arrowlog.doctor(root).paths("other-log"))
+    assert ids_of(root) == Counter(range(4))
