@@ -132,7 +132,8 @@ class ReferencedFiles:
     version: int
     earliest_version: int
     partition_columns: tuple[str, ...]
-    copied: Mapping[int, int]  # versions whose own commit was overwritten by that of another
+    # Versions whose own commit was overwritten, and those whose commit they have.
+    copied: Mapping[int, int] = field(default_factory=dict)
 
 
 def vacuum(
