@@ -65,7 +65,8 @@ class OtherLog:
 
     `events` has a row per action on a file, in the order of the log: key, version, at, is_add,
     data_change. `state_keys` are the files that its checkpoints name. `newest_ms` is the
-    modification time of its newest file.
+    modification time of its newest file. `lost_versions` are those between its first and its last
+    commit whose commit is missing or cannot be read.
     """
 
     folder: str
@@ -73,6 +74,7 @@ class OtherLog:
     state_keys: pl.Series = field(repr=False)
     damaged: bool
     newest_ms: int
+    lost_versions: tuple[int, ...] = ()
 
     @property
     def named_keys(self) -> pl.Series:
@@ -159,6 +161,7 @@ def read_other_log(store: Store, config: Config, folder: str, files: pl.DataFram
     damaged |= read_pointer(store, table_format) > _newest_version(parts)
     events = [pl.DataFrame(schema=_EVENTS_SCHEMA)]
     identities: dict[int, tuple[str, str]] = {}
+    lost = set(range(versions[0], versions[-1] + 1)) if versions else set()
     for start in range(0, len(commits), _COMMITS_PER_BATCH):
         for batch in _readable(store, options, commits[start : start + _COMMITS_PER_BATCH]):
             if batch is None:
@@ -166,6 +169,7 @@ def read_other_log(store: Store, config: Config, folder: str, files: pl.DataFram
                 continue
             events.append(_events(batch, store.root, table_format))
             identities |= commit_identities(batch)
+            lost.difference_update(batch.versions)
     damaged |= bool(find_copied_commits(identities))
     state_keys, all_read = _checkpoint_keys(store, options, names.to_list())
     # The log of a table inside this one says nothing about the files of this one.
@@ -177,6 +181,7 @@ def read_other_log(store: Store, config: Config, folder: str, files: pl.DataFram
         state_keys,
         (damaged or not all_read) and not is_nested,
         int(inside["mtime_ms"].max() or 0),  # type: ignore[arg-type]
+        tuple(sorted(lost)),
     )
 
 

@@ -292,6 +292,11 @@ def _stranded_finding(
         f" {files.log} names what commits after version {break_version} added, where the repair"
         f" ended. First: {files.keys[0]!r}."
     )
+    if files.lost_later:
+        what += (
+            f" Version {files.lost_later[0]} of that log is lost, too, and may have removed some of"
+            " them."
+        )
     if files.unclear:
         what += (
             f" The same commits removed files that the table does not have, such as"

@@ -468,3 +468,18 @@ def test_vacuum_keeps_the_files_of_an_overwritten_commit(tmp_path):
     assert arrowlog.Table(root).vacuum().num_files == 0
     arrowlog.Table(root).adopt(arrowlog.doctor(root).paths("other-log"))
     assert ids_of(root) == Counter(range(4))
+
+
+def test_stranded_files_before_a_second_break_may_have_been_removed(tmp_path):
+    root = tmp_path / "t"
+    table = build(root, 4)
+    known = set(table.snapshot(version=3).files["path"].to_pylist())
+    (newest,) = set(table.snapshot().files["path"].to_pylist()) - known
+    table.remove([newest])  # version 5, which is lost
+    table.write(pa.table({"day": ["a"], "id": [9]}, schema=SCHEMA))
+    for version in (2, 5):
+        os.unlink(root / LOG_FOLDER / commit_name(version))
+    put_in_place(root)
+    (finding,) = [each for each in arrowlog.doctor(root) if each.code == "stranded"]
+    assert newest in finding.files.to_pylist()
+    assert "Version 5 of that log is lost, too" in finding.what
