@@ -579,6 +579,8 @@ class StatsPredicateBuilder:
         if literal.value != literal.value:  # NaN
             return Unprunable(node, REASON_NOT_COMPARABLE)
         op = node.op if want else _NEGATED[node.op]
+        if op == "<>" and literal.value < 0:  # true of every value: neither bound excludes one
+            return Unprunable(node, REASON_NOT_COMPARABLE)
         negated = literal.value
         negated = negated.copy_negate() if isinstance(negated, Decimal) else -negated
         mirrored = Call(SWAPPED_COMPARISONS[op], (inner, Literal(negated, literal.kind)))

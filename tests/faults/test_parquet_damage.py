@@ -184,10 +184,7 @@ def test_without_another_way_damage_is_an_error_that_names_the_file(table):
         out.seek(20)
         out.write(b"\xff\xff\xff")
     snapshot = arrowlog.Table(table).snapshot()
-    with (
-        pytest.warns(arrowlog.ArrowlogWarning, match="checkpoint 1 was not used"),
-        pytest.raises(arrowlog.LogCorrupt, match="checkpoint of version 1 cannot be read"),
-    ):
+    with pytest.raises(arrowlog.LogCorrupt, match="checkpoint of version 1 cannot be read"):
         _ = snapshot.files
 
 
@@ -227,10 +224,7 @@ def test_a_path_that_leads_out_of_the_table_is_refused_from_a_checkpoint_too(tab
     again = arrowlog.Table(table, allow_outside_paths=True).snapshot()
     assert again.report.checkpoint == 2
     assert "/etc/passwd" in again.files["path"].to_pylist()
-    with (
-        pytest.warns(arrowlog.ArrowlogWarning, match="leads out of the table"),
-        pytest.raises(arrowlog.LogCorrupt, match="outside the table"),
-    ):
+    with pytest.raises(arrowlog.LogCorrupt, match="outside the table"):
         _ = arrowlog.Table(table).snapshot().files
 
 
