@@ -106,7 +106,7 @@ def doctor(
         raise click.UsageError("--dry-run needs --fix: the doctor itself writes nothing.")
     findings = arrowlog.doctor(table, storage_options, options=settings, **asked)
     if paths_of is not None:
-        print("".join(f"{path}\n" for path in findings.paths(paths_of)), end="")
+        _print_paths(findings.paths(paths_of)[:limit], output)
         return
     if output == "text":
         _print_findings(findings, table, list(findings)[:limit])
@@ -131,6 +131,16 @@ def _print_findings(findings: Findings, uri: str, shown: Sequence[Finding]) -> N
         print(f"  fix:   {to_command(finding.fix, uri)}")
 
 
+def _print_paths(paths: Sequence[str], output: str) -> None:
+    """Print paths, as text one per line, so that other commands can read them."""
+    import pyarrow as pa
+
+    if output == "text":
+        print("".join(f"{path}\n" for path in paths), end="")
+    else:
+        print_table(pa.table({"path": pa.array(paths, pa.string())}), output)
+
+
 def _with_commands(findings: Findings, uri: str) -> pa.Table:
     """Return the findings with a column `command`, the fix as a shell command."""
     import pyarrow as pa
@@ -149,7 +159,10 @@ def _run_fixes(table: arrowlog.Table, findings: Findings, *, dry_run: bool) -> N
         elif finding.fix not in done:
             click.echo(f"{'would run' if dry_run else 'running'}: {command}", err=True)
             if not dry_run:
-                apply_fix(table, finding)
+                try:
+                    apply_fix(table, finding)
+                except arrowlog.ArrowlogError as error:  # the other fixes are run all the same
+                    click.echo(f"failed: {error}", err=True)
             done.add(finding.fix)
 
 

@@ -33,7 +33,7 @@ from arrowlog.maintenance.vacuum import (
     ReferencedFiles,
     VacuumResult,
     classify_table_files,
-    find_referenced_files,
+    find_all_referenced_files,
 )
 
 __all__ = [
@@ -54,8 +54,8 @@ __all__ = [
     "adopt",
     "classify_files",
     "classify_table_files",
+    "find_all_referenced_files",
     "find_changed_file",
-    "find_referenced_files",
     "make_checkpoint",
     "procedures",
     "read_adds",

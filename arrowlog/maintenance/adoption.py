@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from arrowlog.arrays import make_array
 from arrowlog.errors import InvalidRequest
@@ -21,7 +22,7 @@ from arrowlog.formats.indextables import encode_adds
 from arrowlog.maintenance.other_logs import find_other_logs, read_adds
 from arrowlog.maintenance.vacuum import find_referenced_files
 from arrowlog.snapshot import StatsTruncation
-from arrowlog.storage import root_spellings
+from arrowlog.storage import root_spellings, stat_object
 from arrowlog.transaction import (
     Add,
     CommitResult,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from arrowlog.snapshot import Snapshot
+    from arrowlog.storage import Store
     from arrowlog.transaction import WriteSession
 
 _FILE_THREADS = 8  # footers that are read at a time
@@ -186,6 +188,7 @@ def _check_unknown(
             f"{known[0]!r}{_and_more(len(known))} is in the table already.",
             next="Adopt only files that the table does not have.",
         )
+    _check_other_spellings(session.store, snapshot, keys)
     if allow_removed:
         return
     config = session.config(session.head_of(snapshot))
@@ -198,6 +201,35 @@ def _check_unknown(
             " adopting it would bring deleted rows back.",
             next="Pass allow_removed=True if that is what you want, or use restore(version).",
         )
+
+
+def _check_other_spellings(store: Store, snapshot: Snapshot, keys: Sequence[str]) -> None:
+    """Refuse files that the table has under another path, or that are given under two.
+
+    On a local disk these are links, and paths that another program has written as `./a.parquet`. A
+    file is compared only with live ones of its size.
+    """
+    if not store.cheap_stat:
+        return
+    stats = {key: stat_object(store, key) for key in keys}
+    sizes = pa.array({stat.size for stat in stats.values() if stat is not None}, pa.int64())
+    state = snapshot.state
+    live = state.column("key").filter(pc.is_in(state.column("size"), value_set=sizes))
+    known: dict[tuple[int, str], str] = {}
+    for key in live.to_pylist():
+        stat = stat_object(store, key)
+        if stat is not None:
+            known[stat.size, stat.tag] = key
+    for key, stat in stats.items():
+        if stat is None:
+            continue
+        other = known.setdefault((stat.size, stat.tag), key)
+        if other != key:
+            where = "is given as well" if other in stats else "is in the table already"
+            raise InvalidRequest(
+                f"{key!r} is the same file as {other!r}, which {where}.",
+                next="Adopt only files that the table does not have, each by one path.",
+            )
 
 
 def _and_more(count: int) -> str:

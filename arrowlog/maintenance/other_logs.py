@@ -2,8 +2,9 @@
 
 Such a log may be the only one that still names a data file, so vacuum keeps what it names. A log is
 read as far as it can be: a commit or checkpoint that cannot be read makes it `damaged`, as does a
-missing commit. What a damaged log has lost is unknown, so beside one, vacuum also keeps the files
-that no log names, if they are not newer than the damage can be.
+missing or overwritten commit or a pointer beyond its end. What a damaged log has lost is unknown,
+so beside one, vacuum also keeps the files that no log names, if they are not newer than the damage
+can be.
 """
 
 from __future__ import annotations
@@ -25,12 +26,21 @@ from arrowlog.formats.indextables import (
     LAST_CHECKPOINT,
     LOG_FOLDER,
     classify_log_file,
+    parse_state_folder,
 )
 from arrowlog.maintenance.retention import expand_path_variants
-from arrowlog.snapshot import ReadOptions, load_snapshot, read_verified_actions, with_file_keys
+from arrowlog.snapshot import (
+    ReadOptions,
+    commit_identities,
+    find_copied_commits,
+    load_snapshot,
+    read_pointer,
+    read_verified_actions,
+    with_file_keys,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from arrowlog.config import Config
     from arrowlog.decode import ActionBatch
@@ -55,7 +65,8 @@ class OtherLog:
 
     `events` has a row per action on a file, in the order of the log: key, version, at, is_add,
     data_change. `state_keys` are the files that its checkpoints name. `newest_ms` is the
-    modification time of its newest file.
+    modification time of its newest file. `lost_versions` are those between its first and its last
+    commit whose commit is missing or cannot be read.
     """
 
     folder: str
@@ -63,6 +74,7 @@ class OtherLog:
     state_keys: pl.Series = field(repr=False)
     damaged: bool
     newest_ms: int
+    lost_versions: tuple[int, ...] = ()
 
     @property
     def named_keys(self) -> pl.Series:
@@ -146,13 +158,19 @@ def read_other_log(store: Store, config: Config, folder: str, files: pl.DataFram
     ]
     versions = sorted(commit.version for commit in commits)
     damaged = bool(versions) and versions != list(range(versions[0], versions[-1] + 1))
+    damaged |= read_pointer(store, table_format) > _newest_version(parts)
     events = [pl.DataFrame(schema=_EVENTS_SCHEMA)]
+    identities: dict[int, tuple[str, str]] = {}
+    lost = set(range(versions[0], versions[-1] + 1)) if versions else set()
     for start in range(0, len(commits), _COMMITS_PER_BATCH):
         for batch in _readable(store, options, commits[start : start + _COMMITS_PER_BATCH]):
             if batch is None:
                 damaged = True
                 continue
             events.append(_events(batch, store.root, table_format))
+            identities |= commit_identities(batch)
+            lost.difference_update(batch.versions)
+    damaged |= bool(find_copied_commits(identities))
     state_keys, all_read = _checkpoint_keys(store, options, names.to_list())
     # The log of a table inside this one says nothing about the files of this one.
     parent, _, name = folder.rpartition("/")
@@ -163,7 +181,18 @@ def read_other_log(store: Store, config: Config, folder: str, files: pl.DataFram
         state_keys,
         (damaged or not all_read) and not is_nested,
         int(inside["mtime_ms"].max() or 0),  # type: ignore[arg-type]
+        tuple(sorted(lost)),
     )
+
+
+def _newest_version(names: Iterable[str]) -> int:
+    """Return the newest version that a file in a log folder is named after; -1 without any."""
+    newest = -1
+    for name in names:
+        part = classify_log_file(name.rpartition("/")[2])
+        state = parse_state_folder(name.partition("/")[0])
+        newest = max(newest, -1 if part is None else part[1], -1 if state is None else state)
+    return newest
 
 
 def _readable(

@@ -24,7 +24,13 @@ import pyarrow.compute as pc
 
 from arrowlog.errors import InvalidRequest, LogCorrupt
 from arrowlog.fork_safety import pl
-from arrowlog.formats.indextables import INDEXTABLES, LOG_FOLDER, classify_names, commit_name
+from arrowlog.formats.indextables import (
+    INDEXTABLES,
+    LAST_CHECKPOINT,
+    LOG_FOLDER,
+    classify_names,
+    commit_name,
+)
 from arrowlog.maintenance.cleanup import (
     DELETE_BATCH_KEYS,
     MAX_DELETE_FAILURES,
@@ -41,18 +47,21 @@ from arrowlog.maintenance.retention import (
 )
 from arrowlog.snapshot import (
     ReadOptions,
+    commit_identities,
     earliest_rebuildable_version,
+    find_copied_commits,
     list_log,
     list_retired,
     load_snapshot,
     plan_segment,
+    read_pointer,
     read_verified_actions,
     with_file_keys,
 )
 from arrowlog.storage import root_spellings
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from arrowlog.config import Config
     from arrowlog.decode import ActionBatch
@@ -123,6 +132,8 @@ class ReferencedFiles:
     version: int
     earliest_version: int
     partition_columns: tuple[str, ...]
+    # Versions whose own commit was overwritten, and those whose commit they have.
+    copied: Mapping[int, int] = field(default_factory=dict)
 
 
 def vacuum(
@@ -142,7 +153,8 @@ def vacuum(
     `progress(done, total)` is called after each batch. Failed deletions are in the result.
 
     Raises InvalidRequest if `older_ms` is less than a day and `force` is not set, LogCorrupt if
-    the log has a gap or cannot be read, and UnsupportedProtocol if the table needs a newer writer.
+    the log has a gap, has lost its last versions or cannot be read, and UnsupportedProtocol if the
+    table needs a newer writer.
     """
     if older_ms < DAY_MS and not force:
         raise InvalidRequest(
@@ -152,7 +164,7 @@ def vacuum(
         )
     horizon_ms = now_ms - older_ms
     walked = store.walk()  # before the log is read: see the module's docstring
-    needed = find_referenced_files(store, config, horizon_ms)
+    needed = find_all_referenced_files(store, config, horizon_ms)
     others = read_other_logs(store, config, walked, ignored_logs)
     _check_ignored(walked, ignored_logs)
     classified = classify_table_files(walked, needed, others, horizon_ms)
@@ -222,6 +234,31 @@ def _count_by_fate(classified: pl.DataFrame) -> tuple[dict[str, int], dict[str, 
     return counts, {fate: rows.get(fate, (0, 0))[1] for fate in FATES}
 
 
+def find_all_referenced_files(store: Store, config: Config, horizon_ms: int) -> ReferencedFiles:
+    """Like `find_referenced_files`, and raise LogCorrupt if the log has lost commits without a gap.
+
+    These are its last versions, and commits that were overwritten. The files that they added are
+    not referenced any more, but they were never removed either.
+    """
+    pointed = read_pointer(store)  # before the log is listed: a checkpoint may be written meanwhile
+    needed = find_referenced_files(store, config, horizon_ms)
+    if pointed > needed.version:
+        raise LogCorrupt(
+            f"{store.root} cannot be vacuumed: {LAST_CHECKPOINT} names version {pointed}, but the"
+            f" log ends at version {needed.version}.",
+            next="Repair the log first: files that the lost versions added may still be needed.",
+            version=needed.version + 1,
+        )
+    for version, original in needed.copied.items():
+        raise LogCorrupt(
+            f"{store.root} cannot be vacuumed: the commit of version {version} is a copy of that of"
+            f" version {original}.",
+            next="Restore it, or repair the log: files that it added may still be needed.",
+            version=version,
+        )
+    return needed
+
+
 def find_referenced_files(store: Store, config: Config, horizon_ms: int) -> ReferencedFiles:
     """Return every data file that a commit or checkpoint in the log references.
 
@@ -247,9 +284,11 @@ def _needed_files(store: Store, config: Config, horizon_ms: int) -> ReferencedFi
     INDEXTABLES.check_writable(latest.protocol, store.root)
     keys: list[pa.ChunkedArray] = []
     commits = listing.commit_files()
+    identities: dict[int, tuple[str, str]] = {}
     for start in range(0, len(commits), _COMMITS_PER_BATCH):
         actions = read_verified_actions(store, options, commits[start : start + _COMMITS_PER_BATCH])
         keys += _referenced_keys(actions, store.root, horizon_ms)
+        identities |= commit_identities(actions)
     for version in _required_checkpoints(listing, segment.version):
         if version != latest.version:
             keys.append(_keys_of_version(store, listing, options, version))
@@ -260,6 +299,7 @@ def _needed_files(store: Store, config: Config, horizon_ms: int) -> ReferencedFi
         segment.version,
         earliest_rebuildable_version(listing, segment.version),
         latest.metadata.partition_columns,
+        find_copied_commits(identities),
     )
 
 

@@ -23,7 +23,7 @@ from arrowlog.formats.indextables import LOG_FOLDER
 from arrowlog.maintenance import (
     ReferencedFiles,
     classify_table_files,
-    find_referenced_files,
+    find_all_referenced_files,
     read_other_logs,
     read_skips,
 )
@@ -96,7 +96,7 @@ def check_data_files(
     findings: list[Finding] = []
     if limits.data_files:
         walked = store.walk()
-        findings += _check_existence(snapshot, walked, repair_call, writable=writable)
+        findings += _check_existence(store, snapshot, walked, repair_call, writable=writable)
         findings += _find_orphans(store, config, walked, limits, now_ms)
     if snapshot.num_files:
         findings += _check_small_files(snapshot, limits)
@@ -149,7 +149,7 @@ def _keys_where(snapshot: Snapshot, mask: Any) -> pl.Series:
 
 
 def _check_existence(
-    snapshot: Snapshot, walked: pa.Table, repair_call: str, *, writable: bool
+    store: Store, snapshot: Snapshot, walked: pa.Table, repair_call: str, *, writable: bool
 ) -> list[Finding]:
     """Report live files that do not exist or whose size differs from the log.
 
@@ -165,9 +165,11 @@ def _check_existence(
         schema={"key": pl.String, "logged_size": pl.Int64},
     )
     existing = pl.DataFrame(pl.from_arrow(walked)).select("key", "size")
+    inside = ~pl.col("key").str.contains(r"^/|:/")
+    not_walked = live.join(existing, on="key", how="anti").filter(inside)["key"]
+    existing = pl.concat([existing, _look_up_unlisted(store, not_walked)])
     joined = live.join(existing, on="key", how="left").sort("key")
-    not_walked = joined.filter(pl.col("size").is_null())
-    missing = not_walked.filter(~pl.col("key").str.contains(r"^/|:/"))["key"]
+    missing = joined.filter(pl.col("size").is_null() & inside)["key"]
     findings = []
     if missing.len():
         by_name = missing.len() <= _MAX_PATHS_IN_FIX and writable
@@ -186,6 +188,20 @@ def _check_existence(
         what = f"{subject} a different size than the log says: {_first_and_count(resized)}."
         findings.append(_fixed_by_statistics("data-size", "warning", what, resized))
     return findings
+
+
+def _look_up_unlisted(store: Store, keys: pl.Series) -> pl.DataFrame:
+    """Return key and size of those live files that exist although `Store.walk` does not list them.
+
+    On a local disk, readers reach files behind symbolic links and under unusual spellings of their
+    path, such as `./a.parquet`. Object stores have neither.
+    """
+    schema = {"key": pl.String, "size": pl.Int64}
+    if not store.cheap_stat:
+        return pl.DataFrame(schema=schema)
+    found = [(key, stat_object(store, key)) for key in keys.to_list()]
+    rows = [(key, stat.size) for key, stat in found if stat is not None]
+    return pl.DataFrame(rows, schema=schema, orient="row")
 
 
 def _about_files(code: str, severity: str, what: str, keys: pl.Series, fix: str) -> Finding:
@@ -219,7 +235,7 @@ def _find_orphans(
     """Report files that the log does not reference: orphans, stranded ones, those of other logs."""
     horizon_ms = now_ms - limits.orphan_ms
     try:
-        needed = find_referenced_files(store, config, horizon_ms)
+        needed = find_all_referenced_files(store, config, horizon_ms)
     except (ArrowlogError, FileNotFoundError):
         return []  # which files a damaged log references is unknown
     others = read_other_logs(store, config, walked)
@@ -276,6 +292,11 @@ def _stranded_finding(
         f" {files.log} names what commits after version {break_version} added, where the repair"
         f" ended. First: {files.keys[0]!r}."
     )
+    if files.lost_later:
+        what += (
+            f" Version {files.lost_later[0]} of that log is lost, too, and may have removed some of"
+            " them."
+        )
     if files.unclear:
         what += (
             f" The same commits removed files that the table does not have, such as"

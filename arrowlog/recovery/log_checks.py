@@ -39,7 +39,7 @@ from arrowlog.recovery.commit_times import check_commit_times
 from arrowlog.recovery.data_files import DoctorLimits, check_data_files, check_repeated_skips
 from arrowlog.recovery.delta_checks import examine_delta_table
 from arrowlog.recovery.findings import Finding, Findings, ProblemLog
-from arrowlog.recovery.log_repair import open_table_store
+from arrowlog.recovery.log_repair import REPLACED_LOG_FOLDER, open_table_store
 from arrowlog.recovery.readable_store import ReadableStore
 from arrowlog.recovery.salvage import (
     broken_commit_version,
@@ -54,8 +54,10 @@ from arrowlog.recovery.salvage import (
 from arrowlog.snapshot import (
     ReadOptions,
     checkpoint_versions,
+    commit_identities,
     commit_timestamps,
     earliest_rebuildable_version,
+    find_copied_commits,
     find_other_log,
     has_data_files,
     load_snapshot,
@@ -64,6 +66,7 @@ from arrowlog.snapshot import (
     retired_record_error,
     with_file_keys,
 )
+from arrowlog.transaction import check_no_remains
 
 if TYPE_CHECKING:
     import os
@@ -82,6 +85,10 @@ _COMMITS_PER_BATCH = 512  # commits that are read and decoded together
 _MAX_LISTINGS = 3  # attempts at a listing in which no truncation came between
 # Without a limit from the caller, a checkpoint is reported as late after this many intervals.
 _NORMAL_INTERVALS = 2
+_WITHOUT_BACKUP = (
+    f"Without one, rename {LOG_FOLDER} to {REPLACED_LOG_FOLDER}, and run `arrowlog rebuild"
+    " --ignore-logs` on the table, with --dry-run first."
+)
 _UPGRADE = "pip install --upgrade arrowlog  # The installed version is too old."
 _CHECKPOINT = "table.checkpoint()  # Writes a checkpoint of the latest version and the pointer."
 # Truncation gives up versions that can be read, so it is not advised without a look.
@@ -108,6 +115,8 @@ class _Examination:
     unreadable_commits: dict[int, str] = field(default_factory=dict)
     valid_checkpoint: int | None = None  # the newest one
     timestamps: dict[int, int] = field(default_factory=dict)  # of commits, by version
+    # Transaction ids and checksums of commits, by version.
+    identities: dict[int, tuple[str, str]] = field(default_factory=dict)
     scope: str = ""  # what was checked, where that is not everything
 
     @property
@@ -196,6 +205,10 @@ def _examine(exam: _Examination) -> Findings:
 def _fix_for_no_log(store: Store) -> str:
     """The fix for a folder without a log: depends on whether it has Parquet files."""
     if has_data_files(store):
+        try:
+            check_no_remains(store, store.list_from(LOG_FOLDER))
+        except LogCorrupt:  # a rebuild refuses them
+            return f"Restore the commits from a backup. {_WITHOUT_BACKUP}"
         return (
             f"arrowlog.rebuild({store.root!r})  # A new log from the Parquet files; dry_run=True"
             " shows it first. Restore the old log from a backup instead if there is one."
@@ -225,6 +238,7 @@ def _run_checks(exam: _Examination) -> int | None:
         return None
     _check_commits(exam)
     exam.problems.extend(check_commit_times(exam.timestamps, exam.listing.commits, exam.now_ms))
+    _check_copied_commits(exam)
     _check_dead_commits(exam)
     _check_checkpoints(exam)
     if exam.listing.overtaken:
@@ -292,6 +306,7 @@ def _check_commits(exam: _Examination) -> None:
             try:
                 actions = read_verified_actions(exam.store, exam.options, batch)
                 exam.timestamps |= commit_timestamps(actions)
+                exam.identities |= commit_identities(actions)
                 break
             except LogCorrupt as error:
                 broken = broken_commit_version(error)
@@ -301,6 +316,18 @@ def _check_commits(exam: _Examination) -> None:
                 if error.code == "file-unreadable":
                     exam.unreadable_commits[broken] = error.next
                 batch = [commit for commit in batch if commit.version != broken]
+
+
+def _check_copied_commits(exam: _Examination) -> None:
+    """Report commits that were overwritten by a copy of another one."""
+    for version, original in find_copied_commits(exam.identities).items():
+        what = (
+            f"the commit of version {version} is a copy of that of version {original}. What it did"
+            " is lost; if a backup has the file, restore it instead of the repair. Afterwards, the"
+            " doctor lists the files that it may have added."
+        )
+        where = exam.listing.commits[version]
+        exam.problems.report("commit-copied", "error", what, where, version=version)
 
 
 def _check_dead_commits(exam: _Examination) -> None:
@@ -424,6 +451,7 @@ def _load_salvaged(exam: _Examination, error: Exception) -> Snapshot | None:
     except (ArrowlogError, FileNotFoundError):
         fix = access or (
             "Restore the files of the log from a backup: no version of it can be salvaged."
+            f" {_WITHOUT_BACKUP}"
         )
         exam.problems.report("unreadable", "error", text, where, fix)
         return None

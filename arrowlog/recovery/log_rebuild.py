@@ -46,7 +46,7 @@ from arrowlog.recovery.folder_layout import (
 )
 from arrowlog.recovery.rebuild_result import RebuildProblem, RebuildResult
 from arrowlog.snapshot import StatsTruncation, list_log
-from arrowlog.storage import find_secrets, open_store
+from arrowlog.storage import LocalStore, find_secrets, open_store
 from arrowlog.transaction import (
     InspectedFile,
     build_metadata,
@@ -323,6 +323,7 @@ def _examine(
     Without `dry_run`, raises the error for a problem that is known before files are opened.
     """
     problems = [] if request.ignore_logs else _other_logs(store, content)
+    problems += _links(store)
     keys: list[str] = content.data["key"].to_pylist()
     partitions, layout_problems = _read_partitions(keys, request.partition_columns)
     problems += layout_problems
@@ -414,6 +415,25 @@ def _other_logs(store: Store, content: FolderContent) -> list[RebuildProblem]:
         " every file, and rows that were deleted or compacted would come back.",
         f"Use {ways_text}, or rebuild all the same with ignore_logs=True (--ignore-logs).",
         _paths([]),
+    )
+    return [problem]
+
+
+def _links(store: Store) -> list[RebuildProblem]:
+    """Report symbolic links: readers follow them, listings do not, and two may lead to one file.
+
+    Hidden names are left out of a table, so links of such names are no problem.
+    """
+    links = store.links() if isinstance(store, LocalStore) else []
+    links = [path for path in links if not path.rpartition("/")[2].startswith((".", "_"))]
+    if not links:
+        return []
+    problem = RebuildProblem(
+        "links",
+        f"{_examples(links)}: symbolic links are not followed, so the rows behind them would not be"
+        " in the table.",
+        "Replace each link by what it leads to, or remove it if that is not part of the table.",
+        _paths(links),
     )
     return [problem]
 

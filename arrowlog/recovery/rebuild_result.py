@@ -23,7 +23,7 @@ class RebuildProblem:
     """Why a rebuild is refused.
 
     Attributes:
-        code: the kind of problem, for programs: `other-logs`, `damaged`, `unsupported`,
+        code: the kind of problem, for programs: `other-logs`, `links`, `damaged`, `unsupported`,
             `schema-conflict`, `schema-nulls`, `schema-invalid`, `partition-layout`,
             `partition-unknown` or `partition-type`.
         what: what is wrong.

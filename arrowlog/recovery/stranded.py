@@ -54,7 +54,8 @@ class StrandedFiles:
 
     `log` is the folder of the log that names the files. `replaces` are live files that they
     replace. If `unclear` is set, the table may have some of their rows already; it holds the files
-    of which that is unknown.
+    of which that is unknown. `lost_later` are lost versions of the log after the first that added
+    one of the files: these may have removed files again.
     """
 
     keys: pl.Series = field(repr=False)
@@ -62,6 +63,7 @@ class StrandedFiles:
     log: str
     replaces: tuple[str, ...] = ()
     unclear: tuple[str, ...] = ()
+    lost_later: tuple[int, ...] = ()
 
     def count_rows(self, store: Store, config: Config) -> int | None:
         """Return the number of rows by the log that names the files; None if it does not tell."""
@@ -122,9 +124,9 @@ def find_stranded(
         if is_live.all() and not events["data_change"].any():
             continue  # a rewrite of live files: the table has the rows
         replaces, unclear = outside.filter(is_live), outside.filter(~is_live)
-        found.append(_stranded([new], log.folder, replaces, unclear))
+        found.append(_stranded([new], log, replaces, unclear))
     none = pl.Series("key", [], dtype=pl.String)
-    return [*([_stranded(appended, log.folder, none, none)] if appended else []), *found]
+    return [*([_stranded(appended, log, none, none)] if appended else []), *found]
 
 
 def _group_commits(events: pl.DataFrame) -> dict[int, int]:
@@ -149,12 +151,17 @@ def _group_commits(events: pl.DataFrame) -> dict[int, int]:
 
 
 def _stranded(
-    parts: Sequence[pl.DataFrame], folder: str, replaces: pl.Series, unclear: pl.Series
+    parts: Sequence[pl.DataFrame], log: OtherLog, replaces: pl.Series, unclear: pl.Series
 ) -> StrandedFiles:
     files = pl.concat(parts).sort("at")
-    size_bytes = int(files["size"].sum())
+    first = int(files["version"][0])
     return StrandedFiles(
-        files["key"], size_bytes, folder, tuple(replaces.to_list()), tuple(unclear.to_list())
+        files["key"],
+        int(files["size"].sum()),
+        log.folder,
+        tuple(replaces.to_list()),
+        tuple(unclear.to_list()),
+        tuple(version for version in log.lost_versions if version > first),
     )
 
 

@@ -119,6 +119,29 @@ def commit_timestamps(actions: ActionBatch) -> dict[int, int]:
     }
 
 
+def commit_identities(actions: ActionBatch) -> dict[int, tuple[str, str]]:
+    """Return transaction id and checksum of every commit that carries both, by version."""
+    return {
+        actions.versions[seq >> SEQ_LINE_BITS]: (info.txnId, info.checksum)
+        for seq, info in _commit_infos(actions)
+        if info.txnId and info.checksum
+    }
+
+
+def find_copied_commits(identities: Mapping[int, tuple[str, str]]) -> dict[int, int]:
+    """Map versions whose commit is that of an earlier version to the latter.
+
+    A transaction commits once, so such a file was copied over the commit that was there before.
+
+    >>> find_copied_commits({1: ("a", "x"), 2: ("b", "y"), 3: ("a", "x")})
+    {3: 1}
+    """
+    first: dict[tuple[str, str], int] = {}
+    for version in sorted(identities):
+        first.setdefault(identities[version], version)
+    return {v: first[each] for v, each in sorted(identities.items()) if first[each] != v}
+
+
 def _commit_infos(actions: ActionBatch) -> list[tuple[int, CommitInfo]]:
     """Return the commitInfos with their sequence numbers."""
     infos = _columnar_infos(actions)

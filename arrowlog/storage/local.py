@@ -192,6 +192,16 @@ class LocalStore:
                 raise store_error("list", f"{self.root}/{folder}", error) from error
         return build_walk_table(keys, sizes, times)
 
+    def links(self) -> list[str]:
+        """Return the symbolic links below the root, sorted. `walk` does not list them."""
+        found = []
+        for folder, folders, files in os.walk(self.root):
+            for name in (*folders, *files):
+                path = os.path.join(folder, name)
+                if os.path.islink(path):
+                    found.append(os.path.relpath(path, self.root))
+        return sorted(found)
+
     def stat(self, key: str) -> ObjectStat | None:
         """Return size and time of a file; the tag is its inode and modification time."""
         try:

@@ -8,6 +8,7 @@ with `vacuum` between them, until no error is left. A naive model knows what eve
 - No row is doubled, and rows of intact commits that only appended come back.
 """
 
+import json
 import os
 import random
 import shlex
@@ -167,6 +168,7 @@ def test_following_the_advice_loses_nothing(tmp_path):
 def run(root, rng):
     world = World(root, rng)
     only_appends = rng.random() < 0.3
+    world.write()  # there is a commit to damage, even if every step below changes nothing
     for _ in range(rng.randint(3, 12)):
         if only_appends:
             world.write()
@@ -319,3 +321,166 @@ def test_adopting_refuses_what_does_not_fit(tmp_path):
     assert table.adopt("nowhere.parquet", partition_values={"day": "z"}).version == version + 1
     assert table.adopt(removed, allow_removed=True).num_records == 1
     assert ids_of(root) == Counter([0, 1, 5])
+
+
+def put_in_place(root, old="_transaction_log_old"):
+    """Repair the log, and put the new one in the place of the old one."""
+    arrowlog.repair(str(root / LOG_FOLDER), str(root / "new"))
+    os.rename(root / LOG_FOLDER, root / old)
+    os.rename(root / "new", root / LOG_FOLDER)
+
+
+def test_vacuum_keeps_the_files_of_lost_last_versions(tmp_path):
+    """Only the pointer tells that the log was longer: its files are never orphans."""
+    root = tmp_path / "t"
+    table = build(root, 4)
+    table.checkpoint()
+    live = set(table.snapshot().files["path"].to_pylist())
+    for name in (commit_name(3), commit_name(4)):
+        os.unlink(root / LOG_FOLDER / name)
+    for path in root.glob(f"{LOG_FOLDER}/**/*.checkpoint.*"):
+        path.unlink()
+    age(root)
+    findings = arrowlog.doctor(root)
+    assert "pointer-ahead" in findings
+    assert "orphans" not in findings
+    with pytest.raises(arrowlog.LogCorrupt, match="ends at version 2"):
+        arrowlog.Table(root).vacuum()
+    put_in_place(root)
+    age(root)
+    findings = arrowlog.doctor(root)
+    assert "orphans" not in findings
+    lost = findings.paths("other-log")
+    assert len(lost) == 2
+    assert arrowlog.Table(root).vacuum().num_files == 0
+    assert all((root / path).exists() for path in live)
+    arrowlog.Table(root).adopt(lost)
+    assert ids_of(root) == Counter(range(4))
+
+
+def test_a_backup_of_checkpoints_alone_is_complete(tmp_path):
+    """A checkpoint in `_checkpoints` alone is the newest version of another log, too."""
+    root = tmp_path / "t"
+    table = build(root, 2)
+    table.checkpoint()
+    shutil.copytree(root / LOG_FOLDER, root / "_transaction_log_backup")
+    for path in (root / "_transaction_log_backup").glob("*.json"):
+        path.unlink()
+    (root / "day=a/orphan.parquet").write_bytes(b"x")
+    age(root)
+    assert table.vacuum().num_files == 1
+
+
+def test_the_doctor_finds_files_behind_links(tmp_path):
+    root = tmp_path / "t"
+    build(root, 2)
+    os.rename(root / "day=a", tmp_path / "other disk")
+    os.symlink(tmp_path / "other disk", root / "day=a")
+    assert ids_of(root) == Counter([0, 1])
+    assert arrowlog.doctor(root).healthy
+    lost = next((tmp_path / "other disk").iterdir())
+    lost.unlink()
+    assert arrowlog.doctor(root).paths("data-missing") == [f"day=a/{lost.name}"]
+
+
+def test_adopting_refuses_links_to_files_of_the_table(tmp_path):
+    root = tmp_path / "t"
+    table = build(root, 2)
+    live = table.snapshot().files["path"].to_pylist()[0]
+    os.symlink(root / live, root / "day=a/soft.parquet")
+    os.link(root / live, root / "day=a/hard.parquet")
+    os.symlink(root / "day=a", root / "day=b")
+    for path in ("day=a/soft.parquet", "day=a/hard.parquet", live.replace("day=a", "day=b")):
+        with pytest.raises(arrowlog.InvalidRequest, match=r"same file as .* in the table already"):
+            table.adopt(path)
+    shutil.copy(root / live, root / "day=a/new.parquet")
+    os.link(root / "day=a/new.parquet", root / "day=a/again.parquet")
+    with pytest.raises(arrowlog.InvalidRequest, match="is given as well"):
+        table.adopt(["day=a/new.parquet", "day=a/again.parquet"])
+    assert table.adopt("day=a/new.parquet").num_files == 1
+
+
+def test_rebuild_refuses_links(tmp_path):
+    """Rows behind a link would not be in the new table."""
+    root = tmp_path / "t"
+    build(root, 2)
+    shutil.rmtree(root / LOG_FOLDER)
+    shutil.copytree(root / "day=a", tmp_path / "other disk")
+    os.symlink(tmp_path / "other disk", root / "day=b")
+    os.symlink(tmp_path / "other disk", root / "_hidden")
+    (problem,) = arrowlog.rebuild(root, dry_run=True).problems
+    assert (problem.code, problem.files.to_pylist()) == ("links", ["day=b"])
+    with pytest.raises(arrowlog.DataFileError, match="not followed"):
+        arrowlog.rebuild(root)
+    os.unlink(root / "day=b")
+    assert arrowlog.rebuild(root).num_records == 2
+
+
+def test_remains_of_a_log_are_renamed_before_a_rebuild(tmp_path):
+    root = tmp_path / "t"
+    build(root, 2).checkpoint()
+    for path in root.glob(f"{LOG_FOLDER}/**/*"):
+        if path.is_file() and path.name != "_last_checkpoint":
+            path.unlink()
+    (finding,) = arrowlog.doctor(root)
+    assert "rename _transaction_log to _transaction_log_old" in finding.fix
+    assert "arrowlog rebuild --ignore-logs" in finding.fix
+    os.rename(root / LOG_FOLDER, root / "_transaction_log_old")
+    execute(f"arrowlog rebuild --ignore-logs {root}")
+    assert ids_of(root) == Counter([0, 1])
+
+
+def test_a_fix_that_fails_does_not_stop_the_others(tmp_path):
+    root = tmp_path / "t"
+    table = build(root, 2)
+    table.checkpoint()
+    path = root / table.snapshot().files["path"].to_pylist()[0]
+    path.write_bytes(b"PAR1")
+    (root / LOG_FOLDER / "_last_checkpoint").unlink()
+    found = arrowlog.doctor(root)
+    assert {"data-size", "pointer-stale"} <= set(found.codes)
+    result = CliRunner().invoke(commands, ["doctor", str(root), "--fix", "--fail-on", "warning"])
+    assert result.exit_code == 1
+    assert "failed: " in result.stderr
+    assert path.name in result.stderr
+    assert "pointer-stale" not in arrowlog.doctor(root)
+    shown = CliRunner().invoke(
+        commands, ["doctor", str(root), "--paths", "data-size", "--output", "json"]
+    )
+    assert json.loads(shown.stdout) == [{"path": str(path.relative_to(root))}]
+
+
+def test_vacuum_keeps_the_files_of_an_overwritten_commit(tmp_path):
+    root = tmp_path / "t"
+    build(root, 4)
+    shutil.copy(root / LOG_FOLDER / commit_name(2), root / LOG_FOLDER / commit_name(3))
+    age(root)
+    assert ids_of(root) == Counter([0, 1, 3])
+    findings = arrowlog.doctor(root)
+    assert "commit-copied" in findings
+    assert "orphans" not in findings
+    with pytest.raises(arrowlog.LogCorrupt, match="a copy of that of version 2"):
+        arrowlog.Table(root).vacuum()
+    (fix,) = [finding.fix for finding in findings if finding.code == "commit-copied"]
+    for command in to_command(fix, str(root)).partition("  # ")[0].split(" && "):
+        execute(command)
+    age(root)
+    assert ids_of(root) == Counter([0, 1, 3])
+    assert arrowlog.Table(root).vacuum().num_files == 0
+    arrowlog.Table(root).adopt(arrowlog.doctor(root).paths("other-log"))
+    assert ids_of(root) == Counter(range(4))
+
+
+def test_stranded_files_before_a_second_break_may_have_been_removed(tmp_path):
+    root = tmp_path / "t"
+    table = build(root, 4)
+    known = set(table.snapshot(version=3).files["path"].to_pylist())
+    (newest,) = set(table.snapshot().files["path"].to_pylist()) - known
+    table.remove([newest])  # version 5, which is lost
+    table.write(pa.table({"day": ["a"], "id": [9]}, schema=SCHEMA))
+    for version in (2, 5):
+        os.unlink(root / LOG_FOLDER / commit_name(version))
+    put_in_place(root)
+    (finding,) = [each for each in arrowlog.doctor(root) if each.code == "stranded"]
+    assert newest in finding.files.to_pylist()
+    assert "Version 5 of that log is lost, too" in finding.what

@@ -397,9 +397,9 @@ def only_the_newest(store, config, horizon):
     return vacuum.ReferencedFiles(key, key, state.version, 0, ("p",))
 
 
-def everything_is_old(found, live, spoken_of, columns, horizon):
+def everything_is_old(found, live, spoken_of, columns, horizon, **others):
     """A vacuum that does not ask how old a file is."""
-    return retention.classify_files(found, live, spoken_of, columns, 1 << 60)
+    return retention.classify_files(found, live, spoken_of, columns, 1 << 60, **others)
 
 
 def no_files_are_removed(keys, before):
