@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -100,6 +101,8 @@ def to_command(fix: str, uri: str) -> str:
 
     >>> to_command("table.compact(include_skipped=True)  # Tries them again.", "/data/my events")
     "arrowlog compact '/data/my events' --include-skipped  # Tries them again."
+    >>> to_command("table.checkpoint()  # Then table.vacuum(ignore_logs=['old']).", "t")
+    'arrowlog checkpoint t  # Then arrowlog vacuum t --ignore-log old.'
     """
     parsed = parse_fix(fix)
     if parsed is None:
@@ -111,7 +114,17 @@ def to_command(fix: str, uri: str) -> str:
     text = " && ".join(line for line in lines if line is not None)
     if " && mv " in text:
         comment = "Stop all writers first. The old log is kept under its new name."
-    return f"{text}  # {comment}" if comment else text
+    return f"{text}  # {_in_commands(comment, uri)}" if comment else text
+
+
+def _in_commands(comment: str, uri: str) -> str:
+    """Replace the calls and arguments that a comment mentions by those of the command line."""
+    call = re.search(r"table\.vacuum\(ignore_logs=(\[.*?\])\)", comment)
+    if call is not None:
+        names = [f"--ignore-log {shlex.quote(name)}" for name in ast.literal_eval(call[1])]
+        command = f"arrowlog vacuum {shlex.quote(uri)} {' '.join(names)}"
+        comment = comment.replace(call[0], command)
+    return comment.replace("ithout dry_run", "ithout --dry-run")
 
 
 def _command(call: FixCall, uri: str) -> str | None:
