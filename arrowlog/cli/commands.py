@@ -241,11 +241,24 @@ def diff(
       arrowlog diff /data/events yesterday
       arrowlog diff /data/events --since 2024-10-01 --until 2024-10-07 --output json
     """
+    for text in (a, b, since, until):
+        _check_version_or_time(text)
     difference = table.diff(_version_or_time(a), _version_or_time(b), since=since, until=until)
     if output == "text" and limit is None:
         print(difference)
     else:
         print_table(difference.to_arrow(), output, limit)
+
+
+def _check_version_or_time(text: str | None) -> None:
+    """Refuse an argument that is neither a version nor a time, as wrong usage."""
+    from arrowlog.snapshot import to_period
+
+    if text is not None and not text.isdecimal():
+        try:
+            to_period(text, 0)
+        except arrowlog.InvalidRequest as error:
+            raise click.BadParameter(str(error)) from None
 
 
 def _version_or_time(text: str | None) -> int | str | None:

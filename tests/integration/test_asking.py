@@ -154,7 +154,7 @@ def test_sql_answers_a_query_or_what_is_piped_in(events):
         (("sql", "FROM files_at(70)"), 1, "There is no version 70; known are versions 0 to 6."),
         (("files", "--version", "70"), 1, "There is no version 70; the newest is 6."),
         (("diff", "3", "70"), 1, "There is no version 70; the newest is 6."),
-        (("diff", "x"), 2, "'x' is not a valid integer"),
+        (("diff", "x"), 2, "'x' is not a time"),
         (("history", "--limit", "-1"), 2, "-1 is not in the range"),
     ],
 )
