@@ -99,7 +99,7 @@ def _call(
     if name == "In":
         return Call("in", tuple(converted)) if _comparable(converted) else None
     if name == "InSet" and isinstance(converted[0], Column):
-        kind = nodes[start + 1]["dataType"]
+        kind = _path_and_type(nodes, start + 1)[1]
         values = [_value(value, kind) for value in look(start, "values") or ()]
         if not values or any(value is None for value in values):
             return None
@@ -126,10 +126,19 @@ def _column(fields: dict[str, Any], schema: pa.Schema) -> Column | None:
 
 
 def _struct_field(nodes: list[dict[str, Any]], start: int, schema: pa.Schema) -> Column | None:
-    """Convert a field of a struct column if its type in Spark is the type of the log's bounds.
+    """Convert a field of a struct column if its type in Spark is the type of the log's bounds."""
+    path, kind = _path_and_type(nodes, start)
+    arrow = find_field_type(schema, path) if path else None
+    if arrow is None or not isinstance(kind, str) or not _same_type(kind, arrow):
+        return None
+    return Column(path[0], tuple(path[1:]))
+
+
+def _path_and_type(nodes: list[dict[str, Any]], start: int) -> tuple[list[str], Any]:
+    """Return the path of a column or of a field in it, and its type in Spark.
 
     The JSON has the positions of the fields. The type of the column, at the end of the chain, has
-    their names.
+    their names. The path is empty if the chain does not end with a column.
     """
     ordinals: list[int] = []
     while str(nodes[start]["class"]).removeprefix(_PACKAGE) == "GetStructField":
@@ -137,19 +146,16 @@ def _struct_field(nodes: list[dict[str, Any]], start: int, schema: pa.Schema) ->
         start += 1
     column = nodes[start]
     if str(column["class"]).removeprefix(_PACKAGE) != "AttributeReference":
-        return None
+        return [], None
     kind: Any = column["dataType"]
     path = [column["name"]]
     for ordinal in reversed(ordinals):
         if not isinstance(kind, dict) or kind.get("type") != "struct":
-            return None
+            return [], None
         item = kind["fields"][ordinal]
         path.append(item["name"])
         kind = item["type"]
-    arrow = find_field_type(schema, path)
-    if arrow is None or not isinstance(kind, str) or not _same_type(kind, arrow):
-        return None
-    return Column(path[0], tuple(path[1:]))
+    return path, kind
 
 
 def _same_type(kind: str, arrow: pa.DataType) -> bool:
