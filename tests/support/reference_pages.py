@@ -31,7 +31,8 @@ def cell(text):
 def commands_part():
     """Return every command: purpose, usage, options, examples."""
     lines = ["| command | |", "| --- | --- |"]
-    context = click.Context(commands, info_name="arrowlog")
+    # With the settings of the group: click keeps the help option of the first context it sees.
+    context = click.Context(commands, info_name="arrowlog", **commands.context_settings)
     for name in commands.list_commands(context):
         about = commands.get_command(context, name).get_short_help_str(200)
         lines.append(f"| [`{name}`](#arrowlog-{name}) | {cell(about)} |")
