@@ -215,7 +215,11 @@ class StateWriter:
         """Point `_last_checkpoint` to a state that is in the log; see `_point`."""
         key = INDEXTABLES.key(INDEXTABLES.state_name(version))
         limit = self._config.max_decompressed_bytes
-        self._point(parse_state(self._store.get(key), key, version, limit))
+        try:
+            data = self._store.get(key)
+        except FileNotFoundError:
+            return  # deleted meanwhile, below a newer state, to which the pointer leads
+        self._point(parse_state(data, key, version, limit))
 
     def _is_pointed_to(self, version: int, data: bytes | None) -> bool:
         """Whether the content of `_last_checkpoint` names a state, or a later one that is there."""
