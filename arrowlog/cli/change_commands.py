@@ -17,7 +17,7 @@ from arrowlog.cli.app import (
     settings_options,
     with_table,
 )
-from arrowlog.cli.output import print_record, print_table
+from arrowlog.cli.output import print_cleanup, print_record, print_table
 from arrowlog.display import format_bytes
 
 if TYPE_CHECKING:
@@ -306,15 +306,7 @@ def truncate_history(
         click.confirm(
             f"Delete all versions of {table.uri} before version {table.version}?", abort=True
         )
-    done = table.truncate_history(dry_run=dry_run)
-    if output != "text" or done.num_files:
-        print_table(done.files, output, limit)
-    if output == "text":
-        verb = "would be deleted" if done.dry_run else "deleted"
-        print(
-            f"{done.num_files:,} files {verb}, {format_bytes(done.bytes_freed)};"
-            f" the earliest readable version is {done.earliest_version}."
-        )
+    print_cleanup(table.truncate_history(dry_run=dry_run), output, limit)
 
 
 @commands.command("update-statistics")

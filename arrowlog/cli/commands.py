@@ -28,7 +28,7 @@ from arrowlog.cli.app import (
     version_option,
     with_table,
 )
-from arrowlog.cli.output import print_record, print_table
+from arrowlog.cli.output import print_cleanup, print_record, print_table
 from arrowlog.display import format_bytes
 
 if TYPE_CHECKING:
@@ -345,22 +345,7 @@ def cleanup(table: arrowlog.Table, dry_run: bool | None, output: str, limit: int
       arrowlog cleanup /data/events --dry-run
       arrowlog cleanup /data/events --no-dry-run --output json
     """
-    done = table.cleanup(dry_run=dry_run)
-    if output != "text" or done.num_files:
-        print_table(done.files, output, limit)
-    if output == "text":
-        verb = "would be deleted" if done.dry_run else "deleted"
-        print(
-            f"{done.num_files:,} files {verb}, {format_bytes(done.bytes_freed)};"
-            f" the earliest readable version is {done.earliest_version}."
-        )
-        if done.num_too_young:
-            from arrowlog.maintenance import MIN_COMMIT_AGE_SECONDS
-
-            print(
-                f"{done.num_too_young:,} expired commits were kept: on a remote store, commits are"
-                f" deleted only when they are {MIN_COMMIT_AGE_SECONDS:.0f} seconds old."
-            )
+    print_cleanup(table.cleanup(dry_run=dry_run), output, limit)
 
 
 @commands.command()

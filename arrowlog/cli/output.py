@@ -7,12 +7,14 @@ import sys
 from datetime import UTC, date, datetime, time  # noqa: F401 -- UTC is for the doctest
 from typing import TYPE_CHECKING
 
-from arrowlog.display import escape_control_characters
+from arrowlog.display import escape_control_characters, format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
+
+    from arrowlog.maintenance import CleanupResult
 
 OUTPUT_FORMATS = ("text", "json", "jsonl", "csv", "arrow")
 _COLUMN_GAP = 2  # spaces
@@ -101,6 +103,26 @@ def _without_nan(value: object) -> object:
     if isinstance(value, (list, tuple)):
         return [_without_nan(each) for each in value]
     return value
+
+
+def print_cleanup(done: CleanupResult, form: str, limit: int | None) -> None:
+    """Print the files of the log that a cleanup or truncation deleted, and what stays readable."""
+    if form != "text" or done.num_files:
+        print_table(done.files, form, limit)
+    if form != "text":
+        return
+    verb = "would be deleted" if done.dry_run else "deleted"
+    print(
+        f"{done.num_files:,} files {verb}, {format_bytes(done.bytes_freed)};"
+        f" the earliest readable version is {done.earliest_version}."
+    )
+    if done.num_too_young:
+        from arrowlog.maintenance import MIN_COMMIT_AGE_SECONDS
+
+        print(
+            f"{done.num_too_young:,} expired commits were kept: on a remote store, commits are"
+            f" deleted only when they are {MIN_COMMIT_AGE_SECONDS:.0f} seconds old."
+        )
 
 
 def _without_nested(table: pa.Table) -> pa.Table:

@@ -1,19 +1,15 @@
 """Tables that IndexTables 0.5.4 wrote: their files and rows, where the fixtures are at hand."""
 
 import json
-from pathlib import Path
 
 import pytest
+from support import real_tables
 
 import arrowlog
 
-FIXTURES = Path(__file__).parents[2].parent / "shared" / "fixtures" / "indextables"
-FALLBACK = Path(__file__).parents[2].parents[1] / "shared" / "fixtures" / "indextables"
-FOLDER = FIXTURES if FIXTURES.is_dir() else FALLBACK
-EXPECTED = json.loads((FOLDER / "expected.json").read_text()) if FOLDER.is_dir() else {}
-NAMES = sorted(EXPECTED) or [
-    pytest.param("", marks=pytest.mark.skip(reason="../shared/fixtures is not at hand"))
-]
+FOLDER = real_tables.FOLDER
+EXPECTED = json.loads((FOLDER / "expected.json").read_text()) if FOLDER else {}
+NAMES = sorted(EXPECTED) or [pytest.param("", marks=real_tables.needed)]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -4,11 +4,10 @@ import io
 import json
 import random
 from contextlib import suppress
-from pathlib import Path
 
 import fastavro
 import pytest
-from support import naive_avro
+from support import naive_avro, real_tables
 from support.case_count import cases
 
 from arrowlog.decode import AvroColumn, AvroKind, decode_columns, decode_file_entries
@@ -20,7 +19,6 @@ from arrowlog.formats.indextables import parse_state
 
 LIMIT = 1 << 24
 CODECS = ("null", "deflate", "snappy", "zstandard", "zstandard-stream")
-FIXTURES = Path(__file__).parents[2] / "../shared/fixtures/indextables"
 TEXTS = ("", "a", "part-", "é", "日本", "x" * 70, "😀", "\0", "0" * 9000)
 NUMBERS = (0, 1, -1, 63, 64, -64, -65, 2**31 - 1, -(2**31), 2**55, -(2**55), 2**63 - 1, -(2**63))
 
@@ -252,10 +250,10 @@ def test_records_without_anything_in_common_are_found():
     assert_same(table, records, ("path", "number"))
 
 
-@pytest.mark.skipif(not FIXTURES.is_dir(), reason="the real tables are not beside the project")
+@real_tables.needed
 def test_the_manifests_and_states_of_real_tables_decode():
-    manifests = sorted(FIXTURES.glob("*/_transaction_log/manifests/*.avro"))
-    states = sorted(FIXTURES.glob("*/_transaction_log/state-v*/_manifest.avro"))
+    manifests = sorted(real_tables.FOLDER.glob("*/_transaction_log/manifests/*.avro"))
+    states = sorted(real_tables.FOLDER.glob("*/_transaction_log/state-v*/_manifest.avro"))
     assert manifests
     assert states
     for path in manifests:

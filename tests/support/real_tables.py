@@ -17,4 +17,6 @@ def _find():
 
 
 FOLDER = _find()
+# They are data of another project and cannot be installed. Tables made by the project's own writers
+# and by tantivy cover the same code everywhere.
 needed = pytest.mark.skipif(FOLDER is None, reason="needs ARROWLOG_FIXTURES, tables of IndexTables")
