@@ -214,12 +214,9 @@ def _check_other_spellings(store: Store, snapshot: Snapshot, keys: Sequence[str]
     stats = {key: stat_object(store, key) for key in keys}
     sizes = pa.array({stat.size for stat in stats.values() if stat is not None}, pa.int64())
     state = snapshot.state
-    live: list[str] = []
-    if state.num_files:  # without files, the columns have no types of their own
-        same_size = pc.is_in(state.column("size"), value_set=sizes)
-        live = state.column("key").filter(same_size).to_pylist()
+    live = state.column("key").filter(pc.is_in(state.column("size"), value_set=sizes))
     known: dict[tuple[int, str], str] = {}
-    for key in live:
+    for key in live.to_pylist():
         stat = stat_object(store, key)
         if stat is not None:
             known[stat.size, stat.tag] = key

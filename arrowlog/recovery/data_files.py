@@ -139,8 +139,6 @@ def _live_files(keys: pl.Series, one: str, many: str) -> str:
 
 
 def _live_keys(snapshot: Snapshot) -> pl.Series:
-    if not snapshot.num_files:
-        return pl.Series([], dtype=pl.String)
     return _keys_of(snapshot.state.column("key"))
 
 
@@ -159,9 +157,7 @@ def _check_existence(
         {
             "key": _live_keys(snapshot),
             "logged_size": pl.Series(pl.from_arrow(snapshot.state.column("size")), dtype=pl.Int64),
-        }
-        if snapshot.num_files
-        else {"key": [], "logged_size": []},
+        },
         schema={"key": pl.String, "logged_size": pl.Int64},
     )
     existing = pl.DataFrame(pl.from_arrow(walked)).select("key", "size")

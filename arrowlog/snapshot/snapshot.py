@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from arrowlog.display import format_bytes, format_count, format_html_card, format_html_table
 from arrowlog.fork_safety import OnFirstUse
+from arrowlog.formats import FieldKind
 from arrowlog.formats.indextables import INDEXTABLES, STATE_PROTOCOL_VERSION, RecentCommits
 from arrowlog.snapshot.file_table import FileStats, files_table
 from arrowlog.snapshot.reconciliation import reconcile_keys
@@ -351,6 +352,9 @@ class State:
 
     def column(self, name: str) -> pa.ChunkedArray:
         """Return one column of the adds that every add has, such as `key`, `path` or `size`."""
+        if not self.num_files:  # no add has told the type of the column
+            kind = self.format.actions.fields["add"].get(name, FieldKind.TEXT)
+            return pa.chunked_array([], kind.type)
         return self.source.column(name)
 
 

@@ -132,3 +132,18 @@ def test_a_pickled_source_needs_no_store(open_source, root):
     assert copy.checkpoint is None
     assert copy.adds().equals(expected)
     assert pc.sum(copy.column("size")).as_py() == pc.sum(expected["size"]).as_py()
+
+
+def test_columns_of_no_files_have_their_types(root):
+    table = arrowlog.Table.create(root, pa.schema([("id", pa.int64())]))
+    state = table.snapshot().state
+    assert {name: str(state.column(name).type) for name in ("key", "path", "size")} == {
+        "key": "string",
+        "path": "string",
+        "size": "int64",
+    }
+    table.write(pa.table({"id": [1]}))
+    table.remove(table.snapshot().files["path"].to_pylist())
+    assert str(table.snapshot().state.column("size").type) == "int64"
+    table.checkpoint()
+    assert str(arrowlog.Table(root).snapshot().state.column("size").type) == "int64"
