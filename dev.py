@@ -51,8 +51,9 @@ JOBS = {
     "build": [["-m", "pip", "wheel", "--no-deps", "--quiet", "--wheel-dir", "dist", "."]],
     "run": [["-m"]],
 }
+BASE = "base"  # no extra
 # The other jobs: dev.
-EXTRAS = {"demo": "cli", "bench": "dev,bench", "docs": "docs", "build": "cli"}
+EXTRAS = {"demo": BASE, "bench": "dev,bench", "docs": "docs", "build": BASE}
 # Material's announcement of its successor is no warning about the pages.
 os.environ.setdefault("NO_MKDOCS_2_WARNING", "1")
 
@@ -71,19 +72,18 @@ def set_up(extras: str) -> None:
     lines = STAMP.read_text().splitlines() if PYTHON.exists() and STAMP.exists() else []
     current = set(lines[1:]) if lines[:1] == [wanted] else set()
     missing = sorted(set(extras.split(",")) - current)
-    if missing == ["cli"] and "dev" in current:  # dev includes it
-        return
-    if not missing:
+    if not missing or (missing == [BASE] and current):  # every extra includes the base
         return
     if not current:
         print("Setting up .venv, once …", flush=True)
         venv.create(VENV, with_pip=True, clear=VENV.exists())
     if "dev" in missing:
         print("Installing what development needs (some minutes; Spark is large) …", flush=True)
-    requirement = f".[{','.join(sorted(current | set(missing)))}]"
+    installed = sorted(current | set(missing))
+    requirement = f".[{','.join(extra for extra in installed if extra != BASE)}]"
     if run("-m", "pip", "install", "-q", "-c", "constraints.txt", "-e", requirement):
         raise SystemExit("The requirements could not be installed; see above.")
-    STAMP.write_text("\n".join([wanted, *sorted(current | set(missing))]))
+    STAMP.write_text("\n".join([wanted, *installed]))
 
 
 def main() -> int:

@@ -1,19 +1,20 @@
-"""What all commands share: the command group, common options, progress."""
+"""What all commands share: the command group and common options."""
 
 from __future__ import annotations
 
 import functools
+import os
 import sys
-from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 import arrowlog
 from arrowlog.cli.output import OUTPUT_FORMATS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     Command = Callable[..., None]
 
@@ -40,7 +41,12 @@ class CommandGroup(click.Group):
 
 @click.group(
     cls=CommandGroup,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        # None: colours on a terminal, none in a pipe.
+        "color": False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None,
+    },
     epilog=(
         "Start with `arrowlog demo`, which shows the main features on a small table, or with"
         " `arrowlog info TABLE`. Exit codes: 0 success, 1 a check or an operation failed, 2 wrong"
@@ -53,6 +59,24 @@ def commands() -> None:
 
     TABLE is the folder of a table: a local path, or a URL such as s3://bucket/events.
     """
+
+
+def complete_folder(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Let the shell complete an argument as the path of a folder."""
+    return [CompletionItem(incomplete, type="dir")]
+
+
+def _complete_setting(
+    _: click.Context, __: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete the KEY of `--set KEY=VALUE`."""
+    from dataclasses import fields
+
+    from arrowlog.config import PREFIX, Config
+
+    keys = [item.metadata["key"] for item in fields(Config) if "key" in item.metadata]
+    names = sorted(key.removeprefix(PREFIX) for key in keys)
+    return [CompletionItem(f"{name}=") for name in names if name.startswith(incomplete)]
 
 
 def output_options(command: Command) -> Command:
@@ -90,6 +114,7 @@ def settings_options(command: Command) -> Command:
             multiple=True,
             metavar="KEY=VALUE",
             callback=parse_pairs,
+            shell_complete=_complete_setting,
             help="Set an option of arrowlog, such as checkpoint.parallelism=8. Repeatable.",
         ),
         click.option(
@@ -120,7 +145,7 @@ def with_table(command: Command) -> Command:
             settings["history.sandbox"] = "true"
         command(table=arrowlog.Table(table, storage_options, options=settings), **rest)
 
-    return click.argument("table")(settings_options(opened))
+    return click.argument("table", shell_complete=complete_folder)(settings_options(opened))
 
 
 def parse_pairs(
@@ -141,32 +166,3 @@ def read_paths(paths: tuple[str, ...]) -> list[str]:
     if paths != ("-",):
         return list(paths)
     return [line for line in sys.stdin.read().splitlines() if line]
-
-
-@contextmanager
-def progress_bar(
-    label: str, *, at_once: bool = False
-) -> Iterator[Callable[[int, int], None] | None]:
-    """Yield a callback that draws a progress bar, or None if standard error is no terminal.
-
-    The bar appears with the first call that reports unfinished work, so that quick work shows none.
-    With `at_once` it appears before that: for work whose first step may take long.
-    """
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    bar = Progress(console=Console(stderr=True), transient=True)
-    task = bar.add_task(label, total=None)
-    with ExitStack() as shown:
-        if at_once:
-            shown.enter_context(bar)
-
-        def report(done: int, total: int) -> None:
-            if not bar.live.is_started and done < total:
-                shown.enter_context(bar)
-            bar.update(task, completed=done, total=total)
-
-        yield report

@@ -11,6 +11,7 @@ import click
 import arrowlog
 from arrowlog.cli.app import (
     commands,
+    complete_folder,
     output_options,
     parse_pairs,
     read_paths,
@@ -27,7 +28,7 @@ _DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done
 
 
 @commands.command()
-@click.argument("table")
+@click.argument("table", shell_complete=complete_folder)
 @click.argument("schema")
 @click.option(
     "--partition-by", metavar="NAMES", help="Partition by these columns, separated by commas."

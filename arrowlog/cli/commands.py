@@ -24,11 +24,11 @@ from arrowlog.cli import (  # noqa: F401 -- add their commands
 from arrowlog.cli.app import (
     commands,
     output_options,
-    progress_bar,
     version_option,
     with_table,
 )
 from arrowlog.cli.output import print_cleanup, print_record, print_table
+from arrowlog.cli.progress import progress_bar
 from arrowlog.display import format_bytes
 
 if TYPE_CHECKING:
@@ -206,10 +206,18 @@ def history(table: arrowlog.Table, output: str, limit: int | None) -> None:
     if output != "text":
         print_table(commits, output)
         return
-    print_table(commits.select(list(_COMMIT_COLUMNS)), output)
+    shown = commits.select(list(_COMMIT_COLUMNS))
+    print_table(shown.set_column(1, "timestamp", _to_seconds(shown["timestamp"])), output)
     oldest = commits["version"][-1].as_py() if commits.num_rows else 0
     if oldest == table.earliest_version > 0:
         print(f"History begins with version {oldest}: earlier versions were cleaned up.")
+
+
+def _to_seconds(times: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Drop the milliseconds of commit times, so that a line fits a terminal of 80 columns."""
+    import pyarrow as pa
+
+    return times.cast(pa.timestamp("s", times.type.tz), safe=False)
 
 
 @commands.command()
@@ -558,6 +566,30 @@ def demo(folder: str | None) -> None:
     from arrowlog.cli.demo import run_demo
 
     run_demo(folder)
+
+
+@commands.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    r"""Print a script that completes `arrowlog` commands in SHELL.
+
+    With it, Tab completes commands, options, settings and the paths of tables. Save the script where
+    the shell looks for completions, and open a new shell.
+
+    \b
+    Examples:
+      arrowlog completion bash > ~/.local/share/bash-completion/completions/arrowlog
+      arrowlog completion zsh > "${fpath[1]}/_arrowlog"
+      arrowlog completion fish > ~/.config/fish/completions/arrowlog.fish
+    \b
+    Or try it in this shell only:
+      eval "$(arrowlog completion bash)"
+    """
+    from click.shell_completion import get_completion_class
+
+    completer = get_completion_class(shell)
+    assert completer is not None
+    click.echo(completer(commands, {}, "arrowlog", "_ARROWLOG_COMPLETE").source())
 
 
 def _print_warning(message: Warning | str, *_: object, **__: object) -> None:

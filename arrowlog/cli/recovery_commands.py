@@ -11,15 +11,16 @@ import click
 import arrowlog
 from arrowlog.cli.app import (
     commands,
+    complete_folder,
     output_options,
     parse_pairs,
-    progress_bar,
     read_paths,
     settings_options,
     with_table,
 )
 from arrowlog.cli.fixes import apply_fix, is_safe, moves_into_place, to_command
 from arrowlog.cli.output import print_record, print_table
+from arrowlog.cli.progress import progress_bar
 from arrowlog.display import format_bytes
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def _columns(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> 
 
 
 @commands.command()
-@click.argument("table")
+@click.argument("table", shell_complete=complete_folder)
 @click.option(
     "--fail-on",
     type=click.Choice(["error", "warning", "info"]),
@@ -167,8 +168,8 @@ def _run_fixes(table: arrowlog.Table, findings: Findings, *, dry_run: bool) -> N
 
 
 @commands.command()
-@click.argument("source")
-@click.argument("target")
+@click.argument("source", shell_complete=complete_folder)
+@click.argument("target", shell_complete=complete_folder)
 @click.option("--strict", is_flag=True, help="Exit with 1 if anything had to be left out.")
 @settings_options
 @output_options

@@ -10,13 +10,14 @@ import click
 import arrowlog
 from arrowlog.cli.app import (
     commands,
+    complete_folder,
     output_options,
-    progress_bar,
     settings_options,
     version_option,
     with_table,
 )
 from arrowlog.cli.output import print_table
+from arrowlog.cli.progress import progress_bar
 from arrowlog.display import format_count
 
 _ROWS_SHOWN = 20  # without --limit
@@ -60,8 +61,8 @@ def rows(
 
 
 @commands.command()
-@click.argument("table")
-@click.argument("target", required=False)
+@click.argument("table", shell_complete=complete_folder)
+@click.argument("target", required=False, shell_complete=complete_folder)
 @click.option("--where", help="Convert only rows that match this predicate.")
 @version_option
 def convert(table: str, target: str | None, where: str | None, version: int | None) -> None:
@@ -94,7 +95,7 @@ def _names(_: click.Context, __: click.Parameter, text: str | None) -> list[str]
 
 
 @commands.command()
-@click.argument("table")
+@click.argument("table", shell_complete=complete_folder)
 @click.option("--dry-run", is_flag=True, help="Show what would be done, change nothing.")
 @click.option(
     "--partition-columns",

@@ -17,6 +17,7 @@ from arrowlog.display import (
     format_html_card,
     format_html_table,
     format_text_table,
+    format_time,
 )
 from arrowlog.errors import InvalidRequest
 from arrowlog.fork_safety import OnFirstUse
@@ -117,7 +118,7 @@ class Overview:
         return [
             (
                 str(row["version"]),
-                "" if row["timestamp"] is None else f"{row['timestamp']:%Y-%m-%d %H:%M:%S}",
+                "" if row["timestamp"] is None else format_time(row["timestamp"], seconds=True),
                 row["operation"] or "-",
                 f"{row['adds']:,}",
                 f"{row['removes']:,}",
