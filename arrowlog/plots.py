@@ -102,7 +102,9 @@ def file_sizes(table: Table) -> Any:
         )
         .sort("power")
     )
-    bars = alt.Chart(filled, width=_width(filled.height), title="Sizes of the live files").mark_bar()
+    bars = alt.Chart(
+        filled, width=_width(filled.height), title="Sizes of the live files"
+    ).mark_bar()
     return bars.encode(
         alt.X("size:N", sort=filled["size"].to_list(), title="size, at least").axis(labelAngle=-45),
         alt.Y("files:Q", title="files", axis=alt.Axis(tickMinStep=1)),
@@ -272,8 +274,9 @@ def lifetimes(table: Table) -> Any:
     alt = _altair()
     bars = alt.Chart(frame, width=_WIDTH, title="How long files live").mark_bar()
     return bars.encode(
-        alt.X("age:N", scale=alt.Scale(domain=[name for name, _ in _AGES]), title="age")
-        .axis(labelAngle=0),
+        alt.X("age:N", scale=alt.Scale(domain=[name for name, _ in _AGES]), title="age").axis(
+            labelAngle=0
+        ),
         alt.Y("files:Q", title="files", axis=alt.Axis(tickMinStep=1)),
         alt.Color("now:N", title=None),
         tooltip=["age", "now", alt.Tooltip("files:Q", format=",")],
@@ -343,11 +346,12 @@ def pruning(plan: ScanPlan) -> Any:
     bars = alt.Chart(frame, width=_WIDTH - 160, height=alt.Step(26), title=title).mark_bar()
     return bars.encode(
         alt.X("files:Q", title="files", axis=alt.Axis(tickMinStep=1)),
-        alt.Y("clause:N", sort=frame["clause"].unique(maintain_order=True).to_list(), title=None)
-        .axis(labelLimit=260),
-        alt.Color("what:N", title=None).scale(
-            domain=parts, range=[_DROPPED_ALONE, _DROPPED, _KEPT]
-        ).legend(orient="bottom"),
+        alt.Y(
+            "clause:N", sort=frame["clause"].unique(maintain_order=True).to_list(), title=None
+        ).axis(labelLimit=260),
+        alt.Color("what:N", title=None)
+        .scale(domain=parts, range=[_DROPPED_ALONE, _DROPPED, _KEPT])
+        .legend(orient="bottom"),
         alt.Order("order:Q"),
         tooltip=["clause", "what", alt.Tooltip("files:Q", format=",")],
     )

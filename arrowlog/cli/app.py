@@ -18,6 +18,23 @@ if TYPE_CHECKING:
 
     Command = Callable[..., None]
 
+_PURPOSES = {
+    "Look at a table": ("info", "files", "rows", "history", "diff", "sql", "report"),
+    "Plan queries": ("scan", "explain"),
+    "Change a table": ("create", "remove", "restore", "set-property", "convert"),
+    "Maintain a table": (
+        "checkpoint",
+        "cleanup",
+        "compact",
+        "vacuum",
+        "skips",
+        "update-statistics",
+        "truncate-history",
+    ),
+    "Recover a table": ("doctor", "repair", "adopt", "rebuild"),
+}
+_NAME_WIDTH = 17  # the longest name of a command
+
 
 class DocumentedCommand(click.Command):
     """A command whose help keeps the line breaks of its examples and lists common options last."""
@@ -34,9 +51,40 @@ class DocumentedCommand(click.Command):
 
 
 class CommandGroup(click.Group):
-    """The group of all commands."""
+    """The group of all commands, listed by purpose."""
 
     command_class = DocumentedCommand
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands under the headings of `_PURPOSES`."""
+        listed = {name for names in _PURPOSES.values() for name in names}
+        others = [name for name in self.list_commands(ctx) if name not in listed]
+        for purpose, names in {**_PURPOSES, "Other commands": others}.items():
+            found = [(name, self.commands[name]) for name in names if name in self.commands]
+            if found:
+                with formatter.section(purpose):
+                    formatter.write_dl(
+                        [
+                            (name.ljust(_NAME_WIDTH), each.get_short_help_str())
+                            for name, each in found
+                        ]
+                    )
+
+
+class Count(click.ParamType):
+    """A number of things: an integer that is not negative."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number, or refuse the value as wrong usage."""
+        try:
+            count = int(value)
+        except ValueError:
+            count = -1
+        if count < 0:
+            self.fail(f"{value!r} is not a whole number of at least 0.", param, ctx)
+        return count
 
 
 @click.group(
@@ -82,15 +130,14 @@ def _complete_setting(
 def output_options(command: Command) -> Command:
     """Add the options of every command that prints rows: `output` and `limit`."""
     for option in (
-        click.option(
-            "--limit", type=click.IntRange(min=0), metavar="N", help="Print at most N rows."
-        ),
+        click.option("--limit", type=Count(), metavar="N", help="Print at most N rows."),
         click.option(
             "--output",
             type=click.Choice(OUTPUT_FORMATS),
             default="text",
-            show_default=True,
-            help="Print a text table, one JSON document, JSON lines, CSV or an Arrow IPC stream.",
+            metavar="FORMAT",
+            help="Print text, json (one document), jsonl (one object per line), csv or arrow (an"
+            " IPC stream).  [default: text]",
         ),
     ):
         command = option(command)
@@ -123,7 +170,7 @@ def settings_options(command: Command) -> Command:
             multiple=True,
             metavar="KEY=VALUE",
             callback=parse_pairs,
-            help="Set an option of the store, such as endpoint_url=http://… Repeatable.",
+            help="Set an option of the store, such as anon=true. Repeatable.",
         ),
     ):
         command = option(command)

@@ -10,6 +10,7 @@ import click
 
 import arrowlog
 from arrowlog.cli.app import (
+    Count,
     commands,
     complete_folder,
     output_options,
@@ -63,7 +64,7 @@ def create(
 
     \b
     Examples:
-      arrowlog create /data/events "id bigint not null, day string" --partition-by day
+      arrowlog create /data/events "id bigint, day string" --partition-by day
       arrowlog create s3://bucket/events part-0.parquet
       arrowlog create /data/events schema.json --property checkpoint.interval=20
     """
@@ -128,7 +129,9 @@ def _create_row(table: arrowlog.Table, partition_columns: list[str]) -> pa.Table
 @commands.command()
 @with_table
 @click.argument("paths", nargs=-1)
-@click.option("--where", help="Remove the partitions that this predicate selects.")
+@click.option(
+    "--where", metavar="PREDICATE", help="Remove the partitions that this predicate selects."
+)
 @_DRY_RUN
 @output_options
 def remove(
@@ -150,7 +153,7 @@ def remove(
     Examples:
       arrowlog remove /data/events --where "day < '2024-01-01'" --dry-run
       arrowlog remove /data/events day=2024-01-01/part-0.parquet
-      arrowlog files /data/events --output csv | … | arrowlog remove /data/events -
+      arrowlog remove /data/events - < paths.txt
     """
     if bool(paths) == (where is not None):
         raise click.UsageError("Give either PATHS or --where.")
@@ -204,7 +207,7 @@ def _size_of(files: pa.Table) -> str:
 
 @commands.command()
 @with_table
-@click.argument("version", type=click.IntRange(min=0))
+@click.argument("version", type=Count())
 @_DRY_RUN
 @output_options
 def restore(
@@ -214,10 +217,11 @@ def restore(
     output: str,
     limit: int | None,
 ) -> None:
-    r"""Make the files, schema and properties of VERSION current again in TABLE.
+    r"""Make an earlier VERSION of TABLE current again.
 
-    Use it to undo a change. The restoration is a new commit: the versions in between stay readable,
-    and it can be undone the same way. It fails if a data file of VERSION was vacuumed.
+    Use it to undo a change: files, schema and properties become those of VERSION. The restoration
+    is a new commit: the versions in between stay readable, and it can be undone the same way. It
+    fails if a data file of VERSION was vacuumed.
 
     \b
     Examples:
@@ -313,7 +317,7 @@ def truncate_history(
 @commands.command("update-statistics")
 @with_table
 @click.argument("paths", nargs=-1)
-@click.option("--where", help="Update the files that may have rows matching this predicate.")
+@click.option("--where", metavar="PREDICATE", help="Update the files that may have matching rows.")
 @_DRY_RUN
 @output_options
 def update_statistics(
@@ -324,15 +328,16 @@ def update_statistics(
     output: str,
     limit: int | None,
 ) -> None:
-    r"""Read row counts and bounds of Parquet files of TABLE from their footers, and commit them.
+    r"""Read missing statistics of TABLE from Parquet footers.
 
-    Use it for files that another program added without statistics, which no query can skip. PATHS
-    are paths of live files; - reads them from standard input, one per line. Rows do not change.
+    Use it for files that another program added without row counts and bounds, which no query can
+    skip. The statistics are committed; rows do not change. PATHS
+    are paths of live files; - reads them from standard input, one per line.
 
     \b
     Examples:
       arrowlog update-statistics /data/events day=2024-01-01/part-0.parquet
-      arrowlog update-statistics /data/events --where "day = '2024-01-01'" --dry-run
+      arrowlog update-statistics /data/events --where "id > 0" --dry-run
     """
     if bool(paths) == (where is not None):
         raise click.UsageError("Give either PATHS or --where.")

@@ -22,6 +22,7 @@ from arrowlog.cli import (  # noqa: F401 -- add their commands
     row_commands,
 )
 from arrowlog.cli.app import (
+    Count,
     commands,
     output_options,
     version_option,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 _COLOURS = {"warning:": "yellow", "log": "green"}
 _COMMIT_COLUMNS = ("version", "timestamp", "operation", "adds", "removes", "bytes", "rows")
+_SHARE = click.FloatRange(0, 1)
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done, change nothing.")
 
 
@@ -71,7 +73,7 @@ def info(table: arrowlog.Table, output: str, limit: int | None) -> None:
 
 @commands.command()
 @with_table
-@click.option("--where", help="List only files that may have rows matching this predicate.")
+@click.option("--where", metavar="PREDICATE", help="List only files that may have matching rows.")
 @version_option
 @output_options
 def files(
@@ -119,10 +121,11 @@ def scan(
     output: str,
     limit: int | None,
 ) -> None:
-    r"""List the files of TABLE that a query with PREDICATE has to read.
+    r"""List the files that a query with PREDICATE has to read.
 
-    Use it to see how well partitions and statistics prune. PREDICATE is a SQL condition on the
-    columns of the table. Files are listed unless the log proves that no row matches.
+    Use it to see how well the partitions and statistics of TABLE prune. PREDICATE is a SQL
+    condition on the columns of the table. Files are listed unless the log proves that no row
+    matches.
 
     \b
     Examples:
@@ -142,11 +145,11 @@ def scan(
 @click.argument("predicate")
 @click.option(
     "--min-pruning",
-    type=click.FloatRange(0, 1),
+    type=_SHARE,
     metavar="SHARE",
-    help="Exit with 1 if less than this share of the files is pruned, for use in tests.",
+    help="Exit with 1 if less than this share of the files, from 0 to 1, is pruned.",
 )
-@click.option("--sql", "as_sql", is_flag=True, help="Print the plan as a query for `arrowlog sql`.")
+@click.option("--sql", "as_sql", is_flag=True, help="Print the plan as a query for arrowlog sql.")
 @version_option
 @output_options
 def explain(
@@ -158,7 +161,7 @@ def explain(
     output: str,
     limit: int | None,
 ) -> None:
-    r"""Explain how many files each clause of PREDICATE prunes, and why.
+    r"""Explain which files each clause of PREDICATE prunes.
 
     Use it when a query reads more of TABLE than expected. Text output has one line per clause: the
     files it drops, and why it keeps the others (no statistics, truncated bounds, not prunable).
@@ -192,7 +195,7 @@ def explain(
 def history(table: arrowlog.Table, output: str, limit: int | None) -> None:
     r"""List the commits of TABLE, newest first.
 
-    Use it to see who changed what, when: time, operation, files added and removed, bytes, rows.
+    Use it to see what was changed when: time, operation, files added and removed, bytes, rows.
     With --limit, only that many commits are read. Text output has the main columns; json, csv and
     arrow have all of them.
 
@@ -247,7 +250,7 @@ def diff(
     Examples:
       arrowlog diff /data/events 3 9
       arrowlog diff /data/events yesterday
-      arrowlog diff /data/events --since 2024-10-01 --until 2024-10-07 --output json
+      arrowlog diff /data/events --since 2024-10-01 --until 2024-10-07
     """
     for text in (a, b, since, until):
         _check_version_or_time(text)
@@ -342,11 +345,12 @@ def checkpoint(table: arrowlog.Table, output: str, limit: int | None) -> None:
 )
 @output_options
 def cleanup(table: arrowlog.Table, dry_run: bool | None, output: str, limit: int | None) -> None:  # noqa: FBT001 -- click gives it by name
-    r"""Delete commits and checkpoints of TABLE that have expired.
+    r"""Delete expired commits and checkpoints of TABLE.
 
-    Use it to shorten a long log; run it with --dry-run first. Files go when they are older than
-    the retention settings and a newer checkpoint, verified beforehand, covers them. Their versions
-    can no longer be read. Every deleted file is listed. Data files stay until `arrowlog vacuum`.
+    Use it to shorten a long log; run it with --dry-run first. A file is deleted if it is older than
+    the retention settings, and a newer checkpoint, which is verified first, covers it. Their
+    versions can no longer be read. Every deleted file is listed. Data files stay until `arrowlog
+    vacuum`.
 
     \b
     Examples:
@@ -358,14 +362,22 @@ def cleanup(table: arrowlog.Table, dry_run: bool | None, output: str, limit: int
 
 @commands.command()
 @with_table
-@click.option("--target-size", default="128MB", show_default=True, help="Size of the new files.")
-@click.option("--where", help="Compact only files that may have rows matching this predicate.")
-@click.option("--max-groups", type=int, metavar="N", help="Write at most N new files.")
 @click.option(
-    "--max-files-per-group", type=int, metavar="N", help="Merge at most N files into one."
+    "--target-size",
+    default="128MB",
+    show_default=True,
+    metavar="SIZE",
+    help="Size of the new files.",
 )
 @click.option(
-    "--include-skipped", is_flag=True, help="Also try files in cooldown (see `arrowlog skips`)."
+    "--where", metavar="PREDICATE", help="Compact only files that may have matching rows."
+)
+@click.option("--max-groups", type=Count(), metavar="N", help="Write at most N new files.")
+@click.option(
+    "--max-files-per-group", type=Count(), metavar="N", help="Merge at most N files into one."
+)
+@click.option(
+    "--include-skipped", is_flag=True, help="Also try files in cooldown (see arrowlog skips)."
 )
 @_DRY_RUN
 @output_options
@@ -422,7 +434,13 @@ def compact(
 
 @commands.command()
 @with_table
-@click.option("--older-than", default="7d", show_default=True, help="Keep files younger than this.")
+@click.option(
+    "--older-than",
+    default="7d",
+    show_default=True,
+    metavar="AGE",
+    help="Keep files younger than this.",
+)
 @click.option(
     "--force", is_flag=True, help="Allow --older-than below 24h. Safe only without active writers."
 )
@@ -444,7 +462,7 @@ def vacuum(
     output: str,
     limit: int | None,
 ) -> None:
-    r"""Delete data files that no readable version of TABLE needs.
+    r"""Delete data files that no version of TABLE needs.
 
     Use it to free space after compact, remove or failed writes; run it with --dry-run first. Every
     version that can be read keeps its files; `arrowlog cleanup` expires versions. Files younger
@@ -485,11 +503,17 @@ def vacuum(
 @commands.command()
 @with_table
 @click.option(
-    "--history", is_flag=True, help="List all skips in the log, also after their cooldown."
+    "--history", is_flag=True, help="List all skips in the log, also those whose cooldown ended."
 )
 @click.option("--record", metavar="PATH", help="Record a skip of this file; needs --reason.")
 @click.option("--reason", help="Why the file is skipped, with --record.")
-@click.option("--cooldown", default="24h", show_default=True, help="How long, with --record.")
+@click.option(
+    "--cooldown",
+    default="24h",
+    show_default=True,
+    metavar="DURATION",
+    help="How long, with --record.",
+)
 @output_options
 def skips(
     table: arrowlog.Table,
@@ -548,6 +572,7 @@ def _with_partition_text(groups: pa.Table) -> pa.Table:
 @click.option(
     "--folder",
     type=click.Path(file_okay=False),
+    metavar="FOLDER",
     help="Build the table in this empty folder and keep it.  [default: a temporary folder]",
 )
 def demo(folder: str | None) -> None:
@@ -569,16 +594,17 @@ def demo(folder: str | None) -> None:
 
 
 @commands.command()
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), metavar="bash|zsh|fish")
 def completion(shell: str) -> None:
-    r"""Print a script that completes `arrowlog` commands in SHELL.
+    r"""Print a script for completion in the shell.
 
-    With it, Tab completes commands, options, settings and the paths of tables. Save the script where
-    the shell looks for completions, and open a new shell.
+    With it, Tab completes commands, options, settings and the paths of tables. Save the script
+    where the shell looks for completions, and open a new shell.
 
     \b
     Examples:
-      arrowlog completion bash > ~/.local/share/bash-completion/completions/arrowlog
+      arrowlog completion bash \
+        > ~/.local/share/bash-completion/completions/arrowlog
       arrowlog completion zsh > "${fpath[1]}/_arrowlog"
       arrowlog completion fish > ~/.config/fish/completions/arrowlog.fish
     \b
@@ -589,7 +615,7 @@ def completion(shell: str) -> None:
 
     completer = get_completion_class(shell)
     assert completer is not None
-    click.echo(completer(commands, {}, "arrowlog", "_ARROWLOG_COMPLETE").source())
+    click.echo(completer(commands, {}, "arrowlog", "_ARROWLOG_COMPLETE").source().rstrip())
 
 
 def _print_warning(message: Warning | str, *_: object, **__: object) -> None:

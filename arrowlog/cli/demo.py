@@ -201,8 +201,10 @@ def _print_indented(text: str, fg: str | None = None) -> None:
     """Print lines with an indent, wrapped to the width of a terminal."""
     room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for line in text.splitlines():
-        parts = [line] if room is None else textwrap.wrap(
-            line, max(room - len(INDENT), 20), drop_whitespace=False
+        parts = (
+            [line]
+            if room is None
+            else textwrap.wrap(line, max(room - len(INDENT), 20), drop_whitespace=False)
         )
         for part in parts:
             click.secho(f"{INDENT}{part}", fg=fg)

@@ -155,7 +155,7 @@ def test_sql_answers_a_query_or_what_is_piped_in(events):
         (("files", "--version", "70"), 1, "There is no version 70; the newest is 6."),
         (("diff", "3", "70"), 1, "There is no version 70; the newest is 6."),
         (("diff", "x"), 2, "'x' is not a time"),
-        (("history", "--limit", "-1"), 2, "-1 is not in the range"),
+        (("history", "--limit", "-1"), 2, "'-1' is not a whole number of at least 0"),
     ],
 )
 def test_a_mistake_is_one_sentence(events, arguments, code, words):

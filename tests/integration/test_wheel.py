@@ -49,9 +49,7 @@ def environment(wheel, tmp_path_factory):
     venv.create(folder, with_pip=False)
     python = folder / "bin" / "python"
     (site,) = folder.glob("lib/python*/site-packages")
-    installed_packages.link_into(
-        installed_packages.closure(declared()).values(), site
-    )
+    installed_packages.link_into(installed_packages.closure(declared()).values(), site)
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-index", "-q"]
     subprocess.run([*pip, str(wheel)], check=True, capture_output=True)
     return folder
@@ -134,7 +132,7 @@ def test_a_missing_extra_is_exit_code_one_on_the_command_line(call):
 def test_the_sizes_in_the_documentation_are_those_of_the_installed_packages():
     """Within a fifth: releases of the packages differ, and so do platforms."""
     page = (ROOT / "docs" / "install.md").read_text()
-    stated = dict(re.findall(r"^\| \(?`?(\w+)`?\)? \|.*\| (?:about )?(\d+) MB \|$", page, re.M))
+    stated = dict(re.findall(r"^\| [`(](\w+)[`)] \|.*\| (\d+) MB \|$", page, re.MULTILINE))
     base = installed_packages.closure(declared())
     assert set(stated) == {"base", "s3", "spark", "java", "splits"}
     for name, megabytes in stated.items():

@@ -15,9 +15,7 @@ from support.notebook_outputs import BOOKS, FOLDER
 
 CHECKS = Path(__file__).parent / "checks"
 SPARK = ("03-spark", "05-delta")
-RUNS = [
-    pytest.param(path, marks=pytest.mark.spark if path.stem in SPARK else ()) for path in BOOKS
-]
+RUNS = [pytest.param(path, marks=pytest.mark.spark if path.stem in SPARK else ()) for path in BOOKS]
 
 
 @pytest.mark.parametrize("path", RUNS, ids=lambda path: path.stem)

@@ -85,7 +85,9 @@ def store(path):
 
 
 if __name__ == "__main__":
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(FOLDER.parent), os.environ.get("PYTHONPATH", "")])
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(FOLDER.parent), os.environ.get("PYTHONPATH", "")]
+    )
     with tempfile.TemporaryDirectory() as settings:
         os.environ["IPYTHONDIR"] = settings
         for each in [book for book in BOOKS if not sys.argv[1:] or book.stem in sys.argv[1:]]:
