@@ -47,6 +47,7 @@ JOBS = {
     "docs": [  # not --quiet: it would drop the warnings that --strict counts
         ["tests/support/reference_pages.py"],
         ["-m", "mkdocs", "build", "--strict"],
+        ["docs/site_check.py", "site"],  # links of the built pages; nothing from a network
     ],
     "build": [["-m", "pip", "wheel", "--no-deps", "--quiet", "--wheel-dir", "dist", "."]],
     "run": [["-m"]],

@@ -22,9 +22,6 @@ _SOURCES = {page: source for source, page in PROJECT_PAGES.items()}
 _REMOTE_WORKER, _OWN_WORKER = "https://unpkg.com/iframe-worker/shim", "assets/frame-worker.js"
 _FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
-_LOADED = re.compile(
-    r"""<(?:script|img|link|iframe)\b[^>]*\b(?:src|href)=["']?(https?://[^"'\s>]+)"""
-)
 _CODE = re.compile(r"`([^`\n]*\\\|[^`\n]*)`")
 _log = logging.getLogger("mkdocs.hooks.links")
 
@@ -57,13 +54,6 @@ def on_post_page(output, page, **_):
 def on_post_template(output_content, **_):
     """Do the same for the page of missing pages."""
     return output_content.replace(_REMOTE_WORKER, _OWN_WORKER)
-
-
-def on_post_build(config, **_):
-    """Check that no page loads anything from another host."""
-    for path in Path(config.site_dir).rglob("*.html"):
-        for target in _LOADED.findall(path.read_text()):
-            _log.warning("%s loads %s", path.name, target)
 
 
 def _spell_pipes(code):

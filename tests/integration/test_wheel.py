@@ -101,7 +101,7 @@ def test_the_wheel_is_named_as_the_documentation_says(wheel):
 
 @pytest.mark.parametrize("command", [("arrowlog",), ("python", "-m", "arrowlog")])
 def test_the_command_works_without_extras(call, command):
-    assert "Commands:" in call(*command, "--help").stdout
+    assert "Maintain a table:" in call(*command, "--help").stdout
     done = call(*command, "info", "t")
     assert done.returncode == 0, done.stderr
     assert "rows        2" in done.stdout
