@@ -20,7 +20,7 @@ from arrowlog.cli.app import (
     with_table,
 )
 from arrowlog.cli.output import print_cleanup, print_record, print_table
-from arrowlog.display import format_bytes
+from arrowlog.display import format_bytes, format_items
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -163,11 +163,13 @@ def remove(
         if output != "text" or affected.num_rows:
             print_table(affected, output, limit)
         if output == "text":
-            print(f"{affected.num_rows:,} files would be removed, {_size_of(affected)}.")
+            print(
+                f"{format_items(affected.num_rows, 'file')} would be removed, {_size_of(affected)}."
+            )
         return
     done = table.remove(chosen)
     removed = done.operation_metrics.get("numRemovedFiles", 0)
-    _print_commit(done, output, limit, f"{removed:,} files removed")
+    _print_commit(done, output, limit, f"{format_items(removed, 'file')} removed")
 
 
 def _select_files(table: arrowlog.Table, where: str | None, chosen: object) -> pa.Table:
@@ -269,7 +271,9 @@ def set_property(
         _print_properties(table, output, limit)
         return
     done = table.set_properties(changes)
-    _print_commit(done, output, limit, f"{len(changes):,} properties changed")
+    _print_commit(
+        done, output, limit, f"{format_items(len(changes), 'property', 'properties')} changed"
+    )
 
 
 def _print_properties(table: arrowlog.Table, output: str, limit: int | None) -> None:
@@ -281,7 +285,7 @@ def _print_properties(table: arrowlog.Table, output: str, limit: int | None) -> 
     if output != "text" or found:
         print_table(pa.table(rows, schema=schema), output, limit)
     if output == "text":
-        print(f"{len(found):,} properties.")
+        print(f"{format_items(len(found), 'property', 'properties')}.")
 
 
 @commands.command("truncate-history")
@@ -349,10 +353,10 @@ def update_statistics(
         if output != "text" or listed.num_rows:
             print_table(listed, output, limit)
         if output == "text":
-            print(f"The footers of {listed.num_rows:,} files would be read.")
+            print(f"Would read the footers of {format_items(listed.num_rows, 'file')}.")
         return
     done = table.update_statistics(chosen)
-    _print_commit(done, output, limit, f"statistics of {len(chosen):,} files updated")
+    _print_commit(done, output, limit, f"statistics of {format_items(len(chosen), 'file')} updated")
 
 
 def _print_commit(done: arrowlog.CommitResult, output: str, limit: int | None, what: str) -> None:

@@ -30,7 +30,7 @@ from arrowlog.cli.app import (
 )
 from arrowlog.cli.output import print_cleanup, print_record, print_table
 from arrowlog.cli.progress import progress_bar
-from arrowlog.display import format_bytes
+from arrowlog.display import format_bytes, format_items
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -96,7 +96,8 @@ def files(
         names = [f"partition.{name}" for name in plan.snapshot.partition_columns]
         names = ["path", *names, "size_bytes", "num_records"]
         print_table(live.select(names), output, limit)
-        print(f"{plan.num_files:,} files, {format_bytes(plan.size_bytes)}, version {plan.version}")
+        size = format_bytes(plan.size_bytes)
+        print(f"{format_items(plan.num_files, 'file')}, {size}, version {plan.version}")
     else:
         print_table(live, output, limit)
 
@@ -133,8 +134,8 @@ def scan(
       arrowlog scan /data/events "day >= current_date - 7" --output json
     """
     plan = table.scan(predicate, version, engine=engine)
-    names = ["path", "size_bytes", "num_records"]
-    names += [f"partition.{name}" for name in plan.snapshot.partition_columns]
+    names = [f"partition.{name}" for name in plan.snapshot.partition_columns]
+    names = ["path", *names, "size_bytes", "num_records"]
     print_table(plan.files.select(names), output, limit)
     if output == "text":
         print(f"{plan.num_files:,} of {plan.total_files:,} files, {format_bytes(plan.size_bytes)}")
@@ -331,7 +332,9 @@ def checkpoint(table: arrowlog.Table, output: str, limit: int | None) -> None:
         print_record(_row(done), output, limit)
     elif done.names:
         size = format_bytes(done.size_bytes)
-        print(f"Version {done.version}: {done.num_files:,} files in a checkpoint of {size}.")
+        print(
+            f"Version {done.version}: {format_items(done.num_files, 'file')} in a checkpoint of {size}."
+        )
     else:
         print(f"Version {done.version} already has a checkpoint.")
 
@@ -423,8 +426,10 @@ def compact(
         verb = "would become" if dry_run else "became"
         new = "" if dry_run else f" of {format_bytes(done.bytes_added)}"
         print(
-            f"{done.files_removed:,} files of {format_bytes(done.bytes_removed)} {verb}"
+            f"{format_items(done.files_removed, 'file')} of {format_bytes(done.bytes_removed)} {verb}"
             f" {done.files_added:,}{new}."
+            if groups.num_rows
+            else "There is nothing to compact."
         )
         for path, reason in done.skipped:
             print(f"Skipped {path}: {reason}.")
@@ -483,17 +488,18 @@ def vacuum(
         print_table(done.files, output, limit)
     if output == "text":
         verb = "would be deleted" if dry_run else "deleted"
-        print(f"{done.num_files:,} files {verb}, {format_bytes(done.bytes_freed)}.")
+        print(f"{format_items(done.num_files, 'file')} {verb}, {format_bytes(done.bytes_freed)}.")
         live, history, young = (done.counts[fate] for fate in ("live", "history", "young"))
         history_size = format_bytes(done.sizes["history"])
         print(
-            f"Kept: {live:,} live files, {history:,} ({history_size}) that older versions need"
+            f"Kept: {format_items(live, 'live file')}, {history:,} ({history_size}) that older versions need"
             f" (from version {done.earliest_version} on), {young:,} too young."
         )
         if done.other_logs:
             print(
                 f"Kept for other logs in the folder ({', '.join(done.other_logs)}):"
-                f" {done.counts['other-log']:,} files, {format_bytes(done.sizes['other-log'])}."
+                f" {format_items(done.counts['other-log'], 'file')},"
+                f" {format_bytes(done.sizes['other-log'])}."
                 " --ignore-log deletes them."
             )
     if done.failures:
@@ -544,8 +550,8 @@ def skips(
     if output != "text" or listed.num_rows:
         print_table(listed, output, limit)
     if output == "text":
-        what = "skips in the log" if history else "files in cooldown"
-        print(f"{listed.num_rows:,} {what}.")
+        noun, where = ("skip", "the log") if history else ("file", "cooldown")
+        print(f"{format_items(listed.num_rows, noun)} in {where}.")
 
 
 def _row(result: CheckpointResult) -> pa.Table:

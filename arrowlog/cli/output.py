@@ -8,7 +8,7 @@ import sys
 from datetime import UTC, date, datetime, time  # noqa: F401 -- UTC is for the doctest
 from typing import TYPE_CHECKING
 
-from arrowlog.display import escape_control_characters, format_bytes, format_time
+from arrowlog.display import escape_control_characters, format_bytes, format_items, format_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -113,14 +113,14 @@ def print_cleanup(done: CleanupResult, form: str, limit: int | None) -> None:
         return
     verb = "would be deleted" if done.dry_run else "deleted"
     print(
-        f"{done.num_files:,} files {verb}, {format_bytes(done.bytes_freed)};"
+        f"{format_items(done.num_files, 'file')} {verb}, {format_bytes(done.bytes_freed)};"
         f" the earliest readable version is {done.earliest_version}."
     )
     if done.num_too_young:
         from arrowlog.maintenance import MIN_COMMIT_AGE_SECONDS
 
         print(
-            f"{done.num_too_young:,} expired commits were kept: on a remote store, commits are"
+            f"{format_items(done.num_too_young, 'expired commit')} kept: on a remote store, commits are"
             f" deleted only when they are {MIN_COMMIT_AGE_SECONDS:.0f} seconds old."
         )
 

@@ -22,7 +22,7 @@ from arrowlog.cli.app import (
 from arrowlog.cli.fixes import apply_fix, is_safe, moves_into_place, to_command
 from arrowlog.cli.output import print_record, print_table
 from arrowlog.cli.progress import progress_bar
-from arrowlog.display import format_bytes
+from arrowlog.display import format_bytes, format_items
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -304,7 +304,9 @@ def adopt(
     if output == "text":
         verb = "would be added" if done.dry_run else f"added in version {done.version}"
         size = format_bytes(sum(done.files["size_bytes"].to_pylist()))
-        print(f"{done.num_files:,} files, {done.num_records:,} rows, {size}: {verb}.")
+        print(
+            f"{format_items(done.num_files, 'file')}, {format_items(done.num_records, 'row')}, {size}: {verb}."
+        )
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from arrowlog.cli.app import (
 )
 from arrowlog.cli.output import print_record, print_table
 from arrowlog.cli.progress import progress_bar
-from arrowlog.display import format_count
+from arrowlog.display import format_items
 
 _ROWS_SHOWN = 20  # without --limit
 
@@ -104,7 +104,8 @@ def convert(
     snapshot = made.snapshot()
     rows, files = snapshot.num_records, snapshot.num_files
     if output == "text":
-        print(f"{format_count(rows)} rows in {files:,} files at {made.uri}")
+        held = "an unknown number of rows" if rows is None else format_items(rows, "row")
+        print(f"{held} in {format_items(files, 'file')} at {made.uri}")
         return
     import pyarrow as pa
 

@@ -401,8 +401,8 @@ class Format(ABC):
         if not self.writable:
             raise InvalidRequest(
                 f"arrowlog only reads tables in the {self.name} format; nothing was written.",
-                next="Change the table with the program that wrote it, or copy it:"
-                " Table.create(...).write(table.scan().to_arrow()).",
+                next="Change the table with the program that wrote it, or convert it with"
+                " arrowlog.convert.",
             )
 
     def _check_protocol(self, role: str, version: int, protocol: Protocol, where: str) -> None:

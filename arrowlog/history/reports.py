@@ -40,7 +40,7 @@ _SMALL_FILE_BYTES = 1 << 20
 _MIN_SMALL_FILES = 100  # fewer small files than this are not worth a warning
 _MAX_SCHEMA_LINES = 4
 _TEXT_WIDTH = 78
-_COMMIT_HEADS = ("version", "time (UTC)", "operation", "adds", "removes", "bytes", "rows")
+_COMMIT_HEADS = ("version", "time", "operation", "adds", "removes", "bytes", "rows")
 _RIGHT_ALIGNED = (0, 3, 4, 5, 6)  # indices into _COMMIT_HEADS
 _MAX_FILES_SHOWN = 20  # in text and HTML; `Diff.files` has them all
 _SUMMARY_HEADS = ("", "files", "bytes", "rows")
@@ -59,6 +59,7 @@ class Overview:
     """
 
     uri: str
+    format: str
     version: int
     earliest_version: int
     num_files: int
@@ -108,7 +109,10 @@ class Overview:
             ("files", f"{self.num_files:,} with {format_bytes(self.size_bytes)}"),
             ("rows", format_count(self.num_records)),
             ("partitions", partitions if self.partition_columns else "not partitioned"),
-            ("protocol", f"reader {self.reader_version}, writer {self.writer_version}"),
+            (
+                "protocol",
+                f"{self.format}, reader {self.reader_version}, writer {self.writer_version}",
+            ),
             ("checkpoint", checkpoint),
         ]
 
@@ -156,6 +160,7 @@ class Overview:
 
 _SCALAR_FIELDS = (
     "uri",
+    "format",
     "version",
     "earliest_version",
     "num_files",
@@ -179,6 +184,7 @@ def summarize_table(asking: HistorySession, commits: int) -> Overview:
     since = snapshot.version - (-1 if checkpoint is None else checkpoint)
     return Overview(
         tracker.store.root,
+        tracker.format.name,
         snapshot.version,
         past.first,
         snapshot.num_files,

@@ -19,13 +19,13 @@ _KERNEL_SETTINGS = {"kernelspec", "language_info"}
 
 # What differs from run to run: folders, names, times of now, durations, sizes of written files.
 _VOLATILE = (
-    (re.compile(r"(/private)?/tmp/[\w./-]*?(?=/_|[/\w]*\b(?:shop|orders|sensors|trips)-)"), "/tmp"),
-    (re.compile(r"\b(shop|orders|sensors|trips)-\w{8}\b"), r"\1"),
+    (re.compile(r"(/[\w.-]+)*/(shop|orders|sensors|trips)-\w{8}"), r"/\2"),
     (re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b[0-9a-f]{32}\b"), "ID"),
     (re.compile(r"part-[0-9a-f]{8}-[0-9a-f-]*…"), "part-ID"),
     (re.compile(r"20(2[5-9]|[3-9]\d)-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)?"), "NOW"),
     (re.compile(r"\b\d[\d,.]* ?(ns|µs|ms|s)\b"), "DURATION"),
     (re.compile(r"\b\d[\d.,]* ?[kM]?B\b"), "SIZE"),
+    (re.compile(r"\b[\d,]+ bytes\b"), "SIZE"),
     (re.compile(r"0x[0-9a-f]+"), "ADDRESS"),
 )
 
