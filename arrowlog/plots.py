@@ -92,8 +92,8 @@ def file_sizes(table: Table) -> Any:
         """,
     )
     alt = _altair()
-    first, last = (0, 0) if frame.is_empty() else (frame["power"].min(), frame["power"].max())
-    sizes = pl.DataFrame({"power": pl.int_range(first, last + 1, dtype=pl.Int64, eager=True)})
+    powers = frame["power"].to_list() or [0]
+    sizes = pl.DataFrame({"power": list(range(min(powers), max(powers) + 1))})
     filled = (
         sizes.join(frame, on="power", how="left")
         .with_columns(

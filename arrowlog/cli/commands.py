@@ -331,10 +331,8 @@ def checkpoint(table: arrowlog.Table, output: str, limit: int | None) -> None:
     if output != "text":
         print_record(_row(done), output, limit)
     elif done.names:
-        size = format_bytes(done.size_bytes)
-        print(
-            f"Version {done.version}: {format_items(done.num_files, 'file')} in a checkpoint of {size}."
-        )
+        held, size = format_items(done.num_files, "file"), format_bytes(done.size_bytes)
+        print(f"Version {done.version}: {held} in a checkpoint of {size}.")
     else:
         print(f"Version {done.version} already has a checkpoint.")
 
@@ -426,8 +424,8 @@ def compact(
         verb = "would become" if dry_run else "became"
         new = "" if dry_run else f" of {format_bytes(done.bytes_added)}"
         print(
-            f"{format_items(done.files_removed, 'file')} of {format_bytes(done.bytes_removed)} {verb}"
-            f" {done.files_added:,}{new}."
+            f"{format_items(done.files_removed, 'file')} of {format_bytes(done.bytes_removed)}"
+            f" {verb} {done.files_added:,}{new}."
             if groups.num_rows
             else "There is nothing to compact."
         )
@@ -492,8 +490,8 @@ def vacuum(
         live, history, young = (done.counts[fate] for fate in ("live", "history", "young"))
         history_size = format_bytes(done.sizes["history"])
         print(
-            f"Kept: {format_items(live, 'live file')}, {history:,} ({history_size}) that older versions need"
-            f" (from version {done.earliest_version} on), {young:,} too young."
+            f"Kept: {format_items(live, 'live file')},"
+            f" {history:,} ({history_size}) that older versions need (from version {done.earliest_version} on), {young:,} too young."
         )
         if done.other_logs:
             print(

@@ -120,8 +120,8 @@ def print_cleanup(done: CleanupResult, form: str, limit: int | None) -> None:
         from arrowlog.maintenance import MIN_COMMIT_AGE_SECONDS
 
         print(
-            f"{format_items(done.num_too_young, 'expired commit')} kept: on a remote store, commits are"
-            f" deleted only when they are {MIN_COMMIT_AGE_SECONDS:.0f} seconds old."
+            f"{format_items(done.num_too_young, 'expired commit')} kept: on a remote store, commits"
+            f" are deleted only when they are {MIN_COMMIT_AGE_SECONDS:.0f} seconds old."
         )
 
 

@@ -305,7 +305,8 @@ def adopt(
         verb = "would be added" if done.dry_run else f"added in version {done.version}"
         size = format_bytes(sum(done.files["size_bytes"].to_pylist()))
         print(
-            f"{format_items(done.num_files, 'file')}, {format_items(done.num_records, 'row')}, {size}: {verb}."
+            f"{format_items(done.num_files, 'file')}, {format_items(done.num_records, 'row')},"
+            f" {size}: {verb}."
         )
 
 
