@@ -491,7 +491,8 @@ def vacuum(
         history_size = format_bytes(done.sizes["history"])
         print(
             f"Kept: {format_items(live, 'live file')},"
-            f" {history:,} ({history_size}) that older versions need (from version {done.earliest_version} on), {young:,} too young."
+            f" {history:,} ({history_size}) that older versions need (from version"
+            f" {done.earliest_version} on), {young:,} too young."
         )
         if done.other_logs:
             print(
