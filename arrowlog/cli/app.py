@@ -71,7 +71,7 @@ class CommandGroup(click.Group):
                     )
 
 
-class Count(click.ParamType):  # type: ignore[type-arg] -- generic since click 8.5
+class Count(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.5
     """A number of things: an integer that is not negative."""
 
     name = "integer"
