@@ -64,6 +64,12 @@ def run(*arguments: str) -> int:
     return subprocess.run([str(PYTHON), *arguments], cwd=HERE, check=False).returncode
 
 
+def requirement(extras: list[str]) -> str:
+    """Return what pip installs for these extras; it does not accept empty brackets."""
+    named = ",".join(extra for extra in extras if extra != BASE)
+    return f".[{named}]" if named else "."
+
+
 def set_up(extras: str) -> None:
     """Install what a job needs, unless it was installed with these requirements before."""
     requirements = hashlib.sha256()
@@ -81,8 +87,8 @@ def set_up(extras: str) -> None:
     if "dev" in missing:
         print("Installing what development needs (some minutes; Spark is large) …", flush=True)
     installed = sorted(current | set(missing))
-    requirement = f".[{','.join(extra for extra in installed if extra != BASE)}]"
-    if run("-m", "pip", "install", "-q", "-c", "constraints.txt", "-e", requirement):
+    project = requirement(installed)
+    if run("-m", "pip", "install", "-q", "-c", "constraints.txt", "-e", project):
         raise SystemExit("The requirements could not be installed; see above.")
     STAMP.write_text("\n".join([wanted, *installed]))
 
