@@ -673,7 +673,7 @@ def _parse_csv(
 def _block_size(data: bytes | memoryview) -> int:
     """Return the CSV block size: what fits a cache, but several lines if they are longer."""
     first_line_bytes = _line_end(data, 0)
-    return min(max(_CSV_BLOCK_BYTES, 64 * first_line_bytes), len(data) + 1)
+    return min(max(_CSV_BLOCK_BYTES, 512 * first_line_bytes), len(data) + 1)
 
 
 def _join_parts(
