@@ -220,7 +220,8 @@ def test_every_figure_asked_and_shown_is_one_that_a_run_measures(monkeypatch, tm
     monkeypatch.setattr(commits, "_quiet", lambda *_: quiet)
     setting = cases.Setting(str(tmp_path), 1, large=True)
     jobs = (cases.opening, cases.planning, cases.refreshing, cases.travelling, cases.history)
-    jobs += (cases.diff, cases.checkpoint, cases.importing, cases.cached, commits.run)
+    jobs += (cases.diff, cases.checkpoint, cases.importing, cases.cached, cases.growth)
+    jobs += (commits.run,)
     made = {(one.case, one.shape, one.who) for job in jobs for row in job(setting) for one in row}
     made |= {("spark", text, "spark") for text in spark.labels(spark.FULL).values()}
     monkeypatch.setattr(splits, "in_turn", row)
