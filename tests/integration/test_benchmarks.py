@@ -347,6 +347,7 @@ def toy(monkeypatch):
 
     monkeypatch.setattr(cases, "COMMITS", [Shape(3, 4)])
     monkeypatch.setattr(cases, "STOCKED", [Shape(2, 3, 2)])
+    monkeypatch.setattr(cases, "VARIED", [Shape(2, 3, varied=True)])
     monkeypatch.setattr(cases, "installed", lambda: ("deltalake",))
     return cases
 
@@ -369,6 +370,8 @@ def test_a_small_run_gives_equal_answers_and_leaves_its_files(toy, tmp_path, cap
         ("3 commits x 4 files", "deltalake"),
         ("checkpoint of 6, 2 commits", "arrowlog"),
         ("checkpoint of 6, 2 commits", "deltalake"),
+        ("2 commits x 3 files, fields in any order", "arrowlog"),
+        ("2 commits x 3 files, fields in any order", "deltalake"),
     ]
     assert all(one.runs[0] > 0 and one.mb > 1 for one in figures)
     kept = json.loads(results.read_text())
