@@ -133,7 +133,8 @@ class Config:
         "checkpoint.retention",
         30,
         _integer(0, _COUNT_MAX),
-        "minimum number of commits kept below a checkpoint; only if set",
+        "minimum number of commits kept below a checkpoint, whatever their age; the default does"
+        " not count if logRetention.duration is set",
     )
     checkpoint_format: str = _setting(
         "checkpoint.format", "both", _one_of("both", "json", "parquet"), "format of checkpoints"
@@ -151,10 +152,19 @@ class Config:
         "checkpoint.maxFileSize", 128 * MIB, parse_bytes, "larger checkpoints are split into parts"
     )
     checkpoint_parallelism: int = _setting(
-        "checkpoint.parallelism", 4, _integer(1, 1024), "concurrent requests to the store"
+        "checkpoint.parallelism",
+        4,
+        _integer(1, 1024),
+        "maximum number of concurrent requests to a remote store; if not set, obstore reads up to"
+        " 64 objects at a time",
+        table=False,
     )
     checkpoint_read_timeout_seconds: int = _setting(
-        "checkpoint.read.timeoutSeconds", 30, _integer(1, 86_400), "time limit of a parallel read"
+        "checkpoint.read.timeoutSeconds",
+        30,
+        _integer(1, 86_400),
+        "time limit of a parallel read",
+        table=False,
     )
     allow_state_only: bool = _setting(
         "avroState.allowStateOnly",
@@ -226,7 +236,11 @@ class Config:
         "memory beyond which LogTooLarge is raised; 0 uses the limit of the process",
     )
     store_accelerate: bool = _setting(
-        "store.accelerate", True, parse_bool, "use obstore for S3 if it is installed"
+        "store.accelerate",
+        True,
+        parse_bool,
+        "use obstore for S3 if it is installed",
+        table=False,
     )
     commit_timeout_seconds: int = _setting(
         "commit.timeoutSeconds", 60, _integer(1, 86_400), "time limit of a commit including retries"
@@ -312,6 +326,16 @@ class Config:
         table=False,
     )
     given: frozenset[str] = field(default=frozenset(), repr=False)
+
+    @property
+    def request_ceiling(self) -> int | None:
+        """The maximum number of concurrent requests to a store; None leaves it to the store.
+
+        obstore reads 64 objects at a time without a thread for each, so the default of
+        `checkpoint.parallelism`, which suits thread pools, does not slow it down.
+        """
+        given = "checkpoint_parallelism" in self.given
+        return self.checkpoint_parallelism if given else None
 
 
 def _fields_by_key() -> dict[str, Field[Any]]:

@@ -14,6 +14,7 @@ from arrowlog.errors import ArrowlogError, InvalidRequest
 from arrowlog.fork_safety import OnFirstUse, require_polars
 from arrowlog.history import HistoryQueries
 from arrowlog.maintenance import BackgroundCheckpointer, Skips, adopt, procedures, update_statistics
+from arrowlog.metering import metrics_of
 from arrowlog.recovery import DoctorLimits, examine_table
 from arrowlog.scan import ReadableRows, ReadLog, SplitCacheOptions, plan_scan
 from arrowlog.snapshot import ReadOptions, SnapshotTracker, TimestampLike, to_epoch_millis
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         RetentionPlan,
         VacuumResult,
     )
+    from arrowlog.metering import Metrics
     from arrowlog.recovery import Findings
     from arrowlog.scan import Engine, LazyRows, ReadReport, ScanPlan
     from arrowlog.snapshot import CacheStats, CheckpointResult, Snapshot
@@ -108,7 +110,7 @@ class Table(ReadableRows, HistoryQueries):
         self._store = open_store(
             uri,
             storage_options,
-            parallelism=config.checkpoint_parallelism,
+            parallelism=config.request_ceiling,
             timeout_seconds=config.checkpoint_read_timeout_seconds,
             accelerate=config.store_accelerate,
             unsafe=allow_unsafe_commits,
@@ -176,7 +178,7 @@ class Table(ReadableRows, HistoryQueries):
         store = open_store(
             uri,
             storage_options,
-            parallelism=config.checkpoint_parallelism,
+            parallelism=config.request_ceiling,
             timeout_seconds=config.checkpoint_read_timeout_seconds,
             accelerate=config.store_accelerate,
             unsafe=allow_unsafe_commits,
@@ -770,6 +772,23 @@ class Table(ReadableRows, HistoryQueries):
     def cache_stats(self) -> CacheStats:
         """Return the hit rates of the handle's caches, the five that IndexTables reports."""
         return self._tracker.stats
+
+    def metrics(self) -> Metrics:
+        """Return what this handle has done: a live view of counters and histograms.
+
+        `arrowlog.metrics` is the same for the whole process. Print it, or use `to_dict`,
+        `to_arrow` and `reset`.
+
+        Examples:
+            >>> import tempfile
+            >>> import arrowlog, pyarrow as pa
+            >>> table = arrowlog.Table.create(tempfile.mkdtemp(), pa.schema([("id", pa.int64())]))
+            >>> table.checkpoint().version
+            0
+            >>> table.metrics()["checkpoints"]
+            {'call': 1}
+        """
+        return metrics_of(self._store)
 
     def invalidate_cache(self) -> None:
         """Drop all cached state; the next call reads it from the store."""

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from arrowlog.errors import LogCorrupt
 from arrowlog.formats.indextables import ADD_FIELDS, ADD_MAP_FIELDS
+from arrowlog.metering import metrics_of
 from arrowlog.snapshot.checkpoint.rows import RowGroupStats, from_checkpoint_rows, render_as_text
 from arrowlog.snapshot.deferred_files import NO_ADDS, DeferredFiles
 from arrowlog.snapshot.file_table import (
@@ -27,6 +28,7 @@ from arrowlog.snapshot.snapshot import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from arrowlog.metering import Metrics
     from arrowlog.snapshot.checkpoint.parts import CheckpointPartReader
     from arrowlog.snapshot.snapshot import FileSource
 
@@ -130,6 +132,10 @@ class CheckpointFiles(DeferredFiles):
     def root(self) -> str:
         """The address of the table, for messages."""
         return self.rows.parts.store.root
+
+    @property
+    def _metrics(self) -> Metrics:
+        return metrics_of(self.rows.parts.store)
 
     @property
     def _num_rows(self) -> int:

@@ -8,7 +8,8 @@ from arrowlog.transaction.add_files import (
     relative_data_path,
     validate_adds,
 )
-from arrowlog.transaction.commit_loop import CommitResult, PreparedCommit
+from arrowlog.transaction.commit_loop import PreparedCommit
+from arrowlog.transaction.commit_result import CommitResult
 from arrowlog.transaction.conflict_checker import ReadSet, TableHead
 from arrowlog.transaction.data_writer import WriteTarget, is_shortened_folder, write_rows
 from arrowlog.transaction.operations import WriteMode, check_write_mode, upgrade_protocol

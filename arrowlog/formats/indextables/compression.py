@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from arrowlog.errors import LogCorrupt
+from arrowlog.log_lines import UNSUPPORTED_CODEC
 
 _fast_zlib: Any = zlib
 with suppress(ImportError):  # twice as fast as zlib; optional, not every platform has a wheel
@@ -86,6 +87,18 @@ class StreamCompressor:
         return whole if self._codec in ("none", "gzip") else compress(whole, self._codec)
 
 
+def detect_codec(data: BytesLike) -> str:
+    """Return the codec of a log file by its first bytes; `none` if it is plain or not known.
+
+    >>> detect_codec(compress(b"{}")), detect_codec(b"{}")
+    ('gzip', 'none')
+    """
+    if bytes(data[:2]) == _GZIP_MAGIC:
+        return "gzip"
+    has_codec = len(data) > 1 and data[0] == CODEC_MAGIC
+    return _CODEC_NAMES.get(data[1], "none") if has_codec else "none"
+
+
 def is_compressed(data: BytesLike, start: int, length: int) -> bool:
     """Return whether the file of `length` bytes at `start` is compressed, by its first byte."""
     return length > 0 and data[start] in COMPRESSED_FIRST_BYTES
@@ -114,6 +127,8 @@ def decompress(data: bytes, file: str, limit: int) -> bytes:
     name = _CODEC_NAMES.get(data[1]) if len(data) > 1 else None
     if name is None:
         code = f"0x{data[1]:02x}" if len(data) > 1 else "missing"
+        # Logged as well as raised: a reader may go on without the file, as with a checkpoint.
+        UNSUPPORTED_CODEC.log(path=file, codec=code)
         raise LogCorrupt(
             f"the compression codec byte is {code}; the known codecs are 0x01 (gzip), 0x02 (zstd),"
             " 0x03 (lz4) and 0x04 (snappy).",

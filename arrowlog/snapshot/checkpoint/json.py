@@ -28,6 +28,7 @@ from arrowlog.formats.indextables import (
     metadata_fields,
     protocol_fields,
 )
+from arrowlog.log_lines import compression_ratio
 from arrowlog.snapshot.listing import pointed_version
 from arrowlog.storage import PutOutcome
 
@@ -52,13 +53,23 @@ _DEFAULT_DECOMPRESSED_BYTES_MAX = 512 << 20
 
 @dataclass(frozen=True, slots=True)
 class CheckpointResult:
-    """What was written: `names` in the log folder, empty if the checkpoint existed already."""
+    """What was written: `names` in the log folder, empty if the checkpoint existed already.
+
+    `size_bytes` and `uncompressed_bytes` are those of the files that were written, in all forms.
+    """
 
     version: int
     num_files: int
     size_bytes: int
     format: str
     names: tuple[str, ...]
+    uncompressed_bytes: int = 0
+    milliseconds: float = 0.0
+
+    @property
+    def compression_ratio(self) -> float:
+        """Uncompressed size divided by stored size; 1.0 if nothing was written."""
+        return compression_ratio(self.uncompressed_bytes, self.size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +79,7 @@ class WrittenCheckpoint:
     names: tuple[str, ...]
     size_bytes: int
     checksum: str = ""
+    uncompressed_bytes: int = 0
 
 
 def json_checkpoint_name(version: int) -> str:
@@ -99,7 +111,7 @@ def write_json_form(
     packing.write(encode_checkpoint_end(packing.sum))
     data = packing.finish()
     _put(store, state.format.key(name), data, broken=broken)
-    return WrittenCheckpoint((name,), len(data), format_checksum(data))
+    return WrittenCheckpoint((name,), len(data), format_checksum(data), packing.uncompressed_size)
 
 
 def _write_parts(
@@ -109,7 +121,7 @@ def _write_parts(
     codec = config.compression_codec if config.checkpoint_compression_enabled else "none"
     short = new_id.replace("-", "")[:12]
     parts: dict[str, str] = {}
-    size = 0
+    size = plain = 0
     head = encode_action("protocol", protocol_fields(state.protocol))
     head += encode_action("metaData", metadata_fields(state.metadata))
     packing = StreamCompressor(codec, config.compression_gzip_level)
@@ -125,15 +137,19 @@ def _write_parts(
     for lines in _encode_adds(state, _batch_rows(state, config), lines=True):
         packing.write(lines)
         if _is_full(packing, config):
+            plain += packing.uncompressed_size
             size += finish(packing)
             packing = StreamCompressor(codec, config.compression_gzip_level)
     if packing.uncompressed_size:
+        plain += packing.uncompressed_size
         size += finish(packing)
     beside = CheckpointContext(state.timestamp, state.txns, state.recent)
     data = encode_json_manifest(state.version, parts, short, beside, now_ms)
     name = json_checkpoint_name(state.version)
     _put(store, state.format.key(name), data, broken=broken)
-    return WrittenCheckpoint((name, *parts), size + len(data), format_checksum(data))
+    return WrittenCheckpoint(
+        (name, *parts), size + len(data), format_checksum(data), plain + len(data)
+    )
 
 
 def _batch_rows(state: State, config: Config) -> int:

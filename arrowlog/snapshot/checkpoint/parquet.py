@@ -84,6 +84,7 @@ _CODECS = {"uncompressed": "none"}
 class WrittenParquetCheckpoint:
     """A checkpoint that exists now: its file names, the manifest last, and its size.
 
+    `uncompressed_bytes` is the size of its rows in memory and of the manifest.
     `checksum` is the manifest's. `made` is false if another writer had made it before.
     """
 
@@ -92,6 +93,7 @@ class WrittenParquetCheckpoint:
     num_files: int
     checksum: str
     made: bool = True
+    uncompressed_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -131,7 +133,10 @@ def write_parquet_form(
         state.txns,
         state.recent,
     )
-    return put_manifest(store, manifest, own, now_ms, broken=broken, folder=layout.folder)
+    written = put_manifest(store, manifest, own, now_ms, broken=broken, folder=layout.folder)
+    stored = sum(part.sizeInBytes for part in parts)
+    plain = layout.table.nbytes + written.num_bytes - stored
+    return replace(written, uncompressed_bytes=plain if written.made else written.num_bytes)
 
 
 def put_manifest(
