@@ -149,7 +149,11 @@ class Config:
         "checkpoint.compression.enabled", True, parse_bool, "compress JSON checkpoints"
     )
     checkpoint_max_file_size: int = _setting(
-        "checkpoint.maxFileSize", 128 * MIB, parse_bytes, "larger checkpoints are split into parts"
+        "checkpoint.maxFileSize",
+        128 * MIB,
+        parse_bytes,
+        "larger checkpoints are split into parts of at most this size; a Parquet part has at least"
+        " 64 files, a JSON part at least one",
     )
     checkpoint_parallelism: int = _setting(
         "checkpoint.parallelism",
@@ -205,6 +209,28 @@ class Config:
         _integer(0, _COUNT_MAX),
         "lifetime of a cached state",
     )
+    cache_max_versions: int = _setting(
+        "transaction.cache.maxVersions",
+        1000,
+        _integer(0, _COUNT_MAX),
+        "maximum number of earlier versions that a handle caches",
+        table=False,
+    )
+    cache_max_size: int = _setting(
+        "transaction.cache.maxSize",
+        256 * MIB,
+        parse_bytes,
+        "maximum memory of the earlier versions that a handle caches",
+        table=False,
+    )
+    cache_max_staleness_seconds: int = _setting(
+        "transaction.cache.maxStalenessSeconds",
+        0,
+        _integer(0, _COUNT_MAX),
+        "default of max_staleness: the age up to which a snapshot is returned without asking the"
+        " store",
+        table=False,
+    )
     use_optimized: bool = _setting(
         "transaction.useOptimized",
         True,
@@ -222,6 +248,13 @@ class Config:
     )
     compression_gzip_level: int = _setting(
         "transaction.compression.gzip.level", 6, _integer(0, 9), "gzip level"
+    )
+    compression_min_size: int = _setting(
+        "transaction.compression.minSize",
+        1 << 10,
+        _bytes_or_zero,
+        "smaller commits are not compressed, which gains little and slows readers down; the default"
+        " does not count if transaction.compression.codec is set",
     )
     max_decompressed_bytes: int = _setting(
         "transaction.maxDecompressedBytes",
@@ -326,6 +359,19 @@ class Config:
         table=False,
     )
     given: frozenset[str] = field(default=frozenset(), repr=False)
+
+    def commit_codec(self, size: int) -> str:
+        """Return the codec of a commit of `size` uncompressed bytes."""
+        counts = "compression_min_size" in self.given or "compression_codec" not in self.given
+        if not self.compression_enabled or (counts and size < self.compression_min_size):
+            return "none"
+        return self.compression_codec
+
+    @property
+    def checkpoint_gzip_level(self) -> int | None:
+        """The gzip level of checkpoints; None if it was not set, which is a fast one near 6."""
+        given = "compression_gzip_level" in self.given
+        return self.compression_gzip_level if given else None
 
     @property
     def request_ceiling(self) -> int | None:

@@ -17,7 +17,13 @@ from arrowlog.maintenance import BackgroundCheckpointer, Skips, adopt, procedure
 from arrowlog.metering import metrics_of
 from arrowlog.recovery import DoctorLimits, examine_table
 from arrowlog.scan import ReadableRows, ReadLog, SplitCacheOptions, plan_scan
-from arrowlog.snapshot import ReadOptions, SnapshotTracker, TimestampLike, to_epoch_millis
+from arrowlog.snapshot import (
+    CACHE_PARTS,
+    ReadOptions,
+    SnapshotTracker,
+    TimestampLike,
+    to_epoch_millis,
+)
 from arrowlog.storage import open_store
 from arrowlog.transaction import WriteSession, build_metadata, create_table, operations
 
@@ -38,7 +44,7 @@ if TYPE_CHECKING:
     from arrowlog.metering import Metrics
     from arrowlog.recovery import Findings
     from arrowlog.scan import Engine, LazyRows, ReadReport, ScanPlan
-    from arrowlog.snapshot import CacheStats, CheckpointResult, Snapshot
+    from arrowlog.snapshot import CachePart, CacheStats, CheckpointResult, Snapshot
     from arrowlog.transaction import CommitResult, WriteMode
 
 
@@ -232,7 +238,8 @@ class Table(ReadableRows, HistoryQueries):
                 ISO-8601 string (UTC if it has no zone), milliseconds since the epoch, or a `date`,
                 which means the end of that day in UTC.
             max_staleness: return a cached snapshot without contacting the store if it is at most
-                this many seconds old.
+                this many seconds old; `transaction.cache.maxStalenessSeconds` by default, which
+                is 0.
             strict: override the handle's `strict` for this call.
 
         Returns:
@@ -251,6 +258,8 @@ class Table(ReadableRows, HistoryQueries):
             version = self._tracker.version_at(to_epoch_millis(timestamp))
         if version is not None:
             return self._tracker.at_version(version, strict=strict)
+        if max_staleness is None:
+            max_staleness = self._tracker.config.cache_max_staleness_seconds
         return self._tracker.latest(strict=strict, max_staleness=max_staleness)
 
     def scan(
@@ -790,9 +799,23 @@ class Table(ReadableRows, HistoryQueries):
         """
         return metrics_of(self._store)
 
-    def invalidate_cache(self) -> None:
-        """Drop all cached state; the next call reads it from the store."""
-        self._tracker.invalidate()
+    def invalidate_cache(self, *parts: CachePart) -> None:
+        """Drop cached state; the next call that needs it reads it from the store.
+
+        Args:
+            parts: what to drop: `"protocol"`, `"metadata"`, `"files"` or `"listing"` drop the
+                newest snapshot, of which all four are part; `"versions"` drops the snapshots of
+                earlier versions. Without any, everything is dropped.
+
+        Raises:
+            InvalidRequest: there is no such part.
+        """
+        unknown = [part for part in parts if part not in CACHE_PARTS]
+        if unknown:
+            raise InvalidRequest(
+                f"There is no cache {unknown[0]!r}.", next=f"Use one of {', '.join(CACHE_PARTS)}."
+            )
+        self._tracker.invalidate(parts or CACHE_PARTS)
 
     def __repr__(self) -> str:
         """Return the location, and the newest version if it was read."""

@@ -89,7 +89,6 @@ def make_checkpoint(
     replaced. The pointer is written last and never moves backwards. The result's `names` are the
     files that this call wrote.
     """
-    started = time.perf_counter()
     form = config.checkpoint_format
     if form == "parquet" and PARQUET_CHECKPOINT_FEATURE not in state.protocol.reader_features:
         # Readers that do not know the feature could not open the table after a cleanup.
@@ -118,9 +117,8 @@ def make_checkpoint(
         with suppress(FileNotFoundError):  # truncated meanwhile: the pointer names a newer one
             existing = _describe_existing(store, listing, state.version)
             write_pointer(store, state, existing, form, None, now)
-    milliseconds = (time.perf_counter() - started) * 1000
     sizes = total.size_bytes, form, names, total.uncompressed_bytes
-    return CheckpointResult(state.version, state.adds.num_rows, *sizes, milliseconds)
+    return CheckpointResult(state.version, state.adds.num_rows, *sizes)
 
 
 def write_checkpoint(

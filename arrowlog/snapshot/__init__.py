@@ -96,7 +96,7 @@ from arrowlog.snapshot.time_travel import (
     unreadable_states,
 )
 from arrowlog.snapshot.tracked_state import CacheStats, LogTip, ReadBase
-from arrowlog.snapshot.tracker import SnapshotTracker, open_trackers
+from arrowlog.snapshot.tracker import CACHE_PARTS, CachePart, SnapshotTracker, open_trackers
 from arrowlog.snapshot.typed_values import (
     HIVE_NULL,
     TRUNCATION_MARK,
@@ -118,10 +118,12 @@ if TYPE_CHECKING:
     from arrowlog.snapshot.checkpoint.state import StateWriter, WrittenState
 
 __all__ = [
+    "CACHE_PARTS",
     "CLOCK_TOLERANCE_MS",
     "HIVE_NULL",
     "OBSERVATION_TRUST_SECONDS",
     "TRUNCATION_MARK",
+    "CachePart",
     "CacheStats",
     "CheckpointManifest",
     "CheckpointPart",

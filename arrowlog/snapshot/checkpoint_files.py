@@ -74,6 +74,11 @@ class CheckpointRows:
             self._columns |= {name: read[name] for name in missing}
         return pa.table({name: self._columns[name] for name in wanted})
 
+    @property
+    def held_bytes(self) -> int:
+        """The memory of the columns that were read."""
+        return sum(int(column.nbytes) for column in list(self._columns.values()))
+
     def only(self, groups: tuple[int, ...]) -> CheckpointRows:
         """Return the rows of some row groups. The last few results are kept, columns included."""
         rows = self._picks.get(groups)
@@ -132,6 +137,11 @@ class CheckpointFiles(DeferredFiles):
     def root(self) -> str:
         """The address of the table, for messages."""
         return self.rows.parts.store.root
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory of the tail, and of the columns and adds that were read."""
+        return super().held_bytes + self.rows.held_bytes
 
     @property
     def _metrics(self) -> Metrics:

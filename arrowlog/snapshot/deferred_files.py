@@ -161,6 +161,11 @@ class DeferredFiles(ABC):
         return InMemoryFiles, (files.table, files.format)
 
     @property
+    def held_bytes(self) -> int:
+        """The memory of the tail, and of the adds if they were read."""
+        return int(self.tail.nbytes) + (0 if self._adds is None else int(self._adds.nbytes))
+
+    @property
     def warnings(self) -> Sequence[str]:
         """Why the checkpoint could not be used, if it turned out to be damaged."""
         return self._warned

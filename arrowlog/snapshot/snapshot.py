@@ -65,6 +65,10 @@ class FileSource(Interface):
         """The version of the checkpoint that files are read from; None if all are in memory."""
 
     @property
+    def held_bytes(self) -> int:
+        """The memory of the columns that were read so far."""
+
+    @property
     def warnings(self) -> Sequence[str]:
         """What went wrong since the source was opened."""
 
@@ -149,6 +153,11 @@ class InMemoryFiles:
     def checkpoint(self) -> int | None:
         """None: nothing is left to read."""
         return None
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory of the adds."""
+        return int(self.table.nbytes)
 
     @property
     def warnings(self) -> Sequence[str]:
@@ -438,6 +447,12 @@ class Snapshot:
     def metadata(self) -> Metadata:
         """Identity, schema text, partitioning and properties of the table."""
         return self.state.metadata
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory of the columns that were read or computed so far, nearly all that it takes."""
+        files = self.__dict__.get("files")  # computed on first use
+        return self.state.source.held_bytes + (0 if files is None else int(files.nbytes))
 
     @property
     def schema(self) -> pa.Schema:

@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from threading import Thread
-from typing import TYPE_CHECKING, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec
 from weakref import WeakSet
 
 from arrowlog.clock import COUNTS_SUSPENSION, boottime
@@ -41,7 +41,7 @@ from arrowlog.snapshot.time_travel import earliest_readable_version, find_versio
 from arrowlog.snapshot.tracked_state import LogTip, ReadBase, SnapshotCache
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from arrowlog.config import Config
     from arrowlog.formats import Format, LogListing, Metadata
@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     from arrowlog.storage import ObjectStat, Store
 
 _Args = ParamSpec("_Args")
+CachePart = Literal["protocol", "metadata", "versions", "files", "listing"]
+# What can be invalidated by itself.
+CACHE_PARTS: tuple[CachePart, ...] = ("protocol", "metadata", "versions", "files", "listing")
 
 # Commits that a refresh probes for one by one before it lists the log instead.
 _PROBES_MAX = 16
@@ -288,7 +291,8 @@ class SnapshotTracker:
             if self.last_read is None and commit is not None and self.config.cache_enabled:
                 self._replace_base(ReadBase.with_tip, LogTip(*commit, self.store.stat(commit.key)))
             if self._cache_seconds > 0:
-                self._cache.put(snapshot, now)
+                config = self.config
+                self._cache.put(snapshot, now, config.cache_max_versions, config.cache_max_size)
         return snapshot
 
     def _cached_version(self, version: int, now: float) -> Snapshot | None:
@@ -432,12 +436,21 @@ class SnapshotTracker:
         self._base = self._base.after_torn_fork()
         self._cache.clear()
 
-    def invalidate(self) -> None:
-        """Drop every cached snapshot, the disk copy included; the next read starts from the log."""
+    def invalidate(self, parts: Collection[str] = CACHE_PARTS) -> None:
+        """Drop what is cached, by default everything; what is needed is read from the log again.
+
+        `protocol` and `metadata` are those of the newest version; they, its `files` and the
+        `listing` that it rests on are one snapshot, which is dropped together with its disk copy.
+        `versions` are the snapshots of earlier versions, and decoded manifests.
+        """
         with self._lock:
+            if "versions" in parts:
+                self._cache.clear()
+                self.read_options.manifests.clear()
+            if set(parts) <= {"versions"}:
+                return
             self._replace_base(ReadBase.invalidated)
-            self._cache.clear()
-            self.read_options.manifests.clear()
+            self._configured_by = None
             if self._copies is not None:
                 external = self.read_options.allow_external_paths
                 self._copies.drop(self.store.root, allow_external_paths=external)

@@ -702,7 +702,7 @@ def _drop_nulls(value: Any) -> Any:
 
 
 def _compress(plain: bytes, config: Config, *, gzip_only: bool = False) -> bytes:
-    codec = config.compression_codec if config.compression_enabled else "none"
+    codec = config.commit_codec(len(plain))
     if gzip_only and codec != "none":
         codec = "gzip"  # all that other programs read on a table with states
     return compress(plain, codec, config.compression_gzip_level)
