@@ -15,8 +15,15 @@ from arrowlog.display import format_html_card
 from arrowlog.errors import ArrowlogError, InvalidRequest
 from arrowlog.fork_safety import OnFirstUse, require_polars
 from arrowlog.history import HistoryQueries
+from arrowlog.metering import metrics_of
 from arrowlog.scan import ReadableRows, ReadLog
-from arrowlog.snapshot import ReadOptions, SnapshotTracker, TimestampLike, to_epoch_millis
+from arrowlog.snapshot import (
+    CACHE_PARTS,
+    ReadOptions,
+    SnapshotTracker,
+    TimestampLike,
+    to_epoch_millis,
+)
 from arrowlog.storage import open_store
 
 if TYPE_CHECKING:
@@ -35,9 +42,10 @@ if TYPE_CHECKING:
         Skips,
         VacuumResult,
     )
+    from arrowlog.metering import Metrics
     from arrowlog.recovery import Findings
     from arrowlog.scan import Engine, LazyRows, ReadReport, ScanPlan
-    from arrowlog.snapshot import CacheStats, CheckpointResult, Snapshot
+    from arrowlog.snapshot import CachePart, CacheStats, CheckpointResult, Snapshot
     from arrowlog.transaction import CommitResult, WriteMode, WriteSession
 
 
@@ -109,7 +117,7 @@ class Table(ReadableRows, HistoryQueries):
         self._store = open_store(
             uri,
             storage_options,
-            parallelism=config.checkpoint_parallelism,
+            parallelism=config.request_ceiling,
             timeout_seconds=config.checkpoint_read_timeout_seconds,
             accelerate=config.store_accelerate,
             unsafe=allow_unsafe_commits,
@@ -181,7 +189,7 @@ class Table(ReadableRows, HistoryQueries):
         store = open_store(
             uri,
             storage_options,
-            parallelism=config.checkpoint_parallelism,
+            parallelism=config.request_ceiling,
             timeout_seconds=config.checkpoint_read_timeout_seconds,
             accelerate=config.store_accelerate,
             unsafe=allow_unsafe_commits,
@@ -235,7 +243,8 @@ class Table(ReadableRows, HistoryQueries):
                 ISO-8601 string (UTC if it has no zone), milliseconds since the epoch, or a `date`,
                 which means the end of that day in UTC.
             max_staleness: return a cached snapshot without contacting the store if it is at most
-                this many seconds old.
+                this many seconds old; `transaction.cache.maxStalenessSeconds` by default, which
+                is 0.
             strict: override the handle's `strict` for this call.
 
         Returns:
@@ -254,6 +263,8 @@ class Table(ReadableRows, HistoryQueries):
             version = self._tracker.version_at(to_epoch_millis(timestamp))
         if version is not None:
             return self._tracker.at_version(version, strict=strict)
+        if max_staleness is None:
+            max_staleness = self._tracker.config.cache_max_staleness_seconds
         return self._tracker.latest(strict=strict, max_staleness=max_staleness)
 
     def scan(
@@ -784,9 +795,40 @@ class Table(ReadableRows, HistoryQueries):
         """Return the hit rates of the handle's caches, the five that IndexTables reports."""
         return self._tracker.stats
 
-    def invalidate_cache(self) -> None:
-        """Drop all cached state; the next call reads it from the store."""
-        self._tracker.invalidate()
+    def metrics(self) -> Metrics:
+        """Return what this handle has done: a live view of counters and histograms.
+
+        `arrowlog.metrics` is the same for the whole process. Print it, or use `to_dict`,
+        `to_arrow` and `reset`.
+
+        Examples:
+            >>> import tempfile
+            >>> import arrowlog, pyarrow as pa
+            >>> table = arrowlog.Table.create(tempfile.mkdtemp(), pa.schema([("id", pa.int64())]))
+            >>> table.checkpoint().version
+            0
+            >>> table.metrics()["checkpoints"]
+            {'call': 1}
+        """
+        return metrics_of(self._store)
+
+    def invalidate_cache(self, *parts: CachePart) -> None:
+        """Drop cached state; the next call that needs it reads it from the store.
+
+        Args:
+            parts: what to drop: `"protocol"`, `"metadata"`, `"files"` or `"listing"` drop the
+                newest snapshot, of which all four are part; `"versions"` drops the snapshots of
+                earlier versions. Without any, everything is dropped.
+
+        Raises:
+            InvalidRequest: there is no such part.
+        """
+        unknown = [part for part in parts if part not in CACHE_PARTS]
+        if unknown:
+            raise InvalidRequest(
+                f"There is no cache {unknown[0]!r}.", next=f"Use one of {', '.join(CACHE_PARTS)}."
+            )
+        self._tracker.invalidate(parts or CACHE_PARTS)
 
     def __repr__(self) -> str:
         """Return the location, and the newest version if it was read."""

@@ -11,7 +11,7 @@ commit there although no reader will ever see it. Two rules make that harmless (
 
 from __future__ import annotations
 
-import logging
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
@@ -28,6 +28,13 @@ from arrowlog.formats.indextables import (
     superseded_records,
 )
 from arrowlog.formats.indextables import RETIRED_FOLDER as RETIRED
+from arrowlog.log_lines import (
+    CLEANUP_DEFERRED,
+    CLEANUP_DONE,
+    CLEANUP_IDLE,
+    DELETION_FAILED,
+    LOG_FILE_DELETED,
+)
 from arrowlog.maintenance.retention import (
     LogFile,
     RetentionPlan,
@@ -37,6 +44,7 @@ from arrowlog.maintenance.retention import (
     tabulate_log_files,
 )
 from arrowlog.maintenance.skips import find_commits_with_active_skips
+from arrowlog.metering import metrics_of
 from arrowlog.snapshot import (
     OBSERVATION_TRUST_SECONDS,
     checkpoint_versions,
@@ -59,7 +67,6 @@ if TYPE_CHECKING:
     from arrowlog.maintenance.state_files import StateFiles
     from arrowlog.storage import Store
 
-_LOG = logging.getLogger("arrowlog")
 _Result = TypeVar("_Result")
 DELETE_BATCH_KEYS = 1000  # the limit of one S3 DeleteObjects request
 # A concurrent cleanup can retire versions between our listings of the log folder and of
@@ -84,12 +91,14 @@ class CleanupResult:
 
     `retention` is the plan. `failures` holds one error message per failed deletion, and `left` the
     keys of planned files that may still exist for that reason; they count as not deleted.
+    `milliseconds` is the duration, planning included.
     """
 
     retention: RetentionPlan
     dry_run: bool
     failures: tuple[str, ...] = ()
     left: frozenset[str] = field(default=frozenset(), repr=False)
+    milliseconds: float = field(default=0.0, compare=False)
 
     @property
     def log_files(self) -> tuple[LogFile, ...]:
@@ -123,8 +132,14 @@ class CleanupResult:
 
 
 def configured_retention(config: Config) -> RetentionPolicy:
-    """Return the retention policy that the settings define."""
-    commits = config.checkpoint_retention if "checkpoint_retention" in config.given else 0
+    """Return the retention policy that the settings define.
+
+    The default of `checkpoint.retention` yields to a duration that was given: whoever asks for
+    commits to be deleted after an hour has not asked for 30 of them to be kept.
+    """
+    given = config.given
+    counts = "checkpoint_retention" in given or "log_retention_ms" not in given
+    commits = config.checkpoint_retention if counts else 0
     return RetentionPolicy(config.log_retention_ms, config.checkpoint_retention_ms, commits)
 
 
@@ -362,25 +377,70 @@ def cleanup(
     Raises LogCorrupt if the log has a gap, and StoreUnavailable if a deletion fails and
     `cleanup.failurePolicy` is `fail`; otherwise failed deletions are in the result.
     """
+    started = time.perf_counter()
     retention = plan_cleanup(store, config, policy, now_ms)
     if retention.num_too_young:
-        _LOG.info(
-            "%s: %d commits are kept until they are %.0f s old",
-            store.root,
-            retention.num_too_young,
-            MIN_COMMIT_AGE_SECONDS,
+        CLEANUP_DEFERRED.log(
+            table=store.root, commits=retention.num_too_young, seconds=MIN_COMMIT_AGE_SECONDS
         )
     if dry_run:
-        return CleanupResult(retention, dry_run=True)
-    return execute_cleanup(store, config, retention)
+        milliseconds = (time.perf_counter() - started) * 1000
+        return CleanupResult(retention, dry_run=True, milliseconds=milliseconds)
+    return execute_cleanup(store, config, retention, started)
 
 
-def execute_cleanup(store: Store, config: Config, retention: RetentionPlan) -> CleanupResult:
+def execute_cleanup(
+    store: Store, config: Config, retention: RetentionPlan, started: float
+) -> CleanupResult:
     """Delete the files of a plan, after recording the versions of its commits as retired.
 
-    If the record cannot be written, nothing is deleted. Raises StoreUnavailable if
-    `cleanup.failurePolicy` is `fail`; otherwise failures are in the result.
+    If the record cannot be written, nothing is deleted. `started` is when the clean-up began, by
+    `time.perf_counter`. Raises StoreUnavailable if `cleanup.failurePolicy` is `fail`; otherwise
+    failures are in the result.
     """
+    result = _delete_planned(store, config, retention)
+    result = replace(result, milliseconds=(time.perf_counter() - started) * 1000)
+    _report_cleanup(store, result)
+    return result
+
+
+def _report_cleanup(store: Store, result: CleanupResult) -> None:
+    """Log and count a clean-up, the deleted files one by one at DEBUG."""
+    files, milliseconds = result.log_files, result.milliseconds
+    size, failures = result.bytes_freed, len(result.failures)
+    metrics = metrics_of(store)
+    metrics.add("cleanups")
+    metrics.observe("cleanup_ms", milliseconds)
+    if files:
+        metrics.add("cleanup_files", len(files))
+        metrics.add("cleanup_bytes", size)
+    if failures:
+        metrics.add("cleanup_failures", failures)
+    for failure in result.failures:
+        DELETION_FAILED.log(table=store.root, reason=failure)
+    if LOG_FILE_DELETED.enabled:
+        for file in files:
+            LOG_FILE_DELETED.log(
+                table=store.root,
+                path=file.key,
+                kind=file.kind,
+                version=file.version,
+                bytes=file.stat.size,
+            )
+    if not files:
+        CLEANUP_IDLE.log(table=store.root, ms=milliseconds)
+        return
+    CLEANUP_DONE.log(
+        table=store.root,
+        files=len(files),
+        bytes=size,
+        failures=failures,
+        earliest_version=result.earliest_version,
+        ms=milliseconds,
+    )
+
+
+def _delete_planned(store: Store, config: Config, retention: RetentionPlan) -> CleanupResult:
     deletion = _Deletion(store, config, {file.key for file in retention.files_to_delete})
     try:
         obsolete = _retire(

@@ -117,6 +117,8 @@ if TYPE_CHECKING:
         ReadBase,
     )
     from arrowlog.snapshot.tracker import (
+        CACHE_PARTS,
+        CachePart,
         SnapshotTracker,
         open_trackers,
     )
@@ -168,6 +170,10 @@ _HOMES = {
         "storage_order",
         "storage_sort_keys",
         "to_checkpoint_rows",
+    ),
+    "checkpoint.state": (
+        "StateWriter",
+        "WrittenState",
     ),
     "file_table": (
         "FileStats",
@@ -245,6 +251,8 @@ _HOMES = {
         "ReadBase",
     ),
     "tracker": (
+        "CACHE_PARTS",
+        "CachePart",
         "SnapshotTracker",
         "open_trackers",
     ),
@@ -264,17 +272,15 @@ _HOMES = {
         "to_log_text",
         "widen_bounds",
     ),
-    "checkpoint.state": (
-        "StateWriter",
-        "WrittenState",
-    ),
 }
 
 __all__ = [
+    "CACHE_PARTS",
     "CLOCK_TOLERANCE_MS",
     "HIVE_NULL",
     "OBSERVATION_TRUST_SECONDS",
     "TRUNCATION_MARK",
+    "CachePart",
     "CacheStats",
     "CheckpointManifest",
     "CheckpointPart",

@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from arrowlog.errors import LogCorrupt
 from arrowlog.formats.indextables import ADD_FIELDS, ADD_MAP_FIELDS
+from arrowlog.metering import metrics_of
 from arrowlog.snapshot.checkpoint.rows import RowGroupStats, from_checkpoint_rows, render_as_text
 from arrowlog.snapshot.deferred_files import NO_ADDS, DeferredFiles
 from arrowlog.snapshot.file_table import (
@@ -27,6 +28,7 @@ from arrowlog.snapshot.snapshot import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from arrowlog.metering import Metrics
     from arrowlog.snapshot.checkpoint.parts import CheckpointPartReader
     from arrowlog.snapshot.snapshot import FileSource
 
@@ -71,6 +73,11 @@ class CheckpointRows:
                 self._check_keys(read["path"])
             self._columns |= {name: read[name] for name in missing}
         return pa.table({name: self._columns[name] for name in wanted})
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory of the columns that were read."""
+        return sum(int(column.nbytes) for column in list(self._columns.values()))
 
     def only(self, groups: tuple[int, ...]) -> CheckpointRows:
         """Return the rows of some row groups. The last few results are kept, columns included."""
@@ -130,6 +137,15 @@ class CheckpointFiles(DeferredFiles):
     def root(self) -> str:
         """The address of the table, for messages."""
         return self.rows.parts.store.root
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory of the tail, and of the columns and adds that were read."""
+        return super().held_bytes + self.rows.held_bytes
+
+    @property
+    def _metrics(self) -> Metrics:
+        return metrics_of(self.rows.parts.store)
 
     @property
     def _num_rows(self) -> int:

@@ -39,6 +39,7 @@ from arrowlog.formats.indextables.compression import (
     compress,
     crc32,
     decompress,
+    detect_codec,
     is_compressed,
 )
 from arrowlog.formats.indextables.format import (
@@ -174,6 +175,7 @@ __all__ = [
     "compute_bounds",
     "crc32",
     "decompress",
+    "detect_codec",
     "encode_action",
     "encode_add_objects",
     "encode_adds",

@@ -71,6 +71,12 @@ if TYPE_CHECKING:
 CHECKPOINT_FOLDER = f"{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}"
 # Row groups that are put in order at a time: ordering all would take as much memory again.
 _SLICE_GROUPS = 8
+# Files in a row group at least, however small parts are to be.
+_GROUP_FILES_MIN = 64
+# Parts are not equally large: they are planned this much smaller than they may be.
+_SIZE_MARGIN = 1.1
+# More than a part takes beside its rows.
+_FOOTER_BYTES_MAX = 1 << 20
 # A column with a larger share of distinct values than this is not dictionary-encoded.
 _DISTINCT_SHARE_MAX = 0.5
 # Rows by which that share is estimated.
@@ -84,6 +90,7 @@ _CODECS = {"uncompressed": "none"}
 class WrittenParquetCheckpoint:
     """A checkpoint that exists now: its file names, the manifest last, and its size.
 
+    `uncompressed_bytes` is the size of its rows in memory and of the manifest.
     `checksum` is the manifest's. `made` is false if another writer had made it before.
     """
 
@@ -92,6 +99,7 @@ class WrittenParquetCheckpoint:
     num_files: int
     checksum: str
     made: bool = True
+    uncompressed_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -105,6 +113,12 @@ class ParquetCheckpointLayout:
     index: pa.Table
     options: dict[str, Any]
     folder: str = CHECKPOINT_FOLDER
+    group_files: int | None = None
+
+    @property
+    def files_per_group(self) -> int:
+        """The number of files in a row group."""
+        return self.group_files or ROW_GROUP_FILES
 
 
 def write_parquet_form(
@@ -131,7 +145,10 @@ def write_parquet_form(
         state.txns,
         state.recent,
     )
-    return put_manifest(store, manifest, own, now_ms, broken=broken, folder=layout.folder)
+    written = put_manifest(store, manifest, own, now_ms, broken=broken, folder=layout.folder)
+    stored = sum(part.sizeInBytes for part in parts)
+    plain = layout.table.nbytes + written.num_bytes - stored
+    return replace(written, uncompressed_bytes=plain if written.made else written.num_bytes)
 
 
 def put_manifest(
@@ -188,7 +205,36 @@ def _layout(state: State, config: Config) -> ParquetCheckpointLayout:
     table, recipe = to_checkpoint_rows(columns, adds)
     table = table.combine_chunks()
     layout = build_layout(state.version, table, order, recipe, index, config)
+    group_files = _fitting_group(layout, config.checkpoint_max_file_size)
+    if group_files < ROW_GROUP_FILES:
+        index = build_row_group_index(columns, order, group_files)
+        layout = replace(layout, index=index, group_files=group_files)
     return replace(layout, folder=state.format.key(state.format.checkpoint_folder))
+
+
+def _fitting_group(layout: ParquetCheckpointLayout, size_max: int) -> int:
+    """Return the number of files in a row group, such that a part with one stays within a size.
+
+    At least `_GROUP_FILES_MIN`: every part has a footer, whatever it holds.
+    """
+    group = ROW_GROUP_FILES
+    while group > _GROUP_FILES_MIN:
+        rows = layout.table.slice(0, group)
+        if rows.nbytes + _FOOTER_BYTES_MAX <= size_max:  # it takes no more encoded
+            break
+        size = _group_size(layout, group) * _SIZE_MARGIN
+        if size <= size_max:
+            break
+        group = max(int(min(group, layout.table.num_rows) * size_max / size), _GROUP_FILES_MIN)
+    return group
+
+
+def _group_size(layout: ParquetCheckpointLayout, group: int) -> int:
+    """Return the size of a part with one row group: the largest of three, encoded on trial."""
+    rows = layout.table.num_rows
+    last = max(rows - group, 0)
+    starts = {0, last // 2, last}
+    return max(len(_encode_rows(layout, start, min(start + group, rows))[0]) for start in starts)
 
 
 def build_layout(
@@ -272,13 +318,13 @@ def put_part(
 
 
 def _part_ranges(layout: ParquetCheckpointLayout, size_max: int) -> list[tuple[int, int]]:
-    """Return the rows of each part; the first row group, encoded on trial, tells the size."""
-    rows = layout.table.num_rows
-    if rows <= ROW_GROUP_FILES:
+    """Return the rows of each part; row groups that are encoded on trial tell the size."""
+    rows, group = layout.table.num_rows, layout.files_per_group
+    if rows <= group or layout.table.nbytes + _FOOTER_BYTES_MAX <= size_max:
         return [(0, rows)]
-    size = len(_encode_rows(layout, 0, ROW_GROUP_FILES)[0])
-    groups = max(1, size_max // max(size, 1))
-    step = groups * ROW_GROUP_FILES
+    size = _group_size(layout, group) * _SIZE_MARGIN
+    groups = max(1, int(size_max // max(size, 1)))
+    step = groups * group
     return [(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
@@ -291,14 +337,14 @@ def _encode_rows(layout: ParquetCheckpointLayout, start: int, stop: int) -> tupl
     schema = layout.table.schema.with_metadata(footer)
     with pq.ParquetWriter(sink, schema, **layout.options) as writer:
         for piece in _ordered_slices(layout, start, stop):
-            writer.write_table(piece.cast(schema), row_group_size=ROW_GROUP_FILES)
+            writer.write_table(piece.cast(schema), row_group_size=layout.files_per_group)
     data = sink.getvalue()
     return data, pq.read_metadata(pa.BufferReader(data))
 
 
 def _ordered_slices(layout: ParquetCheckpointLayout, start: int, stop: int) -> Iterator[pa.Table]:
     """Yield a range of rows in stored order, a few row groups at a time."""
-    step = _SLICE_GROUPS * ROW_GROUP_FILES
+    step = _SLICE_GROUPS * layout.files_per_group
     for at in range(start, stop, step):
         yield layout.table.take(layout.order.slice(at, min(step, stop - at)))
 

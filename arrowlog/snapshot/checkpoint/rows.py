@@ -141,10 +141,15 @@ def choose_sort_columns(columns: FileStats) -> list[str]:
     return [name for _, name in sorted(candidates)[:_SORT_COLUMNS_MAX]]
 
 
-def build_row_group_index(columns: FileStats, order: pa.Array) -> pa.Table:
-    """Return the index: statistics for each `ROW_GROUP_FILES` files in the given order."""
+def build_row_group_index(
+    columns: FileStats, order: pa.Array, group_files: int | None = None
+) -> pa.Table:
+    """Return the index: statistics for each `group_files` files in the given order.
+
+    `group_files` is `ROW_GROUP_FILES` by default.
+    """
     count = len(order)
-    group = pl.int_range(count, eager=True) // ROW_GROUP_FILES
+    group = pl.int_range(count, eager=True) // (group_files or ROW_GROUP_FILES)
     sizes = pl.DataFrame({"group": group}).group_by("group", maintain_order=True).len()
     index = {"rows": sizes["len"].cast(pl.Int64).to_arrow()}
     for name in (*columns.partition_columns, *bounded_columns(columns)):
