@@ -136,7 +136,10 @@ class Config:
         "minimum number of commits kept below a checkpoint; only if set",
     )
     checkpoint_format: str = _setting(
-        "checkpoint.format", "both", _one_of("both", "json", "parquet"), "format of checkpoints"
+        "checkpoint.format",
+        "auto",
+        _one_of("auto", "both", "json", "parquet"),
+        "format of checkpoints; `auto`: Parquet, and JSON where other readers need it",
     )
     checkpoint_compression: str = _setting(
         "checkpoint.compression",

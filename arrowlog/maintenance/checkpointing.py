@@ -24,14 +24,18 @@ from arrowlog.snapshot import (
     CheckpointResult,
     InMemoryFiles,
     ReadOptions,
+    SharedPartsLost,
     WrittenCheckpoint,
+    WrittenParquetCheckpoint,
     apply_commits,
     is_state_table,
     list_log,
     load_snapshot,
     read_pointer,
+    rebased_state,
     truncate_adds,
     verify_checkpoint,
+    write_incremental_form,
     write_json_form,
     write_parquet_form,
     write_pointer,
@@ -49,43 +53,77 @@ _LOG = logging.getLogger("arrowlog")
 PARQUET_CHECKPOINT_FEATURE = (
     "parquetCheckpoint"  # reader feature of tables that have Parquet checkpoints only
 )
+# Files up to which a JSON checkpoint costs next to nothing.
+JSON_FILES_MAX = 4096
+# Without a need for it, a JSON checkpoint is written once in so many intervals.
+_JSON_INTERVALS = 10
 
 
 def make_checkpoint(
-    store: Store, listing: LogListing, state: State, config: Config, clock: Clock
+    store: Store,
+    listing: LogListing,
+    state: State,
+    config: Config,
+    clock: Clock,
+    *,
+    for_all_readers: bool = False,
 ) -> CheckpointResult:
     """Write the checkpoint of a state in the configured forms, then the `_last_checkpoint` pointer.
 
     A form that exists and verifies is not written again; one that exists and is damaged is
     replaced. The pointer is written last and never moves backwards. The result's `names` are the
-    files that this call wrote.
+    files that this call wrote. With `for_all_readers`, commits are deleted next: the checkpoint
+    must stand alone, in the forms that every reader of the table knows.
     """
-    form = config.checkpoint_format
-    if form == "parquet" and PARQUET_CHECKPOINT_FEATURE not in state.protocol.reader_features:
-        # Readers that do not know the feature could not open the table after a cleanup.
-        form = "both"
-    state = _with_truncated_stats(state, config)
-    now, new_id = clock.now_ms(), clock.new_id()
+    form = choose_form(listing, state, config, for_all_readers=for_all_readers)
+    now = clock.now_ms()
     written: list[WrittenCheckpoint] = []
+    num_files: int | None = None
+    if form in ("both", "parquet") and not _is_valid(store, listing, state, config, "parquet"):
+        parquet = _write_parquet(store, listing, state, config, clock, full=for_all_readers)
+        names = tuple(f"{CHECKPOINT_FOLDER_NAME}/{name}" for name in parquet.names)
+        written.append(WrittenCheckpoint(names, parquet.num_bytes, parquet.checksum))
+        num_files = parquet.num_files
     if form in ("both", "json") and not _is_valid(store, listing, state, config, "json"):
         broken = listing.checkpoint_form(state.version, "json") is not None
-        written.append(write_json_form(store, state, config, now, new_id, broken=broken))
-    if form in ("both", "parquet") and not _is_valid(store, listing, state, config, "parquet"):
-        broken = listing.checkpoint_form(state.version, "parquet") is not None
-        written.append(_write_parquet(store, state, config, now, new_id, broken=broken))
+        short = _with_truncated_stats(state, config)
+        json = write_json_form(store, short, config, now, clock.new_id(), broken=broken)
+        written.insert(0, json)
     names = tuple(name for each in written for name in each.names)
     total = WrittenCheckpoint(
         names, sum(each.size_bytes for each in written), written[-1].checksum if written else ""
     )
+    num_files = state.num_files if num_files is None else num_files
     if written:
         parts = len(names) - len(written) if len(names) > len(written) else None
-        write_pointer(store, state, total, form, parts, now)
+        write_pointer(store, state, total, form, parts, now, num_files=num_files)
     elif read_pointer(store, state.format) < state.version:
         # The writer of this checkpoint stopped before it wrote the pointer.
         with suppress(FileNotFoundError):  # truncated meanwhile: the pointer names a newer one
             existing = _describe_existing(store, listing, state.version)
-            write_pointer(store, state, existing, form, None, now)
-    return CheckpointResult(state.version, state.adds.num_rows, total.size_bytes, form, names)
+            write_pointer(store, state, existing, form, None, now, num_files=num_files)
+    return CheckpointResult(state.version, num_files, total.size_bytes, form, names)
+
+
+def choose_form(
+    listing: LogListing, state: State, config: Config, *, for_all_readers: bool = False
+) -> str:
+    """Return the form of the next checkpoint: `parquet`, `json` or `both`.
+
+    Readers that do not know the feature `parquetCheckpoint` need the JSON form once commits are
+    deleted. Until then it only spares them the replay of commits, and it costs as much as the table
+    is large: by default it is written for small tables, and every `_JSON_INTERVALS` intervals.
+    """
+    form = config.checkpoint_format
+    if PARQUET_CHECKPOINT_FEATURE in state.protocol.reader_features:
+        return "parquet" if form == "auto" else form
+    if form != "auto":
+        return "both" if form == "parquet" else form
+    if for_all_readers or state.source.max_files < JSON_FILES_MAX:
+        return "both"
+    last = max((v for v in listing.checkpoints if listing.checkpoint_form(v, "json")), default=0)
+    due = state.version - last >= _JSON_INTERVALS * config.checkpoint_interval
+    return "both" if due else "parquet"
 
 
 def _with_truncated_stats(state: State, config: Config) -> State:
@@ -116,11 +154,24 @@ def _describe_existing(store: Store, listing: LogListing, version: int) -> Writt
 
 
 def _write_parquet(
-    store: Store, state: State, config: Config, now_ms: int, new_id: str, *, broken: bool
-) -> WrittenCheckpoint:
-    written = write_parquet_form(store, state, config, now_ms=now_ms, new_id=new_id, broken=broken)
-    names = tuple(f"{CHECKPOINT_FOLDER_NAME}/{name}" for name in written.names)
-    return WrittenCheckpoint(names, written.num_bytes, written.checksum)
+    store: Store, listing: LogListing, state: State, config: Config, clock: Clock, *, full: bool
+) -> WrittenParquetCheckpoint:
+    """Write the Parquet form: incrementally if possible, unless `full` or a damaged one is there."""
+    broken = listing.checkpoint_form(state.version, "parquet") is not None
+    if not broken and not full:
+        base = rebased_state(store, listing, state, config)
+        try:
+            written = base and write_incremental_form(
+                store, base, config, now_ms=clock.now_ms(), new_id=clock.new_id()
+            )
+        except SharedPartsLost:
+            broken, written = True, None
+        if written:
+            return written
+    short = _with_truncated_stats(state, config)
+    return write_parquet_form(
+        store, short, config, now_ms=clock.now_ms(), new_id=clock.new_id(), broken=broken
+    )
 
 
 class _InProgress:

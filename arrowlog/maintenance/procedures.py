@@ -77,8 +77,10 @@ __all__ = [
 _FILE_THREADS = 16
 
 
-def checkpoint(session: WriteSession, checkpointer: BackgroundCheckpointer) -> CheckpointResult:
-    """Write a checkpoint of the latest version.
+def checkpoint(
+    session: WriteSession, checkpointer: BackgroundCheckpointer, *, for_all_readers: bool = False
+) -> CheckpointResult:
+    """Write a checkpoint of the latest version; `for_all_readers` as in `make_checkpoint`.
 
     With `checkpoint.format` set to `parquet`, the protocol is upgraded first if necessary: readers
     that do not know the feature could not open the table once its commits are cleaned up.
@@ -97,7 +99,14 @@ def checkpoint(session: WriteSession, checkpointer: BackgroundCheckpointer) -> C
         )
         snapshot = session.read_latest()
     listing = list_log(session.store)
-    result = make_checkpoint(session.store, listing, snapshot.state, config, session.clock)
+    result = make_checkpoint(
+        session.store,
+        listing,
+        snapshot.state,
+        config,
+        session.clock,
+        for_all_readers=for_all_readers,
+    )
     checkpointer.made(result.version)
     return result
 
@@ -261,7 +270,7 @@ def truncate_history(
     now = session.clock.now_ms()
     if dry_run:
         return CleanupResult(plan_truncation(session.store, config, now), dry_run=True)
-    checkpoint(session, checkpointer)
+    checkpoint(session, checkpointer, for_all_readers=True)
     retention = plan_cleanup(session.store, config, RETAIN_NOTHING, now, spare_young=False)
     _wait_for_commit_age(session, retention)
     result = execute_cleanup(session.store, config, retention)

@@ -11,6 +11,7 @@ from arrowlog.snapshot.checkpoint.json import (
     write_pointer,
 )
 from arrowlog.snapshot.checkpoint.parquet import (
+    WrittenParquetCheckpoint,
     build_layout,
     open_parquet_checkpoint,
     put_manifest,
@@ -21,6 +22,7 @@ from arrowlog.snapshot.checkpoint.parts import (
     CheckpointManifest,
     CheckpointPart,
     CheckpointPartReader,
+    encode_stored_schema,
     with_chunk_checksums,
 )
 from arrowlog.snapshot.checkpoint.rows import (
@@ -115,6 +117,11 @@ from arrowlog.snapshot.typed_values import (
 )
 
 if TYPE_CHECKING:
+    from arrowlog.snapshot.checkpoint.incremental import (
+        SharedPartsLost,
+        rebased_state,
+        write_incremental_form,
+    )
     from arrowlog.snapshot.checkpoint.state import StateWriter, WrittenState
 
 __all__ = [
@@ -137,6 +144,7 @@ __all__ = [
     "ReadOptions",
     "RebuildRecipe",
     "Report",
+    "SharedPartsLost",
     "Snapshot",
     "SnapshotTracker",
     "State",
@@ -145,6 +153,7 @@ __all__ = [
     "TimestampLike",
     "VersionGap",
     "WrittenCheckpoint",
+    "WrittenParquetCheckpoint",
     "WrittenState",
     "all_null_files",
     "apply_commits",
@@ -159,6 +168,7 @@ __all__ = [
     "comparison_type",
     "decode_pointer",
     "earliest_rebuildable_version",
+    "encode_stored_schema",
     "files_column_name",
     "files_table",
     "find_copied_commits",
@@ -190,6 +200,7 @@ __all__ = [
     "read_pointer",
     "read_transactions",
     "read_verified_actions",
+    "rebased_state",
     "replay_actions",
     "retired_record_error",
     "storage_order",
@@ -212,12 +223,21 @@ __all__ = [
     "with_state_files",
     "without_failed_states",
     "without_retired",
+    "write_incremental_form",
     "write_json_form",
     "write_parquet_form",
     "write_pointer",
 ]
 
-if not TYPE_CHECKING:  # most tables have no table states
+if not TYPE_CHECKING:  # most tables have no table states, and most processes write no checkpoint
     __getattr__ = import_on_first_use(
-        __name__, {"checkpoint.state": ("StateWriter", "WrittenState")}
+        __name__,
+        {
+            "checkpoint.state": ("StateWriter", "WrittenState"),
+            "checkpoint.incremental": (
+                "SharedPartsLost",
+                "rebased_state",
+                "write_incremental_form",
+            ),
+        },
     )

@@ -14,7 +14,7 @@ is unknown in the state.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -33,6 +33,7 @@ from arrowlog.formats.indextables import (
     format_checksum,
     manifest_name,
     parquet_names,
+    retired_part_name,
 )
 from arrowlog.snapshot.checkpoint.parts import (
     DAMAGED_CHECKPOINT_NEXT,
@@ -43,6 +44,8 @@ from arrowlog.snapshot.checkpoint.parts import (
     decode_manifest,
     decode_unverified_part,
     encode_manifest,
+    encode_stored_schema,
+    is_shared_part,
     missing_part_error,
     read_footer_metadata,
     with_chunk_checksums,
@@ -58,6 +61,7 @@ from arrowlog.snapshot.checkpoint.rows import (
 from arrowlog.snapshot.file_table import FileStats
 from arrowlog.snapshot.log_replay import check_readable, parse_table_schema, with_checkpoint_keys
 from arrowlog.snapshot.snapshot import InMemoryFiles, State
+from arrowlog.snapshot.stats_truncation import StatsTruncation
 from arrowlog.storage import put_identical
 from arrowlog.version import __version__
 
@@ -69,6 +73,8 @@ if TYPE_CHECKING:
 
 
 CHECKPOINT_FOLDER = f"{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}"
+# Live files from which on later checkpoints share the parts of a checkpoint.
+SHARED_FILES_MIN = 4096
 # Row groups that are put in order at a time: ordering all would take as much memory again.
 _SLICE_GROUPS = 8
 # A column with a larger share of distinct values than this is not dictionary-encoded.
@@ -82,9 +88,9 @@ _CODECS = {"uncompressed": "none"}
 
 @dataclass(frozen=True, slots=True)
 class WrittenParquetCheckpoint:
-    """A checkpoint that exists now: its file names, the manifest last, and its size.
+    """A checkpoint that exists now: its file names, the manifest last, and their size.
 
-    `checksum` is the manifest's. `made` is false if another writer had made it before.
+    Parts that it shares with earlier checkpoints are not counted. `checksum` is the manifest's. `made` is false if another writer had made it before.
     """
 
     names: tuple[str, ...]
@@ -116,8 +122,11 @@ def write_parquet_form(
     checkpoint is replaced. Returns the other writer's checkpoint if one finished first.
     """
     layout = _layout(state, config)
-    own = new_id.replace("-", "").lower()[:12]
-    parts, sums = _put_parts(store, layout, config.checkpoint_max_file_size, own)
+    own = writer_id(new_id)
+    # Parts that later checkpoints may share have unique names: such names are never used again, and
+    # mean nothing without a manifest.
+    shareable = layout.table.num_rows >= SHARED_FILES_MIN
+    parts, sums = put_parts(store, layout, config.checkpoint_max_file_size, own, unique=shareable)
     manifest = CheckpointManifest(
         state.version,
         state.protocol,
@@ -130,8 +139,15 @@ def write_parquet_form(
         state.timestamp,
         state.txns,
         state.recent,
+        stored_schema=encode_stored_schema(layout.table.schema),
+        truncation=StatsTruncation.of(config).label,
     )
     return put_manifest(store, manifest, own, now_ms, broken=broken, folder=layout.folder)
+
+
+def writer_id(new_id: str) -> str:
+    """Return the part of a unique id that is in the names of a writer's parts."""
+    return new_id.replace("-", "").lower()[:12]
 
 
 def put_manifest(
@@ -172,8 +188,9 @@ def put_manifest(
 
 
 def _written(manifest: CheckpointManifest, data: bytes, *, made: bool) -> WrittenParquetCheckpoint:
-    names = (*(part.name for part in manifest.parts), manifest_name(manifest.version))
-    size = sum(part.sizeInBytes for part in manifest.parts) + len(data)
+    own_parts = [part for part in manifest.parts if part not in manifest.shared_parts]
+    names = (*(part.name for part in own_parts), manifest_name(manifest.version))
+    size = sum(part.sizeInBytes for part in own_parts) + len(data)
     return WrittenParquetCheckpoint(names, size, manifest.num_files, format_checksum(data), made)
 
 
@@ -184,11 +201,11 @@ def _layout(state: State, config: Config) -> ParquetCheckpointLayout:
     columns.prepare([*state.schema.names, *partition])
     keys = adds["key"] if adds.num_rows else pa.chunked_array([], pa.string())
     order = storage_order(columns, keys)
-    index = build_row_group_index(columns, order)
+    index = build_row_group_index(columns, order, keys)
     table, recipe = to_checkpoint_rows(columns, adds)
     table = table.combine_chunks()
-    layout = build_layout(state.version, table, order, recipe, index, config)
-    return replace(layout, folder=state.format.key(state.format.checkpoint_folder))
+    folder = state.format.key(state.format.checkpoint_folder)
+    return build_layout(state.version, table, order, recipe, index, config, folder=folder)
 
 
 def build_layout(
@@ -198,6 +215,8 @@ def build_layout(
     recipe: RebuildRecipe,
     index: pa.Table,
     config: Config,
+    *,
+    folder: str = CHECKPOINT_FOLDER,
 ) -> ParquetCheckpointLayout:
     """Return the layout of a checkpoint, with Parquet options from the settings."""
     codec = config.checkpoint_compression
@@ -207,7 +226,7 @@ def build_layout(
         "write_statistics": False,
         "write_page_checksum": True,
     }
-    return ParquetCheckpointLayout(version, table, order, recipe, index, options)
+    return ParquetCheckpointLayout(version, table, order, recipe, index, options, folder)
 
 
 def _repetitive_columns(table: pa.Table) -> list[str]:
@@ -224,17 +243,21 @@ def _repetitive_columns(table: pa.Table) -> list[str]:
     return repetitive
 
 
-def _put_parts(
-    store: Store, layout: ParquetCheckpointLayout, size_max: int, own: str
+def put_parts(
+    store: Store, layout: ParquetCheckpointLayout, size_max: int, own: str, *, unique: bool
 ) -> tuple[list[CheckpointPart], list[int]]:
-    """Write all parts; returns their manifest entries and the CRC-32 of each column chunk."""
+    """Write all parts; returns their manifest entries and the CRC-32 of each column chunk.
+
+    With `unique`, no part gets a name that another writer may use.
+    """
     sums: list[int] = []
     ranges = _part_ranges(layout, size_max)
     usual_names = parquet_names(layout.version, len(ranges))
     own_names = parquet_names(layout.version, len(ranges), own)
     parts: list[CheckpointPart] = []
-    for rows, usual, unique in zip(ranges, usual_names, own_names, strict=True):
-        part, part_sums = put_part(store, layout, rows, (usual, unique))
+    for rows, usual, own_name in zip(ranges, usual_names, own_names, strict=True):
+        names = (own_name,) if unique else (usual, own_name)
+        part, part_sums = put_part(store, layout, rows, names)
         parts.append(part)
         sums += part_sums
     return parts, sums
@@ -323,8 +346,13 @@ def open_parquet_checkpoint(
             continue
         check_readable(manifest.protocol, key)
         for part in manifest.parts:
-            if f"{folder}/{part.name}" not in keys:
-                raise missing_part_error(f"{folder}/{part.name}")
+            part_key = f"{folder}/{part.name}"
+            if is_shared_part(part.name, version):
+                # Not among the files of this version. Over a network, reading it tells.
+                if store.cheap_stat and store.stat(part_key) is None:
+                    raise missing_part_error(part_key)
+            elif part_key not in keys:
+                raise missing_part_error(part_key)
         return CheckpointPartReader(store, manifest, folder)
     return _read_unverified(store, version, keys, count)
 
@@ -385,10 +413,30 @@ def verify_parquet_checkpoint(
         if rows.num_rows != part.numFiles:
             what = f"it has {rows.num_rows} rows instead of {part.numFiles}."
             problems.append(LogCorrupt(what, file=parts.key(part)))
-    if not problems and num_rows != parts.manifest.num_files:
-        what = f"it has {num_rows} files instead of {parts.manifest.num_files}."
+    num_files = num_rows - len(parts.manifest.dead)
+    if not problems and num_files != parts.manifest.num_files:
+        what = f"it has {num_files} files instead of {parts.manifest.num_files}."
         problems.append(LogCorrupt(what, file=folder, version=version))
-    return problems
+    return problems or _retired_parts(store, parts.manifest, folder)
+
+
+def _retired_parts(
+    store: Store, manifest: CheckpointManifest, folder: str
+) -> list[LogCorrupt | UnsupportedProtocol]:
+    """Return a problem for each shared part that a clean-up may be about to delete.
+
+    The records are listed after the manifest was found. A clean-up that records a part later finds
+    the manifest, and leaves the part alone.
+    """
+    shared = [part.name for part in manifest.shared_parts]
+    records = {retired_part_name(name) for name in shared}
+    if not records or records.isdisjoint(store.list_from(folder)):
+        return []
+    what = "a clean-up has recorded that it deletes this part of an earlier checkpoint."
+    return [
+        LogCorrupt(what, next="Write a checkpoint: table.checkpoint().", file=f"{folder}/{name}")
+        for name in shared
+    ]
 
 
 _REQUIRED_FIELDS = ("path", "size")

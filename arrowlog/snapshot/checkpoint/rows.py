@@ -10,7 +10,8 @@ The index has one row per row group. For each column, partition columns included
 `high.<col>` are bounds that hold for every row of every file in the group, null if one of them is
 unknown; `nulls.<col>` is the number of NULLs, null if unknown (for a partition column: the number
 of files whose value is NULL); `none.<col>` is true where every value is NULL. `nans.<col>` is the
-number of NaNs in a floating-point column, null if unknown.
+number of NaNs in a floating-point column, null if unknown. `first_path` and `last_path` are the
+lowest and the highest path, by which a file is found without reading every path.
 
 A text bound may be truncated, so a high bound covers everything that starts with it. The maximum of
 several high bounds is therefore not enough: of `ab` and `abc`, `ab` covers more. The shortest bound
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 # Files per row group: the unit in which planning skips, reads and verifies a checkpoint.
 ROW_GROUP_FILES = 1 << 14
+PATH_RANGE = ("first_path", "last_path")  # columns of the index
 _SORT_COLUMNS_MAX = 2
 # A column is worth sorting by if the range of an average file is less than this share of the whole
 # range, and at most this share of its bounds is unknown.
@@ -141,8 +143,13 @@ def choose_sort_columns(columns: FileStats) -> list[str]:
     return [name for _, name in sorted(candidates)[:_SORT_COLUMNS_MAX]]
 
 
-def build_row_group_index(columns: FileStats, order: pa.Array) -> pa.Table:
-    """Return the index: statistics for each `ROW_GROUP_FILES` files in the given order."""
+def build_row_group_index(
+    columns: FileStats, order: pa.Array, keys: pa.ChunkedArray
+) -> pa.Table:
+    """Return the index: statistics for each `ROW_GROUP_FILES` files in the given order.
+
+    `keys` are the paths of the files, in the order of `columns`.
+    """
     count = len(order)
     group = pl.int_range(count, eager=True) // ROW_GROUP_FILES
     sizes = pl.DataFrame({"group": group}).group_by("group", maintain_order=True).len()
@@ -161,7 +168,16 @@ def build_row_group_index(columns: FileStats, order: pa.Array) -> pa.Table:
         stats = [array.take(order) for array in _unbounded_stats(columns, name)]
         aggregated = _aggregate(name, stats, group)
         index |= {key: aggregated[key] for key in (f"nulls.{name}", f"none.{name}")}
-    return pa.table(index)
+    return pa.table(index | _path_ranges(keys.take(order), group))
+
+
+def _path_ranges(keys: pa.ChunkedArray, group: pl.Series) -> dict[str, pa.Array]:
+    """Return the lowest and the highest path of each row group."""
+    frame = pl.DataFrame([group.alias("group"), pl.Series("key", pl.from_arrow(keys), pl.String)])
+    out = frame.group_by("group", maintain_order=True).agg(
+        first_path=pl.col("key").min(), last_path=pl.col("key").max()
+    )
+    return {name: pc.cast(out[name].to_arrow(), pa.string()) for name in PATH_RANGE}
 
 
 def _bounded_stats(columns: FileStats, name: str) -> Sequence[pa.Array]:
