@@ -19,7 +19,12 @@ from arrowlog.formats.indextables import (
     INDEXTABLES,
     format_checksum,
 )
-from arrowlog.maintenance.cleanup import cleanup, configured_retention, describe_failures
+from arrowlog.maintenance.cleanup import (
+    PARQUET_CHECKPOINT_FEATURE,
+    cleanup,
+    configured_retention,
+    describe_failures,
+)
 from arrowlog.snapshot import (
     CheckpointResult,
     InMemoryFiles,
@@ -50,9 +55,6 @@ if TYPE_CHECKING:
     from arrowlog.transaction import Clock
 
 _LOG = logging.getLogger("arrowlog")
-PARQUET_CHECKPOINT_FEATURE = (
-    "parquetCheckpoint"  # reader feature of tables that have Parquet checkpoints only
-)
 # Files up to which a JSON checkpoint costs next to nothing.
 JSON_FILES_MAX = 4096
 # Without a need for it, a JSON checkpoint is written once in so many intervals.

@@ -13,6 +13,7 @@ from arrowlog.snapshot.checkpoint.json import (
 from arrowlog.snapshot.checkpoint.parquet import (
     WrittenParquetCheckpoint,
     build_layout,
+    find_named_parts,
     open_parquet_checkpoint,
     put_manifest,
     put_part,
@@ -172,6 +173,7 @@ __all__ = [
     "files_column_name",
     "files_table",
     "find_copied_commits",
+    "find_named_parts",
     "find_other_log",
     "flatten_all_maps",
     "format_epoch_millis",

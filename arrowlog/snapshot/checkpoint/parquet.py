@@ -357,6 +357,23 @@ def open_parquet_checkpoint(
     return _read_unverified(store, version, keys, count)
 
 
+def find_named_parts(store: Store, version: int, keys: Sequence[str]) -> frozenset[str] | None:
+    """Return the keys of all parts that a checkpoint's manifest names, those it shares included.
+
+    Empty without a manifest of arrowlog; None if the manifest is damaged, so that it is unknown.
+    Raises `FileNotFoundError` if the manifest is gone.
+    """
+    folder = keys[0].rpartition("/")[0]
+    named: set[str] = set()
+    for key in (key for key in keys if key.endswith(".json")):
+        try:
+            manifest = decode_manifest(store.get(key), version, key)
+        except LogCorrupt:
+            return None
+        named |= {f"{folder}/{part.name}" for part in (manifest.parts if manifest else ())}
+    return frozenset(named)
+
+
 def _read_unverified(
     store: Store, version: int, keys: Sequence[str], count: Callable[[int], None]
 ) -> pa.Table | None:
