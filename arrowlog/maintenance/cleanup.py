@@ -388,7 +388,10 @@ def _is_for_all_readers(log: _LogFiles, version: int) -> bool:
         return not verify_checkpoint(log.store, listing, version, log.config, "json")
     if parquet is None:
         return True
-    opened = open_parquet_checkpoint(log.store, version, parquet.keys, lambda _: None)
+    try:
+        opened = open_parquet_checkpoint(log.store, version, parquet.keys, lambda _: None)
+    except (LogCorrupt, FileNotFoundError):  # deleted since it was verified
+        return False
     return isinstance(opened, CheckpointPartReader) and (
         PARQUET_CHECKPOINT_FEATURE in opened.manifest.protocol.reader_features
     )
