@@ -24,11 +24,9 @@ from arrowlog.snapshot.checkpoint.parts import (
     CheckpointPart,
     CheckpointPartReader,
     encode_stored_schema,
-    with_chunk_checksums,
 )
 from arrowlog.snapshot.checkpoint.rows import (
     RebuildRecipe,
-    build_row_group_index,
     choose_sort_columns,
     flatten_all_maps,
     from_checkpoint_rows,
@@ -159,7 +157,6 @@ __all__ = [
     "all_null_files",
     "apply_commits",
     "build_layout",
-    "build_row_group_index",
     "cast_text",
     "check_readable",
     "checkpoint_versions",
@@ -220,7 +217,6 @@ __all__ = [
     "verify_checkpoint",
     "widen_bounds",
     "with_checkpoint_keys",
-    "with_chunk_checksums",
     "with_file_keys",
     "with_state_files",
     "without_failed_states",

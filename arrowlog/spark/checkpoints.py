@@ -48,7 +48,6 @@ from arrowlog.snapshot import (
     StatsTruncation,
     WrittenCheckpoint,
     build_layout,
-    build_row_group_index,
     choose_sort_columns,
     encode_stored_schema,
     flatten_all_maps,
@@ -60,7 +59,6 @@ from arrowlog.snapshot import (
     storage_sort_keys,
     to_checkpoint_rows,
     truncate_adds,
-    with_chunk_checksums,
     write_pointer,
 )
 from arrowlog.spark.checks import is_checkpoint_intact
@@ -248,7 +246,6 @@ def _write(
         done.append(_write_json_manifest(rebuild, state, parts, own, now))
     if "parquet" in forms:
         index = pa.concat_tables([deserialize_table(part["index"]) for part in parts])
-        checksums = [one for part in parts for one in part["sums"]]
         manifest = CheckpointManifest(
             state.version,
             state.protocol,
@@ -257,7 +254,7 @@ def _write(
             tuple(part["part"] for part in parts),
             tuple(columns),
             recipe,
-            with_chunk_checksums(index, checksums, len(columns)),
+            index,
             state.timestamp,
             state.txns,
             state.recent,
@@ -436,11 +433,11 @@ def write_part(adds: pa.Table, number: int, plan: CheckpointPlan, job: ReplayJob
         table, recipe = to_checkpoint_rows(columns, adds)
         table = _with_common_columns(table, recipe, adds, plan)
         order = storage_order(columns, adds["key"], plan.cuts.best)
-        index = build_row_group_index(columns, order, adds["key"])
-        layout = build_layout(job.version, table, order, plan.recipe, index, config)
+        of_table = (plan.schema, plan.partition_columns)
+        layout = build_layout(job.version, table, order, plan.recipe, of_table, config)
         name = parquet_names(job.version, plan.cuts.count, plan.own)[number]
-        part, checksums = put_part(store, layout, (0, table.num_rows), [name])
-        result |= {"part": part, "sums": checksums, "index": serialize_table(index)}
+        part, index = put_part(store, layout, (0, table.num_rows), [name])
+        result |= {"part": part, "index": serialize_table(index)}
     return result
 
 

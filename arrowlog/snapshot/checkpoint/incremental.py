@@ -25,7 +25,6 @@ from arrowlog.snapshot.checkpoint import parquet
 from arrowlog.snapshot.checkpoint.parts import (
     CheckpointManifest,
     decode_stored_schema,
-    with_chunk_checksums,
 )
 from arrowlog.snapshot.checkpoint.rows import (
     PATH_RANGE,
@@ -293,17 +292,15 @@ def _put_fresh(
     table = _conform(columns, adds, reuse.base)
     if table is None:
         return None
-    order = storage_order(columns, adds["key"])
-    index = build_row_group_index(columns, order, adds["key"])
-    if index.schema != reuse.base.index.drop_columns("sums").schema:
+    of_table = (state.schema, partition)
+    expected = build_row_group_index(table.slice(0, 0), *of_table).schema
+    if expected != reuse.base.index.drop_columns("sums").schema:
         return None
+    order = storage_order(columns, adds["key"])
     layout = parquet.build_layout(
-        state.version, table, order, reuse.base.recipe, index, config, folder=folder
+        state.version, table, order, reuse.base.recipe, of_table, config, folder=folder
     )
-    parts, sums = parquet.put_parts(
-        store, layout, config.checkpoint_max_file_size, own, unique=True
-    )
-    return parts, with_chunk_checksums(index, sums, table.num_columns)
+    return parquet.put_parts(store, layout, config.checkpoint_max_file_size, own, unique=True)
 
 
 def _conform(columns: FileStats, adds: pa.Table, base: CheckpointManifest) -> pa.Table | None:

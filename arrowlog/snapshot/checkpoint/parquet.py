@@ -14,6 +14,7 @@ is unknown in the state.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -48,12 +49,14 @@ from arrowlog.snapshot.checkpoint.parts import (
     is_shared_part,
     missing_part_error,
     read_footer_metadata,
+    read_metadata,
     with_chunk_checksums,
 )
 from arrowlog.snapshot.checkpoint.rows import (
     ROW_GROUP_FILES,
     RebuildRecipe,
     build_row_group_index,
+    choose_sort_columns,
     flatten_all_maps,
     storage_order,
     to_checkpoint_rows,
@@ -67,6 +70,7 @@ from arrowlog.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Future
 
     from arrowlog.config import Config
     from arrowlog.storage import Store
@@ -79,8 +83,9 @@ SHARED_FILES_MIN = 4096
 _SLICE_GROUPS = 8
 # A column with a larger share of distinct values than this is not dictionary-encoded.
 _DISTINCT_SHARE_MAX = 0.5
-# Rows by which that share is estimated.
+# Rows by which that share is estimated, and the columns to sort by from so many such samples.
 _SAMPLE_ROWS = 4096
+_SAMPLES = 4
 # The key in a part's footer metadata that tells our parts from those of other programs.
 _FOOTER_KEY = b"arrowlog"
 _CODECS = {"uncompressed": "none"}
@@ -102,13 +107,17 @@ class WrittenParquetCheckpoint:
 
 @dataclass(slots=True)
 class ParquetCheckpointLayout:
-    """The stored rows of a checkpoint, their order, and how and where to write them."""
+    """The stored rows of a checkpoint, their order, and how and where to write them.
+
+    `schema` and `partition_columns` are those of the table.
+    """
 
     version: int
     table: pa.Table
     order: pa.Array
     recipe: RebuildRecipe
-    index: pa.Table
+    schema: pa.Schema
+    partition_columns: tuple[str, ...]
     options: dict[str, Any]
     folder: str = CHECKPOINT_FOLDER
 
@@ -126,7 +135,8 @@ def write_parquet_form(
     # Parts that later checkpoints may share have unique names: such names are never used again, and
     # mean nothing without a manifest.
     shareable = layout.table.num_rows >= SHARED_FILES_MIN
-    parts, sums = put_parts(store, layout, config.checkpoint_max_file_size, own, unique=shareable)
+    limit = config.checkpoint_max_file_size
+    parts, index = put_parts(store, layout, limit, own, unique=shareable)
     manifest = CheckpointManifest(
         state.version,
         state.protocol,
@@ -135,7 +145,7 @@ def write_parquet_form(
         tuple(parts),
         tuple(layout.table.column_names),
         layout.recipe,
-        with_chunk_checksums(layout.index, sums, layout.table.num_columns),
+        index,
         state.timestamp,
         state.txns,
         state.recent,
@@ -196,16 +206,28 @@ def _written(manifest: CheckpointManifest, data: bytes, *, made: bool) -> Writte
 
 def _layout(state: State, config: Config) -> ParquetCheckpointLayout:
     partition = state.metadata.partition_columns
-    adds = flatten_all_maps(state.adds, [*state.schema.names, *partition])
+    names = [*state.schema.names, *partition]
+    adds = flatten_all_maps(state.adds, names)
     columns = FileStats(adds, state.schema, partition)
-    columns.prepare([*state.schema.names, *partition])
+    columns.prepare(names)
     keys = adds["key"] if adds.num_rows else pa.chunked_array([], pa.string())
-    order = storage_order(columns, keys)
-    index = build_row_group_index(columns, order, keys)
+    order = storage_order(columns, keys, _sort_columns(adds, state.schema, partition))
     table, recipe = to_checkpoint_rows(columns, adds)
     table = table.combine_chunks()
     folder = state.format.key(state.format.checkpoint_folder)
-    return build_layout(state.version, table, order, recipe, index, config, folder=folder)
+    of_table = (state.schema, partition)
+    return build_layout(state.version, table, order, recipe, of_table, config, folder=folder)
+
+
+def _sort_columns(
+    adds: pa.Table, schema: pa.Schema, partition_columns: Sequence[str]
+) -> list[str]:
+    """Return the columns to sort by, judged by samples from all over the adds."""
+    rows = adds.num_rows
+    step = max(rows // _SAMPLES, _SAMPLE_ROWS)
+    pieces = [adds.slice(start, _SAMPLE_ROWS) for start in range(0, max(rows, 1), step)]
+    sample = pa.concat_tables(pieces)
+    return choose_sort_columns(FileStats(sample, schema, partition_columns))
 
 
 def build_layout(
@@ -213,20 +235,24 @@ def build_layout(
     table: pa.Table,
     order: pa.Array,
     recipe: RebuildRecipe,
-    index: pa.Table,
+    of_table: tuple[pa.Schema, tuple[str, ...]],
     config: Config,
     *,
     folder: str = CHECKPOINT_FOLDER,
 ) -> ParquetCheckpointLayout:
-    """Return the layout of a checkpoint, with Parquet options from the settings."""
+    """Return the layout of a checkpoint, with Parquet options from the settings.
+
+    `of_table` is the table's schema and its partition columns.
+    """
     codec = config.checkpoint_compression
     options = {
         "compression": _CODECS.get(codec, codec),
         "use_dictionary": _repetitive_columns(table),
         "write_statistics": False,
-        "write_page_checksum": True,
+        "version": "2.6",
+        "writer_engine_version": "V2",
     }
-    return ParquetCheckpointLayout(version, table, order, recipe, index, options, folder)
+    return ParquetCheckpointLayout(version, table, order, recipe, *of_table, options, folder)
 
 
 def _repetitive_columns(table: pa.Table) -> list[str]:
@@ -245,34 +271,34 @@ def _repetitive_columns(table: pa.Table) -> list[str]:
 
 def put_parts(
     store: Store, layout: ParquetCheckpointLayout, size_max: int, own: str, *, unique: bool
-) -> tuple[list[CheckpointPart], list[int]]:
-    """Write all parts; returns their manifest entries and the CRC-32 of each column chunk.
+) -> tuple[list[CheckpointPart], pa.Table]:
+    """Write all parts; returns their manifest entries and their index with checksums.
 
     With `unique`, no part gets a name that another writer may use.
     """
-    sums: list[int] = []
+    indexes: list[pa.Table] = []
     ranges = _part_ranges(layout, size_max)
     usual_names = parquet_names(layout.version, len(ranges))
     own_names = parquet_names(layout.version, len(ranges), own)
     parts: list[CheckpointPart] = []
     for rows, usual, own_name in zip(ranges, usual_names, own_names, strict=True):
         names = (own_name,) if unique else (usual, own_name)
-        part, part_sums = put_part(store, layout, rows, names)
+        part, index = put_part(store, layout, rows, names)
         parts.append(part)
-        sums += part_sums
-    return parts, sums
+        indexes.append(index)
+    return parts, pa.concat_tables(indexes).combine_chunks()
 
 
 def put_part(
     store: Store, layout: ParquetCheckpointLayout, rows: tuple[int, int], names: Sequence[str]
-) -> tuple[CheckpointPart, list[int]]:
+) -> tuple[CheckpointPart, pa.Table]:
     """Write a range of rows as a part, under the first of `names` that is free or has these bytes.
 
-    The last name must be unique to this writer. Returns the part's manifest entry and the CRC-32 of
-    each of its column chunks.
+    The last name must be unique to this writer. Returns the part's manifest entry and its index
+    with the CRC-32 of each column chunk.
     """
     start, stop = rows
-    data, metadata = _encode_rows(layout, start, stop)
+    data, metadata, index = _encode_rows(layout, start, stop)
     for chosen in names:
         if put_identical(store, f"{layout.folder}/{chosen}", data):
             break
@@ -291,7 +317,7 @@ def put_part(
         footerOffset=footer,
         footerChecksum=format_checksum(view[footer:]),
     )
-    return part, sums
+    return part, with_chunk_checksums(index, sums, layout.table.num_columns)
 
 
 def _part_ranges(layout: ParquetCheckpointLayout, size_max: int) -> list[tuple[int, int]]:
@@ -305,18 +331,31 @@ def _part_ranges(layout: ParquetCheckpointLayout, size_max: int) -> list[tuple[i
     return [(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
-def _encode_rows(layout: ParquetCheckpointLayout, start: int, stop: int) -> tuple[pa.Buffer, Any]:
-    """Encode a range of rows as a Parquet file; returns its bytes and its footer's metadata."""
-    import pyarrow.parquet as pq
+def _encode_rows(
+    layout: ParquetCheckpointLayout, start: int, stop: int
+) -> tuple[pa.Buffer, Any, pa.Table]:
+    """Encode a range of rows as a Parquet file; returns its bytes, its metadata and its index."""
+    # Importing `pyarrow.parquet`, a wrapper of this, takes longer than a small checkpoint.
+    from pyarrow._parquet import ParquetWriter
 
     sink = pa.BufferOutputStream()
     footer = {_FOOTER_KEY: b"%d" % layout.version}
     schema = layout.table.schema.with_metadata(footer)
-    with pq.ParquetWriter(sink, schema, **layout.options) as writer:
+    writer = ParquetWriter(sink, schema, **layout.options)
+    of_table = (layout.schema, layout.partition_columns)
+    indexes = [build_row_group_index(layout.table.slice(0, 0), *of_table)]
+    with ThreadPoolExecutor(1) as pool:  # the next slice is prepared while one is encoded
+        pending: Future[None] | None = None
         for piece in _ordered_slices(layout, start, stop):
-            writer.write_table(piece.cast(schema), row_group_size=ROW_GROUP_FILES)
+            indexes.append(build_row_group_index(piece, *of_table))
+            if pending is not None:
+                pending.result()
+            pending = pool.submit(writer.write_table, piece.cast(schema), ROW_GROUP_FILES)
+        if pending is not None:
+            pending.result()
+    writer.close()
     data = sink.getvalue()
-    return data, pq.read_metadata(pa.BufferReader(data))
+    return data, read_metadata(data), pa.concat_tables(indexes)
 
 
 def _ordered_slices(layout: ParquetCheckpointLayout, start: int, stop: int) -> Iterator[pa.Table]:

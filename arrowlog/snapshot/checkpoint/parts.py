@@ -570,6 +570,11 @@ def read_footer_metadata(store: Store, key: str) -> dict[bytes, bytes]:
         ) from None
 
 
+def read_metadata(data: pa.Buffer) -> Any:
+    """Return the metadata of a Parquet file."""
+    return _reader(data, None).metadata
+
+
 def decode_unverified_part(data: bytes, file: str) -> pa.Table:
     """Decode a Parquet file that has no checksum but those of its pages.
 
