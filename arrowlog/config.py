@@ -137,7 +137,10 @@ class Config:
         " not count if logRetention.duration is set",
     )
     checkpoint_format: str = _setting(
-        "checkpoint.format", "both", _one_of("both", "json", "parquet"), "format of checkpoints"
+        "checkpoint.format",
+        "auto",
+        _one_of("auto", "both", "json", "parquet"),
+        "format of checkpoints; `auto`: Parquet, and JSON where other readers need it",
     )
     checkpoint_compression: str = _setting(
         "checkpoint.compression",

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from arrowlog.formats import Metadata, Protocol
     from arrowlog.maintenance import (
         AdoptResult,
         BackgroundCheckpointer,
@@ -219,8 +220,26 @@ class Table(ReadableRows, HistoryQueries):
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema of the newest version."""
-        return self.snapshot().schema
+        """The schema of the newest version.
+
+        This and the next three need no snapshot: the log is searched backward for them.
+        """
+        return self._tracker.describe().schema
+
+    @property
+    def metadata(self) -> Metadata:
+        """Identity, schema text, partitioning and properties of the newest version."""
+        return self._tracker.describe().metadata
+
+    @property
+    def protocol(self) -> Protocol:
+        """The reader and writer versions and features that the newest version requires."""
+        return self._tracker.describe().protocol
+
+    @property
+    def partition_columns(self) -> tuple[str, ...]:
+        """The partition columns of the newest version, in order."""
+        return self.metadata.partition_columns
 
     @property
     def earliest_version(self) -> int:

@@ -56,7 +56,7 @@ STOCKED = [Shape(5, 2000, 50), Shape(25, 4000, 50), Shape(50, 20_000, 50)]
 LARGE = [Shape(500, 20_000, 50)]
 QUICK_COMMITS, QUICK_STOCKED = [Shape(500, 2)], [Shape(5, 2000, 50)]
 QUICK_VARIED = [Shape(500, 2, varied=True)]
-MADE = [Shape(25, 4000), Shape(50, 20_000)]
+MADE = [Shape(5, 2000), Shape(25, 4000), Shape(50, 20_000)]
 WARM = [Shape(5, 2000), Shape(5, 3000), Shape(25, 4000), Shape(50, 20_000)]
 
 
@@ -199,9 +199,9 @@ def diff(setting):
 
 
 def checkpoint(setting):
-    """In deltalake's one form, Parquet, and as we do it unless told otherwise: JSON as well."""
+    """As we do it unless told otherwise, in Parquet as deltalake does; and as JSON as well."""
     for shape in WARM[:1] if setting.quick else MADE:
-        kinds = [("parquet", ""), ("both", ", and as JSON")]
+        kinds = [("auto", ""), ("both", ", and as JSON")]
         for kind, words in kinds[:1] if setting.quick else kinds:
             label = f"{shape.files:,} files{words}"
             yield row(

@@ -36,20 +36,28 @@ from arrowlog.log_lines import (
     CHECKPOINTS_STOPPED,
     CLEANUP_FAILED,
 )
-from arrowlog.maintenance.cleanup import cleanup, configured_retention
+from arrowlog.maintenance.cleanup import (
+    PARQUET_CHECKPOINT_FEATURE,
+    cleanup,
+    configured_retention,
+)
 from arrowlog.metering import metrics_of
 from arrowlog.snapshot import (
     CheckpointResult,
     InMemoryFiles,
     ReadOptions,
+    SharedPartsLost,
     WrittenCheckpoint,
+    WrittenParquetCheckpoint,
     apply_commits,
     is_state_table,
     list_log,
     load_snapshot,
     read_pointer,
+    rebased_state,
     truncate_adds,
     verify_checkpoint,
+    write_incremental_form,
     write_json_form,
     write_parquet_form,
     write_pointer,
@@ -75,33 +83,46 @@ _FINAL_FAILURES = (
     ReadOnlyStore,
     StoreFull,
 )
-PARQUET_CHECKPOINT_FEATURE = (
-    "parquetCheckpoint"  # reader feature of tables that have Parquet checkpoints only
-)
+# Files up to which a JSON checkpoint costs next to nothing.
+JSON_FILES_MAX = 4096
+# Without a need for it, a JSON checkpoint is written once in so many intervals.
+_JSON_INTERVALS = 10
 
 
 def make_checkpoint(
-    store: Store, listing: LogListing, state: State, config: Config, clock: Clock
+    store: Store,
+    listing: LogListing,
+    state: State,
+    config: Config,
+    clock: Clock,
+    *,
+    for_all_readers: bool = False,
 ) -> CheckpointResult:
     """Write the checkpoint of a state in the configured forms, then the `_last_checkpoint` pointer.
 
     A form that exists and verifies is not written again; one that exists and is damaged is
     replaced. The pointer is written last and never moves backwards. The result's `names` are the
-    files that this call wrote.
+    files that this call wrote. With `for_all_readers`, commits are deleted next: the checkpoint
+    must stand alone, in the forms that every reader of the table knows.
     """
-    form = config.checkpoint_format
-    if form == "parquet" and PARQUET_CHECKPOINT_FEATURE not in state.protocol.reader_features:
-        # Readers that do not know the feature could not open the table after a cleanup.
-        form = "both"
-    state = _with_truncated_stats(state, config)
-    now, new_id = clock.now_ms(), clock.new_id()
+    form = choose_form(listing, state, config, for_all_readers=for_all_readers)
+    now = clock.now_ms()
     written: list[WrittenCheckpoint] = []
+    num_files: int | None = None
+    if form in ("both", "parquet") and not _is_valid(store, listing, state, config, "parquet"):
+        parquet = _write_parquet(store, listing, state, config, clock, full=for_all_readers)
+        names = tuple(f"{CHECKPOINT_FOLDER_NAME}/{name}" for name in parquet.names)
+        written.append(
+            WrittenCheckpoint(
+                names, parquet.num_bytes, parquet.checksum, parquet.uncompressed_bytes
+            )
+        )
+        num_files = parquet.num_files
     if form in ("both", "json") and not _is_valid(store, listing, state, config, "json"):
         broken = listing.checkpoint_form(state.version, "json") is not None
-        written.append(write_json_form(store, state, config, now, new_id, broken=broken))
-    if form in ("both", "parquet") and not _is_valid(store, listing, state, config, "parquet"):
-        broken = listing.checkpoint_form(state.version, "parquet") is not None
-        written.append(_write_parquet(store, state, config, now, new_id, broken=broken))
+        short = _with_truncated_stats(state, config)
+        json = write_json_form(store, short, config, now, clock.new_id(), broken=broken)
+        written.insert(0, json)
     names = tuple(name for each in written for name in each.names)
     total = WrittenCheckpoint(
         names,
@@ -109,20 +130,27 @@ def make_checkpoint(
         written[-1].checksum if written else "",
         sum(each.uncompressed_bytes for each in written),
     )
+    num_files = state.num_files if num_files is None else num_files
     if written:
         parts = len(names) - len(written) if len(names) > len(written) else None
-        write_pointer(store, state, total, form, parts, now)
+        write_pointer(store, state, total, form, parts, now, num_files=num_files)
     elif read_pointer(store, state.format) < state.version:
         # The writer of this checkpoint stopped before it wrote the pointer.
         with suppress(FileNotFoundError):  # truncated meanwhile: the pointer names a newer one
             existing = _describe_existing(store, listing, state.version)
-            write_pointer(store, state, existing, form, None, now)
+            write_pointer(store, state, existing, form, None, now, num_files=num_files)
     sizes = total.size_bytes, form, names, total.uncompressed_bytes
-    return CheckpointResult(state.version, state.adds.num_rows, *sizes)
+    return CheckpointResult(state.version, num_files, *sizes)
 
 
 def write_checkpoint(
-    store: Store, listing: LogListing, state: State, config: Config, clock: Clock
+    store: Store,
+    listing: LogListing,
+    state: State,
+    config: Config,
+    clock: Clock,
+    *,
+    for_all_readers: bool = False,
 ) -> CheckpointResult:
     """Make a checkpoint; if the store does not confirm a write, read back what is there.
 
@@ -132,7 +160,9 @@ def write_checkpoint(
     started = time.perf_counter()
     for attempt in range(1, _MAX_ATTEMPTS + 1):
         try:
-            result = make_checkpoint(store, listing, state, config, clock)
+            result = make_checkpoint(
+                store, listing, state, config, clock, for_all_readers=for_all_readers
+            )
         except StoreUnavailable as error:
             if attempt == _MAX_ATTEMPTS or isinstance(error, _FINAL_FAILURES):
                 raise
@@ -168,6 +198,27 @@ def report_checkpoint(store: Store, result: CheckpointResult, *, background: boo
     )
 
 
+def choose_form(
+    listing: LogListing, state: State, config: Config, *, for_all_readers: bool = False
+) -> str:
+    """Return the form of the next checkpoint: `parquet`, `json` or `both`.
+
+    Readers that do not know the feature `parquetCheckpoint` need the JSON form once commits are
+    deleted. Until then it only spares them the replay of commits, and it costs as much as the table
+    is large: by default it is written for small tables, and every `_JSON_INTERVALS` intervals.
+    """
+    form = config.checkpoint_format
+    if PARQUET_CHECKPOINT_FEATURE in state.protocol.reader_features:
+        return "parquet" if form == "auto" else form
+    if form != "auto":
+        return "both" if form == "parquet" else form
+    if for_all_readers or state.source.max_files < JSON_FILES_MAX:
+        return "both"
+    last = max((v for v in listing.checkpoints if listing.checkpoint_form(v, "json")), default=0)
+    due = state.version - last >= _JSON_INTERVALS * config.checkpoint_interval
+    return "both" if due else "parquet"
+
+
 def _with_truncated_stats(state: State, config: Config) -> State:
     """Apply the limit on the length of statistics, also to those of other writers."""
     columns = state.metadata.partition_columns
@@ -196,12 +247,24 @@ def _describe_existing(store: Store, listing: LogListing, version: int) -> Writt
 
 
 def _write_parquet(
-    store: Store, state: State, config: Config, now_ms: int, new_id: str, *, broken: bool
-) -> WrittenCheckpoint:
-    written = write_parquet_form(store, state, config, now_ms=now_ms, new_id=new_id, broken=broken)
-    names = tuple(f"{CHECKPOINT_FOLDER_NAME}/{name}" for name in written.names)
-    sizes = written.num_bytes, written.checksum, written.uncompressed_bytes
-    return WrittenCheckpoint(names, *sizes)
+    store: Store, listing: LogListing, state: State, config: Config, clock: Clock, *, full: bool
+) -> WrittenParquetCheckpoint:
+    """Write the Parquet form: incrementally if possible, unless `full` or a damaged one is there."""
+    broken = listing.checkpoint_form(state.version, "parquet") is not None
+    if not broken and not full:
+        base = rebased_state(store, listing, state, config)
+        try:
+            written = base and write_incremental_form(
+                store, base, config, now_ms=clock.now_ms(), new_id=clock.new_id()
+            )
+        except SharedPartsLost:
+            broken, written = True, None
+        if written:
+            return written
+    short = _with_truncated_stats(state, config)
+    return write_parquet_form(
+        store, short, config, now_ms=clock.now_ms(), new_id=clock.new_id(), broken=broken
+    )
 
 
 class _InProgress:

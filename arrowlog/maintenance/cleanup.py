@@ -7,6 +7,11 @@ commit there although no reader will ever see it. Two rules make that harmless (
    retired versions, and a writer checks the records before it acknowledges a commit.
 2. Over a network, where that check costs a request, no commit is deleted before it is
    `MIN_COMMIT_AGE_SECONDS` old. A writer that finished quickly enough can skip the check.
+
+Parts of Parquet checkpoints are shared. A part is deleted in three steps: it is recorded as
+retired, the manifests are read once more, and if none that stays names it, it is deleted. The
+writer of a manifest looks for records after it has put the manifest, and a clean-up that relies on
+a manifest looks for them after it has seen it. Whoever comes second sees the other.
 """
 
 from __future__ import annotations
@@ -43,12 +48,19 @@ from arrowlog.maintenance.retention import (
     plan_retention,
     tabulate_log_files,
 )
+from arrowlog.maintenance.shared_parts import (
+    delete_parts,
+    find_all_named_parts,
+    is_shareable_part,
+)
 from arrowlog.maintenance.skips import find_commits_with_active_skips
 from arrowlog.metering import metrics_of
 from arrowlog.snapshot import (
     OBSERVATION_TRUST_SECONDS,
+    CheckpointPartReader,
     checkpoint_versions,
     json_checkpoint_name,
+    open_parquet_checkpoint,
     plan_segment,
     read_pointer,
     retired_record_error,
@@ -67,6 +79,8 @@ if TYPE_CHECKING:
     from arrowlog.maintenance.state_files import StateFiles
     from arrowlog.storage import Store
 
+# Reader feature of tables that may have Parquet checkpoints only.
+PARQUET_CHECKPOINT_FEATURE = "parquetCheckpoint"
 _Result = TypeVar("_Result")
 DELETE_BATCH_KEYS = 1000  # the limit of one S3 DeleteObjects request
 # A concurrent cleanup can retire versions between our listings of the log folder and of
@@ -191,6 +205,11 @@ class _LogFiles:
             return self.states.is_intact(version)
         return not verify_checkpoint(self.store, self.listing, version, self.config)
 
+    def named_parts(self) -> dict[int, frozenset[str]]:
+        """Return the parts that each manifest names, by version; only those that may be shared."""
+        parts = frozenset(file.key for file in self.files if is_shareable_part(file.key))
+        return find_all_named_parts(self.store, self.listing, parts) if parts else {}
+
     def assume_checkpoint(self, version: int, now_ms: int) -> None:
         """Assume that there is a checkpoint of a version."""
         if self.states is not None:
@@ -214,10 +233,12 @@ class _Planning:
     held: set[int] = field(default_factory=set)  # commits that stay for their content
     held_states: set[int] = field(default_factory=set)
     _examined: set[int] = field(default_factory=set)
+    _named_parts: dict[int, frozenset[str]] = field(default_factory=dict)
 
     def plan(self, bad: set[int], young: frozenset[int]) -> RetentionPlan:
         """Return the plan; `bad` are checkpoints that failed verification already."""
         self._hold_for_other_programs()
+        self._named_parts = self.log.named_parts()
         checked = {self.verified}
         while True:
             retention = self._retention(bad, young)
@@ -244,6 +265,7 @@ class _Planning:
             young | self.held,
             self.log.listing.dead,
             self.held_states,
+            self._named_parts,
         )
 
     def _hold_for_other_programs(self) -> None:
@@ -356,17 +378,38 @@ def _latest_contiguous_version(store: Store, listing: LogListing, bad: set[int])
 def _newest_verified_checkpoint(log: _LogFiles) -> tuple[int | None, set[int]]:
     """Return the newest checkpoint that verifies, and the newer ones that do not.
 
-    On a table with states only those count: other programs read nothing else.
+    On a table with states only those count: other programs read nothing else. On other tables a
+    Parquet checkpoint without a JSON one counts if the protocol tells readers of it.
     """
     bad: set[int] = set()
     for version in checkpoint_versions(log.listing):
-        if log.states is not None and log.listing.state_file(version) is None:
+        if log.states is not None:
+            if log.listing.state_file(version) is None:
+                continue
+            if not verify_checkpoint(log.store, log.listing, version, log.config, STATE_KIND):
+                return version, bad
+        elif not verify_checkpoint(log.store, log.listing, version, log.config):
+            if _is_for_all_readers(log, version):
+                return version, bad
             continue
-        form = None if log.states is None else STATE_KIND
-        if not verify_checkpoint(log.store, log.listing, version, log.config, form):
-            return version, bad
         bad.add(version)
     return None, bad
+
+
+def _is_for_all_readers(log: _LogFiles, version: int) -> bool:
+    """Whether every reader of the table can start from a checkpoint, one form of which verifies."""
+    listing, parquet = log.listing, log.listing.checkpoint_form(version, "parquet")
+    if listing.checkpoint_form(version, "json") is not None:
+        return not verify_checkpoint(log.store, listing, version, log.config, "json")
+    if parquet is None:
+        return True
+    try:
+        opened = open_parquet_checkpoint(log.store, version, parquet.keys, lambda _: None)
+    except (LogCorrupt, FileNotFoundError):  # deleted since it was verified
+        return False
+    return isinstance(opened, CheckpointPartReader) and (
+        PARQUET_CHECKPOINT_FEATURE in opened.manifest.protocol.reader_features
+    )
 
 
 def cleanup(
@@ -441,7 +484,7 @@ def _report_cleanup(store: Store, result: CleanupResult) -> None:
 
 
 def _delete_planned(store: Store, config: Config, retention: RetentionPlan) -> CleanupResult:
-    deletion = _Deletion(store, config, {file.key for file in retention.files_to_delete})
+    deletion = Deletion(store, config, {file.key for file in retention.files_to_delete})
     try:
         obsolete = _retire(
             store, [f.version for f in retention.files_to_delete if f.kind == "commit"]
@@ -452,7 +495,11 @@ def _delete_planned(store: Store, config: Config, retention: RetentionPlan) -> C
         return CleanupResult(
             retention, dry_run=False, failures=(str(error),), left=frozenset(deletion.left)
         )
-    deletion.run([file.key for file in retention.files_to_delete if file.kind != "manifest"])
+    parts = [file.key for file in retention.files_to_delete if is_shareable_part(file.key)]
+    rest = [file.key for file in retention.files_to_delete if file.kind != "manifest"]
+    deletion.run(sorted(set(rest) - set(parts), key=rest.index))
+    if parts:
+        delete_parts(deletion, parts)
     _delete_state_remains(deletion, retention)
     with suppress(StoreUnavailable):  # harmless leftovers: newer records cover the same versions
         store.delete(obsolete)
@@ -465,13 +512,19 @@ def _delete_planned(store: Store, config: Config, retention: RetentionPlan) -> C
 
 
 @dataclass(slots=True)
-class _Deletion:
+class Deletion:
     """Deletes files in batches; `left` are those that may still exist."""
 
     store: Store
     config: Config
     left: set[str]
     failures: list[str] = field(default_factory=list)
+
+    def fail(self, error: StoreUnavailable) -> None:
+        """Record a failure, or raise it if a setting says so."""
+        if self.config.cleanup_failure_policy == "fail":
+            raise error
+        self.failures.append(str(error))
 
     def run(self, keys: Sequence[str]) -> None:
         """Delete files. Stops if the store keeps failing, or raises if a setting says so."""
@@ -488,7 +541,7 @@ class _Deletion:
                 break
 
 
-def _delete_state_remains(deletion: _Deletion, retention: RetentionPlan) -> None:
+def _delete_state_remains(deletion: Deletion, retention: RetentionPlan) -> None:
     """Delete manifests, once the states that named them are gone, and the folders of states.
 
     A state that still exists may name them, and so may one that was written since the plan.

@@ -30,13 +30,10 @@ from arrowlog.formats import struct_leaves
 from arrowlog.formats.indextables import INDEXTABLES, STATE_KIND, encode_adds
 from arrowlog.log_lines import TRUNCATION_WAITS
 from arrowlog.maintenance.adoption import FOOTER_FIELDS
-from arrowlog.maintenance.checkpointing import (
-    PARQUET_CHECKPOINT_FEATURE,
-    report_checkpoint,
-    write_checkpoint,
-)
+from arrowlog.maintenance.checkpointing import report_checkpoint, write_checkpoint
 from arrowlog.maintenance.cleanup import (
     MIN_COMMIT_AGE_SECONDS,
+    PARQUET_CHECKPOINT_FEATURE,
     RETAIN_NOTHING,
     CleanupResult,
     cleanup,
@@ -89,8 +86,10 @@ __all__ = [
 _FILE_THREADS = 16
 
 
-def checkpoint(session: WriteSession, checkpointer: BackgroundCheckpointer) -> CheckpointResult:
-    """Write a checkpoint of the latest version.
+def checkpoint(
+    session: WriteSession, checkpointer: BackgroundCheckpointer, *, for_all_readers: bool = False
+) -> CheckpointResult:
+    """Write a checkpoint of the latest version; `for_all_readers` as in `make_checkpoint`.
 
     With `checkpoint.format` set to `parquet`, the protocol is upgraded first if necessary: readers
     that do not know the feature could not open the table once its commits are cleaned up.
@@ -110,7 +109,14 @@ def checkpoint(session: WriteSession, checkpointer: BackgroundCheckpointer) -> C
         snapshot = session.read_latest()
     listing = list_log(session.store)
     with _as_checkpoint_error(session, snapshot.version):
-        result = write_checkpoint(session.store, listing, snapshot.state, config, session.clock)
+        result = write_checkpoint(
+            session.store,
+            listing,
+            snapshot.state,
+            config,
+            session.clock,
+            for_all_readers=for_all_readers,
+        )
     report_checkpoint(session.store, result, background=False)
     checkpointer.made(result.version)
     return result
@@ -297,7 +303,7 @@ def truncate_history(
         plan = plan_truncation(session.store, config, now)
         milliseconds = (time.perf_counter() - started) * 1000
         return CleanupResult(plan, dry_run=True, milliseconds=milliseconds)
-    checkpoint(session, checkpointer)
+    checkpoint(session, checkpointer, for_all_readers=True)
     retention = plan_cleanup(session.store, config, RETAIN_NOTHING, now, spare_young=False)
     _wait_for_commit_age(session, retention)
     result = execute_cleanup(session.store, config, retention, started)

@@ -5,6 +5,11 @@ from typing import TYPE_CHECKING
 from arrowlog.lazy_names import import_on_first_use
 
 if TYPE_CHECKING:
+    from arrowlog.snapshot.checkpoint.incremental import (
+        SharedPartsLost,
+        rebased_state,
+        write_incremental_form,
+    )
     from arrowlog.snapshot.checkpoint.json import (
         CheckpointResult,
         WrittenCheckpoint,
@@ -13,7 +18,9 @@ if TYPE_CHECKING:
         write_pointer,
     )
     from arrowlog.snapshot.checkpoint.parquet import (
+        WrittenParquetCheckpoint,
         build_layout,
+        find_named_parts,
         open_parquet_checkpoint,
         put_manifest,
         put_part,
@@ -23,11 +30,10 @@ if TYPE_CHECKING:
         CheckpointManifest,
         CheckpointPart,
         CheckpointPartReader,
-        with_chunk_checksums,
+        encode_stored_schema,
     )
     from arrowlog.snapshot.checkpoint.rows import (
         RebuildRecipe,
-        build_row_group_index,
         choose_sort_columns,
         flatten_all_maps,
         from_checkpoint_rows,
@@ -141,6 +147,11 @@ if TYPE_CHECKING:
 
 # Each name is imported on first use, so that opening a table loads only what it needs.
 _HOMES = {
+    "checkpoint.incremental": (
+        "SharedPartsLost",
+        "rebased_state",
+        "write_incremental_form",
+    ),
     "checkpoint.json": (
         "CheckpointResult",
         "WrittenCheckpoint",
@@ -149,7 +160,9 @@ _HOMES = {
         "write_pointer",
     ),
     "checkpoint.parquet": (
+        "WrittenParquetCheckpoint",
         "build_layout",
+        "find_named_parts",
         "open_parquet_checkpoint",
         "put_manifest",
         "put_part",
@@ -159,11 +172,10 @@ _HOMES = {
         "CheckpointManifest",
         "CheckpointPart",
         "CheckpointPartReader",
-        "with_chunk_checksums",
+        "encode_stored_schema",
     ),
     "checkpoint.rows": (
         "RebuildRecipe",
-        "build_row_group_index",
         "choose_sort_columns",
         "flatten_all_maps",
         "from_checkpoint_rows",
@@ -296,6 +308,7 @@ __all__ = [
     "ReadOptions",
     "RebuildRecipe",
     "Report",
+    "SharedPartsLost",
     "Snapshot",
     "SnapshotTracker",
     "State",
@@ -304,11 +317,11 @@ __all__ = [
     "TimestampLike",
     "VersionGap",
     "WrittenCheckpoint",
+    "WrittenParquetCheckpoint",
     "WrittenState",
     "all_null_files",
     "apply_commits",
     "build_layout",
-    "build_row_group_index",
     "cast_text",
     "check_readable",
     "checkpoint_versions",
@@ -318,9 +331,11 @@ __all__ = [
     "comparison_type",
     "decode_pointer",
     "earliest_rebuildable_version",
+    "encode_stored_schema",
     "files_column_name",
     "files_table",
     "find_copied_commits",
+    "find_named_parts",
     "find_other_log",
     "flatten_all_maps",
     "format_epoch_millis",
@@ -349,6 +364,7 @@ __all__ = [
     "read_pointer",
     "read_transactions",
     "read_verified_actions",
+    "rebased_state",
     "replay_actions",
     "retired_record_error",
     "storage_order",
@@ -366,11 +382,11 @@ __all__ = [
     "verify_checkpoint",
     "widen_bounds",
     "with_checkpoint_keys",
-    "with_chunk_checksums",
     "with_file_keys",
     "with_state_files",
     "without_failed_states",
     "without_retired",
+    "write_incremental_form",
     "write_json_form",
     "write_parquet_form",
     "write_pointer",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from arrowlog.errors import LogCorrupt
 from arrowlog.formats.indextables import ADD_FIELDS, ADD_MAP_FIELDS
@@ -49,9 +48,7 @@ class CheckpointRows:
         self.schema = schema
         self.allow_external_paths = allow_external_paths
         self.groups = groups
-        sizes = parts.manifest.index["rows"]
-        chosen = sizes if groups is None else sizes.take(_to_int64(groups))
-        self.count = int(pc.sum(chosen).as_py() or 0)
+        self.count = parts.manifest.count_live(groups)
         self._columns: dict[str, pa.ChunkedArray] = {}
         self._picks: dict[tuple[int, ...], CheckpointRows] = {}
 
@@ -98,14 +95,6 @@ class CheckpointRows:
         if keys.null_count or (checked and paths_leading_out(keys) is not None):
             what = "the checkpoint has a path that is null or leads out of the table."
             raise LogCorrupt(what, version=self.parts.manifest.version)
-
-
-def _to_int64(groups: Sequence[int]) -> pa.Array:
-    """Convert without `pa.array`, which imports pandas when it is given a list."""
-    from array import array
-
-    data = array("q", groups)
-    return pa.Array.from_buffers(pa.int64(), len(data), [None, pa.py_buffer(data)])
 
 
 class CheckpointFiles(DeferredFiles):

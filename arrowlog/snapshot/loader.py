@@ -194,6 +194,16 @@ def load_snapshot(
     )
 
 
+def open_base(
+    store: Store, listing: LogListing, options: ReadOptions
+) -> tuple[LogSegment, State | None]:
+    """Return the segment of the newest version, and the state of its checkpoint; None without one.
+
+    Raises as `load_snapshot` does.
+    """
+    return _read_base(_Load(store, options, listing=listing), listing, None)
+
+
 def read_verified_actions(
     store: Store, options: ReadOptions, commits: Sequence[CommitFile]
 ) -> ActionBatch:

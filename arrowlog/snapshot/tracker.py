@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from arrowlog.config import Config
     from arrowlog.formats import Format, LogListing, Metadata
     from arrowlog.metering import Metrics
+    from arrowlog.snapshot.description import TableDescription
     from arrowlog.snapshot.loader import ReadOptions
     from arrowlog.snapshot.snapshot import BypassedCheckpoint, Snapshot
     from arrowlog.snapshot.tracked_state import CacheStats, HitCounter
@@ -112,6 +113,7 @@ class SnapshotTracker:
         self._base_lock = ForkSafeLock(self._after_torn_fork)
         self._cache = SnapshotCache()
         self._refreshing: Thread | None = None
+        self._description: tuple[TableDescription, LogTip] | None = None
         self._first_observation: _Observation | None = None  # the first load uses it up
         self._told: set[BypassedCheckpoint] = set()  # what was logged and warned of already
         if not self._restore_copy():
@@ -239,6 +241,37 @@ class SnapshotTracker:
             if self.last_read is not None:
                 return self.latest().version
             return plan_segment(list_log(self.store, self.format), None).version
+
+    def describe(self) -> TableDescription | Snapshot:
+        """Return protocol, metadata and schema of the newest version.
+
+        If no snapshot was read so far, none is loaded, where the log tells without.
+        """
+        if self.last_read is not None or self.format != INDEXTABLES:
+            return self.latest()
+        from arrowlog.snapshot.description import describe_table
+
+        for _ in range(2):  # a concurrent clean-up may delete a file: list again
+            with suppress(FileNotFoundError):
+                listing = open_log(self.store)
+                described = self._described(listing) or describe_table(
+                    self.store, listing, self.read_options
+                )
+                if described is None:
+                    break
+                tip = listing.tip_file(described.version)
+                if tip is not None and self.store.cheap_stat:
+                    self._description = described, LogTip(*tip, self.store.stat(tip.key))
+                return described
+        return self.latest()
+
+    def _described(self, listing: LogListing) -> TableDescription | None:
+        """Return the last description if the log has not changed since, where that is cheap."""
+        if self._description is None:
+            return None
+        described, tip = self._description
+        unchanged = listing.newest == described.version and self.is_same_object(tip)
+        return described if unchanged else None
 
     @property
     def earliest_version(self) -> int:

@@ -229,19 +229,22 @@ def write_pointer(
     form: str,
     parts: int | None,
     now_ms: int,
+    *,
+    num_files: int | None = None,
 ) -> None:
     """Point `_last_checkpoint` to a checkpoint, unless it names a later one already.
 
-    Raises `StoreUnavailable` if the pointer cannot be read: it must not move back.
+    `num_files` is the number of live files; by default the state is asked. Raises `StoreUnavailable` if the pointer cannot be read: it must not move back.
     """
     key = state.format.key(state.format.pointer_name)
     if pointed_version(store.find_many([key])[0]) >= state.version:
         return
+    count = state.num_files if num_files is None else num_files
     fields = {
         "version": state.version,
-        "size": state.adds.num_rows + 2,
+        "size": count + 2,
         "sizeInBytes": written.size_bytes,
-        "numFiles": state.adds.num_rows,
+        "numFiles": count,
         "createdTime": now_ms,
         "format": form,
         "parts": parts,
