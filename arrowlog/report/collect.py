@@ -52,8 +52,8 @@ if TYPE_CHECKING:
     Progress = Callable[[int, int], None]
 
 _T = TypeVar("_T")
-_FINDINGS_MAX = 60
-_COLUMNS_MAX = 1000
+_FINDINGS_MAX = 40
+_COLUMNS_MAX = 500
 _CHECKPOINTS_MAX = 20
 _COMMITS_MAX = 40
 _LARGEST_FILES = 25
@@ -402,10 +402,12 @@ def _checkpoints(run: _Collection, snapshot: Snapshot | None) -> CheckpointsFact
 def _retention(run: _Collection) -> RetentionFacts:
     session = run.sources.session()
     config = session.config(session.head_of(session.base_snapshot()))
-    steps = []
-    for days in _RETENTION_DAYS:
-        plan = procedures.preview_retention(session, None, None, run.now_ms + days * _DAY_MS)
-        steps.append(
+    moments_ms = [run.now_ms + days * _DAY_MS for days in _RETENTION_DAYS]
+    plans = procedures.preview_cleanups(session, moments_ms)
+    return RetentionFacts(
+        config.log_retention_ms / _DAY_MS,
+        config.checkpoint_retention_ms / _DAY_MS,
+        tuple(
             RetentionStep(
                 days,
                 plan.num_commits,
@@ -414,9 +416,8 @@ def _retention(run: _Collection) -> RetentionFacts:
                 plan.earliest_version,
                 len(plan.versions),
             )
-        )
-    return RetentionFacts(
-        config.log_retention_ms / _DAY_MS, config.checkpoint_retention_ms / _DAY_MS, tuple(steps)
+            for days, plan in zip(_RETENTION_DAYS, plans, strict=True)
+        ),
     )
 
 

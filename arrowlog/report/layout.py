@@ -106,8 +106,11 @@ def measure_partitions(
     return PartitionsFacts(
         tuple(columns),
         grouped.height,
-        *(int(numbers[name]) for name in ("median_bytes", "max_bytes")),
-        *(int(numbers[name]) for name in ("median_files", "max_files", "single_file")),
+        int(numbers["median_bytes"]),
+        int(numbers["max_bytes"]),
+        int(numbers["median_files"]),
+        int(numbers["max_files"]),
+        int(numbers["single_file"]),
         float(tenth) / total_bytes if total_bytes > 0 else 0.0,
         tuple(
             PartitionFacts(

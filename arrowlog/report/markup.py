@@ -42,7 +42,10 @@ def code(value: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell: its markup, and what it is sorted by; None is sorted last."""
+    """A cell: its markup, and what it is sorted by: a number, or its text.
+
+    An unknown value is None, and sorted last.
+    """
 
     html: str
     value: float | str | None = None
@@ -101,10 +104,12 @@ def _head(head: Head) -> str:
 
 
 def _cell(cell: Cell, head: Head, is_head: bool) -> str:  # noqa: FBT001 -- its place in the row
-    value = "" if cell.value is None else text(str(cell.value))
+    value = ""
+    if not isinstance(cell.value, str):  # scripts sort by the text of a cell that has no value
+        value = f' data-v="{"" if cell.value is None else cell.value}"'
     kind = ' class="num"' if head.numeric else ""
     opening = '<th scope="row"' if is_head else "<td"
-    return f'{opening}{kind} data-v="{value}">{cell.html}{"</th>" if is_head else "</td>"}'
+    return f"{opening}{kind}{value}>{cell.html}{'</th>' if is_head else '</td>'}"
 
 
 def data_details(summary: str, table: str) -> str:

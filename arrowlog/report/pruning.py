@@ -73,8 +73,12 @@ def measure_lookups(
     already_ended = pl.col("ended").cum_sum() - pl.col("ended")
     read = sweep.with_columns(read=bounds.height - not_begun - already_ended)
     asked = read.filter(pl.col("lookups") > 0)
-    mean = (asked["read"] * asked["lookups"]).sum() / asked["lookups"].sum()
-    return LookupCost(float(mean), int(asked["read"].max()))  # type: ignore[arg-type]
+    read_in_all, lookups, maximum = asked.select(
+        (pl.col("read") * pl.col("lookups")).sum(),
+        pl.col("lookups").sum(),
+        maximum=pl.col("read").max(),
+    ).row(0)
+    return LookupCost(read_in_all / lookups, maximum)
 
 
 def judge(cost: LookupCost | None, num_files: int) -> str:

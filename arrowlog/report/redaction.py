@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _TABLE = "TABLE"
-_TEXT_MAX, _LABEL_MAX = 2000, 160  # characters; the rest is cut
+_TEXT_MAX, _LABEL_MAX = 1200, 120  # characters; the rest is cut
 # A quoted text, or a run without spaces and the punctuation around a path.
 _TOKEN = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^\s'"(),;]+""")
 _DATA_FILE = re.compile(r"\.(?:parquet|split|orc|avro|bin|csv|json|tmp|crc)\b", re.IGNORECASE)

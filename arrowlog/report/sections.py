@@ -464,10 +464,9 @@ def _partition_table(parts: PartitionsFacts) -> str:
             for column, value in zip(parts.columns, part.values, strict=True)
         )
         share = part.bytes / parts.max_bytes if parts.max_bytes > 0 else 0.0
-        key = "\u0001".join("" if value is None else value for value in part.values)
         rows.append(
             (
-                Cell(values, key),
+                Cell(values, values),
                 Cell(f"{format_bytes(part.bytes)}{inline_bar(share)}", part.bytes),
                 _count(part.files),
                 _bytes(part.bytes // max(part.files, 1)),
@@ -526,7 +525,7 @@ def pruning(facts: ReportFacts) -> str:
     lead = (
         "<p>How many files a query <code>column = value</code> has to read. The values are the"
         " bounds in the log: values that the table has, or nearly. A file is read unless its minimum"
-        " and maximum exclude the value; where the ranges of files overlap, a lookup reads all of"
+        " and maximum exclude the value; where ranges of files overlap, a lookup reads all of"
         " them.</p>"
     )
     advice = (

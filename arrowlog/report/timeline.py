@@ -233,8 +233,8 @@ def _operations(frame: pl.DataFrame) -> tuple[tuple[OperationFacts, ...], int]:
             OperationFacts(
                 row["operation"],
                 int(row["commits"]),
-                *(int(row[name]) for name in sums),
-                to_datetime(row["last"]),
+                **{name: int(row[name]) for name in sums},
+                last=to_datetime(row["last"]),
             )
             for row in ordered.head(_OPERATIONS_MAX).iter_rows(named=True)
         ),

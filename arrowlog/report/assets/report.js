@@ -85,6 +85,8 @@
   }
 
   // Sorting: heads become buttons. Numbers sort as numbers; unknown values come last.
+  const valueOf = (cell) => ("v" in cell.dataset ? cell.dataset.v : cell.textContent);
+
   function compare(a, b, sign) {
     if (a === "" || b === "") return (a === "") - (b === "");
     const x = Number(a);
@@ -95,7 +97,7 @@
 
   function sort(table, index, order) {
     const sign = order === "ascending" ? 1 : -1;
-    const rows = rowsOf(table).map((row, place) => [row.cells[index].dataset.v, place, row]);
+    const rows = rowsOf(table).map((row, place) => [valueOf(row.cells[index]), place, row]);
     rows.sort((a, b) => compare(a[0], b[0], sign) || a[1] - b[1]);
     table.tBodies[0].append(...rows.map((row) => row[2]));
     Array.from(table.tHead.rows[0].cells).forEach((cell, n) => {
