@@ -48,6 +48,8 @@ def measure_lookups(
     Null bounds are unknown. Files in `never_read` match no lookup. With `prefixes`, a high bound
     also covers all texts that begin with it.
     """
+    if low.null_count == len(low) and high.null_count == len(high):
+        return None
     bounds = pl.DataFrame(
         {"low": pl.Series(pl.from_arrow(low)), "high": pl.Series(pl.from_arrow(high))}
     )

@@ -524,9 +524,9 @@ def pruning(facts: ReportFacts) -> str:
     )
     lead = (
         "<p>How many files a query <code>column = value</code> has to read. The values are the"
-        " bounds in the log: values that the table has, or nearly. A file is read unless its minimum"
-        " and maximum exclude the value; where ranges of files overlap, a lookup reads all of"
-        " them.</p>"
+        " bounds in the log: values that the table has, or nearly. A file is read unless its"
+        " minimum and maximum exclude the value; where ranges of files overlap, a lookup reads"
+        " all of them.</p>"
     )
     advice = (
         '<p class="muted">A column that does not prune can be clustered: files then have narrow'

@@ -11,6 +11,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -29,6 +30,13 @@ FLAGS = (
     "--hide-scrollbars",
     "--remote-debugging-pipe",
 )
+# Gives the pipes the numbers that the protocol wants, by way of numbers that are neither of them.
+LAUNCH = (
+    "import fcntl, os, sys;"
+    "high = [fcntl.fcntl(int(n), fcntl.F_DUPFD, 10) for n in sys.argv[1:3]];"
+    "[os.dup2(n, to) for n, to in zip(high, (3, 4))];"
+    "os.execv(sys.argv[3], sys.argv[3:])"
+)
 # Until a step counts as failed. It bounds a hang and says nothing about speed.
 SECONDS = 120
 KEYS = {
@@ -40,7 +48,7 @@ KEYS = {
 
 
 def find():
-    """Return the path of a browser, or None."""
+    """Return the path of a browser, or None. `dev.py test` looks for the same names."""
     return next((path for name in NAMES if (path := shutil.which(name))), None)
 
 
@@ -150,10 +158,8 @@ class Browser:
         self._read, write = os.pipe()
         sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
         command = [program, *FLAGS, *sandbox, f"--user-data-dir={self._profile.name}"]
-        # The shell gives the pipes the numbers that the protocol wants.
-        script = f'exec "$0" "$@" 3<&{read} 4>&{write}'
         self._process = subprocess.Popen(
-            ["sh", "-c", script, *command],
+            [sys.executable, "-c", LAUNCH, str(read), str(write), *command],
             pass_fds=(read, write),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -15,29 +15,31 @@
   });
   prefersDark.addEventListener("change", showTheme);
 
-  // Filters and limits: a row is shown if it has all words, and is among the first rows until the
-  // reader asks for more.
+  // Filters and limits: a row is shown if it has the text that is asked for, or else if it is among
+  // the first rows, until the reader asks for more.
   const rowsOf = (list) => Array.from(list.tBodies ? list.tBodies[0].rows : list.children);
+  const textOf = (row) =>
+    (row.cells ? Array.from(row.cells, (cell) => cell.textContent).join(" ") : row.textContent)
+      .toLowerCase();
   const states = new Map();
 
   function refresh(list) {
     const state = states.get(list);
-    const words = state.words;
+    const query = state.query;
     let matching = 0;
     let shown = 0;
     for (const row of rowsOf(list)) {
-      const text = row.textContent.toLowerCase();
-      const matches = words.every((word) => text.includes(word));
+      const matches = !query || textOf(row).includes(query);
       matching += matches;
-      const visible = matches && (words.length > 0 || state.all || shown < state.limit);
+      const visible = matches && (query !== "" || state.all || shown < state.limit);
       shown += visible;
       row.hidden = !visible;
     }
     if (state.count) {
-      state.count.value = words.length ? `${matching} of ${rowsOf(list).length}` : "";
+      state.count.value = query ? `${matching} of ${rowsOf(list).length}` : "";
     }
     if (state.more) {
-      state.more.hidden = words.length > 0;
+      state.more.hidden = query !== "";
       state.more.textContent = state.all ? "Show fewer rows" : `Show all ${rowsOf(list).length} rows`;
       state.more.setAttribute("aria-expanded", String(state.all));
     }
@@ -45,7 +47,7 @@
 
   function stateOf(list) {
     if (!states.has(list)) {
-      states.set(list, { words: [], limit: Infinity, all: false, more: null, count: null });
+      states.set(list, { query: "", limit: Infinity, all: false, more: null, count: null });
     }
     return states.get(list);
   }
@@ -56,13 +58,13 @@
     state.count = document.getElementById(`${input.dataset.filter}-n`);
     input.parentElement.hidden = false;
     input.addEventListener("input", () => {
-      state.words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+      state.query = input.value.trim().toLowerCase();
       refresh(list);
     });
     input.addEventListener("keydown", (event) => {
       if (event.key === "Escape" && input.value) {
         input.value = "";
-        state.words = [];
+        state.query = "";
         refresh(list);
         event.preventDefault();
       }
