@@ -103,8 +103,7 @@ def provide_browser() -> None:
     install = ["install", "-y", "-qq", "--no-install-recommends", "chromium", "fonts-dejavu-core"]
     for arguments in (["update", "-qq"], install):
         if subprocess.run(["apt-get", *arguments], env=quiet, check=False).returncode:
-            print("Chromium could not be installed; tests of pages are skipped.", flush=True)
-            return
+            raise SystemExit("Chromium could not be installed; see above.")
 
 
 def main() -> int:
