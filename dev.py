@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import venv
@@ -51,6 +52,8 @@ JOBS = {
     "build": [["-m", "pip", "wheel", "--no-deps", "--quiet", "--wheel-dir", "dist", "."]],
     "run": [["-m"]],
 }
+# Tests of pages use one of these; they are skipped, with the reason, where there is none.
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 # The other jobs: dev.
 EXTRAS = {"demo": "cli", "bench": "dev,bench", "docs": "docs", "build": "cli"}
 # Material's announcement of its successor is no warning about the pages.
@@ -86,6 +89,23 @@ def set_up(extras: str) -> None:
     STAMP.write_text("\n".join([wanted, *sorted(current | set(missing))]))
 
 
+def provide_browser() -> None:
+    """Install a browser in continuous integration, where a test that is skipped tests nothing.
+
+    Elsewhere nothing is installed outside `.venv`.
+    """
+    if any(map(shutil.which, BROWSERS)) or not os.environ.get("CI"):
+        return
+    if not shutil.which("apt-get") or not hasattr(os, "geteuid") or os.geteuid() != 0:
+        return
+    print("Installing Chromium for the tests of pages …", flush=True)
+    quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    install = ["install", "-y", "-qq", "--no-install-recommends", "chromium", "fonts-dejavu-core"]
+    for arguments in (["update", "-qq"], install):
+        if subprocess.run(["apt-get", *arguments], env=quiet, check=False).returncode:
+            raise SystemExit("Chromium could not be installed; see above.")
+
+
 def main() -> int:
     """Run the job named on the command line."""
     if sys.version_info < (3, 11):
@@ -96,6 +116,8 @@ def main() -> int:
         print(__doc__)
         return 0 if job in ("help", "-h", "--help") else 2
     set_up(EXTRAS.get(job, "dev"))
+    if job == "test":
+        provide_browser()
     for command in JOBS[job]:
         code = run(*command, *rest)
         if code:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     )
     from arrowlog.metering import Metrics
     from arrowlog.recovery import Findings
+    from arrowlog.report import TableReport
     from arrowlog.scan import Engine, LazyRows, ReadReport, ScanPlan
     from arrowlog.snapshot import CachePart, CacheStats, CheckpointResult, Snapshot
     from arrowlog.transaction import CommitResult, WriteMode, WriteSession
@@ -788,6 +789,47 @@ class Table(ReadableRows, HistoryQueries):
         )
         tracker, now = self._tracker, SystemClock().now_ms()
         return recovery.examine_table(self._store, tracker.read_options, now, limits)
+
+    def report(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        paths: bool = False,
+        data_files: bool = True,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> TableReport:
+        """Report on the table as one HTML page that works offline and can be mailed.
+
+        The page has the findings of the doctor, growth and churn over time, file sizes, skew of
+        partitions, statistics and how well each column prunes, checkpoints, retention and the last
+        commits. It has names of columns and values of partitions, but no rows and no credentials.
+        What a damaged log does not tell is named in the page.
+
+        Args:
+            path: write the page to this local file. A report that is there is replaced; any other
+                file is refused.
+            paths: show the address of the table and paths of files, instead of hashes.
+            data_files: False does not check whether data files exist, which saves listing them.
+            progress: called with the number of steps done and their total.
+
+        Returns:
+            The report: `html` is the page, `save(path)` writes it, `facts` and `to_json()` have the
+            numbers. A notebook shows it.
+
+        Raises:
+            InvalidRequest: the file cannot be written, or is not a report.
+            StoreUnavailable: the store fails as a whole.
+        """
+        from arrowlog.report import ReportSources, TableReport, check_target, collect_facts
+
+        if path is not None:
+            check_target(path)  # before the work, not after it
+        sources = ReportSources(self._tracker, self._history_session, lambda: self._session)
+        facts = collect_facts(sources, paths=paths, data_files=data_files, progress=progress)
+        report = TableReport(facts)
+        if path is not None:
+            report.save(path)
+        return report
 
     def update_statistics(self, paths: Iterable[str]) -> CommitResult:
         """Read size, row count and bounds of live Parquet files from their footers and commit them.

@@ -168,11 +168,26 @@ def plan_cleanup(
 
     Raises LogCorrupt if the log has a gap.
     """
+    return plan_cleanups(store, config, policy, [now_ms], spare_young=spare_young)[0]
+
+
+def plan_cleanups(
+    store: Store,
+    config: Config,
+    policy: RetentionPolicy,
+    moments_ms: Sequence[int],
+    *,
+    spare_young: bool = True,
+) -> list[RetentionPlan]:
+    """Plan cleanups at several times, from one listing, as `plan_cleanup` does for one."""
     log = _list_files(store, config)
     verified, bad = _newest_verified_checkpoint(log)
     version = _latest_contiguous_version(store, log.listing, bad)
     young = find_young_commits(store, log.files) if spare_young else frozenset()
-    return _Planning(log, version, verified, policy, now_ms).plan(bad, young)
+    return [
+        _Planning(log, version, verified, policy, now_ms).plan(set(bad), young)
+        for now_ms in moments_ms
+    ]
 
 
 def plan_truncation(store: Store, config: Config, now_ms: int) -> RetentionPlan:

@@ -41,6 +41,7 @@ from arrowlog.maintenance.cleanup import (
     describe_failures,
     execute_cleanup,
     plan_cleanup,
+    plan_cleanups,
     plan_truncation,
 )
 from arrowlog.maintenance.compaction import compact as compact_files
@@ -78,6 +79,7 @@ __all__ = [
     "clean_up",
     "compact",
     "parse_compaction_request",
+    "preview_cleanups",
     "preview_retention",
     "truncate_history",
     "update_statistics",
@@ -210,6 +212,12 @@ def preview_retention(
     )
     moment = session.clock.now_ms() if now is None else to_epoch_millis(now)
     return plan_cleanup(session.store, config, policy, moment)
+
+
+def preview_cleanups(session: WriteSession, moments_ms: Sequence[int]) -> list[RetentionPlan]:
+    """Plan cleanups with the table's retention settings at several times, from one listing."""
+    config = session.config(session.head_of(session.base_snapshot()))
+    return plan_cleanups(session.store, config, configured_retention(config), moments_ms)
 
 
 def _parse_duration(given: str | int, name: str) -> int:
