@@ -19,7 +19,12 @@ from arrowlog.formats.indextables import (
     INDEXTABLES,
     format_checksum,
 )
-from arrowlog.maintenance.cleanup import cleanup, configured_retention, describe_failures
+from arrowlog.maintenance.cleanup import (
+    cleanup,
+    configured_retention,
+    describe_failures,
+    has_expired_files,
+)
 from arrowlog.snapshot import (
     CheckpointResult,
     InMemoryFiles,
@@ -156,6 +161,7 @@ _IN_PROGRESS = _InProgress()
 class BackgroundCheckpointer:
     """Writes checkpoints in a background thread after commits, and cleans up after each.
 
+    Writers of a table with states write a state with every commit; such a table is only cleaned up.
     At most one checkpoint per handle is in progress, and while one is, other handles of the same
     table in this process start none for an interval. Failures are logged and never raised. The
     interpreter waits for the thread before it exits.
@@ -180,8 +186,11 @@ class BackgroundCheckpointer:
         `latest` is the newest snapshot the handle has; without one, nothing happens. Does no
         I/O itself.
         """
-        if not config.checkpoint_enabled or latest is None or is_state_table(latest.state):
-            return  # on a table with states, every commit is followed by a state
+        if not config.checkpoint_enabled or latest is None:
+            return
+        has_states = is_state_table(latest.state)
+        if has_states and not config.cleanup_enabled:
+            return
         if polars_is_stranded():
             self._warn_of_fork_once()
             return
@@ -193,9 +202,13 @@ class BackgroundCheckpointer:
             if self._last_checkpoint is None:
                 self._last_checkpoint = latest.report.checkpoint or 0
             interval = config.checkpoint_interval
-            if not is_checkpoint_due(
-                version, self._last_checkpoint, self._last_failure, interval, first=first
-            ):
+            if has_states:
+                due = version % interval == 0 or version - self._last_checkpoint >= interval
+            else:
+                due = is_checkpoint_due(
+                    version, self._last_checkpoint, self._last_failure, interval, first=first
+                )
+            if not due:
                 return
             if self._thread is not None and self._thread.is_alive():
                 return
@@ -238,6 +251,10 @@ class BackgroundCheckpointer:
             self._last_checkpoint = max(self._last_checkpoint or 0, version)
 
     def _run(self, version: int, latest: Snapshot, config: Config) -> None:
+        if is_state_table(latest.state):
+            self.made(version)
+            self._clean(config, only_expired=True)
+            return
         try:
             listing = list_log(self._store)
             newest = max((*listing.checkpoints, 0))
@@ -254,13 +271,14 @@ class BackgroundCheckpointer:
         if config.cleanup_enabled:
             self._clean(config)
 
-    def _clean(self, config: Config) -> None:
+    def _clean(self, config: Config, *, only_expired: bool = False) -> None:
+        """Clean up; with `only_expired`, read nothing if no file has expired by its age."""
         try:
             dry_run = config.cleanup_dry_run
-            now = self._clock.now_ms()
-            result = cleanup(
-                self._store, config, configured_retention(config), now, dry_run=dry_run
-            )
+            now, policy = self._clock.now_ms(), configured_retention(config)
+            if only_expired and not has_expired_files(self._store, config, policy, now):
+                return
+            result = cleanup(self._store, config, policy, now, dry_run=dry_run)
         except Exception as error:  # noqa: BLE001 -- a cleanup must never fail a commit
             self._warn("the cleanup failed: %s", error)
             return
