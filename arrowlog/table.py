@@ -1,24 +1,23 @@
 """`Table`: the handle through which users read, change and maintain a table.
 
-Its methods delegate to the packages that implement them.
+Its methods delegate to the packages that implement them. These resolve their names on first use,
+so that a handle that only reads loads no writer, no maintenance and no recovery.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from arrowlog import maintenance, recovery, scan, transaction
 from arrowlog.clock import SystemClock
 from arrowlog.config import resolve
 from arrowlog.display import format_html_card
 from arrowlog.errors import ArrowlogError, InvalidRequest
 from arrowlog.fork_safety import OnFirstUse, require_polars
 from arrowlog.history import HistoryQueries
-from arrowlog.maintenance import BackgroundCheckpointer, Skips, adopt, procedures, update_statistics
-from arrowlog.recovery import DoctorLimits, examine_table
-from arrowlog.scan import ReadableRows, ReadLog, SplitCacheOptions, plan_scan
+from arrowlog.scan import ReadableRows, ReadLog
 from arrowlog.snapshot import ReadOptions, SnapshotTracker, TimestampLike, to_epoch_millis
 from arrowlog.storage import open_store
-from arrowlog.transaction import WriteSession, build_metadata, create_table, operations
 
 if TYPE_CHECKING:
     import os
@@ -29,15 +28,17 @@ if TYPE_CHECKING:
 
     from arrowlog.maintenance import (
         AdoptResult,
+        BackgroundCheckpointer,
         CleanupResult,
         CompactResult,
         RetentionPlan,
+        Skips,
         VacuumResult,
     )
     from arrowlog.recovery import Findings
     from arrowlog.scan import Engine, LazyRows, ReadReport, ScanPlan
     from arrowlog.snapshot import CacheStats, CheckpointResult, Snapshot
-    from arrowlog.transaction import CommitResult, WriteMode
+    from arrowlog.transaction import CommitResult, WriteMode, WriteSession
 
 
 class Table(ReadableRows, HistoryQueries):
@@ -125,13 +126,17 @@ class Table(ReadableRows, HistoryQueries):
     @OnFirstUse
     def _checkpointer(self) -> BackgroundCheckpointer:
         external = self._tracker.read_options.allow_external_paths
-        return BackgroundCheckpointer(self._store, SystemClock(), allow_external_paths=external)
+        return maintenance.BackgroundCheckpointer(
+            self._store, SystemClock(), allow_external_paths=external
+        )
 
     @OnFirstUse
     def _session(self) -> WriteSession:
         """The session of every change and all maintenance; refused for a read-only format."""
         self._tracker.format.require_writable()
-        return WriteSession(self._tracker, self._options, on_commit=self._checkpointer.on_commit)
+        return transaction.WriteSession(
+            self._tracker, self._options, on_commit=self._checkpointer.on_commit
+        )
 
     @classmethod
     def create(
@@ -181,10 +186,10 @@ class Table(ReadableRows, HistoryQueries):
             accelerate=config.store_accelerate,
             unsafe=allow_unsafe_commits,
         )
-        create_table(
+        transaction.create_table(
             store,
             config,
-            build_metadata(schema, partition_columns, properties, name, description),
+            transaction.build_metadata(schema, partition_columns, properties, name, description),
             exist_ok=exist_ok,
         )
         return cls(uri, storage_options, options=options, allow_unsafe_commits=allow_unsafe_commits)
@@ -282,9 +287,9 @@ class Table(ReadableRows, HistoryQueries):
         """
         snapshot = self.snapshot(version, timestamp, max_staleness=max_staleness)
         config = self._tracker.read_options.config
-        cache = SplitCacheOptions(config.splits_cache_path, config.splits_cache_max_size)
+        cache = scan.SplitCacheOptions(config.splits_cache_path, config.splits_cache_max_size)
         options = self._storage_options
-        return plan_scan(
+        return scan.plan_scan(
             snapshot,
             predicate,
             self.uri,
@@ -337,7 +342,9 @@ class Table(ReadableRows, HistoryQueries):
             >>> table.append([new], txn=("loader", 7)).duplicate
             True
         """
-        return operations.append(self._session, adds, txn=txn, user_metadata=user_metadata)
+        return transaction.operations.append(
+            self._session, adds, txn=txn, user_metadata=user_metadata
+        )
 
     def overwrite(
         self,
@@ -365,7 +372,7 @@ class Table(ReadableRows, HistoryQueries):
             ConcurrentRemove: with `where` or `read_version`, other writers removed or replaced one
                 of the same files.
         """
-        return operations.overwrite(
+        return transaction.operations.overwrite(
             self._session,
             adds,
             where,
@@ -397,13 +404,15 @@ class Table(ReadableRows, HistoryQueries):
             InvalidRequest: a path is not a live file, or the predicate uses columns that are not
                 partition columns.
         """
-        return operations.remove(
+        return transaction.operations.remove(
             self._session, paths_or_where, read_version=read_version, user_metadata=user_metadata
         )
 
     def drop_partitions(self, where: object, *, read_version: int | None = None) -> CommitResult:
         """Remove all files of the partitions that a predicate selects. See `remove`."""
-        return operations.drop_partitions(self._session, where, read_version=read_version)
+        return transaction.operations.drop_partitions(
+            self._session, where, read_version=read_version
+        )
 
     def commit(
         self,
@@ -436,7 +445,7 @@ class Table(ReadableRows, HistoryQueries):
             ConcurrentRemove: other writers removed or replaced one of `removes`.
             ConcurrentAppend: other writers added files to the partitions of `where`.
         """
-        return operations.commit(
+        return transaction.operations.commit(
             self._session,
             adds,
             removes,
@@ -478,7 +487,7 @@ class Table(ReadableRows, HistoryQueries):
             MetadataChanged: the schema changed while writing so that the files do not fit it.
             ConcurrentAppend: with `where`, other writers added files to these partitions.
         """
-        return operations.write(
+        return transaction.operations.write(
             self._session,
             data,
             mode,
@@ -494,7 +503,7 @@ class Table(ReadableRows, HistoryQueries):
         Properties that are settings must have valid values. Conflicts with any concurrent change
         of metadata.
         """
-        return operations.set_properties(self._session, properties)
+        return transaction.operations.set_properties(self._session, properties)
 
     def add_columns(self, columns: object) -> CommitResult:
         """Add nullable columns at the end of the schema; they are null in existing files.
@@ -506,7 +515,7 @@ class Table(ReadableRows, HistoryQueries):
         Raises:
             MetadataChanged: other writers changed the metadata concurrently.
         """
-        return operations.add_columns(self._session, columns)
+        return transaction.operations.add_columns(self._session, columns)
 
     def upgrade_protocol(
         self,
@@ -528,7 +537,7 @@ class Table(ReadableRows, HistoryQueries):
             UnsupportedProtocol: this release does not support the version or feature.
             ProtocolChanged: other writers changed the protocol concurrently.
         """
-        return operations.upgrade_protocol(
+        return transaction.operations.upgrade_protocol(
             self._session, reader, writer, reader_features, writer_features
         )
 
@@ -542,7 +551,7 @@ class Table(ReadableRows, HistoryQueries):
                 differ from the current one.
             CommitConflict: other writers changed the table concurrently.
         """
-        return operations.restore(self._session, version)
+        return transaction.operations.restore(self._session, version)
 
     def checkpoint(self) -> CheckpointResult:
         """Write a checkpoint of the newest version, so that readers replay only later commits.
@@ -550,7 +559,7 @@ class Table(ReadableRows, HistoryQueries):
         Writers do this automatically in a background thread every `checkpoint.interval` commits.
         """
         require_polars("A checkpoint")
-        return procedures.checkpoint(self._session, self._checkpointer)
+        return maintenance.procedures.checkpoint(self._session, self._checkpointer)
 
     def cleanup(self, *, dry_run: bool | None = None) -> CleanupResult:
         """Delete commits and checkpoints that are past their retention.
@@ -560,7 +569,7 @@ class Table(ReadableRows, HistoryQueries):
         Args:
             dry_run: report what would be deleted and delete nothing; `cleanup.dryRun` by default.
         """
-        return procedures.clean_up(self._session, dry_run=dry_run)
+        return maintenance.procedures.clean_up(self._session, dry_run=dry_run)
 
     def retention(
         self,
@@ -578,7 +587,9 @@ class Table(ReadableRows, HistoryQueries):
                 `checkpointRetention.duration` by default.
             now: the time at which to evaluate the policy.
         """
-        return procedures.preview_retention(self._session, log_retention, checkpoint_retention, now)
+        return maintenance.procedures.preview_retention(
+            self._session, log_retention, checkpoint_retention, now
+        )
 
     def compact(
         self,
@@ -610,7 +621,7 @@ class Table(ReadableRows, HistoryQueries):
             progress: called with the number of groups done and their total.
         """
         require_polars("Compaction")
-        wanted = procedures.parse_compaction_request(
+        wanted = maintenance.procedures.parse_compaction_request(
             target_size,
             where,
             max_groups,
@@ -618,7 +629,7 @@ class Table(ReadableRows, HistoryQueries):
             include_skipped=include_skipped,
             cooldown=cooldown,
         )
-        return procedures.compact(
+        return maintenance.procedures.compact(
             self._session,
             wanted,
             dry_run=dry_run,
@@ -639,7 +650,9 @@ class Table(ReadableRows, HistoryQueries):
             dry_run: report what would be deleted and delete nothing.
         """
         require_polars("Truncating history")
-        return procedures.truncate_history(self._session, self._checkpointer, dry_run=dry_run)
+        return maintenance.procedures.truncate_history(
+            self._session, self._checkpointer, dry_run=dry_run
+        )
 
     def vacuum(
         self,
@@ -666,7 +679,7 @@ class Table(ReadableRows, HistoryQueries):
             progress: called with the number of files done and their total.
         """
         require_polars("Vacuum")
-        return procedures.vacuum(
+        return maintenance.procedures.vacuum(
             self._session,
             older_than,
             dry_run=dry_run,
@@ -704,7 +717,7 @@ class Table(ReadableRows, HistoryQueries):
             InvalidRequest: a file is missing, damaged, does not fit, is in the table or was.
         """
         require_polars("Adopting files")
-        return adopt(
+        return maintenance.adopt(
             self._session,
             paths,
             replaces=replaces,
@@ -717,7 +730,7 @@ class Table(ReadableRows, HistoryQueries):
     @property
     def skips(self) -> Skips:
         """Files that compaction skips for a cooldown: `record`, `active`, `filter`, `history`."""
-        return Skips(self._session)
+        return maintenance.Skips(self._session)
 
     def doctor(
         self,
@@ -737,14 +750,14 @@ class Table(ReadableRows, HistoryQueries):
             assert_stats: columns for which every file must have bounds; otherwise an error.
             data_files: False does not check data files, which saves listing them.
         """
-        limits = DoctorLimits(
+        limits = recovery.DoctorLimits(
             max_commits_since_checkpoint,
             max_small_files,
             tuple(assert_stats),
             data_files=data_files,
         )
         tracker, now = self._tracker, SystemClock().now_ms()
-        return examine_table(self._store, tracker.read_options, now, limits)
+        return recovery.examine_table(self._store, tracker.read_options, now, limits)
 
     def update_statistics(self, paths: Iterable[str]) -> CommitResult:
         """Read size, row count and bounds of live Parquet files from their footers and commit them.
@@ -754,7 +767,7 @@ class Table(ReadableRows, HistoryQueries):
         Args:
             paths: paths of live Parquet files.
         """
-        return update_statistics(self._session, paths)
+        return maintenance.update_statistics(self._session, paths)
 
     def wait_for_checkpoint(self, seconds: float | None = None) -> bool:
         """Wait for the checkpoint that is being written in the background, if any.

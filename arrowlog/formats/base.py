@@ -217,8 +217,9 @@ class LogListing:
         """
         if not self.format.state_kinds:
             return -1
-        without = self.checkpoints.keys() - self.commits.keys()
-        return max((v for v in without if v > 0 and self.state_file(v)), default=-1)
+        # Not a difference of key sets: that would visit every commit of a long log.
+        without = (v for v in self.checkpoints if v > 0 and v not in self.commits)
+        return max((v for v in without if self.state_file(v)), default=-1)
 
     def applied_commits(self) -> dict[int, str]:
         """Return the commits that are part of the table for certain.

@@ -39,8 +39,6 @@ from arrowlog.snapshot.checkpoint.parts import CheckpointPartReader, missing_par
 from arrowlog.snapshot.checkpoint_files import CheckpointFiles, CheckpointRows
 from arrowlog.snapshot.commit_reader import CommitReader
 from arrowlog.snapshot.deferred_files import ManifestCache
-from arrowlog.snapshot.delta_files import DeltaCheckpointFiles
-from arrowlog.snapshot.delta_loader import open_delta_checkpoint
 from arrowlog.snapshot.file_table import files_table
 from arrowlog.snapshot.listing import list_log
 from arrowlog.snapshot.log_replay import (
@@ -550,6 +548,9 @@ class CheckpointReader:
 
 def _read_delta(work: _Load, version: int, form: CheckpointForm) -> State:
     """Open a checkpoint of a Delta table; its adds are read on demand."""
+    from arrowlog.snapshot.delta_files import DeltaCheckpointFiles
+    from arrowlog.snapshot.delta_loader import open_delta_checkpoint
+
     store, options = work.store, work.options
     limit = options.config.max_decompressed_bytes
     opened = open_delta_checkpoint(store, options.format, version, form, work.count, limit)
@@ -592,6 +593,8 @@ def _verify_delta(
     work: _Load, listing: LogListing, version: int, form: CheckpointForm
 ) -> Sequence[LogCorrupt | UnsupportedProtocol]:
     """Read a checkpoint completely, and compare it with the commits if they are all there."""
+    from arrowlog.snapshot.delta_files import DeltaCheckpointFiles
+
     state = _read_delta(work, version, form)
     if isinstance(state.source, DeltaCheckpointFiles):
         state.source.rows.verify()

@@ -71,9 +71,10 @@ def plan_segment(
     lost = [v for v in checkpoints if v in unusable and (reached is None or v > reached)]
     if lost or reached is None:
         raise _no_base_error(listing, base, lost)
-    shadowed = [commit for commit in commits if 0 < commit.version < listing.state_only_version]
-    if shadowed:
-        raise _shadowed_error(listing, shadowed[0])
+    shadow = listing.state_only_version
+    shadowed = next((commit for commit in commits if 0 < commit.version < shadow), None)
+    if shadowed is not None:
+        raise _shadowed_error(listing, shadowed)
     if version is None and gap is not None and gap.missing in listing.retired:
         raise _lost_checkpoint_error(listing, gap)
     return LogSegment(reached, base, commits, gap)

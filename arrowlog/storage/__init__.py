@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from arrowlog.errors import InvalidRequest, redact
+from arrowlog.lazy_names import import_on_first_use
 from arrowlog.storage.base import (
     SMALL_FILE_BYTES,
     FileBuffer,
@@ -23,12 +24,19 @@ from arrowlog.storage.base import (
     stat_object,
 )
 from arrowlog.storage.failures import store_error
-from arrowlog.storage.fsspec_store import find_secrets
 from arrowlog.storage.local import LocalStore
-from arrowlog.storage.s3 import parse_s3_options, to_s3fs_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from arrowlog.storage.fsspec_store import find_secrets
+    from arrowlog.storage.s3 import parse_s3_options, to_s3fs_options
+
+# Remote stores are imported on first use: a table on a local disk needs none of them.
+_ON_FIRST_USE = {
+    "fsspec_store": ("find_secrets",),
+    "s3": ("parse_s3_options", "to_s3fs_options"),
+}
 
 __all__ = [
     "SMALL_FILE_BYTES",
@@ -120,3 +128,7 @@ def root_spellings(root: str) -> list[str]:
     if scheme in ("s3", "s3a", "s3n"):
         return [f"{name}://{rest}" for name in ("s3", "s3a", "s3n")]
     return [root, f"/{rest}"] if scheme == "memory" else [root]
+
+
+if not TYPE_CHECKING:
+    __getattr__ = import_on_first_use(__name__, _ON_FIRST_USE)

@@ -10,11 +10,11 @@ from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor, wait
 from datetime import datetime
 from functools import partial
+from html import escape
 from inspect import Parameter, signature
 from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from urllib.parse import parse_qsl, quote, unquote
-from xml.sax.saxutils import escape
 
 from arrowlog.errors import ArrowlogError, InvalidRequest, StoreTimeout, StoreUnavailable, redact
 from arrowlog.storage.base import ObjectStat, PutOutcome, build_walk_table
@@ -244,7 +244,9 @@ def _secret_forms(secrets: Iterable[str]) -> list[str]:
     """Return the secrets as they appear in text, in URLs and in XML, the longest first."""
     texts = {text for text in secrets if len(text) >= _MIN_SECRET_LENGTH}
     quoted = {quote(text, safe=safe) for text in texts for safe in ("", "/")}
-    return sorted(texts | quoted | {escape(text) for text in texts}, key=len, reverse=True)
+    return sorted(
+        texts | quoted | {escape(text, quote=False) for text in texts}, key=len, reverse=True
+    )
 
 
 class FsspecStore(RemoteStore):
