@@ -40,6 +40,7 @@ from arrowlog.maintenance.cleanup import (
     PARQUET_CHECKPOINT_FEATURE,
     cleanup,
     configured_retention,
+    has_expired_files,
 )
 from arrowlog.metering import metrics_of
 from arrowlog.snapshot import (
@@ -300,6 +301,7 @@ _IN_PROGRESS = _InProgress()
 class BackgroundCheckpointer:
     """Writes checkpoints in a background thread after commits, and cleans up after each.
 
+    Writers of a table with states write a state with every commit; such a table is only cleaned up.
     At most one checkpoint per handle is in progress, and while one is, other handles of the same
     table in this process start none for an interval. Failures are logged and never raised. The
     interpreter waits for the thread before it exits.
@@ -325,8 +327,11 @@ class BackgroundCheckpointer:
         `latest` is the newest snapshot the handle has; without one, nothing happens. Does no
         I/O itself.
         """
-        if not config.checkpoint_enabled or latest is None or is_state_table(latest.state):
-            return  # on a table with states, every commit is followed by a state
+        if not config.checkpoint_enabled or latest is None:
+            return
+        has_states = is_state_table(latest.state)
+        if has_states and not config.cleanup_enabled:
+            return
         if polars_is_stranded():
             self._warn_of_fork_once()
             return
@@ -340,9 +345,13 @@ class BackgroundCheckpointer:
                 self._last_checkpoint = latest.report.checkpoint or 0
             interval = config.checkpoint_interval
             damaged = {item.version for item in latest.report.bypassed} - self._mended
-            if not damaged and not is_checkpoint_due(
-                version, self._last_checkpoint, self._last_failure, interval, first=first
-            ):
+            if has_states:
+                due = version % interval == 0 or version - self._last_checkpoint >= interval
+            else:
+                due = bool(damaged) or is_checkpoint_due(
+                    version, self._last_checkpoint, self._last_failure, interval, first=first
+                )
+            if not due:
                 return
             if self._thread is not None and self._thread.is_alive():
                 return
@@ -384,6 +393,10 @@ class BackgroundCheckpointer:
             self._last_checkpoint = max(self._last_checkpoint or 0, version)
 
     def _run(self, version: int, latest: Snapshot, config: Config) -> None:
+        if is_state_table(latest.state):
+            self.made(version)
+            self._clean(config, only_expired=True)
+            return
         try:
             listing = list_log(self._store)
             listing = self._mend(latest, listing, config)
@@ -432,11 +445,14 @@ class BackgroundCheckpointer:
                 listing = list_log(self._store)
         return listing
 
-    def _clean(self, config: Config) -> None:
+    def _clean(self, config: Config, *, only_expired: bool = False) -> None:
+        """Clean up; with `only_expired`, read nothing if no file has expired by its age."""
         try:
             dry_run = config.cleanup_dry_run
-            now = self._clock.now_ms()
-            cleanup(self._store, config, configured_retention(config), now, dry_run=dry_run)
+            now, policy = self._clock.now_ms(), configured_retention(config)
+            if only_expired and not has_expired_files(self._store, config, policy, now):
+                return
+            cleanup(self._store, config, policy, now, dry_run=dry_run)
         except Exception as error:  # noqa: BLE001 -- a cleanup must never fail a commit
             CLEANUP_FAILED.log(table=self._store.root, reason=str(error))
 

@@ -190,6 +190,20 @@ def plan_cleanups(
     ]
 
 
+def has_expired_files(store: Store, config: Config, policy: RetentionPolicy, now_ms: int) -> bool:
+    """Return whether a cleanup would delete commits, checkpoints or states, by a listing alone.
+
+    Assumes that all checkpoints are intact and that no file is needed for its content: the answer
+    may be True for nothing, and False only if no file that is intact can be deleted. Raises
+    LogCorrupt if the log has a gap.
+    """
+    log = _list_files(store, config)
+    version = _latest_contiguous_version(store, log.listing, set())
+    newest = max(checkpoint_versions(log.listing), default=None)
+    plan = plan_retention(log.files, version, newest, policy, now_ms, dead=log.listing.dead)
+    return bool(plan.files_to_delete)
+
+
 def plan_truncation(store: Store, config: Config, now_ms: int) -> RetentionPlan:
     """Plan a truncation: checkpoint the latest version and delete everything before it.
 

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 TRUNCATION_MARK = " [TRUNCATED]"
+# From so many rows on, partition values that repeat so often are cast once per distinct value.
+_ENCODED_ROWS_MIN = 1000
+_ENCODED_REPEATS_MIN = 4
 _INTEGER = r"^-?0*[0-9]{1,19}$"
 _FLOAT = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,2})?$"
@@ -235,6 +238,15 @@ def partition_values(
     JSON null, absence, and empty text for a type other than text are NULL. So are empty text for
     every type if `empty_is_null`, and Hive's marker if `hive_is_null`.
     """
+    if len(text) >= _ENCODED_ROWS_MIN and not pa.types.is_string(kind):
+        codes = text.combine_chunks().dictionary_encode()
+        if len(codes.dictionary) * _ENCODED_REPEATS_MIN <= len(text):
+            distinct = pa.chunked_array([codes.dictionary])
+            found = partition_values(
+                distinct, kind, empty_is_null=empty_is_null, hive_is_null=hive_is_null
+            )
+            values, unreadable = (column.take(codes.indices) for column in found)
+            return values, pc.fill_null(unreadable, FALSE)
     nulls = [HIVE_NULL] if hive_is_null else []
     if empty_is_null or not pa.types.is_string(kind):
         nulls.append("")

@@ -597,15 +597,16 @@ class WriteSession:
             raise
         if not result.duplicate:
             self._record(result, after, log)
+            latest = self.tracker.last_read
             if after.protocol.min_reader_version >= STATE_PROTOCOL_VERSION:
-                self._write_state(result.version, config)
-                return result
+                # What was last read may be of the protocol before, which has no states.
+                latest = self._write_state(result.version, config)
             if self._on_commit is not None:
                 # The commit is in the log: an invalid property set by a winning commit must not
                 # turn it into an error.
                 with suppress(InvalidRequest):
                     config = config if after.metadata is head.metadata else self.config(after)
-                self._on_commit(result.version, self.tracker.last_read, config)
+                self._on_commit(result.version, latest, config)
         return result
 
     def _report_conflict(self, conflict: CommitConflict, started: float) -> None:
@@ -620,30 +621,29 @@ class WriteSession:
             ms=(time.perf_counter() - started) * 1000,
         )
 
-    def _write_state(self, version: int, config: Config) -> None:
+    def _write_state(self, version: int, config: Config) -> Snapshot | None:
         """Write the table state of an own commit; other programs do not see it without.
 
         The commit is in the log: a store that fails now costs the state, not the commit. Readers of
-        arrowlog read the commit, and the next writer's state covers it.
+        arrowlog read the commit, and the next writer's state covers it. Returns the snapshot of the
+        commit; None if it has no state now.
         """
         try:
             started = boottime()
             try:
                 snapshot = self._own_version(version)
             except InvalidRequest:  # cleaned up meanwhile, below a state that covers the commit
-                return
+                return None
             from arrowlog.snapshot import StateWriter  # loads what decodes Avro
 
             writer = StateWriter(self.store, config, self.clock.new_id)
             if snapshot.report.checkpoint == version:
                 # Another program's state of this version was read: is it that of the commit?
                 writer.check_same(self._without_state(version).state)
-                return
+                return snapshot
             written = writer.write(snapshot.state)
-            self._state_base = with_state_files(
-                self.store, self.tracker.read_options, snapshot, written
-            )
-            self._state_base_time = started
+            base = with_state_files(self.store, self.tracker.read_options, snapshot, written)
+            self._state_base, self._state_base_time = base, started
         except CommitConflict:
             raise
         except (ArrowlogError, FileNotFoundError, ValueError) as error:
@@ -654,6 +654,8 @@ class WriteSession:
                 ArrowlogWarning,
                 stacklevel=4,
             )
+            return None
+        return base
 
     def _own_version(self, version: int) -> Snapshot:
         """Return the snapshot of an own commit, built on the last state where that is possible.
