@@ -26,6 +26,7 @@ from arrowlog.config import Config, resolve
 from arrowlog.decode import extract_commit_info, parse_commit_info
 from arrowlog.errors import InvalidRequest, LogCorrupt, TableNotFound, redact
 from arrowlog.fork_safety import pl, require_polars
+from arrowlog.formats.delta import DELTA
 from arrowlog.formats.indextables import (
     CHECKPOINT_FOLDER_NAME,
     CHECKSUM_PREFIX,
@@ -325,11 +326,19 @@ def _without_states(state: State) -> State:
 
 
 def _salvage(log: _Log, source: str, config: Config) -> SalvageResult:
-    """Salvage the source, with an error in the protocol's words if there is no log."""
+    """Salvage the source, with an error in the protocol's words if there is no log.
+
+    Raises InvalidRequest for a Delta log.
+    """
+    if log.format.log_folder.rpartition("/")[2] == DELTA.log_folder:
+        DELTA.require_writable()
     try:
         return salvage(log.store, config, log.format)
     except TableNotFound:
-        is_table_folder = LOG_FOLDER in log.store.list_from(log.format.log_folder)
+        names = log.store.list_from(log.format.log_folder)
+        is_table_folder = LOG_FOLDER in names
+        if DELTA.log_folder in names and not is_table_folder:
+            DELTA.require_writable()
         raise TableNotFound(
             f"Source transaction log not found: {redact(source)} has no commits in it.",
             next=f"Did you mean {redact(source).rstrip('/')}/{LOG_FOLDER}?"

@@ -77,6 +77,15 @@ class CheckpointPart:
         """The number of adds in each row group; None where the footer does not tell."""
         return [self._count_of(group, "add.path") for group in range(self.metadata.num_row_groups)]
 
+    @property
+    def has_adds(self) -> bool:
+        """Whether the part may have adds."""
+        return any(count != 0 for count in self.add_counts)
+
+    def has_field(self, path: AddPath) -> bool:
+        """Whether the adds have a field, by the names that lead to it."""
+        return _type_at(self.schema, path) is not None
+
     @OnFirstUse
     def _leaves(self) -> dict[str, int]:
         if not self.metadata.num_row_groups:

@@ -171,8 +171,8 @@ def load_snapshot(
     if segment.gap is not None:
         if options.strict or options.format.gap_is_error:
             raise LogCorrupt(
-                f"{segment.gap}.",
-                next="Restore the missing file from a backup.",
+                f"{segment.gap.what}, so the newest table is unknown.",
+                next="Restore the missing file from a backup, or read an earlier version.",
                 file=options.format.commit_file(segment.gap.missing).key,
                 version=segment.gap.missing,
             )

@@ -290,8 +290,11 @@ class SnapshotTracker:
             listing = list_log(self.store, self.format)
             newest = plan_segment(listing, None).version
             first = earliest_readable_version(self.store, listing, self.config, newest)
+            since = self._commit_times_declared_since()
             try:
-                version = find_version_at(self.store, listing, self.config, first, newest, millis)
+                version = find_version_at(
+                    self.store, listing, self.config, first, newest, millis, declared_since=since
+                )
                 commits = listing.commit_files()
                 observed = listing.observed if self._is_recent(listing.observed) else float("-inf")
                 check_not_retired(self.store, self.format, commits, observed)
@@ -301,6 +304,12 @@ class SnapshotTracker:
             else:
                 return version
         raise AssertionError  # the loop either returns or raises
+
+    def _commit_times_declared_since(self) -> int | None:
+        """The first version that declares its time, where that depends on the table's metadata."""
+        if not self.format.monotonic_file_times:
+            return 0
+        return self.format.commit_times_declared_since(self.latest().metadata)
 
     def at_version(self, version: int, *, strict: bool | None = None) -> Snapshot:
         """Return the snapshot of a version, from the cache if the log is still the same.
