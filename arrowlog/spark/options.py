@@ -29,6 +29,12 @@ from arrowlog.table import Table
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+# The names that `format()` accepts: ours, and those of the original data source.
+FORMAT_NAMES = (
+    "arrowlog",
+    "indextables",
+    "io.indextables.spark.core.IndexTables4SparkTableProvider",
+)
 _OPTION_NAMES = (
     "path",
     "versionAsOf",

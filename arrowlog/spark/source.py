@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from arrowlog.scan import ScanPlan
     from arrowlog.transaction import Add, WriteMode
 
 _SPLIT_SIZE = "128MB"  # as spark.sql.files.maxPartitionBytes by default
@@ -56,6 +57,23 @@ class ArrowlogSource(DataSource):  # type: ignore[misc] # pyspark is not typed
     @property
     def _options(self) -> SourceOptions:
         return parse_source_options(self._raw_options, self.session)
+
+    @property
+    def storage_options(self) -> Mapping[str, Any]:
+        """The options of the store."""
+        return self._options.storage
+
+    def reads_all_rows(self) -> bool:
+        """Return whether the options select every row of the version."""
+        return self._options.where is None
+
+    def plan(self) -> ScanPlan:
+        """Plan a scan of the pinned version, or of the one that the options name."""
+        options = self._options
+        version, timestamp = options.version, options.timestamp
+        if self._version is not None:
+            version, timestamp = self._version, None
+        return options.table().scan(options.where, version, timestamp)
 
     def schema(self) -> StructType:
         """Return the schema, and pin the version that `reader` will read."""
