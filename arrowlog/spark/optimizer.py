@@ -28,6 +28,7 @@ from arrowlog.spark.native import (
     to_hadoop_uri,
 )
 from arrowlog.spark.options import FORMAT_NAMES
+from arrowlog.spark.read import session_settings
 from arrowlog.spark.types import to_spark_schema
 from arrowlog.storage import open_store
 
@@ -423,7 +424,7 @@ class PythonScans:
         `pickled` is the data source of the scan, and `schema_json` the columns that it returns.
         """
         source = pickle.loads(pickled)  # noqa: S301 -- Spark's planner pickled it
-        plan: ScanPlan = source.plan()
+        plan: ScanPlan = source.plan(session_settings(self._spark))
         relation = self._relation(plan, source, schema_json) if source.reads_all_rows() else None
         return format_sizes(plan, with_rows=True) if relation is None else relation
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from arrowlog.spark.local import require_pyspark
+from arrowlog.spark.optimizer import install_optimizer_rule
+from arrowlog.spark.options import FORMAT_NAMES
 from arrowlog.spark.read import session_settings
 from arrowlog.spark.statements import register_functions
 
@@ -13,15 +15,23 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Register `format("arrowlog")` and the SQL functions `arrowlog_files(…)` and so on.
+    """Register `format("arrowlog")`, its other names, and the SQL functions `arrowlog_files(…)`.
 
-    Spark finds an installed data source by itself (`pyspark_arrowlog`), but without the settings of
-    the session. A registered one has the `spark.indextables.*` settings at this moment.
+    Spark finds an installed data source by itself (`pyspark_arrowlog`). A registered one also has
+    the `spark.indextables.*` settings of the session wherever Spark creates it, as for views in
+    SQL.
     """
     require_pyspark()
+    register_source(spark)
+    register_functions(spark)
+    install_optimizer_rule(spark)
+
+
+def register_source(spark: SparkSession) -> None:
+    """Register the data source under all its names, with the current settings of the session."""
     from arrowlog.spark.source import ArrowlogSource
 
     settings = session_settings(spark)
-    source = type("ArrowlogSource", (ArrowlogSource,), {"session": settings})
-    spark.dataSource.register(source)
-    register_functions(spark)
+    for name in FORMAT_NAMES:
+        members = {"session": settings, "format_name": name}
+        spark.dataSource.register(type("ArrowlogSource", (ArrowlogSource,), members))
