@@ -21,8 +21,8 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from arrowlog.errors import ArrowlogError
-from arrowlog.spark.options import FORMAT_NAMES, SESSION_PREFIX, parse_source_options
-from arrowlog.spark.read import open_table, session_settings
+from arrowlog.spark.options import FORMAT_NAMES, parse_source_options
+from arrowlog.spark.read import open_table, session_options
 from arrowlog.spark.target import CREATE_MODES
 from arrowlog.spark.types import to_spark_schema
 from arrowlog.spark.write import write
@@ -227,8 +227,8 @@ def _with_session_settings(self: Any) -> Any:
         for name in ("_spark", "_client", "_session")
         if hasattr(session := getattr(self, name, None), "conf")
     )
-    for key, value in session_settings(spark).items():
-        self = self.option(f"{SESSION_PREFIX}{key}", value)
+    for key, value in session_options(spark).items():
+        self = self.option(key, value)
     return self
 
 

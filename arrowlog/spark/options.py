@@ -11,6 +11,7 @@
 | `maxFilesPerTrigger` | the largest number of files in a micro-batch |
 | `ignoreDeletes`, `ignoreChanges` | accept commits that remove, or also rewrite, rows |
 | `appId` | identifies a stream's batches if it has no checkpoint location |
+| `readVersion`, `readTimestamp` | as `versionAsOf`, `timestampAsOf`, which Spark refuses in SQL |
 | `saveMode` | `errorifexists` or `ignore`: write only if there is no table yet |
 | `storage.<name>` | a storage option |
 | `spark.indextables.<key>` | a setting |
@@ -52,10 +53,14 @@ _OPTION_NAMES = (
     "ignoreDeletes",
     "ignoreChanges",
     "appId",
+    "readVersion",
+    "readTimestamp",
     "saveMode",
 )
 SAVE_MODES = ("errorifexists", "ignore")
 SESSION_PREFIX = "session."  # of settings that come from the session and not from the user
+# An option that says that those are all settings of the session, whatever was registered.
+SESSION_KNOWN = "session.known"
 # Options that Spark itself adds to those of the user.
 _SPARK_OPTION_NAMES = frozenset(
     {"checkpointlocation", "queryname", "outputmode", "paths", "__query_id"}
@@ -99,13 +104,16 @@ def parse_source_options(given: Mapping[str, str], session: Mapping[str, object]
     """
     options = {str(key).lower(): value for key, value in given.items()}
     _check_names(options)
+    for name, synonym in (("versionasof", "readversion"), ("timestampasof", "readtimestamp")):
+        if options.get(synonym) is not None:
+            options.setdefault(name, options[synonym])
     path = options.get("path") or options.get("location")
     if not path:
         raise InvalidRequest(
             "The path is missing.", next='Pass it to load() or save(), or as the option "path".'
         )
     settings = _parse_settings(options)
-    session_options = {
+    session_options: dict[str, object] = {
         key.removeprefix(SESSION_PREFIX): value
         for key, value in options.items()
         if key.startswith(SESSION_PREFIX)
@@ -134,7 +142,11 @@ def parse_source_options(given: Mapping[str, str], session: Mapping[str, object]
             for key, value in options.items()
             if key.startswith(_STORAGE_PREFIX)
         },
-        settings={**session, **session_options, **settings},
+        settings={
+            **({} if SESSION_KNOWN in options else session),
+            **select_settings(session_options),
+            **settings,
+        },
     )
 
 

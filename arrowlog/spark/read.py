@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from arrowlog.config import PREFIX, select_settings
 from arrowlog.spark.local import require_pyspark
+from arrowlog.spark.options import SESSION_KNOWN, SESSION_PREFIX
 from arrowlog.table import Table
 
 if TYPE_CHECKING:
@@ -55,3 +56,9 @@ def session_settings(spark: SparkSession) -> dict[str, object]:
     """Return the session's `spark.indextables.*` settings that arrowlog knows."""
     settings = {key: value for key, value in spark.conf.getAll.items() if key.startswith(PREFIX)}
     return select_settings(settings)
+
+
+def session_options(spark: SparkSession) -> dict[str, str]:
+    """Return the session's settings as options of the data source, which other options override."""
+    settings = session_settings(spark).items()
+    return {SESSION_KNOWN: "true", **{f"{SESSION_PREFIX}{key}": str(v) for key, v in settings}}

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from arrowlog.spark.local import require_pyspark
 from arrowlog.spark.optimizer import install_optimizer_rule
-from arrowlog.spark.options import FORMAT_NAMES
-from arrowlog.spark.read import session_settings
+from arrowlog.spark.sql_tables import register_source
 from arrowlog.spark.statements import register_functions
 
 if TYPE_CHECKING:
@@ -25,13 +24,3 @@ def register(spark: SparkSession) -> None:
     register_source(spark)
     register_functions(spark)
     install_optimizer_rule(spark)
-
-
-def register_source(spark: SparkSession) -> None:
-    """Register the data source under all its names, with the current settings of the session."""
-    from arrowlog.spark.source import ArrowlogSource
-
-    settings = session_settings(spark)
-    for name in FORMAT_NAMES:
-        members = {"session": settings, "format_name": name}
-        spark.dataSource.register(type("ArrowlogSource", (ArrowlogSource,), members))
