@@ -15,6 +15,7 @@ import sys
 
 from arrowlog.spark.checkpoints import checkpoint
 from arrowlog.spark.explain import explain
+from arrowlog.spark.files import files, plan
 from arrowlog.spark.hooks import install_hooks
 from arrowlog.spark.local import session
 from arrowlog.spark.read import read
@@ -27,6 +28,8 @@ __all__ = [
     "checkpoint",
     "enable",
     "explain",
+    "files",
+    "plan",
     "read",
     "register",
     "session",
