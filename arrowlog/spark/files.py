@@ -79,7 +79,9 @@ class FileQuestion:
     def rows_of(self, adds: pa.Table) -> Iterator[pa.RecordBatch]:
         """Yield the rows of live adds that may have matching rows, as Spark expects them."""
         source = InMemoryFiles(adds, self.state.format)
-        snapshot = Snapshot(replace(self.state, source=source), Report(self.state.version, "cluster"))
+        snapshot = Snapshot(
+            replace(self.state, source=source), Report(self.state.version, "cluster")
+        )
         yield from self.rows(plan_scan(snapshot, self.predicate, self.root).files)
 
     def rows(self, files: pa.Table) -> Iterator[pa.RecordBatch]:
@@ -174,7 +176,7 @@ def _runs(spark: SparkSession, replay: DistributedReplay) -> DataFrame:
 
 
 def _table_actions(spark: SparkSession, replay: DistributedReplay) -> list[TableActions]:
-    """Return protocol and metadata of all runs of commits; tasks decode only the commits with some."""
+    """Return the protocol and metadata of all runs; tasks decode only the commits with some."""
     work = replay.job
 
     def arrowlog_schema(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -210,9 +212,10 @@ def _read_table_actions(run: LogRun, job: ReplayJob) -> TableActions | None:
 
 
 def _decode_strictly(run: LogRun, job: ReplayJob) -> pa.RecordBatch:
-    """Decode a run. Raises `LogCorrupt` if its part of a checkpoint is damaged, or if its commits
-    were cleaned up meanwhile: the files of other runs would not be all there are.
-    """  # noqa: D205, D209 -- one sentence
+    """Decode a run. Raises `LogCorrupt` if not all of it can be read.
+
+    A part of a checkpoint may be damaged, and commits may be cleaned up meanwhile.
+    """
     decoded = decode_run(run, job)
     for bucket, payload in zip(decoded["bucket"], decoded["adds"], strict=True):
         if bucket.as_py() == TABLE_BUCKET:

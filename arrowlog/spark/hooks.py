@@ -121,7 +121,9 @@ def _read(reader: Any, path: Any) -> DataFrame | None:
         if wanted.isEmpty():
             return plan.to_spark(spark)
         columns = to_spark_schema(wanted.get().json())
-        available = {item.name: item for item in to_spark_schema(plan.snapshot.metadata.schema_string)}
+        available = {
+            item.name: item for item in to_spark_schema(plan.snapshot.metadata.schema_string)
+        }
         if any(available.get(item.name) != item for item in columns):
             return None
         quoted = ["`" + name.replace("`", "``") + "`" for name in columns.names]

@@ -407,7 +407,7 @@ def _constructor_text(java_class: Any) -> tuple[str, str, str]:
 
 
 class PythonScans:
-    """Answers the rule about scans of the Python data source. Java calls `apply` and nothing else."""
+    """Answers the rule about scans of the Python data source. Java calls only `apply`."""
 
     class Java:
         """Makes py4j expose instances to Java as this interface."""
