@@ -145,7 +145,7 @@ def test_rows_into_a_path(either, sql, table):
         sql(f"INSERT INTO {path} VALUES (1)")
     with pytest.raises(PySparkException, match="is string, but the table has bigint"):
         sql(f"INSERT INTO {path} VALUES ('x', 1)")
-    with pytest.raises(PySparkException, match="CAST_OVERFLOW|out of range|overflow"):
+    with pytest.raises(PySparkException, match=r"CAST_OVERFLOW|out of range|overflow"):
         sql(f"INSERT INTO {path} VALUES (99999999999999999999, 1)")
     either.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
     try:
