@@ -249,9 +249,9 @@ def to_spark_error(error: ArrowlogError) -> Exception:
     own = type(error)
     if issubclass(own, AnalysisException):
         return error
-    both = type(own.__name__, (own, AnalysisException), {"__module__": own.__module__})
+    both: Any = type(own.__name__, (own, AnalysisException), {"__module__": own.__module__})
     result: Exception = both.__new__(both)
-    AnalysisException.__init__(result, str(error))  # type: ignore[arg-type]
+    AnalysisException.__init__(result, str(error))
     result.args = error.args
     result.__dict__.update(error.__dict__)
     return result

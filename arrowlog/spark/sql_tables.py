@@ -99,7 +99,7 @@ class SqlSession:
 
     def _catalog_entry(self, name: str) -> tuple[str, str]:
         """As `_shown_entry`, of a classic session: without executing a statement."""
-        from py4j.protocol import Py4JJavaError
+        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
         java: Any = self._spark
         state, jvm = java._jsparkSession.sessionState(), java._jvm  # noqa: SLF001 -- not public
@@ -123,7 +123,9 @@ class SqlSession:
         if insert is not None:
             references = [insert.target, *references]
         names = statement.common_table_names() if references else set()
-        pieces, frames, end = [], {}, 0
+        pieces: list[tuple[str, bool]] = []
+        frames: dict[str, DataFrame] = {}
+        end = 0
         for reference in references:
             replacement = self._replacement(reference, names, f"arrowlog_table_{len(frames)}")
             if replacement is None:

@@ -11,8 +11,7 @@ from support import delta_model, log_model, parquet_checkpoints
 from support.case_count import cases
 
 import arrowlog
-from arrowlog.spark import files as module
-from arrowlog.spark.files import _question, _target_schema
+from arrowlog.spark.files import _question, _read_table_actions, _target_schema
 from arrowlog.spark.rebuild import DistributedReplay
 from arrowlog.spark.tasks import TABLE_BUCKET, decode_run, deserialize_table, reconcile_bucket
 
@@ -160,7 +159,7 @@ def test_bad_requests(spark, root):
 
 
 @pytest.mark.parametrize("seed", range(cases(12)))
-def test_random_histories_without_spark(seed, tmp_path, monkeypatch):
+def test_random_histories_without_spark(seed, tmp_path):
     """What the tasks do, one after the other: every file is in exactly one bucket."""
     history = log_model.write(tmp_path, seed, versions=8)
     rng = history.rng
@@ -169,7 +168,7 @@ def test_random_histories_without_spark(seed, tmp_path, monkeypatch):
     table = arrowlog.Table(tmp_path)
     version = rng.randrange(8)
     replay = DistributedReplay(tmp_path, version, None, {}, rng.choice([1, 3]))
-    said = [module._read_table_actions(run, replay.job) for run in replay.runs]
+    said = [_read_table_actions(run, replay.job) for run in replay.runs]
     state = replay.state([each for each in said if each is not None])
     expected = table.snapshot(version)
     assert state.metadata == expected.metadata
