@@ -98,8 +98,6 @@ def test_rows_are_counted_where_spark_uses_them(spark, table):
         assert natively(spark, table, "p = 1").groupBy("p").count().collect() == [(1, ROWS)]
     finally:
         spark.conf.unset("spark.sql.cbo.enabled")
-    # A table that Python workers read: `where` has no exact counterpart in Spark.
-    assert statistics(by_view(spark, table))[0] == table.snapshot().size_bytes
 
 
 def test_a_view_with_a_predicate_has_the_size_of_its_plan(spark, table):
@@ -108,7 +106,7 @@ def test_a_view_with_a_predicate_has_the_size_of_its_plan(spark, table):
         "CREATE OR REPLACE TEMPORARY VIEW some USING arrowlog"
         f" OPTIONS (path '{table.uri}', where 'p = 2')"
     )
-    assert statistics(spark.table("some")) == (table.scan("p = 2").size_bytes, ROWS)
+    assert statistics(spark.table("some"))[0] == table.scan("p = 2").size_bytes
     assert spark.table("some").count() == ROWS
 
 
