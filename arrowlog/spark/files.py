@@ -28,13 +28,13 @@ from arrowlog.snapshot import (
     list_retired,
 )
 from arrowlog.spark.local import check_picklable, require_pyspark, sentence_first
-from arrowlog.spark.read import session_settings
 from arrowlog.spark.rebuild import (
     DistributedReplay,
     NotDistributable,
     shuffle_by_number,
     start_replay,
 )
+from arrowlog.spark.settings import session_settings
 from arrowlog.spark.sql_tables import spark_type
 from arrowlog.spark.tasks import (
     DECODED_SCHEMA,

@@ -21,8 +21,10 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from arrowlog.errors import ArrowlogError
-from arrowlog.spark.options import FORMAT_NAMES, parse_source_options
-from arrowlog.spark.read import open_table, session_options
+from arrowlog.spark.local import WHEN_USED
+from arrowlog.spark.options import parse_source_options
+from arrowlog.spark.read import open_table
+from arrowlog.spark.settings import FORMAT_NAMES, session_options
 from arrowlog.spark.target import CREATE_MODES
 from arrowlog.spark.types import to_spark_schema
 from arrowlog.spark.write import write
@@ -255,3 +257,6 @@ def to_spark_error(error: ArrowlogError) -> Exception:
     result.args = error.args
     result.__dict__.update(error.__dict__)
     return result
+
+
+WHEN_USED.append(install_hooks)

@@ -14,10 +14,12 @@ from arrowlog.spark.java import find_java_home
 from arrowlog.storage import find_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
+# What else to do when pyspark is used; all of it is idempotent. Higher modules add to it.
+WHEN_USED: list[Callable[[], None]] = []
 _LOG4J_CONFIG = (Path(__file__).parent / "log4j2.properties").as_uri()
 _DEFAULTS = {
     "spark.master": "local[*]",
@@ -73,9 +75,8 @@ def require_pyspark() -> Any:
             "pyspark is required and not installed.",
             next="Install it with: pip install 'arrowlog[spark]'",
         ) from None
-    from arrowlog.spark.hooks import install_hooks  # which imports this module
-
-    install_hooks()
+    for prepare in WHEN_USED:
+        prepare()
     return pyspark.sql
 
 

@@ -27,8 +27,7 @@ from arrowlog.spark.native import (
     native_relation,
     to_hadoop_uri,
 )
-from arrowlog.spark.options import FORMAT_NAMES
-from arrowlog.spark.read import session_settings
+from arrowlog.spark.settings import FORMAT_NAMES, session_settings
 from arrowlog.spark.types import to_spark_schema
 from arrowlog.storage import open_store
 

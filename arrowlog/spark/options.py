@@ -30,17 +30,12 @@ from typing import TYPE_CHECKING, Any
 
 from arrowlog.config import PREFIX, Config, parse_bool, select_settings
 from arrowlog.errors import InvalidRequest
+from arrowlog.spark.settings import SESSION_KNOWN, SESSION_PREFIX
 from arrowlog.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# The names that `format()` accepts: ours, and those of the original data source.
-FORMAT_NAMES = (
-    "arrowlog",
-    "indextables",
-    "io.indextables.spark.core.IndexTables4SparkTableProvider",
-)
 _OPTION_NAMES = (
     "path",
     "versionAsOf",
@@ -58,9 +53,6 @@ _OPTION_NAMES = (
     "saveMode",
 )
 SAVE_MODES = ("errorifexists", "ignore")
-SESSION_PREFIX = "session."  # of settings that come from the session and not from the user
-# An option that says that those are all settings of the session, whatever was registered.
-SESSION_KNOWN = "session.known"
 # Options that Spark itself adds to those of the user.
 _SPARK_OPTION_NAMES = frozenset(
     {"checkpointlocation", "queryname", "outputmode", "paths", "__query_id"}

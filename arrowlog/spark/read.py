@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from arrowlog.config import PREFIX, select_settings
 from arrowlog.spark.local import require_pyspark
-from arrowlog.spark.options import SESSION_KNOWN, SESSION_PREFIX
+from arrowlog.spark.settings import session_settings
 from arrowlog.table import Table
 
 if TYPE_CHECKING:
@@ -50,15 +49,3 @@ def open_table(
 ) -> Table:
     """Open a table. `options` override the session's `spark.indextables.*` settings."""
     return Table(uri, storage_options, options={**session_settings(spark), **(options or {})})
-
-
-def session_settings(spark: SparkSession) -> dict[str, object]:
-    """Return the session's `spark.indextables.*` settings that arrowlog knows."""
-    settings = {key: value for key, value in spark.conf.getAll.items() if key.startswith(PREFIX)}
-    return select_settings(settings)
-
-
-def session_options(spark: SparkSession) -> dict[str, str]:
-    """Return the session's settings as options of the data source, which other options override."""
-    settings = session_settings(spark).items()
-    return {SESSION_KNOWN: "true", **{f"{SESSION_PREFIX}{key}": str(v) for key, v in settings}}

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 from arrowlog.spark.local import require_pyspark
 from arrowlog.spark.optimizer import install_optimizer_rule
-from arrowlog.spark.sql_tables import register_source
-from arrowlog.spark.statements import register_functions
+from arrowlog.spark.statements import register_functions, register_source
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,7 +22,8 @@ from pyspark.sql.datasource import (
 from arrowlog.errors import InvalidRequest
 from arrowlog.spark.frame import read_split
 from arrowlog.spark.local import sentence_first
-from arrowlog.spark.options import FORMAT_NAMES, SourceOptions, parse_source_options
+from arrowlog.spark.options import SourceOptions, parse_source_options
+from arrowlog.spark.settings import FORMAT_NAMES
 from arrowlog.spark.stream import StreamReader, StreamWriter, collect_adds
 from arrowlog.spark.target import WriteDestination, resolve_destination
 from arrowlog.spark.types import cast_batch, to_spark_arrow_schema, to_spark_schema

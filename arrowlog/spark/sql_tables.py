@@ -13,15 +13,14 @@ Every other statement goes to Spark unchanged.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import pyarrow as pa
 
 from arrowlog.errors import InvalidRequest
 from arrowlog.spark.fit import cast_for_insert
 from arrowlog.spark.local import is_connect
-from arrowlog.spark.options import FORMAT_NAMES
-from arrowlog.spark.read import open_table, session_options, session_settings
+from arrowlog.spark.read import open_table
+from arrowlog.spark.settings import FORMAT_NAMES, session_options
 from arrowlog.spark.sql_text import SqlText, TableReference
 
 if TYPE_CHECKING:
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     from arrowlog.spark.sql_text import CreateText, InsertText
 
 _NAMES = tuple(name.lower() for name in FORMAT_NAMES)
-# By session: the settings that its data source was registered with last.
-_REGISTERED: WeakKeyDictionary[Any, dict[str, object]] = WeakKeyDictionary()
 
 
 class SqlSession:
@@ -57,7 +54,6 @@ class SqlSession:
             return self._insert(insert, *args, **kwargs)
         create = statement.create(_NAMES)
         if create is not None:
-            self._register()
             return self._create(create, *args, **kwargs)
         view = statement.temporary_view()
         if view is not None and any(each.path for each in SqlText(view[1]).references()):
@@ -138,7 +134,6 @@ class SqlSession:
             end = reference.stop
         if not pieces:
             return self.spark_sql(statement.text, *args, **kwargs)
-        self._register()
         pieces.append((statement.text[end:], False))
         if not frames:
             return self.spark_sql("".join(text for text, _ in pieces), *args, **kwargs)
@@ -263,27 +258,10 @@ class SqlSession:
             columns.append(f"{_quoted(row['col_name'])} {row['data_type']}")
         return ", ".join(columns)
 
-    def _register(self) -> None:
-        """Register the data source again if the settings of the session have changed."""
-        settings = session_settings(self._spark)
-        if _REGISTERED.get(self._spark) != settings:
-            register_source(self._spark)
-            _REGISTERED[self._spark] = settings
-
     def _nothing(self) -> DataFrame:
         from pyspark.sql.types import StructType
 
         return self._spark.createDataFrame([], StructType([]))
-
-
-def register_source(spark: SparkSession) -> None:
-    """Register the data source under all its names, with the current settings of the session."""
-    from arrowlog.spark.source import ArrowlogSource
-
-    settings = session_settings(spark)
-    for name in FORMAT_NAMES:
-        members = {"session": settings, "format_name": name}
-        spark.dataSource.register(type("ArrowlogSource", (ArrowlogSource,), members))
 
 
 def to_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:

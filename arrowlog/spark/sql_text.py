@@ -121,6 +121,17 @@ class SqlText:
         """Return whether the statement begins with these words."""
         return all(self.word(number) == word for number, word in enumerate(words))
 
+    def uses(self, formats: Sequence[str]) -> bool:
+        """Return whether a table or view is created `USING` one of these formats."""
+        names = [name.lower() for name in formats]
+        return self.word(0) == "CREATE" and any(
+            self.word(place) == "USING" and self._provider(place + 1) in names
+            for place in range(len(self.tokens) - 2)
+        )
+
+    def _provider(self, position: int) -> str:
+        return ".".join(self._reference(position)[0].parts).lower()
+
     def references(self) -> list[TableReference]:
         """Return the tables that are read; none if the statement is of another kind."""
         first = 0
@@ -381,7 +392,7 @@ class SqlText:
                 after = self._after_call(place + 2)
                 columns = None if after is None else self._names(place + 3, after - 1)
             if depth == 0 and self.word(place) == "USING" and provider is None:
-                provider = "".join(self._reference(place + 1)[0].text.split("`")).lower()
+                provider = self._provider(place + 1)
             if depth == 0 and place > position and self.word(place) == "AS":
                 query_at = place
                 break

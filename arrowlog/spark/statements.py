@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from arrowlog.spark.local import is_connect, require_pyspark
 from arrowlog.spark.optimizer import install_optimizer_rule
-from arrowlog.spark.options import FORMAT_NAMES
-from arrowlog.spark.read import session_settings
+from arrowlog.spark.settings import FORMAT_NAMES, session_settings
 from arrowlog.spark.sql_tables import SqlSession, to_frame
+from arrowlog.spark.sql_text import SqlText
 from arrowlog.statements import is_statement, sql_statement
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ def sql(spark: SparkSession, text: str, *args: Any, **kwargs: Any) -> DataFrame:
     if not args and not kwargs and is_statement(text):
         rows = sql_statement(text, options=session_settings(spark), spark=spark)
         return to_frame(spark, rows)
+    if SqlText(text).uses(FORMAT_NAMES):
+        register_source(spark)  # Spark creates the data source by itself: with today's settings
     return session.execute(text, *args, **kwargs)
 
 
@@ -76,6 +78,16 @@ def enable(spark: SparkSession) -> None:
 
     extended_table.__doc__ = spark_table.__doc__
     spark.table = extended_table
+
+
+def register_source(spark: SparkSession) -> None:
+    """Register the data source under all its names, with the current settings of the session."""
+    from arrowlog.spark.source import ArrowlogSource
+
+    settings = session_settings(spark)
+    for name in FORMAT_NAMES:
+        members = {"session": settings, "format_name": name}
+        spark.dataSource.register(type("ArrowlogSource", (ArrowlogSource,), members))
 
 
 def register_functions(spark: SparkSession) -> None:

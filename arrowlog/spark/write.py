@@ -33,7 +33,7 @@ from arrowlog.spark.native import (
     log_once,
     to_hadoop_uri,
 )
-from arrowlog.spark.read import session_settings
+from arrowlog.spark.settings import session_settings
 from arrowlog.spark.target import CREATE_MODES, WriteDestination, resolve_destination
 from arrowlog.spark.types import to_spark_arrow_schema
 from arrowlog.storage import open_store

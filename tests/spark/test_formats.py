@@ -6,7 +6,8 @@ from pyspark.errors import AnalysisException, PySparkException
 
 import arrowlog
 from arrowlog.spark.hooks import to_spark_error
-from arrowlog.spark.options import FORMAT_NAMES, parse_source_options
+from arrowlog.spark.options import parse_source_options
+from arrowlog.spark.settings import FORMAT_NAMES
 from arrowlog.spark.target import resolve_destination
 
 INTERVAL = "spark.indextables.checkpoint.interval"
