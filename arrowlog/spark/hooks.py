@@ -187,6 +187,7 @@ def _write(original: Callable[..., Any], writer: Any, path: str | None) -> None:
             partition_columns=columns,
             storage_options=parsed.storage,
             options=parsed.settings,
+            read_version=parsed.read_version,
         )
     except ArrowlogError as error:
         raise to_spark_error(error) from None
@@ -218,10 +219,15 @@ _HOOKS: dict[tuple[bool, str], Callable[..., Any]] = {
 
 def _is_ours(self: Any) -> bool:
     """Return whether a reader or writer of rows has one of our formats."""
+    if hasattr(self, _MARK):
+        return bool(getattr(self, _MARK))
     for name in ("_jreader", "_jwrite"):
-        if hasattr(self, name):  # may have been created, or be the session's default, unseen
-            return str(getattr(self, name).source()).lower() in _NAMES
-    return bool(getattr(self, _MARK, False))
+        if hasattr(self, name):  # the format may be the session's default
+            try:
+                return str(getattr(self, name).source()).lower() in _NAMES
+            except Exception:  # noqa: BLE001 -- a Spark that does not show it
+                return False
+    return False
 
 
 def _with_session_settings(self: Any) -> Any:

@@ -12,6 +12,7 @@
 | `ignoreDeletes`, `ignoreChanges` | accept commits that remove, or also rewrite, rows |
 | `appId` | identifies a stream's batches if it has no checkpoint location |
 | `readVersion`, `readTimestamp` | as `versionAsOf`, `timestampAsOf`, which Spark refuses in SQL |
+| `readVersion` of an overwrite | the version that its rows come from: later commits conflict |
 | `saveMode` | `errorifexists` or `ignore`: write only if there is no table yet |
 | `storage.<name>` | a storage option |
 | `spark.indextables.<key>` | a setting |
@@ -81,6 +82,7 @@ class SourceOptions:
     ignore_changes: bool = False
     app_id: str | None = None
     save_mode: str | None = None
+    read_version: int | None = None
     storage: Mapping[str, Any] = field(default_factory=dict, repr=False)
     settings: Mapping[str, object] = field(default_factory=dict)
 
@@ -129,6 +131,7 @@ def parse_source_options(given: Mapping[str, str], session: Mapping[str, object]
         ignore_changes=_parse_flag(options, "ignorechanges"),
         app_id=options.get("appid") or (f"spark-stream {location}" if location else None),
         save_mode=_parse_save_mode(options.get("savemode")),
+        read_version=_parse_integer(options, "readversion"),
         storage={
             _storage_name(key): value
             for key, value in options.items()

@@ -119,7 +119,7 @@ class ArrowlogSource(DataSource):  # type: ignore[misc] # pyspark is not typed
             options=options.settings,
             save_mode=options.save_mode,
         )
-        return SourceWriter(target, mode, options.replace_where)
+        return SourceWriter(target, mode, options.replace_where, options.read_version)
 
     @sentence_first()
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 -- Spark's
@@ -196,8 +196,15 @@ class TaskAdds(WriterCommitMessage):  # type: ignore[misc] # as above
 class SourceWriter(DataSourceArrowWriter):  # type: ignore[misc] # as above
     """Tasks write data files; the driver makes one commit of them."""
 
-    def __init__(self, target: WriteDestination, mode: WriteMode, where: str | None) -> None:
+    def __init__(
+        self,
+        target: WriteDestination,
+        mode: WriteMode,
+        where: str | None,
+        read_version: int | None = None,
+    ) -> None:
         """`target` has been checked against the schema of the rows."""
+        self._read_version = read_version
         self._target = target
         self._mode = mode
         self._where = where
@@ -212,7 +219,8 @@ class SourceWriter(DataSourceArrowWriter):  # type: ignore[misc] # as above
     @sentence_first()
     def commit(self, messages: list[Any]) -> None:
         """Commit the files of all tasks at once."""
-        self._target.commit(collect_adds(messages), self._mode, self._where)
+        adds, version = collect_adds(messages), self._read_version
+        self._target.commit(adds, self._mode, self._where, read_version=version)
 
     def abort(self, messages: list[Any]) -> None:
         """Delete the files of a failed job.

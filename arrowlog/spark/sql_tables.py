@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from arrowlog.errors import InvalidRequest
+from arrowlog.errors import ArrowlogError, InvalidRequest
 from arrowlog.spark.fit import cast_for_insert
 from arrowlog.spark.local import is_connect
 from arrowlog.spark.read import open_table
@@ -39,6 +39,7 @@ class SqlSession:
     def __init__(self, spark: SparkSession) -> None:
         """`spark.sql` may have been replaced by `enable`."""
         self._spark = spark
+        self._versions: dict[str, int] = {}  # by location: what this statement reads
         self.spark_sql: Callable[..., DataFrame] = getattr(spark.sql, "arrowlog_wraps", spark.sql)
 
     def execute(self, text: str, *args: Any, **kwargs: Any) -> DataFrame:
@@ -115,25 +116,28 @@ class SqlSession:
     def _complete(self, statement: SqlText, *args: Any, **kwargs: Any) -> DataFrame:
         """Complete the tables of a statement and have Spark execute it."""
         references = statement.references()
+        names = statement.common_table_names() if references else set()
+        replaced: list[tuple[TableReference, str, bool]] = []
+        frames: dict[str, DataFrame] = {}
+        for reference in references:
+            if len(reference.parts) == 1 and reference.parts[0].lower() in names:
+                continue
+            found = self._replacement(reference, f"arrowlog_table_{len(frames)}")
+            if found is not None:
+                text, frame = found
+                replaced.append((reference, text, frame is not None))
+                frames |= {} if frame is None else {f"arrowlog_table_{len(frames)}": frame}
         insert = statement.insert()
         if insert is not None:
-            references = [insert.target, *references]
-        names = statement.common_table_names() if references else set()
-        pieces: list[tuple[str, bool]] = []
-        frames: dict[str, DataFrame] = {}
-        end = 0
-        for reference in references:
-            replacement = self._replacement(reference, names, f"arrowlog_table_{len(frames)}")
-            if replacement is None:
-                continue
-            text, frame = replacement
-            if frame is not None:
-                frames[f"arrowlog_table_{len(frames)}"] = frame
-            before = statement.text[end : reference.start]
-            pieces += [(before, False), (text, frame is not None)]
-            end = reference.stop
-        if not pieces:
+            text = self._target_text(insert)
+            replaced = [*([] if text is None else [(insert.target, text, False)]), *replaced]
+        if not replaced:
             return self.spark_sql(statement.text, *args, **kwargs)
+        pieces: list[tuple[str, bool]] = []
+        end = 0
+        for reference, text, is_frame in replaced:  # in the order of the text
+            pieces += [(statement.text[end : reference.start], False), (text, is_frame)]
+            end = reference.stop
         pieces.append((statement.text[end:], False))
         if not frames:
             return self.spark_sql("".join(text for text, _ in pieces), *args, **kwargs)
@@ -142,24 +146,50 @@ class SqlSession:
         return self.spark_sql("".join(text for text, _ in pieces), *args, **kwargs, **frames)
 
     def _replacement(
-        self, reference: TableReference, names: set[str], placeholder: str
+        self, reference: TableReference, placeholder: str
     ) -> tuple[str, DataFrame | None] | None:
         """Return the text in place of a table, and the DataFrame that it names; None to keep it."""
-        if len(reference.parts) == 1 and reference.parts[0].lower() in names:
-            return None
         path = reference.path
         if path is not None and ("/" in path or not self._is_known(reference.text)):
             reader = self._spark.read.format(FORMAT_NAMES[0])
-            for name, value in self._time_travel(reference).items():
+            for name, value in self._version(reference, path).items():
                 reader = reader.option(name, value)
             return f"{{{placeholder}}}", reader.load(path)
         location = self.table_location(reference.text)
         if location is None:
             return None
-        options = {"path": location, **self._time_travel(reference)}
-        options |= session_options(self._spark)
+        options = {"path": location, **self._version(reference, location)}
+        return self._with_options(reference, options), None
+
+    def _target_text(self, insert: InsertText) -> str | None:
+        """Return the text in place of a catalog table that rows are inserted into."""
+        location = self.table_location(insert.target.text)
+        if location is None:
+            return None
+        options = {"path": location}
+        if insert.overwrite and location in self._versions:
+            options["readVersion"] = str(self._versions[location])
+        return self._with_options(insert.target, options)
+
+    def _with_options(self, reference: TableReference, options: dict[str, str]) -> str:
+        options = {**options, **session_options(self._spark)}
         listed = ", ".join(f"{_literal(key)} = {_literal(value)}" for key, value in options.items())
-        return f"{reference.text} WITH ({listed})", None
+        return f"{reference.text} WITH ({listed})"
+
+    def _version(self, reference: TableReference, location: str) -> dict[str, str]:
+        """Return the option with the version to read: the same wherever a statement reads a table.
+
+        A client of Spark Connect may have no access to the log. Then the server chooses the
+        version, each time it executes the statement.
+        """
+        if reference.travels:
+            return self._time_travel(reference)
+        if location not in self._versions:
+            try:
+                self._versions[location] = open_table(self._spark, location).version
+            except ArrowlogError:  # reading it raises the error, or finds the table
+                return {}
+        return {"readVersion": str(self._versions[location])}
 
     def _is_known(self, name: str) -> bool:
         """Return whether Spark's catalog has a table of this name."""
@@ -206,7 +236,10 @@ class SqlSession:
                 " of arrowlog.spark.write.",
             )
         mode = "overwrite" if insert.overwrite else "append"
-        rows.write.format(FORMAT_NAMES[0]).mode(mode).save(path)
+        writer = rows.write.format(FORMAT_NAMES[0]).mode(mode)
+        if insert.overwrite and path in self._versions:
+            writer = writer.option("readVersion", self._versions[path])
+        writer.save(path)
         return self._nothing()
 
     def _view(self, frame: DataFrame, name: str, replaces: bool, is_global: bool) -> DataFrame:  # noqa: FBT001

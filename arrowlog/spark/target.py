@@ -139,8 +139,11 @@ class WriteDestination:
         mode: WriteMode,
         where: object = None,
         txn: tuple[str, int] | None = None,
+        read_version: int | None = None,
     ) -> CommitResult | None:
         """Commit all files at once; None if there is nothing to commit.
+
+        With `read_version`, an overwrite conflicts with every later commit.
 
         Deletes the files if the commit is rejected, or if `txn` was committed before. Waits for a
         checkpoint that the commit triggers.
@@ -154,9 +157,9 @@ class WriteDestination:
             if mode == "append":
                 result = table.append(adds, txn=txn)
             elif where is None:
-                result = table.overwrite(adds, txn=txn)
+                result = table.overwrite(adds, txn=txn, read_version=read_version)
             else:  # conflicts are checked against the version at the start of the write
-                start_version = self.version or 0
+                start_version = read_version if read_version is not None else self.version or 0
                 result = table.overwrite(adds, where=where, txn=txn, read_version=start_version)
         except CommitStateUnknown:
             raise

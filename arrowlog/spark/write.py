@@ -71,6 +71,7 @@ def write(
     target_size: str | int = "128MB",
     rebalance: bool | None = None,
     txn: tuple[str, int] | None = None,
+    read_version: int | None = None,
     native: bool | None = None,
 ) -> CommitResult | None:
     """Write the rows of a DataFrame into a table as one commit; None if there is nothing to write.
@@ -82,7 +83,8 @@ def write(
 
     By default Spark shuffles rows by partition first, so that each partition gets few files;
     `rebalance=False` omits the shuffle. `txn=("app", n)` makes the write idempotent: a repetition
-    of the same step is not committed.
+    of the same step is not committed. `read_version` is the version that the rows were read from:
+    an overwrite then raises `ConcurrentAppend` or `ConcurrentRemove` if another commit followed it.
 
     `native=True` requires Spark's own Parquet writer, `native=False` requires Python workers.
     Raises `InvalidRequest` if the rows do not fit the table.
@@ -120,7 +122,7 @@ def write(
     else:
         log_once("Rows are written by Spark's own Parquet writer", None)
         adds = _by_spark(rows, target, spark)
-    return target.commit(adds, write_mode, replace_where, txn)
+    return target.commit(adds, write_mode, replace_where, txn, read_version)
 
 
 def _obstacle(target: WriteDestination, spark: SparkSession) -> str | None:

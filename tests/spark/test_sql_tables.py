@@ -9,7 +9,9 @@ from pyspark.errors import PySparkException
 from support.case_count import cases
 
 import arrowlog
+from arrowlog.spark.sql_tables import SqlSession
 from arrowlog.spark.sql_text import SqlText
+from arrowlog.spark.target import WriteDestination
 
 SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.int64())])
 
@@ -189,6 +191,58 @@ def test_spark_sql_itself(either, table):
         assert session.table("three").count() == 3
     finally:
         session.sql("DROP TABLE IF EXISTS events")
+
+
+def more(table, number):
+    table.write(pa.table({"id": [number], "p": [9]}, SCHEMA))
+
+
+def test_a_statement_reads_one_version(either, sql, table, monkeypatch):
+    """Commits while a statement is completed, and before it is executed."""
+    sql(f"CREATE TABLE events USING arrowlog LOCATION '{table.uri}'")
+    complete = SqlSession._replacement
+
+    def with_commit(self, *args):
+        found = complete(self, *args)
+        more(table, 1000 + len(self._versions))
+        return found
+
+    monkeypatch.setattr(SqlSession, "_replacement", with_commit)
+    for name in (f"arrowlog.`{table.uri}`", "events"):
+        text = f"SELECT x.id, y.id FROM {name} x FULL JOIN {name} y ON x.id = y.id"
+        frame = arrowlog.spark.sql(either, f"{text} WHERE x.id IS NULL OR y.id IS NULL")
+        more(table, 2000)
+        assert frame.collect() == []
+        counted = arrowlog.spark.sql(either, f"SELECT id FROM {name}")
+        count = counted.count()
+        more(table, 3000)
+        assert counted.count() == count
+
+
+def test_an_overwrite_from_itself_loses_no_append(spark, table, monkeypatch):
+    commit = WriteDestination.commit
+
+    def after_another(self, *args, **kwargs):
+        monkeypatch.setattr(WriteDestination, "commit", commit)
+        more(arrowlog.Table(table.uri), 77)
+        return self.commit(*args, **kwargs)
+
+    path = f"arrowlog.`{table.uri}`"
+    monkeypatch.setattr(WriteDestination, "commit", after_another)
+    with pytest.raises(arrowlog.ConcurrentAppend):
+        arrowlog.spark.sql(spark, f"INSERT OVERWRITE {path} SELECT * FROM {path} WHERE p = 1")
+    assert ids(table.uri) == [*range(30), 77]
+    arrowlog.spark.sql(spark, f"INSERT OVERWRITE {path} SELECT * FROM {path} WHERE p = 1")
+    assert ids(table.uri) == list(range(10, 20))
+
+
+def test_an_overwrite_that_knows_what_it_read(either, table):
+    rows = either.range(3).selectExpr("id", "id AS p").write.format("arrowlog").mode("overwrite")
+    with pytest.raises(PySparkException, match=r"ConcurrentAppend|added"):
+        rows.option("readVersion", 2).save(table.uri)
+    assert ids(table.uri) == list(range(30))
+    rows.option("readVersion", 3).save(table.uri)
+    assert ids(table.uri) == [0, 1, 2]
 
 
 def test_a_database_of_the_same_name_comes_first(spark, tmp_path):
