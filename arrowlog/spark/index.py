@@ -82,7 +82,15 @@ class PythonFileIndex:
         ACTIVE_INDEXES[place.identity] = self
 
     def apply(self, partition_filters: Any, data_filters: Any) -> Any:
-        """Return a Scala `Seq[PartitionDirectory]` of the files that may match the filters."""
+        """Return a Scala `Seq[PartitionDirectory]` of the files that may match the filters.
+
+        Called with "bytes" or "rows" instead of partition filters, it returns the size of the files
+        that filters of either kind leave, as `format_sizes` writes it.
+        """
+        if isinstance(partition_filters, str):
+            nothing = self._scala_seq([])
+            plan = self.plan(nothing, data_filters)
+            return format_sizes(plan, with_rows=partition_filters == "rows")
         return self._directories(self._select(partition_filters, data_filters))
 
     def index(self) -> Any:
@@ -220,6 +228,15 @@ class SelectedFiles:
     rows: Any  # a Java array of InternalRow
     codes: list[int]
     ends: list[int]
+
+
+def format_sizes(plan: ScanPlan, *, with_rows: bool) -> str:
+    """Return the bytes and the rows of a plan as Java reads them; -1 for an unknown count.
+
+    Rows are counted only where Spark makes use of them: counting may read a checkpoint.
+    """
+    rows = plan.num_records if with_rows else None
+    return f"{plan.size_bytes} {-1 if rows is None else rows}"
 
 
 def _items(scala_seq: Any) -> list[Any]:

@@ -38,8 +38,16 @@ _LOGGED: set[str] = set()
 
 def read_natively(place: PinnedTable, spark: SparkSession, schema: StructType) -> DataFrame:
     """Return all rows of a version as a DataFrame; Spark's filters prune files at planning time."""
-    from pyspark.java_gateway import ensure_callback_server_started
     from pyspark.sql import DataFrame
+
+    relation = native_relation(place, spark, schema)
+    session = spark._jsparkSession  # noqa: SLF001 -- pyspark has no public access to the JVM
+    return DataFrame(session.baseRelationToDataFrame(relation), spark)
+
+
+def native_relation(place: PinnedTable, spark: SparkSession, schema: StructType) -> Any:
+    """Return the Java `HadoopFsRelation` of a version, whose files our index lists."""
+    from pyspark.java_gateway import ensure_callback_server_started
     from pyspark.sql.types import StringType, StructField, StructType
 
     jvm, session = spark._jvm, spark._jsparkSession  # noqa: SLF001 -- pyspark has no public access
@@ -50,7 +58,7 @@ def read_natively(place: PinnedTable, spark: SparkSession, schema: StructType) -
     partition_schema = _java_schema(jvm, StructType(partition_fields))
     index = PythonFileIndex(place, spark, partition_schema).index()
     sources = jvm.org.apache.spark.sql.execution.datasources
-    relation = sources.HadoopFsRelation(
+    return sources.HadoopFsRelation(
         index,
         partition_schema,
         _java_schema(jvm, schema),
@@ -59,7 +67,6 @@ def read_natively(place: PinnedTable, spark: SparkSession, schema: StructType) -
         jvm.PythonUtils.toScalaMap(_READ_OPTIONS),
         session,
     )
-    return DataFrame(session.baseRelationToDataFrame(relation), spark)
 
 
 def _java_schema(jvm: Any, schema: StructType) -> Any:

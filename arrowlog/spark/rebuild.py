@@ -33,7 +33,8 @@ from arrowlog.snapshot import (
     plan_segment,
 )
 from arrowlog.spark.local import require_pyspark
-from arrowlog.spark.read import open_table, session_settings
+from arrowlog.spark.read import open_table
+from arrowlog.spark.settings import session_settings
 from arrowlog.spark.tasks import (
     DECODED_SCHEMA,
     POSITION_COLUMN,

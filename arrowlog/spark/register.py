@@ -5,23 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from arrowlog.spark.local import require_pyspark
-from arrowlog.spark.read import session_settings
-from arrowlog.spark.statements import register_functions
+from arrowlog.spark.optimizer import install_optimizer_rule
+from arrowlog.spark.statements import register_functions, register_source
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
 def register(spark: SparkSession) -> None:
-    """Register `format("arrowlog")` and the SQL functions `arrowlog_files(…)` and so on.
+    """Register `format("arrowlog")`, its other names, and the SQL functions `arrowlog_files(…)`.
 
-    Spark finds an installed data source by itself (`pyspark_arrowlog`), but without the settings of
-    the session. A registered one has the `spark.indextables.*` settings at this moment.
+    Spark finds an installed data source by itself (`pyspark_arrowlog`). A registered one also has
+    the `spark.indextables.*` settings of the session wherever Spark creates it, as for views in
+    SQL.
     """
     require_pyspark()
-    from arrowlog.spark.source import ArrowlogSource
-
-    settings = session_settings(spark)
-    source = type("ArrowlogSource", (ArrowlogSource,), {"session": settings})
-    spark.dataSource.register(source)
+    register_source(spark)
     register_functions(spark)
+    install_optimizer_rule(spark)

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from decimal import Decimal
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote
 from uuid import uuid4
 
@@ -33,8 +33,8 @@ from arrowlog.spark.native import (
     log_once,
     to_hadoop_uri,
 )
-from arrowlog.spark.read import session_settings
-from arrowlog.spark.target import WriteDestination, resolve_destination
+from arrowlog.spark.settings import session_settings
+from arrowlog.spark.target import CREATE_MODES, WriteDestination, resolve_destination
 from arrowlog.spark.types import to_spark_arrow_schema
 from arrowlog.storage import open_store
 from arrowlog.transaction import describe_parquet_file
@@ -45,8 +45,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from arrowlog.storage import Store
-    from arrowlog.transaction import Add, CommitResult, WriteMode
+    from arrowlog.transaction import Add, CommitResult
 
+SaveMode = Literal["append", "overwrite", "error", "errorifexists", "ignore"]
 _CONCURRENT_FOOTERS = 16
 _DATA_FILE_NAME = re.compile(r"part-.*\.parquet")
 # Timestamps in microseconds and in the proleptic Gregorian calendar, as every reader of arrowlog
@@ -61,7 +62,7 @@ _SETTINGS_LOCK = RLock()  # one native write at a time: see `_session_settings`
 def write(
     frame: DataFrame,
     uri: str | os.PathLike[str],
-    mode: WriteMode = "append",
+    mode: SaveMode = "append",
     *,
     replace_where: object = None,
     partition_columns: Sequence[str] | None = None,
@@ -70,31 +71,41 @@ def write(
     target_size: str | int = "128MB",
     rebalance: bool | None = None,
     txn: tuple[str, int] | None = None,
+    read_version: int | None = None,
     native: bool | None = None,
 ) -> CommitResult | None:
     """Write the rows of a DataFrame into a table as one commit; None if there is nothing to write.
 
-    `mode="overwrite"` replaces the whole table, or the partitions selected by
-    `prepare_replace_partitions`. A missing table is created, partitioned by `partition_columns`. By
-    default Spark shuffles rows by partition first, so that each partition gets few files;
+    `mode="overwrite"` replaces the whole table, or the partitions selected by `replace_where`.
+    `"errorifexists"` raises `TableExists` if there is a table, and `"ignore"` writes nothing then,
+    also if the table is created while the rows are written. A missing table is created, partitioned
+    by `partition_columns`.
+
+    By default Spark shuffles rows by partition first, so that each partition gets few files;
     `rebalance=False` omits the shuffle. `txn=("app", n)` makes the write idempotent: a repetition
-    of the same step is not committed.
+    of the same step is not committed. `read_version` is the version that the rows were read from:
+    an overwrite then raises `ConcurrentAppend` or `ConcurrentRemove` if another commit followed it.
 
     `native=True` requires Spark's own Parquet writer, `native=False` requires Python workers.
     Raises `InvalidRequest` if the rows do not fit the table.
     """
     require_pyspark()
     spark = frame.sparkSession
+    save_mode = CREATE_MODES.get(mode)
+    write_mode: Any = mode if save_mode is None else "append"
     target = resolve_destination(
         os.fspath(uri),
         frame.schema,
-        mode=mode,
+        mode=write_mode,
+        save_mode=save_mode,
         where=replace_where,
         partition_columns=partition_columns,
         storage_options=storage_options,
         options={**session_settings(spark), **(options or {})},
         target_size=parse_bytes(target_size),
     )
+    if target.is_ignored:
+        return None
     rows = _to_table_schema(frame, target)
     if target.partition_columns and rebalance is not False:
         rows = rows.hint("rebalance", *map(_quoted, target.partition_columns))
@@ -111,7 +122,7 @@ def write(
     else:
         log_once("Rows are written by Spark's own Parquet writer", None)
         adds = _by_spark(rows, target, spark)
-    return target.commit(adds, mode, replace_where, txn)
+    return target.commit(adds, write_mode, replace_where, txn, read_version)
 
 
 def _obstacle(target: WriteDestination, spark: SparkSession) -> str | None:
