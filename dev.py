@@ -48,14 +48,16 @@ JOBS = {
     "docs": [  # not --quiet: it would drop the warnings that --strict counts
         ["tests/support/reference_pages.py"],
         ["-m", "mkdocs", "build", "--strict"],
+        ["docs/site_check.py", "site"],  # links of the built pages; nothing from a network
     ],
     "build": [["-m", "pip", "wheel", "--no-deps", "--quiet", "--wheel-dir", "dist", "."]],
     "run": [["-m"]],
 }
 # Tests of pages use one of these; they are skipped, with the reason, where there is none.
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+BASE = "base"  # no extra
 # The other jobs: dev.
-EXTRAS = {"demo": "cli", "bench": "dev,bench", "docs": "docs", "build": "cli"}
+EXTRAS = {"demo": BASE, "bench": "dev,bench", "docs": "docs", "build": BASE}
 # Material's announcement of its successor is no warning about the pages.
 os.environ.setdefault("NO_MKDOCS_2_WARNING", "1")
 
@@ -63,6 +65,12 @@ os.environ.setdefault("NO_MKDOCS_2_WARNING", "1")
 def run(*arguments: str) -> int:
     """Run the environment's Python."""
     return subprocess.run([str(PYTHON), *arguments], cwd=HERE, check=False).returncode
+
+
+def requirement(extras: list[str]) -> str:
+    """Return what pip installs for these extras; it does not accept empty brackets."""
+    named = ",".join(extra for extra in extras if extra != BASE)
+    return f".[{named}]" if named else "."
 
 
 def set_up(extras: str) -> None:
@@ -74,19 +82,18 @@ def set_up(extras: str) -> None:
     lines = STAMP.read_text().splitlines() if PYTHON.exists() and STAMP.exists() else []
     current = set(lines[1:]) if lines[:1] == [wanted] else set()
     missing = sorted(set(extras.split(",")) - current)
-    if missing == ["cli"] and "dev" in current:  # dev includes it
-        return
-    if not missing:
+    if not missing or (missing == [BASE] and current):  # every extra includes the base
         return
     if not current:
         print("Setting up .venv, once …", flush=True)
         venv.create(VENV, with_pip=True, clear=VENV.exists())
     if "dev" in missing:
         print("Installing what development needs (some minutes; Spark is large) …", flush=True)
-    requirement = f".[{','.join(sorted(current | set(missing)))}]"
-    if run("-m", "pip", "install", "-q", "-c", "constraints.txt", "-e", requirement):
+    installed = sorted(current | set(missing))
+    project = requirement(installed)
+    if run("-m", "pip", "install", "-q", "-c", "constraints.txt", "-e", project):
         raise SystemExit("The requirements could not be installed; see above.")
-    STAMP.write_text("\n".join([wanted, *sorted(current | set(missing))]))
+    STAMP.write_text("\n".join([wanted, *installed]))
 
 
 def provide_browser() -> None:

@@ -17,6 +17,7 @@ from arrowlog.display import (
     format_html_card,
     format_html_table,
     format_text_table,
+    format_time,
 )
 from arrowlog.errors import InvalidRequest
 from arrowlog.fork_safety import OnFirstUse
@@ -40,7 +41,7 @@ _SMALL_FILE_BYTES = 1 << 20
 _MIN_SMALL_FILES = 100  # fewer small files than this are not worth a warning
 _MAX_SCHEMA_LINES = 4
 _TEXT_WIDTH = 78
-_COMMIT_HEADS = ("version", "time (UTC)", "operation", "adds", "removes", "bytes", "rows")
+_COMMIT_HEADS = ("version", "time", "operation", "adds", "removes", "bytes", "rows")
 _RIGHT_ALIGNED = (0, 3, 4, 5, 6)  # indices into _COMMIT_HEADS
 _MAX_FILES_SHOWN = 20  # in text and HTML; `Diff.files` has them all
 _SUMMARY_HEADS = ("", "files", "bytes", "rows")
@@ -59,6 +60,7 @@ class Overview:
     """
 
     uri: str
+    format: str
     version: int
     earliest_version: int
     num_files: int
@@ -73,7 +75,6 @@ class Overview:
     commits_since: int
     commits: pa.Table
     warnings: tuple[str, ...]
-    format: str = INDEXTABLES.name
     reader_features: tuple[str, ...] = ()
 
     @property
@@ -105,10 +106,9 @@ class Overview:
         checkpoint = "none"
         if self.checkpoint is not None:
             checkpoint = f"version {self.checkpoint}, {self.commits_since:,} commits since"
-        protocol = f"reader {self.reader_version}, writer {self.writer_version}"
-        if self.format != INDEXTABLES.name:
-            features = f" with {', '.join(self.reader_features)}" if self.reader_features else ""
-            protocol = f"{self.format} (read-only), {protocol}{features}"
+        name = self.format if self.format == INDEXTABLES.name else f"{self.format} (read-only)"
+        features = f" with {', '.join(self.reader_features)}" if self.reader_features else ""
+        protocol = f"{name}, reader {self.reader_version}, writer {self.writer_version}{features}"
         return [
             ("version", f"{self.version}, readable from {self.earliest_version} on"),
             ("files", f"{self.num_files:,} with {format_bytes(self.size_bytes)}"),
@@ -124,7 +124,7 @@ class Overview:
         return [
             (
                 str(row["version"]),
-                "" if row["timestamp"] is None else f"{row['timestamp']:%Y-%m-%d %H:%M:%S}",
+                "" if row["timestamp"] is None else format_time(row["timestamp"], seconds=True),
                 row["operation"] or "-",
                 f"{row['adds']:,}",
                 f"{row['removes']:,}",
@@ -186,6 +186,7 @@ def summarize_table(asking: HistorySession, commits: int) -> Overview:
     since = snapshot.version - (-1 if checkpoint is None else checkpoint)
     return Overview(
         tracker.store.root,
+        tracker.format.name,
         snapshot.version,
         past.first,
         snapshot.num_files,
@@ -200,7 +201,6 @@ def summarize_table(asking: HistorySession, commits: int) -> Overview:
         since,
         asking.history(commits),
         tuple(_warnings(snapshot, past, since, tracker.config)),
-        snapshot.state.format.name,
         snapshot.protocol.reader_features,
     )
 

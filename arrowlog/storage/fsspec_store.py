@@ -219,9 +219,11 @@ class RemoteStore(ABC):
         if option is not None:
             return unknown_option_error(option, self.option_names())
         reason = self.without_secrets(str(error)).split("\n", 1)[0].strip().rstrip(".")
+        advice = "Check the address and the options, and that the store's package is installed."
+        if isinstance(error, ImportError) and self.root.startswith(("s3://", "s3a://", "s3n://")):
+            reason, advice = "s3fs is not installed", "Install it: pip install 'arrowlog[s3]'"
         return InvalidRequest(
-            f"{self.root} cannot be opened: {reason or type(error).__name__}.",
-            next="Check the address and the options, and that the store's package is installed.",
+            f"{self.root} cannot be opened: {reason or type(error).__name__}.", next=advice
         )
 
     def without_secrets(self, text: str) -> str:

@@ -21,6 +21,7 @@ CASES = {
     "checkpoint": ("{t}", "{n}", "{t} --output xml"),
     "cleanup": ("{t} --dry-run", "{n}", "{t} --older"),
     "compact": ("{t} --dry-run", "{t} --target-size much", "{t} --max-groups many"),
+    "completion": ("bash", None, "tcsh"),
     "convert": ("{t} {n}", "{n}", ""),
     "create": ("{n} id:bigint", "{t} id:bigint", "{n}"),
     "demo": (None, "--folder {t}", "--no-such-option"),
