@@ -12,6 +12,7 @@ This is the only package that imports pyspark. It may import every other package
 """
 
 from arrowlog.spark.checkpoints import checkpoint
+from arrowlog.spark.executors import ship
 from arrowlog.spark.explain import explain
 from arrowlog.spark.local import session
 from arrowlog.spark.read import read
@@ -27,6 +28,7 @@ __all__ = [
     "read",
     "register",
     "session",
+    "ship",
     "snapshot",
     "sql",
     "write",

@@ -185,6 +185,11 @@ class ArrowlogParquetFormat extends ParquetFileFormat {
   }
 }
 """
+# What Scala 2.12 calls otherwise; Spark 3.5 may run on it.
+_SCALA_2_12 = {
+    "collection.immutable.Seq": "collection.Seq",
+    "jdk.javaapi.CollectionConverters.asScala": "collection.JavaConverters.asScalaBuffer",
+}
 _LOCK = Lock()
 _BRIDGES: dict[int, Any] = {}  # by id of the gateway, one per JVM
 
@@ -198,7 +203,11 @@ class JvmBridge:
         compiler = jvm.org.codehaus.janino.SimpleCompiler()
         loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
         compiler.setParentClassLoader(loader)
-        compiler.cook(_JAVA_SOURCE)
+        source = _JAVA_SOURCE
+        if jvm.scala.util.Properties.versionNumberString().startswith("2.12."):
+            for name, older in _SCALA_2_12.items():
+                source = source.replace(name, older)
+        compiler.cook(source)
         compiled = compiler.getClassLoader().loadClass("ArrowlogFileIndex")
         self._methods = {method.getName(): method for method in compiled.getMethods()}
         self.gateway = spark.sparkContext._gateway  # noqa: SLF001 -- as above

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from arrowlog.config import PREFIX, select_settings
 from arrowlog.spark.local import require_pyspark
+from arrowlog.spark.versions import all_settings
 from arrowlog.table import Table
 
 if TYPE_CHECKING:
@@ -53,5 +54,5 @@ def open_table(
 
 def session_settings(spark: SparkSession) -> dict[str, object]:
     """Return the session's `spark.indextables.*` settings that arrowlog knows."""
-    settings = {key: value for key, value in spark.conf.getAll.items() if key.startswith(PREFIX)}
+    settings = {key: value for key, value in all_settings(spark).items() if key.startswith(PREFIX)}
     return select_settings(settings)

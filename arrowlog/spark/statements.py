@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from arrowlog.spark.local import is_connect, require_pyspark
 from arrowlog.spark.read import session_settings
+from arrowlog.spark.versions import frame_from_arrow
 from arrowlog.statements import is_statement, sql_statement
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def enable(spark: SparkSession) -> None:
 def _to_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
     """Convert rows to a DataFrame, casting types that Spark does not accept from Arrow."""
     fields = [pa.field(item.name, _spark_type(item.type), item.nullable) for item in rows.schema]
-    return spark.createDataFrame(rows.cast(pa.schema(fields)))
+    return frame_from_arrow(spark, rows.cast(pa.schema(fields)))
 
 
 def _spark_type(kind: pa.DataType) -> pa.DataType:

