@@ -32,5 +32,10 @@ def register(spark: SparkSession) -> None:
     require_on_workers(spark)
     settings = session_settings(spark)
     source = type("ArrowlogSource", (ArrowlogSource,), {"session": settings})
-    spark.dataSource.register(source)
+    try:
+        spark.dataSource.register(source)
+    except Exception as error:
+        # Spark 4.0 keeps the installed source, which it found by itself.
+        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
+            raise
     register_functions(spark)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from arrowlog.errors import InvalidRequest
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
@@ -93,6 +95,15 @@ def repartition_by_id(frame: DataFrame, count: int, column: str) -> DataFrame:
     keys = ",".join(map(str, keys_by_partition(count)))
     keyed = frame.selectExpr("*", f"array({keys})[`{column}`] AS `{_PLACE_COLUMN}`")
     return keyed.repartition(count, f"`{_PLACE_COLUMN}`").drop(_PLACE_COLUMN)
+
+
+def rebalance_by(frame: DataFrame, names: Sequence[str]) -> DataFrame:
+    """Have Spark gather rows by quoted names of columns, into partitions of about equal size."""
+    if hasattr(frame, "toArrow"):
+        return frame.hint("rebalance", *names)
+    from pyspark.sql import functions
+
+    return frame.hint("rebalance", *map(functions.col, names))  # Spark 3.5 takes no names
 
 
 @cache

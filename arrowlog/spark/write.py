@@ -37,7 +37,7 @@ from arrowlog.spark.native import (
 from arrowlog.spark.read import session_settings
 from arrowlog.spark.target import WriteDestination, resolve_destination
 from arrowlog.spark.types import to_spark_arrow_schema
-from arrowlog.spark.versions import frame_to_arrow
+from arrowlog.spark.versions import frame_to_arrow, rebalance_by
 from arrowlog.storage import open_store
 from arrowlog.transaction import describe_parquet_file
 
@@ -99,7 +99,7 @@ def write(
     )
     rows = _to_table_schema(frame, target)
     if target.partition_columns and rebalance is not False:
-        rows = rows.hint("rebalance", *map(_quoted, target.partition_columns))
+        rows = rebalance_by(rows, [_quoted(name) for name in target.partition_columns])
     why = None if native is False else _obstacle(target, spark)
     if native and why:
         raise InvalidRequest(

@@ -10,14 +10,27 @@ import pytest
 
 import arrowlog
 
-HAS_CONNECT = not pyspark.__version__.startswith("3.")  # as a part of the package
+VERSION = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
+HAS_CONNECT = VERSION >= (4, 0)  # as a part of the package
 
 
 def pytest_collection_modifyitems(items):
-    """pyspark has a word about pandas, of which nothing here makes use."""
-    mark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")
+    """pyspark has a word about pandas, of which nothing here makes use.
+
+    Older versions leave sockets to the garbage collector.
+    """
+    marks = [pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")]
+    if VERSION < (4, 2):
+        unraisable = "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
+        marks += [
+            pytest.mark.filterwarnings("ignore:unclosed .socket:ResourceWarning"),
+            pytest.mark.filterwarnings(unraisable),
+        ]
+    if VERSION < (4, 0):
+        marks.append(pytest.mark.filterwarnings("ignore:distutils Version:DeprecationWarning"))
     for item in items:
-        item.add_marker(mark)
+        for mark in marks:
+            item.add_marker(mark)
 
 
 @pytest.fixture(scope="session")
