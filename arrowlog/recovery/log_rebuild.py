@@ -691,10 +691,14 @@ def _inspect_on_spark(
             "paths": pa.array(parts, pa.list_(pa.string())),
         }
     )
-    frame = spark.createDataFrame(rows, "part int, paths array<string>")
-    frame = frame.repartitionById(len(parts), "part")
+    from arrowlog.spark.executors import require_on_workers
+    from arrowlog.spark.versions import frame_from_arrow, frame_to_arrow, repartition_by_id
+
+    require_on_workers(spark)
+    frame = frame_from_arrow(spark, rows, "part int, paths array<string>")
+    frame = repartition_by_id(frame, len(parts), "part")
     work = _worker(store.root, dict(storage_options), inspection)
-    done = frame.mapInArrow(work, "part int, files binary").toArrow()
+    done = frame_to_arrow(frame.mapInArrow(work, "part int, files binary"))
     if progress is not None:
         progress(len(keys), len(keys))
     for chunk in done.sort_by("part")["files"]:

@@ -259,8 +259,9 @@ def split_log_address(uri: str) -> tuple[str, str]:
 
 def _session_settings(spark: Any) -> dict[str, object]:
     """Return the `spark.indextables.*` settings of a Spark session."""
-    get_all = spark.conf.getAll  # a method or a property, depending on the version
-    settings = get_all() if callable(get_all) else get_all
+    from arrowlog.spark.versions import all_settings
+
+    settings = all_settings(spark)
     return {key: value for key, value in settings.items() if key.startswith("spark.indextables.")}
 
 

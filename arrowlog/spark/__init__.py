@@ -14,6 +14,7 @@ This is the only package that imports pyspark. It may import every other package
 import sys
 
 from arrowlog.spark.checkpoints import checkpoint
+from arrowlog.spark.executors import ship
 from arrowlog.spark.explain import explain
 from arrowlog.spark.files import files, plan
 from arrowlog.spark.hooks import install_hooks
@@ -33,6 +34,7 @@ __all__ = [
     "read",
     "register",
     "session",
+    "ship",
     "snapshot",
     "sql",
     "write",

@@ -195,12 +195,20 @@ class ArrowlogParquetFormat extends ParquetFileFormat {
   }
 }
 """
+# What Scala 2.12 calls otherwise; Spark 3.5 may run on it.
+_SCALA_2_12 = {
+    "collection.immutable.Seq": "collection.Seq",
+    "jdk.javaapi.CollectionConverters.asScala": "collection.JavaConverters.asScalaBuffer",
+}
 _LOCK = Lock()
 _BRIDGES: dict[int, Any] = {}  # by id of the gateway, one per JVM
 
 
 def compile_java(jvm: Any, source: str, name: str, parent: Any) -> Any:
     """Compile Java source with Janino and return its class `name`; `parent` is a class loader."""
+    if jvm.scala.util.Properties.versionNumberString().startswith("2.12."):
+        for newer, older in _SCALA_2_12.items():
+            source = source.replace(newer, older)
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(parent)
     compiler.cook(source)

@@ -85,6 +85,7 @@ from arrowlog.spark.tasks import (
     deserialize_table,
     serialize_table,
 )
+from arrowlog.spark.versions import frame_to_arrow
 
 if TYPE_CHECKING:
     import os
@@ -192,7 +193,7 @@ def _checkpoint(spark: SparkSession, rebuild: DistributedReplay) -> CheckpointRe
 
 
 def _collect(frame: DataFrame) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = frame.toArrow().to_pylist()
+    rows: list[dict[str, Any]] = frame_to_arrow(frame).to_pylist()
     return rows
 
 

@@ -48,6 +48,7 @@ from arrowlog.spark.tasks import (
     reconcile_bucket,
 )
 from arrowlog.spark.types import cast_batch, to_spark_arrow_schema
+from arrowlog.spark.versions import frame_from_arrow, repartition_by_id
 from arrowlog.storage import open_store
 from arrowlog.table import Table
 
@@ -169,10 +170,9 @@ def _runs(spark: SparkSession, replay: DistributedReplay) -> DataFrame:
     """Return a DataFrame of the runs of the log, a task for each."""
     numbers = pa.array(range(len(replay.runs)), pa.int32())
     pickled = pa.array([pickle.dumps(run) for run in replay.runs], pa.binary())
-    tasks = spark.createDataFrame(
-        pa.table({"part": numbers, "run": pickled}), "part int, run binary"
-    )
-    return tasks.repartitionById(max(1, len(replay.runs)), "part")
+    rows = pa.table({"part": numbers, "run": pickled})
+    tasks = frame_from_arrow(spark, rows, "part int, run binary")
+    return repartition_by_id(tasks, max(1, len(replay.runs)), "part")
 
 
 def _table_actions(spark: SparkSession, replay: DistributedReplay) -> list[TableActions]:

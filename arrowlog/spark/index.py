@@ -26,6 +26,7 @@ from arrowlog.predicate import Predicate, parse_catalyst
 from arrowlog.scan import plan_scan
 from arrowlog.spark.bridge import jvm_bridge
 from arrowlog.spark.types import to_spark_arrow_schema
+from arrowlog.spark.versions import frame_from_arrow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -141,7 +142,7 @@ class PythonFileIndex:
             empty = self._jvm.org.apache.spark.sql.catalyst.InternalRow.empty()
             return None, self._java_array([empty])
         schema = StructType.fromJson(json.loads(self._partition_schema.json()))
-        frame = self._spark.createDataFrame(values.cast(to_spark_arrow_schema(schema)), schema)
+        frame = frame_from_arrow(self._spark, values.cast(to_spark_arrow_schema(schema)), schema)
         query = frame._jdf.queryExecution()  # noqa: SLF001 -- as above
         return query.analyzed().output(), query.executedPlan().executeCollect()
 

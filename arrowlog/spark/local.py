@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from arrowlog.errors import ArrowlogError, InvalidRequest
 from arrowlog.spark.java import find_java_home
+from arrowlog.spark.versions import check_spark_version
 from arrowlog.storage import find_secrets
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def require_pyspark() -> Any:
             "pyspark is required and not installed.",
             next="Install it with: pip install 'arrowlog[spark]'",
         ) from None
+    check_spark_version(pyspark.__version__)
     for prepare in WHEN_USED:
         prepare()
     return pyspark.sql

@@ -20,6 +20,7 @@ from arrowlog.scan import mask_splits
 from arrowlog.spark.bridge import jvm_bridge
 from arrowlog.spark.index import PinnedTable, PythonFileIndex
 from arrowlog.spark.local import is_connect
+from arrowlog.spark.versions import frame_from_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -125,7 +126,7 @@ def find_unsupported_internals(spark: SparkSession) -> str | None:
 def _probe(spark: SparkSession) -> str | None:
     """Call every internal of Spark that the index uses, on a DataFrame of three rows."""
     try:
-        rows = spark.createDataFrame(pa.table({"n": pa.array([1, None, 2], pa.int32())}), "n int")
+        rows = frame_from_arrow(spark, pa.table({"n": pa.array([1, None, 2], pa.int32())}), "n int")
         query = rows.filter("n > 1")._jdf.queryExecution()  # noqa: SLF001 -- as above
         logical = query.analyzed()
         data = rows._jdf.queryExecution().executedPlan().executeCollect()  # noqa: SLF001 -- as above
@@ -196,8 +197,12 @@ def _unreachable(place: PinnedTable, spark: SparkSession) -> str | None:
     return None if exists else f"this Spark has no working connector for {scheme}://"
 
 
-def is_reachable_by_spark(path: str, spark: SparkSession) -> bool:
-    """Check that Spark's file system connector finds a path. Local paths are taken for granted."""
+def is_reachable_by_spark(path: str, spark: SparkSession, *, missing_ok: bool = False) -> bool:
+    """Check that Spark's file system connector finds a path. Local paths are taken for granted.
+
+    With `missing_ok`, an answer is enough: "there is nothing" comes from the bucket, too. Without
+    a connector, a bucket or access, there is an error instead.
+    """
     if path.startswith("file:"):
         return True
     try:
@@ -206,7 +211,7 @@ def is_reachable_by_spark(path: str, spark: SparkSession) -> bool:
         exists = hadoop_path.getFileSystem(conf).exists(hadoop_path)
     except Exception:  # noqa: BLE001 -- no connector or no access: the consequence is the same
         return False
-    return bool(exists)
+    return missing_ok or bool(exists)
 
 
 def _unsupported_files(place: PinnedTable) -> str | None:

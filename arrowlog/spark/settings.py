@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from arrowlog.config import PREFIX, select_settings
+from arrowlog.spark.versions import all_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,7 +23,7 @@ SESSION_KNOWN = "session.known"
 
 def session_settings(spark: SparkSession) -> dict[str, object]:
     """Return the session's `spark.indextables.*` settings that arrowlog knows."""
-    settings = {key: value for key, value in spark.conf.getAll.items() if key.startswith(PREFIX)}
+    settings = {key: value for key, value in all_settings(spark).items() if key.startswith(PREFIX)}
     return select_settings(settings)
 
 

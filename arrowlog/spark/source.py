@@ -11,19 +11,18 @@ import pickle
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import (
+from arrowlog.errors import InvalidRequest
+from arrowlog.spark.frame import read_split
+from arrowlog.spark.local import sentence_first
+from arrowlog.spark.options import SourceOptions, parse_source_options
+from arrowlog.spark.settings import FORMAT_NAMES
+from arrowlog.spark.source_api import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
     InputPartition,
     WriterCommitMessage,
 )
-
-from arrowlog.errors import InvalidRequest
-from arrowlog.spark.frame import read_split
-from arrowlog.spark.local import sentence_first
-from arrowlog.spark.options import SourceOptions, parse_source_options
-from arrowlog.spark.settings import FORMAT_NAMES
 from arrowlog.spark.stream import StreamReader, StreamWriter, collect_adds
 from arrowlog.spark.target import WriteDestination, resolve_destination
 from arrowlog.spark.types import cast_batch, to_spark_arrow_schema, to_spark_schema

@@ -22,6 +22,7 @@ from arrowlog.spark.local import is_connect
 from arrowlog.spark.read import open_table
 from arrowlog.spark.settings import FORMAT_NAMES, session_options
 from arrowlog.spark.sql_text import SqlText, TableReference
+from arrowlog.spark.versions import frame_from_arrow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -300,7 +301,7 @@ class SqlSession:
 def to_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
     """Convert rows to a DataFrame, casting types that Spark does not accept from Arrow."""
     fields = [pa.field(item.name, spark_type(item.type), item.nullable) for item in rows.schema]
-    return spark.createDataFrame(rows.cast(pa.schema(fields)))
+    return frame_from_arrow(spark, rows.cast(pa.schema(fields)))
 
 
 def spark_type(kind: pa.DataType) -> pa.DataType:

@@ -87,7 +87,12 @@ def register_source(spark: SparkSession) -> None:
     settings = session_settings(spark)
     for name in FORMAT_NAMES:
         members = {"session": settings, "format_name": name}
-        spark.dataSource.register(type("ArrowlogSource", (ArrowlogSource,), members))
+        try:
+            spark.dataSource.register(type("ArrowlogSource", (ArrowlogSource,), members))
+        except Exception as error:
+            # Spark 4.0 keeps the installed source, which it found by itself.
+            if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
+                raise
 
 
 def register_functions(spark: SparkSession) -> None:

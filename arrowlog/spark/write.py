@@ -26,6 +26,7 @@ from arrowlog.config import parse_bytes, resolve
 from arrowlog.errors import InvalidRequest
 from arrowlog.formats import parse_spark_schema
 from arrowlog.snapshot import HIVE_NULL, StatsTruncation
+from arrowlog.spark.executors import require_on_workers
 from arrowlog.spark.local import require_pyspark
 from arrowlog.spark.native import (
     find_unsupported_internals,
@@ -36,6 +37,7 @@ from arrowlog.spark.native import (
 from arrowlog.spark.settings import session_settings
 from arrowlog.spark.target import CREATE_MODES, WriteDestination, resolve_destination
 from arrowlog.spark.types import to_spark_arrow_schema
+from arrowlog.spark.versions import frame_to_arrow, rebalance_by
 from arrowlog.storage import open_store
 from arrowlog.transaction import describe_parquet_file
 
@@ -108,7 +110,7 @@ def write(
         return None
     rows = _to_table_schema(frame, target)
     if target.partition_columns and rebalance is not False:
-        rows = rows.hint("rebalance", *map(_quoted, target.partition_columns))
+        rows = rebalance_by(rows, [_quoted(name) for name in target.partition_columns])
     why = None if native is False else _obstacle(target, spark)
     if native and why:
         raise InvalidRequest(
@@ -130,9 +132,11 @@ def _obstacle(target: WriteDestination, spark: SparkSession) -> str | None:
     if set(target.partition_columns) == set(target.schema.names):
         return "every column is a partition column"
     root = to_hadoop_uri(open_store(target.uri, target.storage_options).root)
-    return find_unsupported_internals(spark) or (
-        None if is_reachable_by_spark(root, spark) else "Spark cannot reach the store"
-    )
+    if why := find_unsupported_internals(spark):
+        return why
+    # On an object store there is no folder before the first file is written to it.
+    reachable = is_reachable_by_spark(root, spark, missing_ok=not target.exists)
+    return None if reachable else "Spark cannot reach the store"
 
 
 def _quoted(name: str) -> str:
@@ -162,6 +166,7 @@ def _by_spark(rows: DataFrame, target: WriteDestination, spark: SparkSession) ->
     try:
         _write_parquet(rows, target, f"{to_hadoop_uri(store.root)}/{folder}", spark)
         keys = _list_data_files(store, folder, spark)
+        _check_same_store(store, keys, target)
         adds = _adds(store, keys, target)
         _check_nulls(adds, target)
         succeeded = True
@@ -255,6 +260,20 @@ def _adds(store: Store, keys: list[str], target: WriteDestination) -> list[Add]:
         return list(pool.map(add_from_footer, keys))
 
 
+def _check_same_store(store: Store, keys: list[str], target: WriteDestination) -> None:
+    """Raise `InvalidRequest` if Spark wrote a new table to another store than arrowlog's.
+
+    The log of an existing table was found by both.
+    """
+    if not target.exists and keys and store.stat(keys[0]) is None:
+        raise InvalidRequest(
+            f"Spark wrote files for {target.uri} that arrowlog does not find: the connector of"
+            " Spark is configured for another store.",
+            next="Give Spark the endpoint and the credentials of the storage options, as in"
+            " spark.hadoop.fs.s3a.endpoint, or pass native=False.",
+        )
+
+
 def _check_nulls(adds: list[Add], target: WriteDestination) -> None:
     """Raise `InvalidRequest` if a column that is declared not nullable has nulls."""
     for name in target.required:
@@ -330,14 +349,15 @@ def _by_workers(rows: DataFrame, target: WriteDestination) -> list[Add]:
     """Write files with Python workers and return their adds."""
     schema = to_spark_arrow_schema(rows.schema)
     if target.uri.startswith("memory:"):  # workers have no access to the memory of this process
-        table = rows.toArrow()
+        table = frame_to_arrow(rows)
         return target.write(table.to_batches(), table.schema)
+    require_on_workers(rows.sparkSession)
 
     def arrowlog_write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         adds = target.write((batch.cast(schema) for batch in batches), schema)
         yield pa.record_batch([pa.array([pickle.dumps(adds)], pa.binary())], names=["adds"])
 
-    results = rows.mapInArrow(arrowlog_write, "adds binary").toArrow()
+    results = frame_to_arrow(rows.mapInArrow(arrowlog_write, "adds binary"))
     return [
         add
         for pickled in results["adds"].to_pylist()

@@ -100,5 +100,3 @@ def test_dead_commits_do_not_count(tmp_path):
     dead = [testing.metadata(pa.schema([("dead", pa.int64())]))]
     testing.write_commit(tmp_path, newest - 1, dead)
     assert arrowlog.Table(tmp_path).schema == SCHEMA
-
-
