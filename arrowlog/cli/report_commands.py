@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from arrowlog.cli.app import commands, progress_bar, with_table
+from arrowlog.cli.app import commands, with_table
+from arrowlog.cli.progress import progress_bar
 from arrowlog.display import format_bytes
 
 if TYPE_CHECKING:
