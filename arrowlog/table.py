@@ -1,24 +1,30 @@
 """`Table`: the handle through which users read, change and maintain a table.
 
-Its methods delegate to the packages that implement them.
+Its methods delegate to the packages that implement them. These resolve their names on first use,
+so that a handle that only reads loads no writer, no maintenance and no recovery.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from arrowlog import maintenance, recovery, scan, transaction
 from arrowlog.clock import SystemClock
 from arrowlog.config import resolve
 from arrowlog.display import format_html_card
 from arrowlog.errors import ArrowlogError, InvalidRequest
 from arrowlog.fork_safety import OnFirstUse, require_polars
 from arrowlog.history import HistoryQueries
-from arrowlog.maintenance import BackgroundCheckpointer, Skips, adopt, procedures, update_statistics
-from arrowlog.recovery import DoctorLimits, examine_table
-from arrowlog.scan import ReadableRows, ReadLog, SplitCacheOptions, plan_scan
-from arrowlog.snapshot import ReadOptions, SnapshotTracker, TimestampLike, to_epoch_millis
+from arrowlog.metering import metrics_of
+from arrowlog.scan import ReadableRows, ReadLog
+from arrowlog.snapshot import (
+    CACHE_PARTS,
+    ReadOptions,
+    SnapshotTracker,
+    TimestampLike,
+    to_epoch_millis,
+)
 from arrowlog.storage import open_store
-from arrowlog.transaction import WriteSession, build_metadata, create_table, operations
 
 if TYPE_CHECKING:
     import os
@@ -27,17 +33,22 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from arrowlog.formats import Metadata, Protocol
     from arrowlog.maintenance import (
         AdoptResult,
+        BackgroundCheckpointer,
         CleanupResult,
         CompactResult,
         RetentionPlan,
+        Skips,
         VacuumResult,
     )
+    from arrowlog.metering import Metrics
     from arrowlog.recovery import Findings
+    from arrowlog.report import TableReport
     from arrowlog.scan import Engine, LazyRows, ReadReport, ScanPlan
-    from arrowlog.snapshot import CacheStats, CheckpointResult, Snapshot
-    from arrowlog.transaction import CommitResult, WriteMode
+    from arrowlog.snapshot import CachePart, CacheStats, CheckpointResult, Snapshot
+    from arrowlog.transaction import CommitResult, WriteMode, WriteSession
 
 
 class Table(ReadableRows, HistoryQueries):
@@ -108,7 +119,7 @@ class Table(ReadableRows, HistoryQueries):
         self._store = open_store(
             uri,
             storage_options,
-            parallelism=config.checkpoint_parallelism,
+            parallelism=config.request_ceiling,
             timeout_seconds=config.checkpoint_read_timeout_seconds,
             accelerate=config.store_accelerate,
             unsafe=allow_unsafe_commits,
@@ -125,13 +136,17 @@ class Table(ReadableRows, HistoryQueries):
     @OnFirstUse
     def _checkpointer(self) -> BackgroundCheckpointer:
         external = self._tracker.read_options.allow_external_paths
-        return BackgroundCheckpointer(self._store, SystemClock(), allow_external_paths=external)
+        return maintenance.BackgroundCheckpointer(
+            self._store, SystemClock(), allow_external_paths=external
+        )
 
     @OnFirstUse
     def _session(self) -> WriteSession:
         """The session of every change and all maintenance; refused for a read-only format."""
         self._tracker.format.require_writable()
-        return WriteSession(self._tracker, self._options, on_commit=self._checkpointer.on_commit)
+        return transaction.WriteSession(
+            self._tracker, self._options, on_commit=self._checkpointer.on_commit
+        )
 
     @classmethod
     def create(
@@ -176,15 +191,15 @@ class Table(ReadableRows, HistoryQueries):
         store = open_store(
             uri,
             storage_options,
-            parallelism=config.checkpoint_parallelism,
+            parallelism=config.request_ceiling,
             timeout_seconds=config.checkpoint_read_timeout_seconds,
             accelerate=config.store_accelerate,
             unsafe=allow_unsafe_commits,
         )
-        create_table(
+        transaction.create_table(
             store,
             config,
-            build_metadata(schema, partition_columns, properties, name, description),
+            transaction.build_metadata(schema, partition_columns, properties, name, description),
             exist_ok=exist_ok,
         )
         return cls(uri, storage_options, options=options, allow_unsafe_commits=allow_unsafe_commits)
@@ -206,8 +221,26 @@ class Table(ReadableRows, HistoryQueries):
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema of the newest version."""
-        return self.snapshot().schema
+        """The schema of the newest version.
+
+        This and the next three need no snapshot: the log is searched backward for them.
+        """
+        return self._tracker.describe().schema
+
+    @property
+    def metadata(self) -> Metadata:
+        """Identity, schema text, partitioning and properties of the newest version."""
+        return self._tracker.describe().metadata
+
+    @property
+    def protocol(self) -> Protocol:
+        """The reader and writer versions and features that the newest version requires."""
+        return self._tracker.describe().protocol
+
+    @property
+    def partition_columns(self) -> tuple[str, ...]:
+        """The partition columns of the newest version, in order."""
+        return self.metadata.partition_columns
 
     @property
     def earliest_version(self) -> int:
@@ -230,7 +263,8 @@ class Table(ReadableRows, HistoryQueries):
                 ISO-8601 string (UTC if it has no zone), milliseconds since the epoch, or a `date`,
                 which means the end of that day in UTC.
             max_staleness: return a cached snapshot without contacting the store if it is at most
-                this many seconds old.
+                this many seconds old; `transaction.cache.maxStalenessSeconds` by default, which
+                is 0.
             strict: override the handle's `strict` for this call.
 
         Returns:
@@ -249,6 +283,8 @@ class Table(ReadableRows, HistoryQueries):
             version = self._tracker.version_at(to_epoch_millis(timestamp))
         if version is not None:
             return self._tracker.at_version(version, strict=strict)
+        if max_staleness is None:
+            max_staleness = self._tracker.config.cache_max_staleness_seconds
         return self._tracker.latest(strict=strict, max_staleness=max_staleness)
 
     def scan(
@@ -282,9 +318,9 @@ class Table(ReadableRows, HistoryQueries):
         """
         snapshot = self.snapshot(version, timestamp, max_staleness=max_staleness)
         config = self._tracker.read_options.config
-        cache = SplitCacheOptions(config.splits_cache_path, config.splits_cache_max_size)
+        cache = scan.SplitCacheOptions(config.splits_cache_path, config.splits_cache_max_size)
         options = self._storage_options
-        return plan_scan(
+        return scan.plan_scan(
             snapshot,
             predicate,
             self.uri,
@@ -337,7 +373,9 @@ class Table(ReadableRows, HistoryQueries):
             >>> table.append([new], txn=("loader", 7)).duplicate
             True
         """
-        return operations.append(self._session, adds, txn=txn, user_metadata=user_metadata)
+        return transaction.operations.append(
+            self._session, adds, txn=txn, user_metadata=user_metadata
+        )
 
     def overwrite(
         self,
@@ -365,7 +403,7 @@ class Table(ReadableRows, HistoryQueries):
             ConcurrentRemove: with `where` or `read_version`, other writers removed or replaced one
                 of the same files.
         """
-        return operations.overwrite(
+        return transaction.operations.overwrite(
             self._session,
             adds,
             where,
@@ -397,13 +435,15 @@ class Table(ReadableRows, HistoryQueries):
             InvalidRequest: a path is not a live file, or the predicate uses columns that are not
                 partition columns.
         """
-        return operations.remove(
+        return transaction.operations.remove(
             self._session, paths_or_where, read_version=read_version, user_metadata=user_metadata
         )
 
     def drop_partitions(self, where: object, *, read_version: int | None = None) -> CommitResult:
         """Remove all files of the partitions that a predicate selects. See `remove`."""
-        return operations.drop_partitions(self._session, where, read_version=read_version)
+        return transaction.operations.drop_partitions(
+            self._session, where, read_version=read_version
+        )
 
     def commit(
         self,
@@ -436,7 +476,7 @@ class Table(ReadableRows, HistoryQueries):
             ConcurrentRemove: other writers removed or replaced one of `removes`.
             ConcurrentAppend: other writers added files to the partitions of `where`.
         """
-        return operations.commit(
+        return transaction.operations.commit(
             self._session,
             adds,
             removes,
@@ -478,7 +518,7 @@ class Table(ReadableRows, HistoryQueries):
             MetadataChanged: the schema changed while writing so that the files do not fit it.
             ConcurrentAppend: with `where`, other writers added files to these partitions.
         """
-        return operations.write(
+        return transaction.operations.write(
             self._session,
             data,
             mode,
@@ -494,7 +534,7 @@ class Table(ReadableRows, HistoryQueries):
         Properties that are settings must have valid values. Conflicts with any concurrent change
         of metadata.
         """
-        return operations.set_properties(self._session, properties)
+        return transaction.operations.set_properties(self._session, properties)
 
     def add_columns(self, columns: object) -> CommitResult:
         """Add nullable columns at the end of the schema; they are null in existing files.
@@ -506,7 +546,7 @@ class Table(ReadableRows, HistoryQueries):
         Raises:
             MetadataChanged: other writers changed the metadata concurrently.
         """
-        return operations.add_columns(self._session, columns)
+        return transaction.operations.add_columns(self._session, columns)
 
     def upgrade_protocol(
         self,
@@ -528,7 +568,7 @@ class Table(ReadableRows, HistoryQueries):
             UnsupportedProtocol: this release does not support the version or feature.
             ProtocolChanged: other writers changed the protocol concurrently.
         """
-        return operations.upgrade_protocol(
+        return transaction.operations.upgrade_protocol(
             self._session, reader, writer, reader_features, writer_features
         )
 
@@ -542,7 +582,7 @@ class Table(ReadableRows, HistoryQueries):
                 differ from the current one.
             CommitConflict: other writers changed the table concurrently.
         """
-        return operations.restore(self._session, version)
+        return transaction.operations.restore(self._session, version)
 
     def checkpoint(self) -> CheckpointResult:
         """Write a checkpoint of the newest version, so that readers replay only later commits.
@@ -550,7 +590,7 @@ class Table(ReadableRows, HistoryQueries):
         Writers do this automatically in a background thread every `checkpoint.interval` commits.
         """
         require_polars("A checkpoint")
-        return procedures.checkpoint(self._session, self._checkpointer)
+        return maintenance.procedures.checkpoint(self._session, self._checkpointer)
 
     def cleanup(self, *, dry_run: bool | None = None) -> CleanupResult:
         """Delete commits and checkpoints that are past their retention.
@@ -560,7 +600,7 @@ class Table(ReadableRows, HistoryQueries):
         Args:
             dry_run: report what would be deleted and delete nothing; `cleanup.dryRun` by default.
         """
-        return procedures.clean_up(self._session, dry_run=dry_run)
+        return maintenance.procedures.clean_up(self._session, dry_run=dry_run)
 
     def retention(
         self,
@@ -578,7 +618,9 @@ class Table(ReadableRows, HistoryQueries):
                 `checkpointRetention.duration` by default.
             now: the time at which to evaluate the policy.
         """
-        return procedures.preview_retention(self._session, log_retention, checkpoint_retention, now)
+        return maintenance.procedures.preview_retention(
+            self._session, log_retention, checkpoint_retention, now
+        )
 
     def compact(
         self,
@@ -610,7 +652,7 @@ class Table(ReadableRows, HistoryQueries):
             progress: called with the number of groups done and their total.
         """
         require_polars("Compaction")
-        wanted = procedures.parse_compaction_request(
+        wanted = maintenance.procedures.parse_compaction_request(
             target_size,
             where,
             max_groups,
@@ -618,7 +660,7 @@ class Table(ReadableRows, HistoryQueries):
             include_skipped=include_skipped,
             cooldown=cooldown,
         )
-        return procedures.compact(
+        return maintenance.procedures.compact(
             self._session,
             wanted,
             dry_run=dry_run,
@@ -639,7 +681,9 @@ class Table(ReadableRows, HistoryQueries):
             dry_run: report what would be deleted and delete nothing.
         """
         require_polars("Truncating history")
-        return procedures.truncate_history(self._session, self._checkpointer, dry_run=dry_run)
+        return maintenance.procedures.truncate_history(
+            self._session, self._checkpointer, dry_run=dry_run
+        )
 
     def vacuum(
         self,
@@ -666,7 +710,7 @@ class Table(ReadableRows, HistoryQueries):
             progress: called with the number of files done and their total.
         """
         require_polars("Vacuum")
-        return procedures.vacuum(
+        return maintenance.procedures.vacuum(
             self._session,
             older_than,
             dry_run=dry_run,
@@ -704,7 +748,7 @@ class Table(ReadableRows, HistoryQueries):
             InvalidRequest: a file is missing, damaged, does not fit, is in the table or was.
         """
         require_polars("Adopting files")
-        return adopt(
+        return maintenance.adopt(
             self._session,
             paths,
             replaces=replaces,
@@ -717,7 +761,7 @@ class Table(ReadableRows, HistoryQueries):
     @property
     def skips(self) -> Skips:
         """Files that compaction skips for a cooldown: `record`, `active`, `filter`, `history`."""
-        return Skips(self._session)
+        return maintenance.Skips(self._session)
 
     def doctor(
         self,
@@ -737,14 +781,55 @@ class Table(ReadableRows, HistoryQueries):
             assert_stats: columns for which every file must have bounds; otherwise an error.
             data_files: False does not check data files, which saves listing them.
         """
-        limits = DoctorLimits(
+        limits = recovery.DoctorLimits(
             max_commits_since_checkpoint,
             max_small_files,
             tuple(assert_stats),
             data_files=data_files,
         )
         tracker, now = self._tracker, SystemClock().now_ms()
-        return examine_table(self._store, tracker.read_options, now, limits)
+        return recovery.examine_table(self._store, tracker.read_options, now, limits)
+
+    def report(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        paths: bool = False,
+        data_files: bool = True,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> TableReport:
+        """Report on the table as one HTML page that works offline and can be mailed.
+
+        The page has the findings of the doctor, growth and churn over time, file sizes, skew of
+        partitions, statistics and how well each column prunes, checkpoints, retention and the last
+        commits. It has names of columns and values of partitions, but no rows and no credentials.
+        What a damaged log does not tell is named in the page.
+
+        Args:
+            path: write the page to this local file. A report that is there is replaced; any other
+                file is refused.
+            paths: show the address of the table and paths of files, instead of hashes.
+            data_files: False does not check whether data files exist, which saves listing them.
+            progress: called with the number of steps done and their total.
+
+        Returns:
+            The report: `html` is the page, `save(path)` writes it, `facts` and `to_json()` have the
+            numbers. A notebook shows it.
+
+        Raises:
+            InvalidRequest: the file cannot be written, or is not a report.
+            StoreUnavailable: the store fails as a whole.
+        """
+        from arrowlog.report import ReportSources, TableReport, check_target, collect_facts
+
+        if path is not None:
+            check_target(path)  # before the work, not after it
+        sources = ReportSources(self._tracker, self._history_session, lambda: self._session)
+        facts = collect_facts(sources, paths=paths, data_files=data_files, progress=progress)
+        report = TableReport(facts)
+        if path is not None:
+            report.save(path)
+        return report
 
     def update_statistics(self, paths: Iterable[str]) -> CommitResult:
         """Read size, row count and bounds of live Parquet files from their footers and commit them.
@@ -754,7 +839,7 @@ class Table(ReadableRows, HistoryQueries):
         Args:
             paths: paths of live Parquet files.
         """
-        return update_statistics(self._session, paths)
+        return maintenance.update_statistics(self._session, paths)
 
     def wait_for_checkpoint(self, seconds: float | None = None) -> bool:
         """Wait for the checkpoint that is being written in the background, if any.
@@ -771,9 +856,40 @@ class Table(ReadableRows, HistoryQueries):
         """Return the hit rates of the handle's caches, the five that IndexTables reports."""
         return self._tracker.stats
 
-    def invalidate_cache(self) -> None:
-        """Drop all cached state; the next call reads it from the store."""
-        self._tracker.invalidate()
+    def metrics(self) -> Metrics:
+        """Return what this handle has done: a live view of counters and histograms.
+
+        `arrowlog.metrics` is the same for the whole process. Print it, or use `to_dict`,
+        `to_arrow` and `reset`.
+
+        Examples:
+            >>> import tempfile
+            >>> import arrowlog, pyarrow as pa
+            >>> table = arrowlog.Table.create(tempfile.mkdtemp(), pa.schema([("id", pa.int64())]))
+            >>> table.checkpoint().version
+            0
+            >>> table.metrics()["checkpoints"]
+            {'call': 1}
+        """
+        return metrics_of(self._store)
+
+    def invalidate_cache(self, *parts: CachePart) -> None:
+        """Drop cached state; the next call that needs it reads it from the store.
+
+        Args:
+            parts: what to drop: `"protocol"`, `"metadata"`, `"files"` or `"listing"` drop the
+                newest snapshot, of which all four are part; `"versions"` drops the snapshots of
+                earlier versions. Without any, everything is dropped.
+
+        Raises:
+            InvalidRequest: there is no such part.
+        """
+        unknown = [part for part in parts if part not in CACHE_PARTS]
+        if unknown:
+            raise InvalidRequest(
+                f"There is no cache {unknown[0]!r}.", next=f"Use one of {', '.join(CACHE_PARTS)}."
+            )
+        self._tracker.invalidate(parts or CACHE_PARTS)
 
     def __repr__(self) -> str:
         """Return the location, and the newest version if it was read."""

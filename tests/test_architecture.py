@@ -1,6 +1,7 @@
 """The structure that ARCHITECTURE.md describes: import direction, contracts, purity, size."""
 
 import ast
+import importlib
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 from support import source_tree
 from support.source_tree import (
     ARCHITECTURE,
+    CONTRACTS,
     PACKAGE,
     contract_of,
     exports,
@@ -74,6 +76,14 @@ PURE = (
     "maintenance.retention",
     "recovery.findings",
     "recovery.rebuild_result",
+    "report.charts",
+    "report.facts",
+    "report.layout",
+    "report.markup",
+    "report.pruning",
+    "report.redaction",
+    "report.sections",
+    "report.timeline",
     "statements.parser",
 )
 # `fork_safety` hands out polars and reads /proc at a fork, `config` makes paths absolute; neither
@@ -231,4 +241,33 @@ def test_polars_is_used_through_its_guard():
         "predicate/parse/polars.py",
         "scan/lazy_readers.py",
         "scan/plan.py",
+        "scan/readable_rows.py",
     }
+
+
+def test_opening_a_table_loads_no_writer_and_no_planner(tmp_path):
+    code = (
+        "import sys; sys.path[:0] = [sys.argv[1]];"
+        "from support import small_table; import arrowlog; path = small_table.write(sys.argv[2]);"
+        "[sys.modules.pop(name) for name in list(sys.modules) if name.startswith('arrowlog')];"
+        "import arrowlog; assert arrowlog.Table(path).snapshot().files.num_rows;"
+        "print(*[name for name in sys.modules if name.startswith('arrowlog')])"
+    )
+    arguments = [str(HERE), str(tmp_path / "table")]
+    loaded = subprocess.run(
+        [sys.executable, "-c", code, *arguments], check=True, capture_output=True, text=True
+    ).stdout.split()
+    later = ("transaction", "maintenance", "recovery", "predicate", "splits", "spark")
+    assert not [
+        name
+        for name in loaded
+        if name.split(".")[1:2] in [[each] for each in later] and name.count(".") > 1
+    ]
+    assert "arrowlog.snapshot.delta_files" not in loaded
+    assert "arrowlog.storage.fsspec_store" not in loaded
+
+
+@pytest.mark.parametrize("package", CONTRACTS)
+def test_every_name_of_a_contract_can_be_imported(package):
+    contract = importlib.import_module(f"arrowlog.{package}")
+    assert [getattr(contract, name) for name in contract.__all__]

@@ -19,6 +19,7 @@ import arrowlog
 from arrowlog.cli import (  # noqa: F401 -- add their commands
     change_commands,
     recovery_commands,
+    report_commands,
     row_commands,
 )
 from arrowlog.cli.app import (

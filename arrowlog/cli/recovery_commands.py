@@ -312,12 +312,13 @@ def adopt(
 
 @contextmanager
 def _logging_disabled() -> Iterator[None]:
-    """Silence arrowlog's logger: the notes of a repair are printed here, not logged as well."""
+    """Silence the log lines of a repair: they are printed here, not logged as well."""
     import logging
 
-    logger = logging.getLogger("arrowlog")
-    before, logger.disabled = logger.disabled, True
+    logger = logging.getLogger("arrowlog.repair")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        logger.disabled = before
+        logger.setLevel(before)

@@ -19,6 +19,7 @@ from arrowlog.arrays import make_array, repeat_bool
 from arrowlog.decode.avro_records import (
     Array,
     BlockGroup,
+    BlockMemory,
     Cursors,
     RecordWalk,
     StartGuess,
@@ -40,11 +41,14 @@ if TYPE_CHECKING:
 
     from arrowlog.formats import Container
 
-# Records that are read in lock-step, about: their cursors and the fields that are being read should
-# fit the second-level cache, and numpy's cost per operation should not matter.
-_RECORDS_PER_STEP = 1 << 14
+# Records that are read in lock-step, about: their bytes, cursors and the fields that are being read
+# should fit the second-level cache, and numpy's cost per operation should not matter. An array of
+# cursors stays below 128 kB, from where on malloc returns freed memory to the system.
+_RECORDS_PER_STEP = 1 << 13
 # The same where the guess fails: each round reads only one record per block.
 _RECORDS_PER_SLOW_STEP = 1 << 17
+# Stored bytes per record of a step beyond which it has fewer records; bounds memory.
+_STEP_BYTES_PER_RECORD = 512
 # Keys of the maps of a file that become columns. With more of them, or longer ones, the maps are
 # kept as JSON text.
 MAX_MAP_COLUMNS = 256
@@ -147,19 +151,17 @@ def decode_columns(container: Container, columns: Mapping[str, AvroColumn]) -> p
     plan = _plan(container, columns)
     keys = _KeyTable(container.file)
     guess = StartGuess(container.schema)
+    memory = BlockMemory()
     tables = []
     at = used = 0
     step = _RECORDS_PER_STEP
     while at < len(container.blocks):
-        stop, total = at + 1, container.counts[at]
-        while stop < len(container.blocks) and total + container.counts[stop] <= step:
-            total += container.counts[stop]
-            stop += 1
-        pieces = container.unpack(at, stop, used)
-        group = BlockGroup.join(pieces, container.counts[at:stop], container.file)
+        stop = _step_end(container, at, step)
+        counts = container.counts[at:stop]
+        group = memory.join(container.unpack(at, stop, used), counts, container.file)
         used += group.size
         at = stop
-        if total:
+        if group.starts.size:
             decoder = _GroupDecoder(container.schema, plan, group, keys, guess)
             tables.append(decoder.decode())
             step = _RECORDS_PER_STEP if decoder.guessed else _RECORDS_PER_SLOW_STEP
@@ -167,6 +169,19 @@ def decode_columns(container: Container, columns: Mapping[str, AvroColumn]) -> p
         empty = {name: column.kind for name, column in plan.items()}
         return pa.table({name: pa.nulls(0, _arrow_type(kind)) for name, kind in empty.items()})
     return pa.concat_tables(tables, promote_options="default")
+
+
+def _step_end(container: Container, start: int, records: int) -> int:
+    """Return the block up to which the blocks from `start` on have about so many records."""
+    stop, total = start + 1, container.counts[start]
+    size, max_size = len(container.blocks[start]), records * _STEP_BYTES_PER_RECORD
+    while stop < len(container.blocks):
+        total += container.counts[stop]
+        size += len(container.blocks[stop])
+        if total > records or size > max_size:
+            break
+        stop += 1
+    return stop
 
 
 def _arrow_type(kind: AvroKind) -> pa.DataType:
@@ -387,6 +402,9 @@ class _GroupDecoder:
     def _flat_map(
         self, name: str, entries: list[_Entries], count: int
     ) -> dict[str, pa.Array] | None:
+        columns = self._same_keys(name, entries, count)
+        if columns is not None:
+            return columns
         found = [self.keys.find(self.walk, item.key_starts, item.key_lengths) for item in entries]
         num_keys = len(self.keys.names)
         starts = np.zeros((num_keys, count), np.int64)
@@ -409,6 +427,27 @@ class _GroupDecoder:
                 columns[f"{name}.{key}"] = self._texts(key_starts, key_lengths, _bitmap(valid))
         return columns
 
+    def _same_keys(
+        self, name: str, entries: list[_Entries], count: int
+    ) -> dict[str, pa.Array] | None:
+        """Return the columns of maps whose first, second, … keys are the same in all records.
+
+        None if they are not, if a map may have a key twice, or if there are too many keys.
+        """
+        keys = [self.keys.find_common(self.walk, i.key_starts, i.key_lengths) for i in entries]
+        if None in keys or len(set(keys)) < len(keys):
+            return None
+        columns = {}
+        for key, item in zip(keys, entries, strict=True):
+            column = f"{name}.{key}"
+            values = _Values(starts=item.starts, lengths=item.lengths)
+            if item.rows is not None:
+                valid = np.zeros(count, np.bool_)
+                valid[item.rows] = True
+                values = values.spread(item.rows, valid)
+            columns[column] = self._column(column, AvroKind.TEXT, values, count)
+        return columns
+
 
 class _KeyTable:
     """The distinct keys of the maps of a file, found by a perfect hash of their bytes."""
@@ -416,6 +455,7 @@ class _KeyTable:
     def __init__(self, file: str) -> None:
         self.file = file
         self.names: list[str] = []
+        self._known: dict[bytes, str] = {}
         self._words = np.zeros((0, _MAX_KEY_BYTES // 8), _U64)
         self._lengths = np.zeros(0, np.int64)
         self._table = np.zeros(1 << _HASH_BITS, np.int64)
@@ -426,6 +466,7 @@ class _KeyTable:
         longest = int(lengths.max(initial=0))
         if longest > _MAX_KEY_BYTES:
             return None
+        lengths = lengths.astype(np.int64, copy=False)
         words = []
         for index in range(max(1, (longest + 7) // 8)):
             word = walk.words_at(starts + 8 * index if index else starts)
@@ -438,6 +479,22 @@ class _KeyTable:
             start = int(starts[row])
             if not self._add(walk.octets[start : start + int(lengths[row])].tobytes()):
                 return None
+
+    def find_common(self, walk: RecordWalk, starts: Array, lengths: Array) -> str | None:
+        """Return the key if all are the same; None if they are not, or as in `find`."""
+        size, start = int(lengths[0]), int(starts[0])
+        if size > _MAX_KEY_BYTES or (lengths != size).any():
+            return None
+        key: bytes = walk.octets[start : start + size].tobytes()
+        for index in range(0, size, 8):
+            words = walk.words_at(starts + index if index else starts)
+            if size - index < 8:
+                words &= _MASKS[size - index]
+            if (words != _U64(int.from_bytes(key[index : index + 8], "little"))).any():
+                return None
+        if key not in self._known and not self._add(key):
+            return None
+        return self._known[key]
 
     def _look_up(self, words: list[Array], lengths: Array) -> tuple[Array, Array | None]:
         """Return the numbers of keys, and which of them are wrong because a key is new."""
@@ -471,6 +528,7 @@ class _KeyTable:
             if len(set(slots.tolist())) == slots.size:
                 self._table[:] = 0
                 self._table[slots] = np.arange(slots.size)
+                self._known[key] = self.names[-1]
                 return True
         self.names.pop()
         self._words, self._lengths = self._words[:-1], self._lengths[:-1]

@@ -40,6 +40,8 @@ JsonPath = tuple[str, ...]
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+|\s+')
 # Commas in a line, and so columns of the CSV parser in `match`. Wider lines go to the row decoder.
 _MAX_COMMAS = 20_000
+# With so many samples, of which none fits the template of a line, that template is not tried.
+_SHAPELESS_MIN_SAMPLES = 8
 _JSON_CONSTANTS = {"true": True, "false": False, "null": None}
 
 
@@ -99,7 +101,8 @@ def build_template(
 
     `line` must be valid: the row decoder has accepted it. Values that are the same in all `samples`
     become constants of the template: most statistics of most files repeat, and a constant costs
-    nothing to decode. A wrong guess costs only time, because every line is verified.
+    nothing to decode. If none of many samples fits the template, there is none: the lines have no
+    common shape. A wrong guess costs only time, because every line is verified.
     """
     template, aliases = LineTemplate(fields), fields.aliases
     known = {*fields.fields, "protocol", "metaData"}
@@ -117,9 +120,24 @@ def build_template(
             return None  # a value contains a comma, or two values share a field
     except (TemplateMismatch, ValueError, RecursionError):
         return None
+    if len(samples) >= _SHAPELESS_MIN_SAMPLES and not count_fitting(template, samples):
+        return None
     if samples:
         _fix_constants(template, line, samples)
     return template
+
+
+def count_fitting(template: LineTemplate, lines: Sequence[str]) -> int:
+    """Return how many lines have the constant texts of a template, whatever their values are."""
+    fields = split_template(template)
+    return sum(
+        len(pieces) == len(fields)
+        and all(
+            piece.startswith(item.before) and piece.endswith(item.after)
+            for item, piece in zip(fields, pieces, strict=True)
+        )
+        for pieces in (line.split(",") for line in lines)
+    )
 
 
 def _fix_constants(template: LineTemplate, line: str, samples: Sequence[str]) -> None:
@@ -673,7 +691,7 @@ def _parse_csv(
 def _block_size(data: bytes | memoryview) -> int:
     """Return the CSV block size: what fits a cache, but several lines if they are longer."""
     first_line_bytes = _line_end(data, 0)
-    return min(max(_CSV_BLOCK_BYTES, 64 * first_line_bytes), len(data) + 1)
+    return min(max(_CSV_BLOCK_BYTES, 512 * first_line_bytes), len(data) + 1)
 
 
 def _join_parts(

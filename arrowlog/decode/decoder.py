@@ -37,6 +37,7 @@ from arrowlog.decode.row_decoder import (
     CommitInfoLines,
     build_action_table,
     decode_line,
+    decode_lines,
     lines_from_raw_infos,
     parse_commit_infos,
     to_metadata,
@@ -137,6 +138,10 @@ class LineBuffer:
         self.seq_numbers: list[pa.Array] = []
         self.non_add_lines: list[NonAddLines] = []
         self.sums: dict[int, int] = {}
+
+    def drop_adds(self) -> None:
+        """Forget the buffered lines; those that were separated, and the counts and sums, stay."""
+        self.size, self._arrow_lines, self.seq_numbers = 0, None, []
 
     @property
     def kept(self) -> int:
@@ -392,6 +397,9 @@ def _count_lines(data: bytearray, start: int, stop: int) -> int:
 # long: from `_COLUMNAR_MIN_BYTES` on, two lines are enough.
 COLUMNAR_MIN_LINES = 48
 _COLUMNAR_MIN_BYTES = 1 << 16
+# Another template is tried if the last one matched at least one line for so many that are left. A
+# round costs a fifth of decoding these row by row, and lines without a common shape match none.
+_MIN_MATCHED_SHARE = 8
 # Templates tried per buffer. Lines that match none of them go to the row decoder.
 MAX_TEMPLATE_ROUNDS = 16
 # Where sample lines are taken from, in thousandths of the buffer. The first position supplies the
@@ -611,7 +619,7 @@ def _decode_by_template(
             return
         seq = seq.gather([row for row, _ in merged.odd])
         lines = LineBlock.join([text for _, text in merged.odd])
-        if not _worth_columnar(lines):
+        if not _worth_columnar(lines) or matched_seq.len() < lines.count // _MIN_MATCHED_SHARE:
             break
         template, pieces = _match_picked(lines, actions.format.actions)
     _decode_rows(actions, seq.to_list(), lines.texts())
@@ -652,27 +660,38 @@ def _lines_after(data: bytes | memoryview, position: int) -> list[bytes]:
 
 
 def _decode_rows(actions: ActionBatch, seqs: Sequence[int], texts: Sequence[bytes]) -> None:
-    """Decode lines one by one; `LogCorrupt` names the file and the line."""
+    """Decode lines without a template; `LogCorrupt` names the file and the line."""
     fields = actions.format.actions
-    decoded: dict[str, tuple[list[int], list[Any]]] = {name: ([], []) for name in fields.fields}
-    for seq, text in zip(seqs, texts, strict=True):
+    decoded = decode_lines(texts, fields)
+    if decoded is None:
+        decoded = _decode_one_by_one(actions, seqs, texts)
+    for name, (rows, values) in decoded.items():
+        action_seqs = [seqs[row] for row in rows]
+        if name == "protocol":
+            actions.protocols += zip(action_seqs, map(to_protocol, values), strict=True)
+        elif name == "metaData":
+            provider = actions.format.default_provider
+            metadata = [to_metadata(value, provider) for value in values]
+            actions.metadata += zip(action_seqs, metadata, strict=True)
+        elif name == "commitInfo":
+            actions.infos.append(lines_from_raw_infos(action_seqs, values, fields))
+        else:
+            actions.tables[name].append(build_action_table(fields, name, action_seqs, values))
+
+
+def _decode_one_by_one(
+    actions: ActionBatch, seqs: Sequence[int], texts: Sequence[bytes]
+) -> dict[str, tuple[list[int], list[Any]]]:
+    """Decode lines that `decode_lines` does not accept together, and report the one at fault."""
+    fields = actions.format.actions
+    decoded: dict[str, tuple[list[int], list[Any]]] = {}
+    for row, (seq, text) in enumerate(zip(seqs, texts, strict=True)):
         try:
             action = decode_line(text, "", 0, fields)
         except LogCorrupt:  # decode again with the place, which is computed only for an error
             action = decode_line(text, *actions.place(seq), fields)
-        if action is None:
-            continue
-        name, value = action
-        if name == "protocol":
-            actions.protocols.append((seq, to_protocol(value)))
-        elif name == "metaData":
-            metadata = to_metadata(value, actions.format.default_provider)
-            actions.metadata.append((seq, metadata))
-        else:
-            decoded[name][0].append(seq)
-            decoded[name][1].append(value)
-    for name, (action_seqs, values) in decoded.items():
-        if values and name == "commitInfo":
-            actions.infos.append(lines_from_raw_infos(action_seqs, values, fields))
-        elif values:
-            actions.tables[name].append(build_action_table(fields, name, action_seqs, values))
+        if action is not None:
+            rows, values = decoded.setdefault(action[0], ([], []))
+            rows.append(row)
+            values.append(action[1])
+    return decoded

@@ -15,7 +15,9 @@ are read one by one, and fields of an unexpected type count as absent. Pure: no 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
+from itertools import repeat
+from operator import attrgetter, is_
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -28,6 +30,8 @@ from arrowlog.arrays import (
     concat_bytes,
     make_array,
     make_int64,
+    make_scalar,
+    null_scalar,
     repeat_bool,
 )
 from arrowlog.errors import LogCorrupt
@@ -106,7 +110,8 @@ class _LineDecoder:
         line = msgspec.defstruct(
             "line", [*members, ("commitInfo", msgspec.Raw, JSON_NULL)], gc=False
         )
-        self.decode = msgspec.json.Decoder(line).decode
+        decoder = msgspec.json.Decoder(line)
+        self.decode, self.decode_lines = decoder.decode, decoder.decode_lines
         self.actions = [(name, fields.aliases.get(name, name)) for name in line.__struct_fields__]
         self.map_fields = fields.add_map_fields
 
@@ -118,6 +123,12 @@ _PROTOCOL_PROBE = msgspec.json.Decoder(
 )
 JSON_OBJECT_DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ANY_JSON = msgspec.json.Decoder()
+_TEXTS = msgspec.json.Decoder(list[str | None])
+_ABSENT = msgspec.Raw(b"null")  # of a member that is not there, unlike one that is null
+_NULL_TEXT = make_scalar("null", pa.string())
+_NULL_BYTES = make_scalar(b"null", pa.binary())
+_COMMA = make_scalar(",", pa.string())
+_PLAIN_INTEGER = "^-?(0|[1-9][0-9]{0,17})$"
 # Everything msgspec raises for a damaged text.
 JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
 
@@ -152,6 +163,51 @@ def decode_line(
     if decoded is not None and decoded[0] == "add":
         _check_maps(decoded[1], decoder.map_fields, file, number)
     return decoded
+
+
+def decode_lines(
+    texts: Sequence[bytes], fields: ActionFields
+) -> dict[str, tuple[list[int], list[Any]]] | None:
+    """Decode many lines with one call: by action, the indexes of its lines and their fields.
+
+    Actions without a line are left out. Returns None if `decode_line` has to look at the lines one
+    by one: because one of them is blank, not valid or holds two actions.
+    """
+    decoder = _line_decoder(fields)
+    try:
+        joined = b"\n".join(texts)
+        if not joined.isascii():
+            joined.decode()  # msgspec does not validate UTF-8 in the fields that it skips
+        lines = decoder.decode_lines(joined)
+    except JSON_ERRORS:
+        return None
+    if len(lines) != len(texts):
+        return None
+    decoded: dict[str, tuple[list[int], list[Any]]] = {}
+    for name, action in decoder.actions:
+        values = list(map(attrgetter(name), lines))
+        empty = JSON_NULL if name == "commitInfo" else None
+        if all(map(is_, values, repeat(empty))):
+            continue
+        rows = [row for row, value in enumerate(values) if value is not empty]
+        kept = values if len(rows) == len(values) else [values[row] for row in rows]
+        if action in decoded or (name == "commitInfo" and b"null" in map(bytes, kept)):
+            return None  # two names of one action, and an explicit null: not worth a fast path
+        decoded[action] = (rows, kept)
+    all_rows = [row for rows, _ in decoded.values() for row in rows]
+    if len(set(all_rows)) < len(all_rows) or not _maps_are_objects(decoded, decoder.map_fields):
+        return None
+    return decoded
+
+
+def _maps_are_objects(
+    decoded: Mapping[str, tuple[list[int], list[Any]]], names: Sequence[str]
+) -> bool:
+    """Return whether the map fields of all adds are objects or null; see `_check_maps`."""
+    _, adds = decoded.get("add", ([], []))
+    return not adds or all(
+        {bytes(raw)[:1] for raw in map(attrgetter(name), adds)} <= {b"{", b"n"} for name in names
+    )
 
 
 def _check_maps(add: Any, names: Sequence[str], file: str, number: int) -> None:
@@ -247,9 +303,13 @@ def build_action_table(
     values_of = dict(zip(decoded[0].__struct_fields__, map(list, tuples), strict=True))
     for name, kind in fields.fields[action].items():
         values = values_of[name]
+        if all(map(is_, values, repeat(_TYPES[kind][1]))):  # the default of an absent field
+            continue
         if kind in (FieldKind.FLAT, FieldKind.JSON, FieldKind.STATS):
-            values = [_json_text(value) for value in values]
-        if any(value is not None for value in values):
+            texts = _json_texts(values)
+            if texts.null_count < len(texts):
+                columns[name] = texts
+        else:
             array = make_array(values, pa.string() if kind is FieldKind.WORD else kind.type)
             columns[name] = array.dictionary_encode() if kind is FieldKind.WORD else array
     if action == "add":
@@ -263,6 +323,33 @@ def _json_text(raw: msgspec.Raw) -> str | None:
     if text == b"null":
         return None
     return _ANY_JSON.decode(text) if text[:1] == b'"' else text.decode()
+
+
+def _json_texts(raws: Sequence[msgspec.Raw]) -> pa.Array:
+    """Return the JSON texts of a field, as `_json_text` does for one."""
+    texts = list(map(bytes, raws))
+    firsts = {text[:1] for text in texts}
+    if firsts <= {b'"', b"n"}:  # JSON strings and nulls
+        return _unquote(texts)
+    if b'"' in firsts:
+        return make_array([_json_text(raw) for raw in raws], pa.string())
+    array = make_array(texts, pa.binary()).view(pa.string())
+    return array if b"n" not in firsts else _without(array, pc.equal(array, _NULL_TEXT))
+
+
+def _unquote(texts: Sequence[bytes]) -> pa.Array:
+    """Return the content of JSON strings; null for `null`."""
+    joined = b",".join(texts)
+    if b"\\" in joined:
+        return make_array(_TEXTS.decode(b"[" + joined + b"]"), pa.string())
+    array = make_array(texts, pa.binary())
+    content = pc.binary_slice(array, 1, -1).view(pa.string())
+    return _without(content, pc.equal(array, _NULL_BYTES))
+
+
+def _without(texts: pa.Array, mask: pa.Array) -> pa.Array:
+    """Return the texts with null where the mask is true."""
+    return pc.if_else(mask, null_scalar(texts.type), texts) if mask.true_count else texts
 
 
 def parse_lenient(kind: FieldKind, raw: msgspec.Raw) -> Any:
@@ -285,7 +372,7 @@ def flatten_map_columns(adds: pa.Table, keys: Iterable[str]) -> pa.Table:
     if "raw" not in adds.column_names or not pc.any(adds["raw"]).as_py():
         return adds
     raw = pc.fill_null(adds["raw"], FALSE).combine_chunks()
-    key_list = list(keys)
+    key_list = list(dict.fromkeys(keys))
     text_columns = [name for name in (*ADD_MAP_FIELDS, "stats") if name in adds.column_names]
     raw_rows = adds.select(text_columns).filter(raw)
     flat: dict[str, pa.Array] = {}
@@ -309,34 +396,37 @@ def _lookup_map(table: pa.Table, name: str, keys: list[str]) -> dict[str, pa.Arr
     """Look up keys in a column of JSON objects; returns the columns `name.key`."""
     if name not in table.column_names or table[name].null_count == table.num_rows:
         return {}
-    return _lookup([_members(text) for text in table[name].to_pylist()], keys, f"{name}.")
+    texts = _lookup(table[name].combine_chunks(), keys)
+    return {f"{name}.{key}": column for key, column in texts.items()}
 
 
 def _lookup_stats(table: pa.Table, keys: list[str]) -> dict[str, pa.Array]:
     """Look up the row count and the bounds and counts of `keys` in the `stats` column."""
     if "stats" not in table.column_names or table["stats"].null_count == table.num_rows:
         return {}
-    stats = [_members(text) for text in table["stats"].to_pylist()]
-    columns = _to_counts(_lookup(stats, ["numRecords"], "stats."))
+    members = _lookup_raw(table["stats"].combine_chunks(), ["numRecords", *STATS_MAPS])
+    columns = {
+        f"stats.{key}": _to_counts(_scalar_texts(raws))
+        for key, raws in members.items()
+        if key == "numRecords"
+    }
     for name in STATS_MAPS:
-        inner = [_members(bytes(members.get(name, JSON_NULL))) for members in stats]
-        values = _lookup(inner, keys, f"stats.{name}.")
-        columns |= _to_counts(values) if name in STATS_COUNTS else values
+        if name not in members:
+            continue
+        inner = make_array(list(map(bytes, members[name])), pa.binary()).view(pa.string())
+        for key, texts in _lookup(inner, keys).items():
+            counts = name in STATS_COUNTS
+            columns[f"stats.{name}.{key}"] = _to_counts(texts) if counts else texts
     return columns
 
 
-def _to_counts(columns: dict[str, pa.Array]) -> dict[str, pa.Array]:
-    """Convert columns of text to int64. Text that is not an integer becomes null: unknown."""
-    return {
-        name: make_array(
-            [
-                parse_lenient(FieldKind.INT, msgspec.Raw((text or "null").encode()))
-                for text in texts
-            ],
-            pa.int64(),
-        )
-        for name, texts in ((name, array.to_pylist()) for name, array in columns.items())
-    }
+def _to_counts(texts: pa.Array) -> pa.Array:
+    """Convert texts to int64. Text that is not an integer becomes null: unknown."""
+    plain = pc.match_substring_regex(texts, _PLAIN_INTEGER)
+    if plain.true_count == len(texts) - texts.null_count:
+        return pc.cast(texts, pa.int64())
+    raws = [msgspec.Raw((text or "null").encode()) for text in texts.to_pylist()]
+    return make_array([parse_lenient(FieldKind.INT, raw) for raw in raws], pa.int64())
 
 
 def _members(text: str | bytes | None) -> dict[str, msgspec.Raw]:
@@ -352,18 +442,67 @@ def _members(text: str | bytes | None) -> dict[str, msgspec.Raw]:
         return {}
 
 
-def _lookup(
-    maps: list[dict[str, msgspec.Raw]], keys: list[str], prefix: str
-) -> dict[str, pa.Array]:
-    """Return a column of text for each key that at least one map has."""
-    present = set().union(*maps)
-    return {
-        prefix + key: make_array(
-            [scalar_text(map_.get(key, JSON_NULL)) for map_ in maps], pa.string()
-        )
-        for key in keys
-        if key in present
-    }
+def _lookup(texts: pa.Array, keys: Sequence[str]) -> dict[str, pa.Array]:
+    """Look up keys in JSON objects: a column of text for each key that at least one of them has."""
+    return {key: _scalar_texts(raws) for key, raws in _lookup_raw(texts, keys).items()}
+
+
+def _lookup_raw(texts: pa.Array, keys: Sequence[str]) -> dict[str, list[msgspec.Raw]]:
+    """Look up keys in JSON objects: the values of each key that at least one of them has.
+
+    One call reads all objects. If one of them is not an object, or a key cannot be the name of a
+    struct's field, each object is read by itself.
+    """
+    array = pc.binary_join(
+        pa.ListArray.from_arrays(
+            make_array([0, len(texts)], pa.int32()), pc.fill_null(texts, _NULL_TEXT)
+        ),
+        _COMMA,
+    )
+    try:
+        decoder, empty = _members_decoder(tuple(keys))
+        decoded = decoder.decode(b"".join((b"[", array[0].as_buffer(), b"]")))
+    except JSON_ERRORS:
+        decoded = None
+    if decoded is None or len(decoded) != len(texts):
+        maps = [_members(text) for text in texts.to_pylist()]
+        present = set().union(*maps)
+        return {key: [map_.get(key, JSON_NULL) for map_ in maps] for key in keys if key in present}
+    objects = [empty if value is None else value for value in decoded]
+    columns = {key: list(map(attrgetter(f"f{i}"), objects)) for i, key in enumerate(keys)}
+    return {key: raws for key, raws in columns.items() if not all(map(is_, raws, repeat(_ABSENT)))}
+
+
+@lru_cache(64)
+def _members_decoder(keys: tuple[str, ...]) -> tuple[Any, Any]:
+    """Return a decoder of JSON objects, of which it keeps some members, and an empty object.
+
+    Raises `ValueError` if a key has characters that msgspec does not accept in names.
+    """
+    names = [f"f{i}" for i in range(len(keys))]
+    struct: Any = msgspec.defstruct(
+        "members",
+        [(name, msgspec.Raw, _ABSENT) for name in names],
+        rename=dict(zip(names, keys, strict=True)),
+        gc=False,
+    )
+    return msgspec.json.Decoder(list[struct | None]), struct()
+
+
+def _scalar_texts(raws: Sequence[msgspec.Raw]) -> pa.Array:
+    """Return scalars as text, as `scalar_text` does for one."""
+    data = list(map(bytes, raws))
+    firsts = {text[:1] for text in data}
+    if firsts <= {b'"', b"n"}:
+        return _unquote(data)
+    if b'"' in firsts:
+        return make_array([scalar_text(raw) for raw in raws], pa.string())
+    texts = make_array(data, pa.binary()).view(pa.string())
+    if firsts.isdisjoint((b"n", b"{", b"[")):
+        return texts
+    starts = pc.starts_with
+    no_scalar = pc.or_(pc.or_(starts(texts, "{"), starts(texts, "[")), pc.equal(texts, _NULL_TEXT))
+    return _without(texts, no_scalar)
 
 
 def scalar_text(raw: msgspec.Raw) -> str | None:

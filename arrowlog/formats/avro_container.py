@@ -25,7 +25,7 @@ from arrowlog.formats.avro_schema import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 MAGIC = b"Obj\x01"
 SYNC_BYTES = 16
@@ -66,14 +66,13 @@ class Container:
         """The number of records, by the blocks' own counts."""
         return sum(self.counts)
 
-    def unpack(self, start: int, stop: int, used: int = 0) -> list[Any]:
-        """Decompress some blocks; `used` is the uncompressed size of the blocks before them.
+    def unpack(self, start: int, stop: int, used: int = 0) -> Iterator[Any]:
+        """Decompress some blocks, one after another.
 
-        Raises `LogCorrupt` if a block is damaged, has fewer bytes than its records need, or exceeds
-        the limit.
+        `used` is the uncompressed size of the blocks before them. Raises `LogCorrupt` if a block is
+        damaged, has fewer bytes than its records need, or exceeds the limit.
         """
         unpack = _UNPACKERS[self.codec]
-        pieces: list[Any] = []
         for body, count in zip(self.blocks[start:stop], self.counts[start:stop], strict=True):
             try:
                 piece = unpack(body, self.limit - used)
@@ -88,9 +87,8 @@ class Container:
                 )
             if count * self.schema.min_size > len(piece) or (count == 0 and len(piece)):
                 raise damaged(self.file, "a block does not have the number of records that it says")
-            pieces.append(piece)
+            yield piece
             used += len(piece)
-        return pieces
 
 
 def damaged(file: str, what: str) -> LogCorrupt:

@@ -1,10 +1,42 @@
 """The history of a table: SQL views over the log, diff, overview."""
 
-from arrowlog.history.commit_history import missing_commit_is_corrupt
-from arrowlog.history.queries import HistoryQueries
-from arrowlog.history.reports import Diff, Overview
-from arrowlog.history.session import HistorySession
-from arrowlog.history.view_columns import TIMESTAMP_MS, cast_to_view_type
+from typing import TYPE_CHECKING
+
+from arrowlog.lazy_names import import_on_first_use
+
+if TYPE_CHECKING:
+    from arrowlog.history.commit_history import (
+        missing_commit_is_corrupt,
+    )
+    from arrowlog.history.queries import (
+        HistoryQueries,
+    )
+    from arrowlog.history.reports import (
+        Diff,
+        Overview,
+    )
+    from arrowlog.history.session import (
+        HistorySession,
+    )
+    from arrowlog.history.view_columns import (
+        TIMESTAMP_MS,
+        cast_to_view_type,
+    )
+
+# Each name is imported on first use, so that opening a table loads only what it needs.
+_HOMES = {
+    "commit_history": ("missing_commit_is_corrupt",),
+    "queries": ("HistoryQueries",),
+    "reports": (
+        "Diff",
+        "Overview",
+    ),
+    "session": ("HistorySession",),
+    "view_columns": (
+        "TIMESTAMP_MS",
+        "cast_to_view_type",
+    ),
+}
 
 __all__ = [
     "TIMESTAMP_MS",
@@ -15,3 +47,6 @@ __all__ = [
     "cast_to_view_type",
     "missing_commit_is_corrupt",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = import_on_first_use(__name__, _HOMES)

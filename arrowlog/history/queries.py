@@ -1,6 +1,6 @@
 """What a table tells of its history: the methods of `Table` that read the log.
 
-`Table` inherits them from `HistoryQueries`.
+`Table` inherits them from `HistoryQueries`. What answers them is imported by the first call.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 
 from arrowlog.clock import SystemClock
 from arrowlog.fork_safety import OnFirstUse
-from arrowlog.history.reports import choose_diff_versions, diff_snapshots, summarize_table
-from arrowlog.history.session import HistorySession
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from arrowlog.history.reports import Diff, Overview
+    from arrowlog.history.session import HistorySession
     from arrowlog.snapshot import PeriodLike, SnapshotTracker
 
 
@@ -29,6 +28,8 @@ class HistoryQueries:
 
     @OnFirstUse
     def _history_session(self) -> HistorySession:
+        from arrowlog.history.session import HistorySession
+
         return HistorySession(self._tracker)
 
     def history(
@@ -71,6 +72,8 @@ class HistoryQueries:
         Raises:
             InvalidRequest: a version is not there, or those from before the time were cleaned up.
         """
+        from arrowlog.history.reports import choose_diff_versions, diff_snapshots
+
         now_ms = SystemClock().now_ms()
         first, last = choose_diff_versions(
             self._tracker, a, b, since=since, until=until, now_ms=now_ms
@@ -117,4 +120,6 @@ class HistoryQueries:
 
     def overview(self, commits: int = 5) -> Overview:
         """Summarize the newest version on one screen, with its last commits and warnings."""
+        from arrowlog.history.reports import summarize_table
+
         return summarize_table(self._history_session, commits)

@@ -21,6 +21,7 @@ from arrowlog.display import (
 )
 from arrowlog.errors import InvalidRequest
 from arrowlog.fork_safety import OnFirstUse
+from arrowlog.formats.indextables import INDEXTABLES
 from arrowlog.history import view_columns
 from arrowlog.history.view_columns import ViewTypes
 from arrowlog.predicate import quote_identifier
@@ -74,6 +75,7 @@ class Overview:
     commits_since: int
     commits: pa.Table
     warnings: tuple[str, ...]
+    reader_features: tuple[str, ...] = ()
 
     @property
     def healthy(self) -> bool:
@@ -104,15 +106,15 @@ class Overview:
         checkpoint = "none"
         if self.checkpoint is not None:
             checkpoint = f"version {self.checkpoint}, {self.commits_since:,} commits since"
+        name = self.format if self.format == INDEXTABLES.name else f"{self.format} (read-only)"
+        features = f" with {', '.join(self.reader_features)}" if self.reader_features else ""
+        protocol = f"{name}, reader {self.reader_version}, writer {self.writer_version}{features}"
         return [
             ("version", f"{self.version}, readable from {self.earliest_version} on"),
             ("files", f"{self.num_files:,} with {format_bytes(self.size_bytes)}"),
             ("rows", format_count(self.num_records)),
             ("partitions", partitions if self.partition_columns else "not partitioned"),
-            (
-                "protocol",
-                f"{self.format}, reader {self.reader_version}, writer {self.writer_version}",
-            ),
+            ("protocol", protocol),
             ("checkpoint", checkpoint),
         ]
 
@@ -199,6 +201,7 @@ def summarize_table(asking: HistorySession, commits: int) -> Overview:
         since,
         asking.history(commits),
         tuple(_warnings(snapshot, past, since, tracker.config)),
+        snapshot.protocol.reader_features,
     )
 
 
@@ -352,16 +355,8 @@ class Diff:
 
     def _first_files(self) -> list[tuple[str, str, str]]:
         signs = {"added": "+", "removed": "-", "changed": "~"}
-        names = ["change", "path", "size_bytes_before", "size_bytes_after"]
-        rows = self.files.select(names).slice(0, _MAX_FILES_SHOWN).to_pylist()
-        return [
-            (
-                signs[row["change"]],
-                row["path"],
-                " → ".join(format_bytes(s) for s in list(row.values())[2:] if s is not None),
-            )
-            for row in rows
-        ]
+        rows = self.files.slice(0, _MAX_FILES_SHOWN).to_pylist()
+        return [(signs[row["change"]], row["path"], _sizes_of(row)) for row in rows]
 
     def __str__(self) -> str:
         """Return the totals, the changes of schema and properties, and the first files."""
@@ -391,6 +386,15 @@ class Diff:
             if self.files.num_rows
             else "",
         )
+
+
+def _sizes_of(row: Mapping[str, Any]) -> str:
+    """Describe the size of a file before and after; its rows if only they have changed."""
+    sizes = [row["size_bytes_before"], row["size_bytes_after"]]
+    counts = [row["num_records_before"], row["num_records_after"]]
+    if sizes[0] == sizes[1] and None not in counts and counts[0] != counts[1]:
+        return f"{counts[0]:,} → {counts[1]:,} rows"
+    return " → ".join(format_bytes(size) for size in sizes if size is not None)
 
 
 def choose_diff_versions(
@@ -482,6 +486,9 @@ def _files(a: Snapshot, b: Snapshot, types: ViewTypes) -> pa.Table:
 def _typed_files(snapshot: Snapshot, types: ViewTypes) -> pa.Table:
     names = [*types.files.names, "key"]
     adds = snapshot.state.adds
+    # A file whose rows are deleted by another deletion vector is the same file.
+    keys = snapshot.state.format.paths_of(adds["key"])
+    adds = adds.set_column(adds.column_names.index("key"), "key", keys)
     columns = view_columns.add_columns(adds, types, names) if adds.num_rows else {}
     return view_columns.conform_to_view(columns, types.adds, names, adds.num_rows)
 

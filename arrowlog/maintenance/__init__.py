@@ -1,40 +1,108 @@
 """Checkpoints, retention, compaction, vacuum and skips."""
 
-from arrowlog.maintenance import procedures
-from arrowlog.maintenance.adoption import AdoptResult, adopt
-from arrowlog.maintenance.checkpointing import (
-    PARQUET_CHECKPOINT_FEATURE,
-    BackgroundCheckpointer,
-    make_checkpoint,
-)
-from arrowlog.maintenance.cleanup import (
-    MIN_COMMIT_AGE_SECONDS,
-    CleanupResult,
-    retry_after_cleanup,
-)
-from arrowlog.maintenance.compaction import (
-    CompactResult,
-    RewriteAttempt,
-    find_changed_file,
-    try_rewrite,
-)
-from arrowlog.maintenance.file_rewriter import RewriteTask
-from arrowlog.maintenance.other_logs import (
-    OtherLog,
-    OtherLogs,
-    read_adds,
-    read_other_log,
-    read_other_logs,
-)
-from arrowlog.maintenance.procedures import update_statistics
-from arrowlog.maintenance.retention import RetentionPlan, classify_files
-from arrowlog.maintenance.skips import Skips, read_skips
-from arrowlog.maintenance.vacuum import (
-    ReferencedFiles,
-    VacuumResult,
-    classify_table_files,
-    find_all_referenced_files,
-)
+from typing import TYPE_CHECKING
+
+from arrowlog.lazy_names import import_on_first_use
+
+if TYPE_CHECKING:
+    from arrowlog.maintenance import (
+        procedures,
+    )
+    from arrowlog.maintenance.adoption import (
+        AdoptResult,
+        adopt,
+    )
+    from arrowlog.maintenance.checkpointing import (
+        BackgroundCheckpointer,
+        make_checkpoint,
+    )
+    from arrowlog.maintenance.cleanup import (
+        MIN_COMMIT_AGE_SECONDS,
+        PARQUET_CHECKPOINT_FEATURE,
+        CleanupResult,
+        retry_after_cleanup,
+    )
+    from arrowlog.maintenance.compaction import (
+        CompactResult,
+        RewriteAttempt,
+        find_changed_file,
+        try_rewrite,
+    )
+    from arrowlog.maintenance.file_rewriter import (
+        RewriteTask,
+    )
+    from arrowlog.maintenance.other_logs import (
+        OtherLog,
+        OtherLogs,
+        read_adds,
+        read_other_log,
+        read_other_logs,
+    )
+    from arrowlog.maintenance.procedures import (
+        update_statistics,
+    )
+    from arrowlog.maintenance.retention import (
+        RetentionPlan,
+        classify_files,
+    )
+    from arrowlog.maintenance.skips import (
+        Skips,
+        read_skips,
+    )
+    from arrowlog.maintenance.vacuum import (
+        ReferencedFiles,
+        VacuumResult,
+        classify_table_files,
+        find_all_referenced_files,
+    )
+
+# Each name is imported on first use, so that opening a table loads only what it needs.
+_HOMES = {
+    "": ("procedures",),
+    "adoption": (
+        "AdoptResult",
+        "adopt",
+    ),
+    "checkpointing": (
+        "BackgroundCheckpointer",
+        "make_checkpoint",
+    ),
+    "cleanup": (
+        "MIN_COMMIT_AGE_SECONDS",
+        "PARQUET_CHECKPOINT_FEATURE",
+        "CleanupResult",
+        "retry_after_cleanup",
+    ),
+    "compaction": (
+        "CompactResult",
+        "RewriteAttempt",
+        "find_changed_file",
+        "try_rewrite",
+    ),
+    "file_rewriter": ("RewriteTask",),
+    "other_logs": (
+        "OtherLog",
+        "OtherLogs",
+        "read_adds",
+        "read_other_log",
+        "read_other_logs",
+    ),
+    "procedures": ("update_statistics",),
+    "retention": (
+        "RetentionPlan",
+        "classify_files",
+    ),
+    "skips": (
+        "Skips",
+        "read_skips",
+    ),
+    "vacuum": (
+        "ReferencedFiles",
+        "VacuumResult",
+        "classify_table_files",
+        "find_all_referenced_files",
+    ),
+}
 
 __all__ = [
     "MIN_COMMIT_AGE_SECONDS",
@@ -66,3 +134,6 @@ __all__ = [
     "try_rewrite",
     "update_statistics",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = import_on_first_use(__name__, _HOMES)

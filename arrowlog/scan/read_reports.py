@@ -10,8 +10,6 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from arrowlog.predicate import TRUE, format_node
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
@@ -105,4 +103,6 @@ class ReadLog:
 
 def format_planned(condition: Node) -> str:
     """The text of a pushed-down condition by which files are skipped; empty without one."""
+    from arrowlog.predicate import TRUE, format_node  # loads the parsers: not for a table handle
+
     return "" if condition == TRUE else format_node(condition)

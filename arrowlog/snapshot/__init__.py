@@ -3,125 +3,296 @@
 from typing import TYPE_CHECKING
 
 from arrowlog.lazy_names import import_on_first_use
-from arrowlog.snapshot.checkpoint.json import (
-    CheckpointResult,
-    WrittenCheckpoint,
-    json_checkpoint_name,
-    write_json_form,
-    write_pointer,
-)
-from arrowlog.snapshot.checkpoint.parquet import (
-    build_layout,
-    open_parquet_checkpoint,
-    put_manifest,
-    put_part,
-    write_parquet_form,
-)
-from arrowlog.snapshot.checkpoint.parts import (
-    CheckpointManifest,
-    CheckpointPart,
-    CheckpointPartReader,
-    with_chunk_checksums,
-)
-from arrowlog.snapshot.checkpoint.rows import (
-    RebuildRecipe,
-    build_row_group_index,
-    choose_sort_columns,
-    flatten_all_maps,
-    from_checkpoint_rows,
-    storage_order,
-    storage_sort_keys,
-    to_checkpoint_rows,
-)
-from arrowlog.snapshot.file_table import FileStats, files_column_name, files_table
-from arrowlog.snapshot.listing import (
-    OBSERVATION_TRUST_SECONDS,
-    decode_pointer,
-    find_other_log,
-    has_data_files,
-    list_log,
-    list_retired,
-    open_log,
-    pointed_version,
-    read_pointer,
-    without_failed_states,
-    without_retired,
-)
-from arrowlog.snapshot.loader import (
-    ReadOptions,
-    apply_commits,
-    load_snapshot,
-    read_verified_actions,
-    stream_actions,
-    verify_checkpoint,
-    with_state_files,
-)
-from arrowlog.snapshot.log_replay import (
-    check_readable,
-    commit_identities,
-    commit_timestamps,
-    find_copied_commits,
-    parse_table_schema,
-    read_transactions,
-    replay_actions,
-    validate_commit_integrity,
-    with_checkpoint_keys,
-    with_file_keys,
-)
-from arrowlog.snapshot.log_segment import (
-    LogSegment,
-    VersionGap,
-    checkpoint_versions,
-    earliest_rebuildable_version,
-    plan_segment,
-    retired_record_error,
-)
-from arrowlog.snapshot.reconciliation import paths_leading_out
-from arrowlog.snapshot.snapshot import (
-    FileSource,
-    InMemoryFiles,
-    Report,
-    Snapshot,
-    State,
-    is_state_table,
-)
-from arrowlog.snapshot.stats_truncation import StatsTruncation, truncate_add_fields, truncate_adds
-from arrowlog.snapshot.time_travel import (
-    CLOCK_TOLERANCE_MS,
-    PeriodLike,
-    TimestampLike,
-    format_epoch_millis,
-    to_epoch_millis,
-    to_period,
-    unreadable_states,
-)
-from arrowlog.snapshot.tracked_state import CacheStats, LogTip, ReadBase
-from arrowlog.snapshot.tracker import SnapshotTracker, open_trackers
-from arrowlog.snapshot.typed_values import (
-    HIVE_NULL,
-    TRUNCATION_MARK,
-    all_null_files,
-    cast_text,
-    comparison_type,
-    has_bounds,
-    has_only_ordered_text,
-    high_bounds,
-    low_bounds,
-    may_lose_digits,
-    partition_values,
-    to_comparable,
-    to_log_text,
-    widen_bounds,
-)
 
 if TYPE_CHECKING:
-    from arrowlog.snapshot.checkpoint.state import StateWriter, WrittenState
+    from arrowlog.snapshot.checkpoint.incremental import (
+        SharedPartsLost,
+        rebased_state,
+        write_incremental_form,
+    )
+    from arrowlog.snapshot.checkpoint.json import (
+        CheckpointResult,
+        WrittenCheckpoint,
+        json_checkpoint_name,
+        write_json_form,
+        write_pointer,
+    )
+    from arrowlog.snapshot.checkpoint.parquet import (
+        WrittenParquetCheckpoint,
+        build_layout,
+        find_named_parts,
+        open_parquet_checkpoint,
+        put_manifest,
+        put_part,
+        write_parquet_form,
+    )
+    from arrowlog.snapshot.checkpoint.parts import (
+        CheckpointManifest,
+        CheckpointPart,
+        CheckpointPartReader,
+        encode_stored_schema,
+    )
+    from arrowlog.snapshot.checkpoint.rows import (
+        RebuildRecipe,
+        choose_sort_columns,
+        flatten_all_maps,
+        from_checkpoint_rows,
+        storage_order,
+        storage_sort_keys,
+        to_checkpoint_rows,
+    )
+    from arrowlog.snapshot.checkpoint.state import (
+        StateWriter,
+        WrittenState,
+    )
+    from arrowlog.snapshot.file_table import (
+        FileStats,
+        files_column_name,
+        files_table,
+    )
+    from arrowlog.snapshot.listing import (
+        OBSERVATION_TRUST_SECONDS,
+        decode_pointer,
+        find_other_log,
+        has_data_files,
+        list_log,
+        list_retired,
+        open_log,
+        pointed_version,
+        read_pointer,
+        without_failed_states,
+        without_retired,
+    )
+    from arrowlog.snapshot.loader import (
+        ReadOptions,
+        apply_commits,
+        load_snapshot,
+        read_verified_actions,
+        stream_actions,
+        verify_checkpoint,
+        with_state_files,
+    )
+    from arrowlog.snapshot.log_replay import (
+        check_readable,
+        commit_identities,
+        commit_timestamps,
+        find_copied_commits,
+        parse_table_schema,
+        read_transactions,
+        replay_actions,
+        validate_commit_integrity,
+        with_checkpoint_keys,
+        with_file_keys,
+    )
+    from arrowlog.snapshot.log_segment import (
+        LogSegment,
+        VersionGap,
+        checkpoint_versions,
+        earliest_rebuildable_version,
+        plan_segment,
+        retired_record_error,
+    )
+    from arrowlog.snapshot.reconciliation import (
+        paths_leading_out,
+    )
+    from arrowlog.snapshot.snapshot import (
+        FileSource,
+        InMemoryFiles,
+        Report,
+        Snapshot,
+        State,
+        is_state_table,
+    )
+    from arrowlog.snapshot.stats_truncation import (
+        StatsTruncation,
+        truncate_add_fields,
+        truncate_adds,
+    )
+    from arrowlog.snapshot.time_travel import (
+        CLOCK_TOLERANCE_MS,
+        PeriodLike,
+        TimestampLike,
+        format_epoch_millis,
+        to_epoch_millis,
+        to_period,
+        unreadable_states,
+    )
+    from arrowlog.snapshot.tracked_state import (
+        CacheStats,
+        LogTip,
+        ReadBase,
+    )
+    from arrowlog.snapshot.tracker import (
+        CACHE_PARTS,
+        CachePart,
+        SnapshotTracker,
+        open_trackers,
+    )
+    from arrowlog.snapshot.typed_values import (
+        HIVE_NULL,
+        TRUNCATION_MARK,
+        all_null_files,
+        cast_text,
+        comparison_type,
+        has_bounds,
+        has_only_ordered_text,
+        high_bounds,
+        low_bounds,
+        may_lose_digits,
+        partition_values,
+        to_comparable,
+        to_log_text,
+        widen_bounds,
+    )
+
+# Each name is imported on first use, so that opening a table loads only what it needs.
+_HOMES = {
+    "checkpoint.incremental": (
+        "SharedPartsLost",
+        "rebased_state",
+        "write_incremental_form",
+    ),
+    "checkpoint.json": (
+        "CheckpointResult",
+        "WrittenCheckpoint",
+        "json_checkpoint_name",
+        "write_json_form",
+        "write_pointer",
+    ),
+    "checkpoint.parquet": (
+        "WrittenParquetCheckpoint",
+        "build_layout",
+        "find_named_parts",
+        "open_parquet_checkpoint",
+        "put_manifest",
+        "put_part",
+        "write_parquet_form",
+    ),
+    "checkpoint.parts": (
+        "CheckpointManifest",
+        "CheckpointPart",
+        "CheckpointPartReader",
+        "encode_stored_schema",
+    ),
+    "checkpoint.rows": (
+        "RebuildRecipe",
+        "choose_sort_columns",
+        "flatten_all_maps",
+        "from_checkpoint_rows",
+        "storage_order",
+        "storage_sort_keys",
+        "to_checkpoint_rows",
+    ),
+    "checkpoint.state": (
+        "StateWriter",
+        "WrittenState",
+    ),
+    "file_table": (
+        "FileStats",
+        "files_column_name",
+        "files_table",
+    ),
+    "listing": (
+        "OBSERVATION_TRUST_SECONDS",
+        "decode_pointer",
+        "find_other_log",
+        "has_data_files",
+        "list_log",
+        "list_retired",
+        "open_log",
+        "pointed_version",
+        "read_pointer",
+        "without_failed_states",
+        "without_retired",
+    ),
+    "loader": (
+        "ReadOptions",
+        "apply_commits",
+        "load_snapshot",
+        "read_verified_actions",
+        "stream_actions",
+        "verify_checkpoint",
+        "with_state_files",
+    ),
+    "log_replay": (
+        "check_readable",
+        "commit_identities",
+        "commit_timestamps",
+        "find_copied_commits",
+        "parse_table_schema",
+        "read_transactions",
+        "replay_actions",
+        "validate_commit_integrity",
+        "with_checkpoint_keys",
+        "with_file_keys",
+    ),
+    "log_segment": (
+        "LogSegment",
+        "VersionGap",
+        "checkpoint_versions",
+        "earliest_rebuildable_version",
+        "plan_segment",
+        "retired_record_error",
+    ),
+    "reconciliation": ("paths_leading_out",),
+    "snapshot": (
+        "FileSource",
+        "InMemoryFiles",
+        "Report",
+        "Snapshot",
+        "State",
+        "is_state_table",
+    ),
+    "stats_truncation": (
+        "StatsTruncation",
+        "truncate_add_fields",
+        "truncate_adds",
+    ),
+    "time_travel": (
+        "CLOCK_TOLERANCE_MS",
+        "PeriodLike",
+        "TimestampLike",
+        "format_epoch_millis",
+        "to_epoch_millis",
+        "to_period",
+        "unreadable_states",
+    ),
+    "tracked_state": (
+        "CacheStats",
+        "LogTip",
+        "ReadBase",
+    ),
+    "tracker": (
+        "CACHE_PARTS",
+        "CachePart",
+        "SnapshotTracker",
+        "open_trackers",
+    ),
+    "typed_values": (
+        "HIVE_NULL",
+        "TRUNCATION_MARK",
+        "all_null_files",
+        "cast_text",
+        "comparison_type",
+        "has_bounds",
+        "has_only_ordered_text",
+        "high_bounds",
+        "low_bounds",
+        "may_lose_digits",
+        "partition_values",
+        "to_comparable",
+        "to_log_text",
+        "widen_bounds",
+    ),
+}
 
 __all__ = [
+    "CACHE_PARTS",
     "CLOCK_TOLERANCE_MS",
     "HIVE_NULL",
     "OBSERVATION_TRUST_SECONDS",
     "TRUNCATION_MARK",
+    "CachePart",
     "CacheStats",
     "CheckpointManifest",
     "CheckpointPart",
@@ -137,6 +308,7 @@ __all__ = [
     "ReadOptions",
     "RebuildRecipe",
     "Report",
+    "SharedPartsLost",
     "Snapshot",
     "SnapshotTracker",
     "State",
@@ -145,11 +317,11 @@ __all__ = [
     "TimestampLike",
     "VersionGap",
     "WrittenCheckpoint",
+    "WrittenParquetCheckpoint",
     "WrittenState",
     "all_null_files",
     "apply_commits",
     "build_layout",
-    "build_row_group_index",
     "cast_text",
     "check_readable",
     "checkpoint_versions",
@@ -159,9 +331,11 @@ __all__ = [
     "comparison_type",
     "decode_pointer",
     "earliest_rebuildable_version",
+    "encode_stored_schema",
     "files_column_name",
     "files_table",
     "find_copied_commits",
+    "find_named_parts",
     "find_other_log",
     "flatten_all_maps",
     "format_epoch_millis",
@@ -190,6 +364,7 @@ __all__ = [
     "read_pointer",
     "read_transactions",
     "read_verified_actions",
+    "rebased_state",
     "replay_actions",
     "retired_record_error",
     "storage_order",
@@ -207,17 +382,15 @@ __all__ = [
     "verify_checkpoint",
     "widen_bounds",
     "with_checkpoint_keys",
-    "with_chunk_checksums",
     "with_file_keys",
     "with_state_files",
     "without_failed_states",
     "without_retired",
+    "write_incremental_form",
     "write_json_form",
     "write_parquet_form",
     "write_pointer",
 ]
 
-if not TYPE_CHECKING:  # most tables have no table states
-    __getattr__ = import_on_first_use(
-        __name__, {"checkpoint.state": ("StateWriter", "WrittenState")}
-    )
+if not TYPE_CHECKING:
+    __getattr__ = import_on_first_use(__name__, _HOMES)

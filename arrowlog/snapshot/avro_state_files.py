@@ -18,14 +18,12 @@ import pyarrow.compute as pc
 from arrowlog.arrays import make_array
 from arrowlog.decode import ENTRY_COLUMNS, decode_file_entries
 from arrowlog.errors import LogCorrupt
-from arrowlog.fork_safety import polars_is_stranded
 from arrowlog.formats import physical_name
 from arrowlog.formats.indextables import STATE_FILE_NAME, bound_table, state_folder_name
 from arrowlog.memory_limit import check_memory
 from arrowlog.snapshot.deferred_files import NO_ADDS, DeferredFiles, find_superset
 from arrowlog.snapshot.file_table import FileStats, GroupStats
 from arrowlog.snapshot.log_replay import with_checkpoint_keys
-from arrowlog.snapshot.reconciliation import POLARS_MIN_KEYS, to_series
 from arrowlog.snapshot.snapshot import InMemoryFiles
 
 if TYPE_CHECKING:
@@ -44,6 +42,11 @@ _ALL_FIELDS = frozenset(ENTRY_COLUMNS)
 _BASE_FIELDS = frozenset({"path", "size"})
 _COUNT_FIELDS = ("numRecords", "stats")
 _BOUND_FIELDS = ("minValues", "maxValues", "stats", "numRecords")
+_DOT, _SLASH, _COLON = b"./:"
+_HASHED_KEYS_MIN = 2000  # below, a hash table of the keys takes as long
+_WORD_BYTES = 8
+_HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)  # the golden ratio times 2**64
+_HASH_SHIFT = np.uint64(29)
 _RESTORE = "Restore the file from a backup, or read a version whose files are all there."
 
 
@@ -179,6 +182,8 @@ class StateEntries:
         return self._with_keys(paths, allow_external_paths=True)["key"].combine_chunks()
 
     def _with_keys(self, entries: pa.Table, *, allow_external_paths: bool) -> pa.Table:
+        if _are_plain(entries["path"]):
+            return entries.append_column("key", entries["path"])
         version = self.state.state_version
         return with_checkpoint_keys(
             entries,
@@ -214,16 +219,58 @@ class StateEntries:
         return sorted(text for text in pc.unique(pc.cast(refs, pa.string())).to_pylist() if text)
 
 
+def _are_plain(paths: pa.ChunkedArray) -> bool:
+    """Return whether all paths are relative, with `/` between names; False if that is not certain.
+
+    Most manifests have such paths only, which are their own keys.
+    """
+    for chunk in (chunk for chunk in paths.chunks if len(chunk)):
+        _, offsets, data = chunk.buffers()
+        bounds = np.frombuffer(offsets, np.int32)[chunk.offset : chunk.offset + len(chunk) + 1]
+        if chunk.null_count or data is None or (bounds[1:] == bounds[:-1]).any():
+            return False
+        octets = np.frombuffer(data, np.uint8)[: bounds[-1]]
+        if (octets[bounds[:-1]] == _SLASH).any():
+            return False
+        used = octets[bounds[0] :]
+        dots, colons = used == _DOT, used == _COLON
+        if (dots[1:] & dots[:-1]).any() or (colons[:-1] & (used[1:] == _SLASH)).any():
+            return False
+    return True
+
+
 def _are_distinct(keys: pa.ChunkedArray) -> bool:
     """Return whether no key is there twice; False if that is not certain.
 
     Texts with different hashes are different. Sorting the hashes of many keys takes a tenth of the
-    time of encoding the keys.
+    time of encoding the keys, and needs no engine.
     """
-    if len(keys) <= POLARS_MIN_KEYS or polars_is_stranded():
+    if len(keys) <= _HASHED_KEYS_MIN:
         return int(pc.count_distinct(keys, mode="all").as_py()) == len(keys)
-    hashes = to_series(keys).hash().sort().to_numpy()
-    return not bool((hashes[1:] == hashes[:-1]).any())
+    hashes = [_hash_texts(chunk) for chunk in keys.chunks if len(chunk)]
+    if any(part is None for part in hashes):
+        return False
+    ordered = np.sort(np.concatenate([part for part in hashes if part is not None]))
+    return not bool((ordered[1:] == ordered[:-1]).any())
+
+
+def _hash_texts(texts: pa.Array) -> np.ndarray[Any, np.dtype[np.uint64]] | None:
+    """Return a hash of each text; None if one is null, or too short for a word of 8 bytes."""
+    _, offsets, data = texts.buffers()
+    bounds = np.frombuffer(offsets, np.int32)[texts.offset : texts.offset + len(texts) + 1]
+    starts, lengths = bounds[:-1].astype(np.int64), np.diff(bounds)
+    if texts.null_count or lengths.min() < _WORD_BYTES:
+        return None
+    # A word at every position; those beyond the end of a text are its last one again.
+    count = int(bounds[-1]) - _WORD_BYTES + 1
+    words: np.ndarray[Any, Any] = np.ndarray((count,), "<u8", buffer=data, strides=(1,))
+    last = starts + (lengths - _WORD_BYTES)
+    hashes = lengths.astype(np.uint64)
+    for at in range(0, int(lengths.max()), _WORD_BYTES):
+        hashes *= _HASH_FACTOR
+        hashes ^= hashes >> _HASH_SHIFT
+        hashes += words[np.minimum(starts + at, last)]
+    return hashes
 
 
 class AvroStateFiles(DeferredFiles):

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import make_array, make_int64
+from arrowlog.arrays import make_array, make_int64, search_sorted
 from arrowlog.errors import LogCorrupt
 from arrowlog.fork_safety import OnFirstUse
 from arrowlog.storage import LocalStore, RangeReader
@@ -76,6 +76,15 @@ class CheckpointPart:
     def add_counts(self) -> list[int | None]:
         """The number of adds in each row group; None where the footer does not tell."""
         return [self._count_of(group, "add.path") for group in range(self.metadata.num_row_groups)]
+
+    @property
+    def has_adds(self) -> bool:
+        """Whether the part may have adds."""
+        return any(count != 0 for count in self.add_counts)
+
+    def has_field(self, path: AddPath) -> bool:
+        """Whether the adds have a field, by the names that lead to it."""
+        return _type_at(self.schema, path) is not None
 
     @OnFirstUse
     def _leaves(self) -> dict[str, int]:
@@ -234,7 +243,7 @@ class DeltaCheckpoint:
         if rows is None:
             return [(index, None) for index in range(len(self._chunks))]
         bounds = make_array(self.starts, pa.int64())
-        cuts = pc.search_sorted(rows, bounds).to_pylist() if len(rows) else [0] * len(bounds)
+        cuts = search_sorted(rows, bounds).to_pylist() if len(rows) else [0] * len(bounds)
         return [
             (index, pc.subtract(rows.slice(first, last - first), bounds[index]))
             for index, (first, last) in enumerate(pairwise(cuts))
@@ -294,7 +303,7 @@ def _convert_all(
 
 def _within(rows: pa.Array, first: int, end: int) -> pa.Array:
     """Return which of ascending numbers are in a range, counted from its begin."""
-    cuts = pc.search_sorted(rows, make_array([first, end], pa.int64())).to_pylist()
+    cuts = search_sorted(rows, make_array([first, end], pa.int64())).to_pylist()
     return pc.subtract(rows.slice(cuts[0], cuts[1] - cuts[0]), make_int64(first))
 
 

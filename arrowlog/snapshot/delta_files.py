@@ -25,7 +25,12 @@ from arrowlog.snapshot.file_table import FileStats, files_table, files_table_fro
 from arrowlog.snapshot.log_replay import check_auxiliary_paths, with_keys
 from arrowlog.snapshot.reconciliation import paths_leading_out
 from arrowlog.snapshot.snapshot import InMemoryFiles
-from arrowlog.snapshot.typed_values import cast_text, has_bounds, partition_values
+from arrowlog.snapshot.typed_values import (
+    cast_text,
+    dates_to_midnights,
+    has_bounds,
+    partition_values,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -669,7 +674,8 @@ class StatsReader:
         if what in ("nullCount", "stored"):
             return _one_array(stats_counts(texts))
         kind = self._kind(what, name)
-        return _one_array(cast_text(texts, kind, upper=what == "maxValues"))
+        dated = dates_to_midnights(texts, kind)
+        return _one_array(cast_text(dated, kind, upper=what == "maxValues"))
 
 
 def partition_converter(
@@ -682,7 +688,7 @@ def partition_converter(
         maps = columns[_PARTITION]
         if maps is None:
             return {}
-        texts = map_values(pa.chunked_array([maps]), key)
+        texts = dates_to_midnights(map_values(pa.chunked_array([maps]), key), kind)
         values, unreadable = partition_values(texts, kind, empty_is_null=True, hive_is_null=False)
         return {
             ("partition", name): _one_array(values),

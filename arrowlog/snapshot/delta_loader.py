@@ -62,6 +62,7 @@ def open_delta_checkpoint(
         store, table_format, [row["path"] for row in actions["sidecar"]], count
     )
     protocol, metadata = _state_of(actions, form.keys[0], version)
+    _check_partition_values([*parts, *sidecars], metadata)
     txns = {row["appId"]: (row["version"], version) for row in actions["txn"]}
     return OpenedCheckpoint(
         protocol, metadata, txns, DeltaCheckpoint(version, [*parts, *sidecars]), None
@@ -88,6 +89,16 @@ def _open_sidecars(
 ) -> list[CheckpointPart]:
     keys = [table_format.key(SIDECAR_FOLDER, sidecar_name(path)) for path in paths]
     return _open_parts(store, keys, count)
+
+
+def _check_partition_values(parts: Sequence[CheckpointPart], metadata: Metadata) -> None:
+    """Raise `LogCorrupt` if the adds of a partitioned table have no partition values.
+
+    They would be read as NULL.
+    """
+    for part in parts if metadata.partition_columns else ():
+        if part.has_adds and not part.has_field(("partitionValues",)):
+            raise LogCorrupt("its adds have no partitionValues.", file=part.key)
 
 
 def _state_of(
@@ -145,10 +156,12 @@ def _open_json(
     paths = sidecars["path"].to_pylist() if sidecars.num_rows else []
     txn = actions.table("txn")
     rows = txn.to_pylist() if txn.num_rows else []
+    parts = _open_sidecars(store, table_format, paths, count)
+    _check_partition_values(parts, actions.metadata[-1][1])
     return OpenedCheckpoint(
         actions.protocols[-1][1],
         actions.metadata[-1][1],
         {row["appId"]: (row["version"], version) for row in rows},
-        DeltaCheckpoint(version, _open_sidecars(store, table_format, paths, count)),
+        DeltaCheckpoint(version, parts),
         actions,
     )

@@ -23,10 +23,12 @@ class VersionGap:
 
     def __str__(self) -> str:
         """Describe the gap and its consequence, for warnings."""
-        return (
-            f"version {self.missing} is missing although version {self.next} is there;"
-            f" the table is read as of version {self.missing - 1}"
-        )
+        return f"{self.what}; the table is read as of version {self.missing - 1}"
+
+    @property
+    def what(self) -> str:
+        """What is missing, for errors."""
+        return f"version {self.missing} is missing although version {self.next} is there"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +73,10 @@ def plan_segment(
     lost = [v for v in checkpoints if v in unusable and (reached is None or v > reached)]
     if lost or reached is None:
         raise _no_base_error(listing, base, lost)
-    shadowed = [commit for commit in commits if 0 < commit.version < listing.state_only_version]
-    if shadowed:
-        raise _shadowed_error(listing, shadowed[0])
+    shadow = listing.state_only_version
+    shadowed = next((commit for commit in commits if 0 < commit.version < shadow), None)
+    if shadowed is not None:
+        raise _shadowed_error(listing, shadowed)
     if version is None and gap is not None and gap.missing in listing.retired:
         raise _lost_checkpoint_error(listing, gap)
     return LogSegment(reached, base, commits, gap)

@@ -38,8 +38,12 @@ if TYPE_CHECKING:
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 TRUNCATION_MARK = " [TRUNCATED]"
+# From so many rows on, partition values that repeat so often are cast once per distinct value.
+_ENCODED_ROWS_MIN = 1000
+_ENCODED_REPEATS_MIN = 4
 _INTEGER = r"^-?0*[0-9]{1,19}$"
 _FLOAT = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_SPECIAL_FLOAT = rf"{_FLOAT}|^(?i:[+-]?(?:inf|infinity)|nan)$"
 _DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,2})?$"
 # Longer text is treated as unknown, so that its digits fit a decimal256, which has 76.
 _DECIMAL_TEXT_MAX = 60
@@ -201,6 +205,20 @@ def _timestamps(text: pa.ChunkedArray, kind: pa.DataType, *, upper: bool) -> pa.
     return pc.cast(_slow_micros(text, upper=upper), kind)
 
 
+def dates_to_midnights(text: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Replace bare dates by their midnights if a column has timestamps without a zone.
+
+    For formats in which such a column may have been one of dates: older files have dates then.
+    """
+    if not pa.types.is_timestamp(kind) or kind.tz is not None:
+        return text
+    dated = pc.match_substring_regex(text, _DATE)
+    if not pc.any(dated).as_py():
+        return text
+    midnights = pc.binary_join_element_wise(text, *make_array(["T00:00", ""], pa.string()))
+    return pc.if_else(dated, midnights, text)
+
+
 def _slow_micros(text: pa.ChunkedArray, *, upper: bool) -> pa.ChunkedArray:
     """Parse any mix of timestamp formats to epoch microseconds."""
     texts = pl.Series("text", pl.from_arrow(text), dtype=pl.String)
@@ -235,6 +253,15 @@ def partition_values(
     JSON null, absence, and empty text for a type other than text are NULL. So are empty text for
     every type if `empty_is_null`, and Hive's marker if `hive_is_null`.
     """
+    if len(text) >= _ENCODED_ROWS_MIN and not pa.types.is_string(kind):
+        codes = text.combine_chunks().dictionary_encode()
+        if len(codes.dictionary) * _ENCODED_REPEATS_MIN <= len(text):
+            distinct = pa.chunked_array([codes.dictionary])
+            found = partition_values(
+                distinct, kind, empty_is_null=empty_is_null, hive_is_null=hive_is_null
+            )
+            values, unreadable = (column.take(codes.indices) for column in found)
+            return values, pc.fill_null(unreadable, FALSE)
     nulls = [HIVE_NULL] if hive_is_null else []
     if empty_is_null or not pa.types.is_string(kind):
         nulls.append("")
@@ -242,8 +269,15 @@ def partition_values(
         absent = pc.equal(text, make_scalar(marker, text.type))
         if pc.any(absent).as_py():
             text = pc.if_else(absent, null_scalar(text.type), text)
-    values = text if pa.types.is_string(kind) else cast_text(text, kind)
+    values = text if pa.types.is_string(kind) else _partition_values(text, kind)
     return values, pc.and_(pc.is_valid(text), pc.is_null(values))
+
+
+def _partition_values(text: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Cast like `cast_text`, except that NaN and infinities are values."""
+    if not pa.types.is_floating(kind) or text.null_count == len(text):
+        return cast_text(text, kind)
+    return _numbers(text, kind, _SPECIAL_FLOAT)
 
 
 def to_log_text(value: object, kind: pa.DataType) -> str | None:

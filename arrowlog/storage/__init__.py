@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from arrowlog.errors import InvalidRequest, redact
+from arrowlog.lazy_names import import_on_first_use
 from arrowlog.storage.base import (
     SMALL_FILE_BYTES,
     FileBuffer,
@@ -23,12 +24,19 @@ from arrowlog.storage.base import (
     stat_object,
 )
 from arrowlog.storage.failures import store_error
-from arrowlog.storage.fsspec_store import find_secrets
 from arrowlog.storage.local import LocalStore
-from arrowlog.storage.s3 import parse_s3_options, to_s3fs_options
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from arrowlog.storage.fsspec_store import find_secrets
+    from arrowlog.storage.s3 import parse_s3_options, to_s3fs_options
+
+# Remote stores are imported on first use: a table on a local disk needs none of them.
+_ON_FIRST_USE = {
+    "fsspec_store": ("find_secrets",),
+    "s3": ("parse_s3_options", "to_s3fs_options"),
+}
 
 __all__ = [
     "SMALL_FILE_BYTES",
@@ -56,13 +64,14 @@ def open_store(
     uri: str | os.PathLike[str],
     storage_options: Mapping[str, Any] | None = None,
     *,
-    parallelism: int = 4,
+    parallelism: int | None = None,
     timeout_seconds: float = 30.0,
     accelerate: bool = True,
     unsafe: bool = False,
 ) -> Store:
     """Open the store for a table's address: a path, a `file:` URL, or any URL fsspec supports.
 
+    `parallelism` is the maximum number of concurrent requests; None leaves it to the store.
     `accelerate` permits obstore for S3. `unsafe` permits commits to stores whose puts are not known
     to be atomic. Raises `InvalidRequest` if the address or the options are not valid, or a package
     is missing.
@@ -89,7 +98,7 @@ def open_store(
 
 
 def _open_s3(
-    uri: str, options: dict[str, Any], parallelism: int, seconds: float, *, accelerate: bool
+    uri: str, options: dict[str, Any], parallelism: int | None, seconds: float, *, accelerate: bool
 ) -> Store:
     from arrowlog.storage.obstore_s3 import ObstoreS3, is_obstore_usable
     from arrowlog.storage.s3 import S3Store, check_option_names
@@ -120,3 +129,7 @@ def root_spellings(root: str) -> list[str]:
     if scheme in ("s3", "s3a", "s3n"):
         return [f"{name}://{rest}" for name in ("s3", "s3a", "s3n")]
     return [root, f"/{rest}"] if scheme == "memory" else [root]
+
+
+if not TYPE_CHECKING:
+    __getattr__ = import_on_first_use(__name__, _ON_FIRST_USE)

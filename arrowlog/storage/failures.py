@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import re
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from arrowlog.errors import (
@@ -354,6 +353,8 @@ def unknown_option_error(name: str, known: Iterable[str]) -> UnknownStorageOptio
     "There is no storage option 'endpiont_url'. Did you mean 'endpoint_url'?"
     """
     names = sorted(set(known))
+    from difflib import get_close_matches  # slow to import, and only for errors
+
     similar = get_close_matches(name.lower(), names, n=1)
     listed = ", ".join(names[:_MAX_OPTIONS_NAMED]) + (", …" * (len(names) > _MAX_OPTIONS_NAMED))
     advice = f"Did you mean {similar[0]!r}?" if similar else f"The options are {listed}."

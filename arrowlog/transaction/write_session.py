@@ -8,6 +8,7 @@ request each, the put.
 
 from __future__ import annotations
 
+import time
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from arrowlog.errors import (
     ArrowlogError,
     ArrowlogWarning,
     CommitConflict,
+    CommitStateUnknown,
     InvalidRequest,
     LogCorrupt,
     MetadataChanged,
@@ -35,6 +37,8 @@ from arrowlog.formats.indextables import (
     RecentCommits,
     commit_name,
 )
+from arrowlog.log_lines import COMMIT_CONFLICT, COMMIT_UNKNOWN
+from arrowlog.metering import metrics_of
 from arrowlog.snapshot import (
     OBSERVATION_TRUST_SECONDS,
     VersionGap,
@@ -45,7 +49,8 @@ from arrowlog.snapshot import (
     pointed_version,
     with_state_files,
 )
-from arrowlog.transaction.commit_loop import CommitResult, TransactionContext, run_transaction
+from arrowlog.transaction.commit_loop import TransactionContext, run_transaction
+from arrowlog.transaction.commit_result import CommitResult
 from arrowlog.transaction.conflict_checker import CONFLICT_NEXT_STEP, TableHead
 from arrowlog.transaction.version_race import ContentionBackoff
 
@@ -579,47 +584,66 @@ class WriteSession:
             head = replace(head, observed=newest.observed)
         log = SessionLog(self, config, tip)
         writer = TransactionContext(self.store, config, self.clock, self._backoff, log)
+        started = time.perf_counter()
         try:
             result, after = run_transaction(writer, head, prepare, newest)
         except CommitConflict as conflict:
+            self._report_conflict(conflict, started)
             raise self.refused(conflict) from None
+        except CommitStateUnknown as unknown:
+            metrics_of(self.store).add("commits_unknown")
+            which = {"version": unknown.version, "txn_id": unknown.txn_id}
+            COMMIT_UNKNOWN.log(table=self.store.root, reason=str(unknown), **which)
+            raise
         if not result.duplicate:
             self._record(result, after, log)
+            latest = self.tracker.last_read
             if after.protocol.min_reader_version >= STATE_PROTOCOL_VERSION:
-                self._write_state(result.version, config)
-                return result
+                # What was last read may be of the protocol before, which has no states.
+                latest = self._write_state(result.version, config)
             if self._on_commit is not None:
                 # The commit is in the log: an invalid property set by a winning commit must not
                 # turn it into an error.
                 with suppress(InvalidRequest):
                     config = config if after.metadata is head.metadata else self.config(after)
-                self._on_commit(result.version, self.tracker.last_read, config)
+                self._on_commit(result.version, latest, config)
         return result
 
-    def _write_state(self, version: int, config: Config) -> None:
+    def _report_conflict(self, conflict: CommitConflict, started: float) -> None:
+        """Log and count a conflict that is raised."""
+        kind = type(conflict).__name__
+        metrics_of(self.store).add("conflicts", 1, kind)
+        COMMIT_CONFLICT.log(
+            table=self.store.root,
+            version=conflict.version,
+            error=kind,
+            reason=str(conflict),
+            ms=(time.perf_counter() - started) * 1000,
+        )
+
+    def _write_state(self, version: int, config: Config) -> Snapshot | None:
         """Write the table state of an own commit; other programs do not see it without.
 
         The commit is in the log: a store that fails now costs the state, not the commit. Readers of
-        arrowlog read the commit, and the next writer's state covers it.
+        arrowlog read the commit, and the next writer's state covers it. Returns the snapshot of the
+        commit; None if it has no state now.
         """
         try:
             started = boottime()
             try:
                 snapshot = self._own_version(version)
             except InvalidRequest:  # cleaned up meanwhile, below a state that covers the commit
-                return
+                return None
             from arrowlog.snapshot import StateWriter  # loads what decodes Avro
 
             writer = StateWriter(self.store, config, self.clock.new_id)
             if snapshot.report.checkpoint == version:
                 # Another program's state of this version was read: is it that of the commit?
                 writer.check_same(self._without_state(version).state)
-                return
+                return snapshot
             written = writer.write(snapshot.state)
-            self._state_base = with_state_files(
-                self.store, self.tracker.read_options, snapshot, written
-            )
-            self._state_base_time = started
+            base = with_state_files(self.store, self.tracker.read_options, snapshot, written)
+            self._state_base, self._state_base_time = base, started
         except CommitConflict:
             raise
         except (ArrowlogError, FileNotFoundError, ValueError) as error:
@@ -630,6 +654,8 @@ class WriteSession:
                 ArrowlogWarning,
                 stacklevel=4,
             )
+            return None
+        return base
 
     def _own_version(self, version: int) -> Snapshot:
         """Return the snapshot of an own commit, built on the last state where that is possible.

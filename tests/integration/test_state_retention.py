@@ -101,6 +101,53 @@ def test_cleanup_deletes_old_commits_states_and_manifests(own):
     assert paths(own) == sorted([*expected, "later"])
 
 
+@pytest.mark.promise("cleanup.keeps_what_it_promises")
+@pytest.mark.parametrize("option", ["", "cleanup.enabled", "checkpoint.enabled"])
+def test_a_commit_cleans_up_unless_told_not_to(own, option, caplog):
+    expected = [*paths(own), "x"]
+    make_older(own, 40)
+    options = {"checkpoint.interval": 17, **({option: False} if option else {})}
+    table = arrowlog.Table(own, options=options)
+    assert table.append([new("x")]).version == 17
+    assert table.wait_for_checkpoint()
+    assert (st.state_versions(own) == [17]) == (not option)
+    if not option:
+        assert named_manifests(own) == {f for f in log_files(own) if f.startswith("manifests/")}
+        assert f"{16:020d}.json" not in log_files(own)
+    assert paths(own) == expected == st.as_states_only(own) == st.as_pointer_and_commits(own)
+    assert caplog.records == []
+
+
+def test_a_handle_cleans_up_once_per_interval(own, monkeypatch):
+    from arrowlog.maintenance import checkpointing
+
+    asked = []
+    monkeypatch.setattr(checkpointing, "has_expired_files", lambda *_: asked.append(newest))
+    table = arrowlog.Table(own, options={"checkpoint.interval": 4})
+    for newest in range(17, 27):
+        table.append([new(f"h{newest}")])
+        assert table.wait_for_checkpoint()
+    assert asked == [20, 24]
+    # Versions that are multiples of the interval may all be those of other writers.
+    table = arrowlog.Table(own, options={"checkpoint.interval": 3})
+    for newest in range(28, 42, 2):
+        arrowlog.Table(own).append([new(f"h{newest - 1}")])
+        table.append([new(f"h{newest}")])
+        assert table.wait_for_checkpoint()
+    assert asked[2:] == [30, 34, 36, 40]
+
+
+def test_a_commit_reads_no_manifest_to_clean_up_what_has_not_expired(own, monkeypatch):
+    from arrowlog.maintenance import checkpointing
+
+    monkeypatch.setattr(checkpointing, "cleanup", None)
+    before = log_files(own)
+    table = arrowlog.Table(own, options={"checkpoint.interval": 1})
+    table.append([new("x")])
+    assert table.wait_for_checkpoint()
+    assert before < log_files(own)
+
+
 def test_files_within_their_retention_stay(own):
     make_older(own, 20)
     before = log_files(own)

@@ -85,7 +85,7 @@ def test_the_wheel_has_every_module_and_nothing_else(wheel):
         )
         assert "arrowlog = arrowlog.cli:program" in archive.read(entry_points).decode()
     tracked = subprocess.run(
-        ["git", "ls-files", "arrowlog", "pyspark_arrowlog.py"],
+        ["git", "ls-files", "arrowlog", "pyspark_*.py"],
         cwd=ROOT,
         check=True,
         capture_output=True,

@@ -13,6 +13,8 @@ from support.case_count import cases
 import arrowlog
 from arrowlog import testing
 from arrowlog.errors import ArrowlogError
+from arrowlog.snapshot import avro_state_files
+from arrowlog.snapshot.typed_values import partition_values
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64()), ("ts", pa.timestamp("us", "UTC"))])
 PARTITION_VALUES = ["a", "b", "c", "10", "9", "1a", "", None, "é"]
@@ -122,6 +124,50 @@ def test_own_commits_give_all_readers_the_same_files(tmp_path, seed):
         assert set(arrowlog.Table(root).snapshot().files["path"].to_pylist()) == live, (seed, step)
         assert st.as_states_only(root) == sorted(live), (seed, step)
         assert st.as_pointer_and_commits(root) == sorted(live), (seed, step)
+
+
+def random_paths(rng):
+    """Paths that look alike; some lead out of the table, some are there twice."""
+    stem = rng.choice(["part-", "day=1/", "", "x" * 20, "é" * 5])
+    count = rng.choice([3, 3000])
+    paths = [f"{stem}{rng.getrandbits(40):010x}{n:05d}" for n in range(count)]
+    if rng.random() < 0.5:
+        at = rng.randrange(count)
+        paths[at] = rng.choice(["/x", "", "..", "a/../b", "s3://b/x", "a.", ".b", "a:", "c/d"])
+    if rng.random() < 0.4:
+        paths[rng.randrange(count)] = rng.choice(paths)
+    return paths
+
+
+@pytest.mark.parametrize("seed", range(cases(60)))
+def test_paths_are_told_apart_and_those_that_need_a_look_are_found(seed):
+    rng = random.Random(seed)
+    paths = random_paths(rng)
+    cuts = sorted(rng.sample(range(len(paths) + 1), 2))
+    pairs = zip([0, *cuts], [*cuts, len(paths)], strict=True)
+    array = pa.array(["before", *paths, "after"])  # slices have offsets
+    keys = pa.chunked_array([array.slice(a + 1, b - a) for a, b in pairs], pa.string())
+    twice = len(set(paths)) < len(paths)
+    short = len(paths) > 2000 and min(len(path.encode()) for path in paths) < 8
+    assert avro_state_files._are_distinct(keys) == (not twice and not short)
+    odd = any(p.startswith("/") or not p or ".." in p or ":/" in p for p in paths)
+    assert not avro_state_files._are_plain(keys) or not odd
+    if not odd and ":" not in "".join(paths) and "." not in "".join(paths):
+        assert avro_state_files._are_plain(keys)
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.date32(), pa.int32(), pa.timestamp("us", "UTC"), pa.bool_(), pa.decimal128(9, 2)]
+)
+def test_partition_values_that_repeat_are_typed_as_single_ones(kind):
+    texts = ["2024-02-29", "1", "007", "true", "2024-01-01T00:00:00Z", "1.25", "", "x", None]
+    texts.append("__HIVE_DEFAULT_PARTITION__")
+    many = pa.chunked_array([texts * 90, texts * 60], pa.string())
+    values, unreadable = partition_values(many, kind)
+    single = [partition_values(pa.chunked_array([[t]], pa.string()), kind) for t in texts]
+    assert values.to_pylist() == [pair[0][0].as_py() for pair in single] * 150
+    assert unreadable.to_pylist() == [pair[1][0].as_py() for pair in single] * 150
+    assert values.type == kind
 
 
 @pytest.mark.parametrize("seed", range(cases(30)))

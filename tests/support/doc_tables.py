@@ -69,6 +69,7 @@ TABLES = {
     f"{GUIDES}/what-changed-yesterday.md": (events,),
     f"{GUIDES}/maintain-a-table.md": (events,),
     f"{GUIDES}/recover-a-broken-log.md": (events, broken),
+    f"{GUIDES}/report.md": (events, broken),
     f"{GUIDES}/run-on-s3.md": (server,),
     f"{GUIDES}/tune.md": (events,),
     f"{GUIDES}/search-splits.md": (documents,),

@@ -10,7 +10,7 @@ from support import naive_avro
 
 from arrowlog.decode import AvroColumn, AvroKind, decode_columns
 from arrowlog.decode import avro_columns as columns_module
-from arrowlog.decode.avro_records import PADDING, BlockGroup, RecordWalk
+from arrowlog.decode.avro_records import PADDING, BlockMemory, RecordWalk
 from arrowlog.errors import LogCorrupt, UnsupportedProtocol
 from arrowlog.formats import (
     SchemaError,
@@ -101,7 +101,7 @@ def test_a_record_across_two_blocks_is_found():
 
 
 def test_a_guess_is_proven_only_if_each_record_begins_where_the_one_before_ends():
-    group = BlockGroup.join([bytes(6), bytes(4)], [3, 1], "m.avro")
+    group = BlockMemory().join([bytes(6), bytes(4)], [3, 1], "m.avro")
     right = np.array([0, 2, 4, 6]), np.array([2, 4, 6, 10])
     assert group.is_proven(*right)
     assert not group.is_proven(np.array([0, 3, 4, 6]), right[1])
@@ -345,6 +345,69 @@ def test_maps_become_columns_and_the_last_of_equal_keys_counts(copies):
     assert table["low.timestamp_b"].to_pylist() == [None, None, None, "y", None] * copies
     assert table["low.timestamp_a"].to_pylist() == [None, None, None, None, "z"] * copies
     assert table["low.a\0"].to_pylist() == [None, None, None, None, "n"] * copies
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [[("a", "1"), ("timestamp_b", "2")], [("a", "3"), ("timestamp_b", "")]],
+        [[("a", "1"), ("timestamp_b", "2")], None, [("a", "3")], []],
+        [[("a", "1"), ("b", "2")], [("b", "3"), ("a", "4")]],
+        [[("a", "1"), ("b", "2")], [("a", "3"), ("a", "4")]],
+        [[("a", "1")], [("a", "3"), ("a", "4")]],
+        [[("timestamp_a", "1")], [("timestamp_b", "4")]],
+        [[("", "1")], [("", "2")]],
+    ],
+)
+@pytest.mark.parametrize("copies", [1, 100])
+def test_maps_of_records_that_look_alike(values, copies):
+    table = decode(maps(values * copies), MAP_COLUMNS)
+    keys = {key for value in values for key, _ in value or ()}
+    assert {*table.column_names} == {"path", "size", *(f"low.{key}" for key in keys)}
+    for row, value in enumerate(values * copies):
+        found = {key: table[f"low.{key}"][row].as_py() for key in keys}
+        assert {k: text for k, text in found.items() if text is not None} == dict(value or ())
+
+
+def test_keys_of_all_blocks_count_towards_their_number(monkeypatch):
+    monkeypatch.setattr(columns_module, "_RECORDS_PER_STEP", 1)
+    monkeypatch.setattr(columns_module, "_RECORDS_PER_SLOW_STEP", 1)
+    monkeypatch.setattr(columns_module, "MAX_MAP_COLUMNS", 3)
+    rng = random.Random(0)
+    bodies = [entry() + naive_avro.write(["null", TEXT_MAP], {f"k{n}": "x"}, rng) for n in range(5)]
+    table = decode(naive_avro.container(MAPS, [(1, body) for body in bodies]), MAP_COLUMNS)
+    assert table["raw"].to_pylist() == [None] * 3 + [True] * 2
+    assert table["low"].to_pylist() == [None] * 3 + ['{"k3":"x"}', '{"k4":"x"}']
+
+
+def test_memory_is_reused_and_old_bytes_are_not_read_again():
+    memory = BlockMemory()
+    long = memory.join([b"\xff" * 1000], [1], "m.avro")
+    assert long.size == 1000
+    short = memory.join([b"", b"abc", b"de"], [0, 2, 1], "m.avro")
+    assert short.data.tobytes() == b"abcde" + bytes(PADDING)
+    assert short.starts.tolist() == [0, 3]
+    assert short.counts.tolist() == [2, 1]
+    assert memory.join([], [], "m.avro").size == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_skipping_ends_where_reading_does(seed):
+    rng = random.Random(seed)
+    sizes = rng.choice([(6,), (6, 13, 20), (6, 30, 62), (63,)])
+    numbers = [rng.getrandbits(rng.choice(sizes)) * rng.choice((1, -1)) for _ in range(200)]
+    starts, data = [], b""
+    for number in numbers:
+        starts.append(len(data))
+        data += naive_avro.long_bytes(number)
+    for damaged in (False, True):
+        octets = rng.randbytes(len(data)) if damaged else data
+        walk = RecordWalk(octets + bytes(PADDING))
+        values, after = walk.longs(np.array(starts))
+        assert walk.skip_longs(np.array(starts)).tolist() == after.tolist()
+        assert damaged or values.tolist() == numbers
+        _, _, behind = walk.texts(np.array(starts))
+        assert walk.skip_texts(np.array(starts)).tolist() == behind.tolist()
 
 
 @pytest.mark.parametrize("key", ["k" * 300, None])

@@ -1,5 +1,8 @@
 """Which files make up a version, against a model that tries everything."""
 
+import sys
+from collections import Counter
+
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -234,3 +237,19 @@ def test_from_the_earliest_version_on_every_version_can_be_rebuilt_and_none_befo
     can = [rebuildable(commits, checkpoints, v) for v in range(newest.version + 1)]
     assert all(can[first:])
     assert first == 0 or not can[first - 1]
+
+
+def test_planning_a_segment_makes_no_call_per_commit():
+    def num_calls(num_commits):
+        listing = classify_names([f"{version:020d}.json" for version in range(num_commits)])
+        calls = Counter()
+        sys.setprofile(lambda _, event, __: calls.update([event]))
+        try:
+            segment = plan_segment(listing, None)
+        finally:
+            sys.setprofile(None)
+        assert segment.version == num_commits - 1
+        return calls["call"]
+
+    # A generator resumes once per commit at most; a look at the whole log per commit is one more.
+    assert num_calls(400) - num_calls(200) <= 200

@@ -14,6 +14,7 @@ from arrowlog.arrays import make_array
 from arrowlog.errors import LogCorrupt
 from arrowlog.formats import ActionFields, CheckpointForm, FieldKind, Format, LogListing
 from arrowlog.formats.delta.column_mapping import parse_delta_schema
+from arrowlog.formats.delta.commit_times import in_commit_timestamps_since
 from arrowlog.formats.delta.deletion_vectors import UUID_CHARS
 from arrowlog.formats.delta.features import (
     READER_FEATURES,
@@ -184,6 +185,10 @@ class Delta(Format):
         ids = deletion_vector_ids(*(actions[f"deletionVector.{name}"] for name in parts))
         return file_keys(paths, ids)
 
+    def commit_times_declared_since(self, metadata: Metadata) -> int | None:
+        """Return the version that enabled in-commit timestamps; None if they are not enabled."""
+        return in_commit_timestamps_since(metadata.configuration)
+
     def live_records(self, records: pa.ChunkedArray, adds: pa.Table) -> pa.ChunkedArray:
         """Return how many rows of each file its deletion vector leaves."""
         if "deletionVector.cardinality" not in adds.column_names:
@@ -269,6 +274,7 @@ DELTA = Delta(
     monotonic_file_times=True,
     empty_partition_is_null=True,
     hive_partition_is_null=False,
+    dates_become_timestamps=True,
     rounded_decimals=True,
     stats_text_listed=False,
 )
