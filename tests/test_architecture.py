@@ -213,7 +213,8 @@ def test_a_table_with_states_is_read_without_polars(tmp_path):
     """Importing it takes as long as a plan over 100,000 files."""
     make = (
         "import sys; sys.path[:0] = [sys.argv[1]]; from support import state_tables as st;"
-        "st.first_commit(sys.argv[2]); adds = [st.add(f'part-{n:09}', 'a', n) for n in range(21000)];"
+        "st.first_commit(sys.argv[2]);"
+        "adds = [st.add(f'part-{n:09}', 'a', n) for n in range(21000)];"
         "st.write_state(sys.argv[2], 1, [adds, [st.add('x', 'b', 1)]])"
     )
     read = (
