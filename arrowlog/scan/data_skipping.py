@@ -114,6 +114,8 @@ def compute_skip_mask(
         return reduce(pc.and_kleene, part_masks)
     if isinstance(test, PartitionEval):
         return _evaluate_on_partitions(test, columns)
+    if not all(columns.knows(name) for name in required_columns(test)):
+        return None
     if isinstance(test, ColumnComparison):
         return _skip_by_two_columns(test, columns, nan_free)
     if not isinstance(test, IsNaN) and test.name in columns.partition_columns:
