@@ -710,3 +710,17 @@ def test_a_selective_plan_reads_each_field_of_a_checkpoint_once(log, monkeypatch
     read.clear()
     assert log.open().scan("a = 7").paths == ["f7"]
     assert read == [(("stats",), None), (("path",), 1)]
+
+
+def test_the_doctor_finds_replaced_files_and_damaged_deletion_vectors(log):
+    log.commit(protocol("deletionVectors"), metadata([column("a", "long")]))
+    add = log.file("f", {"a": [1, 2, 3]}, deletionVector=vector([0]))
+    log.commit(add, log.file("g", {"a": [4]}))
+    assert log.open().doctor().codes == []
+    log.file("g", {"a": list(range(1000))})
+    broken = vector([1], cardinality=2)
+    gone = {"path": "f", "deletionVector": add["add"]["deletionVector"], "deletionTimestamp": 1}
+    log.commit({"remove": gone}, {"add": {**add["add"], "deletionVector": broken}})
+    found = log.open().doctor()
+    assert sorted(found.codes) == ["data-size", "deletion-vector"]
+    assert found.paths("data-size") == ["g"]
