@@ -44,8 +44,8 @@ _BROKEN = (pa.ArrowException, OSError, ValueError, KeyError, IndexError, MemoryE
 AddPath = tuple[str, ...]
 _Piece = TypeVar("_Piece")
 _Result = TypeVar("_Result")
-# Adds per batch: about 10 MB of statistics as text.
-_BATCH_ROWS = 1 << 15
+# Adds per batch: about 20 MB of statistics as text. Each batch costs a query of DuckDB.
+_BATCH_ROWS = 1 << 16
 # Bytes that are read ahead of a column chunk in a local file.
 _BUFFER_BYTES = 1 << 20
 

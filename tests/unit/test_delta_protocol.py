@@ -724,3 +724,16 @@ def test_the_doctor_finds_replaced_files_and_damaged_deletion_vectors(log):
     found = log.open().doctor()
     assert sorted(found.codes) == ["data-size", "deletion-vector"]
     assert found.paths("data-size") == ["g"]
+
+
+def test_conversion_in_place_keeps_odd_partition_values(log):
+    columns = [column("a", "long"), column("d", "date"), column("x", "double")]
+    log.commit(protocol("timestampNtz", "typeWidening"), metadata(columns, ["d", "x"]))
+    log.commit(log.file("f", {"a": [1]}, {"d": "2024-01-02", "x": "NaN"}))
+    columns[1] = widened("d", "date", "timestamp_ntz")
+    later = {"d": "2024-01-03 04:05:06.7", "x": "-Infinity"}
+    log.commit(metadata(columns, ["d", "x"]), log.file("g", {"a": [2]}, later))
+    expected = sorted(map(str, log.rows()))
+    converted = arrowlog.convert(log.root)
+    assert sorted(map(str, converted.scan().to_arrow_dataset().to_table().to_pylist())) == expected
+    assert len(converted.scan("d = TIMESTAMP '2024-01-02 00:00:00'").paths) == 1
