@@ -529,8 +529,9 @@ def pruning(facts: ReportFacts) -> str:
         " all of them.</p>"
     )
     advice = (
-        '<p class="muted">A column that does not prune can be clustered: files then have narrow'
-        " ranges. A column without bounds needs statistics first.</p>"
+        '<p class="muted">A column that does not prune has wide ranges: sort the rows by it when'
+        " files are written, or partition by it. A column without bounds needs statistics"
+        " first.</p>"
     )
     return (
         f"{lead}<figure><figcaption>Columns {keys}</figcaption>{chart}</figure>{table}"
