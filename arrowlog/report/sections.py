@@ -124,9 +124,12 @@ def health(facts: ReportFacts) -> str:
     """Findings of the doctor, each with its fix."""
     found = facts.health
     scope = f'<p class="muted">{text(found.scope)}</p>' if found.scope else ""
+    by_reason: dict[str, list[str]] = {}
+    for section, reason in facts.unavailable.items():
+        by_reason.setdefault(reason, []).append(section.replace("_", " "))
     missing = "".join(
-        f"<li><strong>{text(section.replace('_', ' ').capitalize())}</strong>: {text(reason)}</li>"
-        for section, reason in facts.unavailable.items()
+        f"<li><strong>{text(', '.join(names).capitalize())}</strong>: {text(reason)}</li>"
+        for reason, names in by_reason.items()
     )
     missing = f'<h3>Could not be computed</h3><ul class="missing">{missing}</ul>' if missing else ""
     warnings = facts.summary.warnings if facts.summary is not None else ()
