@@ -46,14 +46,15 @@ def report(
     data_files: bool,  # noqa: FBT001 -- the same
     output: str,
 ) -> None:
-    r"""Report on TABLE as one HTML page that works offline and can be mailed.
+    r"""Write a report on TABLE as one HTML page.
 
-    Use it to show the state of a table to somebody. The page has the findings of the doctor with
-    their fixes, growth and churn over time, file sizes, skew of partitions, statistics, which
-    columns prune, checkpoints, retention and the last commits. It shows names of columns and values
-    of partitions; it has no rows, no credentials and, without --paths, no paths. A damaged table
-    gets a page, too, which says what could not be computed. A report in FILE is replaced, any other
-    file is refused. Exits with 0 whatever the findings are: use `arrowlog doctor` as a gate.
+    Use it to show the state of a table to others: the page works offline and can be mailed. It has
+    the findings of the doctor with their fixes, growth and churn over time, file sizes, skew of
+    partitions, statistics, which columns prune, checkpoints, retention and the last commits. It
+    shows names of columns and values of partitions; it has no rows, no credentials and, without
+    --paths, no paths. A damaged table gets a page, too, which says what could not be computed. A
+    report in FILE is replaced, any other file is refused. Exits with 0 whatever the findings are:
+    use `arrowlog doctor` as a gate.
 
     \b
     Examples:
