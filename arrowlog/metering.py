@@ -398,6 +398,7 @@ class Metrics:
 
 
 metrics = Metrics()
+"""The metrics of this process: all tables, and stores that belong to none."""
 
 
 def _process_metrics() -> Metrics:

@@ -1,10 +1,11 @@
-"""The generated parts of the reference: commands, settings, errors, columns of the SQL views.
+"""The generated parts of the reference: commands, settings, errors, log lines, metrics and more.
 
 `python tests/support/reference_pages.py` rewrites them. A page has prose of its own around marks:
 what is between `<!-- generated: name -->` and `<!-- end -->` is replaced.
 """
 
 import inspect
+import logging
 import re
 import tempfile
 from dataclasses import fields
@@ -17,6 +18,13 @@ import arrowlog
 from arrowlog import errors
 from arrowlog.cli.commands import commands
 from arrowlog.config import PREFIX, Config
+from arrowlog.log_lines import EVENTS
+from arrowlog.metering import INSTRUMENTS
+
+try:
+    from support.differences import differences_part
+except ImportError:  # run as a program, from this folder
+    from differences import differences_part
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -140,7 +148,33 @@ def views_part():
     return "\n".join(lines)
 
 
+def log_lines_part():
+    """Return every log line: its logger, level and text, and the meaning of its fields."""
+    lines = []
+    for event in EVENTS.values():
+        level = logging.getLevelName(event.level)
+        text = re.sub(r"%\((\w+)\)[\w.]+", r"{\1}", event.text)
+        lines += [f"### {event.name}", "", f"`{event.logger.name}`, {level}: `{cell(text)}`", ""]
+        lines += ["| field | |", "| --- | --- |"]
+        lines += [f"| `{name}` | {cell(about)} |" for name, about in event.fields.items()]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def metrics_part():
+    """Return the table of instruments."""
+    lines = ["| metric | kind | unit | labels | meaning |", "| --- | --- | --- | --- | --- |"]
+    units = {"1": "", "By": "bytes", "ms": "ms"}
+    for name, item in INSTRUMENTS.items():
+        labels = ", ".join(f"`{label}`" for label in item.labels)
+        lines.append(f"| `{name}` | {item.kind} | {units[item.unit]} | {labels} | {item.doc} |")
+    return "\n".join([*lines, ""])
+
+
 PARTS = {
+    "differences": differences_part,
+    "log-lines": log_lines_part,
+    "metrics": metrics_part,
     "commands": commands_part,
     "settings": settings_part,
     "errors": errors_part,
