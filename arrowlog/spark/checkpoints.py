@@ -284,7 +284,7 @@ def _write_json_manifest(
 
 
 def _encode_json_part(
-    text: bytes, number: int, version: int, own: str, codec: str, level: int
+    text: bytes, number: int, version: int, own: str, codec: str, level: int | None
 ) -> tuple[str, bytes, str]:
     """Return the name, the bytes and the checksum of a part of the JSON form."""
     packing = StreamCompressor(codec, level)
