@@ -1,4 +1,4 @@
-"""What checkpoints are worth: opening with and without one, what changed since, codecs, a slow wire.
+"""What checkpoints are worth: opening with and without one, the next one, codecs, a slow wire.
 
 Opening is measured by the number of commits, once by replay and once from a checkpoint of the last
 one. `checkpoint again` is the next checkpoint after ten commits. Codecs are measured on the lines
@@ -86,9 +86,7 @@ def codecs(setting: Setting):
     ratios = []
     for codec in CODECS:
         packed, spent = _timed(lambda codec=codec: [compress(t, codec, _LEVEL) for t in texts])
-        _, back = _timed(
-            lambda packed=packed: [decompress(data, "x", 1 << 30) for data in packed]
-        )
+        _, back = _timed(lambda packed=packed: [decompress(data, "x", 1 << 30) for data in packed])
         words = f"{codec}, {size / 1e6:.1f} MB of lines"
         yield [Figure("codec", f"{words}: compress", OURS, (spent,))]
         yield [Figure("codec", f"{words}: decompress", OURS, (back,))]

@@ -225,9 +225,7 @@ def check_versions(root, options, promised, states):
 
 @pytest.mark.promise("checkpoint.damage_is_found")
 @pytest.mark.parametrize("seed", range(cases(8)))
-def test_a_damaged_shared_part_is_bypassed_and_never_shows_fewer_files(
-    seed, tmp_path, monkeypatch
-):
+def test_a_damaged_shared_part_is_bypassed_and_never_shows_fewer_files(seed, tmp_path, monkeypatch):
     rng = random.Random(seed)
     parquet_checkpoints.small_groups(monkeypatch, rng.choice([1, 3]))
     parquet_checkpoints.share_small_parts(monkeypatch)

@@ -190,9 +190,7 @@ def _plan_reuse(state: State, config: Config) -> _Reuse | None:
     live = _live_rows(base, dead)
     parts = list(base.parts)
     num_new = int(source.tail.num_rows)
-    while parts and (
-        live[-1] < FOLDED_FILES_MAX or live[-1] <= _FOLDED_RATIO_MAX * num_new
-    ):
+    while parts and (live[-1] < FOLDED_FILES_MAX or live[-1] <= _FOLDED_RATIO_MAX * num_new):
         num_new += live[-1]
         parts.pop()
         live.pop()
@@ -202,8 +200,9 @@ def _plan_reuse(state: State, config: Config) -> _Reuse | None:
         return None
     fresh = [_folded_adds(reader, part, dead) for part in base.parts[len(parts) :]]
     fresh.append(truncate_adds(source.tail, columns, config, state.schema))
-    adds = pa.concat_tables([table for table in fresh if table.num_rows] or fresh[-1:],
-                            promote_options="default")
+    adds = pa.concat_tables(
+        [table for table in fresh if table.num_rows] or fresh[-1:], promote_options="default"
+    )
     return _Reuse(base, tuple(parts), kept_dead, adds)
 
 

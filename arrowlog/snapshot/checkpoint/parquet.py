@@ -219,9 +219,7 @@ def _layout(state: State, config: Config) -> ParquetCheckpointLayout:
     return build_layout(state.version, table, order, recipe, of_table, config, folder=folder)
 
 
-def _sort_columns(
-    adds: pa.Table, schema: pa.Schema, partition_columns: Sequence[str]
-) -> list[str]:
+def _sort_columns(adds: pa.Table, schema: pa.Schema, partition_columns: Sequence[str]) -> list[str]:
     """Return the columns to sort by, judged by samples from all over the adds."""
     rows = adds.num_rows
     step = max(rows // _SAMPLES, _SAMPLE_ROWS)

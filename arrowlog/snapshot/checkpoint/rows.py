@@ -219,7 +219,7 @@ def _aggregate(name: str, stats: Sequence[pa.Array]) -> dict[str, pa.Array]:
         f"low.{name}": _per_group(_lowest, low, none),
         f"high.{name}": _per_group(_highest, high, none),
         f"nulls.{name}": _per_group(_known_sum, nulls),
-        f"none.{name}": _per_group(lambda some: pc.all(some), none),
+        f"none.{name}": _per_group(pc.all, none),
     }
 
 
