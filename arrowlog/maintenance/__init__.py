@@ -2,13 +2,10 @@
 
 from arrowlog.maintenance import procedures
 from arrowlog.maintenance.adoption import AdoptResult, adopt
-from arrowlog.maintenance.checkpointing import (
-    PARQUET_CHECKPOINT_FEATURE,
-    BackgroundCheckpointer,
-    make_checkpoint,
-)
+from arrowlog.maintenance.checkpointing import BackgroundCheckpointer, make_checkpoint
 from arrowlog.maintenance.cleanup import (
     MIN_COMMIT_AGE_SECONDS,
+    PARQUET_CHECKPOINT_FEATURE,
     CleanupResult,
     retry_after_cleanup,
 )

@@ -22,9 +22,10 @@ from arrowlog.errors import ArrowlogWarning, DataFileError, InvalidRequest
 from arrowlog.formats import struct_leaves
 from arrowlog.formats.indextables import INDEXTABLES, STATE_KIND, encode_adds
 from arrowlog.maintenance.adoption import FOOTER_FIELDS
-from arrowlog.maintenance.checkpointing import PARQUET_CHECKPOINT_FEATURE, make_checkpoint
+from arrowlog.maintenance.checkpointing import make_checkpoint
 from arrowlog.maintenance.cleanup import (
     MIN_COMMIT_AGE_SECONDS,
+    PARQUET_CHECKPOINT_FEATURE,
     RETAIN_NOTHING,
     CleanupResult,
     cleanup,

@@ -95,7 +95,8 @@ _CODECS = {"uncompressed": "none"}
 class WrittenParquetCheckpoint:
     """A checkpoint that exists now: its file names, the manifest last, and their size.
 
-    Parts that it shares with earlier checkpoints are not counted. `checksum` is the manifest's. `made` is false if another writer had made it before.
+    Parts that it shares with earlier checkpoints are not counted. `checksum` is the manifest's.
+    `made` is false if another writer had made it before.
     """
 
     names: tuple[str, ...]
