@@ -79,6 +79,8 @@ if TYPE_CHECKING:
 CHECKPOINT_FOLDER = f"{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}"
 # Live files from which on later checkpoints share the parts of a checkpoint.
 SHARED_FILES_MIN = 4096
+# A part is in memory until it is put, whatever the settings allow.
+_PART_BYTES_MAX = 32 << 20
 # Row groups that are put in order at a time: ordering all would take as much memory again.
 _SLICE_GROUPS = 8
 # A column with a larger share of distinct values than this is not dictionary-encoded.
@@ -325,7 +327,7 @@ def _part_ranges(layout: ParquetCheckpointLayout, size_max: int) -> list[tuple[i
     if rows <= ROW_GROUP_FILES:
         return [(0, rows)]
     size = len(_encode_rows(layout, 0, ROW_GROUP_FILES)[0])
-    groups = max(1, size_max // max(size, 1))
+    groups = max(1, min(size_max, _PART_BYTES_MAX) // max(size, 1))
     step = groups * ROW_GROUP_FILES
     return [(start, min(start + step, rows)) for start in range(0, rows, step)]
 
