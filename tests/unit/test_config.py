@@ -36,7 +36,7 @@ DOCUMENTED = {  # as the documents of the system write them
     "repair.failOnMissing": ("false", False),
 }
 OURS = {
-    "checkpoint.format": "both",
+    "checkpoint.format": "auto",
     "avroState.allowStateOnly": False,
     "transaction.maxDecompressedBytes": 512 << 20,
     "store.accelerate": True,

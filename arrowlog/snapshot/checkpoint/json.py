@@ -234,7 +234,8 @@ def write_pointer(
 ) -> None:
     """Point `_last_checkpoint` to a checkpoint, unless it names a later one already.
 
-    `num_files` is the number of live files; by default the state is asked. Raises `StoreUnavailable` if the pointer cannot be read: it must not move back.
+    `num_files` is the number of live files; by default the state is asked. Raises
+    `StoreUnavailable` if the pointer cannot be read: it must not move back.
     """
     key = state.format.key(state.format.pointer_name)
     if pointed_version(store.find_many([key])[0]) >= state.version:
