@@ -226,7 +226,7 @@ def _decode_strictly(run: LogRun, job: ReplayJob) -> pa.RecordBatch:
             if said.damaged is not None:
                 raise LogCorrupt(
                     f"checkpoint {run.checkpoint} cannot be read: {said.damaged}",
-                    next="Use arrowlog.spark.snapshot, which does without it, or delete it.",
+                    next="arrowlog.spark.snapshot does without it.",
                 )
     versions = [commit.version for commit in run.commits]
     if versions and list_retired(job.store).overlaps(versions[0], versions[-1]):
