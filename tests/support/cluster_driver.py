@@ -66,7 +66,9 @@ def shipped(spark, folder):
         "snapshot": arrowlog.spark.snapshot(spark, table, buckets=2).num_files,
         "checkpoint": arrowlog.spark.checkpoint(spark, table, buckets=2).num_files,
     }
-    arrowlog.spark.write(spark.range(600, 650).selectExpr("id", "id % 3 AS part"), table, native=False)
+    arrowlog.spark.write(
+        spark.range(600, 650).selectExpr("id", "id % 3 AS part"), table, native=False
+    )
     found["compacted"] = arrowlog.Table(table).compact(spark=spark).files_removed
     found["after"] = sorted(arrowlog.Table(table).to_arrow()["id"].to_pylist()) == list(range(650))
     return found | {f"connect {key}": value for key, value in connect(folder, table).items()}
@@ -153,7 +155,7 @@ class Stops:
         def wait_for_kill(batches):
             for batch in batches:
                 yield batch
-                open(f"{folder}/started", "wb").close()  # noqa: SIM115 -- shipped without imports
+                open(f"{folder}/started", "wb").close()
                 stop = time.monotonic() + WAIT_SECONDS
                 while not os.path.exists(f"{folder}/killed") and time.monotonic() < stop:
                     time.sleep(0.02)
@@ -174,7 +176,7 @@ class Stops:
                     os.mkdir(f"{folder}/first")
                 except FileExistsError:
                     first = False
-                    open(f"{folder}/second", "wb").close()  # noqa: SIM115 -- as above
+                    open(f"{folder}/second", "wb").close()
             for batch in batches:
                 yield batch
                 stop = time.monotonic() + WAIT_SECONDS

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyspark
-from support import s3_servers
-from support.waiting import wait_until
 
 from arrowlog.spark.java import find_java_home
+from support import s3_servers
+from support.waiting import wait_until
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # starts faster
@@ -133,7 +133,10 @@ def python_without_arrowlog(folder, *, dependencies):
     if dependencies:
         for entry in Path(sysconfig.get_path("purelib")).iterdir():
             name = entry.name.lower()
-            if not name.startswith(("arrowlog", "__editable__", "pyspark")) and entry.suffix != ".pth":
+            if (
+                not name.startswith(("arrowlog", "__editable__", "pyspark"))
+                and entry.suffix != ".pth"
+            ):
                 (packages / entry.name).symlink_to(entry)
     program = Path(folder) / "python"
     path = f'"{packages}:$PYTHONPATH"' if dependencies else '"$PYTHONPATH"'
