@@ -73,7 +73,7 @@ def frame_to_arrow(frame: DataFrame) -> pa.Table:
         return frame.toArrow()
     import pyarrow as pa  # here: statements and types need no pyarrow
 
-    batches = frame._collect_as_arrow()  # type: ignore[operator] # noqa: SLF001 -- Spark 3.5
+    batches = frame._collect_as_arrow()  # noqa: SLF001 -- Spark 3.5
     return pa.Table.from_batches(batches, None if batches else to_arrow_schema(frame.schema))
 
 
