@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
 INSTALL = ROOT / "docs" / "install.md"
 # The other extras are for developers and for the site.
-USER_EXTRAS = ("s3", "spark", "java", "splits", "notebook")
+USER_EXTRAS = ("s3", "spark", "connect", "java", "splits", "notebook", "otel")
 _MARKS = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -170,7 +170,7 @@ def declared(extra=None):
     """Return the requirements that pyproject.toml declares: of the base, or of an extra."""
     project = _project()
     texts = project["dependencies"] if extra is None else project["optional-dependencies"][extra]
-    return [Requirement(text) for text in texts]
+    return [item for item in map(Requirement, texts) if item.name != "arrowlog"]
 
 
 def _project():
