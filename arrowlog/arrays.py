@@ -31,15 +31,17 @@ _DATETIME_SECONDS = (-62_135_596_800, 253_402_300_800)
 _DATETIME_DAYS = (_DATETIME_SECONDS[0] // 86_400, _DATETIME_SECONDS[1] // 86_400)
 _TICKS_PER_SECOND = {"s": 1, "ms": 1000, "us": 1_000_000}
 _ARRAY_CODES: dict[pa.DataType, str] = {pa.int64(): "q", pa.int32(): "i", pa.float64(): "d"}
-_POLARS_TYPES: dict[pa.DataType, Any] = {
-    pa.string(): pl.String,
-    pa.binary(): pl.Binary,
-    pa.int64(): pl.Int64,
-    pa.int32(): pl.Int32,
-    pa.int8(): pl.Int8,
-    pa.uint8(): pl.UInt8,
-    pa.float64(): pl.Float64,
-    pa.bool_(): pl.Boolean,
+_ARRAY_CODES |= {pa.int8(): "b", pa.uint8(): "B"}
+# The names of polars' types: polars is imported only where a series has to be made.
+_POLARS_TYPES: dict[pa.DataType, str] = {
+    pa.string(): "String",
+    pa.binary(): "Binary",
+    pa.int64(): "Int64",
+    pa.int32(): "Int32",
+    pa.int8(): "Int8",
+    pa.uint8(): "UInt8",
+    pa.float64(): "Float64",
+    pa.bool_(): "Boolean",
 }
 
 
@@ -52,7 +54,8 @@ def make_array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     array = _from_buffers(values, kind)
     if array is not None:
         return array
-    dtype = pl.Decimal(38, kind.scale) if pa.types.is_decimal(kind) else _POLARS_TYPES[kind]
+    is_decimal = pa.types.is_decimal(kind)
+    dtype = pl.Decimal(38, kind.scale) if is_decimal else getattr(pl, _POLARS_TYPES[kind])
     # The oldest level gives large strings instead of string views; they are cast to `kind`.
     array = pl.Series(values, dtype=dtype).to_arrow(compat_level=pl.CompatLevel.oldest())
     return array if array.type == kind else array.cast(kind)
@@ -63,20 +66,38 @@ def _from_buffers(values: Sequence[Any], kind: pa.DataType) -> pa.Array | None:
 
     For the few values of most calls, a series of polars takes twenty times as long.
     """
+    count, validity = len(values), None
     try:
+        if any(value is None for value in values):
+            validity = _to_bits([value is not None for value in values])
+            missing: Any = {pa.string(): "", pa.binary(): b"", pa.bool_(): False}.get(kind, 0)
+            values = [missing if value is None else value for value in values]
         if kind in _ARRAY_CODES:
             numbers = array_of(_ARRAY_CODES[kind], values)
-            return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(numbers)])
+            return pa.Array.from_buffers(kind, count, [validity, pa.py_buffer(numbers)])
+        if kind == pa.bool_():
+            return pa.Array.from_buffers(kind, count, [validity, _to_bits(values)])
         if kind == pa.string():
             values = [text.encode() for text in values]
         elif kind != pa.binary():
             return None
         offsets = array_of("i", accumulate(map(len, values), initial=0))
         data = b"".join(values)
-    except (AttributeError, TypeError, OverflowError, UnicodeEncodeError):  # None, or too large
+    except (AttributeError, TypeError, OverflowError, UnicodeEncodeError):  # odd, or too large
         return None
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
-    return pa.Array.from_buffers(kind, len(values), buffers)
+    buffers = [validity, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(kind, count, buffers)
+
+
+def _to_bits(flags: Sequence[Any]) -> pa.Buffer:
+    """Pack flags into a bitmap. Raises TypeError if one is not a boolean."""
+    bits = bytearray((len(flags) + 7) // 8)
+    for index, flag in enumerate(flags):
+        if flag is True:
+            bits[index >> 3] |= 1 << (index & 7)
+        elif flag is not False:
+            raise TypeError
+    return pa.py_buffer(bytes(bits))
 
 
 @lru_cache(4096)

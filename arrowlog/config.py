@@ -149,7 +149,10 @@ class Config:
         "codec of Parquet checkpoints",
     )
     checkpoint_compression_enabled: bool = _setting(
-        "checkpoint.compression.enabled", True, parse_bool, "compress JSON checkpoints"
+        "checkpoint.compression.enabled",
+        True,
+        parse_bool,
+        "compress JSON checkpoints; if not set, as transaction.compression.enabled says",
     )
     checkpoint_max_file_size: int = _setting(
         "checkpoint.maxFileSize",
@@ -369,6 +372,14 @@ class Config:
         if not self.compression_enabled or (counts and size < self.compression_min_size):
             return "none"
         return self.compression_codec
+
+    @property
+    def checkpoint_codec(self) -> str:
+        """The codec of JSON checkpoints. Their own switch, if it was set, comes first."""
+        enabled = self.checkpoint_compression_enabled
+        if "checkpoint_compression_enabled" not in self.given:
+            enabled = self.compression_enabled
+        return self.compression_codec if enabled else "none"
 
     @property
     def checkpoint_gzip_level(self) -> int | None:

@@ -17,7 +17,7 @@ Arrow restarts its thread pools in a child, and stores handle their clients them
 is below all others except `config` and `errors`, because every layer uses one of the engines.
 
 `import arrowlog` loads this module, because a fork is only noticed by hooks that were registered
-before it. It loads no engine itself: polars is imported when a module first imports `pl`.
+before it. It loads no engine itself: polars is imported when an attribute of `pl` is first used.
 """
 
 from __future__ import annotations
@@ -97,16 +97,18 @@ _THREADLESS = frozenset(
 
 
 class _GuardedPolars:
-    """The polars module; where its pool is lost, only the names that do not use it."""
-
-    def __init__(self, polars: ModuleType) -> None:
-        self._polars = polars
+    """The polars module, imported on first use; where its pool is lost, only what needs none."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as a reference: functions that Spark sends to its workers refer to `pl`."""
-        return _load_polars, ()
+        return _guarded_polars, ()
 
     def __getattr__(self, name: str) -> Any:
+        if name == "_polars":
+            import polars  # noqa: ICN001 -- `pl` is the guarded module for others
+
+            self._polars = polars
+            return polars
         if _Stranded.now and name not in _THREADLESS:
             if name in ("concat", "from_arrow"):
                 return lambda given, **options: self._make_series(name, given, **options)
@@ -124,20 +126,12 @@ class _GuardedPolars:
         return getattr(self._polars, name)(given, **options)
 
 
-def _load_polars() -> Any:
-    """Import polars, and return it guarded."""
-    import polars  # noqa: ICN001 -- `pl` is the guarded module for others
-
-    return globals().setdefault("pl", _GuardedPolars(polars))
+def _guarded_polars() -> Any:
+    return pl
 
 
 if not TYPE_CHECKING:  # type checkers see the import of `pl` above
-
-    def __getattr__(name: str) -> Any:
-        """Import polars when a module first imports `pl`."""
-        if name != "pl":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        return _load_polars()
+    pl = _GuardedPolars()
 
 
 class ForkSafeLock:

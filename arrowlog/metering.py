@@ -4,8 +4,8 @@
 `Metrics`: a live view that prints well and converts to a dict and to Arrow. All instruments are
 declared in `INSTRUMENTS`, from which `docs/reference/metrics.md` is generated.
 
-Counting takes one lock for all tables, and updates two numbers. A forked child starts at zero:
-otherwise what happened before the fork would be exported twice.
+Counting appends to a queue, which is added up when somebody looks, or when it is long. A forked
+child starts at zero: otherwise what happened before the fork would be exported twice.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import time
 from bisect import bisect_left
+from collections import deque
 from dataclasses import dataclass
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -87,7 +88,8 @@ INSTRUMENTS: dict[str, Instrument] = {
     "store_retries": Instrument("counter", "1", "requests repeated after a failure", _STORE),
 }
 
-_Key = tuple[str, tuple[str, ...]]
+# The name of a counter or histogram, and the values of its labels.
+CounterKey = tuple[str, tuple[str, ...]]
 
 
 # The columns of a printed registry; those with numbers are right-aligned.
@@ -102,13 +104,34 @@ class _Shared:
     generation = 0
 
 
+# What was counted and not added up yet: a registry's values, a key, an amount, and whether it is a
+# value of a histogram. Appending to a deque is atomic and takes a fraction of what a lock takes.
+_PENDING: deque[tuple[_Values, CounterKey, float, bool]] = deque()
+_PENDING_MAX = 4096
+
+
 def _in_child() -> None:
     _Shared.lock = Lock()  # another thread may have held the old one
     _Shared.generation += 1
+    _PENDING.clear()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_in_child)
+
+
+def _add_up() -> None:
+    """Add what is pending to the registries. Needs the lock."""
+    sums: dict[tuple[_Values, CounterKey], int] = {}
+    for _ in range(len(_PENDING)):
+        values, key, amount, is_observed = _PENDING.popleft()
+        if is_observed:
+            values.observe(key, amount)
+        else:
+            both = (values, key)
+            sums[both] = sums.get(both, 0) + int(amount)
+    for (values, key), amount in sums.items():
+        values.add(key, amount)
 
 
 class Histogram:
@@ -168,19 +191,26 @@ class Histogram:
 
 
 class _Values:
-    """What one registry has counted. Read and changed under the lock."""
+    """What one registry has counted. Read and changed under the lock.
 
-    __slots__ = ("before_reset", "counters", "generation", "histograms", "observers", "started")
+    What is counted also counts in `above`, the registry of the process.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = (
+        *("above", "before_reset", "counters", "generation", "histograms"),
+        *("observers", "started"),
+    )
+
+    def __init__(self, above: _Values | None) -> None:
+        self.above = above
         self.observers: list[Observer] = []
         self._clear()
 
     def _clear(self) -> None:
         self.generation = _Shared.generation
-        self.counters: dict[_Key, int] = {}
-        self.before_reset: dict[_Key, int] = {}
-        self.histograms: dict[_Key, Histogram] = {}
+        self.counters: dict[CounterKey, int] = {}
+        self.before_reset: dict[CounterKey, int] = {}
+        self.histograms: dict[CounterKey, Histogram] = {}
         self.started = time.monotonic()
 
     def renew(self) -> _Values:
@@ -188,6 +218,22 @@ class _Values:
         if self.generation != _Shared.generation:
             self._clear()
         return self
+
+    def add(self, key: CounterKey, amount: int) -> None:
+        """Add to a counter here and above."""
+        counters = self.renew().counters
+        counters[key] = counters.get(key, 0) + amount
+        if self.above is not None:
+            self.above.add(key, amount)
+
+    def observe(self, key: CounterKey, value: float) -> None:
+        """Add to a histogram here and above."""
+        histograms = self.renew().histograms
+        if key not in histograms:
+            histograms[key] = Histogram(_BOUNDS[INSTRUMENTS[key[0]].unit])
+        histograms[key].add(value)
+        if self.above is not None:
+            self.above.observe(key, value)
 
 
 class Metrics:
@@ -208,58 +254,45 @@ class Metrics:
 
     def __init__(self, parent: Metrics | None = None) -> None:
         """Start at zero. What is counted here also counts in `parent`."""
-        self._values = _Values()
-        above = () if parent is None else parent._chain  # noqa: SLF001 -- of the same class
-        self._chain: tuple[_Values, ...] = (self._values, *above)
+        above = None if parent is None else parent._values  # noqa: SLF001 -- of the same class
+        self._values = _Values(above)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as an empty registry, which counts for the process that unpickles it."""
-        return (child_metrics if len(self._chain) > 1 else _process_metrics), ()
+        return (_process_metrics if self._values.above is None else child_metrics), ()
 
     def add(self, name: str, amount: int = 1, *labels: str) -> None:
         """Add to a counter. `labels` are the values of its labels, in their order."""
-        key = (name, labels)
-        with _Shared.lock:
-            for values in self._chain:
-                values.renew()
-                values.counters[key] = values.counters.get(key, 0) + amount
+        self.raise_counter((name, labels), amount)
+
+    def raise_counter(self, key: CounterKey, amount: int = 1) -> None:
+        """Add to a counter by its key, which is made once where it is used often."""
+        _PENDING.append((self._values, key, amount, False))
+        if len(_PENDING) > _PENDING_MAX:
+            with _Shared.lock:
+                _add_up()
 
     def observe(self, name: str, value: float, *labels: str) -> None:
         """Add a value to a histogram."""
-        key = (name, labels)
-        observers: list[Observer] = []
-        with _Shared.lock:
-            for values in self._chain:
-                values.renew()
-                histogram = values.histograms.get(key)
-                if histogram is None:
-                    histogram = Histogram(_BOUNDS[INSTRUMENTS[name].unit])
-                    values.histograms[key] = histogram
-                histogram.add(value)
-                observers += values.observers
-        for observer in observers:  # outside the lock: it is code of another package
+        values, above = self._values, self._values.above
+        _PENDING.append((values, (name, labels), value, True))
+        for observer in (*values.observers, *(() if above is None else above.observers)):
             observer(name, value, dict(zip(INSTRUMENTS[name].labels, labels, strict=True)))
 
     def count_request(
         self, store: str, operation: str, requests: int = 1, received: int = 0, sent: int = 0
     ) -> None:
         """Count requests to a store, and the bytes of their bodies."""
-        key = ("store_requests", (store, operation))
-        with _Shared.lock:
-            for values in self._chain:
-                values.renew()
-                counters = values.counters
-                counters[key] = counters.get(key, 0) + requests
-                if received:
-                    read = ("store_bytes_read", (store,))
-                    counters[read] = counters.get(read, 0) + received
-                if sent:
-                    written = ("store_bytes_written", (store,))
-                    counters[written] = counters.get(written, 0) + sent
+        self.raise_counter(("store_requests", (store, operation)), requests)
+        if received:
+            self.raise_counter(("store_bytes_read", (store,)), received)
+        if sent:
+            self.raise_counter(("store_bytes_written", (store,)), sent)
 
     def reset(self) -> None:
         """Start again at zero. What is exported to OpenTelemetry is not affected."""
         with _Shared.lock:
+            _add_up()
             values = self._values.renew()
             values.before_reset = dict(values.counters)
             values.histograms = {}
@@ -268,12 +301,14 @@ class Metrics:
     def totals(self, name: str) -> dict[tuple[str, ...], int]:
         """Return a counter by the values of its labels, from before a reset included."""
         with _Shared.lock:
+            _add_up()
             found = self._values.renew().counters.items()
             return {labels: count for (each, labels), count in found if each == name}
 
     def _items(self) -> list[tuple[str, tuple[str, ...], int | Histogram]]:
         """Return all values at one moment, in the order of `INSTRUMENTS`."""
         with _Shared.lock:
+            _add_up()
             values = self._values.renew()
             before = values.before_reset
             found: list[tuple[str, tuple[str, ...], int | Histogram]] = [
@@ -360,7 +395,7 @@ class Metrics:
 
     def __repr__(self) -> str:
         """Show what was counted as a table, one line per instrument and label."""
-        scope = "this process" if len(self._chain) == 1 else "this table"
+        scope = "this process" if self._values.above is None else "this table"
         lines = format_text_table(_HEADS, self._rows(), right=_RIGHT)
         head = f"Metrics of {scope} in the last {self.seconds:,.0f} s"
         return "\n".join([head, *(lines if len(lines) > 1 else ["nothing was counted"])])
@@ -388,16 +423,17 @@ class Metrics:
 
         record = export(INSTRUMENTS, self.totals, meter_provider)
         with _Shared.lock:
-            self._values.observers.append(record)
+            self._values.observers = [*self._values.observers, record]
 
         def end() -> None:
             with _Shared.lock:
-                self._values.observers.remove(record)
+                self._values.observers = [o for o in self._values.observers if o is not record]
 
         return end
 
 
 metrics = Metrics()
+"""The metrics of this process: all tables, and stores that belong to none."""
 
 
 def _process_metrics() -> Metrics:

@@ -1,4 +1,4 @@
-"""What checkpoints are worth: opening with and without one, what changed since, codecs, a slow wire.
+"""What checkpoints are worth: opening with and without one, the next one, codecs, a slow wire.
 
 Opening is measured by the number of commits, once by replay and once from a checkpoint of the last
 one. `checkpoint again` is the next checkpoint after ten commits. Codecs are measured on the lines

@@ -217,6 +217,23 @@ def test_a_table_without_states_loads_no_avro(tmp_path):
     subprocess.run([sys.executable, "-c", code, str(HERE), str(tmp_path / "table")], check=True)
 
 
+def test_a_table_with_states_is_read_without_polars(tmp_path):
+    """Importing it takes as long as a plan over 100,000 files."""
+    make = (
+        "import sys; sys.path[:0] = [sys.argv[1]]; from support import state_tables as st;"
+        "st.first_commit(sys.argv[2]);"
+        "adds = [st.add(f'part-{n:09}', 'a', n) for n in range(21000)];"
+        "st.write_state(sys.argv[2], 1, [adds, [st.add('x', 'b', 1)]])"
+    )
+    read = (
+        "import sys, arrowlog; table = arrowlog.Table(sys.argv[2]);"
+        "assert table.scan(\"p = 'a' AND id < 5\").num_files == 5;"
+        "assert table.snapshot().files.num_rows == 21001; assert 'polars' not in sys.modules"
+    )
+    for code in (make, read):
+        subprocess.run([sys.executable, "-c", code, str(HERE), str(tmp_path / "t")], check=True)
+
+
 @pytest.mark.parametrize("module", modules())
 def test_functions_and_modules_stay_small(module):
     limit = LONGER_MODULES.get(module, MODULE_LINES_MAX)

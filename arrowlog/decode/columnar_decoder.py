@@ -482,7 +482,7 @@ def _check_line_ends(data: bytes | memoryview, count: int) -> None:
         raise TemplateMismatch
 
 
-FailureMasks = list[pl.Series]
+FailureMasks = list["pl.Series"]
 
 
 @dataclass(slots=True)

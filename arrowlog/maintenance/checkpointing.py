@@ -250,7 +250,7 @@ def _describe_existing(store: Store, listing: LogListing, version: int) -> Writt
 def _write_parquet(
     store: Store, listing: LogListing, state: State, config: Config, clock: Clock, *, full: bool
 ) -> WrittenParquetCheckpoint:
-    """Write the Parquet form: incrementally if possible, unless `full` or a damaged one is there."""
+    """Write the Parquet form: incrementally, unless `full` is set or a damaged one is there."""
     broken = listing.checkpoint_form(state.version, "parquet") is not None
     if not broken and not full:
         base = rebased_state(store, listing, state, config)

@@ -597,7 +597,7 @@ def _put_adds(log: _Log, info: dict[str, Any], adds: pa.Table, config: Config) -
 
     Raises InvalidRequest if the existing one is not of a repair, or has other adds.
     """
-    packing = StreamCompressor(config.compression_codec, config.compression_gzip_level)
+    packing = StreamCompressor(config.compression_codec, config.checkpoint_gzip_level)
     packing.write(encode_action("commitInfo", info))
     for text in _encoded_batches(adds):
         packing.write(text)

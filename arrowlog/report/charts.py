@@ -73,7 +73,7 @@ def time_labels(start: datetime, end: datetime) -> list[Label]:
     """Return labels at even times between two, at most six."""
     seconds = (end - start).total_seconds()
     if seconds <= 0:
-        return [Label(0.5, _format_time(start, 1))]
+        return [Label(0.5, f"{_format_time(start, _DAY)} {start.year}")]
     step = next(
         (s for s in _TIME_STEPS if seconds / (s if s > 0 else -s * _MONTH_SECONDS) <= _TICKS_MAX),
         _TIME_STEPS[-1],
@@ -123,6 +123,11 @@ def _nice_ceiling(value: float) -> float:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
     return next(power * step for step in (1, 2, 2.5, 5, 10, 20) if power * step >= value)
+
+
+def _axis_values(highest: float) -> list[float]:
+    """Return the values of an axis: a middle one only where it is a whole number."""
+    return [0.0, highest] if highest % 2 else [0.0, highest / 2, highest]
 
 
 def _frame(ident: str, title: str, description: str, height: int, body: str) -> str:
@@ -188,7 +193,7 @@ def area_chart(
         f' data-tip="{text(tip)}"/>'
         for (at, _, tip), end in zip(points, ends, strict=True)
     )
-    values = [0.0, highest / 2, highest]
+    values = _axis_values(highest)
     body = (
         f'<svg x="0" y="{_PLOT_TOP}" width="100%" height="{_PLOT_HEIGHT}"'
         f' viewBox="0 0 {_STRETCHED} {_STRETCHED}" preserveAspectRatio="none">'
@@ -236,7 +241,7 @@ def bar_chart(
             f' width="{max(bar.end - bar.start, 0.002) * 100:.2f}%" height="{_PLOT_HEIGHT}"'
             f' data-tip="{text(bar.tip)}"/>'
         )
-    values = [-floor, 0.0, ceiling] if has_down else [0.0, ceiling / 2, ceiling]
+    values = [-floor, 0.0, ceiling] if has_down else _axis_values(ceiling)
     names = [format_value(abs(value)) for value in values]
     if has_down:
         names = [f"-{names[0]}", names[1], f"+{names[2]}"]

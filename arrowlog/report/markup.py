@@ -91,8 +91,8 @@ def data_table(
     limited = f' data-limit="{limit}"' if limit and len(rows) > limit else ""
     return (
         f'{tools}<div class="scroll" role="region" aria-labelledby="{ident}-c" tabindex="0">'
-        f'<table id="{ident}" data-sortable{limited}><caption id="{ident}-c">{text(caption)}'
-        f"</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+        f'<table id="{ident}" data-sortable{limited}><caption id="{ident}-c">'
+        f"<span>{text(caption)}</span></caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 

@@ -116,7 +116,7 @@ def _status(facts: ReportFacts) -> str:
         "healthy": "Healthy",
         "info": "Healthy, with notes",
         "warning": "Needs attention",
-        "error": "Damaged" if facts.summary is None else "Has errors",
+        "error": "Cannot be read" if facts.summary is None else "Has errors",
     }
     detail = ", ".join(counts) if counts else "The doctor found no problem."
     if facts.unavailable:

@@ -124,9 +124,12 @@ def health(facts: ReportFacts) -> str:
     """Findings of the doctor, each with its fix."""
     found = facts.health
     scope = f'<p class="muted">{text(found.scope)}</p>' if found.scope else ""
+    by_reason: dict[str, list[str]] = {}
+    for section, reason in facts.unavailable.items():
+        by_reason.setdefault(reason, []).append(section.replace("_", " "))
     missing = "".join(
-        f"<li><strong>{text(section.replace('_', ' ').capitalize())}</strong>: {text(reason)}</li>"
-        for section, reason in facts.unavailable.items()
+        f"<li><strong>{text(', '.join(names).capitalize())}</strong>: {text(reason)}</li>"
+        for reason, names in by_reason.items()
     )
     missing = f'<h3>Could not be computed</h3><ul class="missing">{missing}</ul>' if missing else ""
     warnings = facts.summary.warnings if facts.summary is not None else ()
@@ -188,10 +191,14 @@ def growth(facts: ReportFacts) -> str:
     note = "".join(f'<p class="muted">{each}</p>' for each in notes)
     first, last = points[0], points[-1]
     lead = (
-        f"<p>{timeline.num_commits:,} commit{'' if timeline.num_commits == 1 else 's'} from"
-        f" {format_time(first.time)} to {format_time(last.time)}, versions"
-        f" {timeline.first_version:,} to {timeline.last_version:,}.</p>"
+        f"<p>{_commits(timeline.num_commits)} from {format_time(first.time)} to"
+        f" {format_time(last.time)}, versions {timeline.first_version:,} to"
+        f" {timeline.last_version:,}.</p>"
     )
+    if timeline.first_version == timeline.last_version:
+        lead = f"<p>Version {timeline.last_version:,} only, of {format_time(last.time)}.</p>"
+    if not any(point.files for point in points):
+        return f'{lead}{note}<p class="empty">No file was live at any time.</p>'
     table = data_details("Data: live files over time", _growth_table(points))
     return (
         f'{lead}{note}<div class="pair"><figure><figcaption>Live bytes</figcaption>'
@@ -200,6 +207,10 @@ def growth(facts: ReportFacts) -> str:
         f"{_growth_chart('live-files', 'Live files', points, of_bytes=False)}</figure></div>{table}"
         f"{_churn(timeline)}{_operations(timeline)}"
     )
+
+
+def _commits(count: int) -> str:
+    return f"{count:,} commit{'' if count == 1 else 's'}"
 
 
 def _growth_chart(ident: str, title: str, points: Sequence[GrowthPoint], *, of_bytes: bool) -> str:
@@ -529,8 +540,9 @@ def pruning(facts: ReportFacts) -> str:
         " all of them.</p>"
     )
     advice = (
-        '<p class="muted">A column that does not prune can be clustered: files then have narrow'
-        " ranges. A column without bounds needs statistics first.</p>"
+        '<p class="muted">A column that does not prune has wide ranges: sort the rows by it when'
+        " files are written, or partition by it. A column without bounds needs statistics"
+        " first.</p>"
     )
     return (
         f"{lead}<figure><figcaption>Columns {keys}</figcaption>{chart}</figure>{table}"
@@ -623,11 +635,11 @@ def checkpoints(facts: ReportFacts) -> str:
         return _unavailable(facts, "checkpoints")
     since = found.commits_since
     if found.version is None:
-        lead = f"<p>There is no checkpoint: every reader replays {since:,} commits.</p>"
+        lead = f"<p>There is no checkpoint: every reader replays {_commits(since)}.</p>"
     else:
         lead = (
             f"<p>The newest checkpoint is of version {found.version:,}; readers replay"
-            f" {since:,} commit{'' if since == 1 else 's'} after it.</p>"
+            f" {_commits(since)} after it.</p>"
         )
     if found.interval:
         late = since / found.interval
@@ -742,7 +754,7 @@ def commits(facts: ReportFacts) -> str:
     ]
     return data_table(
         "commit-table",
-        f"The last {len(rows):,} commit{'' if len(rows) == 1 else 's'}",
+        f"The last {_commits(len(rows))}",
         heads,
         rows,
         search="Filter commits",

@@ -56,6 +56,8 @@ if TYPE_CHECKING:
     from arrowlog.scan.stats_predicate import StatsPredicate
     from arrowlog.snapshot import FileStats, Snapshot
 
+    _ColumnTest = Comparison | ColumnComparison | In | StartsWith | IsNull | IsNaN | PartitionEval
+
 _KERNELS = {
     "=": pc.equal,
     "<>": pc.not_equal,
@@ -110,6 +112,15 @@ def compute_skip_mask(
                 return None
             part_masks.append(mask)
         return reduce(pc.and_kleene, part_masks)
+    if not all(columns.knows(name) for name in required_columns(test)):
+        return None
+    return _skip_by_column(test, columns, nan_free)
+
+
+def _skip_by_column(
+    test: _ColumnTest, columns: FileStats, nan_free: frozenset[str]
+) -> pa.Array | None:
+    """Compute the skip mask of a test of one column, or of a few together."""
     if isinstance(test, PartitionEval):
         return _evaluate_on_partitions(test, columns)
     if isinstance(test, ColumnComparison):

@@ -212,6 +212,10 @@ class FileStats:
         del names
         return self._adds
 
+    def knows(self, name: str) -> bool:  # noqa: ARG002 -- for subclasses
+        """Whether anything is known of a column; else nothing can be skipped by it."""
+        return True
+
     def low(self, name: str) -> pa.Array:
         """Return the minimum of a column per file, as logged; null is unknown."""
         return self.typed("minValues", name)

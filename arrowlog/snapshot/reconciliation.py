@@ -67,15 +67,15 @@ def reconcile_keys(
     `adds` and `removes` have `key` and `seq`. The common case, a few distinct new files and no
     removes, takes one Arrow kernel.
     """
-    if polars_is_stranded():
-        return reconcile_without_polars(old_keys, adds, removes)
     keys = adds["key"]
-    few = len(keys) <= POLARS_MIN_KEYS
-    if removes.num_rows == 0 and few and to_series(keys).n_unique() == len(keys):
-        if not len(old_keys):
+    few = removes.num_rows == 0 and len(keys) <= POLARS_MIN_KEYS
+    if few and pc.count_distinct(keys, mode="all").as_py() == len(keys):
+        if not len(keys) or not len(old_keys):
             return None, None
         touched = pc.is_in(old_keys, value_set=keys.combine_chunks())
         return (pc.invert(touched) if pc.any(touched).as_py() else None), None
+    if polars_is_stranded():
+        return reconcile_without_polars(old_keys, adds, removes)
     kept, live = reconcile(to_series(old_keys), _keys_and_seqs(adds), _keys_and_seqs(removes))
     return (
         None if kept is None else kept.to_arrow(),

@@ -496,12 +496,19 @@ def all_null_files(columns: FileStats, name: str) -> pa.Array | None:
     Requires that the null count equals the row count and that no bound contradicts it.
     """
     if ("all null", name) not in columns.derived:
-        nulls = columns.null_count(name)
-        known = None
-        if nulls.null_count < len(nulls):
-            equal = pc.equal(nulls, columns.stored_records())
-            unbounded = pc.and_(pc.is_null(columns.low(name)), pc.is_null(columns.high(name)))
-            every = pc.fill_null(pc.and_(equal, unbounded), FALSE)
-            known = every if every.true_count else None
-        columns.derived["all null", name] = known
+        columns.derived["all null", name] = _find_all_null(columns, name)
     return columns.derived["all null", name]
+
+
+def _find_all_null(columns: FileStats, name: str) -> pa.Array | None:
+    low, high = columns.low(name), columns.high(name)
+    if not (low.null_count and high.null_count):
+        return None  # and counts, which may have to be read, are not needed
+    unbounded = pc.and_(pc.is_null(low), pc.is_null(high))
+    if not unbounded.true_count:
+        return None
+    nulls = columns.null_count(name)
+    if nulls.null_count == len(nulls):
+        return None
+    every = pc.fill_null(pc.and_(pc.equal(nulls, columns.stored_records()), unbounded), FALSE)
+    return every if every.true_count else None

@@ -292,7 +292,7 @@ def _write_json_manifest(
 
 
 def _encode_json_part(
-    text: bytes, number: int, version: int, own: str, codec: str, level: int
+    text: bytes, number: int, version: int, own: str, codec: str, level: int | None
 ) -> tuple[str, bytes, str]:
     """Return the name, the bytes and the checksum of a part of the JSON form."""
     packing = StreamCompressor(codec, level)
@@ -422,8 +422,8 @@ def write_part(adds: pa.Table, number: int, plan: CheckpointPlan, job: ReplayJob
     if "json" in plan.forms:
         objects = encode_add_objects(adds, path="path").to_pylist() if adds.num_rows else []
         text = "".join(f'{{"add":{add}}}\n' for add in objects).encode()
-        codec = config.compression_codec if config.checkpoint_compression_enabled else "none"
-        level = config.compression_gzip_level
+        codec = config.checkpoint_codec
+        level = config.checkpoint_gzip_level
         encoded = _encode_json_part(text, number + 1, job.version, plan.own, codec, level)
         name, data, part_checksum = encoded
         store.replace(f"{LOG_FOLDER}/{name}", data)

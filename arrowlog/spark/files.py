@@ -25,6 +25,7 @@ from arrowlog.snapshot import (
     Snapshot,
     State,
     check_readable,
+    is_state_table,
     list_retired,
 )
 from arrowlog.spark.local import check_picklable, require_pyspark, sentence_first
@@ -110,14 +111,16 @@ def files(
     """
     require_pyspark()
     storage = dict(storage_options or {})
+    settings = {**session_settings(spark), **(options or {})}
     check_picklable(storage)
     try:
         replay = start_replay(spark, uri, version, storage, options, buckets)
     except NotDistributable:
-        settings = {**session_settings(spark), **(options or {})}
         return _by_one_task(spark, uri, version, where, storage, settings)
     state = replay.state(_table_actions(spark, replay))
     check_readable(state.protocol, replay.store.root)
+    if is_state_table(state):  # its states count, not the commits below them
+        return _by_one_task(spark, uri, version, where, storage, settings)
     question = _question(replay.store.root, state, where, storage)
     work = replay.job
 
@@ -223,7 +226,7 @@ def _decode_strictly(run: LogRun, job: ReplayJob) -> pa.RecordBatch:
             if said.damaged is not None:
                 raise LogCorrupt(
                     f"checkpoint {run.checkpoint} cannot be read: {said.damaged}",
-                    next="Use arrowlog.spark.snapshot, which does without it, or delete it.",
+                    next="arrowlog.spark.snapshot does without it.",
                 )
     versions = [commit.version for commit in run.commits]
     if versions and list_retired(job.store).overlaps(versions[0], versions[-1]):

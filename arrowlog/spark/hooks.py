@@ -257,7 +257,8 @@ def to_spark_error(error: ArrowlogError) -> Exception:
     own = type(error)
     if issubclass(own, AnalysisException):
         return error
-    both: Any = type(own.__name__, (own, AnalysisException), {"__module__": own.__module__})
+    members = {"__module__": own.__module__, "getMessage": BaseException.__str__}
+    both: Any = type(own.__name__, (own, AnalysisException), members)
     result: Exception = both.__new__(both)
     AnalysisException.__init__(result, str(error))
     result.args = error.args

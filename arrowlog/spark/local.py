@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 # What else to do when pyspark is used; all of it is idempotent. Higher modules add to it.
 WHEN_USED: list[Callable[[], None]] = []
-_LOG4J_CONFIG = (Path(__file__).parent / "log4j2.properties").as_uri()
+# Absolute: workers import this module from an archive in their working directory.
+_LOG4J_CONFIG = (Path(__file__).absolute().parent / "log4j2.properties").as_uri()
 _DEFAULTS = {
     "spark.master": "local[*]",
     "spark.driver.bindAddress": "127.0.0.1",

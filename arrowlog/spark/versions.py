@@ -73,7 +73,7 @@ def frame_to_arrow(frame: DataFrame) -> pa.Table:
         return frame.toArrow()
     import pyarrow as pa  # here: statements and types need no pyarrow
 
-    batches = frame._collect_as_arrow()  # type: ignore[operator] # noqa: SLF001 -- Spark 3.5
+    batches = frame._collect_as_arrow()  # noqa: SLF001 -- Spark 3.5
     return pa.Table.from_batches(batches, None if batches else to_arrow_schema(frame.schema))
 
 
@@ -101,9 +101,12 @@ def rebalance_by(frame: DataFrame, names: Sequence[str]) -> DataFrame:
     """Have Spark gather rows by quoted names of columns, into partitions of about equal size."""
     if hasattr(frame, "toArrow"):
         return frame.hint("rebalance", *names)
-    from pyspark.sql import functions
+    # Spark 3.5 takes columns here, and its Python API only names.
+    from pyspark.sql import DataFrame, functions
 
-    return frame.hint("rebalance", *map(functions.col, names))  # Spark 3.5 takes no names
+    columns = [functions.col(name)._jc for name in names]  # noqa: SLF001 -- no public access
+    hinted = frame._jdf.hint("rebalance", frame._jseq(columns))  # noqa: SLF001 -- as above
+    return DataFrame(hinted, frame.sparkSession)
 
 
 @cache

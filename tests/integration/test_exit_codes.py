@@ -34,6 +34,7 @@ CASES = {
     "rebuild": ("{p}", "{t}", ""),
     "remove": ("{t} --where day='a'", "{t} no-such-file", "{t}"),
     "repair": ("{t}/" + LOG_FOLDER + " {n}", "{n} {n}-2", "{t}"),
+    "report": ("{t} -o {n}", "{t} -o {p}", "{t} --output csv"),
     "restore": ("{t} 1", "{t} 99", "{t}"),
     "rows": ("{t}", "{t} --where nothing", "{t} --limit x"),
     "scan": ("{t} id=1", "{t} id=", "{t}"),

@@ -55,7 +55,7 @@ def long_log(root, changed=()):
     for version in range(1, 101):
         lines = [testing.commit_info(version, numActions=1), testing.add(f"f{version}")]
         if version in changed:
-            lines = OPENING + [testing.metadata(pa.schema([(f"c{version}", pa.string())]))]
+            lines = [*OPENING, testing.metadata(pa.schema([(f"c{version}", pa.string())]))]
         testing.write_commit(root, version, lines)
 
 

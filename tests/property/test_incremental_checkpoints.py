@@ -267,3 +267,38 @@ def test_a_damaged_shared_part_is_bypassed_and_never_shows_fewer_files(seed, tmp
     shown = arrowlog.Table(tmp_path).snapshot()
     assert set(shown.files["path"].to_pylist()) == live
     assert shown.report.checkpoint == shown.version
+
+
+def test_checkpoints_in_the_background_are_incremental(tmp_path, monkeypatch):
+    """A handle that has followed the log has the files in memory: the log tells what changed."""
+    parquet_checkpoints.share_small_parts(monkeypatch)
+    options = {"checkpoint.interval": 3, "cleanup.enabled": False}
+    table = arrowlog.Table.create(tmp_path, SCHEMA, ["p"], options=options)
+    rng, live, shared = random.Random(7), set(), 0
+    for number in range(20):
+        live = grow(table, rng, live, number)
+        assert table.wait_for_checkpoint(60)
+    for name in glob.glob(f"{parquet_checkpoints.folder(tmp_path)}/*.checkpoint.json"):
+        version = int(os.path.basename(name)[:20])
+        shared += bool(parquet_checkpoints.manifest(tmp_path, version).shared_parts)
+    assert shared > 3
+    shown = arrowlog.Table(tmp_path).snapshot()
+    assert shown.report.checkpoint is not None
+    assert set(shown.files["path"].to_pylist()) == live
+
+
+def test_an_older_release_refuses_dead_rows(tmp_path, monkeypatch):
+    """It accepts only the format `parquet`, and only parts of the manifest's own version."""
+    parquet_checkpoints.share_small_parts(monkeypatch)
+    table = arrowlog.Table.create(tmp_path, SCHEMA, ["p"], options={"checkpoint.enabled": False})
+    for number in range(3):
+        table.append([arrowlog.add_file(f"p=a/{number}", {"p": "a"}, size=1)])
+    table.checkpoint()
+    table.remove(["p=a/0"])
+    table.checkpoint()
+    name = f"{parquet_checkpoints.folder(tmp_path)}/{table.version:020d}.checkpoint.json"
+    with open(name) as file:
+        document = json.load(file)
+    assert document["format"] != "parquet"
+    assert document["dead"]
+    assert {int(part["name"][:20]) for part in document["parts"]} == {table.version - 1}

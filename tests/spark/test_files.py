@@ -142,7 +142,7 @@ def test_a_damaged_checkpoint_is_an_error(spark, root):
     data = bytearray(part.read_bytes())
     data[len(data) // 3] ^= 0xFF
     part.write_bytes(bytes(data))
-    with pytest.raises(PySparkException, match="checkpoint 6 cannot be read"):
+    with pytest.raises(PySparkException, match=r"checkpoint \d+ cannot be read"):
         arrowlog.spark.files(spark, root).count()
     with pytest.warns(arrowlog.ArrowlogWarning):
         assert arrowlog.spark.snapshot(spark, root).num_files == 8

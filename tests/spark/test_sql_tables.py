@@ -96,7 +96,7 @@ def test_a_table_of_the_catalog(either, sql, table):
     assert ids(table.uri) == [*range(10, 20), 100]
     assert [row.operation for row in sql("DESCRIBE HISTORY events LIMIT 2")] == [
         "OVERWRITE",
-        "APPEND",
+        "WRITE",
     ]
     with pytest.raises(PySparkException):
         sql("INSERT INTO events VALUES ('not a number', 1)")
@@ -333,9 +333,7 @@ class Grammar:
             options += [
                 lambda: f"({self.query(depth - 1)}) {self.alias()}",
                 lambda: f"({self.relation(depth - 1)} JOIN {self.path()} {self.alias()})",
-                lambda: (
-                    f"{self.path()} LEFT JOIN {self.relation(depth - 1)} ON {self.expression(0)}"
-                ),
+                lambda: f"{self.path()} LEFT JOIN {self.path()} ON ({self.expression(0)})",
                 lambda: f"(TABLE {self.path()})",
             ]
         return self.choose(*options)
@@ -351,13 +349,13 @@ class Grammar:
         tables = ", ".join(self.relation(depth) for _ in range(self.rng.randint(1, 2)))
         text = f"{with_clause}SELECT {columns} FROM {tables}"
         if self.rng.random() < 0.4:
-            text += f" WHERE {self.expression(depth)} = 1"
+            text += f" WHERE ({self.expression(depth)}) = 1"
         if self.rng.random() < 0.3:
             text += " GROUP BY a, arrowlog.`/no`"
         if self.rng.random() < 0.3:
             text += " ORDER BY a, arrowlog.`/no`"
         if depth and self.rng.random() < 0.2:
-            text += f" -- FROM arrowlog.`/no`\n UNION ALL ({self.query(depth - 1)})"
+            text = f"({text}) -- FROM arrowlog.`/no`\n UNION ALL ({self.query(depth - 1)})"
         return text
 
 

@@ -155,7 +155,7 @@ class Stops:
         def wait_for_kill(batches):
             for batch in batches:
                 yield batch
-                open(f"{folder}/started", "wb").close()  # noqa: SIM115 -- shipped without imports
+                open(f"{folder}/started", "wb").close()
                 stop = time.monotonic() + WAIT_SECONDS
                 while not os.path.exists(f"{folder}/killed") and time.monotonic() < stop:
                     time.sleep(0.02)
@@ -176,7 +176,7 @@ class Stops:
                     os.mkdir(f"{folder}/first")
                 except FileExistsError:
                     first = False
-                    open(f"{folder}/second", "wb").close()  # noqa: SIM115 -- as above
+                    open(f"{folder}/second", "wb").close()
             for batch in batches:
                 yield batch
                 stop = time.monotonic() + WAIT_SECONDS

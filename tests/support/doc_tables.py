@@ -79,6 +79,7 @@ TABLES = {
     f"{GUIDES}/notebooks.md": (events,),
     "docs/concepts/snapshot-isolation.md": (events,),
     "docs/concepts/exactly-once.md": (events,),
+    "docs/reference/metrics.md": (events,),
     "docs/reference/settings.md": (events,),
     "docs/reference/sql-views.md": (events,),
     "docs/reference/statements.md": (events,),

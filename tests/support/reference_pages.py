@@ -1,10 +1,11 @@
-"""The generated parts of the documentation: commands, settings, errors, SQL views, requirements.
+"""The generated parts of the documentation: commands, settings, errors, log lines, requirements.
 
 `python tests/support/reference_pages.py` rewrites them. A page has prose of its own around marks:
 what is between `<!-- generated: name -->` and `<!-- end -->` is replaced.
 """
 
 import inspect
+import logging
 import re
 import tempfile
 import tomllib
@@ -19,12 +20,19 @@ import arrowlog
 from arrowlog import errors
 from arrowlog.cli.commands import commands
 from arrowlog.config import PREFIX, Config
+from arrowlog.log_lines import EVENTS
+from arrowlog.metering import INSTRUMENTS
+
+try:
+    from support.differences import differences_part
+except ImportError:  # run as a program, from this folder
+    from differences import differences_part
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
 INSTALL = ROOT / "docs" / "install.md"
 # The other extras are for developers and for the site.
-USER_EXTRAS = ("s3", "spark", "java", "splits", "notebook")
+USER_EXTRAS = ("s3", "spark", "connect", "java", "splits", "notebook", "otel")
 _MARKS = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -162,7 +170,7 @@ def declared(extra=None):
     """Return the requirements that pyproject.toml declares: of the base, or of an extra."""
     project = _project()
     texts = project["dependencies"] if extra is None else project["optional-dependencies"][extra]
-    return [Requirement(text) for text in texts]
+    return [item for item in map(Requirement, texts) if item.name != "arrowlog"]
 
 
 def _project():
@@ -179,7 +187,33 @@ def _spell_range(requirement):
     return ", ".join(words) or "any"
 
 
+def log_lines_part():
+    """Return every log line: its logger, level and text, and the meaning of its fields."""
+    lines = []
+    for event in EVENTS.values():
+        level = logging.getLevelName(event.level)
+        text = re.sub(r"%\((\w+)\)[\w.]+", r"{\1}", event.text)
+        lines += [f"### {event.name}", "", f"`{event.logger.name}`, {level}: `{cell(text)}`", ""]
+        lines += ["| field | |", "| --- | --- |"]
+        lines += [f"| `{name}` | {cell(about)} |" for name, about in event.fields.items()]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def metrics_part():
+    """Return the table of instruments."""
+    lines = ["| metric | kind | unit | labels | meaning |", "| --- | --- | --- | --- | --- |"]
+    units = {"1": "", "By": "bytes", "ms": "ms"}
+    for name, item in INSTRUMENTS.items():
+        labels = ", ".join(f"`{label}`" for label in item.labels)
+        lines.append(f"| `{name}` | {item.kind} | {units[item.unit]} | {labels} | {item.doc} |")
+    return "\n".join([*lines, ""])
+
+
 PARTS = {
+    "differences": differences_part,
+    "log-lines": log_lines_part,
+    "metrics": metrics_part,
     "commands": commands_part,
     "settings": settings_part,
     "errors": errors_part,

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyspark
-from support import s3_servers
-from support.waiting import wait_until
 
 from arrowlog.spark.java import find_java_home
+from support import s3_servers
+from support.waiting import wait_until
 
 HOSTS = ("127.0.0.1", "127.0.0.2")
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # starts faster

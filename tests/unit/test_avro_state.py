@@ -309,15 +309,34 @@ def test_new_bounds_are_those_of_the_pairwise_order():
         assert found == (low, high)
 
 
-def test_the_empty_text_keeps_a_row_of_its_own():
+def test_texts_that_bounds_leave_out_have_rows_of_their_own():
     manifests = [{"region": ("eu", "us"), "n": ("1", "5")}, None]
     table = bound_table(manifests, {"region": pa.string(), "n": pa.int64()})
-    assert table.to_pylist() == [
-        {"manifest": 0, "low.region": "eu", "high.region": "us", "low.n": "1", "high.n": "5"},
-        {"manifest": 0, "low.region": "", "high.region": "", "low.n": "1", "high.n": "5"},
-        {"manifest": 1, "low.region": None, "high.region": None, "low.n": None, "high.n": None},
-        {"manifest": 1, "low.region": "", "high.region": "", "low.n": None, "high.n": None},
-    ]
+    first, *others, last = table.to_pylist()
+    assert first == {
+        "manifest": 0,
+        "low.region": "eu",
+        "high.region": "us",
+        "low.n": "1",
+        "high.n": "5",
+    }
+    assert last == {"manifest": 1} | dict.fromkeys(table.column_names[1:])
+    ranges = [(row["low.region"], row["high.region"]) for row in others]
+    assert all(row == first | {k: row[k] for k in ("low.region", "high.region")} for row in others)
+    left_out = ["", "nan", "NaN", "NAN", "inf", "Infinity", "INFINITY", "+inf", "-Infinity", "-NaN"]
+    for text in left_out:
+        assert any(low <= text <= high for low, high in ranges), text
+    for text in ("eu", "us", "info", "nano", "a", "zz"):
+        assert not any(low <= text <= high for low, high in ranges), text
+
+
+def test_two_columns_of_text_may_both_leave_values_out():
+    kinds = {"a": pa.string(), "b": pa.string()}
+    table = bound_table([{"a": ("c", "d"), "b": ("e", "f")}], kinds)
+    first, *others = table.to_pylist()
+    assert (first["low.a"], first["high.b"]) == ("c", "f")
+    for row in others:
+        assert (row["low.a"] is None) != (row["low.b"] is None)
 
 
 def adds(**columns):

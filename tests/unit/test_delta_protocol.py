@@ -14,6 +14,7 @@ import pytest
 from support import delta_model
 
 import arrowlog
+from arrowlog.snapshot import delta_checkpoint
 
 UTC = dt.UTC
 TEXT, LONG = pa.string(), pa.int64()
@@ -647,3 +648,92 @@ def test_the_overview_names_the_format_and_its_features(log):
     shown = log.open().overview()
     assert "delta (read-only), reader 3, writer 7 with deletionVectors" in str(shown)
     assert shown.to_arrow()["format"].to_pylist() == ["delta"]
+
+
+VECTOR = [("storageType", TEXT), ("pathOrInlineDv", TEXT), ("offset", pa.int32())]
+VECTOR += [("sizeInBytes", pa.int32()), ("cardinality", LONG)]
+
+
+@pytest.mark.parametrize("name", [name for name, _ in VECTOR if name != "offset"])
+@pytest.mark.parametrize("absent", [False, True], ids=["null", "absent"])
+def test_an_incomplete_deletion_vector_in_a_checkpoint_shows_no_deleted_row(log, name, absent):
+    state = [protocol("deletionVectors"), metadata([column("a", "long")])]
+    add = log.file("f", {"a": [1, 2, 3]}, deletionVector=vector([0]) | {name: None})
+    log.commit(*state, add)
+    fields = [item for item in VECTOR if not absent or item[0] != name]
+    kinds = {**STATE, "add": pa.struct([*ADD, ("deletionVector", pa.struct(fields))])}
+    log.checkpoint([*state, add], kinds)
+    with pytest.raises(arrowlog.LogCorrupt):
+        log.open().scan().to_arrow_dataset().to_table()
+
+
+def test_a_v2_checkpoint_of_another_version_is_not_used(log):
+    state = [protocol("v2Checkpoint"), metadata([column("a", "long")])]
+    log.commit(*state)
+    kinds = {**STATE, "checkpointMetadata": pa.struct([("version", LONG)])}
+    rows = [*state, {"checkpointMetadata": {"version": 7}}]
+    log.checkpoint(rows, kinds, f"{0:020d}.checkpoint.{uuid.UUID(int=1)}.parquet")
+    with pytest.raises(arrowlog.LogCorrupt):
+        log.open().snapshot()
+
+
+def test_counts_of_rows_are_never_negative(log):
+    log.commit(protocol("deletionVectors"), metadata([column("a", "long")]))
+    data = {"a": [1, 2, 3]}
+    log.commit(log.file("f", data, stats=bounds(1, {"a": 1}), deletionVector=vector([0, 1])))
+    log.commit(log.file("g", data, stats=bounds(-3, {"a": 1}, {"a": 3})))
+    table = log.open()
+    assert table.snapshot().files["num_records"].to_pylist() == [None, None]
+    assert table.scan().count() is None
+    assert table.snapshot().num_records is None
+
+
+def test_a_selective_plan_reads_each_field_of_a_checkpoint_once(log, monkeypatch):
+    state = [protocol(), metadata([column("a", "long"), column("p", "integer")], ["p"])]
+    adds = [
+        log.file(f"f{i}", {"a": [i]}, {"p": str(i % 2)}, stats=bounds(1, {"a": i}, a=0))
+        for i in range(20)
+    ]
+    log.commit(*state, *adds)
+    kinds = {**STATE, "add": pa.struct([*ADD, ("stats", TEXT)])}
+    log.checkpoint([*state, *adds], kinds)
+    read = []
+    original = delta_checkpoint.DeltaCheckpoint.map
+
+    def spy(self, paths, rows, convert):
+        read.extend((path, None if rows is None else len(rows)) for path in paths)
+        return original(self, paths, rows, convert)
+
+    monkeypatch.setattr(delta_checkpoint.DeltaCheckpoint, "map", spy)
+    assert log.open().scan("p = 1 AND a BETWEEN 6 AND 9").paths == ["f7", "f9"]
+    assert read == [(("partitionValues",), None), (("stats",), 10), (("path",), 2)]
+    read.clear()
+    assert log.open().scan("a = 7").paths == ["f7"]
+    assert read == [(("stats",), None), (("path",), 1)]
+
+
+def test_the_doctor_finds_replaced_files_and_damaged_deletion_vectors(log):
+    log.commit(protocol("deletionVectors"), metadata([column("a", "long")]))
+    add = log.file("f", {"a": [1, 2, 3]}, deletionVector=vector([0]))
+    log.commit(add, log.file("g", {"a": [4]}))
+    assert log.open().doctor().codes == []
+    log.file("g", {"a": list(range(1000))})
+    broken = vector([1], cardinality=2)
+    gone = {"path": "f", "deletionVector": add["add"]["deletionVector"], "deletionTimestamp": 1}
+    log.commit({"remove": gone}, {"add": {**add["add"], "deletionVector": broken}})
+    found = log.open().doctor()
+    assert sorted(found.codes) == ["data-size", "deletion-vector"]
+    assert found.paths("data-size") == ["g"]
+
+
+def test_conversion_in_place_keeps_odd_partition_values(log):
+    columns = [column("a", "long"), column("d", "date"), column("x", "double")]
+    log.commit(protocol("timestampNtz", "typeWidening"), metadata(columns, ["d", "x"]))
+    log.commit(log.file("f", {"a": [1]}, {"d": "2024-01-02", "x": "NaN"}))
+    columns[1] = widened("d", "date", "timestamp_ntz")
+    later = {"d": "2024-01-03 04:05:06.7", "x": "-Infinity"}
+    log.commit(metadata(columns, ["d", "x"]), log.file("g", {"a": [2]}, later))
+    expected = sorted(map(str, log.rows()))
+    converted = arrowlog.convert(log.root)
+    assert sorted(map(str, converted.scan().to_arrow_dataset().to_table().to_pylist())) == expected
+    assert len(converted.scan("d = TIMESTAMP '2024-01-02 00:00:00'").paths) == 1

@@ -249,7 +249,7 @@ def test_a_damaged_table_gets_a_report_that_says_what_is_missing(tmp_path):
     assert facts.summary is None
     assert {"summary", "file_sizes", "columns", "timeline"} <= set(facts.unavailable)
     page = Reader(made.html)
-    assert "Damaged" in page.text
+    assert "Cannot be read" in page.text
     assert page.text.count("Not computed.") >= 4
     assert "commit-broken" in page.text
     assert str(tmp_path) not in made.html

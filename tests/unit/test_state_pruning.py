@@ -140,6 +140,45 @@ def test_no_bounds_of_text_lose_a_file(root):
             assert sorted(pruned) == sorted(in_memory.scan(predicate).paths), predicate
 
 
+@pytest.mark.parametrize(
+    ("predicate", "read"),
+    [
+        ("p = 'eu'", 1),
+        ("p IN ('us', 'zz')", 1),
+        ("p >= 'us'", 2),
+        ("p LIKE 'ch%'", 1),
+        ("p = ''", 4),
+        ("p < 'd'", 4),  # '' is
+        ("p IS NULL", 4),
+        ("p = 'none'", 0),
+    ],
+)
+def test_manifests_are_skipped_by_text(root, monkeypatch, predicate, read):
+    st.first_commit(root)
+    regions = ("ch", "eu", "us", "vn")
+    st.write_state(root, 1, [[st.add(f"{p}/{n}", p) for n in range(2)] for p in regions])
+    table = arrowlog.Table(root)
+    reads = counted(table, monkeypatch)
+    table.scan(predicate).paths  # noqa: B018 -- reads the manifests
+    assert len(reads) == read
+
+
+def test_a_text_that_is_a_number_to_its_writer_is_not_lost(root):
+    """A writer for which NaN equals every number comes to these bounds, in this order of values."""
+    st.first_commit(root)
+    adds = [st.add(f"f{n}", text) for n, text in enumerate(["inf", "nan", "a", "m"])]
+    path = st.manifest(root, "00000001", adds)
+    other = st.manifest(root, "00000002", [st.add("g", "x")])
+    infos = [
+        st.info(path, 4, {"p": {"min": "a", "max": "m"}}),
+        st.info(other, 1, {"p": {"min": "x", "max": "x"}}),
+    ]
+    st.put_state(root, 1, infos)
+    assert arrowlog.Table(root).scan("p = 'nan'").paths == ["f1"]
+    assert arrowlog.Table(root).scan("p > 'n'").paths == ["f1", "g"]
+    assert arrowlog.Table(root).scan("p = 'x'").among.num_files == 1
+
+
 def _key(text):
     """Numbers before other text, as one order of many that a pairwise comparison allows."""
     try:

@@ -32,6 +32,14 @@ _ODD_NUMBER = re.compile(
 _EXACT_DIGITS = 15  # every decimal number of so many digits survives as a double
 _ISO_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _ISO_TIME = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})([T ][0-9:.]+(Z|[+-][0-9:]+)?)?")
+# Ranges of texts that bounds of text say nothing about. '' is left out of them (as an upper bound it
+# could be the beginning of any text). The others are numbers to some writers, for which NaN equals
+# every number: where a manifest has several of them, the bounds may be those of the other texts.
+_BEYOND_BOUNDS = (
+    ("", "\0"),
+    *((word, word) for word in ("NAN", "NaN", "Nan", "nan")),
+    *(("INF", "INFINITY"), ("Inf", "Infinity"), ("inf", "infinity"), ("+", "+nan"), ("-", "-nan")),
+)
 _SURROGATES = "\ud800"  # characters from here on are sorted differently by UTF-16
 
 
@@ -128,9 +136,9 @@ def bound_table(
 
     A row with the number of its `manifest` and the text columns `low.<column>`, `high.<column>`
     describes some of its files; null is unknown. A manifest may be skipped if all its rows can be:
-    it has one for the values within its bounds, and for each text column one for ''.
+    it has one for the values within its bounds, and for each text column with bounds some for
+    values that they may leave out.
     """
-    texts = [name for name, kind in columns.items() if pa.types.is_string(kind)]
     rows: dict[str, list[int | str | None]] = {"manifest": []}
     for name in columns:
         rows |= {f"low.{name}": [], f"high.{name}": []}
@@ -138,14 +146,16 @@ def bound_table(
         found = {
             name: trusted_bounds((bounds or {}).get(name), kind) for name, kind in columns.items()
         }
-        for empty in (None, *texts):
+        texts = [n for n, kind in columns.items() if pa.types.is_string(kind) and found[n]]
+        alternatives = [found]
+        for name in texts:
+            unknown = found | dict.fromkeys(texts)
+            alternatives += [unknown | {name: pair} for pair in _BEYOND_BOUNDS]
+        for alternative in alternatives:
             rows["manifest"].append(number)
-            for name in columns:
-                pair: tuple[str | None, str | None] = found[name] or (None, None)
-                if empty is not None and name in texts:
-                    pair = ("", "") if name == empty else (None, None)
-                rows[f"low.{name}"].append(pair[0])
-                rows[f"high.{name}"].append(pair[1])
+            for name, pair in alternative.items():
+                rows[f"low.{name}"].append(pair and pair[0])
+                rows[f"high.{name}"].append(pair and pair[1])
     return _to_table(rows)
 
 

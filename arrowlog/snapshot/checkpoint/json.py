@@ -99,7 +99,7 @@ def write_json_form(
     With `broken`, a damaged checkpoint is replaced. Raises `StoreUnavailable` if it is unknown
     whether the file was written.
     """
-    codec = config.compression_codec if config.checkpoint_compression_enabled else "none"
+    codec = config.checkpoint_codec
     level = config.checkpoint_gzip_level
     beside = CheckpointContext(state.timestamp, state.txns, state.recent)
     name = json_checkpoint_name(state.version)
@@ -122,7 +122,7 @@ def _write_parts(
     store: Store, state: State, config: Config, now_ms: int, new_id: str, *, broken: bool
 ) -> WrittenCheckpoint:
     """Write parts of JSON lines, then the manifest that makes them a checkpoint."""
-    codec = config.compression_codec if config.checkpoint_compression_enabled else "none"
+    codec = config.checkpoint_codec
     short = new_id.replace("-", "")[:12]
     parts: dict[str, str] = {}
     size = plain = 0
@@ -234,7 +234,8 @@ def write_pointer(
 ) -> None:
     """Point `_last_checkpoint` to a checkpoint, unless it names a later one already.
 
-    `num_files` is the number of live files; by default the state is asked. Raises `StoreUnavailable` if the pointer cannot be read: it must not move back.
+    `num_files` is the number of live files; by default the state is asked. Raises
+    `StoreUnavailable` if the pointer cannot be read: it must not move back.
     """
     key = state.format.key(state.format.pointer_name)
     if pointed_version(store.find_many([key])[0]) >= state.version:

@@ -79,6 +79,8 @@ if TYPE_CHECKING:
 CHECKPOINT_FOLDER = f"{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}"
 # Live files from which on later checkpoints share the parts of a checkpoint.
 SHARED_FILES_MIN = 4096
+# A part is in memory until it is put, whatever the settings allow.
+_PART_BYTES_MAX = 32 << 20
 # Row groups that are put in order at a time: ordering all would take as much memory again.
 _SLICE_GROUPS = 8
 # Files in a row group at least, however small parts are to be.
@@ -364,11 +366,15 @@ def put_part(
 
 def _part_ranges(layout: ParquetCheckpointLayout, size_max: int) -> list[tuple[int, int]]:
     """Return the rows of each part; row groups that are encoded on trial tell the size."""
-    rows, group = layout.table.num_rows, layout.files_per_group
-    if rows <= group or layout.table.nbytes + _FOOTER_BYTES_MAX <= size_max:
+    rows, group, limit = (
+        layout.table.num_rows,
+        layout.files_per_group,
+        min(size_max, _PART_BYTES_MAX),
+    )
+    if rows <= group or layout.table.nbytes + _FOOTER_BYTES_MAX <= limit:
         return [(0, rows)]
     size = _group_size(layout, group) * _SIZE_MARGIN
-    groups = max(1, int(size_max // max(size, 1)))
+    groups = max(1, int(limit // max(size, 1)))
     step = groups * group
     return [(start, min(start + step, rows)) for start in range(0, rows, step)]
 

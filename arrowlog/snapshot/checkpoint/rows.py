@@ -222,7 +222,7 @@ def _aggregate(name: str, stats: Sequence[pa.Array], group_files: int) -> dict[s
         f"low.{name}": _per_group(group_files, _lowest, low, none),
         f"high.{name}": _per_group(group_files, _highest, high, none),
         f"nulls.{name}": _per_group(group_files, _known_sum, nulls),
-        f"none.{name}": _per_group(group_files, lambda some: pc.all(some), none),
+        f"none.{name}": _per_group(group_files, pc.all, none),
     }
 
 
