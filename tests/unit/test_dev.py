@@ -17,9 +17,16 @@ def dev():
     return module
 
 
-def test_pip_gets_brackets_only_around_extras(dev):
-    assert dev.requirement([dev.BASE]) == "."
-    assert dev.requirement([dev.BASE, "dev", "docs"]) == ".[dev,docs]"
+@pytest.mark.parametrize(
+    ("extras", "project"), [("base", "."), ("docs", ".[docs]"), ("bench,docs", ".[bench,docs]")]
+)
+def test_pip_gets_brackets_only_around_extras(dev, monkeypatch, tmp_path, extras, project):
+    installed = []
+    environment = dev.Environment(str(tmp_path / "venv"), "constraints.txt")
+    monkeypatch.setattr(dev.venv, "create", lambda folder, **_: folder.mkdir())
+    monkeypatch.setattr(environment, "install", lambda *arguments: installed.append(arguments))
+    environment.set_up(extras)
+    assert installed == [("-c", "constraints.txt", "-e", project)]
 
 
 def test_every_job_asks_for_extras_that_exist(dev):
