@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
@@ -24,7 +25,7 @@ from support.log_damage import log_of
 import arrowlog
 from arrowlog import testing
 from arrowlog.cli.commands import commands
-from arrowlog.report import ReportSources, collect_facts
+from arrowlog.report import ReportFacts, ReportSources, collect_facts
 from arrowlog.report.charts import time_labels
 from arrowlog.report.document import TableReport
 
@@ -504,6 +505,10 @@ def test_progress_ends_with_everything_done(events):
     assert steps[0][0] == 0
     assert steps[-1][0] == steps[-1][1]
     assert [done for done, _ in steps] == sorted(done for done, _ in steps)
+
+
+def test_the_json_has_all_facts(report):
+    assert msgspec.json.decode(report.to_json(), type=ReportFacts) == report.facts
 
 
 def run(*arguments):
