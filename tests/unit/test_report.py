@@ -25,11 +25,13 @@ from support.log_damage import log_of
 import arrowlog
 from arrowlog import testing
 from arrowlog.cli.commands import commands
+from arrowlog.clock import SystemClock
 from arrowlog.report import ReportFacts, ReportSources, collect_facts
 from arrowlog.report.charts import time_labels
 from arrowlog.report.document import TableReport
 
 SIZE_MAX = 3_000_000
+DAY = 86_400_000
 HOSTILE = (
     "<script>alert(1)</script>",
     "</script><img src=x onerror=alert(1)>",
@@ -371,6 +373,35 @@ def test_a_commit_from_the_future_and_a_clock_that_is_behind(tmp_path):
     facts = facts_at(table_with_times(tmp_path / "t", [at(5)]), at(0))
     assert facts.timeline.num_moved == 0  # all are ahead: the clock of the reader is behind
     assert "5 days ahead" in TableReport(facts).html
+
+
+def test_the_outlook_is_that_of_retention(tmp_path):
+    quiet = {"checkpoint.enabled": False}
+    days = {"spark.indextables.logRetention.duration": 10 * DAY}
+    schema = pa.schema([("id", pa.int64())])
+    table = arrowlog.Table.create(tmp_path / "t", schema, (), days, options=quiet)
+    for number in range(4):
+        table.append([arrowlog.add_file(f"f{number}", size=1)])
+        if number in (1, 2):
+            table.checkpoint()
+    now = SystemClock().now_ms()
+    facts = facts_at(table, now)
+    assert facts.retention.log_days == 10
+    assert [step.days_ahead for step in facts.retention.steps] == [0, 7, 30, 90]
+    for step in facts.retention.steps:
+        plan = table.retention(now=now + step.days_ahead * DAY)
+        assert (step.files, step.commits, step.bytes) == (
+            plan.num_files,
+            plan.num_commits,
+            plan.bytes_freed,
+        )
+        assert (step.earliest_version, step.num_versions) == (
+            plan.earliest_version,
+            len(plan.versions),
+        )
+    assert [step.commits for step in facts.retention.steps] == [0, 0, 2, 2]
+    assert facts.checkpoints.version == 3
+    assert facts.checkpoints.commits_since == 1
 
 
 @pytest.mark.parametrize(
