@@ -21,6 +21,8 @@ import pytest
 from click.testing import CliRunner
 from support import browser, event_table, state_tables
 from support.log_damage import log_of
+from support.s3_servers import BUCKET, KEY
+from support.s3_servers import SECRET as S3_SECRET
 
 import arrowlog
 from arrowlog import testing
@@ -217,6 +219,23 @@ def test_a_report_has_no_secrets(tmp_path):
             assert SECRET not in made.html
             assert SECRET not in made.to_json()
             assert "auto_mkdir" not in made.html
+
+
+def test_a_report_on_s3_has_no_credentials_and_shows_the_address_if_asked(moto):
+    server, _ = moto
+    uri = f"s3://{BUCKET}/private/folder/events"
+    table = arrowlog.Table.create(
+        uri, pa.schema([("id", pa.int64())]), (), None, storage_options=server.options
+    )
+    table.write(pa.table({"id": [1, 2]}))
+    hidden, shown = table.report(), table.report(paths=True)
+    assert not hidden.facts.unavailable
+    for made in (hidden, shown):
+        for text in (made.html, made.to_json()):
+            assert not [secret for secret in (KEY, S3_SECRET, server.url) if secret in text]
+    assert "private" not in hidden.html
+    assert hidden.facts.name == "events"
+    assert uri in shown.html
 
 
 def test_paths_are_hidden_unless_asked_for(tmp_path):
