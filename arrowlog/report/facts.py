@@ -1,7 +1,7 @@
 """What a report says, as plain values: they can be compared, tested and encoded as JSON. Pure.
 
-Times are in UTC. A section is None if there is nothing to say, such as the partitions of a table that
-is not partitioned, or if it could not be computed; then `ReportFacts.unavailable` says why.
+Times are in UTC. A section is None if there is nothing to say, such as the partitions of a table
+that has none, or if it could not be computed; then `ReportFacts.unavailable` says why.
 """
 
 from __future__ import annotations
