@@ -73,8 +73,8 @@ def report(
         print(made.to_json())
     else:
         health = made.facts.health
-        found = f"{health.errors:,} errors, {health.warnings:,} warnings, {health.infos:,} notes"
         size = format_bytes(len(made.html.encode("utf-8", "replace")))
-        print(f"{target}: {size}; version {health.version}, {found}.")
+        version = "unreadable" if health.version is None else f"version {health.version}"
+        print(f"{target}: {size}; {version}, {health.counts}.")
         for section in made.facts.unavailable:
             print(f"not computed: {section.replace('_', ' ')}")

@@ -399,7 +399,10 @@ def _checkpoints(run: _Collection, snapshot: Snapshot | None) -> CheckpointsFact
     )
 
 
-def _retention(run: _Collection) -> RetentionFacts:
+def _retention(run: _Collection) -> RetentionFacts | None:
+    """Return the outlook; None for a format that arrowlog only reads, and never cleans up."""
+    if not run.sources.tracker.format.writable:
+        return None
     session = run.sources.session()
     config = session.config(session.head_of(session.base_snapshot()))
     moments_ms = [run.now_ms + days * _DAY_MS for days in _RETENTION_DAYS]

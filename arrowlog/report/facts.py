@@ -1,15 +1,13 @@
 """What a report says, as plain values: they can be compared, tested and encoded as JSON. Pure.
 
-Times are in UTC. A section is None if it could not be computed; `ReportFacts.unavailable` says why.
+Times are in UTC. A section is None if there is nothing to say, such as the partitions of a table
+that has none, or if it could not be computed; then `ReportFacts.unavailable` says why.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime  # noqa: TC003 -- msgspec reads the annotations
-
-# How well a column prunes, best first; see `ColumnFacts.verdict`.
-VERDICTS = ("prunes", "partly", "poor", "single", "none", "unsupported")
+from datetime import datetime  # noqa: TC003 -- msgspec decodes JSON by the annotations
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +37,13 @@ class HealthFacts:
     infos: int
     total: int
     items: tuple[FindingFacts, ...]
+
+    @property
+    def counts(self) -> str:
+        """The number of findings by severity in words, such as `1 error, 2 notes`."""
+        severities = (("error", self.errors), ("warning", self.warnings), ("note", self.infos))
+        told = [f"{n:,} {word}{'' if n == 1 else 's'}" for word, n in severities if n]
+        return ", ".join(told) or "no findings"
 
     @property
     def worst(self) -> str:

@@ -58,7 +58,6 @@ class Head:
     title: str
     numeric: bool = False
     order: str = ""
-    hint: str = ""
 
 
 def data_table(
@@ -99,8 +98,7 @@ def data_table(
 def _head(head: Head) -> str:
     kind = ' class="num"' if head.numeric else ""
     order = f' aria-sort="{head.order}"' if head.order else ""
-    hint = f' title="{text(head.hint)}"' if head.hint else ""
-    return f'<th scope="col"{kind}{order}{hint}>{text(head.title)}</th>'
+    return f'<th scope="col"{kind}{order}>{text(head.title)}</th>'
 
 
 def _cell(cell: Cell, head: Head, is_head: bool) -> str:  # noqa: FBT001 -- its place in the row

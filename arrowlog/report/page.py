@@ -103,22 +103,13 @@ def _heading(facts: ReportFacts) -> str:
 
 def _status(facts: ReportFacts) -> str:
     health = facts.health
-    counts = [
-        f"{count:,} {word if count == 1 or word == 'info' else f'{word}s'}"
-        for count, word in (
-            (health.errors, "error"),
-            (health.warnings, "warning"),
-            (health.infos, "note"),
-        )
-        if count
-    ]
     titles = {
         "healthy": "Healthy",
         "info": "Healthy, with notes",
         "warning": "Needs attention",
         "error": "Cannot be read" if facts.summary is None else "Has errors",
     }
-    detail = ", ".join(counts) if counts else "The doctor found no problem."
+    detail = health.counts.capitalize() if health.total else "The doctor found no problem."
     if facts.unavailable:
         count = len(facts.unavailable)
         detail += f" · {count} {'section' if count == 1 else 'sections'} could not be computed"

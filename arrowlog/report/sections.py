@@ -692,6 +692,10 @@ def _days(days: float) -> str:
 def retention(facts: ReportFacts) -> str:
     """What cleanups would delete, now and later."""
     found = facts.retention
+    if found is None and "retention" not in facts.unavailable:
+        return (
+            '<p class="empty">arrowlog only reads tables of this format, and deletes nothing.</p>'
+        )
     if found is None:
         return _unavailable(facts, "retention")
     rows = [

@@ -15,20 +15,25 @@ from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from support import browser, event_table, state_tables
 from support.log_damage import log_of
+from support.s3_servers import BUCKET, KEY
+from support.s3_servers import SECRET as S3_SECRET
 
 import arrowlog
 from arrowlog import testing
 from arrowlog.cli.commands import commands
-from arrowlog.report import ReportSources, collect_facts
+from arrowlog.clock import SystemClock
+from arrowlog.report import ReportFacts, ReportSources, collect_facts
 from arrowlog.report.charts import time_labels
 from arrowlog.report.document import TableReport
 
 SIZE_MAX = 3_000_000
+DAY = 86_400_000
 HOSTILE = (
     "<script>alert(1)</script>",
     "</script><img src=x onerror=alert(1)>",
@@ -216,6 +221,23 @@ def test_a_report_has_no_secrets(tmp_path):
             assert "auto_mkdir" not in made.html
 
 
+def test_a_report_on_s3_has_no_credentials_and_shows_the_address_if_asked(moto):
+    server, _ = moto
+    uri = f"s3://{BUCKET}/private/folder/events"
+    table = arrowlog.Table.create(
+        uri, pa.schema([("id", pa.int64())]), (), None, storage_options=server.options
+    )
+    table.write(pa.table({"id": [1, 2]}))
+    hidden, shown = table.report(), table.report(paths=True)
+    assert not hidden.facts.unavailable
+    for made in (hidden, shown):
+        for text in (made.html, made.to_json()):
+            assert not [secret for secret in (KEY, S3_SECRET, server.url) if secret in text]
+    assert "private" not in hidden.html
+    assert hidden.facts.name == "events"
+    assert uri in shown.html
+
+
 def test_paths_are_hidden_unless_asked_for(tmp_path):
     root = tmp_path / "private-folder" / "events"
     schema = pa.schema([("id", pa.int64())])
@@ -307,7 +329,9 @@ def test_a_delta_table(tmp_path):
     deltalake.write_deltalake(tmp_path / "t", rows, partition_by=["region"])
     made = arrowlog.Table(tmp_path / "t").report()
     assert made.facts.format == "delta"
-    assert list(made.facts.unavailable) == ["retention"]
+    assert made.facts.unavailable == {}
+    assert made.facts.retention is None
+    assert "arrowlog only reads tables of this format" in made.html
     assert made.facts.summary.num_files == 2
     assert "Delta" in Reader(made.html).text
 
@@ -370,6 +394,35 @@ def test_a_commit_from_the_future_and_a_clock_that_is_behind(tmp_path):
     facts = facts_at(table_with_times(tmp_path / "t", [at(5)]), at(0))
     assert facts.timeline.num_moved == 0  # all are ahead: the clock of the reader is behind
     assert "5 days ahead" in TableReport(facts).html
+
+
+def test_the_outlook_is_that_of_retention(tmp_path):
+    quiet = {"checkpoint.enabled": False}
+    days = {"spark.indextables.logRetention.duration": 10 * DAY}
+    schema = pa.schema([("id", pa.int64())])
+    table = arrowlog.Table.create(tmp_path / "t", schema, (), days, options=quiet)
+    for number in range(4):
+        table.append([arrowlog.add_file(f"f{number}", size=1)])
+        if number in (1, 2):
+            table.checkpoint()
+    now = SystemClock().now_ms()
+    facts = facts_at(table, now)
+    assert facts.retention.log_days == 10
+    assert [step.days_ahead for step in facts.retention.steps] == [0, 7, 30, 90]
+    for step in facts.retention.steps:
+        plan = table.retention(now=now + step.days_ahead * DAY)
+        assert (step.files, step.commits, step.bytes) == (
+            plan.num_files,
+            plan.num_commits,
+            plan.bytes_freed,
+        )
+        assert (step.earliest_version, step.num_versions) == (
+            plan.earliest_version,
+            len(plan.versions),
+        )
+    assert [step.commits for step in facts.retention.steps] == [0, 0, 2, 2]
+    assert facts.checkpoints.version == 3
+    assert facts.checkpoints.commits_since == 1
 
 
 @pytest.mark.parametrize(
@@ -504,6 +557,10 @@ def test_progress_ends_with_everything_done(events):
     assert steps[0][0] == 0
     assert steps[-1][0] == steps[-1][1]
     assert [done for done, _ in steps] == sorted(done for done, _ in steps)
+
+
+def test_the_json_has_all_facts(report):
+    assert msgspec.json.decode(report.to_json(), type=ReportFacts) == report.facts
 
 
 def run(*arguments):
