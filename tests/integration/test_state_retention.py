@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import time
 
 import pyarrow as pa
@@ -192,6 +193,33 @@ def test_states_that_are_the_commits(states_only):
     assert done.retention.versions == (0, 4, 6)
     for version, files in expected.items():
         assert paths(states_only, version) == files
+
+
+def test_a_handle_whose_state_was_cleaned_away_goes_on(states_only):
+    make_older(states_only, 40)
+    st.pointer(states_only, 6)
+    options = {"avroState.allowStateOnly": True, "checkpoint.interval": 1}
+    table = arrowlog.Table(states_only, options=options)
+    assert table.snapshot().version == 6  # the state is all that the version has
+    for number in range(3):
+        table.append([new(f"n{number}")])
+        assert table.wait_for_checkpoint()
+    assert 6 not in st.state_versions(states_only)
+    table.remove(["n1"])
+    assert paths(states_only) == ["f1", "f2", "f3", "f4", "f5", "f6", "n0", "n2"]
+
+
+def test_a_table_of_states_that_was_created_again_is_not_changed(states_only):
+    table = arrowlog.Table(states_only, options={"avroState.allowStateOnly": True})
+    assert table.snapshot().version == 6
+    assert table.snapshot().files.num_rows == 6
+    shutil.rmtree(st.log_file(states_only, ""))
+    arrowlog.Table.create(states_only, st.SCHEMA, st.PARTITIONS).append([new("f1")])
+    with pytest.raises(arrowlog.MetadataChanged):
+        table.remove(["f1"])
+    shutil.rmtree(st.log_file(states_only, ""))
+    with pytest.raises(arrowlog.ArrowlogError):
+        table.remove(["f1"])
 
 
 def test_the_highest_commit_and_those_that_no_reader_applies_stay(states_only):
