@@ -26,6 +26,10 @@ if TYPE_CHECKING:  # type checkers see the same names as `_HOMES` lists; a test 
     from arrowlog.errors import ArrowlogError as ArrowlogError
     from arrowlog.errors import ArrowlogWarning as ArrowlogWarning
     from arrowlog.errors import BucketNotFound as BucketNotFound
+    from arrowlog.errors import CheckpointCorruptionError as CheckpointCorruptionError
+    from arrowlog.errors import CheckpointError as CheckpointError
+    from arrowlog.errors import CheckpointValidationError as CheckpointValidationError
+    from arrowlog.errors import CheckpointWriteError as CheckpointWriteError
     from arrowlog.errors import CommitConflict as CommitConflict
     from arrowlog.errors import CommitStateUnknown as CommitStateUnknown
     from arrowlog.errors import ConcurrentAppend as ConcurrentAppend
@@ -54,6 +58,7 @@ if TYPE_CHECKING:  # type checkers see the same names as `_HOMES` lists; a test 
     from arrowlog.formats.indextables import Protocol as Protocol
     from arrowlog.functions import add_parquet as add_parquet
     from arrowlog.functions import scan_polars as scan_polars
+    from arrowlog.metering import metrics as metrics
     from arrowlog.predicate import indexquery as indexquery
     from arrowlog.recovery import Finding as Finding
     from arrowlog.recovery import Findings as Findings
@@ -84,6 +89,10 @@ _HOMES = {
         "ArrowlogError",
         "ArrowlogWarning",
         "BucketNotFound",
+        "CheckpointCorruptionError",
+        "CheckpointError",
+        "CheckpointValidationError",
+        "CheckpointWriteError",
         "CommitConflict",
         "CommitStateUnknown",
         "ConcurrentAppend",
@@ -111,6 +120,7 @@ _HOMES = {
     ),
     "formats.indextables": ("Metadata", "Protocol"),
     "functions": ("add_parquet", "scan_polars"),
+    "metering": ("metrics",),
     "predicate": ("indexquery",),
     "recovery": (
         "Finding",
@@ -136,6 +146,10 @@ __all__ = [
     "ArrowlogError",
     "ArrowlogWarning",
     "BucketNotFound",
+    "CheckpointCorruptionError",
+    "CheckpointError",
+    "CheckpointValidationError",
+    "CheckpointWriteError",
     "CommitConflict",
     "CommitResult",
     "CommitStateUnknown",
@@ -179,6 +193,7 @@ __all__ = [
     "convert",
     "doctor",
     "indexquery",
+    "metrics",
     "plots",
     "rebuild",
     "repair",

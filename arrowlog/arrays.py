@@ -8,14 +8,15 @@ a second. polars builds arrays from lists without that check, and an item of an 
 from __future__ import annotations
 
 from array import array as array_of
+from bisect import bisect_left, bisect_right
 from functools import cache, lru_cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.fork_safety import pl
+from arrowlog.fork_safety import pl, polars_is_stranded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -142,6 +143,27 @@ def number_combinations(columns: Sequence[pa.Array], count: int) -> tuple[pa.Arr
     rows = pc.indices_nonzero(repeat_bool(True, count))
     first = pa.table({"code": codes, "row": rows}).group_by("code").aggregate([("row", "min")])
     return codes, first.sort_by("code")["row_min"].combine_chunks()
+
+
+def search_sorted(
+    values: pa.Array, bounds: pa.Array, side: Literal["left", "right"] = "left"
+) -> pa.Array:
+    """Insertion points of bounds in sorted values; null for an unknown bound."""
+    # Arrow has the function since version 25, and not for decimals.
+    if hasattr(pc, "search_sorted") and not pa.types.is_decimal(values.type):
+        return pc.search_sorted(values, bounds, side=side)
+    if polars_is_stranded():
+        return _search_each(values.to_pylist(), bounds.to_pylist(), side)
+    series = pl.Series(pl.from_arrow(values))
+    positions = series.search_sorted(pl.Series(pl.from_arrow(bounds)), side=side).to_arrow()
+    return pc.if_else(pc.is_valid(bounds), positions, null_scalar(positions.type))
+
+
+def _search_each(values: list[Any], bounds: list[Any], side: str) -> pa.Array:
+    """`search_sorted` without polars, which hangs in a forked child."""
+    search = bisect_left if side == "left" else bisect_right
+    positions = [None if bound is None else search(values, bound) for bound in bounds]
+    return make_array(positions, pa.int64())
 
 
 def bytes_to_series(data: bytes | bytearray | memoryview) -> pl.Series:

@@ -133,10 +133,14 @@ class Config:
         "checkpoint.retention",
         30,
         _integer(0, _COUNT_MAX),
-        "minimum number of commits kept below a checkpoint; only if set",
+        "minimum number of commits kept below a checkpoint, whatever their age; the default does"
+        " not count if logRetention.duration is set",
     )
     checkpoint_format: str = _setting(
-        "checkpoint.format", "both", _one_of("both", "json", "parquet"), "format of checkpoints"
+        "checkpoint.format",
+        "auto",
+        _one_of("auto", "both", "json", "parquet"),
+        "format of checkpoints; `auto`: Parquet, and JSON where other readers need it",
     )
     checkpoint_compression: str = _setting(
         "checkpoint.compression",
@@ -145,16 +149,32 @@ class Config:
         "codec of Parquet checkpoints",
     )
     checkpoint_compression_enabled: bool = _setting(
-        "checkpoint.compression.enabled", True, parse_bool, "compress JSON checkpoints"
+        "checkpoint.compression.enabled",
+        True,
+        parse_bool,
+        "compress JSON checkpoints; if not set, as transaction.compression.enabled says",
     )
     checkpoint_max_file_size: int = _setting(
-        "checkpoint.maxFileSize", 128 * MIB, parse_bytes, "larger checkpoints are split into parts"
+        "checkpoint.maxFileSize",
+        128 * MIB,
+        parse_bytes,
+        "larger checkpoints are split into parts of at most this size; a Parquet part has at least"
+        " 64 files, a JSON part at least one",
     )
     checkpoint_parallelism: int = _setting(
-        "checkpoint.parallelism", 4, _integer(1, 1024), "concurrent requests to the store"
+        "checkpoint.parallelism",
+        4,
+        _integer(1, 1024),
+        "maximum number of concurrent requests to a remote store; if not set, obstore reads up to"
+        " 64 objects at a time",
+        table=False,
     )
     checkpoint_read_timeout_seconds: int = _setting(
-        "checkpoint.read.timeoutSeconds", 30, _integer(1, 86_400), "time limit of a parallel read"
+        "checkpoint.read.timeoutSeconds",
+        30,
+        _integer(1, 86_400),
+        "time limit of a parallel read",
+        table=False,
     )
     allow_state_only: bool = _setting(
         "avroState.allowStateOnly",
@@ -195,6 +215,28 @@ class Config:
         _integer(0, _COUNT_MAX),
         "lifetime of a cached state",
     )
+    cache_max_versions: int = _setting(
+        "transaction.cache.maxVersions",
+        1000,
+        _integer(0, _COUNT_MAX),
+        "maximum number of earlier versions that a handle caches",
+        table=False,
+    )
+    cache_max_size: int = _setting(
+        "transaction.cache.maxSize",
+        256 * MIB,
+        parse_bytes,
+        "maximum memory of the earlier versions that a handle caches",
+        table=False,
+    )
+    cache_max_staleness_seconds: int = _setting(
+        "transaction.cache.maxStalenessSeconds",
+        0,
+        _integer(0, _COUNT_MAX),
+        "default of max_staleness: the age up to which a snapshot is returned without asking the"
+        " store",
+        table=False,
+    )
     use_optimized: bool = _setting(
         "transaction.useOptimized",
         True,
@@ -213,6 +255,13 @@ class Config:
     compression_gzip_level: int = _setting(
         "transaction.compression.gzip.level", 6, _integer(0, 9), "gzip level"
     )
+    compression_min_size: int = _setting(
+        "transaction.compression.minSize",
+        1 << 10,
+        _bytes_or_zero,
+        "smaller commits are not compressed, which gains little and slows readers down; the default"
+        " does not count if transaction.compression.codec is set",
+    )
     max_decompressed_bytes: int = _setting(
         "transaction.maxDecompressedBytes",
         512 * MIB,
@@ -226,7 +275,11 @@ class Config:
         "memory beyond which LogTooLarge is raised; 0 uses the limit of the process",
     )
     store_accelerate: bool = _setting(
-        "store.accelerate", True, parse_bool, "use obstore for S3 if it is installed"
+        "store.accelerate",
+        True,
+        parse_bool,
+        "use obstore for S3 if it is installed",
+        table=False,
     )
     commit_timeout_seconds: int = _setting(
         "commit.timeoutSeconds", 60, _integer(1, 86_400), "time limit of a commit including retries"
@@ -312,6 +365,37 @@ class Config:
         table=False,
     )
     given: frozenset[str] = field(default=frozenset(), repr=False)
+
+    def commit_codec(self, size: int) -> str:
+        """Return the codec of a commit of `size` uncompressed bytes."""
+        counts = "compression_min_size" in self.given or "compression_codec" not in self.given
+        if not self.compression_enabled or (counts and size < self.compression_min_size):
+            return "none"
+        return self.compression_codec
+
+    @property
+    def checkpoint_codec(self) -> str:
+        """The codec of JSON checkpoints. Their own switch, if it was set, comes first."""
+        enabled = self.checkpoint_compression_enabled
+        if "checkpoint_compression_enabled" not in self.given:
+            enabled = self.compression_enabled
+        return self.compression_codec if enabled else "none"
+
+    @property
+    def checkpoint_gzip_level(self) -> int | None:
+        """The gzip level of checkpoints; None if it was not set, which is a fast one near 6."""
+        given = "compression_gzip_level" in self.given
+        return self.compression_gzip_level if given else None
+
+    @property
+    def request_ceiling(self) -> int | None:
+        """The maximum number of concurrent requests to a store; None leaves it to the store.
+
+        obstore reads 64 objects at a time without a thread for each, so the default of
+        `checkpoint.parallelism`, which suits thread pools, does not slow it down.
+        """
+        given = "checkpoint_parallelism" in self.given
+        return self.checkpoint_parallelism if given else None
 
 
 def _fields_by_key() -> dict[str, Field[Any]]:

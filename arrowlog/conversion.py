@@ -19,11 +19,11 @@ from arrowlog.errors import (
     TableExists,
     TableNotFound,
 )
-from arrowlog.formats import format_spark_schema, physical_name
+from arrowlog.formats import format_spark_schema, physical_name, stats_type
 from arrowlog.formats.delta import mapping_mode
 from arrowlog.formats.indextables import INDEXTABLES, encode_add_objects
 from arrowlog.recovery import rebuild
-from arrowlog.snapshot import HIVE_NULL, may_lose_digits
+from arrowlog.snapshot import HIVE_NULL, dates_to_midnights, may_lose_digits
 from arrowlog.storage import open_store
 from arrowlog.table import Table
 from arrowlog.transaction import build_metadata, create_table
@@ -173,13 +173,15 @@ def _adoptable_adds(snapshot: Snapshot) -> pa.Table:
         why = "rows of its files are deleted by deletion vectors"
     flat = flatten_map_columns(adds, partition)
     columns = {name: flat[name] for name in ("key", *_ADOPTED_FIELDS) if name in flat.column_names}
-    for name in (f"partitionValues.{name}" for name in partition):
+    for logical, physical in zip(snapshot.partition_columns, partition, strict=True):
+        name = f"partitionValues.{physical}"
         texts = flat[name] if name in flat.column_names else pa.nulls(flat.num_rows, pa.string())
         if pc.any(pc.equal(texts, make_scalar(HIVE_NULL, pa.string()))).as_py():
             why = f"a partition value is {HIVE_NULL}, which is NULL in arrowlog's format"
         # Empty text is NULL in every column of a Delta table.
         empty = pc.equal(texts, make_scalar("", pa.string()))
-        columns[name] = pc.if_else(empty, null_scalar(pa.string()), texts)
+        texts = pc.if_else(empty, null_scalar(pa.string()), texts)
+        columns[name] = dates_to_midnights(texts, stats_type(snapshot.schema, logical))
     if why is not None:
         raise InvalidRequest(
             f"The table cannot be converted in place: {why}.",

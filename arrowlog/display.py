@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
+    from datetime import datetime
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -46,6 +47,30 @@ def format_count(count: int | None) -> str:
     ('12,345', 'unknown')
     """
     return "unknown" if count is None else f"{count:,}"
+
+
+def format_items(count: int, noun: str, plural: str | None = None) -> str:
+    """Format a number of things; `plural` is the noun with an s by default.
+
+    >>> format_items(1, "file"), format_items(2000, "file"), format_items(0, "entry", "entries")
+    ('1 file', '2,000 files', '0 entries')
+    """
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
+
+
+def format_time(value: datetime, *, seconds: bool = False) -> str:
+    """Format a time as ISO 8601, in UTC with a Z; `seconds` leaves out fractions.
+
+    >>> from datetime import UTC, datetime
+    >>> format_time(datetime(2024, 1, 2, 3, 4, 5, 678000, UTC))
+    '2024-01-02T03:04:05.678Z'
+    >>> format_time(datetime(2024, 1, 2, 3, 4, 5, 678000, UTC), seconds=True)
+    '2024-01-02T03:04:05Z'
+    """
+    fraction = 0 if seconds else value.microsecond
+    precision = "microseconds" if fraction % 1000 else "milliseconds" if fraction else "seconds"
+    text = value.isoformat(timespec=precision)
+    return f"{text[:-6]}Z" if text.endswith("+00:00") else text
 
 
 def format_text_table(

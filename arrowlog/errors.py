@@ -4,6 +4,10 @@ ArrowlogError
 ├── TableNotFound          there is no transaction log at the given location
 ├── TableExists            a table exists at the given location
 ├── LogCorrupt             a log file is damaged, missing or contradicts another
+├── CheckpointError        a checkpoint could not be written or cannot be used
+│   ├── CheckpointWriteError       writing one failed (also a StoreUnavailable)
+│   ├── CheckpointValidationError  one contradicts the log (also a LogCorrupt)
+│   └── CheckpointCorruptionError  one is damaged or incomplete (also a LogCorrupt)
 ├── DataFileError          a data file is missing, damaged or has incompatible types
 ├── LogTooLarge            reading the log needs more memory than allowed (also a MemoryError)
 ├── UnsupportedProtocol    the table requires a newer reader or writer
@@ -215,6 +219,29 @@ class StoreUnreachable(StoreUnavailable):
 
 class TlsFailed(StoreUnreachable):
     """No encrypted connection could be made, or the server's certificate is not trusted."""
+
+
+class CheckpointError(ArrowlogError):
+    """A checkpoint could not be written, or cannot be used. Commits are never affected.
+
+    `version` is the version of the checkpoint. Readers bypass a checkpoint that cannot be used
+    with a warning; the error is raised only if the table cannot be read without it.
+    """
+
+
+class CheckpointWriteError(CheckpointError, StoreUnavailable):
+    """The store failed while a checkpoint was written; `__cause__` is its error.
+
+    What was written is either complete or ignored by readers.
+    """
+
+
+class CheckpointValidationError(CheckpointError, LogCorrupt):
+    """A checkpoint contradicts the commits, or belongs to another version; its files are intact."""
+
+
+class CheckpointCorruptionError(CheckpointError, LogCorrupt):
+    """A file of a checkpoint is damaged, incomplete or missing."""
 
 
 class ForkedProcess(ArrowlogError):

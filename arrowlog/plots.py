@@ -1,11 +1,12 @@
 """Plots of a table and its history as Altair charts. Requires the `[notebook]` extra.
 
 Data is aggregated before it is plotted: a chart has a few hundred rows, however many files or
-commits there are.
+commits there are. Times are UTC. `save` writes a chart to a file that needs no network.
 """
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
 from arrowlog.errors import InvalidRequest
@@ -18,8 +19,66 @@ if TYPE_CHECKING:
 
 _BARS_MAX = 60  # more bars cannot be told apart
 _POINTS_MAX = 400
+_DOTS_MAX = 60  # up to here every point of a curve is also drawn as a dot
 _WIDTH = 560  # pixels
-_SI_FORMAT = "~s"
+_BAR_WIDTH_MAX = 90  # pixels
+_BAR_SHARE = 0.9  # of the width of a bar that is drawn, so that neighbours can be told apart
+_PNG_SCALE = 2  # pixels per point, for screens of high density
+_BYTES_LABEL = "format(datum.value, '~s') + 'B'"  # of Vega: 2.5MB
+_SAVED_AS = (".html", ".svg", ".png", ".pdf", ".json")
+_INSTALL = "Install it: pip install 'arrowlog[notebook]'"
+
+# Bars of `churn`: the shortest period that needs at most `_BARS_MAX` bars.
+_PERIODS = (
+    ("second", 1, "1 second"),
+    ("minute", 60, "1 minute"),
+    ("10 minutes", 600, "10 minutes"),
+    ("hour", 3600, "1 hour"),
+    ("6 hours", 21_600, "6 hours"),
+    ("day", 86_400, "1 day"),
+    ("week", 604_800, "7 days"),
+    ("month", 2_629_800, "1 month"),
+    ("year", 31_557_600, "1 year"),
+)
+# Bars of `lifetimes`: what it is called, and up to how many seconds.
+_AGES = (
+    ("under a minute", 60),
+    ("minutes", 3600),
+    ("hours", 86_400),
+    ("days", 604_800),
+    ("weeks", 2_629_800),
+    ("months", 31_557_600),
+    ("years", None),
+)
+# The clock of a writer may be behind that of another: time never goes back in a chart.
+_TIMES = """
+    times AS (SELECT version, max(timestamp) OVER (ORDER BY version) AS time FROM commits)
+"""
+_KEPT, _DROPPED_ALONE, _DROPPED = "#b8bdc7", "#1f6f4a", "#79b791"
+
+
+def save(chart: Any, path: str | os.PathLike[str]) -> None:
+    """Write a chart to a file; the ending of `path` decides the form.
+
+    `.html` is a page with tooltips that contains its scripts (about 1 MB), so that it works
+    offline. `.svg`, `.png` and `.pdf` are pictures, `.json` is the Vega-Lite specification. Raises
+    `InvalidRequest` for another ending, or if vl-convert is not installed.
+    """
+    name = os.fspath(path)
+    ending = os.path.splitext(name)[1].lower()
+    if ending not in _SAVED_AS:
+        raise InvalidRequest(
+            f"{name} does not tell how to write a chart.",
+            next=f"Choose one of the endings {', '.join(_SAVED_AS)}.",
+        )
+    if ending != ".json":
+        _require("vl_convert", "A chart is written by vl-convert.")
+    if ending == ".html":
+        chart.save(name, inline=True)  # without it, the page loads Vega from another host
+    elif ending == ".png":
+        chart.save(name, scale_factor=_PNG_SCALE)
+    else:
+        chart.save(name)
 
 
 def file_sizes(table: Table) -> Any:
@@ -27,20 +86,29 @@ def file_sizes(table: Table) -> Any:
     frame = _query(
         table,
         """
-        SELECT pow(2, floor(log2(greatest(size_bytes, 1)))) AS size, count(*) AS files,
+        SELECT floor(log2(greatest(size_bytes, 1)))::BIGINT AS power, count(*) AS files,
             sum(size_bytes)::DOUBLE AS bytes
         FROM files GROUP BY ALL ORDER BY ALL
         """,
     )
     alt = _altair()
-    labelled = frame.with_columns(
-        label=pl.col("size").map_elements(_binary_size, return_dtype=pl.String),
+    powers = frame["power"].to_list() or [0]
+    sizes = pl.DataFrame({"power": list(range(min(powers), max(powers) + 1))})
+    filled = (
+        sizes.join(frame, on="power", how="left")
+        .with_columns(
+            pl.col("files", "bytes").fill_null(0),
+            size=pl.col("power").map_elements(_binary_size, return_dtype=pl.String),
+        )
+        .sort("power")
     )
-    bars = alt.Chart(labelled, width=_WIDTH, title="Sizes of the live files").mark_bar()
+    bars = alt.Chart(
+        filled, width=_width(filled.height), title="Sizes of the live files"
+    ).mark_bar()
     return bars.encode(
-        alt.X("label:N", sort=labelled["label"].to_list(), title="at least"),
-        alt.Y("files:Q", title="files"),
-        tooltip=["label", alt.Tooltip("files:Q", format=","), alt.Tooltip("bytes:Q", format="~s")],
+        alt.X("size:N", sort=filled["size"].to_list(), title="size, at least").axis(labelAngle=-45),
+        alt.Y("files:Q", title="files", axis=alt.Axis(tickMinStep=1)),
+        tooltip=["size", alt.Tooltip("files:Q", format=","), alt.Tooltip("bytes:Q", format="~s")],
     )
 
 
@@ -64,7 +132,7 @@ def partition_skew(table: Table, column: str | None = None) -> Any:
         f"""
         WITH parts AS (
             SELECT coalesce({value}::VARCHAR, 'NULL') AS part, sum(size_bytes)::DOUBLE AS bytes,
-                count(*) AS files, row_number() OVER (ORDER BY bytes DESC) AS place
+                count(*) AS files, row_number() OVER (ORDER BY bytes DESC, part) AS place
             FROM files GROUP BY {value}
         )
         SELECT CASE WHEN place <= {_BARS_MAX} THEN part ELSE 'all others' END AS part,
@@ -73,92 +141,145 @@ def partition_skew(table: Table, column: str | None = None) -> Any:
         """,  # noqa: S608 -- the name is quoted
     )
     alt = _altair()
-    bars = alt.Chart(frame, width=_WIDTH, title=f"Bytes by {name}").mark_bar()
+    bars = alt.Chart(frame, width=_width(frame.height), title=f"Bytes by {name}").mark_bar()
     return bars.encode(
-        alt.X("part:N", sort=frame["part"].to_list(), title=name),
-        alt.Y("bytes:Q", axis=alt.Axis(format=_SI_FORMAT)),
+        alt.X("part:N", sort=frame["part"].to_list(), title=name).axis(labelAngle=-90),
+        alt.Y("bytes:Q", title="bytes", axis=alt.Axis(labelExpr=_BYTES_LABEL)),
         tooltip=["part", alt.Tooltip("files:Q", format=","), alt.Tooltip("bytes:Q", format="~s")],
     )
 
 
 def growth(table: Table) -> Any:
-    """Plot the number and bytes of live files by version."""
+    """Plot the number and bytes of live files over time."""
     frame = _query(
         table,
         f"""
-        WITH steps AS (
+        WITH {_TIMES}, steps AS (
             SELECT begin_version AS version, 1 AS files, size_bytes AS bytes FROM file_lifetimes
             UNION ALL
             SELECT end_version, -1, -size_bytes FROM file_lifetimes WHERE end_version IS NOT NULL
+            UNION ALL SELECT version, 0, 0 FROM commits
         ), versions AS (
             SELECT version, sum(sum(files)) OVER w AS files, sum(sum(bytes)) OVER w AS bytes
             FROM steps GROUP BY version WINDOW w AS (ORDER BY version)
+        ), timed AS (
+            SELECT *, epoch_ms(time) AS ms FROM versions JOIN times USING (version)
+            WHERE time IS NOT NULL
         ), cut AS (
-            SELECT *, ntile({_POINTS_MAX}) OVER (ORDER BY version) AS bucket FROM versions
+            SELECT *, (ms - min(ms) OVER ()) * {_POINTS_MAX - 1}
+                // greatest(max(ms) OVER () - min(ms) OVER (), 1) AS bucket
+            FROM timed
         )
-        SELECT max(version) AS version, arg_max(files, version)::DOUBLE AS files,
-            arg_max(bytes, version)::DOUBLE AS bytes
+        SELECT max(time) AS time, max(version) AS version,
+            arg_max(files, version)::DOUBLE AS files, arg_max(bytes, version)::DOUBLE AS bytes
         FROM cut GROUP BY bucket ORDER BY ALL
         """,  # noqa: S608
     )
     alt = _altair()
-    base = alt.Chart(frame, width=_WIDTH, height=140).encode(alt.X("version:Q"))
-    files = base.mark_area(interpolate="step-after", opacity=0.6).encode(alt.Y("files:Q"))
-    size = base.mark_area(interpolate="step-after", opacity=0.6).encode(
-        alt.Y("bytes:Q", axis=alt.Axis(format=_SI_FORMAT))
+    dots = alt.OverlayMarkDef(size=16) if frame.height <= _DOTS_MAX else False
+    base = alt.Chart(frame, width=_WIDTH, height=140).mark_area(
+        interpolate="step-after", opacity=0.35, line=True, point=dots
     )
-    return alt.vconcat(files, size, title="Live files and bytes by version")
+    tooltip = [
+        alt.Tooltip("time:T", format="%Y-%m-%dT%H:%M:%SZ"),
+        alt.Tooltip("version:Q"),
+        alt.Tooltip("files:Q", format=","),
+        alt.Tooltip("bytes:Q", format="~s"),
+    ]
+    files = base.encode(
+        _time_axis(alt, "time", title=None), alt.Y("files:Q", title="live files"), tooltip=tooltip
+    )
+    size = base.encode(
+        _time_axis(alt, "time"),
+        alt.Y("bytes:Q", title="bytes", axis=alt.Axis(labelExpr=_BYTES_LABEL)),
+        tooltip=tooltip,
+    )
+    title = alt.TitleParams("Live files and bytes over time", anchor="middle")
+    return alt.vconcat(files, size, title=title)
 
 
 def churn(table: Table) -> Any:
-    """Plot the bytes added and removed by version and operation."""
+    """Plot the bytes that were added and removed over time, by operation.
+
+    Bars stand for seconds, hours, days, weeks and so on, whatever gives at most sixty of them.
+    """
+    (span,) = _query(
+        table, "SELECT epoch(max(timestamp)) - epoch(min(timestamp)) AS seconds FROM commits"
+    )["seconds"]
+    period, seconds, interval = next(
+        (each for each in _PERIODS if (span or 0) < each[1] * (_BARS_MAX - 1)), _PERIODS[-1]
+    )
     frame = _query(
         table,
         f"""
-        WITH moves AS (
+        WITH {_TIMES}, moves AS (
             SELECT begin_version AS version, size_bytes AS bytes, 'added' AS way
             FROM file_lifetimes WHERE begin_known
             UNION ALL
             SELECT end_version, -size_bytes, 'removed' FROM file_lifetimes
             WHERE end_version IS NOT NULL
-        ), told AS (
-            SELECT version, coalesce(operation, 'unknown') AS operation, way, moves.bytes,
-                version // ((last_version - first_version) // {_POINTS_MAX // 4} + 1) AS bucket
-            FROM moves LEFT JOIN commits USING (version), coverage
         )
-        SELECT min(version) AS version, operation, way, sum(bytes)::DOUBLE AS bytes,
+        SELECT time_bucket(INTERVAL '{interval}', time) AS start,
+            coalesce(operation, 'unknown') AS operation, way, sum(moves.bytes)::DOUBLE AS bytes,
             count(*) AS files
-        FROM told GROUP BY bucket, operation, way ORDER BY ALL
+        FROM moves JOIN times USING (version) LEFT JOIN commits USING (version)
+        WHERE time IS NOT NULL GROUP BY ALL ORDER BY ALL
         """,  # noqa: S608
     )
     alt = _altair()
-    bars = alt.Chart(frame, width=_WIDTH, title="Bytes added (up) and removed (down)").mark_bar()
+    top = pl.col("bytes").cum_sum().over("start", "way")
+    frame = frame.with_columns(
+        end=pl.col("start") + pl.duration(milliseconds=int(seconds * 1000 * _BAR_SHARE)),
+        top=top,
+        base=top - pl.col("bytes"),  # Vega-Lite does not stack bars that have two ends in time
+    )
+    title = f"Bytes added (up) and removed (down) per {period}"
+    bars = alt.Chart(frame, width=_WIDTH, title=title).mark_bar()
     return bars.encode(
-        alt.X("version:Q"),
-        alt.Y("bytes:Q", axis=alt.Axis(format=_SI_FORMAT)),
-        alt.Color("operation:N"),
-        tooltip=["version", "operation", "way", alt.Tooltip("bytes:Q", format="~s")],
+        _time_axis(alt, "start"),
+        alt.X2("end:T"),
+        alt.Y("base:Q", title="bytes", axis=alt.Axis(labelExpr=_BYTES_LABEL)),
+        alt.Y2("top:Q"),
+        alt.Color("operation:N", title="operation"),
+        tooltip=[
+            alt.Tooltip("start:T", title="from", format="%Y-%m-%dT%H:%M:%SZ"),
+            "operation",
+            "way",
+            alt.Tooltip("files:Q", format=","),
+            alt.Tooltip("bytes:Q", format="~s"),
+        ],
     )
 
 
 def lifetimes(table: Table) -> Any:
-    """Plot a histogram of the number of versions that removed and live files lived."""
+    """Plot a histogram of how long removed files lived, and how old live files are.
+
+    Ages are counted up to the time of the newest commit. A file that was there before the history
+    begins counts from the first version that is known.
+    """
     frame = _query(
         table,
-        """
-        SELECT pow(2, floor(log2(coalesce(end_version, last_version + 1) - begin_version)))
-                ::BIGINT AS versions,
-            CASE WHEN end_version IS NULL THEN 'live' ELSE 'removed' END AS now, count(*) AS files
-        FROM file_lifetimes, coverage GROUP BY ALL ORDER BY ALL
-        """,
+        f"""
+        WITH {_TIMES}, lives AS (
+            SELECT CASE WHEN end_version IS NULL THEN 'live' ELSE 'removed' END AS now,
+                epoch(coalesce(e.time, (SELECT max(time) FROM times))) - epoch(b.time) AS seconds
+            FROM file_lifetimes
+            LEFT JOIN times b ON b.version = begin_version
+            LEFT JOIN times e ON e.version = end_version
+        )
+        SELECT {_age_case("seconds")} AS age, now, count(*) AS files
+        FROM lives WHERE seconds IS NOT NULL GROUP BY ALL ORDER BY ALL
+        """,  # noqa: S608 -- constants
     )
     alt = _altair()
-    bars = alt.Chart(frame, width=_WIDTH, title="Lifetimes of files").mark_bar()
+    bars = alt.Chart(frame, width=_WIDTH, title="How long files live").mark_bar()
     return bars.encode(
-        alt.X("versions:O", title="versions, at least"),
-        alt.Y("files:Q"),
+        alt.X("age:N", scale=alt.Scale(domain=[name for name, _ in _AGES]), title="age").axis(
+            labelAngle=0
+        ),
+        alt.Y("files:Q", title="files", axis=alt.Axis(tickMinStep=1)),
         alt.Color("now:N", title=None),
-        tooltip=["versions", "now", alt.Tooltip("files:Q", format=",")],
+        tooltip=["age", "now", alt.Tooltip("files:Q", format=",")],
     )
 
 
@@ -175,40 +296,63 @@ def statistics_coverage(table: Table) -> Any:
         for what in ("min", "max", "null_count")
     ]
     frame = _query(table, " UNION ALL ".join(parts))
-    alt = _altair()
-    cells = alt.Chart(frame, title="Share of files with statistics").mark_rect()
-    return cells.encode(
-        alt.X("statistic:N", sort=["min", "max", "null_count"], title=None),
-        alt.Y("col:N", sort=columns, title=None),
-        alt.Color("share:Q", scale=alt.Scale(domain=[0, 1])),
-        tooltip=["col", "statistic", alt.Tooltip("share:Q", format=".1%")],
+    frame = frame.with_columns(
+        label=pl.col("share").map_elements(_percent, return_dtype=pl.String),
+        dark=pl.col("share") > 0.6,  # of the scale of colours: white text is legible from here on
     )
+    alt = _altair()
+    base = alt.Chart(frame, width=alt.Step(84), height=alt.Step(24)).encode(
+        alt.X("statistic:N", sort=["min", "max", "null_count"], title=None).axis(
+            orient="top", labelAngle=0, ticks=False, domain=False
+        ),
+        alt.Y("col:N", sort=columns, title=None).axis(ticks=False, domain=False),
+        tooltip=["col", "statistic", alt.Tooltip("label:N", title="share")],
+    )
+    cells = base.mark_rect(stroke="white").encode(
+        alt.Color("share:Q", scale=alt.Scale(domain=[0, 1], scheme="blues"), legend=None)
+    )
+    numbers = base.mark_text().encode(
+        alt.Text("label:N"),
+        color=alt.when("datum.dark").then(alt.value("white")).otherwise(alt.value("black")),
+    )
+    return alt.layer(cells, numbers, title="Share of files with statistics")
 
 
 def pruning(plan: ScanPlan) -> Any:
     """Plot how many files each clause of a plan's predicate prunes, alone and with others."""
     explanation = plan.explain()
+    parts = ["dropped by it alone", "dropped by others too", "kept by it"]
     rows = [
-        (clause.text, part, files)
+        (clause.text, order, part, files)
         for clause in explanation.clauses
-        for part, files in (
-            ("dropped by it alone", clause.only_files),
-            ("dropped by others too", clause.files_dropped - clause.only_files),
-            ("kept by it", explanation.files_total - clause.files_dropped),
+        for order, (part, files) in enumerate(
+            zip(
+                parts,
+                (
+                    clause.only_files,
+                    clause.files_dropped - clause.only_files,
+                    explanation.files_total - clause.files_dropped,
+                ),
+                strict=True,
+            )
         )
     ]
-    rows.append(("the whole predicate", "kept by it", explanation.files_kept))
-    rows.append(
-        ("the whole predicate", "dropped", explanation.files_total - explanation.files_kept)
-    )
-    frame = pl.DataFrame(rows, schema=["clause", "what", "files"], orient="row")
+    kept = explanation.files_kept
+    rows.append(("the whole predicate", 0, parts[0], explanation.files_total - kept))
+    rows.append(("the whole predicate", 2, parts[2], kept))
+    frame = pl.DataFrame(rows, schema=["clause", "order", "what", "files"], orient="row")
     alt = _altair()
-    title = f"{explanation.files_kept:,} of {explanation.files_total:,} files to read"
-    bars = alt.Chart(frame, width=_WIDTH, title=title).mark_bar()
+    title = f"{kept:,} of {explanation.files_total:,} files to read"
+    bars = alt.Chart(frame, width=_WIDTH - 160, height=alt.Step(26), title=title).mark_bar()
     return bars.encode(
-        alt.X("files:Q", title="files"),
-        alt.Y("clause:N", sort=frame["clause"].to_list(), title=None),
-        alt.Color("what:N", title=None),
+        alt.X("files:Q", title="files", axis=alt.Axis(tickMinStep=1)),
+        alt.Y(
+            "clause:N", sort=frame["clause"].unique(maintain_order=True).to_list(), title=None
+        ).axis(labelLimit=260),
+        alt.Color("what:N", title=None)
+        .scale(domain=parts, range=[_DROPPED_ALONE, _DROPPED, _KEPT])
+        .legend(orient="bottom"),
+        alt.Order("order:Q"),
         tooltip=["clause", "what", alt.Tooltip("files:Q", format=",")],
     )
 
@@ -221,22 +365,59 @@ def _sql_literal(value: str) -> str:
     return "'" + value.replace("'", "''") + "'"
 
 
-def _binary_size(size: float) -> str:
+def _width(bars: int) -> int:
+    """Return the width of a chart, so that a few bars do not become as wide as a chart."""
+    return min(max(bars, 2) * _BAR_WIDTH_MAX, _WIDTH)
+
+
+def _time_axis(alt: Any, field: str, title: str | None = "time (UTC)") -> Any:
+    """Return an axis of times in UTC, whatever the time zone of the reader is."""
+    axis = alt.Axis(labelOverlap=True, labelSeparation=6)
+    return alt.X(f"{field}:T", title=title, scale=alt.Scale(type="utc"), axis=axis)
+
+
+def _age_case(seconds: str) -> str:
+    """Return the SQL expression that names an age."""
+    whens = " ".join(
+        f"WHEN {seconds} < {limit} THEN {_sql_literal(name)}" for name, limit in _AGES[:-1]
+    )
+    return f"CASE {whens} ELSE {_sql_literal(_AGES[-1][0])} END"
+
+
+def _percent(share: float) -> str:
+    """Format a share so that only all is 100% and only nothing is 0%.
+
+    >>> _percent(1.0), _percent(0.99999), _percent(0.5), _percent(0.00001), _percent(0.0)
+    ('100%', '99.9%', '50.0%', '0.1%', '0%')
+    """
+    if share in (0, 1):
+        return f"{share:.0%}"
+    return f"{min(max(share, 0.001), 0.999):.1%}"
+
+
+def _binary_size(power: int) -> str:
     """Format a power of two in binary units.
 
-    >>> _binary_size(4096), _binary_size(1)
+    >>> _binary_size(12), _binary_size(0)
     ('4 KiB', '1 B')
     """
     units = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
-    step = min(int(size).bit_length() - 1, 10 * len(units) - 1) // 10
-    return f"{int(size) >> (10 * step)} {units[step]}"
+    step = min(power // 10, len(units) - 1)
+    return f"{1 << (power - 10 * step)} {units[step]}"
 
 
 def _altair() -> Any:
-    try:
-        import altair as alt
-    except ModuleNotFoundError:
-        raise InvalidRequest(
-            "Plots need altair.", next="Install it: pip install 'arrowlog[notebook]'"
-        ) from None
+    _require("altair", "Plots need altair.")
+    import altair as alt
+
     return alt
+
+
+def _require(module: str, what: str) -> None:
+    """Import an optional module, or raise `InvalidRequest` with the command that installs it."""
+    from importlib import import_module
+
+    try:
+        import_module(module)
+    except ModuleNotFoundError:
+        raise InvalidRequest(what, next=_INSTALL) from None

@@ -15,8 +15,15 @@ from arrowlog.display import format_html_card
 from arrowlog.errors import ArrowlogError, InvalidRequest
 from arrowlog.fork_safety import OnFirstUse, require_polars
 from arrowlog.history import HistoryQueries
+from arrowlog.metering import metrics_of
 from arrowlog.scan import ReadableRows, ReadLog
-from arrowlog.snapshot import ReadOptions, SnapshotTracker, TimestampLike, to_epoch_millis
+from arrowlog.snapshot import (
+    CACHE_PARTS,
+    ReadOptions,
+    SnapshotTracker,
+    TimestampLike,
+    to_epoch_millis,
+)
 from arrowlog.storage import open_store
 
 if TYPE_CHECKING:
@@ -26,6 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    from arrowlog.formats import Metadata, Protocol
     from arrowlog.maintenance import (
         AdoptResult,
         BackgroundCheckpointer,
@@ -35,9 +43,11 @@ if TYPE_CHECKING:
         Skips,
         VacuumResult,
     )
+    from arrowlog.metering import Metrics
     from arrowlog.recovery import Findings
+    from arrowlog.report import TableReport
     from arrowlog.scan import Engine, LazyRows, ReadReport, ScanPlan
-    from arrowlog.snapshot import CacheStats, CheckpointResult, Snapshot
+    from arrowlog.snapshot import CachePart, CacheStats, CheckpointResult, Snapshot
     from arrowlog.transaction import CommitResult, WriteMode, WriteSession
 
 
@@ -109,7 +119,7 @@ class Table(ReadableRows, HistoryQueries):
         self._store = open_store(
             uri,
             storage_options,
-            parallelism=config.checkpoint_parallelism,
+            parallelism=config.request_ceiling,
             timeout_seconds=config.checkpoint_read_timeout_seconds,
             accelerate=config.store_accelerate,
             unsafe=allow_unsafe_commits,
@@ -181,7 +191,7 @@ class Table(ReadableRows, HistoryQueries):
         store = open_store(
             uri,
             storage_options,
-            parallelism=config.checkpoint_parallelism,
+            parallelism=config.request_ceiling,
             timeout_seconds=config.checkpoint_read_timeout_seconds,
             accelerate=config.store_accelerate,
             unsafe=allow_unsafe_commits,
@@ -211,8 +221,26 @@ class Table(ReadableRows, HistoryQueries):
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema of the newest version."""
-        return self.snapshot().schema
+        """The schema of the newest version.
+
+        This and the next three need no snapshot: the log is searched backward for them.
+        """
+        return self._tracker.describe().schema
+
+    @property
+    def metadata(self) -> Metadata:
+        """Identity, schema text, partitioning and properties of the newest version."""
+        return self._tracker.describe().metadata
+
+    @property
+    def protocol(self) -> Protocol:
+        """The reader and writer versions and features that the newest version requires."""
+        return self._tracker.describe().protocol
+
+    @property
+    def partition_columns(self) -> tuple[str, ...]:
+        """The partition columns of the newest version, in order."""
+        return self.metadata.partition_columns
 
     @property
     def earliest_version(self) -> int:
@@ -235,7 +263,8 @@ class Table(ReadableRows, HistoryQueries):
                 ISO-8601 string (UTC if it has no zone), milliseconds since the epoch, or a `date`,
                 which means the end of that day in UTC.
             max_staleness: return a cached snapshot without contacting the store if it is at most
-                this many seconds old.
+                this many seconds old; `transaction.cache.maxStalenessSeconds` by default, which
+                is 0.
             strict: override the handle's `strict` for this call.
 
         Returns:
@@ -254,6 +283,8 @@ class Table(ReadableRows, HistoryQueries):
             version = self._tracker.version_at(to_epoch_millis(timestamp))
         if version is not None:
             return self._tracker.at_version(version, strict=strict)
+        if max_staleness is None:
+            max_staleness = self._tracker.config.cache_max_staleness_seconds
         return self._tracker.latest(strict=strict, max_staleness=max_staleness)
 
     def scan(
@@ -759,6 +790,47 @@ class Table(ReadableRows, HistoryQueries):
         tracker, now = self._tracker, SystemClock().now_ms()
         return recovery.examine_table(self._store, tracker.read_options, now, limits)
 
+    def report(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        paths: bool = False,
+        data_files: bool = True,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> TableReport:
+        """Report on the table as one HTML page that works offline and can be mailed.
+
+        The page has the findings of the doctor, growth and churn over time, file sizes, skew of
+        partitions, statistics and how well each column prunes, checkpoints, retention and the last
+        commits. It has names of columns and values of partitions, but no rows and no credentials.
+        What a damaged log does not tell is named in the page.
+
+        Args:
+            path: write the page to this local file. A report that is there is replaced; any other
+                file is refused.
+            paths: show the address of the table and paths of files, instead of hashes.
+            data_files: False does not check whether data files exist, which saves listing them.
+            progress: called with the number of steps done and their total.
+
+        Returns:
+            The report: `html` is the page, `save(path)` writes it, `facts` and `to_json()` have the
+            numbers. A notebook shows it.
+
+        Raises:
+            InvalidRequest: the file cannot be written, or is not a report.
+            StoreUnavailable: the store fails as a whole.
+        """
+        from arrowlog.report import ReportSources, TableReport, check_target, collect_facts
+
+        if path is not None:
+            check_target(path)  # before the work, not after it
+        sources = ReportSources(self._tracker, self._history_session, lambda: self._session)
+        facts = collect_facts(sources, paths=paths, data_files=data_files, progress=progress)
+        report = TableReport(facts)
+        if path is not None:
+            report.save(path)
+        return report
+
     def update_statistics(self, paths: Iterable[str]) -> CommitResult:
         """Read size, row count and bounds of live Parquet files from their footers and commit them.
 
@@ -784,9 +856,40 @@ class Table(ReadableRows, HistoryQueries):
         """Return the hit rates of the handle's caches, the five that IndexTables reports."""
         return self._tracker.stats
 
-    def invalidate_cache(self) -> None:
-        """Drop all cached state; the next call reads it from the store."""
-        self._tracker.invalidate()
+    def metrics(self) -> Metrics:
+        """Return what this handle has done: a live view of counters and histograms.
+
+        `arrowlog.metrics` is the same for the whole process. Print it, or use `to_dict`,
+        `to_arrow` and `reset`.
+
+        Examples:
+            >>> import tempfile
+            >>> import arrowlog, pyarrow as pa
+            >>> table = arrowlog.Table.create(tempfile.mkdtemp(), pa.schema([("id", pa.int64())]))
+            >>> table.checkpoint().version
+            0
+            >>> table.metrics()["checkpoints"]
+            {'call': 1}
+        """
+        return metrics_of(self._store)
+
+    def invalidate_cache(self, *parts: CachePart) -> None:
+        """Drop cached state; the next call that needs it reads it from the store.
+
+        Args:
+            parts: what to drop: `"protocol"`, `"metadata"`, `"files"` or `"listing"` drop the
+                newest snapshot, of which all four are part; `"versions"` drops the snapshots of
+                earlier versions. Without any, everything is dropped.
+
+        Raises:
+            InvalidRequest: there is no such part.
+        """
+        unknown = [part for part in parts if part not in CACHE_PARTS]
+        if unknown:
+            raise InvalidRequest(
+                f"There is no cache {unknown[0]!r}.", next=f"Use one of {', '.join(CACHE_PARTS)}."
+            )
+        self._tracker.invalidate(parts or CACHE_PARTS)
 
     def __repr__(self) -> str:
         """Return the location, and the newest version if it was read."""

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from benchmarks import beyond, cases, commits, manifests, reach, spark, splits
+from benchmarks import beyond, cases, checkpoints, commits, manifests, reach, spark, splits
 from benchmarks.cases import Setting
 from benchmarks.chart import chart
 from benchmarks.figures import OURS, Figure, changes, from_json, rows_of, to_json
@@ -28,7 +28,7 @@ from benchmarks.report import Printer, notes
 
 OUT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "out")
 FOOT = "Medians of the runs; without a least or most there was one run. MB is the highest peak."
-TITLES = {**cases.TITLES, **commits.TITLES}
+TITLES = {**cases.TITLES, **checkpoints.TITLES, **commits.TITLES}
 DELTA, LOGS = ("deltalake",), ("deltalake", "pyiceberg")
 
 
@@ -64,6 +64,7 @@ JOBS = {
     "history": Job(cases.history, "SQL: files and bytes by day and operation"),
     "diff": Job(cases.diff, "what is different between two versions"),
     "checkpoint": Job(cases.checkpoint, "make one of a table that is open", DELTA),
+    "replay": Job(checkpoints.run, "what checkpoints and codecs are worth; a slow wire", ()),
     "commit": Job(commits.run, "1, 4 and 16 processes on one table: disk with fsync, S3", DELTA),
     "import": Job(cases.importing, "until a package is imported"),
     "growth": Job(cases.growth, "cost by commits, files, columns, predicates, with its slope"),

@@ -60,10 +60,14 @@ def _many_commits():
 
 
 def _open():
-    yield Asked(f"open: {Shape(1000, 10)}", "ratio", "open", str(Shape(1000, 10)), LEAST, 8)
+    yield Asked(f"open: {Shape(1000, 10)}", "ratio", "open", str(Shape(1000, 10)), LEAST, 10)
     large = Shape(50, 4000)
     yield Asked(f"open: {large}", "ratio", "open", str(large), LEAST, 5)
-    yield Asked(f"memory to open: {large}", "mb ratio", "open", str(large), MOST, 1)
+    yield Asked(f"memory to open: {large}", "mb ratio", "open", str(large), MOST, 0.9)
+    for shape in (Shape(10_000, 2, varied=True), Shape(50, 4000, varied=True)):
+        yield Asked(f"open: {shape}", "ratio", "open", str(shape), LEAST, 2)
+    wide = "400 columns, 1,000 files"
+    yield Asked(f"open: {wide}", "ratio", "growth: columns", wide, LEAST, 3)
     for shape in (Shape(1000, 10), large, Shape(10_000, 2)):
         words = f"refresh before opening anew: {shape}"
         yield Asked(words, "own ratio", "refresh", f"1 new: {shape}", LEAST, 20, "open")

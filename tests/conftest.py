@@ -1,11 +1,13 @@
 """Fixtures and settings that all tests share."""
 
+import logging
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 from support import s3_servers, small_table, store_places
 from support.case_count import cases
+from support.logged import lines_of
 
 settings.register_profile(
     "default", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
@@ -69,3 +71,10 @@ def seaweedfs():
 def place(request):
     """An empty place of every kind of store."""
     return store_places.make(request.param, request)
+
+
+@pytest.fixture
+def lines(caplog):
+    """Return a function: the log lines of an event so far, checked against its declaration."""
+    caplog.set_level(logging.DEBUG, logger="arrowlog")
+    return lambda name: lines_of(name, caplog.records)

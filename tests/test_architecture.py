@@ -76,6 +76,14 @@ PURE = (
     "maintenance.retention",
     "recovery.findings",
     "recovery.rebuild_result",
+    "report.charts",
+    "report.facts",
+    "report.layout",
+    "report.markup",
+    "report.pruning",
+    "report.redaction",
+    "report.sections",
+    "report.timeline",
     "statements.parser",
 )
 # `fork_safety` hands out polars and reads /proc at a fork, `config` makes paths absolute; neither

@@ -1,6 +1,6 @@
 """The command line `arrowlog COMMAND`: it calls the library and prints, without logic of its own.
 
-Needs the `[cli]` extra. May import everything.
+May import everything. Uses click and no other package for the terminal.
 """
 
 from __future__ import annotations
@@ -43,12 +43,7 @@ def end(code: int) -> NoReturn:
 
 
 def main() -> int:
-    """Run a command and return the exit code; 2 if the `[cli]` extra is not installed."""
-    try:
-        from arrowlog.cli.commands import run
-    except ModuleNotFoundError as error:
-        if error.name not in ("click", "rich"):
-            raise
-        print("The command line needs its extra: pip install 'arrowlog[cli]'", file=sys.stderr)
-        return 2
+    """Run a command and return the exit code."""
+    from arrowlog.cli.commands import run
+
     return run()

@@ -1,21 +1,39 @@
-"""What all commands share: the command group, common options, progress."""
+"""What all commands share: the command group and common options."""
 
 from __future__ import annotations
 
 import functools
+import os
 import sys
-from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 import arrowlog
 from arrowlog.cli.output import OUTPUT_FORMATS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     Command = Callable[..., None]
+
+_PURPOSES = {
+    "Look at a table": ("info", "files", "rows", "history", "diff", "sql", "report"),
+    "Plan queries": ("scan", "explain"),
+    "Change a table": ("create", "remove", "restore", "set-property", "convert"),
+    "Maintain a table": (
+        "checkpoint",
+        "cleanup",
+        "compact",
+        "vacuum",
+        "skips",
+        "update-statistics",
+        "truncate-history",
+    ),
+    "Recover a table": ("doctor", "repair", "adopt", "rebuild"),
+}
+_NAME_WIDTH = 17  # the longest name of a command
 
 
 class DocumentedCommand(click.Command):
@@ -33,14 +51,50 @@ class DocumentedCommand(click.Command):
 
 
 class CommandGroup(click.Group):
-    """The group of all commands."""
+    """The group of all commands, listed by purpose."""
 
     command_class = DocumentedCommand
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands under the headings of `_PURPOSES`."""
+        listed = {name for names in _PURPOSES.values() for name in names}
+        others = [name for name in self.list_commands(ctx) if name not in listed]
+        for purpose, names in {**_PURPOSES, "Other commands": others}.items():
+            found = [(name, self.commands[name]) for name in names if name in self.commands]
+            if found:
+                with formatter.section(purpose):
+                    formatter.write_dl(
+                        [
+                            (name.ljust(_NAME_WIDTH), each.get_short_help_str())
+                            for name, each in found
+                        ]
+                    )
+
+
+class Count(click.ParamType):  # type: ignore[type-arg]  # generic since click 8.5
+    """A number of things: an integer that is not negative."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number, or refuse the value as wrong usage."""
+        try:
+            count = int(value)
+        except ValueError:
+            count = -1
+        if count < 0:
+            self.fail(f"{value!r} is not a whole number of at least 0.", param, ctx)
+        return count
 
 
 @click.group(
     cls=CommandGroup,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        # None: colours on a terminal, none in a pipe.
+        "color": False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None,
+    },
     epilog=(
         "Start with `arrowlog demo`, which shows the main features on a small table, or with"
         " `arrowlog info TABLE`. Exit codes: 0 success, 1 a check or an operation failed, 2 wrong"
@@ -55,18 +109,35 @@ def commands() -> None:
     """
 
 
+def complete_folder(_: click.Context, __: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Let the shell complete an argument as the path of a folder."""
+    return [CompletionItem(incomplete, type="dir")]
+
+
+def _complete_setting(
+    _: click.Context, __: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete the KEY of `--set KEY=VALUE`."""
+    from dataclasses import fields
+
+    from arrowlog.config import PREFIX, Config
+
+    keys = [item.metadata["key"] for item in fields(Config) if "key" in item.metadata]
+    names = sorted(key.removeprefix(PREFIX) for key in keys)
+    return [CompletionItem(f"{name}=") for name in names if name.startswith(incomplete)]
+
+
 def output_options(command: Command) -> Command:
     """Add the options of every command that prints rows: `output` and `limit`."""
     for option in (
-        click.option(
-            "--limit", type=click.IntRange(min=0), metavar="N", help="Print at most N rows."
-        ),
+        click.option("--limit", type=Count(), metavar="N", help="Print at most N rows."),
         click.option(
             "--output",
             type=click.Choice(OUTPUT_FORMATS),
             default="text",
-            show_default=True,
-            help="Print a text table, one JSON document, JSON lines, CSV or an Arrow IPC stream.",
+            metavar="FORMAT",
+            help="Print text, json (one document), jsonl (one object per line), csv or arrow (an"
+            " IPC stream).  [default: text]",
         ),
     ):
         command = option(command)
@@ -90,6 +161,7 @@ def settings_options(command: Command) -> Command:
             multiple=True,
             metavar="KEY=VALUE",
             callback=parse_pairs,
+            shell_complete=_complete_setting,
             help="Set an option of arrowlog, such as checkpoint.parallelism=8. Repeatable.",
         ),
         click.option(
@@ -98,7 +170,7 @@ def settings_options(command: Command) -> Command:
             multiple=True,
             metavar="KEY=VALUE",
             callback=parse_pairs,
-            help="Set an option of the store, such as endpoint_url=http://… Repeatable.",
+            help="Set an option of the store, such as anon=true. Repeatable.",
         ),
     ):
         command = option(command)
@@ -120,7 +192,7 @@ def with_table(command: Command) -> Command:
             settings["history.sandbox"] = "true"
         command(table=arrowlog.Table(table, storage_options, options=settings), **rest)
 
-    return click.argument("table")(settings_options(opened))
+    return click.argument("table", shell_complete=complete_folder)(settings_options(opened))
 
 
 def parse_pairs(
@@ -141,32 +213,3 @@ def read_paths(paths: tuple[str, ...]) -> list[str]:
     if paths != ("-",):
         return list(paths)
     return [line for line in sys.stdin.read().splitlines() if line]
-
-
-@contextmanager
-def progress_bar(
-    label: str, *, at_once: bool = False
-) -> Iterator[Callable[[int, int], None] | None]:
-    """Yield a callback that draws a progress bar, or None if standard error is no terminal.
-
-    The bar appears with the first call that reports unfinished work, so that quick work shows none.
-    With `at_once` it appears before that: for work whose first step may take long.
-    """
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    bar = Progress(console=Console(stderr=True), transient=True)
-    task = bar.add_task(label, total=None)
-    with ExitStack() as shown:
-        if at_once:
-            shown.enter_context(bar)
-
-        def report(done: int, total: int) -> None:
-            if not bar.live.is_started and done < total:
-                shown.enter_context(bar)
-            bar.update(task, completed=done, total=total)
-
-        yield report

@@ -10,7 +10,9 @@ import click
 
 import arrowlog
 from arrowlog.cli.app import (
+    Count,
     commands,
+    complete_folder,
     output_options,
     parse_pairs,
     read_paths,
@@ -18,7 +20,7 @@ from arrowlog.cli.app import (
     with_table,
 )
 from arrowlog.cli.output import print_cleanup, print_record, print_table
-from arrowlog.display import format_bytes
+from arrowlog.display import format_bytes, format_items
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,7 +29,7 @@ _DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done
 
 
 @commands.command()
-@click.argument("table")
+@click.argument("table", shell_complete=complete_folder)
 @click.argument("schema")
 @click.option(
     "--partition-by", metavar="NAMES", help="Partition by these columns, separated by commas."
@@ -62,7 +64,7 @@ def create(
 
     \b
     Examples:
-      arrowlog create /data/events "id bigint not null, day string" --partition-by day
+      arrowlog create /data/events "id bigint, day string" --partition-by day
       arrowlog create s3://bucket/events part-0.parquet
       arrowlog create /data/events schema.json --property checkpoint.interval=20
     """
@@ -127,7 +129,9 @@ def _create_row(table: arrowlog.Table, partition_columns: list[str]) -> pa.Table
 @commands.command()
 @with_table
 @click.argument("paths", nargs=-1)
-@click.option("--where", help="Remove the partitions that this predicate selects.")
+@click.option(
+    "--where", metavar="PREDICATE", help="Remove the partitions that this predicate selects."
+)
 @_DRY_RUN
 @output_options
 def remove(
@@ -149,7 +153,7 @@ def remove(
     Examples:
       arrowlog remove /data/events --where "day < '2024-01-01'" --dry-run
       arrowlog remove /data/events day=2024-01-01/part-0.parquet
-      arrowlog files /data/events --output csv | … | arrowlog remove /data/events -
+      arrowlog remove /data/events - < paths.txt
     """
     if bool(paths) == (where is not None):
         raise click.UsageError("Give either PATHS or --where.")
@@ -159,11 +163,13 @@ def remove(
         if output != "text" or affected.num_rows:
             print_table(affected, output, limit)
         if output == "text":
-            print(f"{affected.num_rows:,} files would be removed, {_size_of(affected)}.")
+            print(
+                f"{format_items(affected.num_rows, 'file')} would be removed, {_size_of(affected)}."
+            )
         return
     done = table.remove(chosen)
     removed = done.operation_metrics.get("numRemovedFiles", 0)
-    _print_commit(done, output, limit, f"{removed:,} files removed")
+    _print_commit(done, output, limit, f"{format_items(removed, 'file')} removed")
 
 
 def _select_files(table: arrowlog.Table, where: str | None, chosen: object) -> pa.Table:
@@ -203,7 +209,7 @@ def _size_of(files: pa.Table) -> str:
 
 @commands.command()
 @with_table
-@click.argument("version", type=click.IntRange(min=0))
+@click.argument("version", type=Count())
 @_DRY_RUN
 @output_options
 def restore(
@@ -213,10 +219,11 @@ def restore(
     output: str,
     limit: int | None,
 ) -> None:
-    r"""Make the files, schema and properties of VERSION current again in TABLE.
+    r"""Make an earlier VERSION of TABLE current again.
 
-    Use it to undo a change. The restoration is a new commit: the versions in between stay readable,
-    and it can be undone the same way. It fails if a data file of VERSION was vacuumed.
+    Use it to undo a change: files, schema and properties become those of VERSION. The restoration
+    is a new commit: the versions in between stay readable, and it can be undone the same way. It
+    fails if a data file of VERSION was vacuumed.
 
     \b
     Examples:
@@ -264,7 +271,9 @@ def set_property(
         _print_properties(table, output, limit)
         return
     done = table.set_properties(changes)
-    _print_commit(done, output, limit, f"{len(changes):,} properties changed")
+    _print_commit(
+        done, output, limit, f"{format_items(len(changes), 'property', 'properties')} changed"
+    )
 
 
 def _print_properties(table: arrowlog.Table, output: str, limit: int | None) -> None:
@@ -276,7 +285,7 @@ def _print_properties(table: arrowlog.Table, output: str, limit: int | None) -> 
     if output != "text" or found:
         print_table(pa.table(rows, schema=schema), output, limit)
     if output == "text":
-        print(f"{len(found):,} properties.")
+        print(f"{format_items(len(found), 'property', 'properties')}.")
 
 
 @commands.command("truncate-history")
@@ -312,7 +321,7 @@ def truncate_history(
 @commands.command("update-statistics")
 @with_table
 @click.argument("paths", nargs=-1)
-@click.option("--where", help="Update the files that may have rows matching this predicate.")
+@click.option("--where", metavar="PREDICATE", help="Update the files that may have matching rows.")
 @_DRY_RUN
 @output_options
 def update_statistics(
@@ -323,15 +332,16 @@ def update_statistics(
     output: str,
     limit: int | None,
 ) -> None:
-    r"""Read row counts and bounds of Parquet files of TABLE from their footers, and commit them.
+    r"""Read missing statistics of TABLE from Parquet footers.
 
-    Use it for files that another program added without statistics, which no query can skip. PATHS
-    are paths of live files; - reads them from standard input, one per line. Rows do not change.
+    Use it for files that another program added without row counts and bounds, which no query can
+    skip. The statistics are committed; rows do not change. PATHS
+    are paths of live files; - reads them from standard input, one per line.
 
     \b
     Examples:
       arrowlog update-statistics /data/events day=2024-01-01/part-0.parquet
-      arrowlog update-statistics /data/events --where "day = '2024-01-01'" --dry-run
+      arrowlog update-statistics /data/events --where "id > 0" --dry-run
     """
     if bool(paths) == (where is not None):
         raise click.UsageError("Give either PATHS or --where.")
@@ -343,10 +353,10 @@ def update_statistics(
         if output != "text" or listed.num_rows:
             print_table(listed, output, limit)
         if output == "text":
-            print(f"The footers of {listed.num_rows:,} files would be read.")
+            print(f"Would read the footers of {format_items(listed.num_rows, 'file')}.")
         return
     done = table.update_statistics(chosen)
-    _print_commit(done, output, limit, f"statistics of {len(chosen):,} files updated")
+    _print_commit(done, output, limit, f"statistics of {format_items(len(chosen), 'file')} updated")
 
 
 def _print_commit(done: arrowlog.CommitResult, output: str, limit: int | None, what: str) -> None:

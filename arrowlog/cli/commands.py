@@ -19,17 +19,19 @@ import arrowlog
 from arrowlog.cli import (  # noqa: F401 -- add their commands
     change_commands,
     recovery_commands,
+    report_commands,
     row_commands,
 )
 from arrowlog.cli.app import (
+    Count,
     commands,
     output_options,
-    progress_bar,
     version_option,
     with_table,
 )
 from arrowlog.cli.output import print_cleanup, print_record, print_table
-from arrowlog.display import format_bytes
+from arrowlog.cli.progress import progress_bar
+from arrowlog.display import format_bytes, format_items
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
 _COLOURS = {"warning:": "yellow", "log": "green"}
 _COMMIT_COLUMNS = ("version", "timestamp", "operation", "adds", "removes", "bytes", "rows")
+_SHARE = click.FloatRange(0, 1)
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="Show what would be done, change nothing.")
 
 
@@ -71,7 +74,7 @@ def info(table: arrowlog.Table, output: str, limit: int | None) -> None:
 
 @commands.command()
 @with_table
-@click.option("--where", help="List only files that may have rows matching this predicate.")
+@click.option("--where", metavar="PREDICATE", help="List only files that may have matching rows.")
 @version_option
 @output_options
 def files(
@@ -94,7 +97,8 @@ def files(
         names = [f"partition.{name}" for name in plan.snapshot.partition_columns]
         names = ["path", *names, "size_bytes", "num_records"]
         print_table(live.select(names), output, limit)
-        print(f"{plan.num_files:,} files, {format_bytes(plan.size_bytes)}, version {plan.version}")
+        size = format_bytes(plan.size_bytes)
+        print(f"{format_items(plan.num_files, 'file')}, {size}, version {plan.version}")
     else:
         print_table(live, output, limit)
 
@@ -119,10 +123,11 @@ def scan(
     output: str,
     limit: int | None,
 ) -> None:
-    r"""List the files of TABLE that a query with PREDICATE has to read.
+    r"""List the files that a query with PREDICATE has to read.
 
-    Use it to see how well partitions and statistics prune. PREDICATE is a SQL condition on the
-    columns of the table. Files are listed unless the log proves that no row matches.
+    Use it to see how well the partitions and statistics of TABLE prune. PREDICATE is a SQL
+    condition on the columns of the table. Files are listed unless the log proves that no row
+    matches.
 
     \b
     Examples:
@@ -130,8 +135,8 @@ def scan(
       arrowlog scan /data/events "day >= current_date - 7" --output json
     """
     plan = table.scan(predicate, version, engine=engine)
-    names = ["path", "size_bytes", "num_records"]
-    names += [f"partition.{name}" for name in plan.snapshot.partition_columns]
+    names = [f"partition.{name}" for name in plan.snapshot.partition_columns]
+    names = ["path", *names, "size_bytes", "num_records"]
     print_table(plan.files.select(names), output, limit)
     if output == "text":
         print(f"{plan.num_files:,} of {plan.total_files:,} files, {format_bytes(plan.size_bytes)}")
@@ -142,11 +147,11 @@ def scan(
 @click.argument("predicate")
 @click.option(
     "--min-pruning",
-    type=click.FloatRange(0, 1),
+    type=_SHARE,
     metavar="SHARE",
-    help="Exit with 1 if less than this share of the files is pruned, for use in tests.",
+    help="Exit with 1 if less than this share of the files, from 0 to 1, is pruned.",
 )
-@click.option("--sql", "as_sql", is_flag=True, help="Print the plan as a query for `arrowlog sql`.")
+@click.option("--sql", "as_sql", is_flag=True, help="Print the plan as a query for arrowlog sql.")
 @version_option
 @output_options
 def explain(
@@ -158,7 +163,7 @@ def explain(
     output: str,
     limit: int | None,
 ) -> None:
-    r"""Explain how many files each clause of PREDICATE prunes, and why.
+    r"""Explain which files each clause of PREDICATE prunes.
 
     Use it when a query reads more of TABLE than expected. Text output has one line per clause: the
     files it drops, and why it keeps the others (no statistics, truncated bounds, not prunable).
@@ -192,7 +197,7 @@ def explain(
 def history(table: arrowlog.Table, output: str, limit: int | None) -> None:
     r"""List the commits of TABLE, newest first.
 
-    Use it to see who changed what, when: time, operation, files added and removed, bytes, rows.
+    Use it to see what was changed when: time, operation, files added and removed, bytes, rows.
     With --limit, only that many commits are read. Text output has the main columns; json, csv and
     arrow have all of them.
 
@@ -206,10 +211,18 @@ def history(table: arrowlog.Table, output: str, limit: int | None) -> None:
     if output != "text":
         print_table(commits, output)
         return
-    print_table(commits.select(list(_COMMIT_COLUMNS)), output)
+    shown = commits.select(list(_COMMIT_COLUMNS))
+    print_table(shown.set_column(1, "timestamp", _to_seconds(shown["timestamp"])), output)
     oldest = commits["version"][-1].as_py() if commits.num_rows else 0
     if oldest == table.earliest_version > 0:
         print(f"History begins with version {oldest}: earlier versions were cleaned up.")
+
+
+def _to_seconds(times: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Drop the milliseconds of commit times, so that a line fits a terminal of 80 columns."""
+    import pyarrow as pa
+
+    return times.cast(pa.timestamp("s", times.type.tz), safe=False)
 
 
 @commands.command()
@@ -239,7 +252,7 @@ def diff(
     Examples:
       arrowlog diff /data/events 3 9
       arrowlog diff /data/events yesterday
-      arrowlog diff /data/events --since 2024-10-01 --until 2024-10-07 --output json
+      arrowlog diff /data/events --since 2024-10-01 --until 2024-10-07
     """
     for text in (a, b, since, until):
         _check_version_or_time(text)
@@ -319,8 +332,8 @@ def checkpoint(table: arrowlog.Table, output: str, limit: int | None) -> None:
     if output != "text":
         print_record(_row(done), output, limit)
     elif done.names:
-        size = format_bytes(done.size_bytes)
-        print(f"Version {done.version}: {done.num_files:,} files in a checkpoint of {size}.")
+        held, size = format_items(done.num_files, "file"), format_bytes(done.size_bytes)
+        print(f"Version {done.version}: {held} in a checkpoint of {size}.")
     else:
         print(f"Version {done.version} already has a checkpoint.")
 
@@ -334,11 +347,12 @@ def checkpoint(table: arrowlog.Table, output: str, limit: int | None) -> None:
 )
 @output_options
 def cleanup(table: arrowlog.Table, dry_run: bool | None, output: str, limit: int | None) -> None:  # noqa: FBT001 -- click gives it by name
-    r"""Delete commits and checkpoints of TABLE that have expired.
+    r"""Delete expired commits and checkpoints of TABLE.
 
-    Use it to shorten a long log; run it with --dry-run first. Files go when they are older than
-    the retention settings and a newer checkpoint, verified beforehand, covers them. Their versions
-    can no longer be read. Every deleted file is listed. Data files stay until `arrowlog vacuum`.
+    Use it to shorten a long log; run it with --dry-run first. A file is deleted if it is older than
+    the retention settings, and a newer checkpoint, which is verified first, covers it. Their
+    versions can no longer be read. Every deleted file is listed. Data files stay until `arrowlog
+    vacuum`.
 
     \b
     Examples:
@@ -350,14 +364,22 @@ def cleanup(table: arrowlog.Table, dry_run: bool | None, output: str, limit: int
 
 @commands.command()
 @with_table
-@click.option("--target-size", default="128MB", show_default=True, help="Size of the new files.")
-@click.option("--where", help="Compact only files that may have rows matching this predicate.")
-@click.option("--max-groups", type=int, metavar="N", help="Write at most N new files.")
 @click.option(
-    "--max-files-per-group", type=int, metavar="N", help="Merge at most N files into one."
+    "--target-size",
+    default="128MB",
+    show_default=True,
+    metavar="SIZE",
+    help="Size of the new files.",
 )
 @click.option(
-    "--include-skipped", is_flag=True, help="Also try files in cooldown (see `arrowlog skips`)."
+    "--where", metavar="PREDICATE", help="Compact only files that may have matching rows."
+)
+@click.option("--max-groups", type=Count(), metavar="N", help="Write at most N new files.")
+@click.option(
+    "--max-files-per-group", type=Count(), metavar="N", help="Merge at most N files into one."
+)
+@click.option(
+    "--include-skipped", is_flag=True, help="Also try files in cooldown (see arrowlog skips)."
 )
 @_DRY_RUN
 @output_options
@@ -403,8 +425,10 @@ def compact(
         verb = "would become" if dry_run else "became"
         new = "" if dry_run else f" of {format_bytes(done.bytes_added)}"
         print(
-            f"{done.files_removed:,} files of {format_bytes(done.bytes_removed)} {verb}"
-            f" {done.files_added:,}{new}."
+            f"{format_items(done.files_removed, 'file')} of {format_bytes(done.bytes_removed)}"
+            f" {verb} {done.files_added:,}{new}."
+            if groups.num_rows
+            else "There is nothing to compact."
         )
         for path, reason in done.skipped:
             print(f"Skipped {path}: {reason}.")
@@ -414,7 +438,13 @@ def compact(
 
 @commands.command()
 @with_table
-@click.option("--older-than", default="7d", show_default=True, help="Keep files younger than this.")
+@click.option(
+    "--older-than",
+    default="7d",
+    show_default=True,
+    metavar="AGE",
+    help="Keep files younger than this.",
+)
 @click.option(
     "--force", is_flag=True, help="Allow --older-than below 24h. Safe only without active writers."
 )
@@ -436,7 +466,7 @@ def vacuum(
     output: str,
     limit: int | None,
 ) -> None:
-    r"""Delete data files that no readable version of TABLE needs.
+    r"""Delete data files that no version of TABLE needs.
 
     Use it to free space after compact, remove or failed writes; run it with --dry-run first. Every
     version that can be read keeps its files; `arrowlog cleanup` expires versions. Files younger
@@ -457,17 +487,19 @@ def vacuum(
         print_table(done.files, output, limit)
     if output == "text":
         verb = "would be deleted" if dry_run else "deleted"
-        print(f"{done.num_files:,} files {verb}, {format_bytes(done.bytes_freed)}.")
+        print(f"{format_items(done.num_files, 'file')} {verb}, {format_bytes(done.bytes_freed)}.")
         live, history, young = (done.counts[fate] for fate in ("live", "history", "young"))
         history_size = format_bytes(done.sizes["history"])
         print(
-            f"Kept: {live:,} live files, {history:,} ({history_size}) that older versions need"
-            f" (from version {done.earliest_version} on), {young:,} too young."
+            f"Kept: {format_items(live, 'live file')},"
+            f" {history:,} ({history_size}) that older versions need (from version"
+            f" {done.earliest_version} on), {young:,} too young."
         )
         if done.other_logs:
             print(
                 f"Kept for other logs in the folder ({', '.join(done.other_logs)}):"
-                f" {done.counts['other-log']:,} files, {format_bytes(done.sizes['other-log'])}."
+                f" {format_items(done.counts['other-log'], 'file')},"
+                f" {format_bytes(done.sizes['other-log'])}."
                 " --ignore-log deletes them."
             )
     if done.failures:
@@ -477,11 +509,17 @@ def vacuum(
 @commands.command()
 @with_table
 @click.option(
-    "--history", is_flag=True, help="List all skips in the log, also after their cooldown."
+    "--history", is_flag=True, help="List all skips in the log, also those whose cooldown ended."
 )
 @click.option("--record", metavar="PATH", help="Record a skip of this file; needs --reason.")
 @click.option("--reason", help="Why the file is skipped, with --record.")
-@click.option("--cooldown", default="24h", show_default=True, help="How long, with --record.")
+@click.option(
+    "--cooldown",
+    default="24h",
+    show_default=True,
+    metavar="DURATION",
+    help="How long, with --record.",
+)
 @output_options
 def skips(
     table: arrowlog.Table,
@@ -512,8 +550,8 @@ def skips(
     if output != "text" or listed.num_rows:
         print_table(listed, output, limit)
     if output == "text":
-        what = "skips in the log" if history else "files in cooldown"
-        print(f"{listed.num_rows:,} {what}.")
+        noun, where = ("skip", "the log") if history else ("file", "cooldown")
+        print(f"{format_items(listed.num_rows, noun)} in {where}.")
 
 
 def _row(result: CheckpointResult) -> pa.Table:
@@ -540,6 +578,7 @@ def _with_partition_text(groups: pa.Table) -> pa.Table:
 @click.option(
     "--folder",
     type=click.Path(file_okay=False),
+    metavar="FOLDER",
     help="Build the table in this empty folder and keep it.  [default: a temporary folder]",
 )
 def demo(folder: str | None) -> None:
@@ -558,6 +597,31 @@ def demo(folder: str | None) -> None:
     from arrowlog.cli.demo import run_demo
 
     run_demo(folder)
+
+
+@commands.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), metavar="bash|zsh|fish")
+def completion(shell: str) -> None:
+    r"""Print a script for completion in the shell.
+
+    With it, Tab completes commands, options, settings and the paths of tables. Save the script
+    where the shell looks for completions, and open a new shell.
+
+    \b
+    Examples:
+      arrowlog completion bash \
+        > ~/.local/share/bash-completion/completions/arrowlog
+      arrowlog completion zsh > "${fpath[1]}/_arrowlog"
+      arrowlog completion fish > ~/.config/fish/completions/arrowlog.fish
+    \b
+    Or try it in this shell only:
+      eval "$(arrowlog completion bash)"
+    """
+    from click.shell_completion import get_completion_class
+
+    completer = get_completion_class(shell)
+    assert completer is not None
+    click.echo(completer(commands, {}, "arrowlog", "_ARROWLOG_COMPLETE").source().rstrip())
 
 
 def _print_warning(message: Warning | str, *_: object, **__: object) -> None:

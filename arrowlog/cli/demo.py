@@ -6,22 +6,22 @@ The Python lines it prints are the lines it executes, so the tour cannot go stal
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import tempfile
+import textwrap
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import TYPE_CHECKING
 
+import click
 import pyarrow as pa
 import pyarrow.parquet as pq
-from rich.console import Console
-from rich.padding import Padding
-from rich.table import Table as Grid
-from rich.text import Text
 
 import arrowlog
 from arrowlog import testing
+from arrowlog.display import format_text_table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 SCHEMA = pa.schema([("day", pa.date32()), ("id", pa.int64()), ("city", pa.string())])
 CITIES = ("Basel", "Kyoto", "Lagos", "Quito")
 ROWS = 1000
-INDENT = 3
-PIPE_WIDTH = 1000  # wide enough that rich wraps nothing when the output is piped
+INDENT = "   "
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,16 +118,13 @@ def run_demo(folder: str | None) -> None:
 
     Raises `InvalidRequest` if the folder is not empty.
     """
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = PIPE_WIDTH
     with _empty_folder(folder) as root:
-        stage = DemoRunner(console, root)
+        stage = DemoRunner(root)
         for number, step in enumerate(STEPS, 1):
             stage.play(number, step)
         os.remove(stage.damaged)
     if folder is not None:
-        console.print(f"\nThe table is kept in {folder}.", soft_wrap=True)
+        print(f"\nThe table is kept in {folder}.")
 
 
 @contextmanager
@@ -145,9 +141,8 @@ def _empty_folder(given: str | None) -> Iterator[str]:
 class DemoRunner:
     """Executes lines as the Python prompt does and prints them with their results."""
 
-    def __init__(self, console: Console, root: str) -> None:
+    def __init__(self, root: str) -> None:
         """`root` is the folder of the table; the lines can use it by this name."""
-        self.console = console
         self.root = root
         self.damaged = ""
         self._names = {
@@ -162,9 +157,9 @@ class DemoRunner:
     def play(self, number: int, step: DemoStep) -> None:
         """Print the title of a step and run its lines."""
         gap = "" if number == 1 else "\n"
-        self.console.print(f"{gap}[bold]{number}. {step.title}[/]")
+        click.secho(f"{gap}{number}. {step.title}", bold=True)
         for line in step.lines:
-            self._print(Text(f">>> {line}", style="cyan"))
+            _print_indented(f">>> {line}", fg="cyan")
             self._run(line, step.refused if line is step.lines[-1] else None)
 
     def _run(self, line: str, refused: type[arrowlog.ArrowlogError] | None) -> None:
@@ -174,7 +169,7 @@ class DemoRunner:
         except arrowlog.ArrowlogError as error:
             if refused is None or not isinstance(error, refused):
                 raise
-            self._print(Text.assemble((f"{type(error).__name__}: ", "bold red"), str(error)))
+            _print_indented(f"{type(error).__name__}: {error}", fg="red")
         else:
             if refused is not None:
                 raise AssertionError(f"{line} was not refused")
@@ -184,16 +179,11 @@ class DemoRunner:
     def show(self, value: object) -> None:
         """Print the result of a line: Arrow tables as a grid, other values by `repr`."""
         if isinstance(value, pa.Table):
-            grid = Grid(*value.column_names, box=None, padding=(0, 3, 0, 0), header_style="bold")
-            for row in zip(*(column.to_pylist() for column in value.columns), strict=True):
-                grid.add_row(*map(str, row))
-            self._print(grid)
+            rows_ = zip(*(map(str, column.to_pylist()) for column in value.columns), strict=True)
+            _print_indented("\n".join(format_text_table(value.column_names, rows_)))
         elif value is not None:
             plain = isinstance(value, (arrowlog.Explanation, arrowlog.Report))
-            self._print(Text(str(value) if plain else repr(value)))
-
-    def _print(self, what: Text | Grid) -> None:
-        self.console.print(Padding(what, (0, 0, 0, INDENT), expand=False))
+            _print_indented(str(value) if plain else repr(value))
 
     def put_parquet(self, path: str) -> str:
         """Write a data file into the table's folder as another program would."""
@@ -205,6 +195,19 @@ class DemoRunner:
         """Write a truncated commit."""
         data = b'{"add":{"path":"x.parquet","size":1\n'
         self.damaged = testing.write_commit(self.root, version, data)
+
+
+def _print_indented(text: str, fg: str | None = None) -> None:
+    """Print lines with an indent, wrapped to the width of a terminal."""
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    for line in text.splitlines():
+        parts = (
+            [line]
+            if room is None
+            else textwrap.wrap(line, max(room - len(INDENT), 20), drop_whitespace=False)
+        )
+        for part in parts:
+            click.secho(f"{INDENT}{part}", fg=fg)
 
 
 def rows(day: int) -> pa.Table:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import shutil
 import sys
 from datetime import UTC, date, datetime, time  # noqa: F401 -- UTC is for the doctest
 from typing import TYPE_CHECKING
 
-from arrowlog.display import escape_control_characters, format_bytes
+from arrowlog.display import escape_control_characters, format_bytes, format_items, format_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,7 +47,7 @@ def print_table(table: pa.Table, form: str, limit: int | None = None) -> None:
         from pyarrow import csv
 
         sys.stdout.flush()
-        csv.write_csv(_without_nested(table), sys.stdout.buffer)
+        csv.write_csv(_for_csv(table), sys.stdout.buffer)
     else:
         sys.stdout.flush()
         with pa.ipc.new_stream(sys.stdout.buffer, table.schema) as writer:
@@ -81,8 +82,7 @@ def _to_json(value: object) -> object:
     ('2024-01-02T03:00:00Z', '617a')
     """
     if isinstance(value, datetime):
-        text = value.isoformat()
-        return f"{text[:-6]}Z" if text.endswith("+00:00") else text
+        return format_time(value)
     if isinstance(value, (date, time)):
         return value.isoformat()
     if isinstance(value, bytes):
@@ -113,47 +113,46 @@ def print_cleanup(done: CleanupResult, form: str, limit: int | None) -> None:
         return
     verb = "would be deleted" if done.dry_run else "deleted"
     print(
-        f"{done.num_files:,} files {verb}, {format_bytes(done.bytes_freed)};"
+        f"{format_items(done.num_files, 'file')} {verb}, {format_bytes(done.bytes_freed)};"
         f" the earliest readable version is {done.earliest_version}."
     )
     if done.num_too_young:
         from arrowlog.maintenance import MIN_COMMIT_AGE_SECONDS
 
         print(
-            f"{done.num_too_young:,} expired commits were kept: on a remote store, commits are"
-            f" deleted only when they are {MIN_COMMIT_AGE_SECONDS:.0f} seconds old."
+            f"{format_items(done.num_too_young, 'expired commit')} kept: on a remote store, commits"
+            f" are deleted only when they are {MIN_COMMIT_AGE_SECONDS:.0f} seconds old."
         )
 
 
-def _without_nested(table: pa.Table) -> pa.Table:
-    """Turn lists, structs and maps into JSON text and decode dictionaries, for CSV."""
+def _for_csv(table: pa.Table) -> pa.Table:
+    """Write times as ISO 8601, and lists, structs and maps as JSON; decode dictionaries."""
+    return type(table).from_arrays(list(map(_csv_column, table.columns)), table.column_names)
+
+
+def _csv_column(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
     import json
 
     import pyarrow as pa
+    import pyarrow.compute as pc
 
-    columns = [
-        pa.array(
-            [None if v is None else json.dumps(v, default=_to_json) for v in column.to_pylist()],
-            pa.string(),
-        )
-        if pa.types.is_nested(column.type)
-        else column.cast(column.type.value_type)
-        if pa.types.is_dictionary(column.type)
-        else column
-        for column in table.columns
-    ]
-    return pa.table(dict(zip(table.column_names, columns, strict=True)))
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pa.types.is_nested(column.type):
+        texts = [None if v is None else json.dumps(v, default=_to_json) for v in column.to_pylist()]
+        return pa.array(texts, pa.string())
+    if pa.types.is_timestamp(column.type):  # Arrow writes a space between date and time
+        return pc.replace_substring(column.cast(pa.string()), " ", "T", max_replacements=1)
+    return column
 
 
 def _print_text(table: pa.Table) -> None:
     """Print aligned columns, cut to the width of the terminal; a pipe gets everything."""
-    from rich.console import Console
-    from rich.text import Text
+    import click
 
     from arrowlog.arrays import clip_to_datetime_range
 
-    console = Console(highlight=False, markup=False, soft_wrap=True)
-    room = console.width if console.is_terminal else None
+    room = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     table = clip_to_datetime_range(table)
     heads = [escape_control_characters(name) for name in table.column_names]
     cells = [[_cell(value) for value in column.to_pylist()] for column in table.columns]
@@ -163,13 +162,13 @@ def _print_text(table: pa.Table) -> None:
     ]
     widths = widths if room is None else fit_column_widths(widths, right, room)
     shown = len(widths)
-    console.print(Text(_line(heads[:shown], widths, right), style="bold"))
+    click.secho(_line(heads[:shown], widths, right), bold=True)
     for row in zip(*cells[:shown], strict=True):
-        console.print(Text(_line(row, widths, right)))
+        print(_line(row, widths, right))
     if shown < len(heads):
         omitted = ", ".join(heads[shown : shown + 4]) + (", …" if len(heads) > shown + 4 else "")
         note = f"{len(heads) - shown} columns do not fit: {omitted}; --output json has them"
-        console.print(Text(note, style="dim"))
+        click.secho(note, dim=True)
 
 
 def fit_column_widths(widths: Sequence[int], right: Sequence[bool], room: int) -> list[int]:
@@ -222,7 +221,7 @@ def _cell(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, datetime):
-        return f"{value:%Y-%m-%d %H:%M:%S}"
+        return format_time(value)
     return escape_control_characters(str(value))
 
 

@@ -10,8 +10,8 @@ import re
 from typing import TYPE_CHECKING
 
 import arrowlog
-from arrowlog.cli.app import progress_bar
 from arrowlog.cli.output import print_table
+from arrowlog.cli.progress import progress_bar
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,17 +10,19 @@ import click
 
 import arrowlog
 from arrowlog.cli.app import (
+    Count,
     commands,
+    complete_folder,
     output_options,
     parse_pairs,
-    progress_bar,
     read_paths,
     settings_options,
     with_table,
 )
 from arrowlog.cli.fixes import apply_fix, is_safe, moves_into_place, to_command
 from arrowlog.cli.output import print_record, print_table
-from arrowlog.display import format_bytes
+from arrowlog.cli.progress import progress_bar
+from arrowlog.display import format_bytes, format_items
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,7 +37,7 @@ def _columns(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> 
 
 
 @commands.command()
-@click.argument("table")
+@click.argument("table", shell_complete=complete_folder)
 @click.option(
     "--fail-on",
     type=click.Choice(["error", "warning", "info"]),
@@ -45,13 +47,13 @@ def _columns(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> 
 )
 @click.option(
     "--max-commits-since-checkpoint",
-    type=click.IntRange(min=0),
+    type=Count(),
     metavar="N",
     help="Report an error if more than N commits follow the checkpoint.",
 )
 @click.option(
     "--max-small-files",
-    type=click.IntRange(min=0),
+    type=Count(),
     metavar="N",
     help="Report an error if more than N small files could be merged.",
 )
@@ -60,7 +62,7 @@ def _columns(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> 
     multiple=True,
     metavar="COLUMN[,COLUMN]",
     callback=_columns,
-    help="Report an error if a file has no bounds for these columns.",
+    help="Report an error if a file has no bounds for one of these columns. Repeatable.",
 )
 @click.option(
     "--data-files/--no-data-files",
@@ -70,7 +72,10 @@ def _columns(_: click.Context, __: click.Parameter, values: tuple[str, ...]) -> 
 @click.option("--fix", is_flag=True, help="Run the fixes that are safe: those that delete nothing.")
 @click.option("--dry-run", is_flag=True, help="With --fix: show what would be run, run nothing.")
 @click.option(
-    "--paths", "paths_of", metavar="CODE", help="Print only the data files of findings of a code."
+    "--paths",
+    "paths_of",
+    metavar="CODE",
+    help="Print only the paths of the files with this finding.",
 )
 @settings_options
 @output_options
@@ -86,7 +91,7 @@ def doctor(
     limit: int | None,
     **asked: Any,
 ) -> None:
-    r"""Check TABLE for damage; show where it is and how to fix it.
+    r"""Check TABLE for damage, and say how to fix it.
 
     Use it if a table does not open or returns wrong results, or as a gate in a pipeline: it exits
     with 1 if it finds an error (see --fail-on). Reads and compares every commit and checkpoint
@@ -167,8 +172,8 @@ def _run_fixes(table: arrowlog.Table, findings: Findings, *, dry_run: bool) -> N
 
 
 @commands.command()
-@click.argument("source")
-@click.argument("target")
+@click.argument("source", shell_complete=complete_folder)
+@click.argument("target", shell_complete=complete_folder)
 @click.option("--strict", is_flag=True, help="Exit with 1 if anything had to be left out.")
 @settings_options
 @output_options
@@ -181,7 +186,7 @@ def repair(
     output: str,
     limit: int | None,
 ) -> None:
-    r"""Write a clean log to TARGET from what is readable in SOURCE.
+    r"""Write a clean log to TARGET from a damaged one.
 
     Use it if `arrowlog doctor` recommends it. SOURCE and TARGET are log folders; SOURCE is only
     read. The new log ends before the first commit that is missing or damaged, unless a complete
@@ -271,7 +276,7 @@ def _print_result(row: dict[str, Any], result: pa.Table) -> None:
     callback=parse_pairs,
     help="The partition of the files, if their folders do not tell it. Repeatable.",
 )
-@click.option("--allow-removed", is_flag=True, help="Also files that a commit has removed.")
+@click.option("--allow-removed", is_flag=True, help="Also add files that a commit has removed.")
 @click.option("--dry-run", is_flag=True, help="Check the files, commit nothing.")
 @output_options
 def adopt(
@@ -281,7 +286,7 @@ def adopt(
     limit: int | None,
     **how: Any,
 ) -> None:
-    r"""Add data files in the folder of TABLE that its log does not know.
+    r"""Add data files that the log of TABLE does not know.
 
     Use it for files that `arrowlog doctor` reports as stranded: their rows were in commits that a
     damaged log has lost. Each file is checked against the schema and the partition columns; all of
@@ -291,25 +296,29 @@ def adopt(
     \b
     Examples:
       arrowlog adopt /data/events day=1/part-7.parquet --dry-run
-      arrowlog adopt /data/events day=1/part-7.parquet --from-log _transaction_log_old
-      arrowlog doctor /data/events --paths stranded | arrowlog adopt /data/events -
+      arrowlog adopt /data/events day=1/part-7.parquet --from-log _old_log
+      arrowlog doctor /data/t --paths stranded | arrowlog adopt /data/t -
     """
     done = table.adopt(read_paths(paths), **how)
     print_table(done.files, output, limit)
     if output == "text":
         verb = "would be added" if done.dry_run else f"added in version {done.version}"
         size = format_bytes(sum(done.files["size_bytes"].to_pylist()))
-        print(f"{done.num_files:,} files, {done.num_records:,} rows, {size}: {verb}.")
+        print(
+            f"{format_items(done.num_files, 'file')}, {format_items(done.num_records, 'row')},"
+            f" {size}: {verb}."
+        )
 
 
 @contextmanager
 def _logging_disabled() -> Iterator[None]:
-    """Silence arrowlog's logger: the notes of a repair are printed here, not logged as well."""
+    """Silence the log lines of a repair: they are printed here, not logged as well."""
     import logging
 
-    logger = logging.getLogger("arrowlog")
-    before, logger.disabled = logger.disabled, True
+    logger = logging.getLogger("arrowlog.repair")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
     try:
         yield
     finally:
-        logger.disabled = before
+        logger.setLevel(before)

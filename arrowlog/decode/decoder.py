@@ -139,6 +139,10 @@ class LineBuffer:
         self.non_add_lines: list[NonAddLines] = []
         self.sums: dict[int, int] = {}
 
+    def drop_adds(self) -> None:
+        """Forget the buffered lines; those that were separated, and the counts and sums, stay."""
+        self.size, self._arrow_lines, self.seq_numbers = 0, None, []
+
     @property
     def kept(self) -> int:
         """The number of buffered lines."""

@@ -480,7 +480,7 @@ def _members_decoder(keys: tuple[str, ...]) -> tuple[Any, Any]:
     Raises `ValueError` if a key has characters that msgspec does not accept in names.
     """
     names = [f"f{i}" for i in range(len(keys))]
-    struct = msgspec.defstruct(
+    struct: Any = msgspec.defstruct(
         "members",
         [(name, msgspec.Raw, _ABSENT) for name in names],
         rename=dict(zip(names, keys, strict=True)),

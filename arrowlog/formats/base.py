@@ -300,6 +300,8 @@ class Format(ABC):
         default_provider: `metaData.format.provider` if the log does not tell.
         empty_partition_is_null: whether empty text is NULL in a partition column of type text too.
         hive_partition_is_null: whether Hive's marker for NULL counts as a partition value.
+        dates_become_timestamps: whether a column of timestamps without a zone may have been one of
+            dates, so that bare dates are values of it.
         rounded_decimals: whether a writer may have rounded the bounds of decimals to doubles.
         stats_text_listed: whether `Snapshot.files` has the statistics as text besides the typed
             columns.
@@ -328,6 +330,7 @@ class Format(ABC):
     default_provider: str = "parquet"
     empty_partition_is_null: bool = False
     hive_partition_is_null: bool = True
+    dates_become_timestamps: bool = False
     rounded_decimals: bool = False
     stats_text_listed: bool = True
 
@@ -402,8 +405,8 @@ class Format(ABC):
         if not self.writable:
             raise InvalidRequest(
                 f"arrowlog only reads tables in the {self.name} format; nothing was written.",
-                next="Change the table with the program that wrote it, or copy it:"
-                " Table.create(...).write(table.scan().to_arrow()).",
+                next="Change the table with the program that wrote it, or change a copy that"
+                " arrowlog.convert(uri, target) makes.",
             )
 
     def _check_protocol(self, role: str, version: int, protocol: Protocol, where: str) -> None:
@@ -445,6 +448,14 @@ class Format(ABC):
         """
         del actions
         return paths
+
+    def commit_times_declared_since(self, metadata: Metadata) -> int | None:
+        """Return the first version whose commit declares its time; None if no commit does.
+
+        `metadata` is that of the newest version. Earlier commits have the times of their files.
+        """
+        del metadata
+        return 0
 
     def live_records(self, records: pa.ChunkedArray, adds: pa.Table) -> pa.ChunkedArray:
         """Return how many rows of each file are not deleted; `records` are those it has."""

@@ -17,9 +17,11 @@ from arrowlog.display import (
     format_html_card,
     format_html_table,
     format_text_table,
+    format_time,
 )
 from arrowlog.errors import InvalidRequest
 from arrowlog.fork_safety import OnFirstUse
+from arrowlog.formats.indextables import INDEXTABLES
 from arrowlog.history import view_columns
 from arrowlog.history.view_columns import ViewTypes
 from arrowlog.predicate import quote_identifier
@@ -39,7 +41,7 @@ _SMALL_FILE_BYTES = 1 << 20
 _MIN_SMALL_FILES = 100  # fewer small files than this are not worth a warning
 _MAX_SCHEMA_LINES = 4
 _TEXT_WIDTH = 78
-_COMMIT_HEADS = ("version", "time (UTC)", "operation", "adds", "removes", "bytes", "rows")
+_COMMIT_HEADS = ("version", "time", "operation", "adds", "removes", "bytes", "rows")
 _RIGHT_ALIGNED = (0, 3, 4, 5, 6)  # indices into _COMMIT_HEADS
 _MAX_FILES_SHOWN = 20  # in text and HTML; `Diff.files` has them all
 _SUMMARY_HEADS = ("", "files", "bytes", "rows")
@@ -58,6 +60,7 @@ class Overview:
     """
 
     uri: str
+    format: str
     version: int
     earliest_version: int
     num_files: int
@@ -72,6 +75,7 @@ class Overview:
     commits_since: int
     commits: pa.Table
     warnings: tuple[str, ...]
+    reader_features: tuple[str, ...] = ()
 
     @property
     def healthy(self) -> bool:
@@ -102,12 +106,15 @@ class Overview:
         checkpoint = "none"
         if self.checkpoint is not None:
             checkpoint = f"version {self.checkpoint}, {self.commits_since:,} commits since"
+        name = self.format if self.format == INDEXTABLES.name else f"{self.format} (read-only)"
+        features = f" with {', '.join(self.reader_features)}" if self.reader_features else ""
+        protocol = f"{name}, reader {self.reader_version}, writer {self.writer_version}{features}"
         return [
             ("version", f"{self.version}, readable from {self.earliest_version} on"),
             ("files", f"{self.num_files:,} with {format_bytes(self.size_bytes)}"),
             ("rows", format_count(self.num_records)),
             ("partitions", partitions if self.partition_columns else "not partitioned"),
-            ("protocol", f"reader {self.reader_version}, writer {self.writer_version}"),
+            ("protocol", protocol),
             ("checkpoint", checkpoint),
         ]
 
@@ -117,7 +124,7 @@ class Overview:
         return [
             (
                 str(row["version"]),
-                "" if row["timestamp"] is None else f"{row['timestamp']:%Y-%m-%d %H:%M:%S}",
+                "" if row["timestamp"] is None else format_time(row["timestamp"], seconds=True),
                 row["operation"] or "-",
                 f"{row['adds']:,}",
                 f"{row['removes']:,}",
@@ -155,6 +162,7 @@ class Overview:
 
 _SCALAR_FIELDS = (
     "uri",
+    "format",
     "version",
     "earliest_version",
     "num_files",
@@ -178,6 +186,7 @@ def summarize_table(asking: HistorySession, commits: int) -> Overview:
     since = snapshot.version - (-1 if checkpoint is None else checkpoint)
     return Overview(
         tracker.store.root,
+        tracker.format.name,
         snapshot.version,
         past.first,
         snapshot.num_files,
@@ -192,6 +201,7 @@ def summarize_table(asking: HistorySession, commits: int) -> Overview:
         since,
         asking.history(commits),
         tuple(_warnings(snapshot, past, since, tracker.config)),
+        snapshot.protocol.reader_features,
     )
 
 
@@ -345,16 +355,8 @@ class Diff:
 
     def _first_files(self) -> list[tuple[str, str, str]]:
         signs = {"added": "+", "removed": "-", "changed": "~"}
-        names = ["change", "path", "size_bytes_before", "size_bytes_after"]
-        rows = self.files.select(names).slice(0, _MAX_FILES_SHOWN).to_pylist()
-        return [
-            (
-                signs[row["change"]],
-                row["path"],
-                " → ".join(format_bytes(s) for s in list(row.values())[2:] if s is not None),
-            )
-            for row in rows
-        ]
+        rows = self.files.slice(0, _MAX_FILES_SHOWN).to_pylist()
+        return [(signs[row["change"]], row["path"], _sizes_of(row)) for row in rows]
 
     def __str__(self) -> str:
         """Return the totals, the changes of schema and properties, and the first files."""
@@ -384,6 +386,15 @@ class Diff:
             if self.files.num_rows
             else "",
         )
+
+
+def _sizes_of(row: Mapping[str, Any]) -> str:
+    """Describe the size of a file before and after; its rows if only they have changed."""
+    sizes = [row["size_bytes_before"], row["size_bytes_after"]]
+    counts = [row["num_records_before"], row["num_records_after"]]
+    if sizes[0] == sizes[1] and None not in counts and counts[0] != counts[1]:
+        return f"{counts[0]:,} → {counts[1]:,} rows"
+    return " → ".join(format_bytes(size) for size in sizes if size is not None)
 
 
 def choose_diff_versions(
@@ -475,6 +486,9 @@ def _files(a: Snapshot, b: Snapshot, types: ViewTypes) -> pa.Table:
 def _typed_files(snapshot: Snapshot, types: ViewTypes) -> pa.Table:
     names = [*types.files.names, "key"]
     adds = snapshot.state.adds
+    # A file whose rows are deleted by another deletion vector is the same file.
+    keys = snapshot.state.format.paths_of(adds["key"])
+    adds = adds.set_column(adds.column_names.index("key"), "key", keys)
     columns = view_columns.add_columns(adds, types, names) if adds.num_rows else {}
     return view_columns.conform_to_view(columns, types.adds, names, adds.num_rows)
 

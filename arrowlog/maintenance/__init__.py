@@ -13,12 +13,12 @@ if TYPE_CHECKING:
         adopt,
     )
     from arrowlog.maintenance.checkpointing import (
-        PARQUET_CHECKPOINT_FEATURE,
         BackgroundCheckpointer,
         make_checkpoint,
     )
     from arrowlog.maintenance.cleanup import (
         MIN_COMMIT_AGE_SECONDS,
+        PARQUET_CHECKPOINT_FEATURE,
         CleanupResult,
         retry_after_cleanup,
     )
@@ -64,12 +64,12 @@ _HOMES = {
         "adopt",
     ),
     "checkpointing": (
-        "PARQUET_CHECKPOINT_FEATURE",
         "BackgroundCheckpointer",
         "make_checkpoint",
     ),
     "cleanup": (
         "MIN_COMMIT_AGE_SECONDS",
+        "PARQUET_CHECKPOINT_FEATURE",
         "CleanupResult",
         "retry_after_cleanup",
     ),

@@ -8,6 +8,7 @@ so they are adopted only as another log describes them.
 from __future__ import annotations
 
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -62,12 +63,14 @@ class AdoptResult:
     """The files that were adopted or, with `dry_run`, would be.
 
     `files` has one row per file: path, size_bytes, num_records and the partition values as text.
-    `commit` is the commit that added them; None after a dry run.
+    `commit` is the commit that added them; None after a dry run. `milliseconds` is the duration,
+    reading the files included.
     """
 
     files: pa.Table = field(repr=False)
     commit: CommitResult | None
     replaced: tuple[str, ...] = ()
+    milliseconds: float = 0.0
 
     def __repr__(self) -> str:
         """The number of files and the version."""
@@ -120,6 +123,7 @@ def adopt(
     dry_run: bool = False,
 ) -> AdoptResult:
     """Add data files in the table's folder to the table, in one commit. See `Table.adopt`."""
+    started = time.perf_counter()
     snapshot = session.read_latest()
     keys = _relative_paths(session, paths, "paths")
     removed = _relative_paths(session, replaces, "replaces")
@@ -152,7 +156,8 @@ def adopt(
         adds = list(pool.map(describe, keys))
     files = _tabulate(adds, snapshot.partition_columns)
     if dry_run:
-        return AdoptResult(files, None, tuple(removed))
+        milliseconds = (time.perf_counter() - started) * 1000
+        return AdoptResult(files, None, tuple(removed), milliseconds)
     commit = operations.commit(
         session,
         adds,
@@ -165,7 +170,7 @@ def adopt(
         user_metadata=None,
         parameters={} if from_log is None else {"fromLog": from_log},
     )
-    return AdoptResult(files, commit, tuple(removed))
+    return AdoptResult(files, commit, tuple(removed), (time.perf_counter() - started) * 1000)
 
 
 def _relative_paths(session: WriteSession, paths: str | Iterable[str], name: str) -> list[str]:

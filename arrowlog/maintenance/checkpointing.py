@@ -6,37 +6,59 @@ and is never affected.
 
 from __future__ import annotations
 
-import logging
 import threading
+import time
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from weakref import WeakSet
 
+from arrowlog.errors import (
+    AccessDenied,
+    BucketNotFound,
+    CredentialsMissing,
+    CredentialsRefused,
+    ReadOnlyStore,
+    StoreFull,
+    StoreUnavailable,
+)
 from arrowlog.fork_safety import ForkSafeLock, polars_is_stranded
 from arrowlog.formats.indextables import (
     CHECKPOINT_FOLDER_NAME,
     INDEXTABLES,
     format_checksum,
 )
+from arrowlog.log_lines import (
+    CHECKPOINT_CREATED,
+    CHECKPOINT_FAILED,
+    CHECKPOINT_MENDED,
+    CHECKPOINT_READ_BACK,
+    CHECKPOINTS_STOPPED,
+    CLEANUP_FAILED,
+)
 from arrowlog.maintenance.cleanup import (
+    PARQUET_CHECKPOINT_FEATURE,
     cleanup,
     configured_retention,
-    describe_failures,
     has_expired_files,
 )
+from arrowlog.metering import metrics_of
 from arrowlog.snapshot import (
     CheckpointResult,
     InMemoryFiles,
     ReadOptions,
+    SharedPartsLost,
     WrittenCheckpoint,
+    WrittenParquetCheckpoint,
     apply_commits,
     is_state_table,
     list_log,
     load_snapshot,
     read_pointer,
+    rebased_state,
     truncate_adds,
     verify_checkpoint,
+    write_incremental_form,
     write_json_form,
     write_parquet_form,
     write_pointer,
@@ -50,47 +72,152 @@ if TYPE_CHECKING:
     from arrowlog.storage import Store
     from arrowlog.transaction import Clock
 
-_LOG = logging.getLogger("arrowlog")
-PARQUET_CHECKPOINT_FEATURE = (
-    "parquetCheckpoint"  # reader feature of tables that have Parquet checkpoints only
+# Attempts at a checkpoint whose writes the store does not confirm. Each one first reads back what
+# the one before has written.
+_MAX_ATTEMPTS = 3
+# Failures that say that nothing was written, and that do not pass.
+_FINAL_FAILURES = (
+    AccessDenied,
+    BucketNotFound,
+    CredentialsMissing,
+    CredentialsRefused,
+    ReadOnlyStore,
+    StoreFull,
 )
+# Files up to which a JSON checkpoint costs next to nothing.
+JSON_FILES_MAX = 4096
+# Without a need for it, a JSON checkpoint is written once in so many intervals.
+_JSON_INTERVALS = 10
 
 
 def make_checkpoint(
-    store: Store, listing: LogListing, state: State, config: Config, clock: Clock
+    store: Store,
+    listing: LogListing,
+    state: State,
+    config: Config,
+    clock: Clock,
+    *,
+    for_all_readers: bool = False,
 ) -> CheckpointResult:
     """Write the checkpoint of a state in the configured forms, then the `_last_checkpoint` pointer.
 
     A form that exists and verifies is not written again; one that exists and is damaged is
     replaced. The pointer is written last and never moves backwards. The result's `names` are the
-    files that this call wrote.
+    files that this call wrote. With `for_all_readers`, commits are deleted next: the checkpoint
+    must stand alone, in the forms that every reader of the table knows.
     """
-    form = config.checkpoint_format
-    if form == "parquet" and PARQUET_CHECKPOINT_FEATURE not in state.protocol.reader_features:
-        # Readers that do not know the feature could not open the table after a cleanup.
-        form = "both"
-    state = _with_truncated_stats(state, config)
-    now, new_id = clock.now_ms(), clock.new_id()
+    form = choose_form(listing, state, config, for_all_readers=for_all_readers)
+    now = clock.now_ms()
     written: list[WrittenCheckpoint] = []
+    num_files: int | None = None
+    if form in ("both", "parquet") and not _is_valid(store, listing, state, config, "parquet"):
+        parquet = _write_parquet(store, listing, state, config, clock, full=for_all_readers)
+        names = tuple(f"{CHECKPOINT_FOLDER_NAME}/{name}" for name in parquet.names)
+        written.append(
+            WrittenCheckpoint(
+                names, parquet.num_bytes, parquet.checksum, parquet.uncompressed_bytes
+            )
+        )
+        num_files = parquet.num_files
     if form in ("both", "json") and not _is_valid(store, listing, state, config, "json"):
         broken = listing.checkpoint_form(state.version, "json") is not None
-        written.append(write_json_form(store, state, config, now, new_id, broken=broken))
-    if form in ("both", "parquet") and not _is_valid(store, listing, state, config, "parquet"):
-        broken = listing.checkpoint_form(state.version, "parquet") is not None
-        written.append(_write_parquet(store, state, config, now, new_id, broken=broken))
+        short = _with_truncated_stats(state, config)
+        json = write_json_form(store, short, config, now, clock.new_id(), broken=broken)
+        written.insert(0, json)
     names = tuple(name for each in written for name in each.names)
     total = WrittenCheckpoint(
-        names, sum(each.size_bytes for each in written), written[-1].checksum if written else ""
+        names,
+        sum(each.size_bytes for each in written),
+        written[-1].checksum if written else "",
+        sum(each.uncompressed_bytes for each in written),
     )
+    num_files = state.num_files if num_files is None else num_files
     if written:
         parts = len(names) - len(written) if len(names) > len(written) else None
-        write_pointer(store, state, total, form, parts, now)
+        write_pointer(store, state, total, form, parts, now, num_files=num_files)
     elif read_pointer(store, state.format) < state.version:
         # The writer of this checkpoint stopped before it wrote the pointer.
         with suppress(FileNotFoundError):  # truncated meanwhile: the pointer names a newer one
             existing = _describe_existing(store, listing, state.version)
-            write_pointer(store, state, existing, form, None, now)
-    return CheckpointResult(state.version, state.adds.num_rows, total.size_bytes, form, names)
+            write_pointer(store, state, existing, form, None, now, num_files=num_files)
+    sizes = total.size_bytes, form, names, total.uncompressed_bytes
+    return CheckpointResult(state.version, num_files, *sizes)
+
+
+def write_checkpoint(
+    store: Store,
+    listing: LogListing,
+    state: State,
+    config: Config,
+    clock: Clock,
+    *,
+    for_all_readers: bool = False,
+) -> CheckpointResult:
+    """Make a checkpoint; if the store does not confirm a write, read back what is there.
+
+    `make_checkpoint` verifies what exists and writes only what is missing, so that repeating it
+    tells whether a write whose response was lost has landed. Raises the error of the last attempt.
+    """
+    started = time.perf_counter()
+    for attempt in range(1, _MAX_ATTEMPTS + 1):
+        try:
+            result = make_checkpoint(
+                store, listing, state, config, clock, for_all_readers=for_all_readers
+            )
+        except StoreUnavailable as error:
+            if attempt == _MAX_ATTEMPTS or isinstance(error, _FINAL_FAILURES):
+                raise
+            CHECKPOINT_READ_BACK.log(
+                table=store.root, version=state.version, attempt=attempt, reason=str(error)
+            )
+            clock.sleep(clock.uniform() * 0.1 * attempt)
+            listing = list_log(store, state.format)
+        else:
+            return replace(result, milliseconds=(time.perf_counter() - started) * 1000)
+    raise AssertionError  # the last attempt returns or raises
+
+
+def report_checkpoint(store: Store, result: CheckpointResult, *, background: bool) -> None:
+    """Log and count a checkpoint, unless it existed already."""
+    if not result.names:
+        return
+    trigger, metrics = "background" if background else "call", metrics_of(store)
+    metrics.add("checkpoints", 1, trigger)
+    metrics.observe("checkpoint_ms", result.milliseconds, trigger)
+    metrics.observe("checkpoint_bytes", result.size_bytes)
+    metrics.observe("checkpoint_ratio", result.compression_ratio)
+    CHECKPOINT_CREATED.log(
+        table=store.root,
+        version=result.version,
+        files=result.num_files,
+        bytes=result.size_bytes,
+        uncompressed_bytes=result.uncompressed_bytes,
+        ratio=result.compression_ratio,
+        ms=result.milliseconds,
+        format=result.format,
+        background=background,
+    )
+
+
+def choose_form(
+    listing: LogListing, state: State, config: Config, *, for_all_readers: bool = False
+) -> str:
+    """Return the form of the next checkpoint: `parquet`, `json` or `both`.
+
+    Readers that do not know the feature `parquetCheckpoint` need the JSON form once commits are
+    deleted. Until then it only spares them the replay of commits, and it costs as much as the table
+    is large: by default it is written for small tables, and every `_JSON_INTERVALS` intervals.
+    """
+    form = config.checkpoint_format
+    if PARQUET_CHECKPOINT_FEATURE in state.protocol.reader_features:
+        return "parquet" if form == "auto" else form
+    if form != "auto":
+        return "both" if form == "parquet" else form
+    if for_all_readers or state.source.max_files < JSON_FILES_MAX:
+        return "both"
+    last = max((v for v in listing.checkpoints if listing.checkpoint_form(v, "json")), default=0)
+    due = state.version - last >= _JSON_INTERVALS * config.checkpoint_interval
+    return "both" if due else "parquet"
 
 
 def _with_truncated_stats(state: State, config: Config) -> State:
@@ -121,11 +248,24 @@ def _describe_existing(store: Store, listing: LogListing, version: int) -> Writt
 
 
 def _write_parquet(
-    store: Store, state: State, config: Config, now_ms: int, new_id: str, *, broken: bool
-) -> WrittenCheckpoint:
-    written = write_parquet_form(store, state, config, now_ms=now_ms, new_id=new_id, broken=broken)
-    names = tuple(f"{CHECKPOINT_FOLDER_NAME}/{name}" for name in written.names)
-    return WrittenCheckpoint(names, written.num_bytes, written.checksum)
+    store: Store, listing: LogListing, state: State, config: Config, clock: Clock, *, full: bool
+) -> WrittenParquetCheckpoint:
+    """Write the Parquet form: incrementally, unless `full` is set or a damaged one is there."""
+    broken = listing.checkpoint_form(state.version, "parquet") is not None
+    if not broken and not full:
+        base = rebased_state(store, listing, state, config)
+        try:
+            written = base and write_incremental_form(
+                store, base, config, now_ms=clock.now_ms(), new_id=clock.new_id()
+            )
+        except SharedPartsLost:
+            broken, written = True, None
+        if written:
+            return written
+    short = _with_truncated_stats(state, config)
+    return write_parquet_form(
+        store, short, config, now_ms=clock.now_ms(), new_id=clock.new_id(), broken=broken
+    )
 
 
 class _InProgress:
@@ -177,6 +317,7 @@ class BackgroundCheckpointer:
         self._table_id: str | None = None  # the table that the next two attributes refer to
         self._last_checkpoint: int | None = None  # newest known version with a checkpoint
         self._last_failure = 0  # version of the last attempt that failed
+        self._mended: set[int] = set()  # bypassed checkpoints that were dealt with
         self._warned_of_fork = False
         _INSTANCES.add(self)
 
@@ -198,14 +339,16 @@ class BackgroundCheckpointer:
             if self._table_id != latest.metadata.id:  # the table was replaced by another
                 self._table_id = latest.metadata.id
                 self._last_checkpoint, self._last_failure = None, 0
+                self._mended = set()
             first = self._last_checkpoint is None
             if self._last_checkpoint is None:
                 self._last_checkpoint = latest.report.checkpoint or 0
             interval = config.checkpoint_interval
+            damaged = {item.version for item in latest.report.bypassed} - self._mended
             if has_states:
                 due = version % interval == 0 or version - self._last_checkpoint >= interval
             else:
-                due = is_checkpoint_due(
+                due = bool(damaged) or is_checkpoint_due(
                     version, self._last_checkpoint, self._last_failure, interval, first=first
                 )
             if not due:
@@ -226,8 +369,7 @@ class BackgroundCheckpointer:
             try:
                 thread.start()
             except RuntimeError as error:  # thread limit reached, or interpreter shutdown
-                self._last_failure = version
-                self._warn("the checkpoint of version %s was not started: %s", version, error)
+                self._failed(version, f"the thread was not started: {error}", error)
                 return
             _IN_PROGRESS.record(table, version, thread)
             self._thread = thread
@@ -257,19 +399,51 @@ class BackgroundCheckpointer:
             return
         try:
             listing = list_log(self._store)
+            listing = self._mend(latest, listing, config)
             newest = max((*listing.checkpoints, 0))
             self.made(newest)
             if version - newest < config.checkpoint_interval:
                 return  # another writer made it meanwhile
             state = self._state_at(version, latest, listing, config)
-            make_checkpoint(self._store, listing, state, config, self._clock)
+            result = write_checkpoint(self._store, listing, state, config, self._clock)
+            report_checkpoint(self._store, result, background=True)
             self.made(version)
         except Exception as error:  # noqa: BLE001 -- a checkpoint must never fail a commit
-            self._last_failure = version
-            self._warn("the checkpoint of version %s failed: %s", version, error)
+            self._failed(version, str(error), error)
             return
         if config.cleanup_enabled:
             self._clean(config)
+
+    def _mend(self, latest: Snapshot, listing: LogListing, config: Config) -> LogListing:
+        """Make damaged checkpoints anew that the handle's snapshot had to bypass.
+
+        A form that is intact, or that another writer has mended meanwhile, is left alone. Returns
+        the listing, taken again if something was written.
+        """
+        for item in latest.report.bypassed:
+            if item.version in self._mended:
+                continue
+            self._mended.add(item.version)  # also if it fails: the next checkpoint supersedes it
+            if item.version not in listing.checkpoints:
+                continue  # cleaned up meanwhile
+            damaged = frozenset(
+                form
+                for form in listing.checkpoints[item.version]
+                if verify_checkpoint(self._store, listing, item.version, config, form.kind)
+            )
+            options = ReadOptions(config, allow_external_paths=self._allow_external_paths)
+            state = load_snapshot(self._store, listing, options, item.version, avoid=damaged).state
+            result = write_checkpoint(self._store, listing, state, config, self._clock)
+            if result.names:
+                metrics_of(self._store).add("checkpoints_mended")
+                CHECKPOINT_MENDED.log(
+                    table=self._store.root,
+                    version=result.version,
+                    files=result.num_files,
+                    ms=result.milliseconds,
+                )
+                listing = list_log(self._store)
+        return listing
 
     def _clean(self, config: Config, *, only_expired: bool = False) -> None:
         """Clean up; with `only_expired`, read nothing if no file has expired by its age."""
@@ -278,23 +452,20 @@ class BackgroundCheckpointer:
             now, policy = self._clock.now_ms(), configured_retention(config)
             if only_expired and not has_expired_files(self._store, config, policy, now):
                 return
-            result = cleanup(self._store, config, policy, now, dry_run=dry_run)
+            cleanup(self._store, config, policy, now, dry_run=dry_run)
         except Exception as error:  # noqa: BLE001 -- a cleanup must never fail a commit
-            self._warn("the cleanup failed: %s", error)
-            return
-        if result.failures:
-            self._warn("%s", describe_failures(result))
+            CLEANUP_FAILED.log(table=self._store.root, reason=str(error))
 
     def _warn_of_fork_once(self) -> None:
         if not self._warned_of_fork:
             self._warned_of_fork = True
-            self._warn(
-                "no checkpoints are made in this process: it was forked after polars had started"
-                " its threads"
-            )
+            CHECKPOINTS_STOPPED.log(table=self._store.root)
 
-    def _warn(self, text: str, *parts: object) -> None:
-        _LOG.warning("%s: " + text, self._store.root, *parts)
+    def _failed(self, version: int, reason: str, error: Exception) -> None:
+        self._last_failure = version
+        metrics_of(self._store).add("checkpoint_failures")
+        root, kind = self._store.root, type(error).__name__
+        CHECKPOINT_FAILED.log(table=root, version=version, reason=reason, error=kind)
 
     def _state_at(
         self, version: int, latest: Snapshot, listing: LogListing, config: Config

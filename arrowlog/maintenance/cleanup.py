@@ -7,11 +7,16 @@ commit there although no reader will ever see it. Two rules make that harmless (
    retired versions, and a writer checks the records before it acknowledges a commit.
 2. Over a network, where that check costs a request, no commit is deleted before it is
    `MIN_COMMIT_AGE_SECONDS` old. A writer that finished quickly enough can skip the check.
+
+Parts of Parquet checkpoints are shared. A part is deleted in three steps: it is recorded as
+retired, the manifests are read once more, and if none that stays names it, it is deleted. The
+writer of a manifest looks for records after it has put the manifest, and a clean-up that relies on
+a manifest looks for them after it has seen it. Whoever comes second sees the other.
 """
 
 from __future__ import annotations
 
-import logging
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
@@ -28,6 +33,13 @@ from arrowlog.formats.indextables import (
     superseded_records,
 )
 from arrowlog.formats.indextables import RETIRED_FOLDER as RETIRED
+from arrowlog.log_lines import (
+    CLEANUP_DEFERRED,
+    CLEANUP_DONE,
+    CLEANUP_IDLE,
+    DELETION_FAILED,
+    LOG_FILE_DELETED,
+)
 from arrowlog.maintenance.retention import (
     LogFile,
     RetentionPlan,
@@ -36,11 +48,19 @@ from arrowlog.maintenance.retention import (
     plan_retention,
     tabulate_log_files,
 )
+from arrowlog.maintenance.shared_parts import (
+    delete_parts,
+    find_all_named_parts,
+    is_shareable_part,
+)
 from arrowlog.maintenance.skips import find_commits_with_active_skips
+from arrowlog.metering import metrics_of
 from arrowlog.snapshot import (
     OBSERVATION_TRUST_SECONDS,
+    CheckpointPartReader,
     checkpoint_versions,
     json_checkpoint_name,
+    open_parquet_checkpoint,
     plan_segment,
     read_pointer,
     retired_record_error,
@@ -59,7 +79,8 @@ if TYPE_CHECKING:
     from arrowlog.maintenance.state_files import StateFiles
     from arrowlog.storage import Store
 
-_LOG = logging.getLogger("arrowlog")
+# Reader feature of tables that may have Parquet checkpoints only.
+PARQUET_CHECKPOINT_FEATURE = "parquetCheckpoint"
 _Result = TypeVar("_Result")
 DELETE_BATCH_KEYS = 1000  # the limit of one S3 DeleteObjects request
 # A concurrent cleanup can retire versions between our listings of the log folder and of
@@ -84,12 +105,14 @@ class CleanupResult:
 
     `retention` is the plan. `failures` holds one error message per failed deletion, and `left` the
     keys of planned files that may still exist for that reason; they count as not deleted.
+    `milliseconds` is the duration, planning included.
     """
 
     retention: RetentionPlan
     dry_run: bool
     failures: tuple[str, ...] = ()
     left: frozenset[str] = field(default=frozenset(), repr=False)
+    milliseconds: float = field(default=0.0, compare=False)
 
     @property
     def log_files(self) -> tuple[LogFile, ...]:
@@ -123,8 +146,14 @@ class CleanupResult:
 
 
 def configured_retention(config: Config) -> RetentionPolicy:
-    """Return the retention policy that the settings define."""
-    commits = config.checkpoint_retention if "checkpoint_retention" in config.given else 0
+    """Return the retention policy that the settings define.
+
+    The default of `checkpoint.retention` yields to a duration that was given: whoever asks for
+    commits to be deleted after an hour has not asked for 30 of them to be kept.
+    """
+    given = config.given
+    counts = "checkpoint_retention" in given or "log_retention_ms" not in given
+    commits = config.checkpoint_retention if counts else 0
     return RetentionPolicy(config.log_retention_ms, config.checkpoint_retention_ms, commits)
 
 
@@ -139,11 +168,26 @@ def plan_cleanup(
 
     Raises LogCorrupt if the log has a gap.
     """
+    return plan_cleanups(store, config, policy, [now_ms], spare_young=spare_young)[0]
+
+
+def plan_cleanups(
+    store: Store,
+    config: Config,
+    policy: RetentionPolicy,
+    moments_ms: Sequence[int],
+    *,
+    spare_young: bool = True,
+) -> list[RetentionPlan]:
+    """Plan cleanups at several times, from one listing, as `plan_cleanup` does for one."""
     log = _list_files(store, config)
     verified, bad = _newest_verified_checkpoint(log)
     version = _latest_contiguous_version(store, log.listing, bad)
     young = find_young_commits(store, log.files) if spare_young else frozenset()
-    return _Planning(log, version, verified, policy, now_ms).plan(bad, young)
+    return [
+        _Planning(log, version, verified, policy, now_ms).plan(set(bad), young)
+        for now_ms in moments_ms
+    ]
 
 
 def has_expired_files(store: Store, config: Config, policy: RetentionPolicy, now_ms: int) -> bool:
@@ -190,6 +234,11 @@ class _LogFiles:
             return self.states.is_intact(version)
         return not verify_checkpoint(self.store, self.listing, version, self.config)
 
+    def named_parts(self) -> dict[int, frozenset[str]]:
+        """Return the parts that each manifest names, by version; only those that may be shared."""
+        parts = frozenset(file.key for file in self.files if is_shareable_part(file.key))
+        return find_all_named_parts(self.store, self.listing, parts) if parts else {}
+
     def assume_checkpoint(self, version: int, now_ms: int) -> None:
         """Assume that there is a checkpoint of a version."""
         if self.states is not None:
@@ -213,10 +262,12 @@ class _Planning:
     held: set[int] = field(default_factory=set)  # commits that stay for their content
     held_states: set[int] = field(default_factory=set)
     _examined: set[int] = field(default_factory=set)
+    _named_parts: dict[int, frozenset[str]] = field(default_factory=dict)
 
     def plan(self, bad: set[int], young: frozenset[int]) -> RetentionPlan:
         """Return the plan; `bad` are checkpoints that failed verification already."""
         self._hold_for_other_programs()
+        self._named_parts = self.log.named_parts()
         checked = {self.verified}
         while True:
             retention = self._retention(bad, young)
@@ -243,6 +294,7 @@ class _Planning:
             young | self.held,
             self.log.listing.dead,
             self.held_states,
+            self._named_parts,
         )
 
     def _hold_for_other_programs(self) -> None:
@@ -355,17 +407,38 @@ def _latest_contiguous_version(store: Store, listing: LogListing, bad: set[int])
 def _newest_verified_checkpoint(log: _LogFiles) -> tuple[int | None, set[int]]:
     """Return the newest checkpoint that verifies, and the newer ones that do not.
 
-    On a table with states only those count: other programs read nothing else.
+    On a table with states only those count: other programs read nothing else. On other tables a
+    Parquet checkpoint without a JSON one counts if the protocol tells readers of it.
     """
     bad: set[int] = set()
     for version in checkpoint_versions(log.listing):
-        if log.states is not None and log.listing.state_file(version) is None:
+        if log.states is not None:
+            if log.listing.state_file(version) is None:
+                continue
+            if not verify_checkpoint(log.store, log.listing, version, log.config, STATE_KIND):
+                return version, bad
+        elif not verify_checkpoint(log.store, log.listing, version, log.config):
+            if _is_for_all_readers(log, version):
+                return version, bad
             continue
-        form = None if log.states is None else STATE_KIND
-        if not verify_checkpoint(log.store, log.listing, version, log.config, form):
-            return version, bad
         bad.add(version)
     return None, bad
+
+
+def _is_for_all_readers(log: _LogFiles, version: int) -> bool:
+    """Whether every reader of the table can start from a checkpoint, one form of which verifies."""
+    listing, parquet = log.listing, log.listing.checkpoint_form(version, "parquet")
+    if listing.checkpoint_form(version, "json") is not None:
+        return not verify_checkpoint(log.store, listing, version, log.config, "json")
+    if parquet is None:
+        return True
+    try:
+        opened = open_parquet_checkpoint(log.store, version, parquet.keys, lambda _: None)
+    except (LogCorrupt, FileNotFoundError):  # deleted since it was verified
+        return False
+    return isinstance(opened, CheckpointPartReader) and (
+        PARQUET_CHECKPOINT_FEATURE in opened.manifest.protocol.reader_features
+    )
 
 
 def cleanup(
@@ -376,26 +449,71 @@ def cleanup(
     Raises LogCorrupt if the log has a gap, and StoreUnavailable if a deletion fails and
     `cleanup.failurePolicy` is `fail`; otherwise failed deletions are in the result.
     """
+    started = time.perf_counter()
     retention = plan_cleanup(store, config, policy, now_ms)
     if retention.num_too_young:
-        _LOG.info(
-            "%s: %d commits are kept until they are %.0f s old",
-            store.root,
-            retention.num_too_young,
-            MIN_COMMIT_AGE_SECONDS,
+        CLEANUP_DEFERRED.log(
+            table=store.root, commits=retention.num_too_young, seconds=MIN_COMMIT_AGE_SECONDS
         )
     if dry_run:
-        return CleanupResult(retention, dry_run=True)
-    return execute_cleanup(store, config, retention)
+        milliseconds = (time.perf_counter() - started) * 1000
+        return CleanupResult(retention, dry_run=True, milliseconds=milliseconds)
+    return execute_cleanup(store, config, retention, started)
 
 
-def execute_cleanup(store: Store, config: Config, retention: RetentionPlan) -> CleanupResult:
+def execute_cleanup(
+    store: Store, config: Config, retention: RetentionPlan, started: float
+) -> CleanupResult:
     """Delete the files of a plan, after recording the versions of its commits as retired.
 
-    If the record cannot be written, nothing is deleted. Raises StoreUnavailable if
-    `cleanup.failurePolicy` is `fail`; otherwise failures are in the result.
+    If the record cannot be written, nothing is deleted. `started` is when the clean-up began, by
+    `time.perf_counter`. Raises StoreUnavailable if `cleanup.failurePolicy` is `fail`; otherwise
+    failures are in the result.
     """
-    deletion = _Deletion(store, config, {file.key for file in retention.files_to_delete})
+    result = _delete_planned(store, config, retention)
+    result = replace(result, milliseconds=(time.perf_counter() - started) * 1000)
+    _report_cleanup(store, result)
+    return result
+
+
+def _report_cleanup(store: Store, result: CleanupResult) -> None:
+    """Log and count a clean-up, the deleted files one by one at DEBUG."""
+    files, milliseconds = result.log_files, result.milliseconds
+    size, failures = result.bytes_freed, len(result.failures)
+    metrics = metrics_of(store)
+    metrics.add("cleanups")
+    metrics.observe("cleanup_ms", milliseconds)
+    if files:
+        metrics.add("cleanup_files", len(files))
+        metrics.add("cleanup_bytes", size)
+    if failures:
+        metrics.add("cleanup_failures", failures)
+    for failure in result.failures:
+        DELETION_FAILED.log(table=store.root, reason=failure)
+    if LOG_FILE_DELETED.enabled:
+        for file in files:
+            LOG_FILE_DELETED.log(
+                table=store.root,
+                path=file.key,
+                kind=file.kind,
+                version=file.version,
+                bytes=file.stat.size,
+            )
+    if not files:
+        CLEANUP_IDLE.log(table=store.root, ms=milliseconds)
+        return
+    CLEANUP_DONE.log(
+        table=store.root,
+        files=len(files),
+        bytes=size,
+        failures=failures,
+        earliest_version=result.earliest_version,
+        ms=milliseconds,
+    )
+
+
+def _delete_planned(store: Store, config: Config, retention: RetentionPlan) -> CleanupResult:
+    deletion = Deletion(store, config, {file.key for file in retention.files_to_delete})
     try:
         obsolete = _retire(
             store, [f.version for f in retention.files_to_delete if f.kind == "commit"]
@@ -406,7 +524,11 @@ def execute_cleanup(store: Store, config: Config, retention: RetentionPlan) -> C
         return CleanupResult(
             retention, dry_run=False, failures=(str(error),), left=frozenset(deletion.left)
         )
-    deletion.run([file.key for file in retention.files_to_delete if file.kind != "manifest"])
+    parts = [file.key for file in retention.files_to_delete if is_shareable_part(file.key)]
+    rest = [file.key for file in retention.files_to_delete if file.kind != "manifest"]
+    deletion.run(sorted(set(rest) - set(parts), key=rest.index))
+    if parts:
+        delete_parts(deletion, parts)
     _delete_state_remains(deletion, retention)
     with suppress(StoreUnavailable):  # harmless leftovers: newer records cover the same versions
         store.delete(obsolete)
@@ -419,13 +541,19 @@ def execute_cleanup(store: Store, config: Config, retention: RetentionPlan) -> C
 
 
 @dataclass(slots=True)
-class _Deletion:
+class Deletion:
     """Deletes files in batches; `left` are those that may still exist."""
 
     store: Store
     config: Config
     left: set[str]
     failures: list[str] = field(default_factory=list)
+
+    def fail(self, error: StoreUnavailable) -> None:
+        """Record a failure, or raise it if a setting says so."""
+        if self.config.cleanup_failure_policy == "fail":
+            raise error
+        self.failures.append(str(error))
 
     def run(self, keys: Sequence[str]) -> None:
         """Delete files. Stops if the store keeps failing, or raises if a setting says so."""
@@ -442,7 +570,7 @@ class _Deletion:
                 break
 
 
-def _delete_state_remains(deletion: _Deletion, retention: RetentionPlan) -> None:
+def _delete_state_remains(deletion: Deletion, retention: RetentionPlan) -> None:
     """Delete manifests, once the states that named them are gone, and the folders of states.
 
     A state that still exists may name them, and so may one that was written since the plan.

@@ -11,6 +11,7 @@ vacuum.
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,10 @@ from arrowlog.decode import flatten_map_columns
 from arrowlog.errors import CommitConflict, CommitStateUnknown, InvalidRequest, StoreUnavailable
 from arrowlog.fork_safety import pl
 from arrowlog.formats.indextables import INDEXTABLES
+from arrowlog.log_lines import COMPACTION_DONE, MERGE_SKIPPED, compression_ratio
 from arrowlog.maintenance.file_rewriter import RewriteTask, RewrittenFile, UnreadableFile, rewrite
 from arrowlog.maintenance.skips import Skips
+from arrowlog.metering import metrics_of
 from arrowlog.scan import plan_scan
 from arrowlog.snapshot import StatsTruncation
 from arrowlog.transaction import (
@@ -157,8 +160,8 @@ def plan_groups(
 
 
 def _sources(files: pl.DataFrame) -> Iterator[SourceFile]:
-    for key, size, time, records, merges, tags in files.select("key", *_SOURCE_FIELDS).iter_rows():
-        yield SourceFile(key, size, time, records, merges or 0, tags)
+    for key, size, mtime, records, merges, tags in files.select("key", *_SOURCE_FIELDS).iter_rows():
+        yield SourceFile(key, size, mtime, records, merges or 0, tags)
 
 
 def _candidates(state: State, chosen: pa.Array | None, excluded: pa.Array, target: int) -> pa.Table:
@@ -248,6 +251,7 @@ class CompactResult:
     groups: tuple[GroupOutcome, ...] = field(repr=False)
     skipped: tuple[tuple[str, str], ...]  # (path, reason)
     dry_run: bool
+    milliseconds: float = 0.0
 
     def __repr__(self) -> str:
         """The number of files before and after, of groups by other outcomes, and of skips."""
@@ -296,6 +300,11 @@ class CompactResult:
         return sum(
             outcome.made.size_bytes for outcome in self.groups if outcome.made and outcome.version
         )
+
+    @property
+    def size_ratio(self) -> float:
+        """Size of the small files divided by that of the new ones; 1.0 in a dry run."""
+        return compression_ratio(self.bytes_removed, self.bytes_added)
 
     @property
     def num_records(self) -> int:
@@ -378,13 +387,14 @@ def compact(
 
     Raises UnsupportedProtocol if the table needs a newer writer.
     """
+    started = time.perf_counter()
     base = session.read_latest()
     INDEXTABLES.check_writable(base.protocol, session.store.root)
     groups = _plan(session, base, request)
     if dry_run:
-        return CompactResult(
-            tuple(GroupOutcome(group, "planned") for group in groups), (), dry_run=True
-        )
+        milliseconds = (time.perf_counter() - started) * 1000
+        planned = tuple(GroupOutcome(group, "planned") for group in groups)
+        return CompactResult(planned, (), dry_run=True, milliseconds=milliseconds)
     run = runner or (lambda tasks: _run_locally(session, tasks))
     outcomes: list[GroupOutcome] = []
     skipped: list[tuple[str, str]] = []
@@ -405,7 +415,26 @@ def compact(
                 break
         queue = retries  # terminates: each retry has one file less
     outcomes.sort(key=lambda outcome: outcome.group.number)
-    return CompactResult(tuple(outcomes), tuple(skipped), dry_run=False)
+    milliseconds = (time.perf_counter() - started) * 1000
+    done = CompactResult(tuple(outcomes), tuple(skipped), dry_run=False, milliseconds=milliseconds)
+    _report_compaction(session.store, done)
+    return done
+
+
+def _report_compaction(store: Store, result: CompactResult) -> None:
+    """Log and count a compaction."""
+    metrics = metrics_of(store)
+    metrics.add("compactions")
+    if result.files_removed:
+        metrics.add("compacted_files", result.files_removed)
+    COMPACTION_DONE.log(
+        table=store.root,
+        files_removed=result.files_removed,
+        files_added=result.files_added,
+        conflicts=result.num_conflicts,
+        skipped=len(result.skipped),
+        ms=result.milliseconds,
+    )
 
 
 def _plan(
@@ -413,7 +442,11 @@ def _plan(
 ) -> list[CompactionGroup]:
     cooling_down = pa.nulls(0, pa.string())
     if not request.include_skipped:
-        cooling_down = Skips(session).active()["path"].combine_chunks()
+        skips = Skips(session)
+        active = skips.active()
+        cooling_down = active["path"].combine_chunks()
+        if active.num_rows:
+            skips.report_filtered(base.state.column("key"), active)
     chosen = None
     if request.where is not None:
         chosen = make_array(
@@ -509,6 +542,7 @@ def _finish(
         # The skip is only a hint for later runs: failing to record it must not stop this one.
         with suppress(StoreUnavailable, CommitStateUnknown, CommitConflict):
             Skips(session).record(key, reason, "merge", request.cooldown)
+        MERGE_SKIPPED.log(table=session.store.root, path=key, reason=reason)
         skipped.append((key, reason))
         rest = group.without(key)
         if len(rest.sources) < _MIN_GROUP_FILES:

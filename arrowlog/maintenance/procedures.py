@@ -7,9 +7,10 @@ implement them. The update of statistics is implemented here.
 from __future__ import annotations
 
 import json
-import logging
+import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,13 +19,21 @@ import pyarrow.compute as pc
 
 from arrowlog.arrays import make_array
 from arrowlog.config import parse_duration_ms
-from arrowlog.errors import ArrowlogWarning, DataFileError, InvalidRequest
+from arrowlog.errors import (
+    ArrowlogWarning,
+    CheckpointWriteError,
+    DataFileError,
+    InvalidRequest,
+    StoreUnavailable,
+)
 from arrowlog.formats import struct_leaves
 from arrowlog.formats.indextables import INDEXTABLES, STATE_KIND, encode_adds
+from arrowlog.log_lines import TRUNCATION_WAITS
 from arrowlog.maintenance.adoption import FOOTER_FIELDS
-from arrowlog.maintenance.checkpointing import PARQUET_CHECKPOINT_FEATURE, make_checkpoint
+from arrowlog.maintenance.checkpointing import report_checkpoint, write_checkpoint
 from arrowlog.maintenance.cleanup import (
     MIN_COMMIT_AGE_SECONDS,
+    PARQUET_CHECKPOINT_FEATURE,
     RETAIN_NOTHING,
     CleanupResult,
     cleanup,
@@ -32,12 +41,14 @@ from arrowlog.maintenance.cleanup import (
     describe_failures,
     execute_cleanup,
     plan_cleanup,
+    plan_cleanups,
     plan_truncation,
 )
 from arrowlog.maintenance.compaction import compact as compact_files
 from arrowlog.maintenance.compaction import parse_compaction_request
 from arrowlog.maintenance.retention import RetentionPlan, RetentionPolicy
 from arrowlog.maintenance.vacuum import vacuum as vacuum_files
+from arrowlog.metering import metrics_of
 from arrowlog.scan import build_data_file_error, mask_splits
 from arrowlog.snapshot import (
     CheckpointResult,
@@ -52,7 +63,7 @@ from arrowlog.storage import RangeReader, stat_object
 from arrowlog.transaction import compute_stats, describe_parquet_file, operations, upgrade_protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from arrowlog.config import Config
     from arrowlog.maintenance.checkpointing import BackgroundCheckpointer
@@ -63,12 +74,12 @@ if TYPE_CHECKING:
     from arrowlog.transaction import Add, CommitResult, WriteSession
 
 _PARQUET_CHECKPOINT_PROTOCOL = 3  # the lowest reader and writer version with features
-_LOG = logging.getLogger("arrowlog")
 __all__ = [
     "checkpoint",
     "clean_up",
     "compact",
     "parse_compaction_request",
+    "preview_cleanups",
     "preview_retention",
     "truncate_history",
     "update_statistics",
@@ -77,8 +88,10 @@ __all__ = [
 _FILE_THREADS = 16
 
 
-def checkpoint(session: WriteSession, checkpointer: BackgroundCheckpointer) -> CheckpointResult:
-    """Write a checkpoint of the latest version.
+def checkpoint(
+    session: WriteSession, checkpointer: BackgroundCheckpointer, *, for_all_readers: bool = False
+) -> CheckpointResult:
+    """Write a checkpoint of the latest version; `for_all_readers` as in `make_checkpoint`.
 
     With `checkpoint.format` set to `parquet`, the protocol is upgraded first if necessary: readers
     that do not know the feature could not open the table once its commits are cleaned up.
@@ -97,9 +110,33 @@ def checkpoint(session: WriteSession, checkpointer: BackgroundCheckpointer) -> C
         )
         snapshot = session.read_latest()
     listing = list_log(session.store)
-    result = make_checkpoint(session.store, listing, snapshot.state, config, session.clock)
+    with _as_checkpoint_error(session, snapshot.version):
+        result = write_checkpoint(
+            session.store,
+            listing,
+            snapshot.state,
+            config,
+            session.clock,
+            for_all_readers=for_all_readers,
+        )
+    report_checkpoint(session.store, result, background=False)
     checkpointer.made(result.version)
     return result
+
+
+@contextmanager
+def _as_checkpoint_error(session: WriteSession, version: int) -> Iterator[None]:
+    """Raise `CheckpointWriteError` where the store fails."""
+    try:
+        yield
+    except StoreUnavailable as error:
+        metrics_of(session.store).add("checkpoint_failures")
+        raise CheckpointWriteError(
+            f"The checkpoint of version {version} was not written: {error.what}",
+            next=error.next,
+            file=error.file,
+            version=version,
+        ) from error
 
 
 def _write_state(session: WriteSession, snapshot: Snapshot, config: Config) -> CheckpointResult:
@@ -112,19 +149,25 @@ def _write_state(session: WriteSession, snapshot: Snapshot, config: Config) -> C
     version = snapshot.version
     existing = listing.state_file(version)
     names: tuple[str, ...] = ()
-    size = 0
+    size, started = 0, time.perf_counter()
     broken = existing is not None and bool(
         verify_checkpoint(session.store, listing, version, config, STATE_KIND)
     )
     from arrowlog.snapshot import StateWriter  # loads what decodes Avro
 
     writer = StateWriter(session.store, config, session.clock.new_id)
-    if existing is None or broken:
-        written = writer.write(snapshot.state, anew=True, broken=broken)
-        names, size = written.names, written.size_bytes
-    else:
-        writer.point_to(version)
-    return CheckpointResult(version, snapshot.num_files, size, STATE_KIND, names)
+    with _as_checkpoint_error(session, version):
+        if existing is None or broken:
+            written = writer.write(snapshot.state, anew=True, broken=broken)
+            names, size = written.names, written.size_bytes
+        else:
+            writer.point_to(version)
+    milliseconds = (time.perf_counter() - started) * 1000
+    # How large the manifests would be without compression is not known.
+    sizes = size, STATE_KIND, names, size
+    result = CheckpointResult(version, snapshot.num_files, *sizes, milliseconds)
+    report_checkpoint(session.store, result, background=False)
+    return result
 
 
 def clean_up(session: WriteSession, *, dry_run: bool | None) -> CleanupResult:
@@ -157,6 +200,8 @@ def preview_retention(
     """
     snapshot = session.base_snapshot()
     config = session.config(session.head_of(snapshot))
+    if log is not None:
+        config = replace(config, given=config.given | {"log_retention_ms"})
     configured = configured_retention(config)
     policy = RetentionPolicy(
         configured.log_ms if log is None else _parse_duration(log, "log_retention"),
@@ -167,6 +212,12 @@ def preview_retention(
     )
     moment = session.clock.now_ms() if now is None else to_epoch_millis(now)
     return plan_cleanup(session.store, config, policy, moment)
+
+
+def preview_cleanups(session: WriteSession, moments_ms: Sequence[int]) -> list[RetentionPlan]:
+    """Plan cleanups with the table's retention settings at several times, from one listing."""
+    config = session.config(session.head_of(session.base_snapshot()))
+    return plan_cleanups(session.store, config, configured_retention(config), moments_ms)
 
 
 def _parse_duration(given: str | int, name: str) -> int:
@@ -238,11 +289,8 @@ def _wait_for_commit_age(session: WriteSession, retention: RetentionPlan) -> Non
     youngest = retention.store_time_ms if min(times) < 0 else max(times)
     seconds_left = MIN_COMMIT_AGE_SECONDS - (retention.store_time_ms - youngest) / 1000
     if seconds_left > 0:
-        _LOG.info(
-            "%s: truncation waits %.0f s, until the commits to delete are %.0f s old",
-            session.store.root,
-            seconds_left,
-            MIN_COMMIT_AGE_SECONDS,
+        TRUNCATION_WAITS.log(
+            table=session.store.root, wait_seconds=seconds_left, seconds=MIN_COMMIT_AGE_SECONDS
         )
         session.clock.sleep(seconds_left)
 
@@ -258,13 +306,15 @@ def truncate_history(
     snapshot = session.read_latest()
     config = session.config(session.head_of(snapshot))
     INDEXTABLES.check_writable(snapshot.protocol, session.store.root)
-    now = session.clock.now_ms()
+    now, started = session.clock.now_ms(), time.perf_counter()
     if dry_run:
-        return CleanupResult(plan_truncation(session.store, config, now), dry_run=True)
-    checkpoint(session, checkpointer)
+        plan = plan_truncation(session.store, config, now)
+        milliseconds = (time.perf_counter() - started) * 1000
+        return CleanupResult(plan, dry_run=True, milliseconds=milliseconds)
+    checkpoint(session, checkpointer, for_all_readers=True)
     retention = plan_cleanup(session.store, config, RETAIN_NOTHING, now, spare_young=False)
     _wait_for_commit_age(session, retention)
-    result = execute_cleanup(session.store, config, retention)
+    result = execute_cleanup(session.store, config, retention, started)
     if result.failures:
         warnings.warn(
             f"{session.store.root}: {describe_failures(result)}", ArrowlogWarning, stacklevel=3

@@ -2,7 +2,8 @@
 
 A commit may be deleted if it is older than `logRetention.duration`, below a verified checkpoint,
 below the latest version, and not version 0. A checkpoint may be deleted if it is older than
-`checkpointRetention.duration` and a newer one is verified. A table state, which is the commit of
+`checkpointRetention.duration` and a newer one is verified; its parts stay as long as a later
+checkpoint names them. A table state, which is the commit of
 some writers, is retained as long as commits are. The checkpoint that the retained commits
 build on is kept as long as they are: without it, no version between could be read.
 
@@ -178,6 +179,7 @@ def plan_retention(
     held: Collection[int] = (),
     dead: Collection[int] = (),
     held_states: Collection[int] = (),
+    named_parts: Mapping[int, Collection[str]] | None = None,
 ) -> RetentionPlan:
     """Plan which files to delete at `now_ms`.
 
@@ -186,7 +188,8 @@ def plan_retention(
     readable because of them. `held` are versions whose commits must stay. `dead` are retired
     versions that have a commit file: below the verified checkpoint these files are deleted at any
     age, and nowhere do they make anything readable. `held_states` are versions whose table states
-    must stay.
+    must stay. `named_parts` holds, by the version of a checkpoint, the keys of the parts that its
+    manifest names: a part stays as long as a checkpoint that names it.
     """
     written_ms = _write_times(files)
     held_by_kind = {"commit": held, "state": held_states}
@@ -214,6 +217,7 @@ def plan_retention(
     ]
     base = _base_checkpoint(by_age, {file.key for file in doomed}, version, bad)
     doomed = tuple(file for file in doomed if not (file.is_base and file.version == base))
+    doomed = _without_named_parts(doomed, named_parts or {})
     doomed_keys = {file.key for file in doomed}
     usable_keys = [
         file.key
@@ -258,6 +262,15 @@ def _without_shadow(
     return doomed
 
 
+def _without_named_parts(
+    doomed: tuple[LogFile, ...], named_parts: Mapping[int, Collection[str]]
+) -> tuple[LogFile, ...]:
+    """Return the doomed files without the parts that a checkpoint names which stays."""
+    going = {file.version for file in doomed if file.kind == "checkpoint"}
+    kept = {key for version, keys in named_parts.items() if version not in going for key in keys}
+    return tuple(file for file in doomed if file.key not in kept)
+
+
 def _base_checkpoint(
     files: Sequence[LogFile], doomed_keys: Collection[str], version: int, bad: Collection[int]
 ) -> int | None:
@@ -273,7 +286,9 @@ def _base_checkpoint(
         lowest -= 1
     if lowest == 0:
         return None
-    checkpoints = {file.version for file in files if file.is_base} - set(bad)
+    # Parts alone, without the manifest that names them, are no checkpoint.
+    complete = _listing_of([file.key for file in files]).checkpoints
+    checkpoints = {v for v in complete if v not in bad}
     # A checkpoint at the lowest retained commit makes that commit redundant, so it serves as base;
     # otherwise it is the one right below, or failing that the next one above.
     first = lowest if lowest in checkpoints else lowest - 1

@@ -13,6 +13,7 @@ skip count. Commits are immutable, so each handle searches every commit only onc
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -31,6 +32,8 @@ from arrowlog.decode import (
 from arrowlog.errors import InvalidRequest, LogCorrupt
 from arrowlog.fork_safety import pl
 from arrowlog.formats.indextables import SKIP_FIELDS, decompress, encode_action
+from arrowlog.log_lines import COOLDOWN_FILTERED, FILE_IN_COOLDOWN, SKIP_RECORDED
+from arrowlog.metering import metrics_of
 from arrowlog.snapshot import list_log, with_file_keys
 from arrowlog.storage import root_spellings
 from arrowlog.transaction import PreparedCommit, ReadSet, relative_data_path
@@ -203,7 +206,19 @@ class Skips:
                 rebuild=True,  # a concurrent commit may have skipped the same file: count again
             )
 
-        return self._session.append(prepare)
+        result = self._session.append(prepare)
+        metrics_of(store).add("skips_recorded")
+        if SKIP_RECORDED.enabled:
+            SKIP_RECORDED.log(
+                table=store.root,
+                path=key,
+                reason=fields["reason"],
+                operation=operation,
+                skip_count=fields["skipCount"],
+                retry_after=_iso_time(fields["retryAfter"]),
+                version=result.version,
+            )
+        return result
 
     def history(self) -> pa.Table:
         """Return every skip in the log, oldest first, one row each."""
@@ -221,6 +236,26 @@ class Skips:
         longest = frame.sort("retryAfter", "row").unique("key", keep="last").sort("row")["row"]
         return _public_columns(skips.take(longest.to_arrow()))
 
+    def is_active(self, path: str, operation: str | None = None) -> bool:
+        """Whether a file is in its cooldown. `path` may be relative to the table or absolute."""
+        keys = self._keys(make_array([path], pa.string()))
+        return bool(pc.any(pc.is_in(keys, value_set=self._active_keys(operation))).as_py())
+
+    def _active_keys(self, operation: str | None = None) -> pa.Array:
+        return self.active(operation)["path"].combine_chunks()
+
+    def report_filtered(self, keys: pa.Array | pa.ChunkedArray, active: pa.Table) -> None:
+        """Log how many files are left out because of their cooldown, and at DEBUG which."""
+        left_out = active.filter(pc.is_in(active["path"], value_set=_combined(keys)))
+        root = self._session.store.root
+        if not left_out.num_rows:
+            return
+        COOLDOWN_FILTERED.log(table=root, files=left_out.num_rows)
+        if FILE_IN_COOLDOWN.enabled:
+            for row in left_out.select(["path", "retry_after"]).to_pylist():
+                retry_after = row["retry_after"].isoformat()
+                FILE_IN_COOLDOWN.log(table=root, path=row["path"], retry_after=retry_after)
+
     def filter(self, files: Any) -> Any:
         """Return the given files without those in their cooldown.
 
@@ -228,11 +263,14 @@ class Skips:
         all of these), or an iterable of paths (a list is returned). Raises InvalidRequest for
         anything else.
         """
-        cooling_down = self.active()["path"].combine_chunks()
+        active = self.active()
+        cooling_down = active["path"].combine_chunks()
         if hasattr(files, "files") and not isinstance(files, pa.Table):
             files = files.files
         if isinstance(files, pa.Table):
-            skipped = pc.is_in(self._keys(files["path"]), value_set=cooling_down)
+            keys = self._keys(files["path"])
+            self.report_filtered(keys, active)
+            skipped = pc.is_in(keys, value_set=cooling_down)
             return files.filter(pc.invert(skipped))
         if isinstance(files, (str, bytes)) or not hasattr(files, "__iter__"):
             raise InvalidRequest(
@@ -240,7 +278,9 @@ class Skips:
                 next="Give snapshot().files, a plan, or a list of paths.",
             )
         paths = list(files)
-        skipped = pc.is_in(self._keys(make_array(paths, pa.string())), value_set=cooling_down)
+        keys = self._keys(make_array(paths, pa.string()))
+        self.report_filtered(keys, active)
+        skipped = pc.is_in(keys, value_set=cooling_down)
         return [path for path, skip in zip(paths, skipped.to_pylist(), strict=True) if not skip]
 
     def _keys(self, paths: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
@@ -261,6 +301,14 @@ class Skips:
         config = session.config(head)
         listing = list_log(session.store)
         return cache.catch_up(session.store, config, head.metadata.id, listing, head.version)
+
+
+def _combined(keys: pa.Array | pa.ChunkedArray) -> pa.Array:
+    return keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
+
+
+def _iso_time(millis: int) -> str:
+    return datetime.fromtimestamp(millis / 1000, UTC).isoformat()
 
 
 def _parse_cooldown(cooldown: str | int) -> int:

@@ -13,6 +13,7 @@ day requires an explicit override.
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from arrowlog.formats.indextables import (
     classify_names,
     commit_name,
 )
+from arrowlog.log_lines import VACUUM_DONE
 from arrowlog.maintenance.cleanup import (
     DELETE_BATCH_KEYS,
     MAX_DELETE_FAILURES,
@@ -45,6 +47,7 @@ from arrowlog.maintenance.retention import (
     find_readable_versions,
     find_required_checkpoints,
 )
+from arrowlog.metering import metrics_of
 from arrowlog.snapshot import (
     ReadOptions,
     commit_identities,
@@ -90,7 +93,7 @@ class VacuumResult:
     all files in the folder, in files and bytes: `live` in the latest version, needed by `history`,
     needed by an `other-log`, `young`, `orphan` (to be deleted), `other`, `hidden` and `log`.
     `other_logs` are the folders of the logs that keep the files of `other-log`. `failures` holds an
-    error message per failed deletion.
+    error message per failed deletion. `milliseconds` is the duration.
     """
 
     files: pa.Table = field(repr=False)
@@ -101,6 +104,7 @@ class VacuumResult:
     dry_run: bool
     failures: tuple[str, ...] = ()
     other_logs: tuple[str, ...] = ()
+    milliseconds: float = 0.0
 
     def __repr__(self) -> str:
         """The number of files by fate."""
@@ -162,7 +166,7 @@ def vacuum(
             " may belong to a commit in progress.",
             next="Use at least 24h, or force=True if no writer is active on the table.",
         )
-    horizon_ms = now_ms - older_ms
+    horizon_ms, started = now_ms - older_ms, time.perf_counter()
     walked = store.walk()  # before the log is read: see the module's docstring
     needed = find_all_referenced_files(store, config, horizon_ms)
     others = read_other_logs(store, config, walked, ignored_logs)
@@ -177,7 +181,7 @@ def vacuum(
             store, config, orphans["key"], needed.version, horizon_ms, progress
         )
     files = orphans.filter(pl.col("key").is_in(deleted.implode()))
-    return VacuumResult(
+    result = VacuumResult(
         _to_arrow(files),
         counts,
         sizes,
@@ -186,7 +190,22 @@ def vacuum(
         dry_run,
         tuple(failures),
         others.folders if counts["other-log"] else (),
+        (time.perf_counter() - started) * 1000,
     )
+    if not dry_run:
+        _report_vacuum(store, result)
+    return result
+
+
+def _report_vacuum(store: Store, result: VacuumResult) -> None:
+    """Log and count a vacuum."""
+    files, size, metrics = result.num_files, result.bytes_freed, metrics_of(store)
+    metrics.add("vacuums")
+    if files:
+        metrics.add("vacuum_files", files)
+        metrics.add("vacuum_bytes", size)
+    failures, milliseconds = len(result.failures), result.milliseconds
+    VACUUM_DONE.log(table=store.root, files=files, bytes=size, failures=failures, ms=milliseconds)
 
 
 def _check_ignored(walked: pa.Table, ignored_logs: Sequence[str]) -> None:

@@ -586,9 +586,13 @@ def check_files_exist_on_spark(
         }
     )
     tasks = max(1, min(rows.num_rows, _MAX_SPARK_TASKS))
-    frame = spark.createDataFrame(rows, "folder string, names array<string>").repartition(tasks)
+    from arrowlog.spark.executors import require_on_workers
+    from arrowlog.spark.versions import frame_from_arrow, frame_to_arrow
+
+    require_on_workers(spark)
+    frame = frame_from_arrow(spark, rows, "folder string, names array<string>").repartition(tasks)
     work = _worker(root, dict(storage_options), parallelism)
-    existing = frame.mapInArrow(work, "key string").toArrow()
+    existing = frame_to_arrow(frame.mapInArrow(work, "key string"))
     return _mask(keys, [_keys_of(existing["key"])])
 
 

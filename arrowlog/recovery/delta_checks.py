@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import make_array
+from arrowlog.arrays import FALSE, make_array
 from arrowlog.errors import InvalidRequest, LogCorrupt, TableNotFound, UnsupportedProtocol
 from arrowlog.formats.delta import DeletionVector, InvalidDeletionVector, classify_delta_names
 from arrowlog.recovery.findings import Finding, Findings, ProblemLog
@@ -29,7 +29,7 @@ _UNREADABLE_SCOPE = (
 )
 # Commits after the last checkpoint from which on every reader replays noticeably much.
 _COMMITS_MAX = 1000
-# Deletion vectors whose files are looked for in one listing; a table has few folders of them.
+_VECTOR_FILES_MAX = 1000  # files of deletion vectors that are read completely
 _VECTOR_FIELDS = ("storageType", "pathOrInlineDv", "offset", "sizeInBytes", "cardinality")
 
 
@@ -71,9 +71,9 @@ def examine_delta_table(store: Store, options: ReadOptions, limits: DoctorLimits
 
 def _scope(limits: DoctorLimits) -> str:
     """Describe what was checked of a Delta table and what was not."""
-    files = "that data files and deletion vectors exist" if limits.data_files else ""
+    files = "data files by name and size, deletion vectors" if limits.data_files else ""
     checked = ["the newest checkpoint", "the commits after it", "the checksum file", files]
-    unchecked = ["earlier commits and checkpoints", "orphan files", "file sizes", "statistics"]
+    unchecked = ["earlier commits and checkpoints", "orphan files", "statistics"]
     unchecked = unchecked if limits.data_files else ["whether data files exist", *unchecked]
     return (
         f"Delta table. Checked: {', '.join(filter(None, checked))}. Not checked:"
@@ -141,31 +141,78 @@ def _check_sums(
 
 
 def _check_files(store: Store, snapshot: Snapshot, problems: ProblemLog) -> None:
-    """Check that data files and deletion vectors exist; files outside the table are not checked."""
+    """Check that data files and deletion vectors are there and as the log describes them.
+
+    Files outside the table are not checked.
+    """
     if not snapshot.num_files:
         return
-    present = store.walk()["key"].combine_chunks()
+    walked = store.walk()
+    present = walked["key"].combine_chunks()
     keys = snapshot.state.column("key")
     paths = snapshot.state.format.paths_of(keys)
     _report_missing("missing-file", "data files", paths, present, problems)
-    if paths is keys:
-        return
+    _check_sizes(paths, snapshot.state.column("size"), walked, problems)
+    if paths is not keys:
+        _check_vectors(store, snapshot, paths, present, problems)
+
+
+def _check_sizes(
+    paths: pa.ChunkedArray, logged: pa.ChunkedArray, walked: pa.Table, problems: ProblemLog
+) -> None:
+    """Report files that have another size than the log says: they were replaced or cut off."""
+    found = walked["size"].take(pc.index_in(paths, value_set=walked["key"].combine_chunks()))
+    differs = pc.fill_null(pc.not_equal(found, logged), FALSE)
+    resized = paths.filter(differs).combine_chunks()
+    if len(resized):
+        text = (
+            f"{len(resized)} data files of the newest version have a different size than the log"
+            f" says, first {resized[0]}."
+        )
+        problems.extend(
+            [Finding("data-size", "warning", text, problems.root, _RESTORE, len(resized), resized)]
+        )
+
+
+def _check_vectors(
+    store: Store,
+    snapshot: Snapshot,
+    paths: pa.ChunkedArray,
+    present: pa.Array,
+    problems: ProblemLog,
+) -> None:
+    """Report deletion vectors whose file is missing, and those that cannot be decoded."""
     columns = [snapshot.state.column(f"deletionVector.{name}") for name in _VECTOR_FIELDS]
-    rows = zip(*(column.to_pylist() for column in columns), strict=True)
-    files: dict[str, None] = {}
-    for kind, text, offset, size, cardinality in rows:
+    rows = zip(paths.to_pylist(), *(column.to_pylist() for column in columns), strict=True)
+    files: dict[str, list[tuple[str, DeletionVector]]] = {}
+    for path, kind, text, offset, size, cardinality in rows:
         if kind is None:
             continue
+        vector = DeletionVector(kind, text, size, cardinality, offset)
         try:
-            name = DeletionVector(kind, text, size, cardinality, offset).file
+            name = vector.file
+            if name is None:
+                vector.decode_inline()
+            else:
+                place = name.removeprefix(f"{store.root}/")
+                files.setdefault(place, []).append((path, vector))
         except InvalidDeletionVector as error:
-            what = f"a deletion vector is invalid: {error}."
-            problems.report("deletion-vector", "error", what, problems.root, _RESTORE)
-            continue
-        if name is not None:
-            files[name.removeprefix(f"{store.root}/")] = None
-    vectors = pa.chunked_array([make_array(list(files), pa.string())])
-    _report_missing("missing-deletion-vector", "deletion vectors", vectors, present, problems)
+            _report_vector(path, error, problems)
+    names = pa.chunked_array([make_array(list(files), pa.string())])
+    _report_missing("missing-deletion-vector", "deletion vectors", names, present, problems)
+    existing = names.filter(pc.is_in(names, value_set=present)).to_pylist()
+    for name in existing[:_VECTOR_FILES_MAX]:
+        data = store.get(name)
+        for path, vector in files[name]:
+            try:
+                vector.decode_range(data[slice(*vector.file_range)])
+            except InvalidDeletionVector as error:
+                _report_vector(path, error, problems)
+
+
+def _report_vector(path: str, error: InvalidDeletionVector, problems: ProblemLog) -> None:
+    what = f"the deletion vector of {path} cannot be used: {error}."
+    problems.report("deletion-vector", "error", what, problems.root, _RESTORE)
 
 
 def _report_missing(

@@ -13,6 +13,7 @@ that is only damaged is repaired instead, and other logs in the folder stop a re
 from __future__ import annotations
 
 import pickle
+import time
 import zlib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -270,8 +271,10 @@ def rebuild(
     given = None if schema is None else check_schema(to_schema_json(schema))
     request = _Request(given, _check_names(partition_columns), dry_run, skip_damaged, ignore_logs)
     config, access = resolve(options), dict(storage_options or {})
+    started = time.perf_counter()
     store = _open_store(uri, access, config, unsafe=allow_unsafe_commits)
-    return _rebuild(store, config, request, _Inspector(store, access, spark, progress))
+    result = _rebuild(store, config, request, _Inspector(store, access, spark, progress))
+    return replace(result, milliseconds=(time.perf_counter() - started) * 1000)
 
 
 def _open_store(
@@ -280,7 +283,7 @@ def _open_store(
     return open_store(
         uri,
         access,
-        parallelism=config.checkpoint_parallelism,
+        parallelism=config.request_ceiling,
         timeout_seconds=config.checkpoint_read_timeout_seconds,
         accelerate=config.store_accelerate,
         unsafe=unsafe,
@@ -688,10 +691,14 @@ def _inspect_on_spark(
             "paths": pa.array(parts, pa.list_(pa.string())),
         }
     )
-    frame = spark.createDataFrame(rows, "part int, paths array<string>")
-    frame = frame.repartitionById(len(parts), "part")
+    from arrowlog.spark.executors import require_on_workers
+    from arrowlog.spark.versions import frame_from_arrow, frame_to_arrow, repartition_by_id
+
+    require_on_workers(spark)
+    frame = frame_from_arrow(spark, rows, "part int, paths array<string>")
+    frame = repartition_by_id(frame, len(parts), "part")
     work = _worker(store.root, dict(storage_options), inspection)
-    done = frame.mapInArrow(work, "part int, files binary").toArrow()
+    done = frame_to_arrow(frame.mapInArrow(work, "part int, files binary"))
     if progress is not None:
         progress(len(keys), len(keys))
     for chunk in done.sort_by("part")["files"]:

@@ -12,8 +12,8 @@ and a target with any other content is refused.
 from __future__ import annotations
 
 import json
-import logging
 import os
+import time
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,6 +26,7 @@ from arrowlog.config import Config, resolve
 from arrowlog.decode import extract_commit_info, parse_commit_info
 from arrowlog.errors import InvalidRequest, LogCorrupt, TableNotFound, redact
 from arrowlog.fork_safety import pl, require_polars
+from arrowlog.formats.delta import DELTA
 from arrowlog.formats.indextables import (
     CHECKPOINT_FOLDER_NAME,
     CHECKSUM_PREFIX,
@@ -46,6 +47,7 @@ from arrowlog.formats.indextables import (
     manifest_name,
     no_recent_commits,
 )
+from arrowlog.log_lines import REPAIR_DONE, REPAIR_FAILED, REPAIR_NOTE
 from arrowlog.maintenance import classify_files, make_checkpoint, read_other_log
 from arrowlog.recovery.data_files import check_files_exist, check_files_exist_on_spark
 from arrowlog.recovery.salvage import SalvageResult, list_log_folder, salvage
@@ -68,7 +70,6 @@ if TYPE_CHECKING:
     from arrowlog.snapshot import State
     from arrowlog.storage import Store
 
-_LOG = logging.getLogger("arrowlog")
 _ADDS_PER_BATCH = 1 << 15  # adds that are encoded as JSON at a time, to bound memory
 _MAX_NAMED_FILES = 10  # files that a note lists by name
 _ANY_AGE_MS = 1 << 62  # later than every file: none is too young to count
@@ -179,16 +180,24 @@ def repair(
     resolve(options)  # a wrong option is a mistake of the caller, so it raises
     session = {} if spark is None else _session_settings(spark)
     source, target = os.fspath(source_log), os.fspath(target_log)
-    shown = redact(source), redact(target)
+    shown, started = (redact(source), redact(target)), time.perf_counter()
     job = _Job(source, target, storage_options or {}, options or {}, session, spark, progress)
     try:
         outcome = _repair(job)
     except Exception as error:  # noqa: BLE001 -- the protocol reports every failure as a status
         reason = redact(str(error)).split("\n", 1)[0] or type(error).__name__
-        _LOG.error("repair of %s failed: %s", shown[0], reason)
+        REPAIR_FAILED.log(table=shown[0], reason=reason)
         return _result_row(*shown, -1, 0, 0, f"ERROR: {reason}")
     for note in outcome.notes:
-        _LOG.warning("repair of %s: %s", shown[0], note)
+        REPAIR_NOTE.log(table=shown[0], note=note)
+    REPAIR_DONE.log(
+        table=shown[0],
+        target=shown[1],
+        version=outcome.version,
+        files=outcome.valid,
+        missing=outcome.total - outcome.valid,
+        ms=(time.perf_counter() - started) * 1000,
+    )
     counts = outcome.version, outcome.total, outcome.valid
     return _result_row(*shown, *counts, "SUCCESS", outcome.notes, outcome.losses)
 
@@ -215,7 +224,7 @@ def open_table_store(
     return open_store(
         uri,
         storage_options,
-        parallelism=config.checkpoint_parallelism,
+        parallelism=config.request_ceiling,
         timeout_seconds=config.checkpoint_read_timeout_seconds,
         accelerate=config.store_accelerate,
     )
@@ -250,8 +259,9 @@ def split_log_address(uri: str) -> tuple[str, str]:
 
 def _session_settings(spark: Any) -> dict[str, object]:
     """Return the `spark.indextables.*` settings of a Spark session."""
-    get_all = spark.conf.getAll  # a method or a property, depending on the version
-    settings = get_all() if callable(get_all) else get_all
+    from arrowlog.spark.versions import all_settings
+
+    settings = all_settings(spark)
     return {key: value for key, value in settings.items() if key.startswith("spark.indextables.")}
 
 
@@ -317,11 +327,19 @@ def _without_states(state: State) -> State:
 
 
 def _salvage(log: _Log, source: str, config: Config) -> SalvageResult:
-    """Salvage the source, with an error in the protocol's words if there is no log."""
+    """Salvage the source, with an error in the protocol's words if there is no log.
+
+    Raises InvalidRequest for a Delta log.
+    """
+    if log.format.log_folder.rpartition("/")[2] == DELTA.log_folder:
+        DELTA.require_writable()
     try:
         return salvage(log.store, config, log.format)
     except TableNotFound:
-        is_table_folder = LOG_FOLDER in log.store.list_from(log.format.log_folder)
+        names = log.store.list_from(log.format.log_folder)
+        is_table_folder = LOG_FOLDER in names
+        if DELTA.log_folder in names and not is_table_folder:
+            DELTA.require_writable()
         raise TableNotFound(
             f"Source transaction log not found: {redact(source)} has no commits in it.",
             next=f"Did you mean {redact(source).rstrip('/')}/{LOG_FOLDER}?"
@@ -579,7 +597,7 @@ def _put_adds(log: _Log, info: dict[str, Any], adds: pa.Table, config: Config) -
 
     Raises InvalidRequest if the existing one is not of a repair, or has other adds.
     """
-    packing = StreamCompressor(config.compression_codec, config.compression_gzip_level)
+    packing = StreamCompressor(config.compression_codec, config.checkpoint_gzip_level)
     packing.write(encode_action("commitInfo", info))
     for text in _encoded_batches(adds):
         packing.write(text)

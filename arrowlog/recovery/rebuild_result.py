@@ -56,6 +56,7 @@ class RebuildResult:
         ignored_logs: other logs in the folder.
         dry_run: whether nothing was written on purpose.
         version: the version that was written; None if nothing was written.
+        milliseconds: the duration.
 
     Examples:
         >>> import tempfile
@@ -78,6 +79,7 @@ class RebuildResult:
     ignored_logs: tuple[str, ...] = ()
     dry_run: bool = False
     version: int | None = None
+    milliseconds: float = 0.0
 
     @property
     def num_files(self) -> int:

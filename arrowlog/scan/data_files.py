@@ -316,11 +316,20 @@ def build_data_file_error(store: Store, key: str, reason: str, version: int) -> 
     added_version, origin = _find_added_version(store, key, version)
     return DataFileError(
         f"{reason.rstrip('.')} ({origin}).",
-        next=f"Restore the file from a backup, or give its rows up with table.remove([{key!r}]);"
-        " table.doctor() checks all files.",
+        next=f"Restore the file from a backup{_removal(store, key)}; table.doctor() checks all"
+        " files.",
         file=key,
         version=added_version,
     )
+
+
+def _removal(store: Store, key: str) -> str:
+    """How to give the rows of a file up; empty if the format of the table is read-only."""
+    try:
+        writable = open_log(store).format.writable
+    except (ArrowlogError, OSError):
+        writable = True
+    return f", or give its rows up with table.remove([{key!r}])" if writable else ""
 
 
 def name_added_version(store: Store, error: DataFileError, version: int) -> DataFileError:
@@ -342,7 +351,8 @@ def _find_added_version(store: Store, key: str, version: int) -> tuple[int | Non
     try:
         for lowest, actions in _read_commits_backwards(store, version):
             adds, _ = with_file_keys(actions, "add", store.root)
-            matching = adds.filter(pc.equal(adds["key"], make_scalar(key, pa.string())))
+            paths = actions.format.paths_of(adds["key"])
+            matching = adds.filter(pc.equal(paths, make_scalar(key, pa.string())))
             if matching.num_rows:
                 added_version = actions.versions[pc.max(matching["seq"]).as_py() >> SEQ_LINE_BITS]
                 return added_version, f"added by version {added_version}"

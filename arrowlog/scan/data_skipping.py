@@ -10,9 +10,8 @@ aggregates that statistics determine exactly.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,12 +21,11 @@ from arrowlog.arrays import (
     make_array,
     make_int64,
     make_scalar,
-    null_scalar,
     number_combinations,
     repeat_bool,
+    search_sorted,
 )
 from arrowlog.errors import InvalidRequest
-from arrowlog.fork_safety import pl, polars_is_stranded
 from arrowlog.predicate import evaluate_condition, may_have_nan, referenced_columns, resolve_column
 from arrowlog.scan.stats_predicate import (
     And,
@@ -57,6 +55,8 @@ if TYPE_CHECKING:
     from arrowlog.predicate import Predicate
     from arrowlog.scan.stats_predicate import StatsPredicate
     from arrowlog.snapshot import FileStats, Snapshot
+
+    _ColumnTest = Comparison | ColumnComparison | In | StartsWith | IsNull | IsNaN | PartitionEval
 
 _KERNELS = {
     "=": pc.equal,
@@ -112,6 +112,15 @@ def compute_skip_mask(
                 return None
             part_masks.append(mask)
         return reduce(pc.and_kleene, part_masks)
+    if not all(columns.knows(name) for name in required_columns(test)):
+        return None
+    return _skip_by_column(test, columns, nan_free)
+
+
+def _skip_by_column(
+    test: _ColumnTest, columns: FileStats, nan_free: frozenset[str]
+) -> pa.Array | None:
+    """Compute the skip mask of a test of one column, or of a few together."""
     if isinstance(test, PartitionEval):
         return _evaluate_on_partitions(test, columns)
     if isinstance(test, ColumnComparison):
@@ -379,27 +388,9 @@ def _skip_in(test: In, columns: FileStats, kind: pa.DataType, *, nan_free: bool)
         high = _end_of_prefix(high)
     else:
         outside = pc.or_kleene(pc.less(high, values[0]), pc.greater(low, values[-1]))
-    below_minimum = _search_sorted(values, low, "left")
-    up_to_maximum = _search_sorted(values, high, "right")
+    below_minimum = search_sorted(values, low, "left")
+    up_to_maximum = search_sorted(values, high, "right")
     return pc.or_kleene(outside, pc.greater_equal(below_minimum, up_to_maximum))
-
-
-def _search_sorted(values: pa.Array, bounds: pa.Array, side: Literal["left", "right"]) -> pa.Array:
-    """Insertion points of bounds in sorted values; null for an unknown bound."""
-    if not pa.types.is_decimal(values.type):
-        return pc.search_sorted(values, bounds, side=side)
-    if polars_is_stranded():
-        return _search_each(values.to_pylist(), bounds.to_pylist(), side)
-    series = pl.Series(pl.from_arrow(values))  # Arrow's search_sorted lacks decimals
-    positions = series.search_sorted(pl.Series(pl.from_arrow(bounds)), side=side).to_arrow()
-    return pc.if_else(pc.is_valid(bounds), positions, null_scalar(positions.type))
-
-
-def _search_each(values: list[Any], bounds: list[Any], side: str) -> pa.Array:
-    """`_search_sorted` without polars, which hangs in a forked child."""
-    search = bisect_left if side == "left" else bisect_right
-    positions = [None if bound is None else search(values, bound) for bound in bounds]
-    return make_array(positions, pa.int64())
 
 
 def _skip_not_in(
@@ -413,7 +404,7 @@ def _skip_not_in(
         return None
     low, high = low_bounds(columns, test.name), high_bounds(columns, test.name)
     if isinstance(test.values, pa.Array):  # sorted: hashing it would take much longer
-        first, last = (_search_sorted(test.values, low, side) for side in ("left", "right"))
+        first, last = (search_sorted(test.values, low, side) for side in ("left", "right"))
         contained = pc.less(first, last)
     else:
         contained = pc.is_in(low, value_set=_value_set(test, kind))

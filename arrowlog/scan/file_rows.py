@@ -67,7 +67,8 @@ class FileRowReader:
 
         `partition` has the partition values of the file, `deleted` the ascending numbers of the
         deleted rows. Row groups in which no row can match `filters` are not read. Raises
-        ArrowInvalid if a column cannot be read as the table's.
+        ArrowInvalid if a column cannot be read as the table's, InvalidDeletionVector if a deleted
+        row is not in the file.
         """
         import pyarrow.parquet as pq
 
@@ -83,8 +84,8 @@ class FileRowReader:
             columns = sorted({stored.field(i).name for i in found.values() if i is not None})
             sizes = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
             if deleted is not None and len(deleted) and deleted[-1] >= sum(sizes):
-                raise pa.ArrowInvalid(
-                    f"the deletion vector deletes row {deleted[-1]}, but the file has {sum(sizes)}"
+                raise InvalidDeletionVector(
+                    f"it deletes row {deleted[-1]}, but the file has {sum(sizes)} rows"
                 )
             chosen = self._matching_row_groups(file, filters)
             for group in chosen:
@@ -401,10 +402,15 @@ def read_deleted_rows(
             file.seek(start)
             return vector.decode_range(file.read(stop - start))
     except (InvalidDeletionVector, OSError, pa.ArrowException) as error:
-        what = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be used: {error}"
-        raise DataFileError(
-            f"the deletion vector of {row['key']} {what}. Without it, deleted rows would be shown.",
-            next="Restore the file of the deletion vector, or read an earlier version.",
-            file=row["key"],
-            version=version,
-        ) from None
+        raise unusable_vector(row["key"], error, version) from None
+
+
+def unusable_vector(key: str, error: Exception, version: int) -> DataFileError:
+    """Return the error for a file whose deleted rows are unknown."""
+    what = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be used: {error}"
+    return DataFileError(
+        f"the deletion vector of {key} {what}. Without it, deleted rows would be shown.",
+        next="Restore the file of the deletion vector, or read an earlier version.",
+        file=key,
+        version=version,
+    )

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from arrowlog.arrays import number_combinations
 from arrowlog.errors import ArrowlogError, DataFileError, InvalidRequest, LogCorrupt
-from arrowlog.formats.delta import mapping_mode
+from arrowlog.formats.delta import InvalidDeletionVector, mapping_mode
 from arrowlog.predicate import (
     TRUE,
     Predicate,
@@ -36,6 +36,7 @@ from arrowlog.scan.file_rows import (
     FileRowReader,
     read_ahead,
     read_deleted_rows,
+    unusable_vector,
 )
 from arrowlog.scan.split_rows import (
     SplitCacheOptions,
@@ -389,7 +390,10 @@ class RowReader:
             row = source.special[key]
             deleted = read_deleted_rows(row, filesystem, base, roots, self.version)
             fragment, values = source.fragments[key], row["partition"]
-            return files.tables(fragment, values, deleted, needed, size, source.filters)
+            try:
+                yield from files.tables(fragment, values, deleted, needed, size, source.filters)
+            except InvalidDeletionVector as error:
+                raise unusable_vector(key, error, self.version) from None
 
         readers = [partial(read, key) for key in source.special]
         for table in read_ahead(readers, os.cpu_count() or 1):

@@ -5,6 +5,11 @@ from typing import TYPE_CHECKING
 from arrowlog.lazy_names import import_on_first_use
 
 if TYPE_CHECKING:
+    from arrowlog.snapshot.checkpoint.incremental import (
+        SharedPartsLost,
+        rebased_state,
+        write_incremental_form,
+    )
     from arrowlog.snapshot.checkpoint.json import (
         CheckpointResult,
         WrittenCheckpoint,
@@ -13,7 +18,9 @@ if TYPE_CHECKING:
         write_pointer,
     )
     from arrowlog.snapshot.checkpoint.parquet import (
+        WrittenParquetCheckpoint,
         build_layout,
+        find_named_parts,
         open_parquet_checkpoint,
         put_manifest,
         put_part,
@@ -23,11 +30,10 @@ if TYPE_CHECKING:
         CheckpointManifest,
         CheckpointPart,
         CheckpointPartReader,
-        with_chunk_checksums,
+        encode_stored_schema,
     )
     from arrowlog.snapshot.checkpoint.rows import (
         RebuildRecipe,
-        build_row_group_index,
         choose_sort_columns,
         flatten_all_maps,
         from_checkpoint_rows,
@@ -117,6 +123,8 @@ if TYPE_CHECKING:
         ReadBase,
     )
     from arrowlog.snapshot.tracker import (
+        CACHE_PARTS,
+        CachePart,
         SnapshotTracker,
         open_trackers,
     )
@@ -126,6 +134,7 @@ if TYPE_CHECKING:
         all_null_files,
         cast_text,
         comparison_type,
+        dates_to_midnights,
         has_bounds,
         has_only_ordered_text,
         high_bounds,
@@ -139,6 +148,11 @@ if TYPE_CHECKING:
 
 # Each name is imported on first use, so that opening a table loads only what it needs.
 _HOMES = {
+    "checkpoint.incremental": (
+        "SharedPartsLost",
+        "rebased_state",
+        "write_incremental_form",
+    ),
     "checkpoint.json": (
         "CheckpointResult",
         "WrittenCheckpoint",
@@ -147,7 +161,9 @@ _HOMES = {
         "write_pointer",
     ),
     "checkpoint.parquet": (
+        "WrittenParquetCheckpoint",
         "build_layout",
+        "find_named_parts",
         "open_parquet_checkpoint",
         "put_manifest",
         "put_part",
@@ -157,17 +173,20 @@ _HOMES = {
         "CheckpointManifest",
         "CheckpointPart",
         "CheckpointPartReader",
-        "with_chunk_checksums",
+        "encode_stored_schema",
     ),
     "checkpoint.rows": (
         "RebuildRecipe",
-        "build_row_group_index",
         "choose_sort_columns",
         "flatten_all_maps",
         "from_checkpoint_rows",
         "storage_order",
         "storage_sort_keys",
         "to_checkpoint_rows",
+    ),
+    "checkpoint.state": (
+        "StateWriter",
+        "WrittenState",
     ),
     "file_table": (
         "FileStats",
@@ -245,6 +264,8 @@ _HOMES = {
         "ReadBase",
     ),
     "tracker": (
+        "CACHE_PARTS",
+        "CachePart",
         "SnapshotTracker",
         "open_trackers",
     ),
@@ -254,6 +275,7 @@ _HOMES = {
         "all_null_files",
         "cast_text",
         "comparison_type",
+        "dates_to_midnights",
         "has_bounds",
         "has_only_ordered_text",
         "high_bounds",
@@ -264,17 +286,15 @@ _HOMES = {
         "to_log_text",
         "widen_bounds",
     ),
-    "checkpoint.state": (
-        "StateWriter",
-        "WrittenState",
-    ),
 }
 
 __all__ = [
+    "CACHE_PARTS",
     "CLOCK_TOLERANCE_MS",
     "HIVE_NULL",
     "OBSERVATION_TRUST_SECONDS",
     "TRUNCATION_MARK",
+    "CachePart",
     "CacheStats",
     "CheckpointManifest",
     "CheckpointPart",
@@ -290,6 +310,7 @@ __all__ = [
     "ReadOptions",
     "RebuildRecipe",
     "Report",
+    "SharedPartsLost",
     "Snapshot",
     "SnapshotTracker",
     "State",
@@ -298,11 +319,11 @@ __all__ = [
     "TimestampLike",
     "VersionGap",
     "WrittenCheckpoint",
+    "WrittenParquetCheckpoint",
     "WrittenState",
     "all_null_files",
     "apply_commits",
     "build_layout",
-    "build_row_group_index",
     "cast_text",
     "check_readable",
     "checkpoint_versions",
@@ -310,11 +331,14 @@ __all__ = [
     "commit_identities",
     "commit_timestamps",
     "comparison_type",
+    "dates_to_midnights",
     "decode_pointer",
     "earliest_rebuildable_version",
+    "encode_stored_schema",
     "files_column_name",
     "files_table",
     "find_copied_commits",
+    "find_named_parts",
     "find_other_log",
     "flatten_all_maps",
     "format_epoch_millis",
@@ -343,6 +367,7 @@ __all__ = [
     "read_pointer",
     "read_transactions",
     "read_verified_actions",
+    "rebased_state",
     "replay_actions",
     "retired_record_error",
     "storage_order",
@@ -360,11 +385,11 @@ __all__ = [
     "verify_checkpoint",
     "widen_bounds",
     "with_checkpoint_keys",
-    "with_chunk_checksums",
     "with_file_keys",
     "with_state_files",
     "without_failed_states",
     "without_retired",
+    "write_incremental_form",
     "write_json_form",
     "write_parquet_form",
     "write_pointer",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from arrowlog.errors import LogCorrupt
 from arrowlog.formats.indextables import ADD_FIELDS, ADD_MAP_FIELDS
+from arrowlog.metering import metrics_of
 from arrowlog.snapshot.checkpoint.rows import RowGroupStats, from_checkpoint_rows, render_as_text
 from arrowlog.snapshot.deferred_files import NO_ADDS, DeferredFiles
 from arrowlog.snapshot.file_table import (
@@ -27,6 +27,7 @@ from arrowlog.snapshot.snapshot import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from arrowlog.metering import Metrics
     from arrowlog.snapshot.checkpoint.parts import CheckpointPartReader
     from arrowlog.snapshot.snapshot import FileSource
 
@@ -47,9 +48,7 @@ class CheckpointRows:
         self.schema = schema
         self.allow_external_paths = allow_external_paths
         self.groups = groups
-        sizes = parts.manifest.index["rows"]
-        chosen = sizes if groups is None else sizes.take(_to_int64(groups))
-        self.count = int(pc.sum(chosen).as_py() or 0)
+        self.count = parts.manifest.count_live(groups)
         self._columns: dict[str, pa.ChunkedArray] = {}
         self._picks: dict[tuple[int, ...], CheckpointRows] = {}
 
@@ -72,6 +71,11 @@ class CheckpointRows:
             self._columns |= {name: read[name] for name in missing}
         return pa.table({name: self._columns[name] for name in wanted})
 
+    @property
+    def held_bytes(self) -> int:
+        """The memory of the columns that were read."""
+        return sum(int(column.nbytes) for column in list(self._columns.values()))
+
     def only(self, groups: tuple[int, ...]) -> CheckpointRows:
         """Return the rows of some row groups. The last few results are kept, columns included."""
         rows = self._picks.get(groups)
@@ -91,14 +95,6 @@ class CheckpointRows:
         if keys.null_count or (checked and paths_leading_out(keys) is not None):
             what = "the checkpoint has a path that is null or leads out of the table."
             raise LogCorrupt(what, version=self.parts.manifest.version)
-
-
-def _to_int64(groups: Sequence[int]) -> pa.Array:
-    """Convert without `pa.array`, which imports pandas when it is given a list."""
-    from array import array
-
-    data = array("q", groups)
-    return pa.Array.from_buffers(pa.int64(), len(data), [None, pa.py_buffer(data)])
 
 
 class CheckpointFiles(DeferredFiles):
@@ -130,6 +126,15 @@ class CheckpointFiles(DeferredFiles):
     def root(self) -> str:
         """The address of the table, for messages."""
         return self.rows.parts.store.root
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory of the tail, and of the columns and adds that were read."""
+        return super().held_bytes + self.rows.held_bytes
+
+    @property
+    def _metrics(self) -> Metrics:
+        return metrics_of(self.rows.parts.store)
 
     @property
     def _num_rows(self) -> int:

@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from arrowlog.arrays import LOW_PEAK_POOL
 from arrowlog.decode import PIECE_BYTES, ActionBatch, LineBuffer, probe_protocol, start_decode
 from arrowlog.errors import LogCorrupt
+from arrowlog.log_lines import COMMIT_READ
 from arrowlog.snapshot.listing import check_not_retired
+from arrowlog.snapshot.logged_buffer import LoggedBuffer
 from arrowlog.storage import SMALL_FILE_BYTES
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
     from arrowlog.config import Config
     from arrowlog.formats import CommitFile, Format
-    from arrowlog.storage import Store
+    from arrowlog.storage import FileBuffer, Store
 
 _RUN_BYTES_MAX = 6 << 20
 # A run has a fixed cost per column, and logs with long lines have many columns, so their runs are
@@ -121,8 +123,11 @@ class CommitReader:
             window = LineBuffer(limit, self._memory, self._format)
         versions = [commit.version for commit in commits]
         keys = [commit.key for commit in commits]
+        buffer: FileBuffer = window
+        if COMMIT_READ.enabled:
+            buffer = LoggedBuffer(window, self._store.root, self._config.max_decompressed_bytes)
         with self._turn:
-            count, size = self._store.read_into(window, keys, versions, enough)
+            count, size = self._store.read_into(buffer, keys, versions, enough)
         check_not_retired(self._store, self._format, commits[:count], self._observed)
         actions = self.decoded(window, cutters)
         window.clear()

@@ -18,12 +18,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.errors import ArrowlogWarning, LogCorrupt
+from arrowlog.log_lines import CHECKPOINT_BYPASSED
+from arrowlog.metering import metrics
 from arrowlog.snapshot.reconciliation import reconcile_keys
-from arrowlog.snapshot.snapshot import InMemoryFiles, SourceChange
+from arrowlog.snapshot.snapshot import BypassedCheckpoint, InMemoryFiles, SourceChange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from arrowlog.metering import Metrics
     from arrowlog.snapshot.file_table import FileStats, GroupStats
     from arrowlog.snapshot.snapshot import FileSource
 
@@ -34,6 +37,13 @@ _TAIL_FILES_MAX = 50_000
 # questions need a few fields.
 _CACHE_BYTES_MAX = 1 << 28
 NO_ADDS = pa.table({"key": pa.nulls(0, pa.string())})
+
+
+def report_bypass(root: str, counts: Metrics, item: BypassedCheckpoint) -> None:
+    """Log, count and warn of a checkpoint of the table at `root` that cannot be used."""
+    counts.add("checkpoints_bypassed")
+    CHECKPOINT_BYPASSED.log(table=root, version=item.version, reason=item.reason)
+    warnings.warn(f"{root}: {item}", ArrowlogWarning, stacklevel=3)
 
 
 class DeferredFiles(ABC):
@@ -74,6 +84,11 @@ class DeferredFiles(ABC):
     @abstractmethod
     def root(self) -> str:
         """The address of the table, for messages."""
+
+    @property
+    def _metrics(self) -> Metrics:
+        """What reads count in: the process, unless a subclass knows its store."""
+        return metrics
 
     @property
     @abstractmethod
@@ -144,6 +159,11 @@ class DeferredFiles(ABC):
         """Pickle as the live adds: the receiver may not be able to reach the store."""
         files = self._in_memory(self.adds())
         return InMemoryFiles, (files.table, files.format)
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory of the tail, and of the adds if they were read."""
+        return int(self.tail.nbytes) + (0 if self._adds is None else int(self._adds.nbytes))
 
     @property
     def warnings(self) -> Sequence[str]:
@@ -230,10 +250,10 @@ class DeferredFiles(ABC):
     def _fall_back(self, error: LogCorrupt) -> None:
         """Load the adds without the checkpoint, keeping the order of rows already handed out."""
         adds = self._load_again(error)  # raises if it is impossible: then a warning says nothing
-        note = f"checkpoint {self.checkpoint} was not used: {error}"
-        if note not in self._warned:
-            self._warned.append(note)
-            warnings.warn(f"{self.root}: {note}", ArrowlogWarning, stacklevel=2)
+        item = BypassedCheckpoint(self.checkpoint, str(error))
+        if str(item) not in self._warned:
+            self._warned.append(str(item))
+            report_bypass(self.root, self._metrics, item)
         keys = self._shown_keys()
         if keys is not None:
             order = pa.chunked_array([*keys.chunks, *self.tail["key"].chunks], pa.string())

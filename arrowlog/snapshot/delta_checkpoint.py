@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import make_array, make_int64
+from arrowlog.arrays import make_array, make_int64, search_sorted
 from arrowlog.errors import LogCorrupt
 from arrowlog.fork_safety import OnFirstUse
 from arrowlog.storage import LocalStore, RangeReader
@@ -31,15 +31,21 @@ if TYPE_CHECKING:
 
     from arrowlog.storage import Store
 
-# Kinds of actions that are part of a table's state besides its files.
-_STATE_ACTIONS = ("protocol", "metaData", "txn", "sidecar")
+# Kinds of actions that are part of a table's state besides its files, with a field that each has.
+_STATE_ACTIONS = {
+    "protocol": "protocol.minReaderVersion",
+    "metaData": "metaData.schemaString",
+    "txn": "txn.appId",
+    "sidecar": "sidecar.path",
+    "checkpointMetadata": "checkpointMetadata.version",
+}
 # What pyarrow raises for a damaged Parquet file.
 _BROKEN = (pa.ArrowException, OSError, ValueError, KeyError, IndexError, MemoryError)
 AddPath = tuple[str, ...]
 _Piece = TypeVar("_Piece")
 _Result = TypeVar("_Result")
-# Adds per batch: about 10 MB of statistics as text.
-_BATCH_ROWS = 1 << 15
+# Adds per batch: about 20 MB of statistics as text. Each batch costs a query of DuckDB.
+_BATCH_ROWS = 1 << 16
 # Bytes that are read ahead of a column chunk in a local file.
 _BUFFER_BYTES = 1 << 20
 
@@ -75,7 +81,16 @@ class CheckpointPart:
     @OnFirstUse
     def add_counts(self) -> list[int | None]:
         """The number of adds in each row group; None where the footer does not tell."""
-        return [self._count_of(group, "add.path") for group in range(self.metadata.num_row_groups)]
+        return [self.count_of(group, "add.path") for group in range(self.metadata.num_row_groups)]
+
+    @property
+    def has_adds(self) -> bool:
+        """Whether the part may have adds."""
+        return any(count != 0 for count in self.add_counts)
+
+    def has_field(self, path: AddPath) -> bool:
+        """Whether the adds have a field, by the names that lead to it."""
+        return _type_at(self.schema, path) is not None
 
     @OnFirstUse
     def _leaves(self) -> dict[str, int]:
@@ -84,7 +99,7 @@ class CheckpointPart:
         group = self.metadata.row_group(0)
         return {group.column(i).path_in_schema: i for i in range(group.num_columns)}
 
-    def _count_of(self, group: int, leaf: str) -> int | None:
+    def count_of(self, group: int, leaf: str) -> int | None:
         """Return how many rows of a row group have a value in a leaf column."""
         index = self._leaves.get(leaf)
         if index is None:
@@ -99,7 +114,7 @@ class CheckpointPart:
         """Return the row groups that may have rows of an action."""
         leaves = [name for name in self._leaves if name.startswith(f"{action}.")]
         groups = range(self.metadata.num_row_groups)
-        return [g for g in groups if any(self._count_of(g, leaf) != 0 for leaf in leaves)]
+        return [g for g in groups if any(self.count_of(g, leaf) != 0 for leaf in leaves)]
 
     def batches(self, group: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Read columns of a row group. Raises `LogCorrupt` or `FileNotFoundError`.
@@ -234,7 +249,7 @@ class DeltaCheckpoint:
         if rows is None:
             return [(index, None) for index in range(len(self._chunks))]
         bounds = make_array(self.starts, pa.int64())
-        cuts = pc.search_sorted(rows, bounds).to_pylist() if len(rows) else [0] * len(bounds)
+        cuts = search_sorted(rows, bounds).to_pylist() if len(rows) else [0] * len(bounds)
         return [
             (index, pc.subtract(rows.slice(first, last - first), bounds[index]))
             for index, (first, last) in enumerate(pairwise(cuts))
@@ -294,7 +309,7 @@ def _convert_all(
 
 def _within(rows: pa.Array, first: int, end: int) -> pa.Array:
     """Return which of ascending numbers are in a range, counted from its begin."""
-    cuts = pc.search_sorted(rows, make_array([first, end], pa.int64())).to_pylist()
+    cuts = search_sorted(rows, make_array([first, end], pa.int64())).to_pylist()
     return pc.subtract(rows.slice(cuts[0], cuts[1] - cuts[0]), make_int64(first))
 
 
@@ -357,21 +372,30 @@ def _indices(kind: pa.DataType, path: AddPath) -> list[int]:
 
 def read_state_actions(part: CheckpointPart) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of a part that are neither adds nor removes, as Python objects, by action."""
-    actions: dict[str, list[dict[str, Any]]] = {}
-    for action in _STATE_ACTIONS:
-        rows: list[dict[str, Any]] = []
-        if part.schema.get_field_index(action) >= 0:
-            for group in part.groups_with(action):
-                for batch in part.batches(group, [action]):
-                    column = batch.column(action)
-                    if column.null_count < len(column):
-                        valid = column.filter(pc.is_valid(column))
-                        try:
-                            rows += valid.to_pylist(maps_as_pydicts="lossy")
-                        except _BROKEN as error:  # text that is not UTF-8
-                            raise _damaged(part.key, error) from None
-        actions[action] = rows
-    return actions
+    return {action: _read_action(part, action) for action in _STATE_ACTIONS}
+
+
+def _read_action(part: CheckpointPart, action: str) -> list[dict[str, Any]]:
+    """Return the rows of an action. Row groups are read until they have no more of them."""
+    rows: list[dict[str, Any]] = []
+    if part.schema.get_field_index(action) < 0:
+        return rows
+    for group in part.groups_with(action):
+        expected = part.count_of(group, _STATE_ACTIONS[action]) or -1
+        found = 0
+        for batch in part.batches(group, [action]):
+            column = batch.column(action)
+            if column.null_count == len(column):
+                continue
+            valid = column.filter(pc.is_valid(column))
+            try:
+                rows += valid.to_pylist(maps_as_pydicts="lossy")
+            except _BROKEN as error:  # text that is not UTF-8
+                raise _damaged(part.key, error) from None
+            found += len(valid)
+            if found == expected:
+                break
+    return rows
 
 
 def map_values(maps: pa.ChunkedArray, key: str) -> pa.ChunkedArray:

@@ -15,17 +15,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.arrays import FALSE, make_array, make_int64, null_scalar, repeat_bool
-from arrowlog.decode import StatsLookup, StatsMember, stats_counts
 from arrowlog.errors import LogCorrupt
-from arrowlog.formats import physical_name, stats_keys, stats_type
-from arrowlog.formats.delta import DELTA, VECTOR_COLUMNS
+from arrowlog.formats.delta import DELTA, VECTOR_COLUMNS, subtract_deleted
 from arrowlog.snapshot.deferred_files import NO_ADDS, DeferredFiles
 from arrowlog.snapshot.delta_checkpoint import map_values
+from arrowlog.snapshot.delta_stats import (
+    BOUNDS,
+    COUNTS,
+    PARTITION_PATH,
+    STATS_PATH,
+    StatsReader,
+    one_array,
+    partition_converter,
+    to_type,
+    type_of,
+)
 from arrowlog.snapshot.file_table import FileStats, files_table, files_table_from_checkpoint
 from arrowlog.snapshot.log_replay import check_auxiliary_paths, with_keys
 from arrowlog.snapshot.reconciliation import paths_leading_out
 from arrowlog.snapshot.snapshot import InMemoryFiles
-from arrowlog.snapshot.typed_values import cast_text, has_bounds, partition_values
+from arrowlog.snapshot.typed_values import has_bounds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -40,10 +49,8 @@ if TYPE_CHECKING:
 # A question that leaves at most this fraction of the files reads only what it needs of them.
 _NARROW_FRACTION = 2
 _NO_SCHEMA = pa.schema([])  # of columns whose type does not depend on the table
-_STATS_MAPS = ("minValues", "maxValues", "nullCount")
-_COUNTS = ("nullCount", "nanCount", "stored")
-_PARTITION = ("partitionValues",)
-_STATS = ("stats",)
+_STATS_MAPS = (*BOUNDS, "nullCount")
+_STORED = ("stored", "")  # the number of rows of a file, deleted ones included
 # Fields of an add that are columns of their own, with the types that the log decoder gives them.
 _FIELDS: dict[str, pa.DataType] = {
     "path": pa.string(),
@@ -192,8 +199,8 @@ class DeltaCheckpointFiles(DeferredFiles):
         if self._keyed is None:
             names = {"path": ("path",)} | {
                 f"deletionVector.{name}": ("deletionVector", name)
-                for name in ("storageType", "pathOrInlineDv", "offset")
-                if self.rows.has(("deletionVector", "storageType"))
+                for name in VECTOR_COLUMNS
+                if self.rows.has(("deletionVector",))
             }
 
             def to_keys(columns: Columns) -> tuple[pa.Table, bool]:
@@ -202,6 +209,7 @@ class DeltaCheckpointFiles(DeferredFiles):
                     for name, path in names.items()
                     if columns[path] is not None
                 }
+                _check_vectors(typed, self.checkpoint)
                 table, suspect = with_keys(pa.table(typed), self.root, DELTA)
                 try:
                     table["key"].validate(full=True)
@@ -319,12 +327,12 @@ class DeltaCheckpointFiles(DeferredFiles):
             if column is None:
                 return None
             columns[name] = column
-        others = [_PARTITION, ("tags",), ("stats_parsed",)]
+        others = [PARTITION_PATH, ("tags",), ("stats_parsed",)]
         read = self.read(lambda: self.rows.read(others, self.selection))
         if read is None:
             return None
         found = {path: None if c is None else self.live(c) for path, c in read.items()}
-        maps = found[_PARTITION]
+        maps = found[PARTITION_PATH]
         for key in () if maps is None else _distinct_keys(maps):
             columns[f"partitionValues.{key}"] = map_values(maps, key)
         if found["tags",] is not None:
@@ -363,7 +371,7 @@ class DeltaCheckpointFiles(DeferredFiles):
             if has_bounds(item.type) and item.name not in stats.partition_columns
         ]
         bounded += [leaf.name for leaf in stats.leaves.values() if has_bounds(leaf.type)]
-        stats.prepare([*bounded, *stats.partition_columns])
+        stats.prepare_all(bounded)
         columns: dict[str, Any] = {name: self._base_column(name) for name in names}
         for name in stats.partition_columns:
             columns[f"partition.{name}"] = stats.of_rows("partition", name)
@@ -419,10 +427,16 @@ class DeltaCheckpointFiles(DeferredFiles):
                 return self
             if mask.true_count * _NARROW_FRACTION > len(mask):
                 continue
-            chosen = pc.cast(pc.indices_nonzero(mask), pa.int64())
-            if source.selection is not None:
-                chosen = source.selection.take(chosen)
-            source = source._with(selection=chosen)
+            source = source._chosen(pc.cast(pc.indices_nonzero(mask), pa.int64()))
+        return source
+
+    def _chosen(self, rows: pa.Array) -> DeltaCheckpointFiles:
+        """Return a source of some of the selected adds, with what is known of them already."""
+        source = self._with(selection=rows if self.selection is None else self.selection.take(rows))
+        source._values = [  # noqa: SLF001 -- of this class
+            (schema, {name: column.take(rows) for name, column in values.items()})
+            for schema, values in self._values
+        ]
         return source
 
 
@@ -441,6 +455,7 @@ class DeltaFileStats(FileStats):
         self._source = source
         self._tail = FileStats(source.tail, schema, partition_columns, DELTA)
         self._fallback: FileStats | None = None  # of all adds, if the checkpoint is damaged
+        self._counted: list[str] = []  # columns of which counts may be asked for
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as columns of the live adds, as `DeltaCheckpointFiles` does."""
@@ -452,18 +467,31 @@ class DeltaFileStats(FileStats):
         return self._source.num_files
 
     def prepare(self, names: Iterable[str]) -> None:
-        """Look up the statistics of several columns in one pass over the texts."""
+        """Look up the bounds of several columns in one pass over the texts.
+
+        Most questions need no counts. The first that does looks all of them up in another pass.
+        """
         wanted = [name for name in names if name]
         self._tail.prepare(wanted)
         data = [name for name in wanted if name not in self.partition_columns]
+        self._counted += [name for name in data if name not in self._counted]
         if data:
-            self._statistics([("stored", ""), *((what, n) for n in data for what in _STATS_MAPS)])
+            self._statistics([(what, name) for name in data for what in BOUNDS])
+
+    def prepare_all(self, names: Sequence[str]) -> None:
+        """Look up all statistics of several columns in one pass over the texts."""
+        self._tail.prepare(names)
+        if names:
+            self._statistics([(what, name) for name in names for what in _STATS_MAPS] + [_STORED])
 
     def _statistics(self, names: Sequence[tuple[str, str]]) -> Values | None:
         """Return bounds, null counts and row counts of the checkpoint's live adds."""
         reader = StatsReader(self._source.rows, self.schema)
         kept = self._source.values_for(self.schema)
         missing = [name for name in names if name not in kept]
+        if any(what in COUNTS for what, _ in missing):
+            counts = [_STORED, *(("nullCount", name) for name in self._counted)]
+            missing += [name for name in counts if name not in kept and name not in missing]
         convert, paths = reader.converter(missing, self._source.num_selected)
         return self._source.live_values(self.schema, names, paths, convert)
 
@@ -489,24 +517,22 @@ class DeltaFileStats(FileStats):
         return pc.fill_null(nulls, FALSE) if what == "unreadable" else nulls
 
     def _kind(self, what: str, name: str) -> pa.DataType:
-        return pa.int64() if what in _COUNTS else _type_of(self.schema, name)
+        return pa.int64() if what in COUNTS else type_of(self.schema, name)
 
     def _records(self) -> pa.ChunkedArray | None:
         stored = self.of_rows("stored", "")
         if stored is None or not self._source.rows.has(("deletionVector", "cardinality")):
-            return stored
+            return None if stored is None else subtract_deleted(stored, None)
         deleted = self._source._base_column("deletionVector.cardinality")  # noqa: SLF001
-        return (
-            None if deleted is None else pc.subtract(stored, pc.fill_null(deleted, make_int64(0)))
-        )
+        return None if deleted is None else subtract_deleted(stored, deleted)
 
     def _inexact(self) -> pa.ChunkedArray | None:
         """Return which of the checkpoint's live adds have bounds that may be too wide."""
         paths: list[AddPath] = [("deletionVector", "storageType"), ("stats_parsed", "tightBounds")]
-        paths.append(_STATS)
+        paths.append(STATS_PATH)
 
         def convert(columns: Columns) -> dict[tuple[str, str], pa.Array]:
-            known = {"deletionVector.storageType": columns[paths[0]], "stats": columns[_STATS]}
+            known = {"deletionVector.storageType": columns[paths[0]], "stats": columns[STATS_PATH]}
             table = pa.table({name: c for name, c in known.items() if c is not None})
             wide = columns[paths[1]]
             inexact = DELTA.inexact_bounds(table) if table.num_columns else None
@@ -515,7 +541,7 @@ class DeltaFileStats(FileStats):
                 inexact = wide if inexact is None else pc.or_(inexact, wide)
             if inexact is None:
                 inexact = repeat_bool(False, _num_rows(columns))
-            return {("inexact", ""): _one_array(inexact)}
+            return {("inexact", ""): one_array(inexact)}
 
         values = self._source.live_values(_NO_SCHEMA, [("inexact", "")], paths, convert)
         if values is None:
@@ -526,7 +552,7 @@ class DeltaFileStats(FileStats):
     def _partition(self, name: str) -> Values | None:
         names = [("partition", name), ("unreadable", name)]
         convert = partition_converter(self.schema, name)
-        return self._source.live_values(self.schema, names, [_PARTITION], convert)
+        return self._source.live_values(self.schema, names, [PARTITION_PATH], convert)
 
     def _make(self, what: str, name: str) -> pa.ChunkedArray:
         base = self.of_rows(what, name) if self._fallback is None else None
@@ -559,6 +585,10 @@ class _AddStats(FileStats):
         """The number of adds."""
         return self._source.num_selected
 
+    def knows(self, name: str) -> bool:
+        """Whether a column has been read."""
+        return ("minValues", name) in self._typed
+
     def _read(
         self,
         names: Sequence[tuple[str, str]],
@@ -571,10 +601,10 @@ class _AddStats(FileStats):
             chunks = source.rows.map(paths, source.selection, convert)
             for name in chunks[0] if chunks else ():
                 kept[name] = pa.chunked_array([chunk[name] for chunk in chunks])
-        self._typed |= {name: _one_array(kept[name]) for name in names if name in kept}
+        self._typed |= {name: one_array(kept[name]) for name in names if name in kept}
 
     def _make(self, what: str, name: str) -> pa.ChunkedArray:
-        kind = pa.int64() if what in _COUNTS else _type_of(self.schema, name)
+        kind = pa.int64() if what in COUNTS else type_of(self.schema, name)
         return pa.chunked_array([pa.nulls(self.num_rows, kind)], kind)
 
 
@@ -587,7 +617,7 @@ class _PartitionStats(_AddStats):
             if name not in self._partitioned:
                 continue
             keys = [("partition", name), ("unreadable", name)]
-            self._read(keys, [_PARTITION], partition_converter(self.schema, name))
+            self._read(keys, [PARTITION_PATH], partition_converter(self.schema, name))
             if keys[0] not in self._typed:
                 continue
             values, unreadable = (self._typed[key] for key in keys)
@@ -606,7 +636,7 @@ class _BoundStats(_AddStats):
         wanted = [
             (what, name)
             for name in names
-            if name not in self._partitioned and has_bounds(_type_of(self.schema, name))
+            if name not in self._partitioned and has_bounds(type_of(self.schema, name))
             for what in ("minValues", "maxValues")
         ]
         if wanted:
@@ -615,105 +645,23 @@ class _BoundStats(_AddStats):
             self._read(wanted, paths, convert)
 
 
-class StatsReader:
-    """Types the statistics of a checkpoint's adds: stored typed, or members of the JSON text."""
+def _check_vectors(columns: dict[str, pa.Array], version: int) -> None:
+    """Raise `LogCorrupt` if an add has a part of a deletion vector only.
 
-    def __init__(self, rows: DeltaCheckpoint, schema: pa.Schema) -> None:
-        """Read nothing."""
-        self._rows = rows
-        self._schema = schema
-
-    def converter(
-        self, names: Sequence[tuple[str, str]], count: int
-    ) -> tuple[Callable[[Columns], dict[tuple[str, str], pa.Array]], list[AddPath]]:
-        """Return a function that types columns of adds, `count` in all, and the fields it needs."""
-        members = {name: self._member(*name) for name in names}
-        typed_paths = {name: ("stats_parsed", *member.keys) for name, member in members.items()}
-        stored = {name: path for name, path in typed_paths.items() if self._rows.has(path)}
-        # A checkpoint may have both forms; then adds without the typed one have the text.
-        has_text = self._rows.has(_STATS)
-        looked_up = list(dict.fromkeys(members.values())) if has_text else []
-        paths = [*stored.values(), *([_STATS] if has_text else [])]
-        lookup = StatsLookup(count)
-
-        def convert(columns: Columns) -> dict[tuple[str, str], pa.Array]:
-            typed: dict[tuple[str, str], pa.Array] = {}
-            for name, path in stored.items():
-                typed[name] = _one_array(to_type(columns[path], self._kind(*name)))
-            wanted = looked_up
-            if stored and len(stored) == len(members):
-                # Texts are needed only where `stats_parsed` says nothing about any member.
-                wanted = [members[name] for name in names if typed[name].null_count]
-            texts = columns.get(_STATS)
-            if texts is not None and wanted:
-                found = lookup.lookup(pa.chunked_array([texts]), list(dict.fromkeys(wanted)))
-                for name in names:
-                    if members[name] in found:
-                        parsed = self._parse(found[members[name]], *name)
-                        kept = typed.get(name)
-                        typed[name] = parsed if kept is None else pc.coalesce(kept, parsed)
-            return typed
-
-        return convert, paths
-
-    def _member(self, what: str, name: str) -> StatsMember:
-        if what == "stored":
-            return StatsMember(("numRecords",))
-        exact = pa.types.is_decimal(_type_of(self._schema, name)) and what != "nullCount"
-        return StatsMember((what, *stats_keys(self._schema, name)), exact)
-
-    def _kind(self, what: str, name: str) -> pa.DataType:
-        return pa.int64() if what in ("nullCount", "stored") else _type_of(self._schema, name)
-
-    def _parse(self, texts: pa.ChunkedArray, what: str, name: str) -> pa.Array:
-        if what in ("nullCount", "stored"):
-            return _one_array(stats_counts(texts))
-        kind = self._kind(what, name)
-        return _one_array(cast_text(texts, kind, upper=what == "maxValues"))
-
-
-def partition_converter(
-    schema: pa.Schema, name: str
-) -> Callable[[Columns], dict[tuple[str, str], pa.Array]]:
-    """Return a function that types the partition values of some adds."""
-    kind, key = _type_of(schema, name), physical_name(schema, name)
-
-    def convert(columns: Columns) -> dict[tuple[str, str], pa.Array]:
-        maps = columns[_PARTITION]
-        if maps is None:
-            return {}
-        texts = map_values(pa.chunked_array([maps]), key)
-        values, unreadable = partition_values(texts, kind, empty_is_null=True, hive_is_null=False)
-        return {
-            ("partition", name): _one_array(values),
-            ("unreadable", name): _one_array(unreadable),
-        }
-
-    return convert
-
-
-def _type_of(schema: pa.Schema, name: str) -> pa.DataType:
-    """Return the type of a column or struct field; text if the schema lacks it."""
-    return stats_type(schema, name)
+    It would be taken for none, and deleted rows would be shown.
+    """
+    required = [name for name in VECTOR_COLUMNS if name != "offset"]
+    parts = [columns.get(f"deletionVector.{name}") for name in required]
+    given = [pc.is_valid(part) for part in parts if part is not None and part.type != pa.null()]
+    if given and (len(given) < len(required) or any(not given[0].equals(one) for one in given)):
+        some = any(one.true_count for one in given)
+        if some:
+            what = "the checkpoint has a deletion vector that is incomplete."
+            raise LogCorrupt(what, version=version)
 
 
 def _num_rows(columns: Columns) -> int:
     return next((len(column) for column in columns.values() if column is not None), 0)
-
-
-def _one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-
-
-def to_type(column: pa.Array | None, kind: pa.DataType) -> pa.Array:
-    """Cast a stored column to the type of the table; null if that is impossible."""
-    assert column is not None
-    if column.type == kind:
-        return column
-    try:
-        return pc.cast(column, kind, safe=not pa.types.is_timestamp(kind))
-    except pa.ArrowException:
-        return pa.nulls(len(column), kind)
 
 
 def _distinct_keys(maps: pa.ChunkedArray) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from arrowlog.decode import ActionBatch, LineBuffer, decode_buffer
 from arrowlog.errors import LogCorrupt
 from arrowlog.formats import Metadata, Protocol
-from arrowlog.formats.delta import DELTA, SIDECAR_FOLDER, sidecar_name
+from arrowlog.formats.delta import DELTA, SIDECAR_FOLDER, VECTOR_COLUMNS, sidecar_name
 from arrowlog.snapshot.delta_checkpoint import (
     CheckpointPart,
     DeltaCheckpoint,
@@ -62,6 +62,9 @@ def open_delta_checkpoint(
         store, table_format, [row["path"] for row in actions["sidecar"]], count
     )
     protocol, metadata = _state_of(actions, form.keys[0], version)
+    _check_partition_values([*parts, *sidecars], metadata)
+    _check_vectors([*parts, *sidecars])
+    _check_version(actions["checkpointMetadata"], form.keys[0], version)
     txns = {row["appId"]: (row["version"], version) for row in actions["txn"]}
     return OpenedCheckpoint(
         protocol, metadata, txns, DeltaCheckpoint(version, [*parts, *sidecars]), None
@@ -88,6 +91,35 @@ def _open_sidecars(
 ) -> list[CheckpointPart]:
     keys = [table_format.key(SIDECAR_FOLDER, sidecar_name(path)) for path in paths]
     return _open_parts(store, keys, count)
+
+
+def _check_partition_values(parts: Sequence[CheckpointPart], metadata: Metadata) -> None:
+    """Raise `LogCorrupt` if the adds of a partitioned table have no partition values.
+
+    They would be read as NULL.
+    """
+    for part in parts if metadata.partition_columns else ():
+        if part.has_adds and not part.has_field(("partitionValues",)):
+            raise LogCorrupt("its adds have no partitionValues.", file=part.key)
+
+
+def _check_vectors(parts: Sequence[CheckpointPart]) -> None:
+    """Raise `LogCorrupt` if deletion vectors are not as they have to be: they would be ignored."""
+    required = [("deletionVector", name) for name in VECTOR_COLUMNS if name != "offset"]
+    for part in parts:
+        if part.has_adds and part.has_field(("deletionVector",)):
+            missing = [path[-1] for path in required if not part.has_field(path)]
+            if missing:
+                what = f"its deletion vectors have no {', '.join(missing)}."
+                raise LogCorrupt(what, file=part.key)
+
+
+def _check_version(rows: Sequence[Mapping[str, Any]], key: str, version: int) -> None:
+    """Raise `LogCorrupt` if a V2 checkpoint is that of another version than its name says."""
+    for row in rows:
+        if row.get("version") not in (None, version):
+            what = f"the checkpoint is that of version {row['version']}."
+            raise LogCorrupt(what, file=key, version=version)
 
 
 def _state_of(
@@ -145,10 +177,13 @@ def _open_json(
     paths = sidecars["path"].to_pylist() if sidecars.num_rows else []
     txn = actions.table("txn")
     rows = txn.to_pylist() if txn.num_rows else []
+    parts = _open_sidecars(store, table_format, paths, count)
+    _check_partition_values(parts, actions.metadata[-1][1])
+    _check_vectors(parts)
     return OpenedCheckpoint(
         actions.protocols[-1][1],
         actions.metadata[-1][1],
         {row["appId"]: (row["version"], version) for row in rows},
-        DeltaCheckpoint(version, _open_sidecars(store, table_format, paths, count)),
+        DeltaCheckpoint(version, parts),
         actions,
     )

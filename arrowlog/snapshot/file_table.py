@@ -23,7 +23,12 @@ from arrowlog.formats import (
 )
 from arrowlog.formats.delta import deletion_vector_ids
 from arrowlog.formats.indextables import INDEXTABLES
-from arrowlog.snapshot.typed_values import cast_text, has_bounds, partition_values
+from arrowlog.snapshot.typed_values import (
+    cast_text,
+    dates_to_midnights,
+    has_bounds,
+    partition_values,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -206,6 +211,10 @@ class FileStats:
         """Return the adds with the fields that hold the statistics of some columns."""
         del names
         return self._adds
+
+    def knows(self, name: str) -> bool:  # noqa: ARG002 -- for subclasses
+        """Whether anything is known of a column; else nothing can be skipped by it."""
+        return True
 
     def low(self, name: str) -> pa.Array:
         """Return the minimum of a column per file, as logged; null is unknown."""
@@ -466,7 +475,7 @@ class _AddView:
             none_unreadable = pa.chunked_array([repeat_bool(False, self._adds.num_rows)])
             return self._all_null(kind), none_unreadable
         return partition_values(
-            self._adds[column],
+            self._dated(self._adds[column], kind),
             kind,
             empty_is_null=self.format.empty_partition_is_null,
             hive_is_null=self.format.hive_partition_is_null,
@@ -478,7 +487,10 @@ class _AddView:
         text = self._coalesce(f"{source}.{key}", f"stats.{source}.{key}")
         if text is None:
             return lambda: self._all_null(kind)
-        return lambda: cast_text(text, kind, upper=source == "maxValues")
+        return lambda: cast_text(self._dated(text, kind), kind, upper=source == "maxValues")
+
+    def _dated(self, text: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+        return dates_to_midnights(text, kind) if self.format.dates_become_timestamps else text
 
     def count(self, what: str, name: str) -> LazyColumn:
         """Return the number of NULLs (`nullCount`) or NaNs (`nanCount`)."""

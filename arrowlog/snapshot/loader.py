@@ -19,7 +19,15 @@ from arrowlog.decode import (
     ActionBatch,
     LineBuffer,
 )
-from arrowlog.errors import ArrowlogWarning, InvalidRequest, LogCorrupt, UnsupportedProtocol
+from arrowlog.errors import (
+    ArrowlogWarning,
+    CheckpointCorruptionError,
+    CheckpointError,
+    CheckpointValidationError,
+    InvalidRequest,
+    LogCorrupt,
+    UnsupportedProtocol,
+)
 from arrowlog.formats import CheckpointForm, CommitFile
 from arrowlog.formats.indextables import (
     INDEXTABLES,
@@ -55,7 +63,13 @@ from arrowlog.snapshot.log_segment import (
     plan_segment,
 )
 from arrowlog.snapshot.reconciliation import paths_leading_out
-from arrowlog.snapshot.snapshot import Report, Snapshot, State, compact_chunks
+from arrowlog.snapshot.snapshot import (
+    BypassedCheckpoint,
+    Report,
+    Snapshot,
+    State,
+    compact_chunks,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -102,9 +116,11 @@ class _Load:
     bytes_read: int = 0
     warnings: list[str] = field(default_factory=list)
     gap: VersionGap | None = None
+    bypassed: list[BypassedCheckpoint] = field(default_factory=list)
     checksum_verified: bool = False  # the JSON checkpoint carries a checksum, and it matches
     missing_file: FileNotFoundError | None = None  # a checkpoint's file that was listed
     listing: LogListing | None = None
+    damage: LogCorrupt | None = None  # of the first checkpoint that could not be used
     damaged_state: LogCorrupt | None = None  # the first table state that could not be used
 
     def count(self, size: int) -> None:
@@ -124,7 +140,14 @@ class _Load:
             milliseconds,
             tuple(self.warnings),
             self.gap,
+            tuple(self.bypassed),
         )
+
+    def bypass(self, version: int, reason: str) -> None:
+        """Take note of a checkpoint that cannot be used."""
+        item = BypassedCheckpoint(version, reason)
+        self.bypassed.append(item)
+        self.warnings.append(str(item))
 
 
 def load_snapshot(
@@ -148,8 +171,8 @@ def load_snapshot(
     if segment.gap is not None:
         if options.strict or options.format.gap_is_error:
             raise LogCorrupt(
-                f"{segment.gap}.",
-                next="Restore the missing file from a backup.",
+                f"{segment.gap.what}, so the newest table is unknown.",
+                next="Restore the missing file from a backup, or read an earlier version.",
                 file=options.format.commit_file(segment.gap.missing).key,
                 version=segment.gap.missing,
             )
@@ -169,6 +192,16 @@ def load_snapshot(
     return Snapshot(
         state, work.report(state.version, source, segment.checkpoint, len(segment.commits))
     )
+
+
+def open_base(
+    store: Store, listing: LogListing, options: ReadOptions
+) -> tuple[LogSegment, State | None]:
+    """Return the segment of the newest version, and the state of its checkpoint; None without one.
+
+    Raises as `load_snapshot` does.
+    """
+    return _read_base(_Load(store, options, listing=listing), listing, None)
 
 
 def read_verified_actions(
@@ -198,6 +231,7 @@ def apply_commits(
     of them is gone, or may have been replaced since by a file that does not count.
     """
     work = _Load(store, options, observed=observed)
+    work.bypassed = list(snapshot.report.bypassed)
     actions = _read_actions(work, commits)
     change = replay_actions(
         snapshot.state,
@@ -249,6 +283,8 @@ def _read_base(
                 raise work.missing_file from work.damaged_state or error
             if work.damaged_state is not None:
                 raise work.damaged_state from error
+            if work.damage is not None:
+                raise to_checkpoint_error(error, max(unusable, default=None)) from work.damage
             raise
         if segment.checkpoint is None:
             break
@@ -279,9 +315,10 @@ def _read_checkpoint(work: _Load, listing: LogListing, version: int) -> State | 
                 return state
         except FileNotFoundError as error:
             work.missing_file = error
-            work.warnings.append(f"checkpoint {version} was not used: {error} is gone")
+            work.bypass(version, f"{error} is gone")
         except LogCorrupt as error:
-            work.warnings.append(f"checkpoint {version} was not used: {error}")
+            work.bypass(version, str(error))
+            work.damage = work.damage or error
             if form.kind in listing.format.state_kinds and work.damaged_state is None:
                 work.damaged_state = error
     return None
@@ -492,10 +529,32 @@ def verify_checkpoint(
             found = [missing_part_error(str(error).removeprefix(f"{store.root}/"))]
         if not found:
             return []
-        problems += found
+        problems += (to_checkpoint_error(problem, version) for problem in found)
     return problems or [
-        LogCorrupt(f"there is no checkpoint of version {version}.", version=version)
+        CheckpointValidationError(f"there is no checkpoint of version {version}.", version=version)
     ]
+
+
+def to_checkpoint_error(
+    error: LogCorrupt | UnsupportedProtocol, version: int | None
+) -> LogCorrupt | UnsupportedProtocol:
+    """Return an error about a checkpoint as one of its own kind, with the same message.
+
+    `CheckpointValidationError` if the checkpoint is intact but contradicts the log, else
+    `CheckpointCorruptionError`. An unsupported protocol is no damage and stays as it is.
+    """
+    if isinstance(error, CheckpointError | UnsupportedProtocol):
+        return error
+    diverges = error.code == "checkpoint-diverges"
+    kind = CheckpointValidationError if diverges else CheckpointCorruptionError
+    return kind(
+        error.what,
+        next=error.next,
+        file=error.file,
+        line=error.line,
+        version=version if error.version is None else error.version,
+        code=error.code,
+    )
 
 
 def _verify_json(

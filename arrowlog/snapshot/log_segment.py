@@ -23,10 +23,12 @@ class VersionGap:
 
     def __str__(self) -> str:
         """Describe the gap and its consequence, for warnings."""
-        return (
-            f"version {self.missing} is missing although version {self.next} is there;"
-            f" the table is read as of version {self.missing - 1}"
-        )
+        return f"{self.what}; the table is read as of version {self.missing - 1}"
+
+    @property
+    def what(self) -> str:
+        """What is missing, for errors."""
+        return f"version {self.missing} is missing although version {self.next} is there"
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,10 @@ class FileSource(Interface):
         """The version of the checkpoint that files are read from; None if all are in memory."""
 
     @property
+    def held_bytes(self) -> int:
+        """The memory of the columns that were read so far."""
+
+    @property
     def warnings(self) -> Sequence[str]:
         """What went wrong since the source was opened."""
 
@@ -149,6 +153,11 @@ class InMemoryFiles:
     def checkpoint(self) -> int | None:
         """None: nothing is left to read."""
         return None
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory of the adds."""
+        return int(self.table.nbytes)
 
     @property
     def warnings(self) -> Sequence[str]:
@@ -282,12 +291,24 @@ def _highest(before: Transactions, later: Transactions) -> dict[str, tuple[int, 
     }
 
 
+class BypassedCheckpoint(NamedTuple):
+    """A checkpoint that could not be used, and why."""
+
+    version: int
+    reason: str
+
+    def __str__(self) -> str:
+        """Say so, for warnings."""
+        return f"checkpoint {self.version} was not used: {self.reason}"
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """How a snapshot was loaded: its source, its cost, and any warnings.
 
     `source` is `commits`, `checkpoint`, `refresh` if only new commits were read, or `copy` if the
-    disk cache held the newest version.
+    disk cache held the newest version. `bypassed` are damaged checkpoints that were not used; the
+    warnings name them as well.
     """
 
     version: int
@@ -299,6 +320,7 @@ class Report:
     milliseconds: float = 0.0
     warnings: tuple[str, ...] = ()
     gap: VersionGap | None = None
+    bypassed: tuple[BypassedCheckpoint, ...] = ()
 
     def __str__(self) -> str:
         """One line of facts, then one line per warning."""
@@ -372,10 +394,16 @@ class Snapshot:
 
         Damage in a checkpoint shows only when its rows are read.
         """
-        late = self.state.source.warnings
+        late, checkpoint = self.state.source.warnings, self.state.source.checkpoint
         if not late:
             return self._report
-        return replace(self._report, warnings=(*self._report.warnings, *late))
+        bypassed = self._report.bypassed
+        if checkpoint is not None:
+            unused = str(BypassedCheckpoint(checkpoint, ""))
+            reasons = [text.removeprefix(unused) for text in late if text.startswith(unused)]
+            bypassed += tuple(BypassedCheckpoint(checkpoint, reason) for reason in reasons)
+        warnings = (*self._report.warnings, *late)
+        return replace(self._report, warnings=warnings, bypassed=bypassed)
 
     def only(self, groups: Sequence[int]) -> Snapshot:
         """Return this snapshot restricted to some row groups of its checkpoint.
@@ -419,6 +447,12 @@ class Snapshot:
     def metadata(self) -> Metadata:
         """Identity, schema text, partitioning and properties of the table."""
         return self.state.metadata
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory of the columns that were read or computed so far, nearly all that it takes."""
+        files = self.__dict__.get("files")  # computed on first use
+        return self.state.source.held_bytes + (0 if files is None else int(files.nbytes))
 
     @property
     def schema(self) -> pa.Schema:

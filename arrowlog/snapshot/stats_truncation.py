@@ -57,6 +57,11 @@ class StatsTruncation:
     max_length: int = 1024
     strategy: str = "drop"
 
+    @property
+    def label(self) -> str:
+        """The settings as text, for the manifest of a checkpoint."""
+        return f"{self.strategy} {self.max_length}" if self.enabled else "none"
+
     @classmethod
     def of(cls, config: Config) -> StatsTruncation:
         """Take the settings from a configuration."""

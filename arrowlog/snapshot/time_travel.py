@@ -14,7 +14,7 @@ doctor reports such commits (`commit-in-future`). Delta has rules of its own for
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -166,17 +166,20 @@ def find_version_at(
     millis: int,
     *,
     now_ms: int | None = None,
+    declared_since: int | None = 0,
 ) -> int:
     """Return the last version from `earliest` to `newest` committed at or before a time.
 
-    `now_ms` is the time beyond which timestamps are wrong, by default that of the clock. Raises
-    `InvalidRequest` if there is none, and `FileNotFoundError` if a listed commit is gone.
+    `now_ms` is the time beyond which timestamps are wrong, by default that of the clock. Where
+    commits have the times of their files, `declared_since` is the first version that declares its
+    time; None if none does. Raises `InvalidRequest` if there is no such version, `LogCorrupt` if a
+    commit lacks a time that it must declare, and `FileNotFoundError` if a listed commit is gone.
     """
     known = listing.commits.keys() | {v for v in listing.checkpoints if listing.state_file(v)}
     versions = [v for v in range(earliest, newest + 1) if v in known]
     times = _CommitTimes(store, listing, config)
     if listing.format.monotonic_file_times:
-        position: int | None = _search_file_times(times, versions, millis)
+        position: int | None = _search_file_times(times, versions, millis, declared_since)
     else:
         now_ms = SystemClock().now_ms() if now_ms is None else now_ms
         position = _verified_search(times, versions, millis, now_ms)
@@ -239,6 +242,10 @@ class _CommitTimes:
         if not self._listing.format.compressed_commits:
             return data
         return decompress(data, key, self._limit)
+
+    def file_of(self, version: int) -> str:
+        """Return the key of a commit."""
+        return self._listing.commit_files([version])[0].key
 
     def file_times(self, versions: Sequence[int]) -> list[int]:
         """Return the modification times of commits' files, from one listing.
@@ -325,31 +332,28 @@ def _without_wrong(timestamps: Sequence[int | None], now_ms: int) -> list[int | 
     return [time if at in kept else None for at, time in enumerate(timestamps)]
 
 
-def _search_file_times(times: _CommitTimes, versions: Sequence[int], millis: int) -> int:
+def _search_file_times(
+    times: _CommitTimes, versions: Sequence[int], millis: int, declared_since: int | None
+) -> int:
     """Return the position of the last version at or before a time, -1 if there is none.
 
-    From some version on, commits may carry their times. The times of the commits before it are the
-    modification times of their files, made strictly increasing.
+    From `declared_since` on, commits declare their times. The times of the commits before it are
+    the modification times of their files, made strictly increasing, whatever the commits declare.
     """
-    first = _first_declared(times, versions)
-    declared = versions[first:]
-    if declared and (times.timestamp(declared[0]) or 0) <= millis:
-        found = _binary_search(times, declared, millis)
-        if found is not None:
-            return first + found
+    first = len(versions) if declared_since is None else bisect_left(versions, declared_since)
+    found = _binary_search(times, versions[first:], millis)
+    if found is None:
+        missing = next(v for v in versions[first:] if times.timestamp(v) is None)
+        raise LogCorrupt(
+            "the commit has no inCommitTimestamp although the table has them since version"
+            f" {declared_since}, so the version at a time is unknown.",
+            next="Ask for a version by its number.",
+            file=times.file_of(missing),
+            version=missing,
+        )
+    if found >= 0:
+        return first + found
     return bisect_right(monotonic_times(times.file_times(versions[:first])), millis) - 1
-
-
-def _first_declared(times: _CommitTimes, versions: Sequence[int]) -> int:
-    """Return the position from which on every commit carries its time; their number if none."""
-    if not versions or times.timestamp(versions[-1]) is None:
-        return len(versions)
-    low, high = -1, len(versions) - 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        known = times.timestamp(versions[middle]) is not None
-        low, high = (low, middle) if known else (middle, high)
-    return high
 
 
 def _linear_scan(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from arrowlog.formats import CommitFile
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from arrowlog.snapshot.snapshot import Snapshot
     from arrowlog.storage import ObjectStat
 
-# Snapshots of earlier versions that are kept in memory.
-_VERSIONS_MAX = 8
+# What a cached snapshot takes besides its columns.
+_SNAPSHOT_BYTES = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,11 +202,19 @@ class HitCounter:
         return self.hits / self.requests if self.requests else 0.0
 
 
+class _CachedVersion(NamedTuple):
+    """A snapshot, and when it was read."""
+
+    read_at: float
+    snapshot: Snapshot
+
+
 @dataclass(slots=True)
 class SnapshotCache:
     """Snapshots of earlier versions, and a counter per kind of request.
 
-    A version is immutable, so it is kept until it expires or is evicted by others (LRU).
+    A version is immutable, so it is kept until it expires or is evicted by others (LRU): there are
+    limits on their number and on their memory.
     """
 
     protocol: HitCounter = field(default_factory=HitCounter)
@@ -214,21 +222,27 @@ class SnapshotCache:
     version: HitCounter = field(default_factory=HitCounter)
     files: HitCounter = field(default_factory=HitCounter)
     listing: HitCounter = field(default_factory=HitCounter)
-    _kept: OrderedDict[int, tuple[float, Snapshot]] = field(default_factory=OrderedDict)
+    _kept: OrderedDict[int, _CachedVersion] = field(default_factory=OrderedDict)
 
     def get(self, version: int, now: float, max_age: float) -> Snapshot | None:
         """Return the snapshot of a version, if one of at most `max_age` seconds is cached."""
         entry = self._kept.get(version)
-        if entry is None or now - entry[0] > max_age:
+        if entry is None or now - entry.read_at > max_age:
             return None
         self._kept.move_to_end(version)
-        return entry[1]
+        return entry.snapshot
 
-    def put(self, snapshot: Snapshot, now: float) -> None:
-        """Cache a snapshot that was read at a time."""
-        self._kept[snapshot.version] = (now, snapshot)
-        while len(self._kept) > _VERSIONS_MAX:
-            self._kept.popitem(last=False)
+    def put(self, snapshot: Snapshot, now: float, max_versions: int, max_bytes: int) -> None:
+        """Cache a snapshot that was read at a time, within the limits.
+
+        Snapshots grow when their columns are used, so all of them are measured again.
+        """
+        self._kept[snapshot.version] = _CachedVersion(now, snapshot)
+        self._kept.move_to_end(snapshot.version)
+        size = sum(_SNAPSHOT_BYTES + kept.snapshot.held_bytes for kept in self._kept.values())
+        while self._kept and (len(self._kept) > max_versions or size > max_bytes):
+            _, oldest = self._kept.popitem(last=False)
+            size -= _SNAPSHOT_BYTES + oldest.snapshot.held_bytes
 
     def count_state_request(self, *, hit: bool) -> None:
         """Count one request for the newest state; a miss is a load from the log."""

@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from threading import Thread
-from typing import TYPE_CHECKING, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec
 from weakref import WeakSet
 
 from arrowlog.clock import COUNTS_SUSPENSION, boottime
@@ -21,6 +21,9 @@ from arrowlog.errors import ArrowlogError, InvalidRequest
 from arrowlog.fork_safety import ForkSafeLock
 from arrowlog.formats import CommitFile
 from arrowlog.formats.indextables import INDEXTABLES, STATE_PROTOCOL_VERSION
+from arrowlog.log_lines import REFRESHED, STATE_LOADED
+from arrowlog.metering import metrics_of
+from arrowlog.snapshot.deferred_files import report_bypass
 from arrowlog.snapshot.disk_cache import SavedSnapshot, SnapshotDiskCache
 from arrowlog.snapshot.listing import (
     OBSERVATION_TRUST_SECONDS,
@@ -38,16 +41,21 @@ from arrowlog.snapshot.time_travel import earliest_readable_version, find_versio
 from arrowlog.snapshot.tracked_state import LogTip, ReadBase, SnapshotCache
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from arrowlog.config import Config
     from arrowlog.formats import Format, LogListing, Metadata
+    from arrowlog.metering import Metrics
+    from arrowlog.snapshot.description import TableDescription
     from arrowlog.snapshot.loader import ReadOptions
-    from arrowlog.snapshot.snapshot import Snapshot
+    from arrowlog.snapshot.snapshot import BypassedCheckpoint, Snapshot
     from arrowlog.snapshot.tracked_state import CacheStats, HitCounter
     from arrowlog.storage import ObjectStat, Store
 
 _Args = ParamSpec("_Args")
+CachePart = Literal["protocol", "metadata", "versions", "files", "listing"]
+# What can be invalidated by itself.
+CACHE_PARTS: tuple[CachePart, ...] = ("protocol", "metadata", "versions", "files", "listing")
 
 # Commits that a refresh probes for one by one before it lists the log instead.
 _PROBES_MAX = 16
@@ -105,10 +113,18 @@ class SnapshotTracker:
         self._base_lock = ForkSafeLock(self._after_torn_fork)
         self._cache = SnapshotCache()
         self._refreshing: Thread | None = None
+        self._description: tuple[TableDescription, LogTip] | None = None
         self._first_observation: _Observation | None = None  # the first load uses it up
+        self._told: set[BypassedCheckpoint] = set()  # what was logged and warned of already
         if not self._restore_copy():
             self._first_observation = self._observe_log()
+        self.metrics.add("opens")
         _OPEN.add(self)
+
+    @property
+    def metrics(self) -> Metrics:
+        """What the reads of this tracker count in."""
+        return metrics_of(self.store)
 
     @property
     def base(self) -> ReadBase:
@@ -170,6 +186,7 @@ class SnapshotTracker:
         folder_unchanged = copy.folder is not None and copy.folder == folder_tag
         if (folder_unchanged and self.unchanged()) or self._catch_up():
             self._replace_base(ReadBase.after_confirmation, started_at)
+            self._report_load(copy.snapshot)
             return True
         self._replace_base(ReadBase.invalidated)
         return False
@@ -225,6 +242,37 @@ class SnapshotTracker:
                 return self.latest().version
             return plan_segment(list_log(self.store, self.format), None).version
 
+    def describe(self) -> TableDescription | Snapshot:
+        """Return protocol, metadata and schema of the newest version.
+
+        If no snapshot was read so far, none is loaded, where the log tells without.
+        """
+        if self.last_read is not None or self.format != INDEXTABLES:
+            return self.latest()
+        from arrowlog.snapshot.description import describe_table
+
+        for _ in range(2):  # a concurrent clean-up may delete a file: list again
+            with suppress(FileNotFoundError):
+                listing = open_log(self.store)
+                described = self._described(listing) or describe_table(
+                    self.store, listing, self.read_options
+                )
+                if described is None:
+                    break
+                tip = listing.tip_file(described.version)
+                if tip is not None and self.store.cheap_stat:
+                    self._description = described, LogTip(*tip, self.store.stat(tip.key))
+                return described
+        return self.latest()
+
+    def _described(self, listing: LogListing) -> TableDescription | None:
+        """Return the last description if the log has not changed since, where that is cheap."""
+        if self._description is None:
+            return None
+        described, tip = self._description
+        unchanged = listing.newest == described.version and self.is_same_object(tip)
+        return described if unchanged else None
+
     @property
     def earliest_version(self) -> int:
         """The lowest version from which on every version can be rebuilt."""
@@ -242,8 +290,11 @@ class SnapshotTracker:
             listing = list_log(self.store, self.format)
             newest = plan_segment(listing, None).version
             first = earliest_readable_version(self.store, listing, self.config, newest)
+            since = self._commit_times_declared_since()
             try:
-                version = find_version_at(self.store, listing, self.config, first, newest, millis)
+                version = find_version_at(
+                    self.store, listing, self.config, first, newest, millis, declared_since=since
+                )
                 commits = listing.commit_files()
                 observed = listing.observed if self._is_recent(listing.observed) else float("-inf")
                 check_not_retired(self.store, self.format, commits, observed)
@@ -253,6 +304,12 @@ class SnapshotTracker:
             else:
                 return version
         raise AssertionError  # the loop either returns or raises
+
+    def _commit_times_declared_since(self) -> int | None:
+        """The first version that declares its time, where that depends on the table's metadata."""
+        if not self.format.monotonic_file_times:
+            return 0
+        return self.format.commit_times_declared_since(self.latest().metadata)
 
     def at_version(self, version: int, *, strict: bool | None = None) -> Snapshot:
         """Return the snapshot of a version, from the cache if the log is still the same.
@@ -266,6 +323,7 @@ class SnapshotTracker:
         with self._lock:
             cached = self._cached_version(version, now)
             self._cache.version.note(hit=cached is not None)
+            self._count_cache("versions", hit=cached is not None)
         if cached is not None:
             return cached
         listing = list_log(self.store, self.format)
@@ -275,7 +333,8 @@ class SnapshotTracker:
             if self.last_read is None and commit is not None and self.config.cache_enabled:
                 self._replace_base(ReadBase.with_tip, LogTip(*commit, self.store.stat(commit.key)))
             if self._cache_seconds > 0:
-                self._cache.put(snapshot, now)
+                config = self.config
+                self._cache.put(snapshot, now, config.cache_max_versions, config.cache_max_size)
         return snapshot
 
     def _cached_version(self, version: int, now: float) -> Snapshot | None:
@@ -300,9 +359,11 @@ class SnapshotTracker:
         served = self._served(max_staleness or 0.0)
         if served is not None:
             return served
+        started = time.perf_counter()
         with self._lock:
             started_at = boottime()  # whatever the store answers from here on was not true earlier
             own_commits = self._base.own_commits
+            before = self._base.snapshot
             self._cache.listing.note(hit=False)
             current = (
                 self._base.may_be_refreshed(strict=self._with_strict(strict).strict)
@@ -310,6 +371,7 @@ class SnapshotTracker:
                 and self._catch_up()
             )
             self._cache.count_state_request(hit=current)
+            self._count_cache("state", hit=current)
             if not current:
                 self._cache.clear()  # it may be another table, even one with the same id
                 listed_before = self._first_observation is not None
@@ -320,7 +382,50 @@ class SnapshotTracker:
             assert base.snapshot is not None
             self._apply_table_properties(base.snapshot.metadata)
             self._save_copy()
+            self._report_refresh(before if current else None, base.snapshot, started)
             return base.snapshot
+
+    def _report_refresh(self, before: Snapshot | None, after: Snapshot, started: float) -> None:
+        """Log and count an answer to a request for the newest version.
+
+        `before` is the snapshot that it was built on; None if it was loaded, which was reported.
+        """
+        milliseconds = (time.perf_counter() - started) * 1000
+        self.metrics.add("refreshes")
+        self.metrics.observe("refresh_ms", milliseconds)
+        if before is None:
+            return
+        commits = after.version - before.version
+        if commits:
+            self.metrics.add("commits_read", commits)
+        version = after.version
+        REFRESHED.log(table=self.store.root, version=version, commits=commits, ms=milliseconds)
+
+    def _report_load(self, snapshot: Snapshot) -> None:
+        """Log and count a snapshot that was loaded; warn of checkpoints that could not be used."""
+        report = snapshot.report
+        self.metrics.add("loads", 1, report.source)
+        self.metrics.observe("load_ms", report.milliseconds, report.source)
+        if report.commits_read:
+            self.metrics.add("commits_read", report.commits_read)
+        STATE_LOADED.log(
+            table=self.store.root,
+            version=report.version,
+            source=report.source,
+            checkpoint=report.checkpoint,
+            commits=report.commits_read,
+            bytes=report.bytes_read,
+            ms=report.milliseconds,
+        )
+        for item in report.bypassed:
+            if item not in self._told:
+                self._told.add(item)
+                report_bypass(self.store.root, self.metrics, item)
+
+    def _count_cache(self, cache: str, *, hit: bool) -> None:
+        self.metrics.add("cache_requests", 1, cache)
+        if hit:
+            self.metrics.add("cache_hits", 1, cache)
 
     def _served(self, max_staleness: float) -> Snapshot | None:
         """Return the last answer if it is recent enough.
@@ -334,6 +439,7 @@ class SnapshotTracker:
             return None
         self._cache.listing.note(hit=True)
         self._cache.count_state_request(hit=True)
+        self._count_cache("state", hit=True)
         if now - base.observed_at > max_age / 2:
             self._refresh_soon()
         return base.snapshot
@@ -372,12 +478,21 @@ class SnapshotTracker:
         self._base = self._base.after_torn_fork()
         self._cache.clear()
 
-    def invalidate(self) -> None:
-        """Drop every cached snapshot, the disk copy included; the next read starts from the log."""
+    def invalidate(self, parts: Collection[str] = CACHE_PARTS) -> None:
+        """Drop what is cached, by default everything; what is needed is read from the log again.
+
+        `protocol` and `metadata` are those of the newest version; they, its `files` and the
+        `listing` that it rests on are one snapshot, which is dropped together with its disk copy.
+        `versions` are the snapshots of earlier versions, and decoded manifests.
+        """
         with self._lock:
+            if "versions" in parts:
+                self._cache.clear()
+                self.read_options.manifests.clear()
+            if set(parts) <= {"versions"}:
+                return
             self._replace_base(ReadBase.invalidated)
-            self._cache.clear()
-            self.read_options.manifests.clear()
+            self._configured_by = None
             if self._copies is not None:
                 external = self.read_options.allow_external_paths
                 self._copies.drop(self.store.root, allow_external_paths=external)
@@ -395,6 +510,7 @@ class SnapshotTracker:
             if commits:
                 snapshot = apply_commits(self.store, self.read_options, snapshot, commits)
                 self._replace_base(ReadBase.with_own_commits, snapshot)
+                self.metrics.add("commits_read", len(commits))
             return snapshot
 
     def tip_of(self, version: int, name: str) -> LogTip:
@@ -470,11 +586,14 @@ class SnapshotTracker:
         options = self._with_strict(strict)
         for last_attempt in (False, True):
             try:
-                return load_snapshot(self.store, listing, options, version)
+                snapshot = load_snapshot(self.store, listing, options, version)
             except FileNotFoundError as error:
                 if last_attempt:
                     raise missing_file_error(error) from None
                 listing = list_log(self.store, self.format)
+            else:
+                self._report_load(snapshot)
+                return snapshot
         raise AssertionError  # the loop either returns or raises
 
     def _with_strict(self, strict: bool | None) -> ReadOptions:  # noqa: FBT001 -- passed through

@@ -43,6 +43,7 @@ _ENCODED_ROWS_MIN = 1000
 _ENCODED_REPEATS_MIN = 4
 _INTEGER = r"^-?0*[0-9]{1,19}$"
 _FLOAT = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_SPECIAL_FLOAT = rf"{_FLOAT}|^(?i:[+-]?(?:inf|infinity)|nan)$"
 _DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,2})?$"
 # Longer text is treated as unknown, so that its digits fit a decimal256, which has 76.
 _DECIMAL_TEXT_MAX = 60
@@ -204,6 +205,20 @@ def _timestamps(text: pa.ChunkedArray, kind: pa.DataType, *, upper: bool) -> pa.
     return pc.cast(_slow_micros(text, upper=upper), kind)
 
 
+def dates_to_midnights(text: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Replace bare dates by their midnights if a column has timestamps without a zone.
+
+    For formats in which such a column may have been one of dates: older files have dates then.
+    """
+    if not pa.types.is_timestamp(kind) or kind.tz is not None:
+        return text
+    dated = pc.match_substring_regex(text, _DATE)
+    if not pc.any(dated).as_py():
+        return text
+    midnights = pc.binary_join_element_wise(text, *make_array(["T00:00", ""], pa.string()))
+    return pc.if_else(dated, midnights, text)
+
+
 def _slow_micros(text: pa.ChunkedArray, *, upper: bool) -> pa.ChunkedArray:
     """Parse any mix of timestamp formats to epoch microseconds."""
     texts = pl.Series("text", pl.from_arrow(text), dtype=pl.String)
@@ -254,8 +269,15 @@ def partition_values(
         absent = pc.equal(text, make_scalar(marker, text.type))
         if pc.any(absent).as_py():
             text = pc.if_else(absent, null_scalar(text.type), text)
-    values = text if pa.types.is_string(kind) else cast_text(text, kind)
+    values = text if pa.types.is_string(kind) else _partition_values(text, kind)
     return values, pc.and_(pc.is_valid(text), pc.is_null(values))
+
+
+def _partition_values(text: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
+    """Cast like `cast_text`, except that NaN and infinities are values."""
+    if not pa.types.is_floating(kind) or text.null_count == len(text):
+        return cast_text(text, kind)
+    return _numbers(text, kind, _SPECIAL_FLOAT)
 
 
 def to_log_text(value: object, kind: pa.DataType) -> str | None:
@@ -474,12 +496,19 @@ def all_null_files(columns: FileStats, name: str) -> pa.Array | None:
     Requires that the null count equals the row count and that no bound contradicts it.
     """
     if ("all null", name) not in columns.derived:
-        nulls = columns.null_count(name)
-        known = None
-        if nulls.null_count < len(nulls):
-            equal = pc.equal(nulls, columns.stored_records())
-            unbounded = pc.and_(pc.is_null(columns.low(name)), pc.is_null(columns.high(name)))
-            every = pc.fill_null(pc.and_(equal, unbounded), FALSE)
-            known = every if every.true_count else None
-        columns.derived["all null", name] = known
+        columns.derived["all null", name] = _find_all_null(columns, name)
     return columns.derived["all null", name]
+
+
+def _find_all_null(columns: FileStats, name: str) -> pa.Array | None:
+    low, high = columns.low(name), columns.high(name)
+    if not (low.null_count and high.null_count):
+        return None  # and counts, which may have to be read, are not needed
+    unbounded = pc.and_(pc.is_null(low), pc.is_null(high))
+    if not unbounded.true_count:
+        return None
+    nulls = columns.null_count(name)
+    if nulls.null_count == len(nulls):
+        return None
+    every = pc.fill_null(pc.and_(pc.equal(nulls, columns.stored_records()), unbounded), FALSE)
+    return every if every.true_count else None

@@ -95,6 +95,16 @@ public class ArrowlogFileIndex implements FileIndex {
 
   public long sizeInBytes() { return size; }
 
+  // The same index with the size of some of its files.
+  public ArrowlogFileIndex sized(long bytes) {
+    return new ArrowlogFileIndex(python, identity, roots, partitionSchema, bytes);
+  }
+
+  // The size of the files that filters leave: "bytes rows", with -1 for an unknown number of rows.
+  public String statistics(Seq filters, boolean rows) {
+    return (String) python.apply(rows ? "rows" : "bytes", filters);
+  }
+
   public StructType partitionSchema() { return partitionSchema; }
 
   public String toString() { return identity; }
@@ -185,8 +195,24 @@ class ArrowlogParquetFormat extends ParquetFileFormat {
   }
 }
 """
+# What Scala 2.12 calls otherwise; Spark 3.5 may run on it.
+_SCALA_2_12 = {
+    "collection.immutable.Seq": "collection.Seq",
+    "jdk.javaapi.CollectionConverters.asScala": "collection.JavaConverters.asScalaBuffer",
+}
 _LOCK = Lock()
 _BRIDGES: dict[int, Any] = {}  # by id of the gateway, one per JVM
+
+
+def compile_java(jvm: Any, source: str, name: str, parent: Any) -> Any:
+    """Compile Java source with Janino and return its class `name`; `parent` is a class loader."""
+    if jvm.scala.util.Properties.versionNumberString().startswith("2.12."):
+        for newer, older in _SCALA_2_12.items():
+            source = source.replace(newer, older)
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(parent)
+    compiler.cook(source)
+    return compiler.getClassLoader().loadClass(name)
 
 
 class JvmBridge:
@@ -195,14 +221,16 @@ class JvmBridge:
     def __init__(self, spark: Any) -> None:
         """Compile the class in the JVM of a session."""
         jvm = spark._jvm  # noqa: SLF001 -- pyspark has no public access to the JVM
-        compiler = jvm.org.codehaus.janino.SimpleCompiler()
         loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-        compiler.setParentClassLoader(loader)
-        compiler.cook(_JAVA_SOURCE)
-        compiled = compiler.getClassLoader().loadClass("ArrowlogFileIndex")
+        compiled = compile_java(jvm, _JAVA_SOURCE, "ArrowlogFileIndex", loader)
+        self.class_loader = compiled.getClassLoader()
         self._methods = {method.getName(): method for method in compiled.getMethods()}
         self.gateway = spark.sparkContext._gateway  # noqa: SLF001 -- as above
         self._jvm = jvm
+
+    def load(self, name: str) -> Any:
+        """Return the Java class of this name."""
+        return self.class_loader.loadClass(name)
 
     def _call(self, name: str, *args: Any) -> Any:
         # By reflection: py4j finds classes by name, and this one has its own class loader.

@@ -45,10 +45,11 @@ from arrowlog.snapshot import (
     InMemoryFiles,
     RebuildRecipe,
     State,
+    StatsTruncation,
     WrittenCheckpoint,
     build_layout,
-    build_row_group_index,
     choose_sort_columns,
+    encode_stored_schema,
     flatten_all_maps,
     is_state_table,
     json_checkpoint_name,
@@ -58,7 +59,6 @@ from arrowlog.snapshot import (
     storage_sort_keys,
     to_checkpoint_rows,
     truncate_adds,
-    with_chunk_checksums,
     write_pointer,
 )
 from arrowlog.spark.checks import is_checkpoint_intact
@@ -85,6 +85,7 @@ from arrowlog.spark.tasks import (
     deserialize_table,
     serialize_table,
 )
+from arrowlog.spark.versions import frame_to_arrow
 
 if TYPE_CHECKING:
     import os
@@ -173,7 +174,9 @@ def _checkpoint(spark: SparkSession, rebuild: DistributedReplay) -> CheckpointRe
         reduced.unpersist()
     names = tuple(name for form in written for name in form.names)
     size = sum(form.size_bytes for form in written)
-    format_name = "both" if len(forms) > 1 else "".join(forms) or config.checkpoint_format
+    existing = rebuild.listing.checkpoints.get(state.version, ())
+    present = {*forms, *(form.kind for form in existing)}
+    format_name = "both" if len(present) > 1 else "".join(present)
     if written:
         counted = State(
             state.version,
@@ -190,7 +193,7 @@ def _checkpoint(spark: SparkSession, rebuild: DistributedReplay) -> CheckpointRe
 
 
 def _collect(frame: DataFrame) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = frame.toArrow().to_pylist()
+    rows: list[dict[str, Any]] = frame_to_arrow(frame).to_pylist()
     return rows
 
 
@@ -203,8 +206,11 @@ def _missing_forms(
     """
     form = config.checkpoint_format
     has_feature = PARQUET_CHECKPOINT_FEATURE in state.protocol.reader_features
-    alone = form == "json" or (form == "parquet" and has_feature)
-    required = (form,) if alone else ("json", "parquet")
+    required: tuple[str, ...] = ("json", "parquet")
+    if form == "json":
+        required = ("json",)
+    elif form in ("auto", "parquet") and has_feature:
+        required = ("parquet",)
     listing, version = rebuild.listing, state.version
     return tuple(
         form
@@ -222,6 +228,7 @@ def _write(
     Returns what was written, per form, and the number of live files.
     """
     job, names = rebuild.job, (state.schema, state.metadata.partition_columns)
+    config = resolve(job.options, table=state.metadata.configuration)
     properties = dict(state.metadata.configuration)
     plan = CheckpointPlan({}, RebuildRecipe((), {}), *names, RangeBounds(), "", forms, properties)
     facts = _map_buckets(buckets, lambda adds: collect_facts(plan.short(adds, job), *names))
@@ -240,7 +247,6 @@ def _write(
         done.append(_write_json_manifest(rebuild, state, parts, own, now))
     if "parquet" in forms:
         index = pa.concat_tables([deserialize_table(part["index"]) for part in parts])
-        checksums = [one for part in parts for one in part["sums"]]
         manifest = CheckpointManifest(
             state.version,
             state.protocol,
@@ -249,10 +255,12 @@ def _write(
             tuple(part["part"] for part in parts),
             tuple(columns),
             recipe,
-            with_chunk_checksums(index, checksums, len(columns)),
+            index,
             state.timestamp,
             state.txns,
             state.recent,
+            stored_schema=encode_stored_schema(pa.schema(list(columns.items()))),
+            truncation=StatsTruncation.of(config).label,
         )
         existing = rebuild.listing.checkpoint_form(state.version, "parquet")
         broken = existing is not None  # `_missing_forms` saw it
@@ -284,7 +292,7 @@ def _write_json_manifest(
 
 
 def _encode_json_part(
-    text: bytes, number: int, version: int, own: str, codec: str, level: int
+    text: bytes, number: int, version: int, own: str, codec: str, level: int | None
 ) -> tuple[str, bytes, str]:
     """Return the name, the bytes and the checksum of a part of the JSON form."""
     packing = StreamCompressor(codec, level)
@@ -414,8 +422,8 @@ def write_part(adds: pa.Table, number: int, plan: CheckpointPlan, job: ReplayJob
     if "json" in plan.forms:
         objects = encode_add_objects(adds, path="path").to_pylist() if adds.num_rows else []
         text = "".join(f'{{"add":{add}}}\n' for add in objects).encode()
-        codec = config.compression_codec if config.checkpoint_compression_enabled else "none"
-        level = config.compression_gzip_level
+        codec = config.checkpoint_codec
+        level = config.checkpoint_gzip_level
         encoded = _encode_json_part(text, number + 1, job.version, plan.own, codec, level)
         name, data, part_checksum = encoded
         store.replace(f"{LOG_FOLDER}/{name}", data)
@@ -426,11 +434,11 @@ def write_part(adds: pa.Table, number: int, plan: CheckpointPlan, job: ReplayJob
         table, recipe = to_checkpoint_rows(columns, adds)
         table = _with_common_columns(table, recipe, adds, plan)
         order = storage_order(columns, adds["key"], plan.cuts.best)
-        index = build_row_group_index(columns, order)
-        layout = build_layout(job.version, table, order, plan.recipe, index, config)
+        of_table = (plan.schema, plan.partition_columns)
+        layout = build_layout(job.version, table, order, plan.recipe, of_table, config)
         name = parquet_names(job.version, plan.cuts.count, plan.own)[number]
-        part, checksums = put_part(store, layout, (0, table.num_rows), [name])
-        result |= {"part": part, "sums": checksums, "index": serialize_table(index)}
+        part, index = put_part(store, layout, (0, table.num_rows), [name])
+        result |= {"part": part, "index": serialize_table(index)}
     return result
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from arrowlog.errors import LogCorrupt
 from arrowlog.formats.indextables import LOG_FOLDER, JsonManifest, checkpoint_to_lines, decompress
 from arrowlog.snapshot import CheckpointPartReader, open_parquet_checkpoint, verify_checkpoint
+from arrowlog.spark.versions import frame_from_arrow, frame_to_arrow, repartition_by_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -79,8 +80,9 @@ def is_checkpoint_intact(
 
     numbers = pa.array(range(len(checks)), pa.int32())
     work = pa.table({"n": numbers, "part": pa.array(map(pickle.dumps, checks), pa.binary())})
-    tasks = spark.createDataFrame(work, "n int, part binary").repartitionById(len(checks), "n")
-    return all(tasks.mapInArrow(arrowlog_check, "good boolean").toArrow()["good"].to_pylist())
+    tasks = repartition_by_id(frame_from_arrow(spark, work, "n int, part binary"), len(checks), "n")
+    done = frame_to_arrow(tasks.mapInArrow(arrowlog_check, "good boolean"))
+    return all(done["good"].to_pylist())
 
 
 def _json_checks(

@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from arrowlog.maintenance import RewriteAttempt, find_changed_file, try_rewrite
+from arrowlog.spark.executors import require_on_workers
 from arrowlog.spark.local import check_picklable, is_connect, redact_error, require_pyspark
+from arrowlog.spark.versions import frame_from_arrow, repartition_by_id
 from arrowlog.storage import open_store
 
 if TYPE_CHECKING:
@@ -68,10 +70,11 @@ def _on_workers(
 ) -> Iterator[RewriteAttempt]:
     if not tasks:
         return
+    require_on_workers(spark)
     pickled = pa.array([pickle.dumps(task) for task in tasks], pa.binary())
     rows = pa.table({"part": pa.array(range(len(tasks)), pa.int32()), "task": pickled})
-    frame = spark.createDataFrame(rows, "part int, task binary")
-    frame = frame.repartitionById(len(tasks), "part")
+    frame = frame_from_arrow(spark, rows, "part int, task binary")
+    frame = repartition_by_id(frame, len(tasks), "part")
     for row in frame.mapInArrow(work, "attempt binary").collect():
         yield pickle.loads(bytes(row["attempt"]))  # noqa: S301 -- ours
 

@@ -10,6 +10,7 @@ from arrowlog.spark.types import to_spark_schema
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
 # Casts that lose no information.
@@ -53,6 +54,42 @@ def check_fit(given: StructType, table: StructType, required: Iterable[str] = ()
                 next="Cast it before writing.",
             )
     return [name for name in table.names if name in names]
+
+
+def cast_for_insert(
+    rows: DataFrame, table: StructType, columns: tuple[str, ...] | None, *, by_name: bool
+) -> DataFrame:
+    """Return the rows of an `INSERT` statement with the names and types of the table.
+
+    Values belong to columns by position, or to `columns` in their order, or `by_name`. Numbers are
+    cast as Spark casts them in such a statement: with ANSI rules, under which a number that does
+    not fit is an error. Raises `InvalidRequest` if the number of columns differs.
+    """
+    names = list(rows.columns) if by_name else list(table.names if columns is None else columns)
+    if len(names) != len(rows.columns):
+        raise InvalidRequest(
+            f"The query has {len(rows.columns)} columns, but {len(names)} are to be inserted.",
+            next=f"The columns are {', '.join(names)}.",
+        )
+    by_lower = {name.lower(): name for name in table.names}
+    if len(by_lower) == len(table.names):  # else names that differ in case only are distinct
+        names = [by_lower.get(name.lower(), name) for name in names]
+    renamed = rows.toDF(*names)
+    is_ansi = rows.sparkSession.conf.get("spark.sql.ansi.enabled") == "true"
+    result = []
+    for name, item in zip(names, renamed.schema, strict=True):
+        column = renamed["`" + name.replace("`", "``") + "`"]
+        target = table[name].dataType if name in table.names else item.dataType
+        if is_ansi and _is_number(item.dataType) and _is_number(target):
+            column = column.cast(target).alias(name)
+        result.append(column)
+    return renamed.select(*result)
+
+
+def _is_number(kind: Any) -> bool:
+    from pyspark.sql.types import NumericType
+
+    return isinstance(kind, NumericType)
 
 
 def _casts_without_loss(given: Any, target: Any) -> bool:

@@ -16,10 +16,13 @@ import pyarrow as pa
 from arrowlog.config import parse_bytes
 from arrowlog.errors import ArrowlogError, InvalidRequest
 from arrowlog.predicate import TRUE, emit_spark
-from arrowlog.spark.index import PinnedTable
+from arrowlog.spark.executors import require_on_workers
+from arrowlog.spark.index import PinnedTable, format_sizes
 from arrowlog.spark.local import check_picklable, is_connect, redact_error, require_pyspark
 from arrowlog.spark.native import find_read_obstacle, log_once, read_natively, to_hadoop_uri
+from arrowlog.spark.optimizer import SIZES_KEY, install_optimizer_rule
 from arrowlog.spark.types import cast_batch, to_spark_arrow_schema, to_spark_schema
+from arrowlog.spark.versions import frame_from_arrow, repartition_by_id
 from arrowlog.storage import open_store
 
 if TYPE_CHECKING:
@@ -57,6 +60,7 @@ def plan_to_dataframe(
             why = f"Spark has no condition with exactly the meaning of {plan.predicate}"
     if why is None:
         log_once("Rows are read by Spark's own Parquet reader", None)
+        install_optimizer_rule(spark)
         all_rows = read_natively(place, spark, schema)
         return all_rows if plan.predicate.tree == TRUE else all_rows.filter(condition)
     if native:
@@ -73,12 +77,24 @@ def _by_workers(
 ) -> DataFrame:
     if plan.root.startswith("memory:"):
         return _by_driver(plan, spark, schema)
+    require_on_workers(spark)
     cores = _cores(spark)
     splits = plan.splits(_target_size(plan, spark, cores))
-    tasks = spark.createDataFrame(_split_rows(splits), "part int, split binary")
+    install_optimizer_rule(spark)
+    tasks = frame_from_arrow(spark, _split_rows(splits), _splits_schema(plan))
     if len(splits) > cores:  # with fewer rows, createDataFrame already makes one task per row
-        tasks = tasks.repartitionById(len(splits), "part")
+        tasks = repartition_by_id(tasks, len(splits), "part")
     return tasks.mapInArrow(_reader(rows.options, to_spark_arrow_schema(schema)), schema)
+
+
+def _splits_schema(plan: ScanPlan) -> StructType:
+    """Return the schema of the splits, with the size of the plan for Spark's optimizer."""
+    from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType
+
+    sizes = {SIZES_KEY: format_sizes(plan, with_rows=False)}
+    return StructType(
+        [StructField("part", IntegerType()), StructField("split", BinaryType(), True, sizes)]
+    )
 
 
 def _split_rows(splits: list[Split]) -> pa.Table:
@@ -91,7 +107,7 @@ def _split_rows(splits: list[Split]) -> pa.Table:
 def _by_driver(plan: ScanPlan, spark: SparkSession, schema: StructType) -> DataFrame:
     """Read the rows in this process: workers have no access to its in-memory store."""
     rows = plan.to_arrow_dataset().to_table().cast(to_spark_arrow_schema(schema))
-    return spark.createDataFrame(rows, schema)
+    return frame_from_arrow(spark, rows, schema)
 
 
 def _reader(options: Mapping[str, Any], schema: pa.Schema) -> BatchFunction:

@@ -26,6 +26,7 @@ from arrowlog.predicate import Predicate, parse_catalyst
 from arrowlog.scan import plan_scan
 from arrowlog.spark.bridge import jvm_bridge
 from arrowlog.spark.types import to_spark_arrow_schema
+from arrowlog.spark.versions import frame_from_arrow
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -82,7 +83,15 @@ class PythonFileIndex:
         ACTIVE_INDEXES[place.identity] = self
 
     def apply(self, partition_filters: Any, data_filters: Any) -> Any:
-        """Return a Scala `Seq[PartitionDirectory]` of the files that may match the filters."""
+        """Return a Scala `Seq[PartitionDirectory]` of the files that may match the filters.
+
+        Called with "bytes" or "rows" instead of partition filters, it returns the size of the files
+        that filters of either kind leave, as `format_sizes` writes it.
+        """
+        if isinstance(partition_filters, str):
+            nothing = self._scala_seq([])
+            plan = self.plan(nothing, data_filters)
+            return format_sizes(plan, with_rows=partition_filters == "rows")
         return self._directories(self._select(partition_filters, data_filters))
 
     def index(self) -> Any:
@@ -133,7 +142,7 @@ class PythonFileIndex:
             empty = self._jvm.org.apache.spark.sql.catalyst.InternalRow.empty()
             return None, self._java_array([empty])
         schema = StructType.fromJson(json.loads(self._partition_schema.json()))
-        frame = self._spark.createDataFrame(values.cast(to_spark_arrow_schema(schema)), schema)
+        frame = frame_from_arrow(self._spark, values.cast(to_spark_arrow_schema(schema)), schema)
         query = frame._jdf.queryExecution()  # noqa: SLF001 -- as above
         return query.analyzed().output(), query.executedPlan().executeCollect()
 
@@ -220,6 +229,15 @@ class SelectedFiles:
     rows: Any  # a Java array of InternalRow
     codes: list[int]
     ends: list[int]
+
+
+def format_sizes(plan: ScanPlan, *, with_rows: bool) -> str:
+    """Return the bytes and the rows of a plan as Java reads them; -1 for an unknown count.
+
+    Rows are counted only where Spark makes use of them: counting may read a checkpoint.
+    """
+    rows = plan.num_records if with_rows else None
+    return f"{plan.size_bytes} {-1 if rows is None else rows}"
 
 
 def _items(scala_seq: Any) -> list[Any]:

@@ -9,16 +9,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arrowlog.errors import InvalidRequest
+from arrowlog.errors import ArrowlogError, InvalidRequest
 from arrowlog.spark.java import find_java_home
+from arrowlog.spark.versions import check_spark_version
 from arrowlog.storage import find_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyspark.sql import SparkSession
 
-_LOG4J_CONFIG = (Path(__file__).parent / "log4j2.properties").as_uri()
+# What else to do when pyspark is used; all of it is idempotent. Higher modules add to it.
+WHEN_USED: list[Callable[[], None]] = []
+# Absolute: workers import this module from an archive in their working directory.
+_LOG4J_CONFIG = (Path(__file__).absolute().parent / "log4j2.properties").as_uri()
 _DEFAULTS = {
     "spark.master": "local[*]",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -60,7 +64,10 @@ def session(app: str = "arrowlog", **config: object) -> SparkSession:
 
 
 def require_pyspark() -> Any:
-    """Import `pyspark.sql`. Raises `InvalidRequest` saying what to install if it is missing."""
+    """Import `pyspark.sql`, and have its readers and writers know our formats.
+
+    Raises `InvalidRequest` saying what to install if it is missing.
+    """
     try:
         import pyspark.sql
     except ModuleNotFoundError as error:
@@ -70,12 +77,29 @@ def require_pyspark() -> Any:
             "pyspark is required and not installed.",
             next="Install it with: pip install 'arrowlog[spark]'",
         ) from None
+    check_spark_version(pyspark.__version__)
+    for prepare in WHEN_USED:
+        prepare()
     return pyspark.sql
 
 
 def is_connect(spark: SparkSession) -> bool:
     """Return whether a session is a Spark Connect client, which has no access to the JVM."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+@contextmanager
+def sentence_first() -> Iterator[None]:
+    """Have a process of Spark report our errors without the traceback above them.
+
+    Such a process ends with the error, so the setting concerns no other.
+    """
+    try:
+        yield
+    except ArrowlogError:
+        if "SPARK_BUFFER_SIZE" in os.environ:  # set for the workers of Spark alone
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise
 
 
 def redact_error(error: Exception, options: Mapping[str, Any]) -> str:

@@ -20,6 +20,7 @@ from arrowlog.scan import mask_splits
 from arrowlog.spark.bridge import jvm_bridge
 from arrowlog.spark.index import PinnedTable, PythonFileIndex
 from arrowlog.spark.local import is_connect
+from arrowlog.spark.versions import frame_from_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,8 +39,16 @@ _LOGGED: set[str] = set()
 
 def read_natively(place: PinnedTable, spark: SparkSession, schema: StructType) -> DataFrame:
     """Return all rows of a version as a DataFrame; Spark's filters prune files at planning time."""
-    from pyspark.java_gateway import ensure_callback_server_started
     from pyspark.sql import DataFrame
+
+    relation = native_relation(place, spark, schema)
+    session = spark._jsparkSession  # noqa: SLF001 -- pyspark has no public access to the JVM
+    return DataFrame(session.baseRelationToDataFrame(relation), spark)
+
+
+def native_relation(place: PinnedTable, spark: SparkSession, schema: StructType) -> Any:
+    """Return the Java `HadoopFsRelation` of a version, whose files our index lists."""
+    from pyspark.java_gateway import ensure_callback_server_started
     from pyspark.sql.types import StringType, StructField, StructType
 
     jvm, session = spark._jvm, spark._jsparkSession  # noqa: SLF001 -- pyspark has no public access
@@ -50,7 +59,7 @@ def read_natively(place: PinnedTable, spark: SparkSession, schema: StructType) -
     partition_schema = _java_schema(jvm, StructType(partition_fields))
     index = PythonFileIndex(place, spark, partition_schema).index()
     sources = jvm.org.apache.spark.sql.execution.datasources
-    relation = sources.HadoopFsRelation(
+    return sources.HadoopFsRelation(
         index,
         partition_schema,
         _java_schema(jvm, schema),
@@ -59,7 +68,6 @@ def read_natively(place: PinnedTable, spark: SparkSession, schema: StructType) -
         jvm.PythonUtils.toScalaMap(_READ_OPTIONS),
         session,
     )
-    return DataFrame(session.baseRelationToDataFrame(relation), spark)
 
 
 def _java_schema(jvm: Any, schema: StructType) -> Any:
@@ -118,7 +126,7 @@ def find_unsupported_internals(spark: SparkSession) -> str | None:
 def _probe(spark: SparkSession) -> str | None:
     """Call every internal of Spark that the index uses, on a DataFrame of three rows."""
     try:
-        rows = spark.createDataFrame(pa.table({"n": pa.array([1, None, 2], pa.int32())}), "n int")
+        rows = frame_from_arrow(spark, pa.table({"n": pa.array([1, None, 2], pa.int32())}), "n int")
         query = rows.filter("n > 1")._jdf.queryExecution()  # noqa: SLF001 -- as above
         logical = query.analyzed()
         data = rows._jdf.queryExecution().executedPlan().executeCollect()  # noqa: SLF001 -- as above
@@ -189,8 +197,12 @@ def _unreachable(place: PinnedTable, spark: SparkSession) -> str | None:
     return None if exists else f"this Spark has no working connector for {scheme}://"
 
 
-def is_reachable_by_spark(path: str, spark: SparkSession) -> bool:
-    """Check that Spark's file system connector finds a path. Local paths are taken for granted."""
+def is_reachable_by_spark(path: str, spark: SparkSession, *, missing_ok: bool = False) -> bool:
+    """Check that Spark's file system connector finds a path. Local paths are taken for granted.
+
+    With `missing_ok`, an answer is enough: "there is nothing" comes from the bucket, too. Without
+    a connector, a bucket or access, there is an error instead.
+    """
     if path.startswith("file:"):
         return True
     try:
@@ -199,7 +211,7 @@ def is_reachable_by_spark(path: str, spark: SparkSession) -> bool:
         exists = hadoop_path.getFileSystem(conf).exists(hadoop_path)
     except Exception:  # noqa: BLE001 -- no connector or no access: the consequence is the same
         return False
-    return bool(exists)
+    return missing_ok or bool(exists)
 
 
 def _unsupported_files(place: PinnedTable) -> str | None:

@@ -11,19 +11,27 @@
 | `maxFilesPerTrigger` | the largest number of files in a micro-batch |
 | `ignoreDeletes`, `ignoreChanges` | accept commits that remove, or also rewrite, rows |
 | `appId` | identifies a stream's batches if it has no checkpoint location |
+| `readVersion`, `readTimestamp` | as `versionAsOf`, `timestampAsOf`, which Spark refuses in SQL |
+| `readVersion` of an overwrite | the version that its rows come from: later commits conflict |
+| `saveMode` | `errorifexists` or `ignore`: write only if there is no table yet |
 | `storage.<name>` | a storage option |
 | `spark.indextables.<key>` | a setting |
+| `session.spark.indextables.<key>` | a setting of the session, which other options override |
+
+Options of a table in Spark's catalog also contain its properties, which are not for this program.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
-from dataclasses import dataclass, field
+import logging
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
-from arrowlog.config import PREFIX, parse_bool
+from arrowlog.config import PREFIX, Config, parse_bool, select_settings
 from arrowlog.errors import InvalidRequest
+from arrowlog.spark.settings import SESSION_KNOWN, SESSION_PREFIX
 from arrowlog.table import Table
 
 if TYPE_CHECKING:
@@ -41,12 +49,21 @@ _OPTION_NAMES = (
     "ignoreDeletes",
     "ignoreChanges",
     "appId",
+    "readVersion",
+    "readTimestamp",
+    "saveMode",
 )
+SAVE_MODES = ("errorifexists", "ignore")
 # Options that Spark itself adds to those of the user.
 _SPARK_OPTION_NAMES = frozenset(
     {"checkpointlocation", "queryname", "outputmode", "paths", "__query_id"}
 )
 _STORAGE_PREFIX = "storage."
+# Properties that Spark passes with the options of a table in its catalog. Every one of them has an
+# owner, and may have properties of other programs.
+_CATALOG_MARK = "owner"
+_TYPO_SIMILARITY = 0.9  # to a known setting; other unknown ones belong to other programs
+_LOGGER = logging.getLogger("arrowlog.spark")
 
 
 @dataclass(frozen=True)
@@ -64,6 +81,8 @@ class SourceOptions:
     ignore_deletes: bool = False
     ignore_changes: bool = False
     app_id: str | None = None
+    save_mode: str | None = None
+    read_version: int | None = None
     storage: Mapping[str, Any] = field(default_factory=dict, repr=False)
     settings: Mapping[str, object] = field(default_factory=dict)
 
@@ -79,11 +98,20 @@ def parse_source_options(given: Mapping[str, str], session: Mapping[str, object]
     """
     options = {str(key).lower(): value for key, value in given.items()}
     _check_names(options)
-    if not options.get("path"):
+    for name, synonym in (("versionasof", "readversion"), ("timestampasof", "readtimestamp")):
+        if options.get(synonym) is not None:
+            options.setdefault(name, options[synonym])
+    path = options.get("path") or options.get("location")
+    if not path:
         raise InvalidRequest(
             "The path is missing.", next='Pass it to load() or save(), or as the option "path".'
         )
-    settings = {key: value for key, value in options.items() if key.startswith(PREFIX)}
+    settings = _parse_settings(options)
+    session_options: dict[str, object] = {
+        key.removeprefix(SESSION_PREFIX): value
+        for key, value in options.items()
+        if key.startswith(SESSION_PREFIX)
+    }
     version = _parse_integer(options, "versionasof")
     if version is not None and options.get("timestampasof") is not None:
         raise InvalidRequest(
@@ -91,7 +119,7 @@ def parse_source_options(given: Mapping[str, str], session: Mapping[str, object]
         )
     location = options.get("checkpointlocation")
     return SourceOptions(
-        path=_normalize_path(options["path"]),
+        path=_normalize_path(path),
         version=version,
         timestamp=_parse_timestamp(options.get("timestampasof")),
         where=options.get("where"),
@@ -102,12 +130,47 @@ def parse_source_options(given: Mapping[str, str], session: Mapping[str, object]
         ignore_deletes=_parse_flag(options, "ignoredeletes"),
         ignore_changes=_parse_flag(options, "ignorechanges"),
         app_id=options.get("appid") or (f"spark-stream {location}" if location else None),
+        save_mode=_parse_save_mode(options.get("savemode")),
+        read_version=_parse_integer(options, "readversion"),
         storage={
             _storage_name(key): value
             for key, value in options.items()
             if key.startswith(_STORAGE_PREFIX)
         },
-        settings={**session, **settings},
+        settings={
+            **({} if SESSION_KNOWN in options else session),
+            **select_settings(session_options),
+            **settings,
+        },
+    )
+
+
+def _parse_settings(options: Mapping[str, str]) -> dict[str, object]:
+    """Select the settings among options.
+
+    The original data source has settings that arrowlog does not need, such as those of its indexes.
+    They are ignored. Raises `InvalidRequest` for a name that looks like a misspelled one.
+    """
+    given: dict[str, object] = {
+        key: value for key, value in options.items() if key.startswith(PREFIX)
+    }
+    known = select_settings(given)
+    names = [item.metadata["key"] for item in fields(Config) if "key" in item.metadata]
+    for key in given:
+        if key in known:
+            continue
+        close = difflib.get_close_matches(key, names, n=1, cutoff=_TYPO_SIMILARITY)
+        if close:
+            raise InvalidRequest(f"Unknown setting {key!r}.", next=f"Did you mean {close[0]!r}?")
+        _LOGGER.info("Setting %s is not one of arrowlog's and has no effect.", key)
+    return known
+
+
+def _parse_save_mode(text: str | None) -> str | None:
+    if text is None or text.lower() in SAVE_MODES:
+        return text and text.lower()
+    raise InvalidRequest(
+        f"saveMode cannot be {text!r}.", next=f"Allowed: {' and '.join(SAVE_MODES)}."
     )
 
 
@@ -131,8 +194,11 @@ def _storage_name(key: str) -> str:
 
 def _check_names(options: Mapping[str, str]) -> None:
     known = {name.lower(): name for name in _OPTION_NAMES}
+    if _CATALOG_MARK in options:
+        return
+    prefixes = (_STORAGE_PREFIX, PREFIX, SESSION_PREFIX)
     for key in options:
-        if key in known or key in _SPARK_OPTION_NAMES or key.startswith((_STORAGE_PREFIX, PREFIX)):
+        if key in known or key in _SPARK_OPTION_NAMES or key.startswith(prefixes):
             continue
         close = difflib.get_close_matches(key, known, n=1)
         hint = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from arrowlog.config import PREFIX, select_settings
 from arrowlog.spark.local import require_pyspark
+from arrowlog.spark.settings import session_settings
 from arrowlog.table import Table
 
 if TYPE_CHECKING:
@@ -49,9 +49,3 @@ def open_table(
 ) -> Table:
     """Open a table. `options` override the session's `spark.indextables.*` settings."""
     return Table(uri, storage_options, options={**session_settings(spark), **(options or {})})
-
-
-def session_settings(spark: SparkSession) -> dict[str, object]:
-    """Return the session's `spark.indextables.*` settings that arrowlog knows."""
-    settings = {key: value for key, value in spark.conf.getAll.items() if key.startswith(PREFIX)}
-    return select_settings(settings)

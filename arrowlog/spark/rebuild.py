@@ -32,8 +32,10 @@ from arrowlog.snapshot import (
     parse_table_schema,
     plan_segment,
 )
+from arrowlog.spark.executors import require_on_workers
 from arrowlog.spark.local import require_pyspark
-from arrowlog.spark.read import open_table, session_settings
+from arrowlog.spark.read import open_table
+from arrowlog.spark.settings import session_settings
 from arrowlog.spark.tasks import (
     DECODED_SCHEMA,
     POSITION_COLUMN,
@@ -47,6 +49,7 @@ from arrowlog.spark.tasks import (
     deserialize_table,
     reconcile_bucket,
 )
+from arrowlog.spark.versions import frame_from_arrow, frame_to_arrow, repartition_by_id
 from arrowlog.storage import open_store
 
 if TYPE_CHECKING:
@@ -93,7 +96,7 @@ def snapshot(
 
 
 def _snapshot(spark: SparkSession, rebuild: DistributedReplay, started: float) -> Snapshot:
-    rows = rebuild.reconciled_adds(spark).toArrow().to_pylist()
+    rows = frame_to_arrow(rebuild.reconciled_adds(spark)).to_pylist()
     state = rebuild.state(collect_table_actions(rows))
     tables = [deserialize_table(row["adds"]) for row in rows if row["bucket"] != TABLE_BUCKET]
     adds = pa.concat_tables(
@@ -208,6 +211,7 @@ class DistributedReplay:
         The bucket `TABLE_BUCKET` has the table-level actions of all runs; `collect_table_actions`
         reads them.
         """
+        require_on_workers(spark)
         job = self.job
         work = pa.table(
             {
@@ -215,8 +219,8 @@ class DistributedReplay:
                 "run": pa.array([pickle.dumps(run) for run in self.runs], pa.binary()),
             }
         )
-        tasks = spark.createDataFrame(work, "part int, run binary")
-        tasks = tasks.repartitionById(max(1, len(self.runs)), "part")
+        tasks = frame_from_arrow(spark, work, "part int, run binary")
+        tasks = repartition_by_id(tasks, max(1, len(self.runs)), "part")
 
         def arrowlog_decode(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
@@ -352,7 +356,7 @@ def shuffle_by_number(
             yield from work(rows.filter(pc.equal(rows[name], number))).to_batches()
 
     numbered = frame.selectExpr("*", f"{name} + 1 AS place")  # partition ids begin at 0
-    return numbered.repartitionById(count + 1, "place").mapInArrow(arrowlog_gather, schema)
+    return repartition_by_id(numbered, count + 1, "place").mapInArrow(arrowlog_gather, schema)
 
 
 def _compression_ratio(

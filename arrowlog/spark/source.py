@@ -11,17 +11,18 @@ import pickle
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import (
+from arrowlog.errors import InvalidRequest
+from arrowlog.spark.frame import read_split
+from arrowlog.spark.local import sentence_first
+from arrowlog.spark.options import SourceOptions, parse_source_options
+from arrowlog.spark.settings import FORMAT_NAMES
+from arrowlog.spark.source_api import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
     InputPartition,
     WriterCommitMessage,
 )
-
-from arrowlog.errors import InvalidRequest
-from arrowlog.spark.frame import read_split
-from arrowlog.spark.options import SourceOptions, parse_source_options
 from arrowlog.spark.stream import StreamReader, StreamWriter, collect_adds
 from arrowlog.spark.target import WriteDestination, resolve_destination
 from arrowlog.spark.types import cast_batch, to_spark_arrow_schema, to_spark_schema
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from arrowlog.scan import ScanPlan
     from arrowlog.transaction import Add, WriteMode
 
 _SPLIT_SIZE = "128MB"  # as spark.sql.files.maxPartitionBytes by default
@@ -40,7 +42,8 @@ _SPLIT_SIZE = "128MB"  # as spark.sql.files.maxPartitionBytes by default
 class ArrowlogSource(DataSource):  # type: ignore[misc] # pyspark is not typed
     """The data source. Spark creates an instance for each load and each save."""
 
-    session: Mapping[str, object] = {}  # settings of the session, set by `register`
+    format_name = FORMAT_NAMES[0]
+    session: Mapping[str, object] = {}  # settings of the session when it was registered
 
     def __init__(self, options: Mapping[str, str]) -> None:
         """`options` are checked on first use, not here."""
@@ -51,12 +54,33 @@ class ArrowlogSource(DataSource):  # type: ignore[misc] # pyspark is not typed
     @classmethod
     def name(cls) -> str:
         """The name that is passed to `format()`."""
-        return "arrowlog"
+        return cls.format_name
 
     @property
     def _options(self) -> SourceOptions:
         return parse_source_options(self._raw_options, self.session)
 
+    @property
+    def storage_options(self) -> Mapping[str, Any]:
+        """The options of the store."""
+        return self._options.storage
+
+    def reads_all_rows(self) -> bool:
+        """Return whether the options select every row of the version."""
+        return self._options.where is None
+
+    def plan(self, session: Mapping[str, object]) -> ScanPlan:
+        """Plan a scan of the pinned version, or of the one that the options name.
+
+        `session` has the current settings of the session.
+        """
+        options = parse_source_options(self._raw_options, session)
+        version, timestamp = options.version, options.timestamp
+        if self._version is not None:
+            version, timestamp = self._version, None
+        return options.table().scan(options.where, version, timestamp)
+
+    @sentence_first()
     def schema(self) -> StructType:
         """Return the schema, and pin the version that `reader` will read."""
         options = self._options
@@ -64,6 +88,7 @@ class ArrowlogSource(DataSource):  # type: ignore[misc] # pyspark is not typed
         self._version = snapshot.version
         return to_spark_schema(snapshot.metadata.schema_string)
 
+    @sentence_first()
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of the pinned version.
 
@@ -78,6 +103,7 @@ class ArrowlogSource(DataSource):  # type: ignore[misc] # pyspark is not typed
         assert self._version is not None
         return SourceReader(self._options, self._version, schema)
 
+    @sentence_first()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: FBT001
         """Return a writer. Raises `InvalidRequest` if the schema does not fit the table."""
         options = self._options
@@ -90,13 +116,16 @@ class ArrowlogSource(DataSource):  # type: ignore[misc] # pyspark is not typed
             partition_columns=options.partition_columns,
             storage_options=options.storage,
             options=options.settings,
+            save_mode=options.save_mode,
         )
-        return SourceWriter(target, mode, options.replace_where)
+        return SourceWriter(target, mode, options.replace_where, options.read_version)
 
+    @sentence_first()
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802 -- Spark's
         """Return a stream of the rows that are appended to the table."""
         return StreamReader(self._options, schema)
 
+    @sentence_first()
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:  # noqa: N802, FBT001
         """Return a writer that commits each micro-batch exactly once."""
         options = self._options
@@ -131,6 +160,7 @@ class SourceReader(DataSourceReader):  # type: ignore[misc] # as above
         self._version = version
         self._schema = schema
 
+    @sentence_first()
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the scan and return one partition per split, at least one."""
         plan = self._options.table().scan(self._options.where, self._version)
@@ -140,7 +170,8 @@ class SourceReader(DataSourceReader):  # type: ignore[misc] # as above
 
     def read(self, partition: SourcePartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a partition. Runs on a worker."""
-        yield from read_partition(partition.split, self._options, self._schema)
+        with sentence_first():
+            yield from read_partition(partition.split, self._options, self._schema)
 
 
 def read_partition(
@@ -164,19 +195,31 @@ class TaskAdds(WriterCommitMessage):  # type: ignore[misc] # as above
 class SourceWriter(DataSourceArrowWriter):  # type: ignore[misc] # as above
     """Tasks write data files; the driver makes one commit of them."""
 
-    def __init__(self, target: WriteDestination, mode: WriteMode, where: str | None) -> None:
+    def __init__(
+        self,
+        target: WriteDestination,
+        mode: WriteMode,
+        where: str | None,
+        read_version: int | None = None,
+    ) -> None:
         """`target` has been checked against the schema of the rows."""
+        self._read_version = read_version
         self._target = target
         self._mode = mode
         self._where = where
 
+    @sentence_first()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task into data files that are not visible before the commit."""
+        if self._target.is_ignored:
+            return TaskAdds([])
         return TaskAdds(self._target.write_batches(iterator))
 
+    @sentence_first()
     def commit(self, messages: list[Any]) -> None:
         """Commit the files of all tasks at once."""
-        self._target.commit(collect_adds(messages), self._mode, self._where)
+        adds, version = collect_adds(messages), self._read_version
+        self._target.commit(adds, self._mode, self._where, read_version=version)
 
     def abort(self, messages: list[Any]) -> None:
         """Delete the files of a failed job.

@@ -1,17 +1,18 @@
-"""The IndexTables statements in `spark.sql`, and table functions over a log.
+"""The IndexTables statements and our tables in `spark.sql`, and table functions over a log.
 
-Text that is one of the statements is executed here and its result returned as a DataFrame; any
-other text is passed to Spark unchanged.
+Text that is one of the statements is executed here and its result returned as a DataFrame. In other
+text, tables that Spark cannot resolve are completed; see `sql_tables`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from arrowlog.spark.local import is_connect, require_pyspark
-from arrowlog.spark.read import session_settings
+from arrowlog.spark.optimizer import install_optimizer_rule
+from arrowlog.spark.settings import FORMAT_NAMES, session_settings
+from arrowlog.spark.sql_tables import SqlSession, to_frame
+from arrowlog.spark.sql_text import SqlText
 from arrowlog.statements import is_statement, sql_statement
 
 if TYPE_CHECKING:
@@ -33,25 +34,34 @@ EXPLAIN_SCHEMA = (
 
 
 def sql(spark: SparkSession, text: str, *args: Any, **kwargs: Any) -> DataFrame:
-    """Execute a statement such as `REPAIR INDEXFILES TRANSACTION LOG …`, or Spark's own SQL.
+    """Execute SQL: a statement of IndexTables, or Spark's own, in which our tables are known.
 
-    `args` and `kwargs` are those of `SparkSession.sql`; text with any of them goes to Spark.
+    ``SELECT … FROM arrowlog.`path` ``, `VERSION AS OF`, `TIMESTAMP AS OF`, `DESCRIBE HISTORY`,
+    `CREATE TABLE … USING arrowlog`, `INSERT INTO` and `INSERT OVERWRITE` work. What is not
+    understood goes to Spark unchanged. `args` and `kwargs` are those of `SparkSession.sql`.
     """
     require_pyspark()
-    if not args and not kwargs and isinstance(text, str) and is_statement(text):
+    session = SqlSession(spark)
+    if not isinstance(text, str):
+        return session.spark_sql(text, *args, **kwargs)
+    if not args and not kwargs and is_statement(text):
         rows = sql_statement(text, options=session_settings(spark), spark=spark)
-        return _to_frame(spark, rows)
-    spark_sql = getattr(spark.sql, "arrowlog_wraps", spark.sql)
-    frame: DataFrame = spark_sql(text, *args, **kwargs)
-    return frame
+        return to_frame(spark, rows)
+    if SqlText(text).uses(FORMAT_NAMES):
+        register_source(spark)  # Spark creates the data source by itself: with today's settings
+    return session.execute(text, *args, **kwargs)
 
 
 def enable(spark: SparkSession) -> None:
-    """Make `spark.sql` of this session accept the statements too. Idempotent."""
+    """Make `spark.sql` of this session work as `arrowlog.spark.sql`. Idempotent.
+
+    `spark.table` then finds our tables in Spark's catalog, too.
+    """
     require_pyspark()
+    install_optimizer_rule(spark)
     if hasattr(spark.sql, "arrowlog_wraps"):
         return
-    spark_sql = spark.sql
+    spark_sql, spark_table = spark.sql, spark.table
 
     def extended_sql(sqlQuery: str, *args: Any, **kwargs: Any) -> DataFrame:  # noqa: N803 -- Spark's
         return sql(spark, sqlQuery, *args, **kwargs)
@@ -60,21 +70,29 @@ def enable(spark: SparkSession) -> None:
     extended_sql.arrowlog_wraps = spark_sql  # type: ignore[attr-defined]
     spark.sql = extended_sql
 
+    def extended_table(tableName: str) -> DataFrame:  # noqa: N803 -- Spark's
+        location = SqlSession(spark).table_location(tableName)
+        if location is None:
+            return spark_table(tableName)
+        return spark.read.format(FORMAT_NAMES[0]).load(location)
 
-def _to_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
-    """Convert rows to a DataFrame, casting types that Spark does not accept from Arrow."""
-    fields = [pa.field(item.name, _spark_type(item.type), item.nullable) for item in rows.schema]
-    return spark.createDataFrame(rows.cast(pa.schema(fields)))
+    extended_table.__doc__ = spark_table.__doc__
+    spark.table = extended_table
 
 
-def _spark_type(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_dictionary(kind):
-        return _spark_type(kind.value_type)
-    if pa.types.is_timestamp(kind):
-        return pa.timestamp("us", kind.tz)
-    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind) or pa.types.is_null(kind):
-        return pa.string()
-    return kind
+def register_source(spark: SparkSession) -> None:
+    """Register the data source under all its names, with the current settings of the session."""
+    from arrowlog.spark.source import ArrowlogSource
+
+    settings = session_settings(spark)
+    for name in FORMAT_NAMES:
+        members = {"session": settings, "format_name": name}
+        try:
+            spark.dataSource.register(type("ArrowlogSource", (ArrowlogSource,), members))
+        except Exception as error:
+            # Spark 4.0 keeps the installed source, which it found by itself.
+            if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
+                raise
 
 
 def register_functions(spark: SparkSession) -> None:

@@ -13,18 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.datasource import (
-    DataSourceStreamArrowWriter,
-    DataSourceStreamReader,
-    InputPartition,
-    WriterCommitMessage,
-)
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxFiles,
-    SupportsTriggerAvailableNow,
-)
 
 from arrowlog.config import resolve
 from arrowlog.decode import LineBuffer, decode_buffer
@@ -40,6 +28,18 @@ from arrowlog.snapshot import (
     with_file_keys,
 )
 from arrowlog.spark.frame import read_split
+from arrowlog.spark.source_api import (
+    LIMITS_STREAMS,
+    WRITES_STREAMS,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+    InputPartition,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxFiles,
+    SupportsTriggerAvailableNow,
+    WriterCommitMessage,
+)
 from arrowlog.spark.types import cast_batch, to_spark_arrow_schema
 from arrowlog.storage import open_store
 
@@ -209,7 +209,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     """Streams the rows that are appended to a table, in commit order."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        """Spark keeps this object on the driver and pickles it for workers."""
+        """Spark keeps this object on the driver and pickles it for workers.
+
+        Raises `InvalidRequest` for `maxFilesPerTrigger` where Spark does not pass limits.
+        """
+        if options.max_files is not None and not LIMITS_STREAMS:
+            raise InvalidRequest(
+                "maxFilesPerTrigger needs Spark 4.2 or newer.",
+                next="Omit it: a batch then reads everything that was appended.",
+            )
         self._options = options
         self._schema = schema
         self._last_version: int | None = None  # set by trigger(availableNow=True)
@@ -248,8 +256,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         """Fix the last version of this run; later commits are left to the next run."""
         self._last_version = self._log.latest
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return the offset at which the next batch ends."""
+    def latestOffset(  # noqa: N802 -- Spark's
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        """Return the offset at which the next batch ends.
+
+        Spark before 4.2 gives neither start nor limit: the batch ends with the latest version.
+        """
+        if start is None:
+            return StreamOffset(self._log.latest + 1, 0).to_json()
         last_version = self._last_version if self._last_version is not None else self._log.latest
         max_files = limit.max_files if isinstance(limit, ReadMaxFiles) else None
         if self._last_version is not None and max_files is None:
@@ -322,6 +337,12 @@ class StreamWriter(DataSourceStreamArrowWriter):  # type: ignore[misc] # as abov
 
     def __init__(self, target: WriteDestination, app_id: str | None) -> None:
         """Raises `InvalidRequest` without `app_id`: a repeated batch would look like a new one."""
+        if not WRITES_STREAMS:
+            raise InvalidRequest(
+                "This version of Spark cannot write streams from Python workers.",
+                next="Use Spark 4.1 or newer, or foreachBatch with"
+                ' arrowlog.spark.write(frame, uri, txn=("name", batch_id)).',
+            )
         if app_id is None:
             raise InvalidRequest(
                 "The stream has neither a checkpointLocation nor an appId: after a restart its"

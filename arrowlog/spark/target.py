@@ -16,7 +16,13 @@ import pyarrow as pa
 
 from arrowlog.clock import SystemClock
 from arrowlog.config import resolve
-from arrowlog.errors import ArrowlogError, CommitStateUnknown, InvalidRequest, TableNotFound
+from arrowlog.errors import (
+    ArrowlogError,
+    CommitStateUnknown,
+    InvalidRequest,
+    TableExists,
+    TableNotFound,
+)
 from arrowlog.formats import parse_spark_schema
 from arrowlog.snapshot import StatsTruncation
 from arrowlog.spark.fit import check_fit
@@ -32,6 +38,14 @@ if TYPE_CHECKING:
 
     from arrowlog.transaction import Add, CommitResult, WriteMode
 
+# Names of Spark's save modes that write only if there is no table yet.
+CREATE_MODES = {
+    "default": "errorifexists",
+    "error": "errorifexists",
+    "errorifexists": "errorifexists",
+    "ignore": "ignore",
+}
+
 
 @dataclass(frozen=True)
 class WriteDestination:
@@ -45,6 +59,12 @@ class WriteDestination:
     properties: Mapping[str, object]
     version: int | None  # at the start of the write; None if there is no table yet
     target_size: int = 128 << 20  # bytes per data file
+    save_mode: str | None = None  # "errorifexists" or "ignore": the table must not exist yet
+
+    @property
+    def is_ignored(self) -> bool:
+        """Whether there is nothing to write, because the table exists and the mode is `ignore`."""
+        return self.exists and self.save_mode == "ignore"
 
     @property
     def exists(self) -> bool:
@@ -90,7 +110,8 @@ class WriteDestination:
     def open(self) -> Table:
         """Open the table, creating it if it did not exist at the start of the write.
 
-        Raises `InvalidRequest` if a table that was created concurrently does not fit the rows.
+        Raises `InvalidRequest` if a table that was created concurrently does not fit the rows, and
+        `TableExists` if there must be none.
         """
         if self.exists:
             return Table(self.uri, self.storage_options, options=self.options)
@@ -98,7 +119,7 @@ class WriteDestination:
             self.uri,
             self.schema_string,
             partition_columns=self.partition_columns,
-            exist_ok=True,
+            exist_ok=self.save_mode is None,
             storage_options=self.storage_options,
             options=self.options,
         )
@@ -118,13 +139,16 @@ class WriteDestination:
         mode: WriteMode,
         where: object = None,
         txn: tuple[str, int] | None = None,
+        read_version: int | None = None,
     ) -> CommitResult | None:
         """Commit all files at once; None if there is nothing to commit.
+
+        With `read_version`, an overwrite conflicts with every later commit.
 
         Deletes the files if the commit is rejected, or if `txn` was committed before. Waits for a
         checkpoint that the commit triggers.
         """
-        if not adds and mode == "append" and self.exists:
+        if self.is_ignored or (not adds and mode == "append" and self.exists):
             return None
         try:
             table = self.open()
@@ -133,14 +157,16 @@ class WriteDestination:
             if mode == "append":
                 result = table.append(adds, txn=txn)
             elif where is None:
-                result = table.overwrite(adds, txn=txn)
+                result = table.overwrite(adds, txn=txn, read_version=read_version)
             else:  # conflicts are checked against the version at the start of the write
-                start_version = self.version or 0
+                start_version = read_version if read_version is not None else self.version or 0
                 result = table.overwrite(adds, where=where, txn=txn, read_version=start_version)
         except CommitStateUnknown:
             raise
-        except ArrowlogError:
+        except ArrowlogError as error:
             self.forget(adds)
+            if self.save_mode == "ignore" and isinstance(error, TableExists):
+                return None
             raise
         if result.duplicate:
             self.forget(adds)
@@ -163,11 +189,14 @@ def resolve_destination(
     storage_options: Mapping[str, Any] | None = None,
     options: Mapping[str, object] | None = None,
     target_size: int = 128 << 20,
+    save_mode: str | None = None,
 ) -> WriteDestination:
     """Resolve the destination of a write and check that rows of the schema `given` fit it.
 
-    Raises `InvalidRequest` before any file is written: for an unknown mode, for partition columns
-    that differ from the table's, and for columns or types that do not fit.
+    `save_mode` is `errorifexists` or `ignore` if the write must create the table. Raises
+    `InvalidRequest` before any file is written: for an unknown mode, for partition columns that
+    differ from the table's, and for columns or types that do not fit. Raises `TableExists` if the
+    table exists and must not.
     """
     check_write_mode(mode)
     if where is not None and mode != "overwrite":
@@ -178,14 +207,13 @@ def resolve_destination(
         snapshot = Table(uri, storage, options=settings).snapshot()
     except TableNotFound:
         new_table = _new_table(uri, given, partition_columns or (), storage, settings)
-        return replace(new_table, target_size=target_size)
-    metadata = snapshot.metadata
-    if partition_columns is not None and tuple(partition_columns) != snapshot.partition_columns:
-        raise InvalidRequest(
-            f"The table is partitioned by {list(snapshot.partition_columns)}, not by"
-            f" {list(partition_columns)}.",
-            next="Omit partitionColumns: they apply only to a new table.",
+        return replace(new_table, target_size=target_size, save_mode=save_mode)
+    if save_mode == "errorifexists":
+        raise TableExists(
+            f"There is a table at {uri} already.",
+            next='Use the mode "append", "overwrite" or "ignore", or another path.',
         )
+    metadata = snapshot.metadata
     existing = WriteDestination(
         uri,
         metadata.schema_string,
@@ -195,7 +223,16 @@ def resolve_destination(
         dict(metadata.configuration),
         snapshot.version,
         target_size,
+        save_mode,
     )
+    if existing.is_ignored:
+        return existing
+    if partition_columns is not None and tuple(partition_columns) != snapshot.partition_columns:
+        raise InvalidRequest(
+            f"The table is partitioned by {list(snapshot.partition_columns)}, not by"
+            f" {list(partition_columns)}.",
+            next="Omit partitionColumns: they apply only to a new table.",
+        )
     check_fit(given, existing.schema, existing.required)
     return existing
 

@@ -148,7 +148,7 @@ def _from_part(run: LogRun, job: ReplayJob) -> pa.Table:
     assert run.part is not None
     checkpoint = open_parquet_checkpoint(store, run.checkpoint, run.keys, lambda _: None)
     assert isinstance(checkpoint, CheckpointPartReader)
-    adds = from_checkpoint_rows(checkpoint.check(run.part), checkpoint.manifest.recipe)
+    adds = from_checkpoint_rows(checkpoint.read_part(run.part), checkpoint.manifest.recipe)
     return with_checkpoint_keys(
         adds.drop_columns("key"), store.root, run.checkpoint, allow_external_paths=False
     )

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from arrowlog.errors import InvalidRequest
+from arrowlog.spark.versions import to_arrow_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,9 +80,7 @@ def _simple_type(name: str, column: str) -> str:
 
 def to_spark_arrow_schema(schema: StructType) -> pa.Schema:
     """Return the Arrow schema in which Spark accepts rows of a Spark schema."""
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    return to_arrow_schema(schema, timezone="UTC")
+    return to_arrow_schema(schema)
 
 
 def cast_batch(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from decimal import Decimal
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote
 from uuid import uuid4
 
@@ -26,6 +26,7 @@ from arrowlog.config import parse_bytes, resolve
 from arrowlog.errors import InvalidRequest
 from arrowlog.formats import parse_spark_schema
 from arrowlog.snapshot import HIVE_NULL, StatsTruncation
+from arrowlog.spark.executors import require_on_workers
 from arrowlog.spark.local import require_pyspark
 from arrowlog.spark.native import (
     find_unsupported_internals,
@@ -33,9 +34,10 @@ from arrowlog.spark.native import (
     log_once,
     to_hadoop_uri,
 )
-from arrowlog.spark.read import session_settings
-from arrowlog.spark.target import WriteDestination, resolve_destination
+from arrowlog.spark.settings import session_settings
+from arrowlog.spark.target import CREATE_MODES, WriteDestination, resolve_destination
 from arrowlog.spark.types import to_spark_arrow_schema
+from arrowlog.spark.versions import frame_to_arrow, rebalance_by
 from arrowlog.storage import open_store
 from arrowlog.transaction import describe_parquet_file
 
@@ -45,8 +47,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from arrowlog.storage import Store
-    from arrowlog.transaction import Add, CommitResult, WriteMode
+    from arrowlog.transaction import Add, CommitResult
 
+SaveMode = Literal["append", "overwrite", "error", "errorifexists", "ignore"]
 _CONCURRENT_FOOTERS = 16
 _DATA_FILE_NAME = re.compile(r"part-.*\.parquet")
 # Timestamps in microseconds and in the proleptic Gregorian calendar, as every reader of arrowlog
@@ -61,7 +64,7 @@ _SETTINGS_LOCK = RLock()  # one native write at a time: see `_session_settings`
 def write(
     frame: DataFrame,
     uri: str | os.PathLike[str],
-    mode: WriteMode = "append",
+    mode: SaveMode = "append",
     *,
     replace_where: object = None,
     partition_columns: Sequence[str] | None = None,
@@ -70,34 +73,44 @@ def write(
     target_size: str | int = "128MB",
     rebalance: bool | None = None,
     txn: tuple[str, int] | None = None,
+    read_version: int | None = None,
     native: bool | None = None,
 ) -> CommitResult | None:
     """Write the rows of a DataFrame into a table as one commit; None if there is nothing to write.
 
-    `mode="overwrite"` replaces the whole table, or the partitions selected by
-    `prepare_replace_partitions`. A missing table is created, partitioned by `partition_columns`. By
-    default Spark shuffles rows by partition first, so that each partition gets few files;
+    `mode="overwrite"` replaces the whole table, or the partitions selected by `replace_where`.
+    `"errorifexists"` raises `TableExists` if there is a table, and `"ignore"` writes nothing then,
+    also if the table is created while the rows are written. A missing table is created, partitioned
+    by `partition_columns`.
+
+    By default Spark shuffles rows by partition first, so that each partition gets few files;
     `rebalance=False` omits the shuffle. `txn=("app", n)` makes the write idempotent: a repetition
-    of the same step is not committed.
+    of the same step is not committed. `read_version` is the version that the rows were read from:
+    an overwrite then raises `ConcurrentAppend` or `ConcurrentRemove` if another commit followed it.
 
     `native=True` requires Spark's own Parquet writer, `native=False` requires Python workers.
     Raises `InvalidRequest` if the rows do not fit the table.
     """
     require_pyspark()
     spark = frame.sparkSession
+    save_mode = CREATE_MODES.get(mode)
+    write_mode: Any = mode if save_mode is None else "append"
     target = resolve_destination(
         os.fspath(uri),
         frame.schema,
-        mode=mode,
+        mode=write_mode,
+        save_mode=save_mode,
         where=replace_where,
         partition_columns=partition_columns,
         storage_options=storage_options,
         options={**session_settings(spark), **(options or {})},
         target_size=parse_bytes(target_size),
     )
+    if target.is_ignored:
+        return None
     rows = _to_table_schema(frame, target)
     if target.partition_columns and rebalance is not False:
-        rows = rows.hint("rebalance", *map(_quoted, target.partition_columns))
+        rows = rebalance_by(rows, [_quoted(name) for name in target.partition_columns])
     why = None if native is False else _obstacle(target, spark)
     if native and why:
         raise InvalidRequest(
@@ -111,7 +124,7 @@ def write(
     else:
         log_once("Rows are written by Spark's own Parquet writer", None)
         adds = _by_spark(rows, target, spark)
-    return target.commit(adds, mode, replace_where, txn)
+    return target.commit(adds, write_mode, replace_where, txn, read_version)
 
 
 def _obstacle(target: WriteDestination, spark: SparkSession) -> str | None:
@@ -119,9 +132,11 @@ def _obstacle(target: WriteDestination, spark: SparkSession) -> str | None:
     if set(target.partition_columns) == set(target.schema.names):
         return "every column is a partition column"
     root = to_hadoop_uri(open_store(target.uri, target.storage_options).root)
-    return find_unsupported_internals(spark) or (
-        None if is_reachable_by_spark(root, spark) else "Spark cannot reach the store"
-    )
+    if why := find_unsupported_internals(spark):
+        return why
+    # On an object store there is no folder before the first file is written to it.
+    reachable = is_reachable_by_spark(root, spark, missing_ok=not target.exists)
+    return None if reachable else "Spark cannot reach the store"
 
 
 def _quoted(name: str) -> str:
@@ -151,6 +166,7 @@ def _by_spark(rows: DataFrame, target: WriteDestination, spark: SparkSession) ->
     try:
         _write_parquet(rows, target, f"{to_hadoop_uri(store.root)}/{folder}", spark)
         keys = _list_data_files(store, folder, spark)
+        _check_same_store(store, keys, target)
         adds = _adds(store, keys, target)
         _check_nulls(adds, target)
         succeeded = True
@@ -244,6 +260,20 @@ def _adds(store: Store, keys: list[str], target: WriteDestination) -> list[Add]:
         return list(pool.map(add_from_footer, keys))
 
 
+def _check_same_store(store: Store, keys: list[str], target: WriteDestination) -> None:
+    """Raise `InvalidRequest` if Spark wrote a new table to another store than arrowlog's.
+
+    The log of an existing table was found by both.
+    """
+    if not target.exists and keys and store.stat(keys[0]) is None:
+        raise InvalidRequest(
+            f"Spark wrote files for {target.uri} that arrowlog does not find: the connector of"
+            " Spark is configured for another store.",
+            next="Give Spark the endpoint and the credentials of the storage options, as in"
+            " spark.hadoop.fs.s3a.endpoint, or pass native=False.",
+        )
+
+
 def _check_nulls(adds: list[Add], target: WriteDestination) -> None:
     """Raise `InvalidRequest` if a column that is declared not nullable has nulls."""
     for name in target.required:
@@ -319,14 +349,15 @@ def _by_workers(rows: DataFrame, target: WriteDestination) -> list[Add]:
     """Write files with Python workers and return their adds."""
     schema = to_spark_arrow_schema(rows.schema)
     if target.uri.startswith("memory:"):  # workers have no access to the memory of this process
-        table = rows.toArrow()
+        table = frame_to_arrow(rows)
         return target.write(table.to_batches(), table.schema)
+    require_on_workers(rows.sparkSession)
 
     def arrowlog_write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         adds = target.write((batch.cast(schema) for batch in batches), schema)
         yield pa.record_batch([pa.array([pickle.dumps(adds)], pa.binary())], names=["adds"])
 
-    results = rows.mapInArrow(arrowlog_write, "adds binary").toArrow()
+    results = frame_to_arrow(rows.mapInArrow(arrowlog_write, "adds binary"))
     return [
         add
         for pickled in results["adds"].to_pylist()

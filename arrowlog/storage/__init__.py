@@ -64,13 +64,14 @@ def open_store(
     uri: str | os.PathLike[str],
     storage_options: Mapping[str, Any] | None = None,
     *,
-    parallelism: int = 4,
+    parallelism: int | None = None,
     timeout_seconds: float = 30.0,
     accelerate: bool = True,
     unsafe: bool = False,
 ) -> Store:
     """Open the store for a table's address: a path, a `file:` URL, or any URL fsspec supports.
 
+    `parallelism` is the maximum number of concurrent requests; None leaves it to the store.
     `accelerate` permits obstore for S3. `unsafe` permits commits to stores whose puts are not known
     to be atomic. Raises `InvalidRequest` if the address or the options are not valid, or a package
     is missing.
@@ -97,7 +98,7 @@ def open_store(
 
 
 def _open_s3(
-    uri: str, options: dict[str, Any], parallelism: int, seconds: float, *, accelerate: bool
+    uri: str, options: dict[str, Any], parallelism: int | None, seconds: float, *, accelerate: bool
 ) -> Store:
     from arrowlog.storage.obstore_s3 import ObstoreS3, is_obstore_usable
     from arrowlog.storage.s3 import S3Store, check_option_names

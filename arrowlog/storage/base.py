@@ -20,6 +20,7 @@ from arrowlog.errors import StoreUnavailable
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from arrowlog.metering import Metrics
 
 _MAX_PUT_ATTEMPTS = 5
 # Files up to this size are read in batches, larger ones one at a time.
@@ -98,6 +99,10 @@ class Store(Protocol):
     # Whether `stat` costs next to nothing, as on a local disk. Callers then stat one object instead
     # of listing a folder.
     cheap_stat: bool
+    # What the requests to this store count in.
+    metrics: Metrics
+    # The kind of store, for metrics: `local`, `s3`, `memory`, or the protocol of its URL.
+    kind: str
     # The address of the server if `root` does not name it, as the endpoint of an S3 bucket; else
     # empty. On another server, the same root is another table.
     server: str

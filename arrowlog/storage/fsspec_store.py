@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from urllib.parse import parse_qsl, quote, unquote
 
 from arrowlog.errors import ArrowlogError, InvalidRequest, StoreTimeout, StoreUnavailable, redact
+from arrowlog.log_lines import STORE_RETRY
+from arrowlog.metering import child_metrics
 from arrowlog.storage.base import ObjectStat, PutOutcome, build_walk_table
 from arrowlog.storage.failures import (
     bucket_missing_error,
@@ -26,6 +28,7 @@ from arrowlog.storage.failures import (
     store_error,
     unknown_option_error,
 )
+from arrowlog.storage.request_slots import RequestSlots
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from arrowlog.storage.base import FileBuffer
 
 
+DEFAULT_PARALLELISM = 4  # concurrent requests, unless the setting says otherwise
 _INITIAL_FILE_BYTES = 1 << 16  # assumed size of a log file, until some have been read
 _BACKOFF_SECONDS = 0.05  # first pause; doubles with every attempt
 _MAX_BACKOFF_SECONDS = 2.0
@@ -57,19 +61,25 @@ class RemoteStore(ABC):
 
     cheap_stat = False
     server = ""
+    kind = ""
 
-    def __init__(self, root: str, secrets: Iterable[str], parallelism: int, seconds: float) -> None:
+    def __init__(
+        self, root: str, secrets: Iterable[str], parallelism: int | None, seconds: float
+    ) -> None:
         """Set up a store.
 
         Args:
             root: Address of the table, without credentials.
             secrets: Texts that no message may contain.
-            parallelism: Number of concurrent requests.
+            parallelism: Maximum number of concurrent requests; None leaves it to the store.
             seconds: Time limit of an operation, including retries.
         """
         self.root = root
-        self.parallelism = parallelism
+        self.ceiling = parallelism
+        self.parallelism = DEFAULT_PARALLELISM if parallelism is None else parallelism
         self.seconds = seconds
+        self.metrics = child_metrics()
+        self.slots = RequestSlots(parallelism)
         self._secrets = _secret_forms(secrets)
         self._mean_file_bytes = _INITIAL_FILE_BYTES
 
@@ -141,7 +151,16 @@ class RemoteStore(ABC):
         """Return the sorted names in `folder` that are not less than `start`."""
         return sorted(self.stats_from(folder, start))
 
-    def with_retries(self, verb: str, where: str, call: Callable[[], Any]) -> Any:
+    def request(self, verb: str, call: Callable[[], Any], sent: int = 0) -> Any:
+        """Send one request, of which `sent` is the size, within the ceiling; counts it."""
+        with self.slots:
+            self.metrics.count_request(self.kind, verb, sent=sent)
+            result = call()
+        if isinstance(result, bytes):
+            self.metrics.count_request(self.kind, verb, 0, len(result))
+        return result
+
+    def with_retries(self, verb: str, where: str, call: Callable[[], Any], sent: int = 0) -> Any:
         """Call `call`, retrying with backoff until it succeeds or the time limit is reached.
 
         Only for idempotent operations. `FileNotFoundError` and `ArrowlogError` are not retried; any
@@ -152,7 +171,7 @@ class RemoteStore(ABC):
         pause = _BACKOFF_SECONDS
         while True:
             try:
-                return call()
+                return self.request(verb, call, sent)
             except ArrowlogError:
                 raise
             except FileNotFoundError as error:
@@ -163,8 +182,17 @@ class RemoteStore(ABC):
                 permanent = self.is_permanent(error) or is_tls_failure(error)
                 if permanent or time.monotonic() + pause >= stop:
                     raise self.failed(verb, where, error) from None
+                self.note_retry(verb, error)
             time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 -- not a secret
             pause = min(2 * pause, _MAX_BACKOFF_SECONDS)
+
+    def note_retry(self, verb: str, error: Exception) -> None:
+        """Count and log a request that is about to be repeated."""
+        self.metrics.add("store_retries", 1, self.kind, verb)
+        if STORE_RETRY.enabled:
+            text = self.without_secrets(str(error)).partition("\n")[0]
+            reason = f"{type(error).__name__}: {text}"
+            STORE_RETRY.log(table=self.root, operation=verb, reason=reason)
 
     def is_permanent(self, error: Exception) -> bool:
         """Return whether a retry cannot succeed."""
@@ -191,9 +219,11 @@ class RemoteStore(ABC):
         if option is not None:
             return unknown_option_error(option, self.option_names())
         reason = self.without_secrets(str(error)).split("\n", 1)[0].strip().rstrip(".")
+        advice = "Check the address and the options, and that the store's package is installed."
+        if isinstance(error, ImportError) and self.root.startswith(("s3://", "s3a://", "s3n://")):
+            reason, advice = "s3fs is not installed", "Install it: pip install 'arrowlog[s3]'"
         return InvalidRequest(
-            f"{self.root} cannot be opened: {reason or type(error).__name__}.",
-            next="Check the address and the options, and that the store's package is installed.",
+            f"{self.root} cannot be opened: {reason or type(error).__name__}.", next=advice
         )
 
     def without_secrets(self, text: str) -> str:
@@ -260,7 +290,7 @@ class FsspecStore(RemoteStore):
         self,
         uri: str,
         options: Mapping[str, Any],
-        parallelism: int,
+        parallelism: int | None,
         seconds: float,
         secrets: Iterable[str] = (),
         *,
@@ -276,6 +306,7 @@ class FsspecStore(RemoteStore):
         self._uri = uri
         self._options = {"use_listings_cache": False, "skip_instance_cache": True, **options}
         self._unsafe = unsafe
+        self.kind = uri.partition(":")[0]
         self._connection = self._connect()
 
     def _connect(self) -> tuple[int, Any, str]:
@@ -379,7 +410,8 @@ class FsspecStore(RemoteStore):
             if self._unsafe and self.fs.exists(path):
                 return PutOutcome.EXISTS
             self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
-            self.fs.pipe_file(path, data, mode="create")
+            put = lambda: self.fs.pipe_file(path, data, mode="create")  # noqa: E731
+            self.request("write", put, len(data))
         except FileExistsError:
             return PutOutcome.EXISTS
         except Exception as error:  # noqa: BLE001 -- whatever the store's own library raises
@@ -391,7 +423,7 @@ class FsspecStore(RemoteStore):
     def replace(self, key: str, data: bytes) -> None:
         """Create or overwrite an object."""
         path = self.path(key)
-        self.with_retries("write", self.url(key), lambda: self._write(path, data))
+        self.with_retries("write", self.url(key), lambda: self._write(path, data), len(data))
 
     def _write(self, path: str, data: bytes) -> None:
         self.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
@@ -442,7 +474,7 @@ class MemoryStore(FsspecStore):
 
     cheap_stat = True
 
-    def __init__(self, uri: str, options: Any, parallelism: int, seconds: float) -> None:
+    def __init__(self, uri: str, options: Any, parallelism: int | None, seconds: float) -> None:
         """Open a table; see `FsspecStore`."""
         super().__init__(uri, options, parallelism, seconds)
 
@@ -456,4 +488,5 @@ class MemoryStore(FsspecStore):
             if self.fs.exists(path):
                 return PutOutcome.EXISTS
             self.fs.pipe_file(path, data)
+        self.metrics.count_request(self.kind, "write", sent=len(data))
         return PutOutcome.DONE

@@ -8,6 +8,7 @@ from stat import S_ISDIR
 from typing import TYPE_CHECKING, BinaryIO
 from uuid import uuid4
 
+from arrowlog.metering import child_metrics
 from arrowlog.storage.base import (
     SMALL_FILE_BYTES,
     ObjectStat,
@@ -29,6 +30,10 @@ _STAGE_MAX_BYTES = 1 << 24  # small files that are collected before they go into
 _COPY_CHUNK_BYTES = 1 << 22
 _O_BINARY = getattr(os, "O_BINARY", 0)  # Windows only
 _O_TMPFILE = getattr(os, "O_TMPFILE", None)  # Linux only
+_STATS = (
+    "store_requests",
+    ("local", "stat"),
+)  # a counter; a stat takes little more than to count it
 _FILE_MODE = 0o666  # the umask of the process applies
 
 
@@ -41,10 +46,12 @@ class LocalStore:
 
     cheap_stat = True
     server = ""
+    kind = "local"
 
     def __init__(self, root: str) -> None:
         """Open a folder, which need not exist yet. `~` is expanded."""
         self.root = os.path.abspath(os.path.expanduser(root))
+        self.metrics = child_metrics()
 
     def _path(self, key: str) -> str:
         return f"{self.root}/{key}"
@@ -53,21 +60,25 @@ class LocalStore:
         """Return the content of a file."""
         descriptor = _open_for_read(self._path(key))
         try:
-            return _read_rest(descriptor, os.read(descriptor, SMALL_FILE_BYTES))
+            data = _read_rest(descriptor, os.read(descriptor, SMALL_FILE_BYTES))
         except OSError as error:
             raise store_error("read", self._path(key), error) from error
         finally:
             os.close(descriptor)
+        self.metrics.count_request("local", "read", received=len(data))
+        return data
 
     def get_range(self, key: str, start: int, stop: int) -> bytes:
         """Return a range of a file."""
         descriptor = _open_for_read(self._path(key))
         try:
-            return os.pread(descriptor, stop - start, start)
+            data = os.pread(descriptor, stop - start, start)
         except OSError as error:
             raise store_error("read", self._path(key), error) from error
         finally:
             os.close(descriptor)
+        self.metrics.count_request("local", "read", received=len(data))
+        return data
 
     def get_many(self, keys: Sequence[str]) -> list[bytes]:
         """Return the content of files. A plain loop is faster than any number of threads."""
@@ -105,6 +116,7 @@ class LocalStore:
                 buffer.accept(keys[num_files], versions[num_files], last_large)
                 num_files += 1
                 num_bytes += last_large
+        self.metrics.count_request("local", "read", num_files, num_bytes)
         return num_files, num_bytes
 
     def _read_small_files(
@@ -155,6 +167,7 @@ class LocalStore:
 
     def list_from(self, folder: str, start: str = "") -> list[str]:
         """Return the sorted names in a folder that are not less than `start`."""
+        self.metrics.count_request("local", "list")
         try:
             names = os.listdir(self._path(folder))
         except (FileNotFoundError, NotADirectoryError):
@@ -170,6 +183,7 @@ class LocalStore:
 
     def walk(self) -> pa.Table:
         """Return every file below the root."""
+        self.metrics.count_request("local", "list")
         keys: list[str] = []
         sizes: list[int] = []
         times: list[int] = []
@@ -204,6 +218,7 @@ class LocalStore:
 
     def stat(self, key: str) -> ObjectStat | None:
         """Return size and time of a file; the tag is its inode and modification time."""
+        self.metrics.raise_counter(_STATS)
         try:
             status = os.stat(self._path(key))
         except (FileNotFoundError, NotADirectoryError):
@@ -222,6 +237,7 @@ class LocalStore:
 
     def put_if_absent(self, key: str, data: bytes) -> PutOutcome:
         """Write and sync the bytes first, then link the file to its name."""
+        self.metrics.count_request("local", "write", sent=len(data))
         path = self._path(key)
         folder = os.path.dirname(path)
         try:
@@ -237,10 +253,12 @@ class LocalStore:
 
     def replace(self, key: str, data: bytes) -> None:
         """Write a temporary file, then rename it to its name."""
+        self.metrics.count_request("local", "write", sent=len(data))
         self._replace(key, lambda descriptor: _write_and_close(descriptor, data))
 
     def replace_from(self, key: str, file: BinaryIO) -> None:
         """Like `replace`, copying the file in chunks."""
+        self.metrics.count_request("local", "write", sent=os.fstat(file.fileno()).st_size)
         self._replace(key, lambda descriptor: _copy_and_close(descriptor, file))
 
     def _replace(self, key: str, write: Callable[[int], None]) -> None:
@@ -263,6 +281,7 @@ class LocalStore:
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete files, and folders whose key ends with a slash if they are empty."""
+        self.metrics.count_request("local", "delete", len(keys))
         for key in keys:
             try:
                 if key.endswith("/"):

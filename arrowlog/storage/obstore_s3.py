@@ -42,7 +42,8 @@ if TYPE_CHECKING:
 
 _QUICK_SECONDS = 10  # limit of small requests, and of silence during large ones
 _CONNECT_SECONDS = 5
-_MIN_CONCURRENT_READS = 64
+# Concurrent reads if checkpoint.parallelism is not set: obstore needs no thread for each.
+_DEFAULT_CONCURRENT_READS = 64
 _LIST_PAGE_KEYS = 1000
 # Up to this many objects are read by a thread pool that is kept; more by an event loop.
 _THREAD_POOL_SIZE = 4
@@ -107,8 +108,10 @@ class ObstoreS3(RemoteStore):
     obstore's retries are off: `with_retries` repeats what is idempotent, and never a put.
     """
 
+    kind = "s3"
+
     def __init__(
-        self, uri: str, options: Mapping[str, Any], parallelism: int, seconds: float
+        self, uri: str, options: Mapping[str, Any], parallelism: int | None, seconds: float
     ) -> None:
         """Open a bucket. Clients are created when they are first used."""
         secrets = [*find_secrets(options), *find_environment_secrets()]
@@ -127,7 +130,8 @@ class ObstoreS3(RemoteStore):
         """Return the same bucket through s3fs; one instance per process."""
         store = self._stand_ins.get(os.getpid())
         if store is None:
-            store = S3Store(self.root, self._options, self.parallelism, self.seconds)
+            store = S3Store(self.root, self._options, self.ceiling, self.seconds)
+            store.metrics = self.metrics
             self._stand_ins[os.getpid()] = store
         return store
 
@@ -208,6 +212,8 @@ class ObstoreS3(RemoteStore):
     def _read_parallel(self, keys: Sequence[str]) -> list[bytes | None]:
         """Read few objects with the thread pool, many with an event loop.
 
+        With a ceiling, threads read any number, since they can wait for a slot.
+
         The event loop runs in a thread of its own, because the calling thread may already run one,
         as in a notebook.
         """
@@ -215,6 +221,8 @@ class ObstoreS3(RemoteStore):
             return [self.find(key) for key in keys]
         loop_thread = ThreadPoolExecutor(1)
         try:
+            if self.ceiling is not None:
+                return self._map_keys(self.find, keys)
             if len(keys) <= _THREAD_POOL_SIZE:
                 return list(self._thread_pool().map(self.find, keys, timeout=self.seconds))
             read = asyncio.wait_for(self._read_async(keys), self.seconds)  # cancels at the limit
@@ -225,7 +233,7 @@ class ObstoreS3(RemoteStore):
             loop_thread.shutdown(wait=False, cancel_futures=True)
 
     async def _read_async(self, keys: Sequence[str]) -> list[bytes | None]:
-        slots = asyncio.Semaphore(max(self.parallelism, _MIN_CONCURRENT_READS))
+        slots = asyncio.Semaphore(_DEFAULT_CONCURRENT_READS)
         client = self._reader()
 
         async def read(key: str) -> bytes | None:
@@ -233,12 +241,16 @@ class ObstoreS3(RemoteStore):
 
             async with slots:
                 try:
+                    self.metrics.count_request(self.kind, "read")
                     response = await obstore.get_async(client, key)
-                    return bytes(await response.bytes_async())
+                    data = bytes(await response.bytes_async())
                 except FileNotFoundError:
                     return None
-                except Exception:  # noqa: BLE001 -- `find` retries, or raises the right error
+                except Exception as error:  # noqa: BLE001 -- `find` retries, or raises the right one
+                    self.note_retry("read", error)
                     return await asyncio.to_thread(self.find, key)
+                self.metrics.count_request(self.kind, "read", 0, len(data))
+                return data
 
         return list(await asyncio.gather(*(read(key) for key in keys)))
 
@@ -334,7 +346,8 @@ class ObstoreS3(RemoteStore):
 
         client = self._writer(len(data))
         try:
-            obstore.put(client, key, data, mode="create", use_multipart=False)
+            put = lambda: obstore.put(client, key, data, mode="create", use_multipart=False)  # noqa: E731
+            self.request("write", put, len(data))
         except (AlreadyExistsError, PreconditionError, FileExistsError) as error:
             return PutOutcome.NOT_APPLIED if "409 Conflict" in str(error) else PutOutcome.EXISTS
         except Exception as error:  # noqa: BLE001 -- obstore has many exception types
@@ -367,7 +380,7 @@ class ObstoreS3(RemoteStore):
         put = lambda: obstore.put(  # noqa: E731
             self._writer(len(data)), key, data, use_multipart=False
         )
-        self.with_retries("write", f"{self.root}/{key}", put)
+        self.with_retries("write", f"{self.root}/{key}", put, len(data))
 
     @_with_s3fs_fallback
     def delete(self, keys: Sequence[str]) -> None:

@@ -176,7 +176,7 @@ class S3Store(FsspecStore):
     """A bucket through s3fs."""
 
     def __init__(
-        self, uri: str, options: Mapping[str, Any], parallelism: int, seconds: float
+        self, uri: str, options: Mapping[str, Any], parallelism: int | None, seconds: float
     ) -> None:
         """Open a bucket. No request is sent yet."""
         self.options = parse_s3_options(options)
@@ -273,7 +273,9 @@ class S3Store(FsspecStore):
         try:
             # Never a multipart upload: aborting one would hide whether the object was created.
             one_part = {"mode": "create", "chunksize": _MAX_PUT_BYTES}
-            self._call_s3fs(self._put_limit(data), "_pipe_file", path, data, **one_part)
+            limit = self._put_limit(data)
+            put = lambda: self._call_s3fs(limit, "_pipe_file", path, data, **one_part)  # noqa: E731
+            self.request("write", put, len(data))
         except FileExistsError:
             return PutOutcome.EXISTS
         except Exception as error:  # noqa: BLE001 -- s3fs maps HTTP statuses to many exception types
@@ -310,7 +312,7 @@ class S3Store(FsspecStore):
         put = lambda: self._call_s3fs(  # noqa: E731
             self._put_limit(data), "_pipe_file", path, data, chunksize=_MAX_PUT_BYTES
         )
-        self.with_retries("write", self.url(key), put)
+        self.with_retries("write", self.url(key), put, len(data))
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects in batches."""

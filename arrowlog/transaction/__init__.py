@@ -16,8 +16,10 @@ if TYPE_CHECKING:
         validate_adds,
     )
     from arrowlog.transaction.commit_loop import (
-        CommitResult,
         PreparedCommit,
+    )
+    from arrowlog.transaction.commit_result import (
+        CommitResult,
     )
     from arrowlog.transaction.conflict_checker import (
         ReadSet,
@@ -76,10 +78,8 @@ _HOMES = {
         "relative_data_path",
         "validate_adds",
     ),
-    "commit_loop": (
-        "CommitResult",
-        "PreparedCommit",
-    ),
+    "commit_loop": ("PreparedCommit",),
+    "commit_result": ("CommitResult",),
     "conflict_checker": (
         "ReadSet",
         "TableHead",

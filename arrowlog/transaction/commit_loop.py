@@ -16,6 +16,7 @@ longer tell, `CommitStateUnknown` is raised.
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
@@ -37,8 +38,11 @@ from arrowlog.formats.indextables import (
     classify_names,
     commit_name,
     compress,
+    detect_codec,
     encode_commit,
 )
+from arrowlog.log_lines import COMMIT_ATTEMPT, COMMIT_LOST_RACE
+from arrowlog.transaction.commit_result import CommitResult, report_landed
 from arrowlog.transaction.conflict_checker import (
     CONFLICT_NEXT_STEP,
     ReadSet,
@@ -107,30 +111,6 @@ class PreparedCommit:
     rebuild: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CommitResult:
-    """The outcome of a commit that is in the log.
-
-    Attributes:
-        version: the version of the commit.
-        attempts: number of puts sent to the store.
-        operation_metrics: files, bytes and rows added and removed.
-        operation: name of the operation.
-        timestamp: commit time in milliseconds since the epoch.
-        txn_id: the unique id of the commit.
-        duplicate: the application transaction given as `txn` was committed before, at `version`.
-            Nothing was written; `timestamp` and `txn_id` are None.
-    """
-
-    version: int
-    attempts: int
-    operation_metrics: Mapping[str, int]
-    operation: str = ""
-    timestamp: int | None = None
-    txn_id: str | None = None
-    duplicate: bool = False
-
-
 class TransactionLog(Protocol):
     """What a transaction asks of the log besides putting and reading commits (decision 17)."""
 
@@ -193,6 +173,7 @@ def run_transaction(
         StoreUnavailable: the store failed. Not committed.
     """
     clock, config = writer.clock, writer.config
+    started = time.perf_counter()
     progress = CommitProgress(clock.new_id(), clock.seconds() + config.commit_timeout_seconds)
     INDEXTABLES.check_writable(head.protocol, writer.store.root)
     transaction = _Transaction(writer, progress, prepare)
@@ -204,7 +185,10 @@ def run_transaction(
         duplicate = _find_duplicate(base.prepared, base.head, progress)
         outcome = transaction.attempt(base) if duplicate is None else _Landed(duplicate, base.head)
         if isinstance(outcome, _Landed):
-            return outcome.result, outcome.head
+            milliseconds = (time.perf_counter() - started) * 1000
+            result = replace(outcome.result, milliseconds=milliseconds)
+            report_landed(writer.store, result, progress.codec)
+            return result, outcome.head
         base = outcome
         if clock.seconds() >= progress.deadline:
             break
@@ -269,6 +253,14 @@ class _Transaction:
             progress.losses += 1
             return self._start_over(base)
         version, data = base.head.version + 1, self._encode_commit(base)
+        if COMMIT_ATTEMPT.enabled:
+            COMMIT_ATTEMPT.log(
+                table=writer.store.root,
+                version=version,
+                operation=base.prepared.operation,
+                attempt=progress.attempts + 1,
+                txn_id=progress.txn_id,
+            )
         try:
             commit_files = put_commit(writer, progress, version, data)
         except CommitStateUnknown as unknown:
@@ -276,6 +268,14 @@ class _Transaction:
         if not commit_files and _is_effective(writer, progress, base.head, data):
             return self._record_landed(base, version)
         progress.losses += 1
+        if COMMIT_LOST_RACE.enabled:
+            COMMIT_LOST_RACE.log(
+                table=writer.store.root,
+                version=version,
+                operation=base.prepared.operation,
+                losses=progress.losses,
+                txn_id=progress.txn_id,
+            )
         try:
             winners = _read_winners(writer, base.head, commit_files, read_set)
         except StoreUnavailable:
@@ -316,7 +316,10 @@ class _Transaction:
         if strict:
             prepared = replace(prepared, lines=[_without_nulls(line) for line in prepared.lines])
         plain = _encode(prepared, base.head, self.progress, timestamp)
-        return _compress(plain, config, gzip_only=strict)
+        data = _compress(plain, config, gzip_only=strict)
+        self.progress.sizes = len(data), len(plain)
+        self.progress.codec = detect_codec(data)
+        return data
 
     def _record_landed(
         self, base: _CommitBase, version: int, timestamp: int | None = None
@@ -614,6 +617,8 @@ def _result_of(
         operation=prepared.operation,
         timestamp=timestamp,
         txn_id=progress.txn_id,
+        size_bytes=progress.sizes[0],
+        uncompressed_bytes=progress.sizes[1],
     )
 
 
@@ -697,7 +702,7 @@ def _drop_nulls(value: Any) -> Any:
 
 
 def _compress(plain: bytes, config: Config, *, gzip_only: bool = False) -> bytes:
-    codec = config.compression_codec if config.compression_enabled else "none"
+    codec = config.commit_codec(len(plain))
     if gzip_only and codec != "none":
         codec = "gzip"  # all that other programs read on a table with states
     return compress(plain, codec, config.compression_gzip_level)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from arrowlog.predicate import Predicate
     from arrowlog.snapshot import Snapshot, State
     from arrowlog.storage import Store
-    from arrowlog.transaction.commit_loop import CommitResult
+    from arrowlog.transaction.commit_result import CommitResult
     from arrowlog.transaction.conflict_checker import TableHead
     from arrowlog.transaction.prepared_commits import Prepare
     from arrowlog.transaction.write_session import WriteSession

@@ -347,14 +347,13 @@ def create_table(
             _check_no_other_format(store)
         store.check_writable(LOG_FOLDER)
         check_no_remains(store, names)
-        codec = config.compression_codec if config.compression_enabled else "none"
         protocol = (
             PARQUET_CHECKPOINT_PROTOCOL
             if config.checkpoint_format == "parquet"
             else DEFAULT_PROTOCOL
         )
         lines = encode_first_commit(protocol, metadata) + (adopted_files or b"")
-        data = compress(lines, codec, config.compression_gzip_level)
+        data = compress(lines, config.commit_codec(len(lines)), config.compression_gzip_level)
         limit = config.max_decompressed_bytes
         writer = PutContext(store, config, SystemClock(), ContentionBackoff())
         created = put_first_version(

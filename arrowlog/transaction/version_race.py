@@ -137,6 +137,8 @@ class CommitProgress:
         pending: the lowest version at which a put may have landed without the writer knowing.
         put_started_at: when the first put at the current version began.
         timestamps: the commit timestamp sent for each version.
+        sizes: the size of the commit last sent, as stored and before compression.
+        codec: its compression codec.
     """
 
     txn_id: str
@@ -148,6 +150,8 @@ class CommitProgress:
     pending: int | None = None
     put_started_at: float = float("-inf")
     timestamps: dict[int, int] = field(default_factory=dict)
+    sizes: tuple[int, int] = (0, 0)
+    codec: str = "none"
 
 
 def put_commit(

@@ -8,6 +8,7 @@ request each, the put.
 
 from __future__ import annotations
 
+import time
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from arrowlog.errors import (
     ArrowlogError,
     ArrowlogWarning,
     CommitConflict,
+    CommitStateUnknown,
     InvalidRequest,
     LogCorrupt,
     MetadataChanged,
@@ -35,6 +37,8 @@ from arrowlog.formats.indextables import (
     RecentCommits,
     commit_name,
 )
+from arrowlog.log_lines import COMMIT_CONFLICT, COMMIT_UNKNOWN
+from arrowlog.metering import metrics_of
 from arrowlog.snapshot import (
     OBSERVATION_TRUST_SECONDS,
     VersionGap,
@@ -45,7 +49,8 @@ from arrowlog.snapshot import (
     pointed_version,
     with_state_files,
 )
-from arrowlog.transaction.commit_loop import CommitResult, TransactionContext, run_transaction
+from arrowlog.transaction.commit_loop import TransactionContext, run_transaction
+from arrowlog.transaction.commit_result import CommitResult
 from arrowlog.transaction.conflict_checker import CONFLICT_NEXT_STEP, TableHead
 from arrowlog.transaction.version_race import ContentionBackoff
 
@@ -579,10 +584,17 @@ class WriteSession:
             head = replace(head, observed=newest.observed)
         log = SessionLog(self, config, tip)
         writer = TransactionContext(self.store, config, self.clock, self._backoff, log)
+        started = time.perf_counter()
         try:
             result, after = run_transaction(writer, head, prepare, newest)
         except CommitConflict as conflict:
+            self._report_conflict(conflict, started)
             raise self.refused(conflict) from None
+        except CommitStateUnknown as unknown:
+            metrics_of(self.store).add("commits_unknown")
+            which = {"version": unknown.version, "txn_id": unknown.txn_id}
+            COMMIT_UNKNOWN.log(table=self.store.root, reason=str(unknown), **which)
+            raise
         if not result.duplicate:
             self._record(result, after, log)
             latest = self.tracker.last_read
@@ -596,6 +608,18 @@ class WriteSession:
                     config = config if after.metadata is head.metadata else self.config(after)
                 self._on_commit(result.version, latest, config)
         return result
+
+    def _report_conflict(self, conflict: CommitConflict, started: float) -> None:
+        """Log and count a conflict that is raised."""
+        kind = type(conflict).__name__
+        metrics_of(self.store).add("conflicts", 1, kind)
+        COMMIT_CONFLICT.log(
+            table=self.store.root,
+            version=conflict.version,
+            error=kind,
+            reason=str(conflict),
+            ms=(time.perf_counter() - started) * 1000,
+        )
 
     def _write_state(self, version: int, config: Config) -> Snapshot | None:
         """Write the table state of an own commit; other programs do not see it without.

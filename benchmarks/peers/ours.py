@@ -171,6 +171,23 @@ def create(root, kind):
         yield lambda: table.checkpoint().num_files
 
 
+def create_again(root):
+    """Make the next checkpoint of a table that was just opened, in a copy of the log."""
+    with tables.copied(root) as copy:
+        options = {"checkpoint.enabled": False, "cleanup.enabled": False}
+        table = _table(copy, **options)
+        table.snapshot()
+        yield lambda: table.checkpoint().num_files
+
+
+def open_s3(uri, url):
+    """All live files of a table on the server of this machine."""
+    import arrowlog
+    from benchmarks.checkpoints import s3_options
+
+    return lambda: arrowlog.Table(uri, s3_options(url)).snapshot().files.num_rows
+
+
 def import_alone(_):
     def job():
         import arrowlog  # noqa: F401

@@ -191,7 +191,7 @@ def test_a_checkpoint_that_fails_fails_no_commit(root, monkeypatch, caplog):
     table = arrowlog.Table(root)
     with caplog.at_level(logging.WARNING, "arrowlog"):
         append_many(table, 9)
-        said = [record for record in caplog.records if record.name == "arrowlog"]
+        said = [record for record in caplog.records if record.name == "arrowlog.checkpoint"]
         assert len(said) == 1
         assert "the checkpoint of version 5 failed: The disk is full." in said[0].getMessage()
         append_many(table, 6)

@@ -83,7 +83,7 @@ def test_files_and_history_in_every_form(events):
     assert "5 files, 30.2 kB, version 6" in run("files", events).stdout
     rows = run("files", events, "--version", "2", "--output", "jsonl").stdout.splitlines()
     assert [json.loads(row)["max.id"] for row in rows] == [999, 1999]
-    assert "1 files" in run("files", events, "--where", "id = 7").stdout
+    assert "1 file, " in run("files", events, "--where", "id = 7").stdout
     assert len(run("history", events, "--limit", "2", "--output", "csv").stdout.split("\n")) == 4
     lines = run("history", events, "--output", "jsonl").stdout.splitlines()
     assert [json.loads(line)["version"] for line in lines] == [6, 5, 4, 3, 2, 1, 0]
@@ -155,7 +155,7 @@ def test_sql_answers_a_query_or_what_is_piped_in(events):
         (("files", "--version", "70"), 1, "There is no version 70; the newest is 6."),
         (("diff", "3", "70"), 1, "There is no version 70; the newest is 6."),
         (("diff", "x"), 2, "'x' is not a time"),
-        (("history", "--limit", "-1"), 2, "-1 is not in the range"),
+        (("history", "--limit", "-1"), 2, "'-1' is not a whole number of at least 0"),
     ],
 )
 def test_a_mistake_is_one_sentence(events, arguments, code, words):

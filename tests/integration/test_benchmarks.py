@@ -220,7 +220,8 @@ def test_every_figure_asked_and_shown_is_one_that_a_run_measures(monkeypatch, tm
     monkeypatch.setattr(commits, "_quiet", lambda *_: quiet)
     setting = cases.Setting(str(tmp_path), 1, large=True)
     jobs = (cases.opening, cases.planning, cases.refreshing, cases.travelling, cases.history)
-    jobs += (cases.diff, cases.checkpoint, cases.importing, cases.cached, commits.run)
+    jobs += (cases.diff, cases.checkpoint, cases.importing, cases.cached, cases.growth)
+    jobs += (commits.run,)
     made = {(one.case, one.shape, one.who) for job in jobs for row in job(setting) for one in row}
     made |= {("spark", text, "spark") for text in spark.labels(spark.FULL).values()}
     monkeypatch.setattr(splits, "in_turn", row)
@@ -346,6 +347,7 @@ def toy(monkeypatch):
 
     monkeypatch.setattr(cases, "COMMITS", [Shape(3, 4)])
     monkeypatch.setattr(cases, "STOCKED", [Shape(2, 3, 2)])
+    monkeypatch.setattr(cases, "VARIED", [Shape(2, 3, varied=True)])
     monkeypatch.setattr(cases, "installed", lambda: ("deltalake",))
     return cases
 
@@ -368,6 +370,8 @@ def test_a_small_run_gives_equal_answers_and_leaves_its_files(toy, tmp_path, cap
         ("3 commits x 4 files", "deltalake"),
         ("checkpoint of 6, 2 commits", "arrowlog"),
         ("checkpoint of 6, 2 commits", "deltalake"),
+        ("2 commits x 3 files, fields in any order", "arrowlog"),
+        ("2 commits x 3 files, fields in any order", "deltalake"),
     ]
     assert all(one.runs[0] > 0 and one.mb > 1 for one in figures)
     kept = json.loads(results.read_text())

@@ -104,7 +104,7 @@ def test_remove_by_partition_after_a_dry_run(call, events):
 
 def test_remove_by_path_from_arguments_and_standard_input(call, events):
     first, second = events.scan("day <> 'c'").paths
-    assert "1 files would be removed" in call("remove", events.uri, first, "--dry-run")
+    assert "1 file would be removed" in call("remove", events.uri, first, "--dry-run")
     call("remove", events.uri, first)
     out = call("remove", events.uri, "-", "--output", "json", stdin=f"{second}\n")
     assert json.loads(out)["numRemovedFiles"] == 1
@@ -141,7 +141,9 @@ def test_statistics_that_were_missing_are_read(call, tmp_path):
     size = (tmp_path / "t" / "f.parquet").stat().st_size
     table.append([arrowlog.add_file("f.parquet", {}, size=size)])
     assert table.scan("id > 100").num_files == 1
-    assert "1 files would be read" in call("update-statistics", table.uri, "f.parquet", "--dry-run")
+    assert "Would read the footers of 1 file." in call(
+        "update-statistics", table.uri, "f.parquet", "--dry-run"
+    )
     call("update-statistics", table.uri, "f.parquet")
     table.refresh()
     assert table.scan("id > 100").num_files == 0

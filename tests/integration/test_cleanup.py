@@ -46,7 +46,7 @@ def age(root, name, millis):
 
 def build(root, versions=12, at=(4, 8, 12), form="json", **properties):
     """A table with checkpoints; nothing is cleaned up by itself."""
-    properties = {"checkpoint.format": form, **properties}
+    properties = {"checkpoint.format": form, "checkpoint.retention": "0", **properties}
     off = {"checkpoint.enabled": False}
     table = arrowlog.Table.create(root, small_table.SCHEMA, ["day"], properties, options=off)
     for version in range(1, versions + 1):
@@ -294,7 +294,19 @@ def test_time_moves_by_the_clock_that_is_handed_in(root):
     assert table.cleanup().num_files == 13
 
 
-def test_commits_are_kept_by_number_only_if_somebody_says_so(root):
+def test_thirty_commits_are_kept_unless_somebody_says_otherwise(root):
+    table = build(root, 40, (5, 40))
+    table.set_properties({"checkpoint.retention": None})
+    age_all(root, 31 * DAY)
+    kept = arrowlog.Table(root).retention()
+    assert set(kept.files["version"].to_pylist()) == {*range(1, 10)}
+    assert arrowlog.Table(root).retention("30d").num_files == 40  # a duration was given
+    table.refresh()  # the files were touched
+    table.set_properties({"checkpoint.retention": "30"})
+    assert arrowlog.Table(root).retention().files.equals(kept.files)
+
+
+def test_commits_are_kept_by_number_if_somebody_says_so(root):
     table = build(root)
     age_all(root, 31 * DAY)
     assert table.retention().num_files == 13
@@ -416,7 +428,7 @@ def test_a_cleanup_that_fails_in_the_background_is_logged(root, monkeypatch, cap
     age_all(root, 31 * DAY)
     monkeypatch.setattr(store_module, "LocalStore", Stubborn)
     for policy, said in (
-        ("continue", "1 deletions failed"),
+        ("continue", "a file could not be deleted: It is"),
         ("fail", "the cleanup failed: It is"),
     ):
         table = arrowlog.Table(
@@ -514,10 +526,9 @@ def test_a_policy_is_made_of_the_settings(root):
     from arrowlog.config import resolve
     from arrowlog.maintenance.cleanup import configured_retention
 
-    assert configured_retention(resolve()) == RetentionPolicy(30 * DAY, 2 * HOUR, 0)
-    assert configured_retention(resolve({"checkpoint.retention": 30})) == RetentionPolicy(
-        30 * DAY, 2 * HOUR, 30
-    )
+    assert configured_retention(resolve()) == RetentionPolicy(30 * DAY, 2 * HOUR, 30)
+    both = {"checkpoint.retention": 7, "logRetention.duration": "0s"}
+    assert configured_retention(resolve(both)) == RetentionPolicy(0, 2 * HOUR, 7)
     rng = random.Random(1)
     millis = rng.randrange(DAY)
     given = resolve(
@@ -546,6 +557,7 @@ def test_every_store_is_kept_short_the_same_way(kind, request, monkeypatch):
         "checkpoint.format": "json",
         "checkpoint.maxFileSize": 1,
         "checkpoint.enabled": False,
+        "checkpoint.retention": 0,
     }
     options["store.accelerate"] = kind.startswith("obstore")
     table = arrowlog.Table.create(

@@ -2,10 +2,12 @@
 
 import json
 import os
+import pty
 import re
 import subprocess
 import sys
 
+import click
 import pyarrow as pa
 import pytest
 from support import small_table
@@ -14,6 +16,7 @@ from support.event_table import build
 from support.waiting import SECONDS_MAX
 
 import arrowlog
+from arrowlog.cli.commands import commands
 
 
 def run(*arguments):
@@ -73,6 +76,84 @@ def test_the_shell_completes_commands_and_options():
         command, env={**os.environ, **asked}, capture_output=True, text=True, check=False
     )
     assert found.stdout == "plain,history\n"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_the_script_of_the_shell(shell):
+    asked = {**os.environ, "_ARROWLOG_COMPLETE": f"{shell}_source"}
+    command = [sys.executable, "-m", "arrowlog.cli"]
+    script = subprocess.run(command, env=asked, capture_output=True, text=True, check=False)
+    done = run("completion", shell)
+    assert done.returncode == 0
+    assert done.stdout.split() == script.stdout.split()
+    assert f"{shell}_complete" in done.stdout
+
+
+def complete(words):
+    """What the shell is told about the last word."""
+    asked = {"_ARROWLOG_COMPLETE": "bash_complete", "COMP_WORDS": words}
+    asked["COMP_CWORD"] = str(len(words.split()) - (not words.endswith(" ")))
+    done = subprocess.run(
+        [sys.executable, "-m", "arrowlog"],
+        env={**os.environ, **asked},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.splitlines()
+
+
+def test_the_shell_completes_folders_settings_and_choices():
+    assert complete("arrowlog info la") == ["dir,la"]
+    assert complete("arrowlog repair a b") == ["dir,b"]
+    assert "plain,checkpoint.interval=" in complete("arrowlog info t --set checkpoint.i")
+    assert complete("arrowlog info t --output js") == ["plain,json", "plain,jsonl"]
+    assert complete("arrowlog completion f") == ["plain,fish"]
+
+
+def test_help_fits_a_terminal_of_80_columns():
+    context = click.Context(commands, info_name="arrowlog", terminal_width=80)
+    listing = commands.get_help(context)
+    for name in commands.list_commands(context):
+        about = commands.get_command(context, name).get_short_help_str()
+        assert f"  {name:17}  {about}\n" in listing  # on one line
+        below = click.Context(
+            commands.get_command(context, name), parent=context, info_name=name, terminal_width=80
+        )
+        text = below.command.get_help(below)
+        assert "Examples:\n" in text
+        assert max(map(len, text.splitlines())) <= 80, name
+
+
+def test_colours_are_for_terminals_that_want_them(events):
+    def header(**settings):
+        parent, child = pty.openpty()
+        done = subprocess.run(
+            [sys.executable, "-m", "arrowlog", "history", events],
+            env={**os.environ, "TERM": "xterm", **settings},
+            stdout=child,
+            check=True,
+        )
+        os.close(child)
+        shown = os.read(parent, 10_000).decode()
+        os.close(parent)
+        assert done.returncode == 0
+        return shown.splitlines()[0]
+
+    assert "\x1b[1m" in header()
+    assert "\x1b" not in header(NO_COLOR="1")
+    assert "\x1b" not in header(TERM="dumb")
+
+
+def test_times_are_iso_8601_in_every_format(events):
+    assert "2024-01-01T06:00:00Z" in run("history", events, "--limit", "1").stdout
+    assert "2024-01-01T06:00:00Z" in run("info", events).stdout
+    (row,) = json.loads(run("history", events, "--limit", "1", "--output", "json").stdout)
+    assert row["timestamp"] == "2024-01-01T06:00:00Z"
+    query = "SELECT timestamp FROM commits WHERE version = 6"
+    assert run("sql", events, query).stdout.split() == ["timestamp", "2024-01-01T06:00:00Z"]
+    csv = run("sql", events, query, "--output", "csv").stdout
+    assert re.fullmatch(r'"timestamp"\n"?2024-01-01T06:00:00(\.0+)?Z"?\n', csv)
 
 
 def test_options_of_the_store_and_settings(events):

@@ -45,7 +45,7 @@ def test_a_table_is_compacted_and_says_so(table, root):
     assert done.stderr == ""  # no bar where there is no terminal
     shown = run("skips", str(root))
     assert broken in shown.stdout
-    assert "1 files in cooldown." in shown.stdout
+    assert "1 file in cooldown." in shown.stdout
     again = run("compact", str(root), "--include-skipped", "--where", "day = 'b'")
     assert f"Skipped {broken}: " in again.stdout
     counts = run("skips", str(root), "--history", "--output", "jsonl").stdout.splitlines()
@@ -57,7 +57,7 @@ def test_orphans_are_listed_then_deleted(table, root):
     os.utime(root / "left.parquet", (1, 1))
     planned = run("vacuum", str(root), "--dry-run")
     assert planned.returncode == 0, planned.stderr
-    assert "1 files would be deleted, 5 B." in planned.stdout
+    assert "1 file would be deleted, 5 B." in planned.stdout
     assert (
         "Kept: 8 live files, 0 (0 B) that older versions need (from version 0 on)" in planned.stdout
     )

@@ -37,13 +37,16 @@ reveal_type(arrowlog.add_parquet(table, "x"))  # arrowlog.transaction.add_files.
 reveal_type(arrowlog.doctor("events"))  # arrowlog.recovery.findings.Findings
 reveal_type(arrowlog.spark.session)  # -> pyspark.sql.session.SparkSession
 reveal_type(arrowlog.spark.read)  # -> pyspark.sql.dataframe.DataFrame
+reveal_type(arrowlog.spark.files)  # -> pyspark.sql.dataframe.DataFrame
+reveal_type(arrowlog.spark.plan)  # -> pyspark.sql.dataframe.DataFrame
 reveal_type(arrowlog.spark.write)  # -> arrowlog.transaction.commit_loop.CommitResult | None
 reveal_type(arrowlog.__version__)  # str
 table.write(None, mode="overwrite", where="id = 7")
 table.write(None, mode="upsert")  # error: [arg-type]
 rows = arrowlog.spark.session().range(3)
 arrowlog.spark.write(rows, "events", mode="overwrite")
-arrowlog.spark.write(rows, "events", mode="ignore")  # error: [arg-type]
+arrowlog.spark.write(rows, "events", mode="ignore")
+arrowlog.spark.write(rows, "events", mode="replace")  # error: [arg-type]
 table.scann("id = 7")  # error: [attr-defined]
 arrowlog.Tabel("events")  # error: [attr-defined]
 """

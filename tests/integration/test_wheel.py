@@ -1,26 +1,32 @@
-"""The wheel that `dev.py build` makes has every module, and works where the checkout is not."""
+"""The wheel that `dev.py build` makes: complete, and working in an environment of its own."""
 
 import os
+import re
 import subprocess
 import sys
+import venv
 import zipfile
 from pathlib import Path
 
 import pytest
+from support import installed_packages
+from support.reference_pages import declared
 
 ROOT = Path(__file__).parents[2]
-PROGRAM = """
+WRITE = """
 import sys
 import arrowlog, pyarrow as pa
-from arrowlog.cli import main
 
 assert arrowlog.__file__.startswith(sys.argv[1]), arrowlog.__file__
 table = arrowlog.Table.create("t", pa.schema([("id", pa.int64())]))
 table.write(pa.table({"id": [1, 2]}))
 assert arrowlog.Table("t").scan("id = 2").to_polars().collect().height == 1
-sys.argv[1:] = ["info", "t"]
-sys.exit(main())
 """
+MISSING_EXTRAS = {
+    "s3": "arrowlog.Table('s3://bucket/t').snapshot()",
+    "spark": "arrowlog.spark.session()",
+    "notebook": "arrowlog.plots.file_sizes(arrowlog.Table('t'))",
+}
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +38,45 @@ def wheel(tmp_path_factory):
     return path
 
 
+@pytest.fixture(scope="module")
+def environment(wheel, tmp_path_factory):
+    """A new environment with the wheel, what the wheel requires, and nothing else.
+
+    The required packages are links to those of this environment, so that no index is needed. pip
+    checks that the wheel requires nothing beyond them.
+    """
+    folder = tmp_path_factory.mktemp("clean")
+    venv.create(folder, with_pip=False)
+    python = folder / "bin" / "python"
+    (site,) = folder.glob("lib/python*/site-packages")
+    installed_packages.link_into(installed_packages.closure(declared()).values(), site)
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-index", "-q"]
+    subprocess.run([*pip, str(wheel)], check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def call(environment, tmp_path_factory):
+    """Run a program of the new environment beside the table `t`, which has two rows."""
+    work = tmp_path_factory.mktemp("work")
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+
+    def run(*command):
+        program = environment / "bin" / command[0]
+        return subprocess.run(
+            [str(program), *command[1:]],
+            cwd=work,
+            env=clean,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    done = run("python", "-c", WRITE, str(environment))
+    assert done.returncode == 0, done.stderr
+    return run
+
+
 def test_the_wheel_has_every_module_and_nothing_else(wheel):
     with zipfile.ZipFile(wheel) as archive:
         names = {name for name in archive.namelist() if ".dist-info/" not in name}
@@ -40,7 +85,7 @@ def test_the_wheel_has_every_module_and_nothing_else(wheel):
         )
         assert "arrowlog = arrowlog.cli:program" in archive.read(entry_points).decode()
     tracked = subprocess.run(
-        ["git", "ls-files", "arrowlog", "pyspark_arrowlog.py"],
+        ["git", "ls-files", "arrowlog", "pyspark_*.py"],
         cwd=ROOT,
         check=True,
         capture_output=True,
@@ -54,19 +99,47 @@ def test_the_wheel_is_named_as_the_documentation_says(wheel):
         assert f"dist/{wheel.name}" in (ROOT / page).read_text()
 
 
-def test_the_installed_wheel_opens_a_table(wheel, tmp_path):
-    site, work = tmp_path / "site", tmp_path / "work"
-    work.mkdir()
-    pip = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "-q", "--target"]
-    subprocess.run([*pip, str(site), str(wheel)], check=True, capture_output=True)
-    environment = {**os.environ, "PYTHONPATH": str(site)}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(site)],
-        cwd=work,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.mark.parametrize("command", [("arrowlog",), ("python", "-m", "arrowlog")])
+def test_the_command_works_without_extras(call, command):
+    assert "Maintain a table:" in call(*command, "--help").stdout
+    done = call(*command, "info", "t")
     assert done.returncode == 0, done.stderr
     assert "rows        2" in done.stdout
+    assert '"id": 2' in call(*command, "rows", "t", "--where", "id = 2", "--output", "json").stdout
+    assert "_arrowlog_completion" in call(*command, "completion", "bash").stdout
+
+
+def test_the_demo_works_without_extras(call):
+    done = call("arrowlog", "demo")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("extra", MISSING_EXTRAS)
+def test_a_missing_extra_is_told_in_one_sentence(call, extra):
+    code = f"import arrowlog\ntry:\n    {MISSING_EXTRAS[extra]}\n"
+    code += "except arrowlog.ArrowlogError as error:\n    print(error)"
+    done = call("python", "-c", code)
+    assert f"pip install 'arrowlog[{extra}]'" in done.stdout, done.stdout + done.stderr
+
+
+def test_a_missing_extra_is_exit_code_one_on_the_command_line(call):
+    done = call("arrowlog", "info", "s3://bucket/t")
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: ")
+    assert "pip install 'arrowlog[s3]'" in done.stderr
+
+
+def test_the_sizes_in_the_documentation_are_those_of_the_installed_packages():
+    """Within a fifth: releases of the packages differ, and so do platforms."""
+    page = (ROOT / "docs" / "install.md").read_text()
+    stated = dict(re.findall(r"^\| [`(](\w+)[`)] \|.*\| (\d+) MB \|$", page, re.MULTILINE))
+    base = installed_packages.closure(declared())
+    assert set(stated) == {"base", "s3", "spark", "java", "splits"}
+    for name, megabytes in stated.items():
+        if name == "base":
+            added = base
+        else:
+            whole = installed_packages.closure(declared(name))
+            added = {key: each for key, each in whole.items() if key not in base}
+        measured = installed_packages.size_of(added.values()) / 1e6
+        assert 0.8 < int(megabytes) / measured < 1.25, (name, measured)

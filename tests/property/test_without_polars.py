@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from support.case_count import cases
 
 from arrowlog import fork_safety
-from arrowlog.scan.data_skipping import _search_sorted
+from arrowlog.arrays import search_sorted
 from arrowlog.snapshot import reconciliation
 from arrowlog.transaction.data_writer import _rows_by_key
 
@@ -92,9 +92,9 @@ def test_places_of_decimals(values, among, side):
     kind = pa.decimal128(9, 1)
     sorted_ = pa.array([Decimal(value) / 10 for value in sorted(values)], kind)
     bounds = pa.array([None if b is None else Decimal(b) / 10 for b in among], kind)
-    with_polars = _search_sorted(sorted_, bounds, side).to_pylist()
+    with_polars = search_sorted(sorted_, bounds, side).to_pylist()
     fork_safety._Stranded.now = True
     try:
-        assert _search_sorted(sorted_, bounds, side).to_pylist() == with_polars
+        assert search_sorted(sorted_, bounds, side).to_pylist() == with_polars
     finally:
         fork_safety._Stranded.now = False

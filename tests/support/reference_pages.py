@@ -1,25 +1,38 @@
-"""The generated parts of the reference: commands, settings, errors, columns of the SQL views.
+"""The generated parts of the documentation: commands, settings, errors, log lines, requirements.
 
 `python tests/support/reference_pages.py` rewrites them. A page has prose of its own around marks:
 what is between `<!-- generated: name -->` and `<!-- end -->` is replaced.
 """
 
 import inspect
+import logging
 import re
 import tempfile
+import tomllib
 from dataclasses import fields
 from pathlib import Path
 
 import click
 import pyarrow as pa
+from packaging.requirements import Requirement
 
 import arrowlog
 from arrowlog import errors
 from arrowlog.cli.commands import commands
 from arrowlog.config import PREFIX, Config
+from arrowlog.log_lines import EVENTS
+from arrowlog.metering import INSTRUMENTS
+
+try:
+    from support.differences import differences_part
+except ImportError:  # run as a program, from this folder
+    from differences import differences_part
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "docs" / "reference"
+INSTALL = ROOT / "docs" / "install.md"
+# The other extras are for developers and for the site.
+USER_EXTRAS = ("s3", "spark", "connect", "java", "splits", "notebook", "otel")
 _MARKS = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -129,7 +142,8 @@ def views_part():
     with tempfile.TemporaryDirectory() as folder:
         table = arrowlog.Table.create(folder, schema, partition_columns=["day"])
         con = table.connect()
-        names = [row[0] for row in con.execute("SHOW TABLES").fetchall()]
+        shown = [row[0] for row in con.execute("SHOW TABLES").fetchall()]
+        names = [name for name in shown if not name.startswith("_")]  # those of the views
         lines = []
         for view in sorted(names):
             columns = con.execute(f"DESCRIBE {view}").fetchall()
@@ -140,18 +154,78 @@ def views_part():
     return "\n".join(lines)
 
 
+def requirements_part():
+    """Return the packages of the base and of every extra for users, with their ranges."""
+    lines = ["| package | versions | part of |", "| --- | --- | --- |"]
+    python = _project()["requires-python"].removeprefix(">=")
+    lines.append(f"| Python | {python} or newer | |")
+    for extra in (None, *USER_EXTRAS):
+        for requirement in declared(extra):
+            part = "the base" if extra is None else f"`{extra}`"
+            lines.append(f"| {requirement.name} | {_spell_range(requirement)} | {part} |")
+    return "\n".join([*lines, ""])
+
+
+def declared(extra=None):
+    """Return the requirements that pyproject.toml declares: of the base, or of an extra."""
+    project = _project()
+    texts = project["dependencies"] if extra is None else project["optional-dependencies"][extra]
+    return [item for item in map(Requirement, texts) if item.name != "arrowlog"]
+
+
+def _project():
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def _spell_range(requirement):
+    """Return the range of a requirement in words: `2.1 or newer, below 3`."""
+    parts = {each.operator: each.version for each in requirement.specifier}
+    words = [f"{parts['>=']} or newer"] if ">=" in parts else []
+    words += [f"below {parts['<']}"] if "<" in parts else []
+    words += [f"not {parts['!=']}"] if "!=" in parts else []
+    assert len(words) == len(parts), requirement
+    return ", ".join(words) or "any"
+
+
+def log_lines_part():
+    """Return every log line: its logger, level and text, and the meaning of its fields."""
+    lines = []
+    for event in EVENTS.values():
+        level = logging.getLevelName(event.level)
+        text = re.sub(r"%\((\w+)\)[\w.]+", r"{\1}", event.text)
+        lines += [f"### {event.name}", "", f"`{event.logger.name}`, {level}: `{cell(text)}`", ""]
+        lines += ["| field | |", "| --- | --- |"]
+        lines += [f"| `{name}` | {cell(about)} |" for name, about in event.fields.items()]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def metrics_part():
+    """Return the table of instruments."""
+    lines = ["| metric | kind | unit | labels | meaning |", "| --- | --- | --- | --- | --- |"]
+    units = {"1": "", "By": "bytes", "ms": "ms"}
+    for name, item in INSTRUMENTS.items():
+        labels = ", ".join(f"`{label}`" for label in item.labels)
+        lines.append(f"| `{name}` | {item.kind} | {units[item.unit]} | {labels} | {item.doc} |")
+    return "\n".join([*lines, ""])
+
+
 PARTS = {
+    "differences": differences_part,
+    "log-lines": log_lines_part,
+    "metrics": metrics_part,
     "commands": commands_part,
     "settings": settings_part,
     "errors": errors_part,
     "views": views_part,
+    "requirements": requirements_part,
 }
 
 
 def pages():
     """Return the text of every page with generated parts, by path."""
     found = {}
-    for path in sorted(REFERENCE.glob("*.md")):
+    for path in (*sorted(REFERENCE.glob("*.md")), INSTALL):
         text = path.read_text()
         if _MARKS.search(text):
             found[path] = _MARKS.sub(lambda match: match[1] + PARTS[match[2]]() + match[3], text)

@@ -37,6 +37,8 @@ START_MS = 1_700_000_000_000
 PROCESSES = 4
 DEPTH = 3  # processes that can be stopped at the same time
 SEEN = Counter()
+ACTS = ["append"] * 6 + ["truncate"] * 3 + ["zombie"] * 2
+ACTS += ["remove", "overwrite", "restore", "refresh", "step", "checkpoint", "cleanup"]
 
 
 class Killed(BaseException):
@@ -91,8 +93,8 @@ class Scheduler(FaultyStore):
 class World:
     """The simulated processes, their schedule, and the check of what they were told."""
 
-    def __init__(self, seed, elapsed, *, cheap, options, blind, protocol=2):
-        self.options, self.blind = options, blind
+    def __init__(self, seed, elapsed, *, cheap, options, blind, protocol=2, features=(), acts=()):
+        self.options, self.blind, self.acts = options, blind, list(acts)
         self.turn = threading.RLock()
         self.missed = 0.0  # time that the machine's clock has not counted, and the store's has
         self.random = random.Random(seed)
@@ -100,7 +102,8 @@ class World:
         self.model = CommitModel()
         self.store = Scheduler(self, cheap=cheap)
         self.stack, self.plans, self.files = [], [], 0
-        opening = [testing.protocol(protocol, protocol), testing.metadata(SCHEMA, ["p"])]
+        names = {"readerFeatures": features, "writerFeatures": features} if features else {}
+        opening = [testing.protocol(protocol, protocol, **names), testing.metadata(SCHEMA, ["p"])]
         self.store._put(f"{LOG_FOLDER}/{commit_name(0)}", testing.lines(opening))
         self.processes = [self.open(number) for number in range(PROCESSES)]
 
@@ -186,12 +189,7 @@ class World:
         table = self.processes[number]
         clock_ids = table._session.clock.ids
         issued = len(clock_ids)
-        kind = rng.choice(
-            ["append"] * 6
-            + ["remove", "overwrite", "restore", "refresh", "step", "checkpoint", "cleanup"]
-            + ["truncate"] * 3
-            + ["zombie"] * 2
-        )
+        kind = rng.choice(self.acts or ACTS)
         SEEN[kind] += 1
         try:
             result = getattr(self, f"do_{kind}")(table, rng)
@@ -287,12 +285,15 @@ class World:
         self.store.late = late
 
 
-def simulate(seed, steps, *, options=None, blind=False, check_every=3, protocol=2):
+def simulate(
+    seed, steps, *, options=None, blind=False, check_every=3, protocol=2, features=(), acts=()
+):
     """Run a number of steps; return the number of commits.
 
     Raises `Violation` with the seed if a process was told something wrong. With `blind`, the clock
     of a process stands still while it is stopped, as that of a virtual machine may. With `protocol`
-    4, every commit is followed by a table state.
+    4, every commit is followed by a table state. `features` are those of the table's protocol, and
+    `acts` are those that processes choose from, instead of `ACTS`.
     """
     elapsed = [1000.0]
     with frozen_clock(elapsed), warnings.catch_warnings():
@@ -304,6 +305,8 @@ def simulate(seed, steps, *, options=None, blind=False, check_every=3, protocol=
             options=options or {},
             blind=blind,
             protocol=protocol,
+            features=features,
+            acts=acts,
         )
         for number in range(steps):
             try:

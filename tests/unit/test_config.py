@@ -36,7 +36,7 @@ DOCUMENTED = {  # as the documents of the system write them
     "repair.failOnMissing": ("false", False),
 }
 OURS = {
-    "checkpoint.format": "both",
+    "checkpoint.format": "auto",
     "avroState.allowStateOnly": False,
     "transaction.maxDecompressedBytes": 512 << 20,
     "store.accelerate": True,
@@ -50,6 +50,10 @@ OURS = {
     "splits.cache.path": None,
     "splits.cache.maxSize": 4 << 30,
     "transaction.maxMemory": 0,
+    "transaction.compression.minSize": 1024,
+    "transaction.cache.maxVersions": 1000,
+    "transaction.cache.maxSize": 256 << 20,
+    "transaction.cache.maxStalenessSeconds": 0,
 }
 SETTINGS = [item for item in fields(Config) if "key" in item.metadata]
 NAMES = {item.metadata["key"]: item.name for item in SETTINGS}

@@ -158,6 +158,10 @@ def test_versions_are_found_by_file_times_made_monotonic_and_by_in_commit_timest
         for line in lines:
             if "commitInfo" in line:
                 line["commitInfo"]["inCommitTimestamp"] = 5_000_000 + version
+        if version == 4:
+            enabled = {"delta.enableInCommitTimestamps": "true"}
+            enabled["delta.inCommitTimestampEnablementVersion"] = "4"
+            lines.append({"metaData": {**table.metadata, "configuration": enabled}})
         path.write_text("\n".join(map(json.dumps, lines)))
     expected = {1_020_001: 3, 5_000_003: 3, 5_000_004: 4, 5_000_005: 5}
     reopened = arrowlog.Table(tmp_path, allow_outside_paths=True)

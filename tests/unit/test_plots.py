@@ -1,7 +1,11 @@
 """Plots: small whatever the table is, and true."""
 
+import itertools
+import re
 import sys
+from datetime import UTC, datetime
 
+import pyarrow as pa
 import pytest
 from support.event_table import build
 
@@ -55,12 +59,99 @@ def test_charts_say_what_the_log_says(table):
     assert known == {(c, s): 1.0 for c in ("id", "city") for s in ("min", "max", "null_count")}
     plan = table.scan("day = '2024-01-03'")
     whole = {r["what"]: r["files"] for r in rows(plots.pruning(plan)) if "whole" in r["clause"]}
-    assert whole == {"kept by it": 1, "dropped": 4}
+    assert whole == {"kept by it": 1, "dropped by it alone": 4}
+
+
+def test_growth_is_drawn_over_time_from_nothing_to_what_is_there(table):
+    points = rows(plots.growth(table))
+    assert [row["files"] for row in points] == [0, 1, 2, 3, 4, 5, 5]
+    times = [datetime.fromisoformat(row["time"]) for row in points]
+    assert times[0] == datetime(2024, 1, 1, tzinfo=UTC)
+    assert times[-1] == datetime(2024, 1, 1, 6, tzinfo=UTC)
+
+
+def test_time_does_not_go_back_if_a_clock_does(tmp_path):
+    schema = pa.schema([("id", pa.int64())])
+    start = [testing.protocol(), testing.metadata(schema, created=5_000)]
+    testing.write_commit(tmp_path, 0, start)
+    for version, time in ((1, 9_000), (2, 7_000), (3, 11_000)):
+        told = testing.commit_info(time, "WRITE")
+        testing.write_commit(tmp_path, version, [told, testing.add(f"f{version}", size=10)])
+    points = rows(plots.growth(arrowlog.Table(tmp_path)))
+    seconds = [datetime.fromisoformat(row["time"]).timestamp() for row in points]
+    assert seconds == [5, 9, 11]  # version 2 counts at the time of version 1
+    assert [row["files"] for row in points] == [0, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("hours", "period", "bars"),
+    [(0, "second", 1), (9, "10 minutes", 4), (200, "6 hours", 4), (24 * 300, "week", 4)],
+)
+def test_churn_has_bars_of_a_period_that_fits(tmp_path, hours, period, bars):
+    schema = pa.schema([("id", pa.int64())])
+    testing.write_commit(tmp_path, 0, [testing.protocol(), testing.metadata(schema, created=0)])
+    for version in range(1, 5):
+        told = testing.commit_info(version * hours * 3_600_000 // 4, "WRITE")
+        testing.write_commit(tmp_path, version, [told, testing.add(f"f{version}", size=10)])
+    chart = plots.churn(arrowlog.Table(tmp_path))
+    assert chart.title == f"Bytes added (up) and removed (down) per {period}"
+    drawn = rows(chart)
+    assert len({row["start"] for row in drawn}) == bars
+    assert all(row["start"] < row["end"] for row in drawn)
+    assert sum(row["top"] - row["base"] for row in drawn) == 40
+
+
+def test_bars_of_one_period_are_stacked_and_do_not_overlap(table):
+    drawn = rows(plots.churn(table))
+    for way in ("added", "removed"):
+        spans = sorted(
+            (row["start"], *sorted((row["base"], row["top"]))) for row in drawn if row["way"] == way
+        )
+        for one, two in itertools.pairwise(spans):
+            assert one[0] != two[0] or one[2] <= two[1]
+
+
+def test_statistics_are_shown_as_numbers(table, tmp_path):
+    chart = plots.statistics_coverage(table).to_dict()
+    assert [layer["mark"]["type"] for layer in chart["layer"]] == ["rect", "text"]
+    assert {row["label"] for row in rows(plots.statistics_coverage(table))} == {"100%"}
+    schema = pa.schema([("id", pa.int64())])
+    testing.write_commit(tmp_path, 0, [testing.protocol(), testing.metadata(schema)])
+    adds = [
+        testing.add(f"f{n}", size=1, **({"minValues": {"id": "1"}} if n else {})) for n in (0, 1, 2)
+    ]
+    testing.write_commit(tmp_path, 1, adds)
+    drawn = rows(plots.statistics_coverage(arrowlog.Table(tmp_path)))
+    assert {row["statistic"]: row["label"] for row in drawn} == {
+        "min": "66.7%",
+        "max": "0%",
+        "null_count": "0%",
+    }
+
+
+@pytest.mark.parametrize("ending", ["html", "svg", "png", "pdf", "json"])
+def test_a_saved_chart_needs_no_network(table, tmp_path, ending):
+    path = tmp_path / f"growth.{ending}"
+    plots.save(plots.growth(table), path)
+    data = path.read_bytes()
+    assert len(data) < 2_000_000
+    if ending == "html":
+        assert not re.search(rb"<(script|link)\b[^>]*\b(src|href)=", data)
+        assert b"jsdelivr" not in data
+        assert b"vega" in data
+    if ending == "svg":
+        assert b"Live files and bytes over time" in data
+
+
+def test_a_chart_is_not_saved_in_an_unknown_form(table, tmp_path, monkeypatch):
+    with pytest.raises(arrowlog.InvalidRequest, match=r"Choose one of the endings \.html"):
+        plots.save(plots.growth(table), tmp_path / "growth.doc")
+    monkeypatch.setitem(sys.modules, "vl_convert", None)
+    with pytest.raises(arrowlog.InvalidRequest, match=r"pip install 'arrowlog\[notebook\]'"):
+        plots.save(plots.growth(table), tmp_path / "growth.svg")
 
 
 def test_charts_stay_small(tmp_path):
-    import pyarrow as pa
-
     schema = pa.schema([("part", pa.int64()), ("id", pa.int64())])
     testing.write_commit(tmp_path, 0, [testing.protocol(), testing.metadata(schema, ["part"])])
     for version in range(1, 900):

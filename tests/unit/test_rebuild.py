@@ -612,4 +612,4 @@ def test_the_command(tmp_path):
     assert rows(tmp_path, "id") == [{"id": 1, "day": "2024-01-01"}]
     assert run("rebuild", tmp_path).returncode == 1
     put(tmp_path / "plain", "a.parquet", {"id": [1]})
-    assert "1 rows in 1 files" in run("convert", tmp_path / "plain").stdout
+    assert "1 row in 1 file at " in run("convert", tmp_path / "plain").stdout

@@ -28,7 +28,7 @@ from arrowlog.formats.delta.file_names import (
     DeltaFiles,
     classify_delta_names,
 )
-from arrowlog.formats.delta.format import DELTA, VECTOR_COLUMNS
+from arrowlog.formats.delta.format import DELTA, VECTOR_COLUMNS, subtract_deleted
 from arrowlog.formats.delta.paths import (
     KEY_SEPARATOR,
     decode_path,
@@ -67,5 +67,6 @@ __all__ = [
     "physical_schema",
     "sidecar_name",
     "stored_name",
+    "subtract_deleted",
     "uses_column_mapping",
 ]

@@ -35,9 +35,10 @@ def parse_delta_schema(
     effect. Raises `ValueError` saying what is wrong, and `UnsupportedProtocol` for a change of a
     column's type that cannot be read.
     """
-    mode = configuration.get(MAPPING_MODE_PROPERTY, "none") if mapping_enabled else "none"
+    stored_mode = configuration.get(MAPPING_MODE_PROPERTY, "none") if mapping_enabled else "none"
+    mode = stored_mode.lower()  # as Spark reads it
     if mode not in _MODES:
-        raise ValueError(f"{MAPPING_MODE_PROPERTY} has the unknown value {mode!r}")
+        raise ValueError(f"{MAPPING_MODE_PROPERTY} has the unknown value {stored_mode!r}")
     schema = parse_spark_schema(text, None if mode == "none" else _stored_as)
     if "delta.typeChanges" in text:
         check_type_changes(json.loads(text), where)

@@ -10,10 +10,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import make_array
+from arrowlog.arrays import make_array, null_scalar
 from arrowlog.errors import LogCorrupt
 from arrowlog.formats import ActionFields, CheckpointForm, FieldKind, Format, LogListing
 from arrowlog.formats.delta.column_mapping import parse_delta_schema
+from arrowlog.formats.delta.commit_times import in_commit_timestamps_since
 from arrowlog.formats.delta.deletion_vectors import UUID_CHARS
 from arrowlog.formats.delta.features import (
     READER_FEATURES,
@@ -184,12 +185,14 @@ class Delta(Format):
         ids = deletion_vector_ids(*(actions[f"deletionVector.{name}"] for name in parts))
         return file_keys(paths, ids)
 
+    def commit_times_declared_since(self, metadata: Metadata) -> int | None:
+        """Return the version that enabled in-commit timestamps; None if they are not enabled."""
+        return in_commit_timestamps_since(metadata.configuration)
+
     def live_records(self, records: pa.ChunkedArray, adds: pa.Table) -> pa.ChunkedArray:
         """Return how many rows of each file its deletion vector leaves."""
-        if "deletionVector.cardinality" not in adds.column_names:
-            return records
-        none = make_array([0], pa.int64())[0]
-        return pc.subtract(records, pc.fill_null(adds["deletionVector.cardinality"], none))
+        name = "deletionVector.cardinality"
+        return subtract_deleted(records, adds[name] if name in adds.column_names else None)
 
     def auxiliary_paths(self, adds: pa.Table) -> Sequence[str]:
         """Return the paths of deletion vectors that are not directly in the table's folder."""
@@ -220,6 +223,17 @@ class Delta(Format):
         if not pc.any(pc.match_substring(keys, KEY_SEPARATOR)).as_py():
             return keys
         return pc.replace_substring_regex(keys, _AFTER_PATH, "")
+
+
+def subtract_deleted(records: pa.ChunkedArray, deleted: pa.ChunkedArray | None) -> pa.ChunkedArray:
+    """Return how many rows are left; null where there would be less than none."""
+    none = make_array([0], pa.int64())[0]
+    if deleted is not None:
+        records = pc.subtract(records, pc.fill_null(deleted, none))
+    possible = pc.greater_equal(records, none)
+    if pc.all(possible).as_py() is not False:
+        return records
+    return pc.if_else(possible, records, null_scalar(records.type))
 
 
 def with_vector_columns(actions: pa.Table) -> pa.Table:
@@ -269,6 +283,7 @@ DELTA = Delta(
     monotonic_file_times=True,
     empty_partition_is_null=True,
     hive_partition_is_null=False,
+    dates_become_timestamps=True,
     rounded_decimals=True,
     stats_text_listed=False,
 )

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from arrowlog.errors import LogCorrupt
+from arrowlog.log_lines import UNSUPPORTED_CODEC
 
 _fast_zlib: Any = zlib
 with suppress(ImportError):  # twice as fast as zlib; optional, not every platform has a wheel
@@ -49,33 +50,55 @@ def compress(data: bytes, codec: str = "gzip", level: int = 6) -> bytes:
 class StreamCompressor:
     """Compresses JSON bytes piece by piece, so that a large checkpoint is never in memory as text.
 
-    That holds for gzip; the other codecs compress the whole text in `finish`. gzip uses the fast
-    library at its nearest level: the same format, a little larger. `sum` is the CRC-32 of the
-    uncompressed bytes, `uncompressed_size` their number.
+    That holds for gzip; the other codecs compress the whole text in `finish`. `sum` is the CRC-32
+    of the uncompressed bytes, `uncompressed_size` their number.
     """
 
-    def __init__(self, codec: str, level: int = 6) -> None:
-        """Start a stream. `codec` is one of `CODEC_BYTES` or `none`."""
+    def __init__(self, codec: str, level: int | None = None) -> None:
+        """Start a stream. `codec` is one of `CODEC_BYTES` or `none`.
+
+        `level` is the level of gzip. None lets the fast library choose, which has levels of its
+        own: about as small as level 6, and several times faster.
+        """
         self.sum = 0
         self.uncompressed_size = 0
+        self._pending = 0  # uncompressed bytes that the stream may still hold back
         self._codec = codec
         self._pieces: list[bytes] = []
         self._gzip: Any = None
         if codec == "gzip":
             self._pieces.append(bytes((CODEC_MAGIC, CODEC_BYTES[codec])))
-            # isal has the levels 0 to 3
-            nearest = level if _fast_zlib is zlib else min(level // 2, 3)
-            self._gzip = _fast_zlib.compressobj(nearest, zlib.DEFLATED, _GZIP_WBITS)
+            if level is None:
+                level = 6 if _fast_zlib is zlib else 3
+                self._gzip = _fast_zlib.compressobj(level, zlib.DEFLATED, _GZIP_WBITS)
+            else:
+                self._gzip = zlib.compressobj(level, zlib.DEFLATED, _GZIP_WBITS)
 
     @property
-    def size(self) -> int:
-        """The number of bytes collected so far; they are compressed already only for gzip."""
-        return sum(map(len, self._pieces))
+    def size_max(self) -> int:
+        """What the file would have at most if it were finished now.
+
+        Exact for plain text, and a bound for codecs that compress in `finish`.
+        """
+        held_back = 0 if self._gzip is None else _gzip_size_max(self._pending)
+        return sum(map(len, self._pieces)) + held_back
+
+    def fits(self, more: int, limit: int) -> bool:
+        """Whether `more` uncompressed bytes can be written and the file stays within `limit`."""
+        expected = more if self._gzip is None else _gzip_size_max(more)
+        if self.size_max + expected <= limit:
+            return True
+        if self._gzip is None or not self._pending:
+            return False
+        self._pieces.append(self._gzip.flush(zlib.Z_SYNC_FLUSH))
+        self._pending = 0
+        return self.size_max + expected <= limit
 
     def write(self, data: bytes) -> None:
         """Append uncompressed bytes."""
         self.sum = crc32(data, self.sum)
         self.uncompressed_size += len(data)
+        self._pending += len(data)
         self._pieces.append(data if self._gzip is None else self._gzip.compress(data))
 
     def finish(self) -> bytes:
@@ -84,6 +107,23 @@ class StreamCompressor:
             self._pieces.append(self._gzip.flush())
         whole = b"".join(self._pieces)
         return whole if self._codec in ("none", "gzip") else compress(whole, self._codec)
+
+
+def _gzip_size_max(length: int) -> int:
+    """Return a bound of the size of compressed bytes: stored blocks, and the end of the stream."""
+    return length + length // 1024 + 64
+
+
+def detect_codec(data: BytesLike) -> str:
+    """Return the codec of a log file by its first bytes; `none` if it is plain or not known.
+
+    >>> detect_codec(compress(b"{}")), detect_codec(b"{}")
+    ('gzip', 'none')
+    """
+    if bytes(data[:2]) == _GZIP_MAGIC:
+        return "gzip"
+    has_codec = len(data) > 1 and data[0] == CODEC_MAGIC
+    return _CODEC_NAMES.get(data[1], "none") if has_codec else "none"
 
 
 def is_compressed(data: BytesLike, start: int, length: int) -> bool:
@@ -114,6 +154,8 @@ def decompress(data: bytes, file: str, limit: int) -> bytes:
     name = _CODEC_NAMES.get(data[1]) if len(data) > 1 else None
     if name is None:
         code = f"0x{data[1]:02x}" if len(data) > 1 else "missing"
+        # Logged as well as raised: a reader may go on without the file, as with a checkpoint.
+        UNSUPPORTED_CODEC.log(path=file, codec=code)
         raise LogCorrupt(
             f"the compression codec byte is {code}; the known codecs are 0x01 (gzip), 0x02 (zstd),"
             " 0x03 (lz4) and 0x04 (snappy).",

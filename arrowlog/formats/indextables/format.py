@@ -31,6 +31,7 @@ LOG_FOLDER = "_transaction_log"
 CHECKPOINT_FOLDER_NAME = "_checkpoints"
 LAST_CHECKPOINT = "_last_checkpoint"
 STATE_FILE_NAME = "_manifest.avro"
+RETIRED_PART_SUFFIX = ".retired"  # of a record beside a part of a Parquet checkpoint
 STATE_KIND = "avro-state"  # in listings, and `format` of a pointer that names a state
 STATE_PROTOCOL_VERSION = 4
 # Python refuses to convert longer digit strings to int (4,300 digits by default).
@@ -194,6 +195,23 @@ def is_parquet_part(name: str, version: int) -> bool:
     """Return whether the manifest of Parquet checkpoint `version` may list `name` as a part."""
     match = _PARQUET_FILE.fullmatch(name)
     return match is not None and _parse_version(match[1], name) == version
+
+
+def parse_parquet_part(name: str) -> tuple[int, str] | None:
+    """Return the version in a part's name and the id of its writer, empty if it has none.
+
+    None if the name is not that of a part.
+
+    >>> parse_parquet_part("00000000000000000007.checkpoint.0123456789ab.parquet")
+    (7, '0123456789ab')
+    """
+    match = _PARQUET_FILE.fullmatch(name)
+    return None if match is None else (_parse_version(match[1], name), match[2] or "")
+
+
+def retired_part_name(name: str) -> str:
+    """Return the name of the record that a part is about to be deleted, beside the part."""
+    return f"{name}{RETIRED_PART_SUFFIX}"
 
 
 def _put_unique(files: dict[int, str], stem: str, name: str, folder: str) -> None:

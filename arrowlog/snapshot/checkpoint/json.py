@@ -28,6 +28,7 @@ from arrowlog.formats.indextables import (
     metadata_fields,
     protocol_fields,
 )
+from arrowlog.log_lines import compression_ratio
 from arrowlog.snapshot.listing import pointed_version
 from arrowlog.storage import PutOutcome
 
@@ -44,6 +45,10 @@ if TYPE_CHECKING:
 _BATCH_ROWS_MAX = 1 << 15
 # JSON of an add is nearly always at least this long: so many adds of this size fill a file.
 _ADD_BYTES_MIN = 1 << 8
+# Batches of adds that fill a file at least, if their JSON does not compress.
+_BATCHES_PER_FILE = 16
+# What follows the last add of a checkpoint in one file.
+_END_BYTES_MAX = 64
 # Part numbers have five digits.
 _PARTS_MAX = 10_000
 # What readers with default settings decompress at most (`maxDecompressedBytes`).
@@ -52,13 +57,23 @@ _DEFAULT_DECOMPRESSED_BYTES_MAX = 512 << 20
 
 @dataclass(frozen=True, slots=True)
 class CheckpointResult:
-    """What was written: `names` in the log folder, empty if the checkpoint existed already."""
+    """What was written: `names` in the log folder, empty if the checkpoint existed already.
+
+    `size_bytes` and `uncompressed_bytes` are those of the files that were written, in all forms.
+    """
 
     version: int
     num_files: int
     size_bytes: int
     format: str
     names: tuple[str, ...]
+    uncompressed_bytes: int = 0
+    milliseconds: float = 0.0
+
+    @property
+    def compression_ratio(self) -> float:
+        """Uncompressed size divided by stored size; 1.0 if nothing was written."""
+        return compression_ratio(self.uncompressed_bytes, self.size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +83,7 @@ class WrittenCheckpoint:
     names: tuple[str, ...]
     size_bytes: int
     checksum: str = ""
+    uncompressed_bytes: int = 0
 
 
 def json_checkpoint_name(version: int) -> str:
@@ -83,36 +99,36 @@ def write_json_form(
     With `broken`, a damaged checkpoint is replaced. Raises `StoreUnavailable` if it is unknown
     whether the file was written.
     """
-    codec = config.compression_codec if config.checkpoint_compression_enabled else "none"
-    level = config.compression_gzip_level
+    codec = config.checkpoint_codec
+    level = config.checkpoint_gzip_level
     beside = CheckpointContext(state.timestamp, state.txns, state.recent)
     name = json_checkpoint_name(state.version)
     packing = StreamCompressor(codec, level)
     packing.write(encode_checkpoint_start(state.version, state.protocol, state.metadata, beside))
     first = True
     for batch in _encode_adds(state, _batch_rows(state, config)):
+        if not _has_room(packing, len(batch) + _END_BYTES_MAX, config):
+            return _write_parts(store, state, config, now_ms, new_id, broken=broken)
         packing.write(batch if first else b"," + batch)
         first = False
-        if _is_full(packing, config):
-            return _write_parts(store, state, config, now_ms, new_id, broken=broken)
     packing.write(b"]")
     packing.write(encode_checkpoint_end(packing.sum))
     data = packing.finish()
     _put(store, state.format.key(name), data, broken=broken)
-    return WrittenCheckpoint((name,), len(data), format_checksum(data))
+    return WrittenCheckpoint((name,), len(data), format_checksum(data), packing.uncompressed_size)
 
 
 def _write_parts(
     store: Store, state: State, config: Config, now_ms: int, new_id: str, *, broken: bool
 ) -> WrittenCheckpoint:
     """Write parts of JSON lines, then the manifest that makes them a checkpoint."""
-    codec = config.compression_codec if config.checkpoint_compression_enabled else "none"
+    codec = config.checkpoint_codec
     short = new_id.replace("-", "")[:12]
     parts: dict[str, str] = {}
-    size = 0
+    size = plain = 0
     head = encode_action("protocol", protocol_fields(state.protocol))
     head += encode_action("metaData", metadata_fields(state.metadata))
-    packing = StreamCompressor(codec, config.compression_gzip_level)
+    packing = StreamCompressor(codec, config.checkpoint_gzip_level)
     packing.write(head)
 
     def finish(packing: StreamCompressor) -> int:
@@ -122,34 +138,42 @@ def _write_parts(
         store.replace(state.format.key(part), data)
         return len(data)
 
+    has_adds = False
     for lines in _encode_adds(state, _batch_rows(state, config), lines=True):
-        packing.write(lines)
-        if _is_full(packing, config):
+        if has_adds and not _has_room(packing, len(lines), config):
+            plain += packing.uncompressed_size
             size += finish(packing)
-            packing = StreamCompressor(codec, config.compression_gzip_level)
-    if packing.uncompressed_size:
-        size += finish(packing)
+            packing = StreamCompressor(codec, config.checkpoint_gzip_level)
+        packing.write(lines)
+        has_adds = True
+    plain += packing.uncompressed_size
+    size += finish(packing)
     beside = CheckpointContext(state.timestamp, state.txns, state.recent)
     data = encode_json_manifest(state.version, parts, short, beside, now_ms)
     name = json_checkpoint_name(state.version)
     _put(store, state.format.key(name), data, broken=broken)
-    return WrittenCheckpoint((name, *parts), size + len(data), format_checksum(data))
+    return WrittenCheckpoint(
+        (name, *parts), size + len(data), format_checksum(data), plain + len(data)
+    )
 
 
 def _batch_rows(state: State, config: Config) -> int:
     """Return how many adds are encoded at a time.
 
-    Parts can end only between batches, so a batch should not exceed a file's limit; and there must
-    not be more batches than part numbers.
+    Parts can end only between batches, so a batch should be a fraction of a file's limit; and there
+    must not be more batches than part numbers.
     """
-    per_file = min(_BATCH_ROWS_MAX, config.checkpoint_max_file_size // _ADD_BYTES_MIN)
+    limit = config.checkpoint_max_file_size // _BATCHES_PER_FILE
+    per_file = min(_BATCH_ROWS_MAX, limit // _ADD_BYTES_MIN)
     return max(per_file, int(state.adds.num_rows) // _PARTS_MAX + 1)
 
 
-def _is_full(packing: StreamCompressor, config: Config) -> bool:
-    """Whether a file has reached its limit, on disk or decompressed in a reader's memory."""
+def _has_room(packing: StreamCompressor, more: int, config: Config) -> bool:
+    """Whether a file stays within its limits, on disk and decompressed in a reader's memory."""
     plain_max = min(config.max_decompressed_bytes, _DEFAULT_DECOMPRESSED_BYTES_MAX) // 2
-    return packing.size > config.checkpoint_max_file_size or packing.uncompressed_size > plain_max
+    if packing.uncompressed_size + more > plain_max:
+        return False
+    return packing.fits(more, config.checkpoint_max_file_size)
 
 
 def _encode_adds(state: State, batch_rows: int, *, lines: bool = False) -> Iterator[bytes]:
@@ -205,19 +229,23 @@ def write_pointer(
     form: str,
     parts: int | None,
     now_ms: int,
+    *,
+    num_files: int | None = None,
 ) -> None:
     """Point `_last_checkpoint` to a checkpoint, unless it names a later one already.
 
-    Raises `StoreUnavailable` if the pointer cannot be read: it must not move back.
+    `num_files` is the number of live files; by default the state is asked. Raises
+    `StoreUnavailable` if the pointer cannot be read: it must not move back.
     """
     key = state.format.key(state.format.pointer_name)
     if pointed_version(store.find_many([key])[0]) >= state.version:
         return
+    count = state.num_files if num_files is None else num_files
     fields = {
         "version": state.version,
-        "size": state.adds.num_rows + 2,
+        "size": count + 2,
         "sizeInBytes": written.size_bytes,
-        "numFiles": state.adds.num_rows,
+        "numFiles": count,
         "createdTime": now_ms,
         "format": form,
         "parts": parts,

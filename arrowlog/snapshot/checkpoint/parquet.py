@@ -14,6 +14,7 @@ is unknown in the state.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ from arrowlog.formats.indextables import (
     format_checksum,
     manifest_name,
     parquet_names,
+    retired_part_name,
 )
 from arrowlog.snapshot.checkpoint.parts import (
     DAMAGED_CHECKPOINT_NEXT,
@@ -43,14 +45,18 @@ from arrowlog.snapshot.checkpoint.parts import (
     decode_manifest,
     decode_unverified_part,
     encode_manifest,
+    encode_stored_schema,
+    is_shared_part,
     missing_part_error,
     read_footer_metadata,
+    read_metadata,
     with_chunk_checksums,
 )
 from arrowlog.snapshot.checkpoint.rows import (
     ROW_GROUP_FILES,
     RebuildRecipe,
     build_row_group_index,
+    choose_sort_columns,
     flatten_all_maps,
     storage_order,
     to_checkpoint_rows,
@@ -58,23 +64,36 @@ from arrowlog.snapshot.checkpoint.rows import (
 from arrowlog.snapshot.file_table import FileStats
 from arrowlog.snapshot.log_replay import check_readable, parse_table_schema, with_checkpoint_keys
 from arrowlog.snapshot.snapshot import InMemoryFiles, State
+from arrowlog.snapshot.stats_truncation import StatsTruncation
 from arrowlog.storage import put_identical
 from arrowlog.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Future
 
     from arrowlog.config import Config
     from arrowlog.storage import Store
 
 
 CHECKPOINT_FOLDER = f"{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}"
+# Live files from which on later checkpoints share the parts of a checkpoint.
+SHARED_FILES_MIN = 4096
+# A part is in memory until it is put, whatever the settings allow.
+_PART_BYTES_MAX = 32 << 20
 # Row groups that are put in order at a time: ordering all would take as much memory again.
 _SLICE_GROUPS = 8
+# Files in a row group at least, however small parts are to be.
+_GROUP_FILES_MIN = 64
+# Parts are not equally large: they are planned this much smaller than they may be.
+_SIZE_MARGIN = 1.1
+# More than a part takes beside its rows.
+_FOOTER_BYTES_MAX = 1 << 20
 # A column with a larger share of distinct values than this is not dictionary-encoded.
 _DISTINCT_SHARE_MAX = 0.5
-# Rows by which that share is estimated.
+# Rows by which that share is estimated, and the columns to sort by from so many such samples.
 _SAMPLE_ROWS = 4096
+_SAMPLES = 4
 # The key in a part's footer metadata that tells our parts from those of other programs.
 _FOOTER_KEY = b"arrowlog"
 _CODECS = {"uncompressed": "none"}
@@ -82,9 +101,11 @@ _CODECS = {"uncompressed": "none"}
 
 @dataclass(frozen=True, slots=True)
 class WrittenParquetCheckpoint:
-    """A checkpoint that exists now: its file names, the manifest last, and its size.
+    """A checkpoint that exists now: its file names, the manifest last, and their size.
 
-    `checksum` is the manifest's. `made` is false if another writer had made it before.
+    Parts that it shares with earlier checkpoints are not counted. `uncompressed_bytes` is the size
+    of its rows in memory and of the manifest. `checksum` is the manifest's. `made` is false if
+    another writer had made it before.
     """
 
     names: tuple[str, ...]
@@ -92,19 +113,30 @@ class WrittenParquetCheckpoint:
     num_files: int
     checksum: str
     made: bool = True
+    uncompressed_bytes: int = 0
 
 
 @dataclass(slots=True)
 class ParquetCheckpointLayout:
-    """The stored rows of a checkpoint, their order, and how and where to write them."""
+    """The stored rows of a checkpoint, their order, and how and where to write them.
+
+    `schema` and `partition_columns` are those of the table.
+    """
 
     version: int
     table: pa.Table
     order: pa.Array
     recipe: RebuildRecipe
-    index: pa.Table
+    schema: pa.Schema
+    partition_columns: tuple[str, ...]
     options: dict[str, Any]
     folder: str = CHECKPOINT_FOLDER
+    group_files: int | None = None
+
+    @property
+    def files_per_group(self) -> int:
+        """The number of files in a row group."""
+        return self.group_files or ROW_GROUP_FILES
 
 
 def write_parquet_form(
@@ -116,8 +148,12 @@ def write_parquet_form(
     checkpoint is replaced. Returns the other writer's checkpoint if one finished first.
     """
     layout = _layout(state, config)
-    own = new_id.replace("-", "").lower()[:12]
-    parts, sums = _put_parts(store, layout, config.checkpoint_max_file_size, own)
+    own = writer_id(new_id)
+    # Parts that later checkpoints may share have unique names: such names are never used again, and
+    # mean nothing without a manifest.
+    shareable = layout.table.num_rows >= SHARED_FILES_MIN
+    limit = config.checkpoint_max_file_size
+    parts, index = put_parts(store, layout, limit, own, unique=shareable)
     manifest = CheckpointManifest(
         state.version,
         state.protocol,
@@ -126,12 +162,22 @@ def write_parquet_form(
         tuple(parts),
         tuple(layout.table.column_names),
         layout.recipe,
-        with_chunk_checksums(layout.index, sums, layout.table.num_columns),
+        index,
         state.timestamp,
         state.txns,
         state.recent,
+        stored_schema=encode_stored_schema(layout.table.schema),
+        truncation=StatsTruncation.of(config).label,
     )
-    return put_manifest(store, manifest, own, now_ms, broken=broken, folder=layout.folder)
+    written = put_manifest(store, manifest, own, now_ms, broken=broken, folder=layout.folder)
+    stored = sum(part.sizeInBytes for part in parts)
+    plain = layout.table.nbytes + written.num_bytes - stored
+    return replace(written, uncompressed_bytes=plain if written.made else written.num_bytes)
+
+
+def writer_id(new_id: str) -> str:
+    """Return the part of a unique id that is in the names of a writer's parts."""
+    return new_id.replace("-", "").lower()[:12]
 
 
 def put_manifest(
@@ -172,23 +218,59 @@ def put_manifest(
 
 
 def _written(manifest: CheckpointManifest, data: bytes, *, made: bool) -> WrittenParquetCheckpoint:
-    names = (*(part.name for part in manifest.parts), manifest_name(manifest.version))
-    size = sum(part.sizeInBytes for part in manifest.parts) + len(data)
+    own_parts = [part for part in manifest.parts if part not in manifest.shared_parts]
+    names = (*(part.name for part in own_parts), manifest_name(manifest.version))
+    size = sum(part.sizeInBytes for part in own_parts) + len(data)
     return WrittenParquetCheckpoint(names, size, manifest.num_files, format_checksum(data), made)
 
 
 def _layout(state: State, config: Config) -> ParquetCheckpointLayout:
     partition = state.metadata.partition_columns
-    adds = flatten_all_maps(state.adds, [*state.schema.names, *partition])
+    names = [*state.schema.names, *partition]
+    adds = flatten_all_maps(state.adds, names)
     columns = FileStats(adds, state.schema, partition)
-    columns.prepare([*state.schema.names, *partition])
+    columns.prepare(names)
     keys = adds["key"] if adds.num_rows else pa.chunked_array([], pa.string())
-    order = storage_order(columns, keys)
-    index = build_row_group_index(columns, order)
+    order = storage_order(columns, keys, _sort_columns(adds, state.schema, partition))
     table, recipe = to_checkpoint_rows(columns, adds)
     table = table.combine_chunks()
-    layout = build_layout(state.version, table, order, recipe, index, config)
-    return replace(layout, folder=state.format.key(state.format.checkpoint_folder))
+    folder = state.format.key(state.format.checkpoint_folder)
+    of_table = (state.schema, partition)
+    return build_layout(state.version, table, order, recipe, of_table, config, folder=folder)
+
+
+def _sort_columns(adds: pa.Table, schema: pa.Schema, partition_columns: Sequence[str]) -> list[str]:
+    """Return the columns to sort by, judged by samples from all over the adds."""
+    rows = adds.num_rows
+    step = max(rows // _SAMPLES, _SAMPLE_ROWS)
+    pieces = [adds.slice(start, _SAMPLE_ROWS) for start in range(0, max(rows, 1), step)]
+    sample = pa.concat_tables(pieces)
+    return choose_sort_columns(FileStats(sample, schema, partition_columns))
+
+
+def _fitting_group(layout: ParquetCheckpointLayout, size_max: int) -> int:
+    """Return the number of files in a row group, such that a part with one stays within a size.
+
+    At least `_GROUP_FILES_MIN`: every part has a footer, whatever it holds.
+    """
+    group = ROW_GROUP_FILES
+    while group > _GROUP_FILES_MIN:
+        rows = layout.table.slice(0, group)
+        if rows.nbytes + _FOOTER_BYTES_MAX <= size_max:  # it takes no more encoded
+            break
+        size = _group_size(layout, group) * _SIZE_MARGIN
+        if size <= size_max:
+            break
+        group = max(int(min(group, layout.table.num_rows) * size_max / size), _GROUP_FILES_MIN)
+    return group
+
+
+def _group_size(layout: ParquetCheckpointLayout, group: int) -> int:
+    """Return the size of a part with one row group: the largest of three, encoded on trial."""
+    rows = layout.table.num_rows
+    last = max(rows - group, 0)
+    starts = {0, last // 2, last}
+    return max(len(_encode_rows(layout, start, min(start + group, rows))[0]) for start in starts)
 
 
 def build_layout(
@@ -196,18 +278,25 @@ def build_layout(
     table: pa.Table,
     order: pa.Array,
     recipe: RebuildRecipe,
-    index: pa.Table,
+    of_table: tuple[pa.Schema, tuple[str, ...]],
     config: Config,
+    *,
+    folder: str = CHECKPOINT_FOLDER,
 ) -> ParquetCheckpointLayout:
-    """Return the layout of a checkpoint, with Parquet options from the settings."""
+    """Return the layout of a checkpoint, with Parquet options from the settings.
+
+    `of_table` is the table's schema and its partition columns.
+    """
     codec = config.checkpoint_compression
     options = {
         "compression": _CODECS.get(codec, codec),
         "use_dictionary": _repetitive_columns(table),
         "write_statistics": False,
-        "write_page_checksum": True,
+        "version": "2.6",
+        "writer_engine_version": "V2",
     }
-    return ParquetCheckpointLayout(version, table, order, recipe, index, options)
+    layout = ParquetCheckpointLayout(version, table, order, recipe, *of_table, options, folder)
+    return replace(layout, group_files=_fitting_group(layout, config.checkpoint_max_file_size))
 
 
 def _repetitive_columns(table: pa.Table) -> list[str]:
@@ -224,32 +313,36 @@ def _repetitive_columns(table: pa.Table) -> list[str]:
     return repetitive
 
 
-def _put_parts(
-    store: Store, layout: ParquetCheckpointLayout, size_max: int, own: str
-) -> tuple[list[CheckpointPart], list[int]]:
-    """Write all parts; returns their manifest entries and the CRC-32 of each column chunk."""
-    sums: list[int] = []
+def put_parts(
+    store: Store, layout: ParquetCheckpointLayout, size_max: int, own: str, *, unique: bool
+) -> tuple[list[CheckpointPart], pa.Table]:
+    """Write all parts; returns their manifest entries and their index with checksums.
+
+    With `unique`, no part gets a name that another writer may use.
+    """
+    indexes: list[pa.Table] = []
     ranges = _part_ranges(layout, size_max)
     usual_names = parquet_names(layout.version, len(ranges))
     own_names = parquet_names(layout.version, len(ranges), own)
     parts: list[CheckpointPart] = []
-    for rows, usual, unique in zip(ranges, usual_names, own_names, strict=True):
-        part, part_sums = put_part(store, layout, rows, (usual, unique))
+    for rows, usual, own_name in zip(ranges, usual_names, own_names, strict=True):
+        names = (own_name,) if unique else (usual, own_name)
+        part, index = put_part(store, layout, rows, names)
         parts.append(part)
-        sums += part_sums
-    return parts, sums
+        indexes.append(index)
+    return parts, pa.concat_tables(indexes).combine_chunks()
 
 
 def put_part(
     store: Store, layout: ParquetCheckpointLayout, rows: tuple[int, int], names: Sequence[str]
-) -> tuple[CheckpointPart, list[int]]:
+) -> tuple[CheckpointPart, pa.Table]:
     """Write a range of rows as a part, under the first of `names` that is free or has these bytes.
 
-    The last name must be unique to this writer. Returns the part's manifest entry and the CRC-32 of
-    each of its column chunks.
+    The last name must be unique to this writer. Returns the part's manifest entry and its index
+    with the CRC-32 of each column chunk.
     """
     start, stop = rows
-    data, metadata = _encode_rows(layout, start, stop)
+    data, metadata, index = _encode_rows(layout, start, stop)
     for chosen in names:
         if put_identical(store, f"{layout.folder}/{chosen}", data):
             break
@@ -268,37 +361,54 @@ def put_part(
         footerOffset=footer,
         footerChecksum=format_checksum(view[footer:]),
     )
-    return part, sums
+    return part, with_chunk_checksums(index, sums, layout.table.num_columns)
 
 
 def _part_ranges(layout: ParquetCheckpointLayout, size_max: int) -> list[tuple[int, int]]:
-    """Return the rows of each part; the first row group, encoded on trial, tells the size."""
-    rows = layout.table.num_rows
-    if rows <= ROW_GROUP_FILES:
+    """Return the rows of each part; row groups that are encoded on trial tell the size."""
+    rows, group, limit = (
+        layout.table.num_rows,
+        layout.files_per_group,
+        min(size_max, _PART_BYTES_MAX),
+    )
+    if rows <= group or layout.table.nbytes + _FOOTER_BYTES_MAX <= limit:
         return [(0, rows)]
-    size = len(_encode_rows(layout, 0, ROW_GROUP_FILES)[0])
-    groups = max(1, size_max // max(size, 1))
-    step = groups * ROW_GROUP_FILES
+    size = _group_size(layout, group) * _SIZE_MARGIN
+    groups = max(1, int(limit // max(size, 1)))
+    step = groups * group
     return [(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
-def _encode_rows(layout: ParquetCheckpointLayout, start: int, stop: int) -> tuple[pa.Buffer, Any]:
-    """Encode a range of rows as a Parquet file; returns its bytes and its footer's metadata."""
-    import pyarrow.parquet as pq
+def _encode_rows(
+    layout: ParquetCheckpointLayout, start: int, stop: int
+) -> tuple[pa.Buffer, Any, pa.Table]:
+    """Encode a range of rows as a Parquet file; returns its bytes, its metadata and its index."""
+    # Importing `pyarrow.parquet`, a wrapper of this, takes longer than a small checkpoint.
+    from pyarrow._parquet import ParquetWriter
 
     sink = pa.BufferOutputStream()
     footer = {_FOOTER_KEY: b"%d" % layout.version}
     schema = layout.table.schema.with_metadata(footer)
-    with pq.ParquetWriter(sink, schema, **layout.options) as writer:
+    writer = ParquetWriter(sink, schema, **layout.options)
+    of_table, group = (layout.schema, layout.partition_columns), layout.files_per_group
+    indexes = [build_row_group_index(layout.table.slice(0, 0), *of_table)]
+    with ThreadPoolExecutor(1) as pool:  # the next slice is prepared while one is encoded
+        pending: Future[None] | None = None
         for piece in _ordered_slices(layout, start, stop):
-            writer.write_table(piece.cast(schema), row_group_size=ROW_GROUP_FILES)
+            indexes.append(build_row_group_index(piece, *of_table, group))
+            if pending is not None:
+                pending.result()
+            pending = pool.submit(writer.write_table, piece.cast(schema), group)
+        if pending is not None:
+            pending.result()
+    writer.close()
     data = sink.getvalue()
-    return data, pq.read_metadata(pa.BufferReader(data))
+    return data, read_metadata(data), pa.concat_tables(indexes)
 
 
 def _ordered_slices(layout: ParquetCheckpointLayout, start: int, stop: int) -> Iterator[pa.Table]:
     """Yield a range of rows in stored order, a few row groups at a time."""
-    step = _SLICE_GROUPS * ROW_GROUP_FILES
+    step = _SLICE_GROUPS * layout.files_per_group
     for at in range(start, stop, step):
         yield layout.table.take(layout.order.slice(at, min(step, stop - at)))
 
@@ -323,10 +433,32 @@ def open_parquet_checkpoint(
             continue
         check_readable(manifest.protocol, key)
         for part in manifest.parts:
-            if f"{folder}/{part.name}" not in keys:
-                raise missing_part_error(f"{folder}/{part.name}")
+            part_key = f"{folder}/{part.name}"
+            if is_shared_part(part.name, version):
+                # Not among the files of this version. Over a network, reading it tells.
+                if store.cheap_stat and store.stat(part_key) is None:
+                    raise missing_part_error(part_key)
+            elif part_key not in keys:
+                raise missing_part_error(part_key)
         return CheckpointPartReader(store, manifest, folder)
     return _read_unverified(store, version, keys, count)
+
+
+def find_named_parts(store: Store, version: int, keys: Sequence[str]) -> frozenset[str] | None:
+    """Return the keys of all parts that a checkpoint's manifest names, those it shares included.
+
+    Empty without a manifest of arrowlog; None if the manifest is damaged, so that it is unknown.
+    Raises `FileNotFoundError` if the manifest is gone.
+    """
+    folder = keys[0].rpartition("/")[0]
+    named: set[str] = set()
+    for key in (key for key in keys if key.endswith(".json")):
+        try:
+            manifest = decode_manifest(store.get(key), version, key)
+        except LogCorrupt:
+            return None
+        named |= {f"{folder}/{part.name}" for part in (manifest.parts if manifest else ())}
+    return frozenset(named)
 
 
 def _read_unverified(
@@ -385,10 +517,30 @@ def verify_parquet_checkpoint(
         if rows.num_rows != part.numFiles:
             what = f"it has {rows.num_rows} rows instead of {part.numFiles}."
             problems.append(LogCorrupt(what, file=parts.key(part)))
-    if not problems and num_rows != parts.manifest.num_files:
-        what = f"it has {num_rows} files instead of {parts.manifest.num_files}."
+    num_files = num_rows - len(parts.manifest.dead)
+    if not problems and num_files != parts.manifest.num_files:
+        what = f"it has {num_files} files instead of {parts.manifest.num_files}."
         problems.append(LogCorrupt(what, file=folder, version=version))
-    return problems
+    return problems or _retired_parts(store, parts.manifest, folder)
+
+
+def _retired_parts(
+    store: Store, manifest: CheckpointManifest, folder: str
+) -> list[LogCorrupt | UnsupportedProtocol]:
+    """Return a problem for each shared part that a clean-up may be about to delete.
+
+    The records are listed after the manifest was found. A clean-up that records a part later finds
+    the manifest, and leaves the part alone.
+    """
+    shared = [part.name for part in manifest.shared_parts]
+    records = {retired_part_name(name) for name in shared}
+    if not records or records.isdisjoint(store.list_from(folder)):
+        return []
+    what = "a clean-up has recorded that it deletes this part of an earlier checkpoint."
+    return [
+        LogCorrupt(what, next="Write a checkpoint: table.checkpoint().", file=f"{folder}/{name}")
+        for name in shared
+    ]
 
 
 _REQUIRED_FIELDS = ("path", "size")

@@ -5,6 +5,10 @@ identify every part, and every column chunk of every row group, as the bytes tha
 own last field is the CRC-32 of everything before it. It holds the whole state except the files,
 which are read from the parts on demand.
 
+An incremental checkpoint names parts of earlier checkpoints beside its own, and `dead`: the rows of
+these that are no longer live, numbered across all parts. Its `format` is not `parquet`, so that
+a release that does not know dead rows refuses the manifest instead of showing them.
+
 Parts are read by ranges, in units of column chunks, which are compared with the checksums in the
 manifest, and only then given to the Parquet reader, from memory: the bytes that were verified are
 the bytes that are decoded.
@@ -17,11 +21,13 @@ import binascii
 import mmap
 import sys
 import time
+from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from arrowlog.decode import parse_metadata, parse_protocol
 from arrowlog.errors import LogCorrupt
@@ -29,9 +35,9 @@ from arrowlog.formats.indextables import (
     CHECKSUM_PREFIX,
     RecentCommits,
     format_checksum,
-    is_parquet_part,
     metadata_fields,
     no_recent_commits,
+    parse_parquet_part,
     protocol_fields,
     recent_commits_field,
 )
@@ -46,6 +52,7 @@ if TYPE_CHECKING:
 DAMAGED_CHECKPOINT_NEXT = (
     "Delete it if the commits up to its version exist; the table can be read without it."
 )
+_FORMAT, _SHARED_FORMAT = "parquet", "parquet+shared"
 # The manifest ends with its checksum: these bytes, the checksum, `_END`.
 _CHECKSUM_FIELD = b',"checksum":"'
 _END = b'"}'
@@ -90,6 +97,9 @@ class _Document(msgspec.Struct):
     recentCommits: tuple[int, list[str | None]] | None = None  # noqa: N815
     checkpointId: str = ""  # noqa: N815
     createdTime: int | None = None  # noqa: N815
+    dead: str | None = None
+    storedSchema: str = ""  # noqa: N815
+    truncation: str = ""
 
 
 class _Header(msgspec.Struct):
@@ -109,6 +119,9 @@ class CheckpointManifest:
 
     `index` has one row per row group, in the order of the parts: the group's statistics (see
     `groups`), and in `sums` the CRC-32 of each of its column chunks, in the order of `columns`.
+    `dead` are the numbers of rows, counted across all parts, that are not live, ascending.
+    `stored_schema` is the schema of all parts, encoded; `truncation` how statistics were truncated.
+    Both are empty in manifests of earlier releases, whose parts are not shared.
     """
 
     version: int
@@ -122,6 +135,67 @@ class CheckpointManifest:
     timestamp: int | None = None
     txns: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     recent: RecentCommits = field(default_factory=RecentCommits)
+    dead: pa.Array = field(default_factory=lambda: pa.nulls(0, pa.int64()))
+    stored_schema: str = ""
+    truncation: str = ""
+
+    @property
+    def shared_parts(self) -> list[CheckpointPart]:
+        """The parts that an earlier checkpoint wrote."""
+        return [part for part in self.parts if is_shared_part(part.name, self.version)]
+
+    def group_starts(self) -> Any:
+        """Return the number of the first row of each row group, and the number of rows."""
+        import numpy as np
+
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.index["rows"].to_numpy())])
+
+    def live_mask(self, groups: Sequence[int] | None) -> pa.Array | None:
+        """Return which rows of some row groups are live, by default of all; None for all rows."""
+        if not len(self.dead):
+            return None
+        import numpy as np
+
+        dead, starts = self.dead.to_numpy(), self.group_starts()
+        if groups is None:
+            mask = np.ones(starts[-1], np.bool_)
+            mask[dead] = False
+            return pa.array(mask)
+        ends = np.searchsorted(dead, starts)
+        masks = [np.ones(starts[group + 1] - starts[group], np.bool_) for group in groups]
+        for group, live in zip(groups, masks, strict=True):
+            live[dead[ends[group] : ends[group + 1]] - starts[group]] = False
+        mask = np.concatenate(masks) if masks else np.ones(0, np.bool_)
+        return None if mask.all() else pa.array(mask)
+
+    def count_live(self, groups: Sequence[int] | None) -> int:
+        """Return the number of live rows in some row groups, by default in all."""
+        sizes = self.index["rows"]
+        if groups is None:
+            return int(pc.sum(sizes).as_py() or 0) - len(self.dead)
+        if not len(self.dead):
+            chosen = array("q", groups)  # `pa.array` imports pandas when it is given a list
+            rows = pa.Array.from_buffers(pa.int64(), len(chosen), [None, pa.py_buffer(chosen)])
+            return int(pc.sum(sizes.take(rows)).as_py() or 0)
+        mask = self.live_mask(groups)
+        physical = sum(sizes[group].as_py() for group in groups)
+        return physical if mask is None else int(mask.true_count)
+
+
+def is_shared_part(name: str, version: int) -> bool:
+    """Whether a part of a version's checkpoint was written by an earlier one."""
+    parsed = parse_parquet_part(name)
+    return parsed is not None and parsed[0] != version
+
+
+def encode_stored_schema(schema: pa.Schema) -> str:
+    """Encode the schema of the parts for a manifest."""
+    return base64.b64encode(schema.remove_metadata().serialize()).decode()
+
+
+def decode_stored_schema(text: str) -> pa.Schema:
+    """Decode the schema of the parts."""
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
 
 
 def encode_manifest(
@@ -130,7 +204,7 @@ def encode_manifest(
     """Encode a manifest as JSON, ending with its checksum."""
     document = {
         "version": manifest.version,
-        "format": "parquet",
+        "format": _SHARED_FORMAT if manifest.shared_parts else _FORMAT,
         "checkpointId": checkpoint_id,
         "createdTime": now_ms,
         "engineInfo": engine,
@@ -146,8 +220,12 @@ def encode_manifest(
         "columns": manifest.columns,
         "typed": manifest.recipe.typed,
         "rebuilt": dict(manifest.recipe.rebuilt),
+        "storedSchema": manifest.stored_schema,
+        "truncation": manifest.truncation,
         "index": _encode_index(manifest.index),
     }
+    if len(manifest.dead):
+        document["dead"] = _encode_index(pa.table({"row": manifest.dead}))
     body = msgspec.json.encode(document)[:-1]
     return body + _CHECKSUM_FIELD + format_checksum(body).encode() + _END
 
@@ -199,20 +277,22 @@ def decode_manifest(data: bytes, version: int, file: str) -> CheckpointManifest 
 
 
 def _to_manifest(document: _Document, version: int, file: str) -> CheckpointManifest:
+    shared = document.format == _SHARED_FORMAT
     for part in document.parts:
-        if not is_parquet_part(part.name, version):  # a name may otherwise lead anywhere
+        parsed = parse_parquet_part(part.name)  # a name may otherwise lead anywhere
+        if parsed is None or not (
+            parsed[0] == version or (shared and parsed[0] < version and parsed[1])
+        ):
             raise LogCorrupt(
                 f"the manifest names {part.name!r} as a part.",
                 next=DAMAGED_CHECKPOINT_NEXT,
                 file=file,
             )
     index = _decode_index(document.index)
-    row_groups = sum(part.rowGroups for part in document.parts)
-    if document.format != "parquet" or row_groups != index.num_rows:
-        raise LogCorrupt(
-            "the manifest contradicts itself.", next=DAMAGED_CHECKPOINT_NEXT, file=file
-        )
-    return CheckpointManifest(
+    dead = pa.nulls(0, pa.int64())
+    if document.dead is not None:
+        dead = _decode_index(document.dead)["row"].combine_chunks()
+    manifest = CheckpointManifest(
         version,
         parse_protocol(document.protocol),
         parse_metadata(document.metaData),
@@ -224,7 +304,32 @@ def _to_manifest(document: _Document, version: int, file: str) -> CheckpointMani
         document.timestamp,
         document.txns,
         _recent_commits(document, version),
+        dead,
+        document.storedSchema,
+        document.truncation,
     )
+    row_groups = sum(part.rowGroups for part in document.parts)
+    if (
+        document.format not in (_FORMAT, _SHARED_FORMAT)
+        or row_groups != index.num_rows
+        or not _dead_rows_agree(manifest)
+    ):
+        raise LogCorrupt(
+            "the manifest contradicts itself.", next=DAMAGED_CHECKPOINT_NEXT, file=file
+        )
+    return manifest
+
+
+def _dead_rows_agree(manifest: CheckpointManifest) -> bool:
+    """Whether the dead rows are ascending rows of the parts, and the number of files fits them."""
+    dead = manifest.dead
+    if not len(dead):
+        return not manifest.shared_parts or manifest.num_files == manifest.count_live(None)
+    if dead.type != pa.int64() or dead.null_count:
+        return False
+    rows, num_rows = dead.to_numpy(), int(manifest.group_starts()[-1])
+    ascending = bool((rows[1:] > rows[:-1]).all()) and rows[0] >= 0 and rows[-1] < num_rows
+    return ascending and manifest.num_files == num_rows - len(rows)
 
 
 def _recent_commits(document: _Document, version: int) -> RecentCommits:
@@ -257,8 +362,6 @@ def with_chunk_checksums(index: pa.Table, sums: Sequence[int], columns: int) -> 
 
 def _uint32_buffer(sums: Sequence[int]) -> pa.Buffer:
     """Convert without `pa.array`, which imports pandas when it is given a list."""
-    from array import array
-
     return pa.py_buffer(array("I", sums))
 
 
@@ -285,10 +388,22 @@ class CheckpointPartReader:
         self._sums = memoryview(sums.buffers()[1]).cast("B").cast("I")[sums.offset :]
 
     def read(self, groups: Sequence[int] | None, names: Iterable[str]) -> pa.Table:
-        """Read columns of some row groups, by default of all; unknown columns are left out.
+        """Read columns of the live rows of some row groups, by default of all.
 
-        Raises `LogCorrupt` naming the part if it is missing, damaged or not what the manifest says.
+        Unknown columns are left out. Raises `LogCorrupt` naming the part if it is missing, damaged
+        or not what the manifest says.
         """
+        table = self.read_with_dead(groups, names)
+        live = self.manifest.live_mask(groups)
+        if live is None:
+            return table
+        if len(live) != table.num_rows:
+            what = f"the checkpoint has {table.num_rows} rows instead of {len(live)}."
+            raise LogCorrupt(what, next=DAMAGED_CHECKPOINT_NEXT, version=self.manifest.version)
+        return table.filter(live)
+
+    def read_with_dead(self, groups: Sequence[int] | None, names: Iterable[str]) -> pa.Table:
+        """Read columns of all rows of some row groups, as `read` does of the live ones."""
         wanted = set(names)
         columns = [i for i, name in enumerate(self.manifest.columns) if name in wanted]
         tables: list[pa.Table] = []
@@ -304,8 +419,29 @@ class CheckpointPartReader:
         return pa.concat_tables(tables)
 
     def check(self, part: CheckpointPart) -> pa.Table:
-        """Read and verify a whole part. Raises `LogCorrupt` if it is not what was written."""
+        """Read and verify a whole part, with its dead rows.
+
+        Raises `LogCorrupt` if it is not what was written.
+        """
         return self._read_part(part, 0, None, list(range(len(self.manifest.columns))))
+
+    def groups_of(self, part: CheckpointPart) -> range:
+        """Return the numbers of a part's row groups."""
+        first = 0
+        for other in self.manifest.parts:
+            if other.name == part.name:
+                break
+            first += other.rowGroups
+        return range(first, first + part.rowGroups)
+
+    def read_part(self, part: CheckpointPart) -> pa.Table:
+        """Read and verify the live rows of a part. Raises `LogCorrupt` if it is damaged."""
+        table = self.check(part)
+        live = self.manifest.live_mask(self.groups_of(part))
+        if live is not None and len(live) != table.num_rows:
+            what = f"it has {table.num_rows} rows instead of {len(live)}."
+            raise LogCorrupt(what, next=DAMAGED_CHECKPOINT_NEXT, file=self.key(part))
+        return table if live is None else table.filter(live)
 
     def _read_part(
         self, part: CheckpointPart, first: int, groups: list[int] | None, columns: list[int]
@@ -432,6 +568,11 @@ def read_footer_metadata(store: Store, key: str) -> dict[bytes, bytes]:
         raise LogCorrupt(
             f"it cannot be read: {why}.", next=DAMAGED_CHECKPOINT_NEXT, file=key
         ) from None
+
+
+def read_metadata(data: pa.Buffer) -> Any:
+    """Return the metadata of a Parquet file."""
+    return _reader(data, None).metadata
 
 
 def decode_unverified_part(data: bytes, file: str) -> pa.Table:

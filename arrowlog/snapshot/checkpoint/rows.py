@@ -10,7 +10,8 @@ The index has one row per row group. For each column, partition columns included
 `high.<col>` are bounds that hold for every row of every file in the group, null if one of them is
 unknown; `nulls.<col>` is the number of NULLs, null if unknown (for a partition column: the number
 of files whose value is NULL); `none.<col>` is true where every value is NULL. `nans.<col>` is the
-number of NaNs in a floating-point column, null if unknown.
+number of NaNs in a floating-point column, null if unknown. `first_path` and `last_path` are the
+lowest and the highest path, by which a file is found without reading every path.
 
 A text bound may be truncated, so a high bound covers everything that starts with it. The maximum of
 several high bounds is therefore not enough: of `ab` and `abc`, `ab` covers more. The shortest bound
@@ -19,18 +20,21 @@ that is a prefix of the maximum covers as much as all of them together.
 
 from __future__ import annotations
 
+import os
+from array import array
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import FALSE, make_array, make_int64, null_scalar
+from arrowlog.arrays import FALSE, TRUE, make_array, make_int64, null_scalar
 from arrowlog.decode import flatten_map_columns
 from arrowlog.fork_safety import pl
 from arrowlog.formats.indextables import ADD_MAP_FIELDS, STATS_MAPS
-from arrowlog.snapshot.file_table import FileStats, GroupStats
+from arrowlog.snapshot.file_table import FileStats, GroupStats, typed_checkpoint_column
 from arrowlog.snapshot.typed_values import (
     all_null_files,
     comparison_type,
@@ -41,10 +45,14 @@ from arrowlog.snapshot.typed_values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+_Result = TypeVar("_Result")
+# Adds from which on their columns are converted in threads.
+_THREADED_ROWS_MIN = 1 << 15
 # Files per row group: the unit in which planning skips, reads and verifies a checkpoint.
 ROW_GROUP_FILES = 1 << 14
+PATH_RANGE = ("first_path", "last_path")  # columns of the index
 _SORT_COLUMNS_MAX = 2
 # A column is worth sorting by if the range of an average file is less than this share of the whole
 # range, and at most this share of its bounds is unknown.
@@ -107,7 +115,7 @@ def storage_order(
     """
     table = storage_sort_keys(columns, keys, choose_sort_columns(columns) if best is None else best)
     order = table.select(pl.arg_sort_by(table.columns, nulls_last=True)).to_series()
-    return order.cast(pl.Int64).to_arrow()
+    return order.to_arrow()
 
 
 def storage_sort_keys(
@@ -141,26 +149,41 @@ def choose_sort_columns(columns: FileStats) -> list[str]:
     return [name for _, name in sorted(candidates)[:_SORT_COLUMNS_MAX]]
 
 
-def build_row_group_index(columns: FileStats, order: pa.Array) -> pa.Table:
-    """Return the index: statistics for each `ROW_GROUP_FILES` files in the given order."""
-    count = len(order)
-    group = pl.int_range(count, eager=True) // ROW_GROUP_FILES
-    sizes = pl.DataFrame({"group": group}).group_by("group", maintain_order=True).len()
-    index = {"rows": sizes["len"].cast(pl.Int64).to_arrow()}
+class StoredFileStats(FileStats):
+    """The typed columns of stored rows, as statistics of their files."""
+
+    def _make(self, what: str, name: str) -> pa.ChunkedArray:
+        return typed_checkpoint_column(self._adds, what, name, self.schema)
+
+
+def build_row_group_index(
+    rows: pa.Table,
+    schema: pa.Schema,
+    partition_columns: Sequence[str],
+    group_files: int = ROW_GROUP_FILES,
+) -> pa.Table:
+    """Return the index of stored rows: statistics for each `group_files` of them."""
+    columns = StoredFileStats(rows, schema, partition_columns)
+    starts = range(0, rows.num_rows, group_files)
+    sizes = array("q", [min(group_files, rows.num_rows - start) for start in starts])
+    index = {"rows": pa.Array.from_buffers(pa.int64(), len(sizes), [None, pa.py_buffer(sizes)])}
     for name in (*columns.partition_columns, *bounded_columns(columns)):
         if columns.schema.get_field_index(name) < 0:
             continue
         if comparison_type(columns.schema.field(name).type) is None:
             continue
         per_file = _partition_stats if name in columns.partition_columns else _bounded_stats
-        stats = [array.take(order) for array in per_file(columns, name)]
-        index |= _aggregate(name, stats, group)
+        stats = per_file(columns, name)
+        index |= _aggregate(name, stats, group_files)
         if per_file is _bounded_stats and pa.types.is_floating(columns.schema.field(name).type):
-            index[f"nans.{name}"] = _sum_nans(columns.nan_count(name).take(order), stats[3], group)
+            known = pc.if_else(stats[3], make_int64(0), columns.nan_count(name))
+            index[f"nans.{name}"] = _per_group(group_files, _known_sum, known)
     for name in unbounded_columns(columns):
-        stats = [array.take(order) for array in _unbounded_stats(columns, name)]
-        aggregated = _aggregate(name, stats, group)
+        aggregated = _aggregate(name, _unbounded_stats(columns, name), group_files)
         index |= {key: aggregated[key] for key in (f"nulls.{name}", f"none.{name}")}
+    paths = rows["path"].combine_chunks()
+    for name, side in zip(PATH_RANGE, ("min", "max"), strict=True):
+        index[name] = _per_group(group_files, lambda some, side=side: pc.min_max(some)[side], paths)
     return pa.table(index)
 
 
@@ -192,44 +215,56 @@ def _partition_stats(columns: FileStats, name: str) -> Sequence[pa.Array]:
     )
 
 
-def _aggregate(name: str, stats: Sequence[pa.Array], group: pl.Series) -> dict[str, pa.Array]:
-    """Aggregate per-file statistics to row groups; `group` is the row group of each file."""
-    names = ("low", "high", "nulls", "none")
-    series = [pl.Series(n, pl.from_arrow(array)) for n, array in zip(names, stats, strict=True)]
-    frame = pl.DataFrame([group.alias("group"), *series]).lazy()
-    is_text = pa.types.is_string(stats[1].type)
-    high = pl.col("high")
-    if is_text:
-        maximum = high.max().over("group")
-        frame = frame.with_columns(prefix=pl.when(maximum.str.starts_with(high)).then(high))
-    # A file without any value has no bounds and needs none.
-    has_values = ~pl.col("none")
-    out = frame.group_by("group", maintain_order=True).agg(
-        low=_unless((pl.col("low").is_null() & has_values).any(), pl.col("low").min()),
-        high=_unless(
-            (high.is_null() & has_values).any(),
-            # Of prefixes of one text, the shortest is the minimum.
-            pl.col("prefix").min() if is_text else high.max(),
-        ),
-        nulls=_unless(pl.col("nulls").is_null().any(), pl.col("nulls").sum()),
-        none=pl.col("none").all(),
-    )
-    table = out.collect().to_arrow(compat_level=pl.CompatLevel.oldest())
-    types = {"low": stats[0].type, "high": stats[1].type, "nulls": pa.int64(), "none": pa.bool_()}
-    return {f"{n}.{name}": pc.cast(table[n].combine_chunks(), kind) for n, kind in types.items()}
+def _aggregate(name: str, stats: Sequence[pa.Array], group_files: int) -> dict[str, pa.Array]:
+    """Aggregate per-file statistics, as `_bounded_stats` returns them, to row groups."""
+    low, high, nulls, none = stats
+    return {
+        f"low.{name}": _per_group(group_files, _lowest, low, none),
+        f"high.{name}": _per_group(group_files, _highest, high, none),
+        f"nulls.{name}": _per_group(group_files, _known_sum, nulls),
+        f"none.{name}": _per_group(group_files, pc.all, none),
+    }
 
 
-def _sum_nans(nans: pa.Array, none: pa.Array, group: pl.Series) -> pa.Array:
-    """Sum the NaNs per row group, null if unknown for a file; one without values has none."""
-    known = pc.if_else(none, make_int64(0), nans)
-    frame = pl.DataFrame([group.alias("group"), pl.Series("nans", pl.from_arrow(known))])
-    nans_of_group = _unless(pl.col("nans").is_null().any(), pl.col("nans").sum())
-    out = frame.group_by("group", maintain_order=True).agg(nans_of_group)
-    return pc.cast(out["nans"].to_arrow(), pa.int64())
+def _per_group(
+    group_files: int, aggregate: Callable[..., pa.Scalar], *arrays: pa.Array
+) -> pa.Array:
+    """Apply a function to each row group of some arrays; its type is that of the first one."""
+    groups = [
+        pa.repeat(aggregate(*(each.slice(start, group_files) for each in arrays)), 1)
+        for start in range(0, len(arrays[0]), group_files)
+    ]
+    return pa.concat_arrays(groups) if groups else arrays[0].slice(0, 0)
 
 
-def _unless(unknown: pl.Expr, value: pl.Expr) -> pl.Expr:
-    return pl.when(~unknown).then(value)
+def _lowest(low: pa.Array, none: pa.Array) -> pa.Scalar:
+    return null_scalar(low.type) if _is_unknown(low, none) else pc.min_max(low)["min"]
+
+
+def _highest(high: pa.Array, none: pa.Array) -> pa.Scalar:
+    if _is_unknown(high, none):
+        return null_scalar(high.type)
+    highest = pc.min_max(high)["max"]
+    if not pa.types.is_string(high.type) or not highest.is_valid:
+        return highest
+    text = highest.as_py()
+    prefixes = make_array([text[:length] for length in range(len(text) + 1)], pa.string())
+    shortest = pc.index(pc.is_in(prefixes, value_set=high), TRUE).as_py()
+    return prefixes[shortest]
+
+
+def _is_unknown(bounds: pa.Array, none: pa.Array) -> bool:
+    """Whether a file that has values has no bound; one without any value needs none."""
+    if not bounds.null_count:
+        return False
+    return bool(pc.and_not(pc.is_null(bounds), none).true_count)
+
+
+def _known_sum(counts: pa.Array) -> pa.Scalar:
+    """Return the sum of the counts of a group, null if one of them is unknown."""
+    if counts.null_count:
+        return null_scalar(pa.int64())
+    return pc.sum(counts)
 
 
 # With more distinct map keys than this, the maps stay JSON text: each key would be a column.
@@ -264,16 +299,24 @@ def to_checkpoint_rows(columns: FileStats, adds: pa.Table) -> tuple[pa.Table, Re
 
     `adds` must come from `flatten_all_maps`; `columns` are their typed columns.
     """
-    typed = {
-        name: array for name, array in _typed_columns(columns) if array.null_count < len(array)
-    }
+    columns.prepare([*columns.schema.names, *columns.partition_columns])
+    names = (*columns.partition_columns, *bounded_columns(columns), *unbounded_columns(columns))
+    found = _in_threads(lambda name: list(_typed_columns(columns, name)), ["", *names], adds)
+    typed = {name: array for some in found for name, array in some if array.null_count < len(array)}
     kept: dict[str, pa.ChunkedArray] = {"path": adds["key"]}
     rebuilt: dict[str, tuple[str, str]] = {}
-    for name in adds.column_names:
-        if name in ("key", "path", "seq") or adds[name].null_count == adds.num_rows:
-            continue
+    stored = [
+        name
+        for name in adds.column_names
+        if name not in ("key", "path", "seq") and adds[name].null_count < adds.num_rows
+    ]
+
+    def format_of(name: str) -> str | None:
         source = _typed_source(name)
-        form = _find_format(adds[name], typed[source]) if source in typed else None
+        return _find_format(adds[name], typed[source]) if source in typed else None
+
+    for name, form in zip(stored, _in_threads(format_of, stored, adds), strict=True):
+        source = _typed_source(name)
         if form is None or source is None:
             kept[name] = adds[name]
         else:
@@ -290,21 +333,32 @@ def from_checkpoint_rows(stored: pa.Table, recipe: RebuildRecipe) -> pa.Table:
     return pa.table(columns)
 
 
-def _typed_columns(columns: FileStats) -> Iterator[tuple[str, pa.Array]]:
-    """Yield the typed columns to store, by name."""
-    for name in columns.partition_columns:
-        yield f"partition.{name}", columns.partition(name)
+def _in_threads(
+    work: Callable[[str], _Result], names: Sequence[str], adds: pa.Table
+) -> list[_Result]:
+    """Call a function for each name, in threads if there are many adds."""
+    if adds.num_rows < _THREADED_ROWS_MIN:
+        return [work(name) for name in names]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return list(pool.map(work, names))
+
+
+def _typed_columns(columns: FileStats, name: str) -> Iterator[tuple[str, pa.Array]]:
+    """Yield the typed columns to store for a column of the table, by name; "" for all rows."""
+    if not name:
+        yield "num_records", columns.num_records()
+    elif name in columns.partition_columns:
         unreadable = columns.unreadable(name)
+        yield f"partition.{name}", columns.partition(name)
         if unreadable.true_count:
             yield f"unreadable.{name}", unreadable
-    yield "num_records", columns.num_records()
-    for name in bounded_columns(columns):
+    elif has_bounds(columns.schema.field(name).type):
         yield f"min.{name}", columns.low(name)
         yield f"max.{name}", columns.high(name)
         yield f"null_count.{name}", columns.null_count(name)
         if pa.types.is_floating(columns.schema.field(name).type):
             yield f"nan_count.{name}", columns.nan_count(name)
-    for name in unbounded_columns(columns):
+    else:
         yield f"null_count.{name}", trusted_null_counts(columns, name)
 
 

@@ -1,0 +1,5 @@
+"""Run the `arrowlog` command with `python -m arrowlog`."""
+
+from arrowlog.cli import program
+
+program()

@@ -1,0 +1,269 @@
+"""`spark.read.format("arrowlog")` and `df.write.format("arrowlog")` as calls of this package.
+
+Spark runs a Python data source in processes of its own, which know nothing about the session: they
+see no `spark.conf`, only two save modes, and report errors below a traceback. Once a process has
+used `arrowlog.spark`, the readers and writers of pyspark therefore treat our formats specially, and
+nothing else:
+
+- In classic sessions, `load` and `save` are `arrowlog.spark.read` and `arrowlog.spark.write`.
+- On Spark Connect and in streams, where the server does the work, the settings of the session and
+  the save mode travel as options.
+
+A process that never imports `arrowlog.spark` gets the data source as Spark runs it.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from arrowlog.errors import ArrowlogError
+from arrowlog.spark.local import WHEN_USED
+from arrowlog.spark.options import parse_source_options
+from arrowlog.spark.read import open_table
+from arrowlog.spark.settings import FORMAT_NAMES, session_options
+from arrowlog.spark.target import CREATE_MODES
+from arrowlog.spark.types import to_spark_schema
+from arrowlog.spark.write import write
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame
+
+_FORMAT = FORMAT_NAMES[0]
+_NAMES = {name.lower() for name in FORMAT_NAMES}
+_MARK = "_arrowlog_format"  # attribute of a reader or writer: whether its format is ours
+_HOOKED = "arrowlog_wraps"  # attribute of a replaced method: the original
+_LOCK = Lock()
+# By module and class: the methods that do the work. Those of Connect exist once it was imported.
+_CLASSES = {
+    ("pyspark.sql.readwriter", "DataFrameReader"): ("load",),
+    ("pyspark.sql.readwriter", "DataFrameWriter"): ("save",),
+    ("pyspark.sql.streaming.readwriter", "DataStreamReader"): ("load",),
+    ("pyspark.sql.streaming.readwriter", "DataStreamWriter"): ("start",),
+    ("pyspark.sql.connect.readwriter", "DataFrameReader"): ("load",),
+    ("pyspark.sql.connect.readwriter", "DataFrameWriter"): ("save",),
+    ("pyspark.sql.connect.streaming.readwriter", "DataStreamReader"): ("load",),
+    ("pyspark.sql.connect.streaming.readwriter", "DataStreamWriter"): ("start",),
+}
+
+
+def install_hooks() -> None:
+    """Make pyspark's readers and writers treat our formats as the module describes. Idempotent."""
+    with _LOCK:
+        for (module, name), methods in _CLASSES.items():
+            if module not in sys.modules:
+                continue
+            owner = getattr(sys.modules[module], name)
+            _replace(owner, "format", _format)
+            for method in methods:
+                _replace(owner, method, _HOOKS[module.count("streaming") > 0, method])
+
+
+def _replace(owner: Any, name: str, hook: Callable[..., Any]) -> None:
+    original = owner.__dict__.get(name)
+    if original is None or hasattr(original, _HOOKED):
+        return
+
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return hook(original, self, *args, **kwargs)
+
+    setattr(method, _HOOKED, original)
+    setattr(owner, name, method)
+
+
+def _format(original: Callable[..., Any], self: Any, source: str) -> Any:
+    ours = isinstance(source, str) and source.lower() in _NAMES
+    setattr(self, _MARK, ours)
+    return original(self, _FORMAT if ours else source)
+
+
+def _load(
+    original: Callable[..., Any],
+    self: Any,
+    path: Any = None,
+    format: str | None = None,  # noqa: A002 -- Spark's
+    schema: Any = None,
+    **options: Any,
+) -> Any:
+    """Load a table in a classic session by `arrowlog.spark.read`, or through Spark."""
+    if format is not None:
+        self.format(format)
+    if not _is_ours(self):
+        return original(self, path, schema=schema, **options)
+    if schema is not None:
+        self.schema(schema)
+    self.options(**options)
+    frame = _read(self, path) if hasattr(self, "_jreader") else None
+    return original(_with_session_settings(self), path) if frame is None else frame
+
+
+def _read(reader: Any, path: Any) -> DataFrame | None:
+    """Read what a classic reader describes; None if only the data source can do so.
+
+    That is the case for several paths, and for a schema that is not part of the table's.
+    """
+    spark = reader._spark  # noqa: SLF001 -- pyspark has no public access to it
+    options = _java_options(spark, reader._jreader.extraOptions())  # noqa: SLF001 -- as above
+    if isinstance(path, (list, tuple)):
+        if len(path) != 1:
+            return None
+        (path,) = path
+    given = {**options, "path": path} if path is not None else options
+    try:
+        parsed = parse_source_options(given, {})
+        table = open_table(spark, parsed.path, parsed.storage, parsed.settings)
+        plan = table.scan(parsed.where, parsed.version, parsed.timestamp)
+        wanted = reader._jreader.userSpecifiedSchema()  # noqa: SLF001 -- as above
+        if wanted.isEmpty():
+            return plan.to_spark(spark)
+        columns = to_spark_schema(wanted.get().json())
+        available = {
+            item.name: item for item in to_spark_schema(plan.snapshot.metadata.schema_string)
+        }
+        if any(available.get(item.name) != item for item in columns):
+            return None
+        quoted = ["`" + name.replace("`", "``") + "`" for name in columns.names]
+        return plan.to_spark(spark).select(*quoted)
+    except ArrowlogError as error:
+        raise to_spark_error(error) from None
+
+
+def _save(
+    original: Callable[..., Any],
+    self: Any,
+    path: str | None = None,
+    format: str | None = None,  # noqa: A002 -- Spark's
+    mode: str | None = None,
+    partitionBy: Any = None,  # noqa: N803 -- Spark's
+    **options: Any,
+) -> None:
+    """Save rows in a classic session by `arrowlog.spark.write`, or through Spark."""
+    if format is not None:
+        self.format(format)
+    if not _is_ours(self):
+        original(self, path, mode=mode, partitionBy=partitionBy, **options)
+        return
+    self.mode(mode).options(**options)
+    if partitionBy is not None:
+        self.partitionBy(partitionBy)
+    if hasattr(self, "_jwrite"):
+        _write(original, self, path)
+        return
+    request = self._write  # of Spark Connect
+    save_mode = CREATE_MODES.get((request.mode or "error").lower())
+    if save_mode is not None:
+        self.mode("append").option("saveMode", save_mode)
+    if request.partitioning_cols:
+        self.option("partitionColumns", json.dumps(list(request.partitioning_cols)))
+        request.partitioning_cols = []
+    original(_with_session_settings(self), path)
+
+
+def _write(original: Callable[..., Any], writer: Any, path: str | None) -> None:
+    java = writer._jwrite  # noqa: SLF001 -- as above
+    if any(getattr(java, name)().isDefined() for name in ("numBuckets", "sortColumnNames")):
+        original(writer, path)  # refuses it
+        return
+    spark = writer._spark  # noqa: SLF001 -- as above
+    options = _java_options(spark, java.extraOptions())
+    mode = java.curmode().name().lower()
+    try:
+        parsed = parse_source_options({**options, "path": path} if path else options, {})
+        columns = parsed.partition_columns
+        if java.partitioningColumns().isDefined():
+            names = java.partitioningColumns().get()
+            columns = tuple(names.apply(number) for number in range(names.size()))
+        write(
+            writer._df,  # noqa: SLF001 -- as above
+            parsed.path,
+            mode if parsed.save_mode is None else parsed.save_mode,  # type: ignore[arg-type]
+            replace_where=parsed.replace_where,
+            partition_columns=columns,
+            storage_options=parsed.storage,
+            options=parsed.settings,
+            read_version=parsed.read_version,
+        )
+    except ArrowlogError as error:
+        raise to_spark_error(error) from None
+
+
+def _stream(
+    original: Callable[..., Any],
+    self: Any,
+    path: Any = None,
+    format: str | None = None,  # noqa: A002 -- Spark's
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Load or start a stream with the settings of the session as options."""
+    if format is not None:
+        self.format(format)
+    if getattr(self, _MARK, False):
+        self = _with_session_settings(self)
+    return original(self, path, None, *args, **kwargs)
+
+
+_HOOKS: dict[tuple[bool, str], Callable[..., Any]] = {
+    (False, "load"): _load,
+    (False, "save"): _save,
+    (True, "load"): _stream,
+    (True, "start"): _stream,
+}
+
+
+def _is_ours(self: Any) -> bool:
+    """Return whether a reader or writer of rows has one of our formats."""
+    if hasattr(self, _MARK):
+        return bool(getattr(self, _MARK))
+    for name in ("_jreader", "_jwrite"):
+        if hasattr(self, name):  # the format may be the session's default
+            try:
+                return str(getattr(self, name).source()).lower() in _NAMES
+            except Exception:  # noqa: BLE001 -- a Spark that does not show it
+                return False
+    return False
+
+
+def _with_session_settings(self: Any) -> Any:
+    """Add the settings of the session to a reader or writer, as options that others override."""
+    spark = next(
+        session
+        for name in ("_spark", "_client", "_session")
+        if hasattr(session := getattr(self, name, None), "conf")
+    )
+    for key, value in session_options(spark).items():
+        self = self.option(key, value)
+    return self
+
+
+def _java_options(spark: Any, options: Any) -> dict[str, str]:
+    converters = spark._jvm.scala.jdk.javaapi.CollectionConverters  # noqa: SLF001 -- as above
+    return dict(converters.asJava(options.originalMap()))
+
+
+def to_spark_error(error: ArrowlogError) -> Exception:
+    """Return an error that is both of its own type and Spark's `AnalysisException`.
+
+    Programs that catch either of them keep working. The message is that of `error`.
+    """
+    from pyspark.errors import AnalysisException
+
+    own = type(error)
+    if issubclass(own, AnalysisException):
+        return error
+    members = {"__module__": own.__module__, "getMessage": BaseException.__str__}
+    both: Any = type(own.__name__, (own, AnalysisException), members)
+    result: Exception = both.__new__(both)
+    AnalysisException.__init__(result, str(error))
+    result.args = error.args
+    result.__dict__.update(error.__dict__)
+    return result
+
+
+WHEN_USED.append(install_hooks)

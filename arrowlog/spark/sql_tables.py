@@ -1,0 +1,327 @@
+"""Tables in SQL: by path, in the session catalog, at a version.
+
+Spark cannot be taught this from Python, so statements are completed before Spark executes them:
+
+- ``arrowlog.`path` `` becomes a DataFrame that Spark's `sql` accepts as a table.
+- Spark does not pass the location of a table in its catalog to a Python data source. It does pass
+  the options that a statement gives for it, so the location is added to these.
+- `DESCRIBE HISTORY`, and writes to a table that is named by its path, are executed here.
+
+Every other statement goes to Spark unchanged.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from arrowlog.errors import ArrowlogError, InvalidRequest
+from arrowlog.spark.fit import cast_for_insert
+from arrowlog.spark.local import is_connect
+from arrowlog.spark.read import open_table
+from arrowlog.spark.settings import FORMAT_NAMES, session_options
+from arrowlog.spark.sql_text import SqlText, TableReference
+from arrowlog.spark.versions import frame_from_arrow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from arrowlog.spark.sql_text import CreateText, InsertText
+
+_NAMES = tuple(name.lower() for name in FORMAT_NAMES)
+
+
+class SqlSession:
+    """A session whose `sql` also knows our tables."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        """`spark.sql` may have been replaced by `enable`."""
+        self._spark = spark
+        self._versions: dict[str, int] = {}  # by location: what this statement reads
+        self.spark_sql: Callable[..., DataFrame] = getattr(spark.sql, "arrowlog_wraps", spark.sql)
+
+    def execute(self, text: str, *args: Any, **kwargs: Any) -> DataFrame:
+        """Execute a statement. `args` and `kwargs` are those of `SparkSession.sql`."""
+        statement = SqlText(text)
+        history = statement.history()
+        if history is not None:
+            frame = self._history(*history)
+            if frame is not None:
+                return frame
+        insert = statement.insert()
+        if insert is not None and insert.target.path is not None:
+            return self._insert(insert, *args, **kwargs)
+        create = statement.create(_NAMES)
+        if create is not None:
+            return self._create(create, *args, **kwargs)
+        view = statement.temporary_view()
+        if view is not None and any(each.path for each in SqlText(view[1]).references()):
+            name, query, replaces, is_global = view
+            return self._view(self.execute(query, *args, **kwargs), name, replaces, is_global)
+        return self._complete(statement, *args, **kwargs)
+
+    def table_location(self, name: str) -> str | None:
+        """Return the location of a table of the session catalog; None unless its format is ours.
+
+        `name` is SQL text: `events` or ``db.`events` ``.
+        """
+        from pyspark.errors import PySparkException
+
+        try:
+            find = self._shown_entry if is_connect(self._spark) else self._catalog_entry
+            provider, location = find(name)
+        except PySparkException:  # no such table: Spark reports it
+            return None
+        return location if provider.lower() in _NAMES else None
+
+    def _shown_entry(self, name: str) -> tuple[str, str]:
+        """Return provider and location of a table as a statement shows them; empty if none."""
+        parts = SqlText(f"DESCRIBE {name}").references()[0].parts
+        if len(parts) > 3 or (len(parts) == 3 and parts[0].lower() != "spark_catalog"):
+            return "", ""
+        where = f"IN {_quoted(parts[-2])} " if len(parts) > 1 else ""
+        rows = self.spark_sql(f"SHOW TABLE EXTENDED {where}LIKE {_literal(parts[-1])}").collect()
+        rows = [row for row in rows if row["tableName"].lower() == parts[-1].lower()]
+        if len(rows) != 1 or rows[0]["isTemporary"]:
+            return "", ""
+        lines = rows[0]["information"].split("\n")
+        titles = ("Provider: ", "Location: ")
+        found = [
+            next((line.removeprefix(title) for line in lines if line.startswith(title)), "")
+            for title in titles
+        ]
+        return found[0], found[1]
+
+    def _catalog_entry(self, name: str) -> tuple[str, str]:
+        """As `_shown_entry`, of a classic session: without executing a statement."""
+        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
+        java: Any = self._spark
+        state, jvm = java._jsparkSession.sessionState(), java._jvm  # noqa: SLF001 -- not public
+        try:
+            identifier = state.sqlParser().parseTableIdentifier(name)
+            catalog = state.catalog()
+            if catalog.isTempView(identifier) or not catalog.tableExists(identifier):
+                return "", ""
+            entry = catalog.getTableMetadata(identifier)
+            if entry.provider().isEmpty():
+                return "", ""
+            location = jvm.org.apache.hadoop.fs.Path(entry.location()).toString()
+        except Py4JJavaError:
+            return "", ""
+        return entry.provider().get(), location
+
+    def _complete(self, statement: SqlText, *args: Any, **kwargs: Any) -> DataFrame:
+        """Complete the tables of a statement and have Spark execute it."""
+        references = statement.references()
+        names = statement.common_table_names() if references else set()
+        replaced: list[tuple[TableReference, str, bool]] = []
+        frames: dict[str, DataFrame] = {}
+        for reference in references:
+            if len(reference.parts) == 1 and reference.parts[0].lower() in names:
+                continue
+            found = self._replacement(reference, f"arrowlog_table_{len(frames)}")
+            if found is not None:
+                text, frame = found
+                replaced.append((reference, text, frame is not None))
+                frames |= {} if frame is None else {f"arrowlog_table_{len(frames)}": frame}
+        insert = statement.insert()
+        if insert is not None:
+            text = self._target_text(insert)
+            replaced = [*([] if text is None else [(insert.target, text, False)]), *replaced]
+        if not replaced:
+            return self.spark_sql(statement.text, *args, **kwargs)
+        pieces: list[tuple[str, bool]] = []
+        end = 0
+        for reference, text, is_frame in replaced:  # in the order of the text
+            pieces += [(statement.text[end : reference.start], False), (text, is_frame)]
+            end = reference.stop
+        pieces.append((statement.text[end:], False))
+        if not frames:
+            return self.spark_sql("".join(text for text, _ in pieces), *args, **kwargs)
+        if not kwargs:  # braces have a meaning only in statements with named DataFrames
+            pieces = [(text if raw else _escape_braces(text), raw) for text, raw in pieces]
+        return self.spark_sql("".join(text for text, _ in pieces), *args, **kwargs, **frames)
+
+    def _replacement(
+        self, reference: TableReference, placeholder: str
+    ) -> tuple[str, DataFrame | None] | None:
+        """Return the text in place of a table, and the DataFrame that it names; None to keep it."""
+        path = reference.path
+        if path is not None and ("/" in path or not self._is_known(reference.text)):
+            reader = self._spark.read.format(FORMAT_NAMES[0])
+            for name, value in self._version(reference, path).items():
+                reader = reader.option(name, value)
+            return f"{{{placeholder}}}", reader.load(path)
+        location = self.table_location(reference.text)
+        if location is None:
+            return None
+        options = {"path": location, **self._version(reference, location)}
+        return self._with_options(reference, options), None
+
+    def _target_text(self, insert: InsertText) -> str | None:
+        """Return the text in place of a catalog table that rows are inserted into."""
+        location = self.table_location(insert.target.text)
+        if location is None:
+            return None
+        options = {"path": location}
+        if insert.overwrite and location in self._versions:
+            options["readVersion"] = str(self._versions[location])
+        return self._with_options(insert.target, options)
+
+    def _with_options(self, reference: TableReference, options: dict[str, str]) -> str:
+        options = {**options, **session_options(self._spark)}
+        listed = ", ".join(f"{_literal(key)} = {_literal(value)}" for key, value in options.items())
+        return f"{reference.text} WITH ({listed})"
+
+    def _version(self, reference: TableReference, location: str) -> dict[str, str]:
+        """Return the option with the version to read: the same wherever a statement reads a table.
+
+        A client of Spark Connect may have no access to the log. Then the server chooses the
+        version, each time it executes the statement.
+        """
+        if reference.travels:
+            return self._time_travel(reference)
+        if location not in self._versions:
+            try:
+                self._versions[location] = open_table(self._spark, location).version
+            except ArrowlogError:  # reading it raises the error, or finds the table
+                return {}
+        return {"readVersion": str(self._versions[location])}
+
+    def _is_known(self, name: str) -> bool:
+        """Return whether Spark's catalog has a table of this name."""
+        return bool(self._spark.catalog.tableExists(name))
+
+    def _time_travel(self, reference: TableReference) -> dict[str, str]:
+        if reference.version is not None:
+            return {"readVersion": reference.version.strip("'\"")}
+        if reference.timestamp is None:
+            return {}
+        query = f"SELECT unix_millis(CAST({reference.timestamp} AS TIMESTAMP)) AS millis"
+        millis = self.spark_sql(query).collect()[0]["millis"]
+        if millis is None:
+            raise InvalidRequest(f"TIMESTAMP AS OF {reference.timestamp} is null.")
+        return {"readTimestamp": str(millis)}
+
+    def _locate(self, target: TableReference | str) -> str | None:
+        if isinstance(target, str):
+            return target
+        return target.path or self.table_location(target.text)
+
+    def _history(self, target: TableReference | str, limit: int | None) -> DataFrame | None:
+        """Return the history of a table, latest version first; None if it is not ours."""
+        location = self._locate(target)
+        if location is None:
+            return None
+        table: Any = open_table(self._spark, location)
+        history: pa.Table = table.history()
+        return to_frame(self._spark, history if limit is None else history.slice(0, limit))
+
+    def _insert(self, insert: InsertText, *args: Any, **kwargs: Any) -> DataFrame:
+        """Insert the rows of a query into a table that is named by its path."""
+        path = insert.target.path
+        assert path is not None
+        rows = self.execute(insert.query, *args, **kwargs)
+        table = self._spark.read.format(FORMAT_NAMES[0]).load(path)
+        rows = cast_for_insert(rows, table.schema, insert.columns, by_name=insert.by_name)
+        dynamic = self._spark.conf.get("spark.sql.sources.partitionOverwriteMode").upper()
+        if insert.overwrite and dynamic == "DYNAMIC":
+            raise InvalidRequest(
+                "INSERT OVERWRITE replaces the whole table, but this session asks for dynamic"
+                " partition overwrite.",
+                next="Set spark.sql.sources.partitionOverwriteMode to STATIC, or use replace_where"
+                " of arrowlog.spark.write.",
+            )
+        mode = "overwrite" if insert.overwrite else "append"
+        writer = rows.write.format(FORMAT_NAMES[0]).mode(mode)
+        if insert.overwrite and path in self._versions:
+            writer = writer.option("readVersion", self._versions[path])
+        writer.save(path)
+        return self._nothing()
+
+    def _view(self, frame: DataFrame, name: str, replaces: bool, is_global: bool) -> DataFrame:  # noqa: FBT001
+        """Create a temporary view of a DataFrame, which stays at its version."""
+        prefix = "createOrReplace" if replaces else "create"
+        getattr(frame, f"{prefix}{'Global' if is_global else ''}TempView")(_quoted(name))
+        return self._nothing()
+
+    def _create(self, create: CreateText, *args: Any, **kwargs: Any) -> DataFrame:
+        """Create a table in the catalog, and its log if there is none at the location."""
+        if create.if_not_exists and self._is_known(create.name):
+            return self._nothing()
+        rows = None if create.query is None else self.execute(create.query, *args, **kwargs)
+        header = create.header
+        if rows is not None and create.schema_position is not None:
+            columns = ", ".join(
+                f"{_quoted(item.name)} {item.dataType.simpleString()}" for item in rows.schema
+            )
+            at = create.schema_position
+            header = f"{header[:at]} ({columns}){header[at:]}"
+        self.spark_sql(header)
+        try:
+            self._create_log(create, rows)
+        except Exception:
+            self.spark_sql(f"DROP TABLE IF EXISTS {create.name}")
+            raise
+        return self._nothing()
+
+    def _create_log(self, create: CreateText, rows: DataFrame | None) -> None:
+        location = self.table_location(create.name)
+        if location is None:
+            raise InvalidRequest(f"Spark's catalog has no location for {create.name}.")
+        if rows is None and create.schema_position is not None:
+            return  # Spark has read the schema from the log
+        empty = rows is None
+        if rows is None:
+            rows = self._spark.createDataFrame([], self._declared_schema(create.name))
+        writer = rows.write.format(FORMAT_NAMES[0]).mode("ignore" if empty else "errorifexists")
+        names = create.partition_columns
+        (writer.partitionBy(*names) if names else writer).save(location)
+
+    def _declared_schema(self, name: str) -> str:
+        """Return the columns of a table in the catalog as DDL."""
+        described = self.spark_sql(f"DESCRIBE TABLE {name}").collect()
+        columns = []
+        for row in described:
+            if not row["col_name"] or row["col_name"].startswith("# "):
+                break  # what follows is about partitions
+            columns.append(f"{_quoted(row['col_name'])} {row['data_type']}")
+        return ", ".join(columns)
+
+    def _nothing(self) -> DataFrame:
+        from pyspark.sql.types import StructType
+
+        return self._spark.createDataFrame([], StructType([]))
+
+
+def to_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
+    """Convert rows to a DataFrame, casting types that Spark does not accept from Arrow."""
+    fields = [pa.field(item.name, spark_type(item.type), item.nullable) for item in rows.schema]
+    return frame_from_arrow(spark, rows.cast(pa.schema(fields)))
+
+
+def spark_type(kind: pa.DataType) -> pa.DataType:
+    """Return the type that Spark accepts in place of an Arrow type."""
+    if pa.types.is_dictionary(kind):
+        return spark_type(kind.value_type)
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind) or pa.types.is_null(kind):
+        return pa.string()
+    return kind
+
+
+def _escape_braces(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

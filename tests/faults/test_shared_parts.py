@@ -1,0 +1,181 @@
+"""Parts that checkpoints share, under stalls, deaths and clean-ups at any request.
+
+The simulation is that of `test_stalls`, on a table whose only checkpoints are Parquet ones, all of
+them incremental if they can be. Each guard is removed in turn, and the table is lost.
+"""
+
+import hashlib
+import random
+import warnings
+from contextlib import ExitStack
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+from support import parquet_checkpoints, stall_simulation
+from support.case_count import cases
+from support.commit_model import Violation
+
+import arrowlog
+from arrowlog.clock import SystemClock
+from arrowlog.config import resolve
+from arrowlog.errors import ArrowlogWarning, LogCorrupt
+from arrowlog.maintenance import shared_parts
+from arrowlog.maintenance.checkpointing import make_checkpoint
+from arrowlog.snapshot import ReadOptions, load_snapshot
+from arrowlog.snapshot.checkpoint import incremental, parquet
+from arrowlog.snapshot.listing import list_log
+
+STEPS = 60
+HOW = {
+    "protocol": 3,
+    "features": ["parquetCheckpoint"],
+    "acts": ["append"] * 6
+    + ["remove", "overwrite", "restore", "refresh", "truncate", "truncate"]
+    + ["checkpoint"] * 8
+    + ["cleanup"] * 6,
+    "check_every": 2,
+}
+
+
+def run(seeds):
+    stall_simulation.SEEN.clear()
+    for seed in seeds:
+        stall_simulation.simulate(seed, STEPS, **HOW)
+    print(dict(stall_simulation.SEEN))
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch):
+    parquet_checkpoints.share_small_parts(monkeypatch, folded=2)
+    # The simulation's ids are not hexadecimal.
+    monkeypatch.setattr(
+        parquet, "writer_id", lambda new_id: hashlib.sha256(new_id.encode()).hexdigest()[:12]
+    )
+
+
+@pytest.mark.promise("checkpoint.changes_nothing")
+def test_no_schedule_leaves_a_checkpoint_without_its_parts():
+    shared = []
+    put = parquet.put_manifest
+
+    def noting(store, manifest, *args, **kwargs):
+        shared.append(bool(manifest.shared_parts))
+        return put(store, manifest, *args, **kwargs)
+
+    first = random.randrange(1 << 32)
+    print("seeds from", first)
+    with mock.patch.object(parquet, "put_manifest", noting):
+        run(range(first, first + cases(12)))
+    print(sum(shared), "of", len(shared), "are incremental")
+    assert sum(shared) > len(shared) // 5
+    for what in ("acknowledged", "killed", "stall", "cleanup"):
+        assert stall_simulation.SEEN[what], what
+
+
+# Schedules, written down: a clean-up is suspended just before it deletes a part, a writer whose
+# listing is old names that part in a new manifest, and another clean-up relies on the manifest.
+
+SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])
+ALONE = {"checkpoint.enabled": False, "checkpoint.format": "parquet"}
+NOW = {"logRetention.duration": "0s", "checkpointRetention.duration": "0s"} | ALONE
+
+
+def add(number):
+    return arrowlog.add_file(f"f{number}", {"p": "x"}, size=1, num_records=1)
+
+
+def race(root, moment):
+    """Run the schedule; `moment` is the function of `shared_parts` during which others work."""
+    table = arrowlog.Table.create(root, SCHEMA, ["p"], options=ALONE)
+    for number in range(4):
+        table.append([add(number)])
+    table.checkpoint()
+    stale = list_log(table._store)
+    table.append([add(4)])
+    config, store = resolve(ALONE), table._store
+    listing = list_log(store)
+    make_checkpoint(
+        store, listing, table.snapshot().state, config, SystemClock(), for_all_readers=True
+    )
+    table.append([add(5)])
+    commits = list_log(store).commits
+    behind = stale.only(commits, stale.checkpoints)  # the second checkpoint is not in it
+    options = ReadOptions(config)
+    state = load_snapshot(store, behind, options, table.version).state
+    called = []
+
+    def writer():
+        if called:
+            return
+        called.append(True)
+        make_checkpoint(store, behind, state, config, SystemClock())
+        arrowlog.Table(root, options=NOW).cleanup()
+
+    real = getattr(shared_parts, moment)
+
+    def suspended(*args, **kwargs):
+        if moment == "put_identical":
+            writer()
+            return real(*args, **kwargs)
+        found = real(*args, **kwargs)
+        writer()
+        return found
+
+    with mock.patch.object(shared_parts, moment, suspended):
+        arrowlog.Table(root, options=NOW).cleanup()
+    assert called
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ArrowlogWarning)
+        shown = arrowlog.Table(root).snapshot().files["path"].to_pylist()
+    assert sorted(shown) == [f"f{number}" for number in range(6)]
+
+
+MOMENTS = ["put_identical", "find_all_named_parts"]
+
+
+@pytest.mark.promise("checkpoint.changes_nothing")
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_part_that_is_being_deleted_is_not_relied_on(tmp_path, moment):
+    race(tmp_path, moment)
+
+
+GUARDS = {
+    "nothing is recorded": (
+        "find_all_named_parts",
+        [(shared_parts, "put_identical", lambda *_: True)],
+    ),
+    "records are not looked for": (
+        "find_all_named_parts",
+        [
+            (parquet, "_retired_parts", lambda *_: []),
+            (incremental, "_parts_remain", lambda *_: True),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GUARDS)
+def test_without_a_guard_the_table_is_lost(tmp_path, name):
+    moment, changes = GUARDS[name]
+    with ExitStack() as stack:
+        for place, attribute, change in changes:
+            stack.enter_context(mock.patch.object(place, attribute, change))
+        with pytest.raises(LogCorrupt):
+            race(tmp_path, moment)
+
+
+def test_without_a_second_look_at_the_manifests_the_table_is_lost(tmp_path):
+    with (
+        mock.patch.object(shared_parts, "find_named_parts", return_value=frozenset()),
+        pytest.raises(LogCorrupt),
+    ):
+        race(tmp_path, "put_identical")
+
+
+def test_without_shared_parts_being_kept_the_simulation_finds_a_lie():
+    with (
+        mock.patch.object(shared_parts, "find_named_parts", return_value=frozenset()),
+        pytest.raises((Violation, LogCorrupt)),
+    ):
+        run(range(1000, 1200))  # it stops at the first

@@ -1,0 +1,3 @@
+"""The checks are programs for the kernels of the notebooks, not modules."""
+
+collect_ignore_glob = ["checks/*"]

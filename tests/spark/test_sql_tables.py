@@ -1,0 +1,370 @@
+"""Tables in SQL: by path, in the session catalog, at versions, with writes."""
+
+import random
+import re
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from support.case_count import cases
+
+import arrowlog
+from arrowlog.spark.sql_tables import SqlSession
+from arrowlog.spark.sql_text import SqlText
+from arrowlog.spark.target import WriteDestination
+
+SCHEMA = pa.schema([("id", pa.int64()), ("p", pa.int64())])
+
+
+@pytest.fixture
+def sql(either, request):
+    """A function that executes SQL; tables of the catalog are dropped afterwards."""
+    arrowlog.spark.register(either)
+    names = ("events", "copies", "strange")
+
+    def run(text, *args, **kwargs):
+        return arrowlog.spark.sql(either, text, *args, **kwargs).collect()
+
+    for name in names:
+        run(f"DROP TABLE IF EXISTS {name}")
+    yield run
+    for name in names:
+        run(f"DROP TABLE IF EXISTS {name}")
+
+
+@pytest.fixture
+def table(tmp_path):
+    """Three versions with rows: 0 to 9, 10 to 19, 20 to 29."""
+    table = arrowlog.Table.create(tmp_path / "a table", SCHEMA, ["p"])
+    for part in range(3):
+        ids = list(range(10 * part, 10 * part + 10))
+        table.write(pa.table({"id": ids, "p": [part] * 10}, SCHEMA))
+    return table
+
+
+def ids(path):
+    return sorted(arrowlog.Table(path).scan().to_arrow()["id"].to_pylist())
+
+
+def test_a_table_by_its_path(sql, table):
+    path = f"arrowlog.`{table.uri}`"
+    assert sql(f"SELECT count(*), max(id) FROM {path}") == [(30, 29)]
+    assert sql(f"SELECT count(*) FROM indextables.`{table.uri}` AS x WHERE x.p = 1") == [(10,)]
+    assert sql(f"SELECT count(*) FROM {path} x JOIN {path} y ON x.id = y.id + 1") == [(29,)]
+    assert sql(f"WITH c AS (SELECT * FROM {path} WHERE p = 2) SELECT min(id) FROM c") == [(20,)]
+    assert sql(f"SELECT (SELECT max(id) FROM {path}) - count(*) FROM {path}") == [(-1,)]
+    assert sql(f"SELECT '{{}} {{x}}', count(*) FROM {path}") == [("{} {x}", 30)]
+    assert sql(f"SELECT count(*) FROM {path} WHERE id < :most", {"most": 5}) == [(5,)]
+    assert len(sql(f"DESCRIBE {path}")) == 2
+    with pytest.raises(PySparkException, match="There is no table at /nowhere/at-all"):
+        sql("SELECT * FROM arrowlog.`/nowhere/at-all`")
+
+
+def test_frames_and_paths_in_one_statement(either, table):
+    some = either.range(5).selectExpr("id AS k")
+    text = f"SELECT count(*) FROM arrowlog.`{table.uri}` JOIN {{some}} ON id = k"
+    assert arrowlog.spark.sql(either, text, some=some).collect() == [(5,)]
+
+
+def test_versions_and_moments(sql, table):
+    path = f"arrowlog.`{table.uri}`"
+    for version in range(4):
+        count = 10 * version
+        assert sql(f"SELECT count(*) FROM {path} VERSION AS OF {version}") == [(count,)]
+        moment = table.snapshot(version).state.timestamp
+        travel = f"TIMESTAMP AS OF timestamp_millis({moment})"
+        assert sql(f"SELECT count(*) FROM {path} {travel} AS x") == [(count,)]
+    text = f"SELECT count(*) FROM {path} VERSION AS OF 1 x RIGHT JOIN {path} y ON x.id = y.id"
+    assert sql(f"{text} WHERE x.id IS NULL") == [(20,)]
+    with pytest.raises(PySparkException, match="99"):
+        sql(f"SELECT * FROM {path} VERSION AS OF 99")
+    with pytest.raises(PySparkException, match="no version that can still be read"):
+        sql(f"SELECT * FROM {path} TIMESTAMP AS OF '2001-01-01'")
+
+
+def test_a_table_of_the_catalog(either, sql, table):
+    sql(f"CREATE TABLE events USING arrowlog LOCATION '{table.uri}'")
+    assert sql("SELECT count(*), max(events.id) FROM events") == [(30, 29)]
+    assert sql("SELECT count(*) FROM default.events x, events y WHERE x.id = y.id") == [(30,)]
+    assert sql("SELECT count(*) FROM events VERSION AS OF 1") == [(10,)]
+    assert sql("WITH events AS (SELECT 7 AS id) SELECT * FROM events") == [(7,)]
+    sql("INSERT INTO events VALUES (100, 1), (101, 7)")
+    sql("INSERT INTO events (p, id) SELECT p, id + 1000 FROM events WHERE id = 5")
+    assert table.refresh().version == 5
+    assert sql("SELECT p FROM events WHERE id IN (101, 1005) ORDER BY id") == [(7,), (0,)]
+    sql("INSERT OVERWRITE events SELECT * FROM events WHERE p = 1")
+    assert ids(table.uri) == [*range(10, 20), 100]
+    assert [row.operation for row in sql("DESCRIBE HISTORY events LIMIT 2")] == [
+        "OVERWRITE",
+        "WRITE",
+    ]
+    with pytest.raises(PySparkException):
+        sql("INSERT INTO events VALUES ('not a number', 1)")
+    assert len(ids(table.uri)) == 11
+
+
+def test_a_new_table_of_the_catalog(sql, tmp_path):
+    place = tmp_path / "new"
+    sql(
+        "CREATE TABLE events (id BIGINT, `odd name` STRING, p INT) USING indextables"
+        f" PARTITIONED BY (p) LOCATION '{place}'"
+    )
+    assert arrowlog.Table(place).snapshot().partition_columns == ("p",)
+    assert sql("SELECT * FROM events") == []
+    sql("INSERT INTO events VALUES (1, 'a', 2)")
+    assert sql("SELECT `odd name` FROM events") == [("a",)]
+    sql("CREATE TABLE IF NOT EXISTS events USING arrowlog AS SELECT 1 AS other")
+    assert sql("SELECT count(*) FROM events") == [(1,)]
+    with pytest.raises(PySparkException, match="events"):
+        sql(f"CREATE TABLE events (id INT) USING arrowlog LOCATION '{tmp_path / 'x'}'")
+
+
+def test_a_table_from_a_query(sql, table, tmp_path):
+    path, place = f"arrowlog.`{table.uri}`", tmp_path / "copy"
+    sql(
+        f"CREATE TABLE copies USING arrowlog PARTITIONED BY (p) LOCATION '{place}'"
+        f" AS SELECT id, p FROM {path} VERSION AS OF 2"
+    )
+    assert arrowlog.Table(place).snapshot().partition_columns == ("p",)
+    assert sql("SELECT count(*) FROM copies") == [(20,)]
+    with pytest.raises(PySparkException, match="There is a table at"):
+        sql(f"CREATE TABLE strange USING arrowlog LOCATION '{place}' AS SELECT 1 AS id")
+    with pytest.raises(PySparkException):
+        sql("SELECT * FROM strange")
+    assert len(ids(place)) == 20
+    sql(f"CREATE TABLE strange USING arrowlog AS SELECT id, p FROM {path} WHERE p = 1")
+    assert sql("SELECT sum(id) FROM strange") == [(145,)]
+
+
+def test_rows_into_a_path(either, sql, table):
+    path = f"arrowlog.`{table.uri}`"
+    sql(f"INSERT INTO {path} SELECT id + 100, p FROM {path} WHERE p = 0")
+    assert ids(table.uri)[-1] == 109
+    sql(f"INSERT INTO {path} (p, id) VALUES (9, 200)")
+    sql(f"INSERT INTO {path} BY NAME SELECT 9 AS P, 201 AS ID")
+    assert sql(f"SELECT id FROM {path} WHERE p = 9 ORDER BY id") == [(200,), (201,)]
+    with pytest.raises(arrowlog.InvalidRequest, match="has 1 columns, but 2"):
+        sql(f"INSERT INTO {path} VALUES (1)")
+    with pytest.raises(PySparkException, match="is string, but the table has bigint"):
+        sql(f"INSERT INTO {path} VALUES ('x', 1)")
+    with pytest.raises(PySparkException, match=r"CAST_OVERFLOW|out of range|overflow"):
+        sql(f"INSERT INTO {path} VALUES (99999999999999999999, 1)")
+    either.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    try:
+        with pytest.raises(arrowlog.InvalidRequest, match="dynamic partition overwrite"):
+            sql(f"INSERT OVERWRITE {path} VALUES (1, 1)")
+    finally:
+        either.conf.unset("spark.sql.sources.partitionOverwriteMode")
+    assert len(ids(table.uri)) == 42
+    sql(f"INSERT OVERWRITE {path} SELECT id, p FROM {path} WHERE p = 9")
+    assert ids(table.uri) == [200, 201]
+
+
+def test_history(sql, table):
+    rows = sql(f"DESCRIBE HISTORY arrowlog.`{table.uri}`")
+    assert [row.version for row in rows] == [3, 2, 1, 0]
+    assert sql(f"DESCRIBE HISTORY '{table.uri}' LIMIT 1")[0].version == 3
+    with pytest.raises(PySparkException):
+        sql("DESCRIBE HISTORY nothing_of_that_name")
+
+
+def test_views_stay_at_their_version(either, sql, table):
+    path = f"arrowlog.`{table.uri}`"
+    sql(f"CREATE OR REPLACE TEMP VIEW seen AS SELECT * FROM {path} WHERE p > 0")
+    table.remove("p = 1")
+    assert sql("SELECT count(*) FROM seen") == [(20,)]
+    assert sql(f"SELECT count(*) FROM seen JOIN {path} USING (id)") == [(10,)]
+    assert either.table("seen").count() == 20
+
+
+def test_spark_sql_itself(either, table):
+    session = either.newSession()
+    arrowlog.spark.enable(session)
+    arrowlog.spark.enable(session)
+    session.sql("DROP TABLE IF EXISTS events")
+    try:
+        session.sql(f"CREATE TABLE events USING arrowlog LOCATION '{table.uri}'")
+        assert session.table("events").count() == 30
+        assert session.table("default.events").filter("p = 1").count() == 10
+        assert session.sql("SELECT 1 AS x").collect() == [(1,)]
+        session.range(3).createOrReplaceTempView("three")
+        assert session.table("three").count() == 3
+    finally:
+        session.sql("DROP TABLE IF EXISTS events")
+
+
+def more(table, number):
+    table.write(pa.table({"id": [number], "p": [9]}, SCHEMA))
+
+
+def test_a_statement_reads_one_version(either, sql, table, monkeypatch):
+    """Commits while a statement is completed, and before it is executed."""
+    sql(f"CREATE TABLE events USING arrowlog LOCATION '{table.uri}'")
+    complete = SqlSession._replacement
+
+    def with_commit(self, *args):
+        found = complete(self, *args)
+        more(table, 1000 + len(self._versions))
+        return found
+
+    monkeypatch.setattr(SqlSession, "_replacement", with_commit)
+    for name in (f"arrowlog.`{table.uri}`", "events"):
+        text = f"SELECT x.id, y.id FROM {name} x FULL JOIN {name} y ON x.id = y.id"
+        frame = arrowlog.spark.sql(either, f"{text} WHERE x.id IS NULL OR y.id IS NULL")
+        more(table, 2000)
+        assert frame.collect() == []
+        counted = arrowlog.spark.sql(either, f"SELECT id FROM {name}")
+        count = counted.count()
+        more(table, 3000)
+        assert counted.count() == count
+
+
+def test_an_overwrite_from_itself_loses_no_append(spark, table, monkeypatch):
+    commit = WriteDestination.commit
+
+    def after_another(self, *args, **kwargs):
+        monkeypatch.setattr(WriteDestination, "commit", commit)
+        more(arrowlog.Table(table.uri), 77)
+        return self.commit(*args, **kwargs)
+
+    path = f"arrowlog.`{table.uri}`"
+    monkeypatch.setattr(WriteDestination, "commit", after_another)
+    with pytest.raises(arrowlog.ConcurrentAppend):
+        arrowlog.spark.sql(spark, f"INSERT OVERWRITE {path} SELECT * FROM {path} WHERE p = 1")
+    assert ids(table.uri) == [*range(30), 77]
+    arrowlog.spark.sql(spark, f"INSERT OVERWRITE {path} SELECT * FROM {path} WHERE p = 1")
+    assert ids(table.uri) == list(range(10, 20))
+
+
+def test_an_overwrite_that_knows_what_it_read(either, table):
+    rows = either.range(3).selectExpr("id", "id AS p").write.format("arrowlog").mode("overwrite")
+    with pytest.raises(PySparkException, match=r"ConcurrentAppend|added"):
+        rows.option("readVersion", 2).save(table.uri)
+    assert ids(table.uri) == list(range(30))
+    rows.option("readVersion", 3).save(table.uri)
+    assert ids(table.uri) == [0, 1, 2]
+
+
+def test_a_database_of_the_same_name_comes_first(spark, tmp_path):
+    arrowlog.spark.sql(spark, "CREATE DATABASE IF NOT EXISTS arrowlog")
+    try:
+        arrowlog.spark.sql(spark, "CREATE TABLE arrowlog.`plain` USING parquet AS SELECT 5 AS x")
+        found = arrowlog.spark.sql(spark, "SELECT * FROM arrowlog.`plain`")
+        assert found.collect() == [(5,)]
+    finally:
+        arrowlog.spark.sql(spark, "DROP DATABASE IF EXISTS arrowlog CASCADE")
+
+
+def test_settings_count_in_sql(either, sql, table):
+    sql(f"CREATE TABLE events USING arrowlog LOCATION '{table.uri}'")
+    key = "spark.indextables.checkpoint.interval"
+    either.conf.set(key, "seldom")
+    try:
+        for text in (
+            "SELECT * FROM events",
+            f"SELECT * FROM arrowlog.`{table.uri}`",
+            "INSERT INTO events VALUES (1, 1)",
+            f"INSERT INTO arrowlog.`{table.uri}` VALUES (1, 1)",
+        ):
+            with pytest.raises(PySparkException, match="cannot be 'seldom'"):
+                sql(text)
+    finally:
+        either.conf.unset(key)
+    assert sql("SELECT count(*) FROM events") == [(30,)]
+
+
+def test_names_differ_in_case(sql, tmp_path):
+    place = tmp_path / "cases"
+    sql(f"CREATE TABLE strange (Id BIGINT, `p.q` STRING) USING arrowlog LOCATION '{place}'")
+    sql("INSERT INTO STRANGE (ID, `P.Q`) VALUES (1, 'x')")
+    sql(f"INSERT INTO arrowlog.`{place}` (`P.q`, iD) VALUES ('y', 2)")
+    rows = sql("SELECT iD, `p.Q` FROM Strange ORDER BY 1")
+    assert rows == [(1, "x"), (2, "y")]
+    assert arrowlog.Table(place).snapshot().schema.names == ["Id", "p.q"]
+
+
+# Against Spark's own parser: the tables that we find are those that Spark finds.
+
+
+class Grammar:
+    """Random queries over tables by path, with what may be taken for a table."""
+
+    def __init__(self, seed):
+        self.rng = random.Random(seed)
+        self.paths = []
+
+    def choose(self, *options):
+        made = self.rng.choice(options)
+        return made() if callable(made) else made
+
+    def path(self):
+        self.paths.append(f"/t{len(self.paths)}")
+        name = self.choose("arrowlog", "ARROWLOG", "indextables", "`arrowlog`")
+        space = self.choose("", "", " ", "\n", " /* FROM arrowlog.`/no` */ ")
+        return f"{name}{space}.{space}`{self.paths[-1]}`"
+
+    def expression(self, depth):
+        options = [
+            "1",
+            "'FROM arrowlog.`/no`'",
+            '"its FROM arrowlog.`/no`"',
+            "arrowlog.`/no`",
+            "extract(YEAR FROM arrowlog.`/no`)",
+            "trim(BOTH 'x' FROM arrowlog.`/no`)",
+            "trim(FROM arrowlog.`/no`)",
+            "substring(a FROM arrowlog.`/no`)",
+            "a IS DISTINCT FROM arrowlog.`/no`",
+            "f(a, arrowlog.`/no`)",
+            "'back\\\\'",
+            "'quo\\'te FROM arrowlog.`/no`'",
+        ]
+        if depth:
+            options += [
+                lambda: f"({self.query(depth - 1)})",
+                lambda: f"a IN ({self.query(depth - 1)})",
+                lambda: f"EXISTS ({self.query(depth - 1)})",
+                lambda: f"coalesce({self.expression(depth - 1)}, ({self.query(depth - 1)}))",
+            ]
+        return self.choose(*options)
+
+    def relation(self, depth):
+        options = ["t", "db.`t`", "range(3)", lambda: f"{self.path()} {self.alias()}"]
+        if depth:
+            options += [
+                lambda: f"({self.query(depth - 1)}) {self.alias()}",
+                lambda: f"({self.relation(depth - 1)} JOIN {self.path()} {self.alias()})",
+                lambda: f"{self.path()} LEFT JOIN {self.path()} ON ({self.expression(0)})",
+                lambda: f"(TABLE {self.path()})",
+            ]
+        return self.choose(*options)
+
+    def alias(self):
+        return self.choose("", "AS x", "arrowlog", "AS `arrowlog`", "y")
+
+    def query(self, depth):
+        with_clause = ""
+        if depth and self.rng.random() < 0.3:
+            with_clause = f"WITH c AS ({self.query(depth - 1)}) "
+        columns = ", ".join(self.expression(depth) for _ in range(self.rng.randint(1, 3)))
+        tables = ", ".join(self.relation(depth) for _ in range(self.rng.randint(1, 2)))
+        text = f"{with_clause}SELECT {columns} FROM {tables}"
+        if self.rng.random() < 0.4:
+            text += f" WHERE ({self.expression(depth)}) = 1"
+        if self.rng.random() < 0.3:
+            text += " GROUP BY a, arrowlog.`/no`"
+        if self.rng.random() < 0.3:
+            text += " ORDER BY a, arrowlog.`/no`"
+        if depth and self.rng.random() < 0.2:
+            text = f"({text}) -- FROM arrowlog.`/no`\n UNION ALL ({self.query(depth - 1)})"
+        return text
+
+
+@pytest.mark.parametrize("seed", range(cases(150)))
+def test_the_tables_are_those_that_spark_sees(spark, seed):
+    grammar = Grammar(seed)
+    text = grammar.query(2)
+    parser = spark._jsparkSession.sessionState().sqlParser()
+    plan = parser.parsePlan(text).toString()
+    seen = re.findall(r"UnresolvedRelation \[(?:arrowlog|ARROWLOG|indextables), ([^\]]*)\]", plan)
+    found = [each.path for each in SqlText(text).references() if each.path]
+    assert sorted(found) == sorted(seen) == sorted(grammar.paths)

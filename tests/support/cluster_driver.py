@@ -1,0 +1,194 @@
+"""Programs that a test runs as the driver of a cluster: `cluster_driver.py NAME SETTINGS FOLDER`.
+
+Prints what happened as a line of JSON. Executors have a Python without arrowlog.
+"""
+
+import json
+import os
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pyarrow as pa
+
+import arrowlog
+from arrowlog.spark.executors import _CHECKED
+from support.spark_cluster import kill_executor
+from support.waiting import wait_until
+
+ROWS = 4000
+WAIT_SECONDS = 120  # against hanging only
+
+
+def refusal(work):
+    try:
+        work()
+    except arrowlog.InvalidRequest as error:
+        return str(error)
+    return None
+
+
+def bare(spark, folder):
+    """What works with nothing but Spark on executors, and what is said about the rest."""
+    table = f"{folder}/table"
+    frame = spark.range(ROWS).selectExpr("id", "id % 4 AS part", "id / 8 AS x")
+    arrowlog.spark.write(frame, table, partition_columns=["part"], native=True)
+    found = arrowlog.spark.read(spark, table, native=True)
+    return {
+        "count": found.count(),
+        "sum": found.filter("part = 3 AND id >= 2000").agg({"id": "sum"}).collect()[0][0],
+        "read": refusal(lambda: arrowlog.spark.read(spark, table, native=False)),
+        "write": refusal(lambda: arrowlog.spark.write(frame, table, native=False)),
+        "checkpoint": refusal(lambda: arrowlog.spark.checkpoint(spark, table)),
+        "register": refusal(lambda: arrowlog.spark.register(spark)),
+        "ship": refusal(lambda: arrowlog.spark.ship(spark)),
+    }
+
+
+def shipped(spark, folder):
+    """All that Python workers do, after arrowlog was sent to them."""
+    table = f"{folder}/table"
+    schema = pa.schema([("id", pa.int64()), ("part", pa.int64())])
+    options = {"checkpoint.enabled": False}
+    made = arrowlog.Table.create(table, schema, partition_columns=["part"], options=options)
+    for number in range(6):
+        ids = list(range(number * 100, number * 100 + 100))
+        made.write(pa.table({"id": ids, "part": [n % 3 for n in ids]}, schema))
+    said = refusal(lambda: arrowlog.spark.read(spark, table, native=False))
+    arrowlog.spark.ship(spark)
+    assert spark in _CHECKED
+    arrowlog.spark.register(spark)
+    found = {
+        "refusal": said,
+        "rows": arrowlog.spark.read(spark, table, native=False).count(),
+        "source": spark.read.format("arrowlog").option("where", "id < 50").load(table).count(),
+        "snapshot": arrowlog.spark.snapshot(spark, table, buckets=2).num_files,
+        "checkpoint": arrowlog.spark.checkpoint(spark, table, buckets=2).num_files,
+    }
+    arrowlog.spark.write(
+        spark.range(600, 650).selectExpr("id", "id % 3 AS part"), table, native=False
+    )
+    found["compacted"] = arrowlog.Table(table).compact(spark=spark).files_removed
+    found["after"] = sorted(arrowlog.Table(table).to_arrow()["id"].to_pylist()) == list(range(650))
+    return found | {f"connect {key}": value for key, value in connect(folder, table).items()}
+
+
+def connect(folder, table):
+    """The same cluster through Spark Connect."""
+    from pyspark.sql.connect.session import SparkSession
+
+    port = json.loads(sys.argv[2])["spark.connect.grpc.binding.port"]
+    client = SparkSession.builder.remote(f"sc://127.0.0.1:{port}").create()
+    said = refusal(lambda: arrowlog.spark.read(client, table))
+    arrowlog.spark.ship(client)
+    frame = arrowlog.spark.read(client, table, where="id < 300")
+    found = {"refusal": said, "rows": frame.count()}
+    arrowlog.spark.write(frame, f"{folder}/copy")
+    found["copy"] = arrowlog.Table(f"{folder}/copy").snapshot().num_records
+    client.stop()
+    return found
+
+
+def kills(spark, folder):
+    """Executors are killed in the middle of reads and writes, and slow tasks run twice."""
+    arrowlog.spark.ship(spark)
+    app = spark.sparkContext.applicationId
+    table = f"{folder}/table"
+    arrowlog.spark.write(spark.range(0, ROWS, 1, 8), table, native=True)
+    found = {}
+    for native in (True, False):
+        name = "native" if native else "workers"
+        read = arrowlog.spark.read(spark, table, native=native)
+        stops = Stops(f"{folder}/read-{name}")
+        ids = while_killing(app, stops, lambda r=read, s=stops: collect(s.kill_point(r)))
+        found[f"read {name}"] = ids == list(range(ROWS))
+        stops = Stops(f"{folder}/write-{name}")
+        copy = f"{folder}/copy-{name}"
+        frame = stops.kill_point(spark.range(0, ROWS, 1, 8))
+        work = lambda f=frame, c=copy, n=native: arrowlog.spark.write(f, c, native=n)  # noqa: E731
+        while_killing(app, stops, work)
+        found[f"write {name}"] = stored(copy) == list(range(ROWS))
+        stops = Stops(f"{folder}/twice-{name}")
+        copy = f"{folder}/twice-copy-{name}"
+        frame = stops.straggler(spark.range(0, ROWS, 1, 4))
+        arrowlog.spark.write(frame, copy, native=native)
+        found[f"speculated {name}"] = stored(copy) == list(range(ROWS)) and stops.passed("second")
+    return found
+
+
+def collect(frame):
+    return sorted(row["id"] for row in frame.collect())
+
+
+def stored(table):
+    return sorted(arrowlog.Table(table).to_arrow()["id"].to_pylist())
+
+
+def while_killing(app, stops, work):
+    """Do work, and kill an executor as soon as rows have passed; the work waits for that."""
+    with ThreadPoolExecutor(1) as pool:
+        result = pool.submit(work)
+        wait_until(lambda: stops.passed("started") or result.done(), "the first rows")
+        kill_executor(app)
+        stops.pass_("killed")
+        return result.result()
+
+
+class Stops:
+    """Points in the work of tasks, marked by files: tasks and the driver share a disk."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        os.makedirs(folder)
+
+    def passed(self, name):
+        return os.path.exists(f"{self.folder}/{name}")
+
+    def pass_(self, name):
+        Path(self.folder, name).touch()
+
+    def kill_point(self, frame):
+        """The rows, which wait in the middle of a task until an executor has been killed."""
+        folder = self.folder
+
+        def wait_for_kill(batches):
+            for batch in batches:
+                yield batch
+                open(f"{folder}/started", "wb").close()
+                stop = time.monotonic() + WAIT_SECONDS
+                while not os.path.exists(f"{folder}/killed") and time.monotonic() < stop:
+                    time.sleep(0.02)
+
+        return frame.mapInArrow(wait_for_kill, frame.schema)
+
+    def straggler(self, frame):
+        """The rows, of which one task waits until another attempt of it has begun."""
+        folder = self.folder
+
+        def wait_for_twin(batches):
+            from pyspark import TaskContext
+
+            context = TaskContext.get()
+            first = True
+            if context.partitionId() == 0:
+                try:
+                    os.mkdir(f"{folder}/first")
+                except FileExistsError:
+                    first = False
+                    open(f"{folder}/second", "wb").close()
+            for batch in batches:
+                yield batch
+                stop = time.monotonic() + WAIT_SECONDS
+                waits = first and context.partitionId() == 0
+                while waits and not os.path.exists(f"{folder}/second") and time.monotonic() < stop:
+                    time.sleep(0.02)
+
+        return frame.mapInArrow(wait_for_twin, frame.schema)
+
+
+if __name__ == "__main__":
+    name, settings, place = sys.argv[1:]
+    session = arrowlog.spark.session(name, **json.loads(settings))
+    print(json.dumps({"bare": bare, "shipped": shipped, "kills": kills}[name](session, place)))
+    session.stop()

@@ -1,0 +1,185 @@
+"""Tables in SQL text, found without Spark."""
+
+import pytest
+
+from arrowlog.spark.sql_text import SqlText
+
+
+def found(text):
+    return [
+        (each.path or ".".join(each.parts), each.version, each.timestamp)
+        for each in SqlText(text).references()
+        if each.path or each.travels
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "tables"),
+    [
+        ("SELECT * FROM arrowlog.`/a`", ["/a"]),
+        ("select * from ARROWLOG . `/a` as x, IndexTables.`/b` y", ["/a", "/b"]),
+        ("SELECT * FROM t JOIN arrowlog.`/a` ON t.id = arrowlog.`/a`", ["/a"]),
+        ("SELECT (SELECT max(id) FROM arrowlog.`/a`) FROM arrowlog.`/b`", ["/a", "/b"]),
+        ("WITH c AS (SELECT * FROM arrowlog.`/a`) SELECT * FROM c", ["/a"]),
+        ("SELECT * FROM (arrowlog.`/a` x CROSS JOIN arrowlog.`/b` y)", ["/a", "/b"]),
+        ("SELECT 1 WHERE EXISTS (FROM arrowlog.`/a`)", ["/a"]),
+        ("FROM arrowlog.`/a` SELECT id", ["/a"]),
+        ("TABLE arrowlog.`/a`", ["/a"]),
+        ("EXPLAIN SELECT * FROM arrowlog.`/a`", ["/a"]),
+        ("DESCRIBE TABLE arrowlog.`/a`", ["/a"]),
+        ("DESCRIBE arrowlog.`/a`", ["/a"]),
+        ("DESC EXTENDED arrowlog.`/a`", ["/a"]),
+        ("(SELECT id FROM arrowlog.`/a`) UNION (SELECT id FROM arrowlog.`/b`)", ["/a", "/b"]),
+        ("INSERT INTO t SELECT * FROM arrowlog.`/a`", ["/a"]),
+        ("CREATE TABLE t USING parquet AS SELECT * FROM arrowlog.`/a`", ["/a"]),
+        ("SELECT * FROM -- arrowlog.`/x`\n arrowlog.`/a` /* FROM arrowlog.`/y` */", ["/a"]),
+        ("SELECT * FROM arrowlog.`/we``ird`", ["/we`ird"]),
+        ("SELECT * FROM a JOIN b ON a.x = b.x, arrowlog.`/a`", ["/a"]),
+        ("SELECT * FROM a WHERE x IN (SELECT y FROM arrowlog.`/a`) ;", ["/a"]),
+        # What only looks like a table:
+        ("SELECT 'FROM arrowlog.`/a`'", []),
+        ('SELECT "FROM arrowlog.`/a`"', []),
+        ("SELECT `FROM arrowlog.`, arrowlog.`/a` FROM t AS arrowlog", []),
+        ("SELECT x IS DISTINCT FROM arrowlog.`/a` FROM t AS arrowlog", []),
+        ("SELECT x IS NOT DISTINCT FROM arrowlog.`/a` FROM t AS arrowlog", []),
+        ("SELECT extract(YEAR FROM arrowlog.`/a`) FROM t AS arrowlog", []),
+        ("SELECT trim(FROM arrowlog.`/a`) FROM t AS arrowlog", []),
+        ("SELECT trim(BOTH 'x' FROM arrowlog.`/a`) FROM t AS arrowlog", []),
+        ("SELECT substring(s FROM arrowlog.`/a` FOR 2) FROM t AS arrowlog", []),
+        ("SELECT * FROM t ORDER BY a, arrowlog.`/a`", []),
+        ("SELECT f(a, arrowlog.`/a`) FROM t AS arrowlog GROUP BY 1, arrowlog.`/b`", []),
+        ("SELECT * FROM spark_catalog.arrowlog.`/a`", []),
+        ("SELECT * FROM arrowlog.`/a`.`b`", []),
+        ("SELECT * FROM arrowlog.a", []),
+        ("SELECT * FROM parquet.`/a`", []),
+        ("DROP TABLE arrowlog.`/a`", []),
+        ("DELETE FROM arrowlog.`/a`", []),
+        ("REFRESH TABLE arrowlog.`/a`", []),
+        # What could be read in two ways:
+        ("SELECT r'\\' FROM arrowlog.`/a` --'", []),
+        ("SELECT * /* /* */ FROM arrowlog.`/a` */ FROM t", []),
+        ("SELECT 'unterminated FROM arrowlog.`/a`", []),
+        ("SELECT 1; SELECT * FROM arrowlog.`/a`", []),
+        ("", []),
+        (";", []),
+        ("(", []),
+    ],
+)
+def test_tables_by_path(text, tables):
+    assert [path for path, _, _ in found(text)] == tables
+
+
+@pytest.mark.parametrize(
+    ("clause", "version", "timestamp"),
+    [
+        ("VERSION AS OF 3", "3", None),
+        ("FOR VERSION AS OF 3 AS x", "3", None),
+        ("for system_version as of '3' x", "'3'", None),
+        ("TIMESTAMP AS OF '2024-01-01'", None, "'2024-01-01'"),
+        ("TIMESTAMP AS OF '2024-01-01' x WHERE x.id = 1", None, "'2024-01-01'"),
+        ("FOR SYSTEM_TIME AS OF TIMESTAMP '2024-01-01' x", None, "TIMESTAMP '2024-01-01'"),
+        ("TIMESTAMP AS OF now() - INTERVAL 1 DAY x", None, "now() - INTERVAL 1 DAY"),
+        ("TIMESTAMP AS OF date_sub(f(1), 2) JOIN t", None, "date_sub(f(1), 2)"),
+        ("TIMESTAMP AS OF (a + b) x", None, "(a + b)"),
+        ("VERSION", None, None),
+        ("timestamp", None, None),
+        ("", None, None),
+    ],
+)
+def test_time_travel(clause, version, timestamp):
+    assert found(f"SELECT * FROM arrowlog.`/a` {clause}") == [("/a", version, timestamp)]
+    named = found(f"SELECT * FROM db.`t 1` {clause}")
+    assert named == ([] if version is timestamp else [("db.t 1", version, timestamp)])
+
+
+def test_what_cannot_be_read_is_left_alone():
+    # A version that is missing is Spark's to report: the reference ends before it.
+    (reference,) = SqlText("SELECT * FROM arrowlog.`/a` VERSION AS OF").references()
+    assert not reference.travels
+    assert reference.text == "arrowlog.`/a`"
+
+
+def test_common_table_names():
+    text = SqlText("WITH a AS (SELECT 1), `B c` (x) AS (SELECT 2) SELECT f AS (g) FROM a")
+    assert {"a", "b c"} <= text.common_table_names()
+    assert SqlText("SELECT a AS b FROM c").common_table_names() == set()
+
+
+def test_insert_statements():
+    def parts(text):
+        insert = SqlText(text).insert()
+        if insert is None:
+            return None
+        return insert.target.text, insert.overwrite, insert.columns, insert.by_name, insert.query
+
+    assert parts("INSERT INTO a SELECT 1;") == ("a", False, None, False, "SELECT 1")
+    assert parts("insert overwrite table a.`b` (x, `y z`) values (1, 2)") == (
+        "a.`b`",
+        True,
+        ("x", "y z"),
+        False,
+        "values (1, 2)",
+    )
+    assert parts("INSERT INTO a BY NAME SELECT 1") == ("a", False, None, True, "SELECT 1")
+    assert parts("INSERT INTO a (SELECT 1)") == ("a", False, None, False, "(SELECT 1)")
+    assert parts("INSERT INTO a TABLE b") == ("a", False, None, False, "TABLE b")
+    for text in (
+        "INSERT INTO a PARTITION (p = 1) SELECT 1",
+        "INSERT INTO a REPLACE WHERE p = 1 SELECT 1",
+        "INSERT INTO a VERSION AS OF 1 SELECT 1",
+        "INSERT OVERWRITE DIRECTORY '/x' USING csv SELECT 1",
+        "INSERT INTO a ((1, 2)) SELECT 1",
+        "INSERT INTO a",
+        "SELECT 1",
+    ):
+        assert parts(text) is None
+
+
+def test_create_statements():
+    formats = ("arrowlog", "io.x.y")
+
+    def parts(text):
+        create = SqlText(text).create(formats)
+        return create and (create.name, create.partition_columns, create.query)
+
+    assert parts("CREATE TABLE a USING arrowlog LOCATION '/x'") == ("a", (), None)
+    text = "CREATE TABLE IF NOT EXISTS d.a USING io.x.y PARTITIONED BY (p, `q r`) AS SELECT 1 AS x"
+    assert parts(text) == ("d.a", ("p", "q r"), "SELECT 1 AS x")
+    create = SqlText(text).create(formats)
+    assert create.if_not_exists
+    assert create.header.endswith("(p, `q r`) ")
+    assert text[: create.schema_position].endswith("d.a")
+    given = SqlText("CREATE TABLE a (x INT COMMENT 'USING csv') USING arrowlog").create(formats)
+    assert given.schema_position is None
+    for other in (
+        "CREATE TABLE a USING parquet",
+        "CREATE TABLE a AS SELECT 1",
+        "CREATE OR REPLACE TABLE a USING arrowlog",
+        "CREATE TABLE a USING arrowlog PARTITIONED BY (days(x))",
+        "CREATE VIEW a AS SELECT 1",
+        "SELECT 1",
+    ):
+        assert parts(other) is None
+
+
+def test_history_and_views():
+    def history(text):
+        given = SqlText(text).history()
+        return given and (given[0] if isinstance(given[0], str) else given[0].text, given[1])
+
+    assert history("DESCRIBE HISTORY '/a b'") == ("/a b", None)
+    assert history("desc history arrowlog.`/a` LIMIT 3;") == ("arrowlog.`/a`", 3)
+    assert history("DESCRIBE HISTORY db.t") == ("db.t", None)
+    assert history("DESCRIBE history") is None
+    assert history("DESCRIBE HISTORY a WHERE b") is None
+    assert history("DESCRIBE EXTENDED history") is None
+    view = SqlText("CREATE OR REPLACE TEMP VIEW `a b` AS SELECT 1;").temporary_view()
+    assert view == ("a b", "SELECT 1", True, False)
+    assert SqlText("CREATE GLOBAL TEMPORARY VIEW a AS SELECT 1").temporary_view() == (
+        "a",
+        "SELECT 1",
+        False,
+        True,
+    )
+    for text in ("CREATE VIEW a AS SELECT 1", "CREATE TEMP VIEW a (x) AS SELECT 1", "SELECT 1"):
+        assert SqlText(text).temporary_view() is None
