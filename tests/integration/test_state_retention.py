@@ -14,6 +14,7 @@ from arrowlog import testing
 from arrowlog.errors import InvalidRequest
 
 DAY = 86_400
+ALL = {"checkpoint.retention": "0"}  # no commit stays for its number
 
 
 def paths(root, version=None):
@@ -53,7 +54,7 @@ def new(path):
 @pytest.fixture
 def own(root):
     """A table that arrowlog wrote: 12 files, then a state that is written anew, then two more."""
-    table = arrowlog.Table.create(root, st.SCHEMA, st.PARTITIONS)
+    table = arrowlog.Table.create(root, st.SCHEMA, st.PARTITIONS, properties=ALL)
     table.upgrade_protocol(reader=4, writer=4)
     for number in range(12):
         table.append([new(f"f{number}")])
@@ -66,7 +67,7 @@ def own(root):
 @pytest.fixture
 def states_only(root):
     """A table whose states are the commits, with metadata in the commit of version 0 only."""
-    st.first_commit(root)
+    st.first_commit(root, configuration=ALL)
     adds = []
     for version in range(1, 7):
         adds.append(st.add(f"f{version}", "x"))
@@ -252,12 +253,12 @@ def test_the_state_that_hides_a_commit_stays_as_long_as_it(states_only):
 
 
 def test_a_commit_with_the_metadata_of_a_state_stays(root):
-    st.first_commit(root)
+    st.first_commit(root, configuration=ALL)
     wide = st.SCHEMA.append(pa.field("extra", pa.int64()))
     for version in range(1, 7):
         actions = [st.add(f"f{version}", "x")]
         if version == 3:
-            actions.append(testing.metadata(wide, st.PARTITIONS))
+            actions.append(testing.metadata(wide, st.PARTITIONS, configuration=ALL))
         testing.write_commit(root, version, actions)
         st.write_state(root, version, [[st.add(f"f{v}", "x") for v in range(1, version + 1)]])
     make_older(root, 40)
@@ -268,7 +269,7 @@ def test_a_commit_with_the_metadata_of_a_state_stays(root):
 
 
 def test_a_state_with_the_metadata_of_another_stays(root):
-    fields = testing.metadata(st.SCHEMA, st.PARTITIONS)
+    fields = testing.metadata(st.SCHEMA, st.PARTITIONS, configuration=ALL)
     for version in range(3, 9):
         more = {"metadata": json.dumps(fields)} if version == 3 else {}
         st.write_state(root, version, [[st.add(f"f{version}", "x")]], **more)
@@ -280,7 +281,7 @@ def test_a_state_with_the_metadata_of_another_stays(root):
 
 
 def test_application_transactions_outlive_their_commits(root):
-    table = arrowlog.Table.create(root, st.SCHEMA, st.PARTITIONS)
+    table = arrowlog.Table.create(root, st.SCHEMA, st.PARTITIONS, properties=ALL)
     table.upgrade_protocol(reader=4, writer=4)
     table.append([new("a")], txn=("app", 7))
     table.append([new("b")])
