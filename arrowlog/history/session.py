@@ -52,8 +52,10 @@ class HistorySession:
         """Start empty. A forked child does so too: locks and connections belong to its parent."""
         self._process = os.getpid()
         self._lock = RLock()
-        # The sources, and the version and stat of the newest commit for which they are valid.
-        self._cached: tuple[object, ViewSources] | None = None
+        # The history, the version and stat of the newest commit for which it is valid, and whether
+        # a snapshot was loaded then.
+        self._cached: tuple[object, CommitHistory, bool] | None = None
+        self._sources: ViewSources | None = None
         self._thread = local()
 
     def _newest(self) -> tuple[int, LogListing | None]:
@@ -103,15 +105,26 @@ class HistorySession:
 
     def sources(self) -> ViewSources:
         """Return the datasets of the views; the cached ones if the newest commit is unchanged."""
-        from arrowlog.history.views import ViewSources
+        from arrowlog.history.views import ViewSources  # imports pyarrow.dataset, hence pandas
 
+        past, loaded = self._newest_past()
+        with self._lock:
+            if self._sources is None or self._sources.past is not past:
+                self._sources = ViewSources(past, self.tracker.at_version, loaded=loaded)
+            return self._sources
+
+    def _newest_past(self) -> tuple[CommitHistory, bool]:
+        """Return the history; the cached one if the newest commit is unchanged.
+
+        Also returns whether a snapshot was loaded when the history was first asked for.
+        """
         require_polars("The history of a table")
         if self._process != os.getpid():
             self._reset()
         tracker = self.tracker
         with self._lock:
             version, listing = self._newest()
-            last_listing = listing or (self._cached and self._cached[1].past.listing)
+            last_listing = listing or (self._cached and self._cached[1].listing)
             commit = last_listing.tip_file(version) if last_listing else None
             commit = commit or tracker.format.commit_file(version)
             newest_commit = version, tracker.store.stat(commit.key)
@@ -121,9 +134,8 @@ class HistorySession:
                 # The new listing may spell the file's name in another way; stat that name.
                 commit = past.listing.tip_file(version) or commit
                 newest_commit = version, tracker.store.stat(commit.key)
-                loaded = tracker.last_read is not None
-                self._cached = newest_commit, ViewSources(past, tracker.at_version, loaded=loaded)
-            return self._cached[1]
+                self._cached = newest_commit, past, tracker.last_read is not None
+            return self._cached[1:]
 
     def asked(self) -> ViewConnection:
         """Return this thread's connection; DuckDB connections cannot be shared by threads."""
@@ -197,7 +209,7 @@ class HistorySession:
 
     def _history(self, limit: int | None, progress: Progress | None) -> pa.Table:
         require_polars("The history of a table")
-        past = self.sources().past if limit is None else self.past(*self._newest())
+        past = self._newest_past()[0] if limit is None else self.past(*self._newest())
         past.on_progress = progress
         pieces = past.pieces() if limit is None else past.recent(limit)
         try:
@@ -207,5 +219,7 @@ class HistorySession:
             ]
         finally:
             past.on_progress = None
-        commits = pa.concat_tables([COMMITS_SCHEMA.empty_table(), *tables])
+        # `empty_table()` would import pandas.
+        nothing = [pa.nulls(0, kind) for kind in COMMITS_SCHEMA.types]
+        commits = pa.concat_tables([pa.Table.from_arrays(nothing, schema=COMMITS_SCHEMA), *tables])
         return commits.sort_by([("version", "descending")])

@@ -539,7 +539,18 @@ class SnapshotTracker:
         tip = self._base.tip
         if tip is None or self.is_same_object(tip):
             return False
+        if tip.is_state:  # clean-up records the commits that it deletes, and no states
+            return not self._is_same_table()
         return tip.version not in list_retired(self.store, self.format)
+
+    def _is_same_table(self) -> bool:
+        """Whether the log is that of the table last read, by the table's id; reads the log."""
+        snapshot = self._base.snapshot
+        try:
+            newest = load_snapshot(self.store, list_log(self.store, self.format), self.read_options)
+        except (ArrowlogError, FileNotFoundError):
+            return False
+        return snapshot is not None and newest.metadata.id == snapshot.metadata.id
 
     def overtaken(self, version: int) -> bool:
         """Whether the commits after a version may have been deleted; False if not cheap to tell.

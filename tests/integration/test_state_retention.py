@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import time
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from arrowlog import testing
 from arrowlog.errors import InvalidRequest
 
 DAY = 86_400
+ALL = {"checkpoint.retention": "0"}  # no commit stays for its number
 
 
 def paths(root, version=None):
@@ -52,7 +54,7 @@ def new(path):
 @pytest.fixture
 def own(root):
     """A table that arrowlog wrote: 12 files, then a state that is written anew, then two more."""
-    table = arrowlog.Table.create(root, st.SCHEMA, st.PARTITIONS)
+    table = arrowlog.Table.create(root, st.SCHEMA, st.PARTITIONS, properties=ALL)
     table.upgrade_protocol(reader=4, writer=4)
     for number in range(12):
         table.append([new(f"f{number}")])
@@ -65,7 +67,7 @@ def own(root):
 @pytest.fixture
 def states_only(root):
     """A table whose states are the commits, with metadata in the commit of version 0 only."""
-    st.first_commit(root)
+    st.first_commit(root, configuration=ALL)
     adds = []
     for version in range(1, 7):
         adds.append(st.add(f"f{version}", "x"))
@@ -194,6 +196,33 @@ def test_states_that_are_the_commits(states_only):
         assert paths(states_only, version) == files
 
 
+def test_a_handle_whose_state_was_cleaned_away_goes_on(states_only):
+    make_older(states_only, 40)
+    st.pointer(states_only, 6)
+    options = {"avroState.allowStateOnly": True, "checkpoint.interval": 1}
+    table = arrowlog.Table(states_only, options=options)
+    assert table.snapshot().version == 6  # the state is all that the version has
+    for number in range(3):
+        table.append([new(f"n{number}")])
+        assert table.wait_for_checkpoint()
+    assert 6 not in st.state_versions(states_only)
+    table.remove(["n1"])
+    assert paths(states_only) == ["f1", "f2", "f3", "f4", "f5", "f6", "n0", "n2"]
+
+
+def test_a_table_of_states_that_was_created_again_is_not_changed(states_only):
+    table = arrowlog.Table(states_only, options={"avroState.allowStateOnly": True})
+    assert table.snapshot().version == 6
+    assert table.snapshot().files.num_rows == 6
+    shutil.rmtree(st.log_file(states_only, ""))
+    arrowlog.Table.create(states_only, st.SCHEMA, st.PARTITIONS).append([new("f1")])
+    with pytest.raises(arrowlog.MetadataChanged):
+        table.remove(["f1"])
+    shutil.rmtree(st.log_file(states_only, ""))
+    with pytest.raises(arrowlog.ArrowlogError):
+        table.remove(["f1"])
+
+
 def test_the_highest_commit_and_those_that_no_reader_applies_stay(states_only):
     testing.write_commit(states_only, 1, [st.add("stray", "x")])
     testing.write_commit(states_only, 2, [st.add("stray2", "x")])
@@ -224,12 +253,12 @@ def test_the_state_that_hides_a_commit_stays_as_long_as_it(states_only):
 
 
 def test_a_commit_with_the_metadata_of_a_state_stays(root):
-    st.first_commit(root)
+    st.first_commit(root, configuration=ALL)
     wide = st.SCHEMA.append(pa.field("extra", pa.int64()))
     for version in range(1, 7):
         actions = [st.add(f"f{version}", "x")]
         if version == 3:
-            actions.append(testing.metadata(wide, st.PARTITIONS))
+            actions.append(testing.metadata(wide, st.PARTITIONS, configuration=ALL))
         testing.write_commit(root, version, actions)
         st.write_state(root, version, [[st.add(f"f{v}", "x") for v in range(1, version + 1)]])
     make_older(root, 40)
@@ -240,7 +269,7 @@ def test_a_commit_with_the_metadata_of_a_state_stays(root):
 
 
 def test_a_state_with_the_metadata_of_another_stays(root):
-    fields = testing.metadata(st.SCHEMA, st.PARTITIONS)
+    fields = testing.metadata(st.SCHEMA, st.PARTITIONS, configuration=ALL)
     for version in range(3, 9):
         more = {"metadata": json.dumps(fields)} if version == 3 else {}
         st.write_state(root, version, [[st.add(f"f{version}", "x")]], **more)
@@ -252,7 +281,7 @@ def test_a_state_with_the_metadata_of_another_stays(root):
 
 
 def test_application_transactions_outlive_their_commits(root):
-    table = arrowlog.Table.create(root, st.SCHEMA, st.PARTITIONS)
+    table = arrowlog.Table.create(root, st.SCHEMA, st.PARTITIONS, properties=ALL)
     table.upgrade_protocol(reader=4, writer=4)
     table.append([new("a")], txn=("app", 7))
     table.append([new("b")])

@@ -32,8 +32,8 @@ _ODD_NUMBER = re.compile(
 _EXACT_DIGITS = 15  # every decimal number of so many digits survives as a double
 _ISO_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _ISO_TIME = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})([T ][0-9:.]+(Z|[+-][0-9:]+)?)?")
-# Ranges of texts that bounds of text say nothing about. '' is left out of them (as an upper bound it
-# could be the beginning of any text). The others are numbers to some writers, for which NaN equals
+# Ranges of texts that bounds of text say nothing about. '' is left out of them (as an upper bound
+# it could begin any text). The others are numbers to some writers, for which NaN equals
 # every number: where a manifest has several of them, the bounds may be those of the other texts.
 _BEYOND_BOUNDS = (
     ("", "\0"),
