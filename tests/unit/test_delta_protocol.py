@@ -761,3 +761,16 @@ def test_a_damaged_page_of_a_checkpoint_is_noticed_by_its_checksum(log, leaf):
     path.write_bytes(damaged)
     with pytest.raises(arrowlog.LogCorrupt):
         _ = log.open().snapshot().files
+
+
+def test_the_view_of_checkpoints_has_those_of_a_delta_log(log):
+    state = [protocol(), metadata([column("a", "long")])]
+    log.commit(*state)
+    path = log.checkpoint(state)
+    (row,) = log.open().sql("SELECT version, format, parts, size_bytes FROM checkpoints").fetchall()
+    assert row == (0, "delta-parquet", 1, path.stat().st_size)
+    log.commit({"commitInfo": {}})
+    for number in (1, 2):
+        log.checkpoint(state, name=f"{1:020d}.checkpoint.{number:010d}.{2:010d}.parquet")
+    rows = log.open().sql("SELECT version, parts FROM checkpoints ORDER BY version").fetchall()
+    assert rows == [(0, 1), (1, 2)]
