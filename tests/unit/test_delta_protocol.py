@@ -774,3 +774,26 @@ def test_the_view_of_checkpoints_has_those_of_a_delta_log(log):
         log.checkpoint(state, name=f"{1:020d}.checkpoint.{number:010d}.{2:010d}.parquet")
     rows = log.open().sql("SELECT version, parts FROM checkpoints ORDER BY version").fetchall()
     assert rows == [(0, 1), (1, 2)]
+
+
+@pytest.mark.parametrize("mode", ["none", "id"])
+def test_variants_are_structs_of_their_two_parts(log, mode):
+    configuration = {"delta.columnMapping.mode": mode}
+    columns = [
+        mapped("a", "long", 1),
+        mapped("v", "variant", 2),
+        mapped("l", array_of("variant"), 3),
+    ]
+    log.commit(protocol("variantType", "columnMapping"), metadata(columns, (), configuration))
+    kind = pa.struct([("value", pa.binary()), ("metadata", pa.binary())])
+    value = {"value": b"\x0c\x01", "metadata": b"\x01\x00\x00"}
+    stored = {"p1": pa.array([7]), "p2": pa.array([value], kind)}
+    stored["p3"] = pa.array([[value, None]], pa.list_(kind))
+    fields = [
+        pa.field(name, array.type, metadata={"PARQUET:field_id": name[1:]})
+        for name, array in stored.items()
+    ]
+    data = pa.table(list(stored.values()), pa.schema(fields))
+    log.commit(log.file("f", data if mode == "id" else data.rename_columns(["a", "v", "l"])))
+    assert log.rows() == [{"a": 7, "v": value, "l": [value, None]}]
+    assert len(log.rows("a = 7")) == 1
