@@ -108,6 +108,7 @@ class _Load:
     missing_file: FileNotFoundError | None = None  # a checkpoint's file that was listed
     listing: LogListing | None = None
     damaged_state: LogCorrupt | None = None  # the first table state that could not be used
+    damaged: LogCorrupt | None = None  # why the last checkpoint that was tried was not used
 
     def count(self, size: int) -> None:
         """Count one file that was read."""
@@ -251,6 +252,8 @@ def _read_base(
                 raise work.missing_file from work.damaged_state or error
             if work.damaged_state is not None:
                 raise work.damaged_state from error
+            if work.damaged is not None:
+                raise _with_cause(error, work.damaged) from None
             raise
         if segment.checkpoint is None:
             break
@@ -259,6 +262,18 @@ def _read_base(
             return segment, state
         unusable.add(segment.checkpoint)
     return segment, None
+
+
+def _with_cause(error: LogCorrupt, damaged: LogCorrupt) -> LogCorrupt:
+    """Return the error of a log that cannot be replayed, with what is wrong with its checkpoint."""
+    where = f"{damaged.file}: " if damaged.file else ""
+    return LogCorrupt(
+        f"{error.what} What is wrong with the checkpoint: {where}{damaged.what}",
+        next=error.next,
+        file=error.file,
+        version=error.version,
+        code=error.code,
+    )
 
 
 def _require_full_listing(listing: LogListing) -> None:
@@ -284,6 +299,7 @@ def _read_checkpoint(work: _Load, listing: LogListing, version: int) -> State | 
             work.warnings.append(f"checkpoint {version} was not used: {error} is gone")
         except LogCorrupt as error:
             work.warnings.append(f"checkpoint {version} was not used: {error}")
+            work.damaged = error
             if form.kind in listing.format.state_kinds and work.damaged_state is None:
                 work.damaged_state = error
     return None

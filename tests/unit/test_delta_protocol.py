@@ -536,7 +536,7 @@ def test_a_checkpoint_without_partition_values_is_not_used(log):
     first = log.commit_path(0).read_text()
     kinds = {**STATE, "add": pa.struct([item for item in ADD if item[0] != "partitionValues"])}
     log.checkpoint([*state, add], kinds)
-    with pytest.raises(arrowlog.LogCorrupt):
+    with pytest.raises(arrowlog.LogCorrupt, match="no partitionValues"):
         log.rows()
     log.commit_path(0).write_text(first)
     plan = log.open().scan()
