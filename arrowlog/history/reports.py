@@ -44,6 +44,7 @@ _TEXT_WIDTH = 78
 _COMMIT_HEADS = ("version", "time", "operation", "adds", "removes", "bytes", "rows")
 _RIGHT_ALIGNED = (0, 3, 4, 5, 6)  # indices into _COMMIT_HEADS
 _MAX_FILES_SHOWN = 20  # in text and HTML; `Diff.files` has them all
+_SIZES = ("size_bytes", "num_records")  # columns of a diff, before and after
 _SUMMARY_HEADS = ("", "files", "bytes", "rows")
 # Not compared. A file can be spelled as several paths (`key` is normalized), the same statistics as
 # several JSON texts (the typed columns are compared), and `data_change` describes the commit.
@@ -355,7 +356,8 @@ class Diff:
 
     def _first_files(self) -> list[tuple[str, str, str]]:
         signs = {"added": "+", "removed": "-", "changed": "~"}
-        rows = self.files.slice(0, _MAX_FILES_SHOWN).to_pylist()
+        names = [f"{name}_{when}" for name in _SIZES for when in ("before", "after")]
+        rows = self.files.select(["change", "path", *names]).slice(0, _MAX_FILES_SHOWN).to_pylist()
         return [(signs[row["change"]], row["path"], _sizes_of(row)) for row in rows]
 
     def __str__(self) -> str:

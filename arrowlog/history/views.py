@@ -564,11 +564,13 @@ def _checkpoints(past: CommitHistory) -> pa.Table:
                     times = stat.size, stat.mtime_ms
                     rows.append((version, form.kind, 1, *times, version == last))
                 continue
-            stats = folder_stats if form.keys[0].startswith(table_format.key(inner)) else log_stats
+            is_inner = inner and form.keys[0].startswith(table_format.key(inner))
+            stats = folder_stats if is_inner else log_stats
             parts = [
                 stat
                 for name, stat in stats.items()
-                if name in form.names or classify_log_file(name) == ("checkpoint", version)
+                if name in form.names
+                or (inner and classify_log_file(name) == ("checkpoint", version))
             ]
             if parts:
                 size, written = sum(stat.size for stat in parts), max(s.mtime_ms for s in parts)

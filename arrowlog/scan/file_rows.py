@@ -224,8 +224,8 @@ def _put(lane: Queue[Any], item: Any, stop: Event) -> bool:
 
 def _find_field(fields: Sequence[pa.Field], item: pa.Field, mode: str) -> int | None:
     """Return the position of a column of the table among the fields of a file; None if absent."""
-    if mode == "id":
-        number = field_id(item)
+    number = field_id(item) if mode == "id" else None
+    if number is not None:  # the members of a variant have names only
         matches = [i for i, other in enumerate(fields) if field_id(other) == number]
     else:
         name = stored_name(item)

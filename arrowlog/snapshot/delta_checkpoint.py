@@ -133,6 +133,7 @@ class CheckpointPart:
                 metadata=self.metadata,
                 pre_buffer=not local,  # one request per column chunk
                 buffer_size=_BUFFER_BYTES if local else 0,
+                page_checksum_verification=True,  # of pages that have one, as those of Spark do
             )
             yield from opened.iter_batches(
                 _BATCH_ROWS, row_groups=[group], columns=list(columns), use_threads=False

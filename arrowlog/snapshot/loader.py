@@ -284,7 +284,8 @@ def _read_base(
             if work.damaged_state is not None:
                 raise work.damaged_state from error
             if work.damage is not None:
-                raise to_checkpoint_error(error, max(unusable, default=None)) from work.damage
+                told = _with_cause(error, work.damage)
+                raise to_checkpoint_error(told, max(unusable, default=None)) from work.damage
             raise
         if segment.checkpoint is None:
             break
@@ -293,6 +294,18 @@ def _read_base(
             return segment, state
         unusable.add(segment.checkpoint)
     return segment, None
+
+
+def _with_cause(error: LogCorrupt, damaged: LogCorrupt) -> LogCorrupt:
+    """Return the error of a log that cannot be replayed, with what is wrong with its checkpoint."""
+    where = f"{damaged.file}: " if damaged.file else ""
+    return LogCorrupt(
+        f"{error.what} What is wrong with the checkpoint: {where}{damaged.what}",
+        next=error.next,
+        file=error.file,
+        version=error.version,
+        code=error.code,
+    )
 
 
 def _require_full_listing(listing: LogListing) -> None:

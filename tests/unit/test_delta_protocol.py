@@ -536,7 +536,7 @@ def test_a_checkpoint_without_partition_values_is_not_used(log):
     first = log.commit_path(0).read_text()
     kinds = {**STATE, "add": pa.struct([item for item in ADD if item[0] != "partitionValues"])}
     log.checkpoint([*state, add], kinds)
-    with pytest.raises(arrowlog.LogCorrupt):
+    with pytest.raises(arrowlog.LogCorrupt, match="no partitionValues"):
         log.rows()
     log.commit_path(0).write_text(first)
     plan = log.open().scan()
@@ -737,3 +737,63 @@ def test_conversion_in_place_keeps_odd_partition_values(log):
     converted = arrowlog.convert(log.root)
     assert sorted(map(str, converted.scan().to_arrow_dataset().to_table().to_pylist())) == expected
     assert len(converted.scan("d = TIMESTAMP '2024-01-02 00:00:00'").paths) == 1
+
+
+@pytest.mark.parametrize("leaf", ["add.path", "add.stats", "metaData.schemaString"])
+def test_a_damaged_page_of_a_checkpoint_is_noticed_by_its_checksum(log, leaf):
+    state = [protocol(), metadata([column("a", "long")])]
+    adds = [log.file(f"f{i}", {"a": [i]}, stats=bounds(1, {"a": i}, a=0)) for i in range(30)]
+    log.commit(*state, *adds)
+    kinds = {**STATE, "add": pa.struct([*ADD, ("stats", TEXT)])}
+    path = log.checkpoint([*state, *adds], kinds)
+    stored = pq.read_table(path)
+    pq.write_table(stored, path, write_page_checksum=True, use_dictionary=False, compression=None)
+    assert len(log.rows()) == 30
+    group = pq.read_metadata(path).row_group(0)
+    chunk = next(
+        chunk
+        for chunk in (group.column(i) for i in range(group.num_columns))
+        if chunk.path_in_schema == leaf
+    )
+    damaged = bytearray(path.read_bytes())
+    # A digit of a name: no reader could tell it from another one by its form.
+    damaged[chunk.data_page_offset + chunk.total_compressed_size - 3] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(arrowlog.LogCorrupt):
+        _ = log.open().snapshot().files
+
+
+def test_the_view_of_checkpoints_has_those_of_a_delta_log(log):
+    state = [protocol(), metadata([column("a", "long")])]
+    log.commit(*state)
+    path = log.checkpoint(state)
+    (row,) = log.open().sql("SELECT version, format, parts, size_bytes FROM checkpoints").fetchall()
+    assert row == (0, "delta-parquet", 1, path.stat().st_size)
+    log.commit({"commitInfo": {}})
+    for number in (1, 2):
+        log.checkpoint(state, name=f"{1:020d}.checkpoint.{number:010d}.{2:010d}.parquet")
+    rows = log.open().sql("SELECT version, parts FROM checkpoints ORDER BY version").fetchall()
+    assert rows == [(0, 1), (1, 2)]
+
+
+@pytest.mark.parametrize("mode", ["none", "id"])
+def test_variants_are_structs_of_their_two_parts(log, mode):
+    configuration = {"delta.columnMapping.mode": mode}
+    columns = [
+        mapped("a", "long", 1),
+        mapped("v", "variant", 2),
+        mapped("l", array_of("variant"), 3),
+    ]
+    log.commit(protocol("variantType", "columnMapping"), metadata(columns, (), configuration))
+    kind = pa.struct([("value", pa.binary()), ("metadata", pa.binary())])
+    value = {"value": b"\x0c\x01", "metadata": b"\x01\x00\x00"}
+    stored = {"p1": pa.array([7]), "p2": pa.array([value], kind)}
+    stored["p3"] = pa.array([[value, None]], pa.list_(kind))
+    fields = [
+        pa.field(name, array.type, metadata={"PARQUET:field_id": name[1:]})
+        for name, array in stored.items()
+    ]
+    data = pa.table(list(stored.values()), pa.schema(fields))
+    log.commit(log.file("f", data if mode == "id" else data.rename_columns(["a", "v", "l"])))
+    assert log.rows() == [{"a": 7, "v": value, "l": [value, None]}]
+    assert len(log.rows("a = 7")) == 1

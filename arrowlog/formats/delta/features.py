@@ -20,6 +20,8 @@ READER_FEATURES = frozenset(
         "timestampNtz",
         "typeWidening",
         "typeWidening-preview",
+        "variantType",
+        "variantType-preview",
         "v2Checkpoint",
         "vacuumProtocolCheck",
     }
