@@ -118,7 +118,9 @@ def with_table(command: Command) -> Command:
     ) -> None:
         if rest.pop("restricted", False):
             settings["history.sandbox"] = "true"
-        command(table=arrowlog.Table(table, storage_options, options=settings), **rest)
+        handle = arrowlog.Table(table, storage_options, options=settings)
+        _print_background_failures()
+        command(table=handle, **rest)
 
     return click.argument("table")(settings_options(opened))
 
@@ -170,3 +172,18 @@ def progress_bar(
             bar.update(task, completed=done, total=total)
 
         yield report
+
+
+def _print_background_failures() -> None:
+    """Print failures of background work, which are log lines only, to standard error."""
+    import logging
+
+    from arrowlog.log_lines import CHECKPOINT_FAILED, CLEANUP_FAILED
+
+    for event in (CHECKPOINT_FAILED, CLEANUP_FAILED):
+        if not event.logger.handlers:
+            handler = logging.StreamHandler()
+            handler.setFormatter(logging.Formatter("Warning: %(message)s"))
+            names = (CHECKPOINT_FAILED.name, CLEANUP_FAILED.name)
+            handler.addFilter(lambda record, names=names: record.event in names)
+            event.logger.addHandler(handler)

@@ -380,3 +380,29 @@ def test_no_line_and_no_metric_has_a_credential(moto, caplog, accelerate):
     assert list(table.metrics()["store_requests"]) == ["s3"]
     assert table.metrics()["store_bytes_written"]["s3"] > 1000
     assert table.metrics()["store_bytes_read"]["s3"] > 1000
+
+
+COMMAND = """
+import sys
+from arrowlog import storage
+from arrowlog.errors import StoreFull
+
+def refuse(self, key, data, usual=storage.LocalStore.put_if_absent):
+    if "checkpoint" in key:
+        raise StoreFull("The disk is full.")
+    return usual(self, key, data)
+
+storage.LocalStore.put_if_absent = refuse
+import arrowlog.cli
+sys.argv = ["arrowlog", "set-property", sys.argv[1], "a=b", "--set", "checkpoint.interval=1"]
+raise SystemExit(arrowlog.cli.main())
+"""
+
+
+def test_the_command_line_prints_a_checkpoint_that_failed_in_the_background(tmp_path):
+    create(tmp_path / "t")
+    command = [sys.executable, "-c", COMMAND, str(tmp_path / "t")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("Warning: ") == 1
+    assert "the checkpoint of version 1 failed: The disk is full." in done.stderr
