@@ -180,10 +180,12 @@ def _print_background_failures() -> None:
 
     from arrowlog.log_lines import CHECKPOINT_FAILED, CLEANUP_FAILED
 
+    def is_failure(record: logging.LogRecord) -> bool:
+        return getattr(record, "event", "") in (CHECKPOINT_FAILED.name, CLEANUP_FAILED.name)
+
     for event in (CHECKPOINT_FAILED, CLEANUP_FAILED):
         if not event.logger.handlers:
             handler = logging.StreamHandler()
             handler.setFormatter(logging.Formatter("Warning: %(message)s"))
-            names = (CHECKPOINT_FAILED.name, CLEANUP_FAILED.name)
-            handler.addFilter(lambda record, names=names: record.event in names)
+            handler.addFilter(is_failure)
             event.logger.addHandler(handler)
