@@ -257,10 +257,10 @@ class Config:
     )
     compression_min_size: int = _setting(
         "transaction.compression.minSize",
-        1 << 10,
+        0,
         _bytes_or_zero,
-        "smaller commits are not compressed, which gains little and slows readers down; the default"
-        " does not count if transaction.compression.codec is set",
+        "smaller commits are not compressed: they gain little, but lose the checksum of gzip over"
+        " their first line",
     )
     max_decompressed_bytes: int = _setting(
         "transaction.maxDecompressedBytes",
@@ -368,10 +368,8 @@ class Config:
 
     def commit_codec(self, size: int) -> str:
         """Return the codec of a commit of `size` uncompressed bytes."""
-        counts = "compression_min_size" in self.given or "compression_codec" not in self.given
-        if not self.compression_enabled or (counts and size < self.compression_min_size):
-            return "none"
-        return self.compression_codec
+        compressed = self.compression_enabled and size >= self.compression_min_size
+        return self.compression_codec if compressed else "none"
 
     @property
     def checkpoint_codec(self) -> str:

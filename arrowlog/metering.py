@@ -254,8 +254,9 @@ class Metrics:
 
     def __init__(self, parent: Metrics | None = None) -> None:
         """Start at zero. What is counted here also counts in `parent`."""
-        above = None if parent is None else parent._values  # noqa: SLF001 -- of the same class
-        self._values = _Values(above)
+        self._values: _Values = _Values(
+            None if parent is None else parent._values  # noqa: SLF001 -- of the same class
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as an empty registry, which counts for the process that unpickles it."""

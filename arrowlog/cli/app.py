@@ -190,7 +190,9 @@ def with_table(command: Command) -> Command:
     ) -> None:
         if rest.pop("restricted", False):
             settings["history.sandbox"] = "true"
-        command(table=arrowlog.Table(table, storage_options, options=settings), **rest)
+        handle = arrowlog.Table(table, storage_options, options=settings)
+        _print_background_failures()
+        command(table=handle, **rest)
 
     return click.argument("table", shell_complete=complete_folder)(settings_options(opened))
 
@@ -213,3 +215,20 @@ def read_paths(paths: tuple[str, ...]) -> list[str]:
     if paths != ("-",):
         return list(paths)
     return [line for line in sys.stdin.read().splitlines() if line]
+
+
+def _print_background_failures() -> None:
+    """Print failures of background work, which are log lines only, to standard error."""
+    import logging
+
+    from arrowlog.log_lines import CHECKPOINT_FAILED, CLEANUP_FAILED
+
+    def is_failure(record: logging.LogRecord) -> bool:
+        return getattr(record, "event", "") in (CHECKPOINT_FAILED.name, CLEANUP_FAILED.name)
+
+    for event in (CHECKPOINT_FAILED, CLEANUP_FAILED):
+        if not event.logger.handlers:
+            handler = logging.StreamHandler()
+            handler.setFormatter(logging.Formatter("Warning: %(message)s"))
+            handler.addFilter(is_failure)
+            event.logger.addHandler(handler)

@@ -47,10 +47,10 @@ DIFFERENCES = [
     ),
     Difference(
         "Compression",
-        "Every commit is compressed, and 2 to 3 times smaller; protocol and metadata by 60 to 70 %",
-        "Commits below 1 kB are not compressed (`transaction.compression.minSize`)",
-        "One add shrinks 1.5 times only, both fit one block of any disk, and readers decode plain"
-        " files in batches. The documents plan the same as adaptive compression",
+        "Planned: files below 1 kB are not compressed",
+        "They are, unless `transaction.compression.minSize` is set",
+        "One add shrinks 1.5 times only, but the checksum of gzip covers the whole file; that of a"
+        " commit leaves out its first line",
         "unit/test_settings.py::test_changing_a_setting_changes_what_it_says",
     ),
     Difference(

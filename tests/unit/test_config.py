@@ -50,7 +50,7 @@ OURS = {
     "splits.cache.path": None,
     "splits.cache.maxSize": 4 << 30,
     "transaction.maxMemory": 0,
-    "transaction.compression.minSize": 1024,
+    "transaction.compression.minSize": 0,
     "transaction.cache.maxVersions": 1000,
     "transaction.cache.maxSize": 256 << 20,
     "transaction.cache.maxStalenessSeconds": 0,

@@ -351,3 +351,58 @@ def test_lines_that_are_not_enabled_format_nothing(tmp_path, monkeypatch, caplog
     append(table)
     table.checkpoint()
     assert arrowlog.Table(tmp_path / "t").snapshot().files.num_rows == 1
+
+
+@pytest.mark.s3
+@pytest.mark.parametrize("accelerate", [True, False])
+def test_no_line_and_no_metric_has_a_credential(moto, caplog, accelerate):
+    caplog.set_level(logging.DEBUG, logger="arrowlog")
+    server, client = moto
+    bucket = f"logged-{accelerate}".lower()
+    client.create_bucket(Bucket=bucket)
+    secrets = {"key": "AKIAKEYKEYKEYKEY", "secret": "s3cr3t/s3cr3t+s3cr3t"}
+    storage = {**server.options, **secrets, "token": "t0k3n-t0k3n-t0k3n"}
+    options = {"store.accelerate": accelerate, "checkpoint.interval": 2}
+    how = {"storage_options": storage, "options": options}
+    table = arrowlog.Table.create(f"s3://{bucket}/t", small_table.SCHEMA, ["day"], **how)
+    for number in range(4):
+        append(table, f"f{number}")
+    assert table.wait_for_checkpoint(SECONDS_MAX)
+    table.skips.record("f1", "torn")
+    table.vacuum("0s", force=True)
+    arrowlog.Table(f"s3://{bucket}/t", **how).snapshot()
+    with pytest.raises(arrowlog.ArrowlogError):
+        arrowlog.Table(f"s3://{bucket}-missing/t", **how).snapshot()
+    said = "".join(f"{vars(record)} {record.getMessage()}" for record in caplog.records)
+    shown = f"{said} {table.metrics()!r} {arrowlog.metrics.to_dict()}"
+    assert "checkpoint_created" in said
+    assert not [text for text in (*secrets.values(), storage["token"]) if text in shown]
+    assert list(table.metrics()["store_requests"]) == ["s3"]
+    assert table.metrics()["store_bytes_written"]["s3"] > 1000
+    assert table.metrics()["store_bytes_read"]["s3"] > 1000
+
+
+COMMAND = """
+import sys
+from arrowlog import storage
+from arrowlog.errors import StoreFull
+
+def refuse(self, key, data, usual=storage.LocalStore.put_if_absent):
+    if "checkpoint" in key:
+        raise StoreFull("The disk is full.")
+    return usual(self, key, data)
+
+storage.LocalStore.put_if_absent = refuse
+import arrowlog.cli
+sys.argv = ["arrowlog", "set-property", sys.argv[1], "a=b", "--set", "checkpoint.interval=1"]
+raise SystemExit(arrowlog.cli.main())
+"""
+
+
+def test_the_command_line_prints_a_checkpoint_that_failed_in_the_background(tmp_path):
+    create(tmp_path / "t")
+    command = [sys.executable, "-c", COMMAND, str(tmp_path / "t")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("Warning: ") == 1
+    assert "the checkpoint of version 1 failed: The disk is full." in done.stderr

@@ -175,6 +175,7 @@ def files_have_the_codec_that_is_asked_for(tmp_path, monkeypatch):
 
     off = {"transaction.compression.enabled": False}
     own = "checkpoint.compression.enabled"
+    zstd = {"transaction.compression.codec": "zstd"}
     found = both_ways(
         tmp_path,
         act,
@@ -182,19 +183,17 @@ def files_have_the_codec_that_is_asked_for(tmp_path, monkeypatch):
         off,
         {**off, own: True},
         {own: False},
-        {"transaction.compression.codec": "zstd"},
-        {"transaction.compression.codec": "zstd", "transaction.compression.minSize": "1KB"},
-        {"transaction.compression.minSize": 0},
+        zstd,
+        {**zstd, "transaction.compression.minSize": "1KB"},
         {"transaction.compression.minSize": "1MB"},
     )
     assert found == [
-        ["gzip", "none", "gzip"],
+        ["gzip", "gzip", "gzip"],
         ["none", "none", "none"],
         ["none", "none", "gzip"],
-        ["gzip", "none", "none"],
+        ["gzip", "gzip", "none"],
         ["zstd", "zstd", "zstd"],
         ["zstd", "none", "zstd"],
-        ["gzip", "gzip", "gzip"],
         ["none", "none", "gzip"],
     ]
 
