@@ -66,6 +66,28 @@ def test_random_histories_in_runs_and_buckets(batch, tmp_path, monkeypatch):
             assert dict(state.txns) == dict(expected.txns)
 
 
+def test_dead_rows_of_shared_parts_are_not_replayed(tmp_path, monkeypatch):
+    parquet_checkpoints.share_small_parts(monkeypatch)
+    schema = pa.schema([("day", pa.string()), ("id", pa.int64())])
+    options = {"checkpoint.enabled": False, "checkpoint.format": "parquet"}
+    table = arrowlog.Table.create(tmp_path, schema, ["day"], options=options)
+    table.append([arrowlog.add_file(f"f{n}", {"day": "x"}, size=n + 1) for n in range(9)])
+    table.checkpoint()
+    table.remove(["f1", "f4"])
+    table.append([arrowlog.add_file(name, {"day": "y"}, size=77) for name in ("f5", "new")])
+    table.checkpoint()
+    manifest = parquet_checkpoints.manifest(tmp_path, table.version)
+    assert manifest.shared_parts
+    assert len(manifest.dead) == 3
+    table.remove(["f7"])
+    found = by_tasks(DistributedReplay(tmp_path, None, None, {}, 3))
+    adds = [deserialize_table(row["adds"]) for row in found if row["bucket"] >= 0]
+    rows = pa.concat_tables(adds, promote_options="default").select(["key", "size"]).to_pylist()
+    sizes = {row["key"]: row["size"] for row in rows}
+    assert len(rows) == len(sizes)
+    assert sizes == {"f0": 1, "f2": 3, "f3": 4, "f6": 7, "f8": 9, "f5": 77, "new": 77}
+
+
 def history_of(root, commits=12, seed=5):
     """Commits that add, remove and add again, with steps of applications and a column more."""
     import random

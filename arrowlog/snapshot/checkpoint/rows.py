@@ -272,6 +272,8 @@ _MAP_KEYS_MAX = 2000
 _SIDES = {"minValues": "min", "maxValues": "max"}
 # Rows on which a text format is tried before it is tried on the whole column.
 _PROBE_ROWS = 256
+# Values that occur at least so often in a sample, on average, are rendered once and then repeated.
+_REPEATS_MIN, _REPEATS_SAMPLE = 4, 1 << 16
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
 _TEXT_MAP = msgspec.json.Decoder(dict[str, str | None])
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -405,9 +407,19 @@ def _find_format(texts: pa.ChunkedArray, typed: pa.Array) -> str | None:
         head = render_as_text(pa.chunked_array([typed.slice(0, _PROBE_ROWS)]), form)
         if not head.equals(texts.slice(0, _PROBE_ROWS)):
             continue
-        if render_as_text(pa.chunked_array([typed]), form).equals(texts):
+        if _render_column(typed, form).equals(texts):
             return form
     return None
+
+
+def _render_column(typed: pa.Array, form: str) -> pa.ChunkedArray:
+    """Render a typed column as text; each value once if values repeat."""
+    middle = typed.slice(len(typed) // 2, _REPEATS_SAMPLE)
+    if len(middle) < _REPEATS_SAMPLE or len(middle.unique()) * _REPEATS_MIN > len(middle):
+        return render_as_text(pa.chunked_array([typed]), form)
+    encoded = typed.dictionary_encode()
+    texts = render_as_text(pa.chunked_array([encoded.dictionary]), form).combine_chunks()
+    return pa.chunked_array([texts.take(encoded.indices)])
 
 
 def _candidate_formats(texts: pa.ChunkedArray, kind: pa.DataType) -> list[str]:
