@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import sys
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -114,7 +115,7 @@ def _read(reader: Any, path: Any) -> DataFrame | None:
         if len(path) != 1:
             return None
         (path,) = path
-    given = {**options, "path": path} if path is not None else options
+    given = options if path is None else {**options, "path": os.fspath(path)}
     try:
         parsed = parse_source_options(given, {})
         table = open_table(spark, parsed.path, parsed.storage, parsed.settings)
@@ -174,7 +175,8 @@ def _write(original: Callable[..., Any], writer: Any, path: str | None) -> None:
     options = _java_options(spark, java.extraOptions())
     mode = java.curmode().name().lower()
     try:
-        parsed = parse_source_options({**options, "path": path} if path else options, {})
+        given = options if path is None else {**options, "path": os.fspath(path)}
+        parsed = parse_source_options(given, {})
         columns = parsed.partition_columns
         if java.partitioningColumns().isDefined():
             names = java.partitioningColumns().get()
@@ -232,13 +234,12 @@ def _is_ours(self: Any) -> bool:
 
 def _with_session_settings(self: Any) -> Any:
     """Add the settings of the session to a reader or writer, as options that others override."""
-    spark = next(
-        session
-        for name in ("_spark", "_client", "_session")
-        if hasattr(session := getattr(self, name, None), "conf")
-    )
-    for key, value in session_options(spark).items():
-        self = self.option(key, value)
+    sessions = [getattr(self, name, None) for name in ("_spark", "_client", "_session")]
+    for spark in sessions:
+        if hasattr(spark, "conf"):
+            for key, value in session_options(spark).items():
+                self = self.option(key, value)
+            break
     return self
 
 

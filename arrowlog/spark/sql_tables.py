@@ -130,8 +130,9 @@ class SqlSession:
                 frames |= {} if frame is None else {f"arrowlog_table_{len(frames)}": frame}
         insert = statement.insert()
         if insert is not None:
-            text = self._target_text(insert)
-            replaced = [*([] if text is None else [(insert.target, text, False)]), *replaced]
+            target_text = self._target_text(insert)
+            if target_text is not None:
+                replaced.insert(0, (insert.target, target_text, False))
         if not replaced:
             return self.spark_sql(statement.text, *args, **kwargs)
         pieces: list[tuple[str, bool]] = []

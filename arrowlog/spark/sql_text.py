@@ -27,7 +27,7 @@ _CLAUSE_WORDS = frozenset(
     (
         "WHERE", "GROUP", "ORDER", "HAVING", "LIMIT", "OFFSET", "UNION", "EXCEPT", "MINUS",
         "INTERSECT", "WINDOW", "QUALIFY", "CLUSTER", "DISTRIBUTE", "SORT", "SELECT", "SET",
-        "VALUES", "INSERT", "MAP", "REDUCE",
+        "VALUES", "INSERT", "MAP", "REDUCE", "EXTEND", "AGGREGATE", "DROP", "RENAME",
     )
 )  # fmt: skip
 _DESCRIBE_WORDS = ("DESCRIBE", "DESC", "EXTENDED", "FORMATTED")
@@ -165,7 +165,7 @@ class SqlText:
                     continue
             if word == "FROM" and self._is_from(position, group):
                 group.in_from = True
-            elif word in _CLAUSE_WORDS:
+            elif word in _CLAUSE_WORDS or (word, self.word(position + 1)) == ("LATERAL", "VIEW"):
                 group.in_from = False
 
     def _is_from(self, position: int, group: _Group) -> bool:

@@ -59,25 +59,32 @@ def enable(spark: SparkSession) -> None:
     """
     require_pyspark()
     install_optimizer_rule(spark)
-    if hasattr(spark.sql, "arrowlog_wraps"):
-        return
-    spark_sql, spark_table = spark.sql, spark.table
+    if not hasattr(spark.sql, "arrowlog_wraps"):
+        spark.sql = _extended_sql(spark, spark.sql)
+    if not hasattr(spark.table, "arrowlog_wraps"):
+        spark.table = _extended_table(spark, spark.table)
 
+
+def _extended_sql(spark: SparkSession, spark_sql: Any) -> Any:
     def extended_sql(sqlQuery: str, *args: Any, **kwargs: Any) -> DataFrame:  # noqa: N803 -- Spark's
         return sql(spark, sqlQuery, *args, **kwargs)
 
     extended_sql.__doc__ = spark_sql.__doc__
     extended_sql.arrowlog_wraps = spark_sql  # type: ignore[attr-defined]
-    spark.sql = extended_sql
+    return extended_sql
 
+
+def _extended_table(spark: SparkSession, spark_table: Any) -> Any:
     def extended_table(tableName: str) -> DataFrame:  # noqa: N803 -- Spark's
         location = SqlSession(spark).table_location(tableName)
         if location is None:
-            return spark_table(tableName)
+            frame: DataFrame = spark_table(tableName)
+            return frame
         return spark.read.format(FORMAT_NAMES[0]).load(location)
 
     extended_table.__doc__ = spark_table.__doc__
-    spark.table = extended_table
+    extended_table.arrowlog_wraps = spark_table  # type: ignore[attr-defined]
+    return extended_table
 
 
 def register_source(spark: SparkSession) -> None:

@@ -11,10 +11,19 @@ import arrowlog
 RUN = [page for page in pages() if any(each.info == "python spark" for each in blocks(page))]
 
 
+@pytest.fixture
+def plain_session(spark):
+    """The session, without what `enable` has changed afterwards."""
+    yield spark
+    for name in ("sql", "table"):
+        spark.__dict__.pop(name, None)
+    spark.catalog.dropTempView("events")
+
+
 @pytest.mark.parametrize("page", RUN, ids=name_of)
-def test_the_spark_blocks_of_a_page_run(page, spark, request, tmp_path, monkeypatch):
+def test_the_spark_blocks_of_a_page_run(page, plain_session, request, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(arrowlog.spark, "session", lambda app: spark)
+    monkeypatch.setattr(arrowlog.spark, "session", lambda app: plain_session)
     names = doc_tables.prepare(name_of(page), request)
     if page.name == "README.md":
         doc_tables.events(names, request)

@@ -70,7 +70,7 @@ def test_every_statement_has_rows_that_spark_takes(spark, table, root, text):
 
 
 def test_a_session_that_understands_them(either, table, root):
-    before = either.sql
+    before, before_table = either.sql, either.table
     try:
         arrowlog.spark.enable(either)
         arrowlog.spark.enable(either)
@@ -79,7 +79,7 @@ def test_a_session_that_understands_them(either, table, root):
         assert either.sql("SELECT 2").collect() == [(2,)]
         assert arrowlog.spark.sql(either, "SELECT 4").collect() == [(4,)]
     finally:
-        either.sql = before
+        either.sql, either.table = before, before_table
 
 
 def test_questions_are_functions_in_sql(either, root):

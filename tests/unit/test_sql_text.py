@@ -48,6 +48,8 @@ def found(text):
         ("SELECT substring(s FROM arrowlog.`/a` FOR 2) FROM t AS arrowlog", []),
         ("SELECT * FROM t ORDER BY a, arrowlog.`/a`", []),
         ("SELECT f(a, arrowlog.`/a`) FROM t AS arrowlog GROUP BY 1, arrowlog.`/b`", []),
+        ("SELECT * FROM t LATERAL VIEW explode(m) x AS k, arrowlog.`/a`", []),
+        ("FROM t |> EXTEND a AS x, arrowlog.`/a`", []),
         ("SELECT * FROM spark_catalog.arrowlog.`/a`", []),
         ("SELECT * FROM arrowlog.`/a`.`b`", []),
         ("SELECT * FROM arrowlog.a", []),
