@@ -105,6 +105,7 @@ class Environment:
         requirements = hashlib.sha256()
         for name in ("pyproject.toml", self.constraints):
             requirements.update((HERE / name).read_bytes())
+        requirements.update(" ".join(WITHOUT_DEPENDENCIES).encode())
         wanted = requirements.hexdigest()
         installed = self.python.exists() and self.stamp.exists()
         lines = self.stamp.read_text().splitlines() if installed else []

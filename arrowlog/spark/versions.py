@@ -101,10 +101,10 @@ def rebalance_by(frame: DataFrame, names: Sequence[str]) -> DataFrame:
     """Have Spark gather rows by quoted names of columns, into partitions of about equal size."""
     if hasattr(frame, "toArrow"):
         return frame.hint("rebalance", *names)
-    # Spark 3.5 takes columns here, and its Python API only names.
+    # Spark 3.5 takes expressions here, and its Python API only names.
     from pyspark.sql import DataFrame, functions
 
-    columns = [functions.col(name)._jc for name in names]  # noqa: SLF001 -- no public access
+    columns = [functions.col(name)._jc.expr() for name in names]  # noqa: SLF001 -- not public
     hinted = frame._jdf.hint("rebalance", frame._jseq(columns))  # noqa: SLF001 -- as above
     return DataFrame(hinted, frame.sparkSession)
 

@@ -12,7 +12,7 @@ import arrowlog
 def refusal(work):
     try:
         work()
-    except arrowlog.InvalidRequest as error:
+    except arrowlog.ArrowlogError as error:
         return str(error)
     return None
 
@@ -29,16 +29,18 @@ def drive(spark, storage):
         kyoto, table, "overwrite", replace_where="city = ''", native=True, **options
     )
     read = arrowlog.spark.read(spark, table, native=True, **options)
-    other = "s3://other/events"
+
+    def write_to(bucket):
+        arrowlog.spark.write(frame, f"s3://{bucket}/events", native=True, **options)
+
     return {
         "version": made.version,
         "ids": sorted(row["id"] for row in read.select("id").collect()),
         "few": read.filter("city = 'a b%/3' AND id >= 200").count(),
         "by arrowlog": arrowlog.Table(table, storage).to_arrow().num_rows,
-        "no bucket": refusal(
-            lambda: arrowlog.spark.write(frame, "s3://nowhere/events", native=True, **options)
-        ),
-        "other store": refusal(lambda: arrowlog.spark.write(frame, other, native=True, **options)),
+        "no bucket": refusal(lambda: write_to("nowhere")),
+        "no bucket of spark": refusal(lambda: write_to("third")),
+        "other store": refusal(lambda: write_to("other")),
     }
 
 
