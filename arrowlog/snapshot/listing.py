@@ -258,7 +258,7 @@ def check_not_retired(
 ) -> None:
     """Check that commit files that were just read are the ones that count.
 
-    `observed` is when they were last seen to belong to the log, by `clock.boottime`. Raises
+    `observed` is when their versions were last seen to be empty, by `clock.boottime`. Raises
     `FileNotFoundError` naming a commit that was retired since: the file that was read may be a
     stalled writer's, which does not count. Over a network, no request is made if the observation
     is at most `OBSERVATION_TRUST_SECONDS` old.

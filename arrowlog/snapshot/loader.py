@@ -103,8 +103,8 @@ class ReadOptions:
 class _Load:
     """The parameters of one load, and what it has read so far.
 
-    `avoid` are forms of checkpoints known to be damaged. `observed` is when the commits were seen
-    to belong to the log, by `clock.boottime`.
+    `avoid` are forms of checkpoints known to be damaged. `observed` is when the versions of the
+    commits were seen to be empty, by `clock.boottime`.
     """
 
     store: Store
@@ -165,7 +165,9 @@ def load_snapshot(
     Raises `InvalidRequest` if the version does not exist or was cleaned up, `LogCorrupt` if it
     cannot be rebuilt, and `FileNotFoundError` if a listed file is gone: list again and retry.
     """
-    work = _Load(store, options, avoid, listing.observed, listing=listing)
+    # Without `listing.observed`: a commit that was there may be truncated at any age, and a stalled
+    # put may be in its place now. Only versions that were empty then can be relied on.
+    work = _Load(store, options, avoid, listing=listing)
     segment, base = _read_base(work, listing, version)
     _check_reached(segment, listing, version)
     if segment.gap is not None:

@@ -90,3 +90,27 @@ def test_a_quick_writer_asks_nothing_but_the_put(place, monkeypatch):
         assert asked.index(("list_from", f"{LOG_FOLDER}/_retired")) >= 0
     else:
         assert asked == [("put_if_absent", f"{LOG_FOLDER}/{commit_name(2)}")]
+
+
+@pytest.mark.promise("commit.stalled_writers")
+def test_a_reader_does_not_take_a_late_put_for_the_commit_that_was_there(place, later, monkeypatch):
+    """Between its listing and its reads, commits are truncated and a stalled put lands below."""
+    quiet = {"checkpoint.enabled": False, "transaction.compression.enabled": False}
+    writer = arrowlog.Table.create(place.uri, SCHEMA, storage_options=place.options, options=quiet)
+    writer.append([file("f0")])
+    key = f"{LOG_FOLDER}/{commit_name(1)}"
+    stray = b"\n".join(line for line in place.read(key).split(b"\n") if b"commitInfo" not in line)
+    stray = stray.replace(b"f0", b"xx")
+    reader = arrowlog.Table(place.uri, place.options)
+    read_into, done = reader._store.read_into, []
+
+    def read_late(*arguments):
+        if not done:
+            writer.append([file("f1")])
+            done.append(writer.truncate_history())
+            writer._store.put_if_absent(key, stray)
+        return read_into(*arguments)
+
+    monkeypatch.setattr(reader._store, "read_into", read_late)
+    assert sorted(reader.snapshot().files["path"].to_pylist()) == ["f0", "f1"]
+    assert place.read(key) == stray
