@@ -32,14 +32,14 @@ reveal_type(table.history())  # pyarrow.Table
 reveal_type(table.diff(1, 2))  # arrowlog.history.reports.Diff
 reveal_type(table.sql("FROM commits"))  # duckdb._relation.DuckDBPyRelation
 reveal_type(table.query("FROM commits"))  # pyarrow.Table
-reveal_type(table.write(None, mode="append"))  # arrowlog.transaction.commit_loop.CommitResult
+reveal_type(table.write(None, mode="append"))  # arrowlog.transaction.commit_result.CommitResult
 reveal_type(arrowlog.add_parquet(table, "x"))  # arrowlog.transaction.add_files.Add
 reveal_type(arrowlog.doctor("events"))  # arrowlog.recovery.findings.Findings
 reveal_type(arrowlog.spark.session)  # -> pyspark.sql.session.SparkSession
 reveal_type(arrowlog.spark.read)  # -> pyspark.sql.dataframe.DataFrame
 reveal_type(arrowlog.spark.files)  # -> pyspark.sql.dataframe.DataFrame
 reveal_type(arrowlog.spark.plan)  # -> pyspark.sql.dataframe.DataFrame
-reveal_type(arrowlog.spark.write)  # -> arrowlog.transaction.commit_loop.CommitResult | None
+reveal_type(arrowlog.spark.write)  # -> arrowlog.transaction.commit_result.CommitResult | None
 reveal_type(arrowlog.__version__)  # str
 table.write(None, mode="overwrite", where="id = 7")
 table.write(None, mode="upsert")  # error: [arg-type]
