@@ -121,19 +121,22 @@ def ids_of(root):
 
 
 def execute(line, *, may_refuse=False):
-    """Run a printed command line: `arrowlog` in this process, `mv` as the shell would."""
+    """Run a printed command line: `arrowlog` in this process, `mv` and pipes as the shell would."""
     for part in line.partition("  # ")[0].split(" && "):
-        words = shlex.split(part)
-        if words[0] == "mv":
-            source, target = words[1:]
+        if part.startswith("mv "):
+            _, source, target = shlex.split(part)
             assert not os.path.exists(target), target
             os.rename(source, target)
-        else:
-            assert words[0] == "arrowlog", line
-            done = CliRunner().invoke(commands, words[1:])
+            continue
+        piped = None
+        for command in part.split(" | "):
+            program, *words = shlex.split(command)
+            assert program == "arrowlog", line
+            done = CliRunner().invoke(commands, words, input=piped)
             allowed = (SystemExit, arrowlog.ArrowlogError) if may_refuse else SystemExit
             assert done.exception is None or isinstance(done.exception, allowed), (line, done)
             assert done.exit_code != 2, (line, done.output)
+            piped = done.stdout
 
 
 def follow_advice(world):
