@@ -73,6 +73,18 @@ def place(request):
     return store_places.make(request.param, request)
 
 
+@pytest.fixture(autouse=True)
+def _logging_as_before():
+    """Undo what a test, or a page of the documentation that it runs, sets up for logging."""
+    names = [None, "arrowlog", *(n for n in logging.root.manager.loggerDict if "arrowlog." in n)]
+    loggers = [logging.getLogger(name) for name in names]
+    before = [(each, each.level, each.handlers[:]) for each in loggers]
+    yield
+    for logger, level, handlers in before:
+        logger.setLevel(level)
+        logger.handlers[:] = handlers
+
+
 @pytest.fixture
 def lines(caplog):
     """Return a function: the log lines of an event so far, checked against its declaration."""

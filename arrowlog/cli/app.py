@@ -33,6 +33,7 @@ _PURPOSES = {
     ),
     "Recover a table": ("doctor", "repair", "adopt", "rebuild"),
 }
+_HELP_OPTION_NAMES = ("-h", "--help")
 _NAME_WIDTH = 17  # the longest name of a command
 
 
@@ -44,6 +45,14 @@ class DocumentedCommand(click.Command):
         super().__init__(*args, **kwargs)
         self.help = self.help and self.help.replace("\\b\n", "\b\n")
         self.params.sort(key=lambda param: param.name in ("settings", "storage_options"))
+
+    def get_help_option_names(self, _ctx: click.Context) -> list[str]:
+        """Return the names of the help option in any context.
+
+        Click keeps the option that it made for the first context it saw, and a context without the
+        group, such as that of a shell's completion, does not have the settings of the group.
+        """
+        return list(_HELP_OPTION_NAMES)
 
     def get_short_help_str(self, limit: int = 45) -> str:
         """Return the whole first sentence; click would cut it at 45 characters."""
@@ -90,7 +99,7 @@ class Count(click.ParamType):  # type: ignore[type-arg]  # generic since click 8
 @click.group(
     cls=CommandGroup,
     context_settings={
-        "help_option_names": ["-h", "--help"],
+        "help_option_names": list(_HELP_OPTION_NAMES),
         "max_content_width": 100,
         # None: colours on a terminal, none in a pipe.
         "color": False if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" else None,

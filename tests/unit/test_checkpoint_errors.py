@@ -3,6 +3,7 @@
 import logging
 import os
 import warnings
+from copy import deepcopy
 from pathlib import Path
 from typing import ClassVar
 
@@ -69,9 +70,9 @@ def test_a_checkpoint_that_contradicts_the_commits_is_not_valid(tmp_path):
 
     table = build(tmp_path / "t", **{"checkpoint.format": "json"})
     os.unlink(checkpoint_file(table, 3))
-    actions = [*small_table.OPENING, testing.add("other", {"day": None}, size=1)]
-    metadata = table.snapshot().metadata
-    actions[1]["metaData"]["id"] = metadata.id
+    opening = deepcopy(small_table.OPENING)
+    opening[1]["metaData"]["id"] = table.snapshot().metadata.id
+    actions = [*opening, testing.add("other", {"day": None}, size=1)]
     testing.write_checkpoint(tmp_path / "t", 3, actions)
     (problem,) = problems(table, 3)
     assert isinstance(problem, arrowlog.CheckpointValidationError)

@@ -386,6 +386,7 @@ def test_invalidate_opens_the_table_with_its_storage_options(events):
 
 def test_purge_does_not_count_what_stays(events, monkeypatch):
     table = arrowlog.Table(events)
+    table.set_properties({"logRetention.duration": "1h"})  # instead of the last 30 commits
     table.checkpoint()
 
     class Sealed(storage.LocalStore):
