@@ -183,8 +183,6 @@ TOO_LONG = {
 @pytest.mark.promise("predicate.limits")
 @pytest.mark.parametrize("form", TOO_LONG)
 def test_what_is_too_long_is_refused_in_words(table, form):
-    if form == "polars" and pl.__version__.startswith("1."):
-        pytest.skip("this polars overflows its stack when it frees such an expression")
     with pytest.raises(arrowlog.InvalidRequest, match="more than 100,000 conditions"):
         table.scan(TOO_LONG[form](limits.PREDICATE_CONDITIONS_MAX + 10))
 
