@@ -3,7 +3,9 @@
 Random tables are damaged; then the commands that `arrowlog doctor` prints are run as they stand,
 with `vacuum` between them, until no error is left. A naive model knows what every commit did:
 
-- No data file that a commit of the undamaged log names is ever deleted.
+- No data file that a commit of the undamaged log names is ever deleted, unless the commit was the
+  last one and nothing else in the log tells that there was one: its files then look like those of
+  a write that was never committed.
 - Every row that could be read before the advice was followed can be read afterwards.
 - No row is doubled, and rows of intact commits that only appended come back.
 """
@@ -41,7 +43,7 @@ class World:
         self.root, self.rng = str(root), rng
         self.next_id = self.newest = 0
         self.appended = {}  # version -> ids of a commit that only appended
-        self.named = set()  # data files that a commit named
+        self.named = {}  # data file -> the version that named it first
         self.table = arrowlog.Table.create(
             root, SCHEMA, ["day"], properties={"checkpoint.enabled": "false"}
         )
@@ -75,7 +77,20 @@ class World:
 
     def note(self):
         self.newest = self.table.version
-        self.named.update(self.table.snapshot().files["path"].to_pylist())
+        for path in self.table.snapshot().files["path"].to_pylist():
+            self.named.setdefault(path, self.newest)
+
+    def newest_trace(self):
+        """Return the highest version that a file's name or the pointer in the log tells of."""
+        log = f"{self.root}/{LOG_FOLDER}"
+        names = (name for _, _, names in os.walk(log) for name in names)
+        versions = [int(name.partition(".")[0]) for name in names if name[0].isdigit()]
+        try:
+            with open(f"{log}/_last_checkpoint", encoding="utf-8") as file:
+                versions.append(int(json.load(file)["version"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # no pointer, or one that tells nothing
+        return max(versions)
 
     def damage(self):
         """Lose, cut or change a commit, or a checkpoint, or the pointer; return the version."""
@@ -177,8 +192,13 @@ def run(root, rng):
             world.write()
         else:
             world.step()
-    on_disk = {path for path in world.named if os.path.exists(f"{root}/{path}")}
     damaged = [world.damage() for _ in range(rng.choice([1, 1, 2]))]
+    known = world.newest_trace()
+    on_disk = {
+        path
+        for path, version in world.named.items()
+        if version <= known and os.path.exists(f"{root}/{path}")
+    }
     before = ids_of(root)
     follow_advice(world)
     lost = [path for path in on_disk if not os.path.exists(f"{root}/{path}")]
