@@ -6,11 +6,15 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 from support import s3_servers, small_table, store_places
-from support.case_count import cases
+from support.case_count import SEED, cases
 from support.logged import lines_of
 
 settings.register_profile(
-    "default", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+    "default",
+    deadline=None,
+    print_blob=True,
+    derandomize=SEED != "random",
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("default")
 
@@ -38,7 +42,9 @@ def _needs_s3(item):
 
 
 def pytest_report_header():
-    return f"cases: x{cases(1)} (set ARROWLOG_CASES to multiply)"
+    return (
+        f"cases: x{cases(1)}, seed {SEED} (ARROWLOG_CASES multiplies, ARROWLOG_SEED=random varies)"
+    )
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import signal
 import time
 
 import pytest
-from support.case_count import cases
+from support.case_count import cases, first_seed
 from support.waiting import wait_until
 
 from arrowlog.storage import LocalStore, local
@@ -21,8 +21,7 @@ SIZE = 300_000
 def test_a_killed_writer_leaves_nothing_torn(tmp_path, monkeypatch, named):
     if named:
         monkeypatch.setattr(local, "_O_TMPFILE", None)
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
+    seed = first_seed()
     rng = random.Random(seed)
     store = LocalStore(str(tmp_path / "table"))
     for cycle in range(cases(100)):

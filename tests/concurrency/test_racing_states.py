@@ -10,6 +10,7 @@ from collections import Counter
 import pytest
 from support import state_tables as st
 from support import table_races
+from support.case_count import first_seed
 
 import arrowlog
 
@@ -65,8 +66,7 @@ def test_appends_of_many_processes_are_in_commits_and_states_once(root):
 @pytest.mark.slow
 @pytest.mark.promise("commit.exactly_once")
 def test_writers_that_are_killed_and_begin_again_commit_once(root):
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
+    seed = first_seed()
     rng = random.Random(seed)
     new_table(root)
     running, finished, newest = {}, set(), 0

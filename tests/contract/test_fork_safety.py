@@ -2,7 +2,6 @@
 
 import gc
 import multiprocessing
-import random
 import threading
 from decimal import Decimal
 from functools import cached_property, partial
@@ -12,7 +11,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from support import fork_rounds, programs
-from support.case_count import cases
+from support.case_count import cases, first_seed
 from support.forked_child import in_child
 from support.waiting import SECONDS_MAX, wait_until
 
@@ -389,8 +388,7 @@ def test_a_thread_inside_polars_may_be_starting_its_pool(monkeypatch):
 @pytest.mark.promise("fork.works_or_says_so")
 def test_forks_while_threads_write_checkpoint_and_ask(tmp_path):
     """Set ARROWLOG_CASES for more rounds."""
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
+    seed = first_seed()
     rounds = cases(12)
     said = program(fork_rounds.__file__, tmp_path / "busy", rounds, seed)
     assert said == f"rounds {rounds}"

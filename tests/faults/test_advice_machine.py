@@ -24,7 +24,7 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from support.case_count import cases
+from support.case_count import cases, first_seed
 
 import arrowlog
 from arrowlog.cli.commands import commands
@@ -175,8 +175,7 @@ def follow_advice(world):
 
 @pytest.mark.promise("recovery.advice_loses_nothing")
 def test_following_the_advice_loses_nothing(tmp_path):
-    first = random.randrange(1 << 32)
-    print("seeds from", first)
+    first = first_seed()
     for seed in range(first, first + cases(25)):
         print("seed", seed)
         run(tmp_path / str(seed), random.Random(seed))

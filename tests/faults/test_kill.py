@@ -1,11 +1,10 @@
 """Committers killed at any moment: what they were told is in the log, and all of it is whole."""
 
 import os
-import random
 
 import pytest
 from support import kill_committers, killable_children
-from support.case_count import cases
+from support.case_count import cases, first_seed
 from support.faulty_store import Log
 
 import arrowlog
@@ -17,8 +16,7 @@ KILLS = 40  # of one table: a log that stays short makes for more kills a second
 @pytest.mark.promise("commit.acknowledged_is_durable")
 @pytest.mark.fork
 def test_killed_committers_leave_whole_commits_and_no_gap(tmp_path):
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+    seed = first_seed()
     roots = [tmp_path / f"table{number}" for number in range(cases(25))]
     for root in roots:
         arrowlog.Table.create(root, kill_committers.SCHEMA, ["p"])

@@ -4,7 +4,7 @@ import random
 import warnings
 
 import pyarrow as pa
-from support.case_count import cases
+from support.case_count import cases, first_seed
 from support.faulty_store import FaultyStore
 
 from arrowlog import repair, testing
@@ -100,8 +100,7 @@ def one(seed, monkeypatch):
 
 
 def test_faults_of_the_store_are_told_and_got_over(monkeypatch):
-    first = random.randrange(2**32)
-    print("seed", first)
+    first = first_seed()
     interrupted = 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

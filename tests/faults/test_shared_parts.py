@@ -5,7 +5,6 @@ them incremental if they can be. Each guard is removed in turn, and the table is
 """
 
 import hashlib
-import random
 import warnings
 from contextlib import ExitStack
 from unittest import mock
@@ -13,7 +12,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 from support import parquet_checkpoints, stall_simulation
-from support.case_count import cases
+from support.case_count import cases, first_seed
 from support.commit_model import Violation
 
 import arrowlog
@@ -63,8 +62,7 @@ def test_no_schedule_leaves_a_checkpoint_without_its_parts():
         shared.append(bool(manifest.shared_parts))
         return put(store, manifest, *args, **kwargs)
 
-    first = random.randrange(1 << 32)
-    print("seeds from", first)
+    first = first_seed()
     with mock.patch.object(parquet, "put_manifest", noting):
         run(range(first, first + cases(12)))
     print(sum(shared), "of", len(shared), "are incremental")

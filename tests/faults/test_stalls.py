@@ -6,14 +6,13 @@ is in it twice, or a reader that sees what was never committed.
 """
 
 import os
-import random
 from contextlib import ExitStack
 from unittest import mock
 
 import pyarrow as pa
 import pytest
 from support import stall_simulation
-from support.case_count import cases
+from support.case_count import cases, first_seed
 from support.commit_model import Violation
 from support.faulty_store import FakeClock, FaultyStore, Log, frozen_clock, table_on
 
@@ -40,8 +39,7 @@ def run(seeds, **how):
 
 @pytest.mark.promise("commit.stalled_writers")
 def test_no_acknowledged_commit_is_lost_or_doubled():
-    first = random.randrange(1 << 32)
-    print("seeds from", first)
+    first = first_seed()
     run(range(first, first + cases(16)))
     for what in ("acknowledged", "killed", "stall", "dead put", "CommitConflict"):
         assert stall_simulation.SEEN[what], what
@@ -49,8 +47,7 @@ def test_no_acknowledged_commit_is_lost_or_doubled():
 
 @pytest.mark.promise("commit.stalled_writers")
 def test_no_acknowledged_commit_is_lost_where_states_follow_commits():
-    first = random.randrange(1 << 32)
-    print("seeds from", first)
+    first = first_seed()
     run(range(first, first + cases(4)), protocol=4)
     for what in ("acknowledged", "stall", "truncate"):
         assert stall_simulation.SEEN[what], what
@@ -59,8 +56,7 @@ def test_no_acknowledged_commit_is_lost_where_states_follow_commits():
 @pytest.mark.slow
 @pytest.mark.skipif("ARROWLOG_SLOW" not in os.environ, reason="100,000 steps take 15 minutes")
 def test_no_acknowledged_commit_is_lost_in_a_hundred_thousand_steps():
-    first = random.randrange(1 << 32)
-    print("seeds from", first)
+    first = first_seed()
     stall_simulation.SEEN.clear()
     seed = first
     while stall_simulation.SEEN["steps"] < 100_000:

@@ -1,10 +1,8 @@
 """Upkeep killed at any moment: no acknowledged row is lost, and running it again finishes."""
 
-import random
-
 import pytest
 from support import kill_maintenance, killable_children
-from support.case_count import cases
+from support.case_count import cases, first_seed
 
 import arrowlog
 
@@ -14,8 +12,7 @@ KILLS = 10
 @pytest.mark.promise("maintenance.no_row_is_lost")
 @pytest.mark.fork
 def test_killed_upkeep_loses_nothing_and_can_be_finished(tmp_path):
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+    seed = first_seed()
     roots = [tmp_path / f"table{number}" for number in range(cases(3))]
     for root in roots:
         arrowlog.Table.create(root, kill_maintenance.SCHEMA, ["p"])

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.case_count import cases
+from support.case_count import cases, first_seed
 
 from arrowlog.errors import ConcurrentAppend, ConcurrentRemove, MetadataChanged, ProtocolChanged
 from arrowlog.formats.base import Metadata, Protocol
@@ -196,8 +196,7 @@ def test_intents_that_do_not_look_at_files_need_none():
 
 
 def test_a_head_goes_on_with_what_came_after_it():
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+    seed = first_seed()
     rng = random.Random(seed)
     for _ in range(cases(300)):
         head, steps, times = HEAD, dict(HEAD.txns), [HEAD.timestamp]

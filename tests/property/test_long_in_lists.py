@@ -5,7 +5,7 @@ import random
 import duckdb
 import pyarrow as pa
 import pytest
-from support.case_count import cases
+from support.case_count import cases, first_seed
 
 import arrowlog
 
@@ -57,8 +57,7 @@ def condition(rng, depth):
 
 def test_no_row_is_lost_under_any_operator(world):
     table, rows = world
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
+    seed = first_seed()
     rng = random.Random(seed)
     texts = [
         f"NOT ((x IN ({', '.join(map(str, range(101)))})) IS FALSE)",

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from support.case_count import cases
+from support.case_count import cases, first_seed
 
 from arrowlog.formats.indextables import classify_names
 from arrowlog.maintenance.retention import (
@@ -100,8 +100,7 @@ def naive_versions(newest, commits, bases):
 
 @pytest.mark.promise("cleanup.keeps_what_it_promises")
 def test_what_goes_is_what_the_rules_say():
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
+    seed = first_seed()
     rng = random.Random(seed)
     deleted = kept = 0
     for _ in range(LOGS):
