@@ -51,6 +51,7 @@ TITLES = {
 }
 
 COMMITS = [Shape(1000, 10), Shape(50, 4000), Shape(10_000, 1), Shape(10_000, 2)]
+IMPORTED = Shape(500, 2)
 VARIED = [Shape(10_000, 2, varied=True), Shape(50, 4000, varied=True)]
 STOCKED = [Shape(5, 2000, 50), Shape(25, 4000, 50), Shape(50, 20_000, 50)]
 LARGE = [Shape(500, 20_000, 50)]
@@ -223,11 +224,17 @@ def importing(setting):
         ("alone", "import_alone"),
         ("polars alone, which arrowlog needs", "import_polars"),
         ("where polars is imported already", "import_after_polars"),
+        (f"and the version of {IMPORTED}", "import_and_open"),
     ]
     for label, function in ways[:2] if setting.quick else ways:
+        roots = dict.fromkeys(who_can(setting, function, IMPORTED), "")
+        if function == "import_and_open":
+            roots = {who: table(setting, who, IMPORTED) for who in roots}
         jobs = {
-            who: lambda who=who, function=function: measure(who, function, "", env=env)
-            for who in who_can(setting, function, None)
+            who: lambda who=who, function=function, root=root: measure(
+                who, function, root, env=env, imports=True
+            )
+            for who, root in roots.items()
         }
         for job in jobs.values():
             job()

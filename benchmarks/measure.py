@@ -4,12 +4,17 @@ A case is a function of that name in the module of the engine, in `peers`: calle
 the arguments it imports, prepares, and returns the job, or yields it and tidies up afterwards. Only
 the job is measured. A case that is marked `warm` returns a job that is asked several questions of
 the same kind, and the middle counts.
+
+Engines import parts of themselves when a job first needs them. A job tells which modules it loaded,
+and `fresh.measure` has the measured processes import them beforehand: imports are a case of their
+own (`import`), for all engines alike.
 """
 
 import contextlib
 import importlib
 import inspect
 import json
+import os
 import resource
 import statistics
 import sys
@@ -18,6 +23,7 @@ import time
 ENGINES = {"arrowlog": "ours", "deltalake": "delta", "pyiceberg": "iceberg"}
 QUESTIONS = 15
 ENOUGH_MS = 5000
+PRELOAD = "ARROWLOG_BENCHMARK_PRELOAD"  # modules to import before the job, with commas
 
 
 def once(job):
@@ -64,9 +70,16 @@ def prepared(function, *arguments):
 def main():
     who, case, root, *arguments = sys.argv[1:]
     function = getattr(importlib.import_module(f"benchmarks.peers.{ENGINES[who]}"), case)
+    for name in filter(None, os.environ.get(PRELOAD, "").split(",")):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
     with prepared(function, root, *arguments) as job:
-        found = (several if getattr(function, "warm", False) else once)(job)
+        before = set(sys.modules)
+        warm = getattr(function, "warm", False)
+        found = (several if warm else once)(job)
         found["mb"] = peak_mb()
+        # The first of several questions is not counted, and what it imports neither.
+        found["loaded"] = [] if warm else [name for name in sys.modules if name not in before]
     print(json.dumps(found))
 
 

@@ -211,6 +211,15 @@ def import_alone(_):
     return job
 
 
+def import_and_open(root):
+    def job():
+        import deltalake
+
+        return deltalake.DeltaTable(root).version()
+
+    return job
+
+
 def import_after_polars(_):
     import polars  # noqa: F401
 

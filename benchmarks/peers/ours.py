@@ -195,6 +195,15 @@ def import_alone(_):
     return job
 
 
+def import_and_open(root):
+    def job():
+        import arrowlog
+
+        return arrowlog.Table(root).version
+
+    return job
+
+
 def import_after_polars(_):
     import polars  # noqa: F401 -- what comes on top of it is measured
 
