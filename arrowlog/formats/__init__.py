@@ -33,15 +33,6 @@ from arrowlog.formats.log_versions import (
     retired_record_name,
     superseded_records,
 )
-from arrowlog.formats.spark_schema import format_spark_schema, parse_spark_schema
-from arrowlog.formats.struct_fields import (
-    StructLeaf,
-    find_field_type,
-    leaf_name,
-    stats_keys,
-    stats_type,
-    struct_leaves,
-)
 from arrowlog.lazy_names import import_on_first_use
 
 if TYPE_CHECKING:
@@ -64,8 +55,18 @@ if TYPE_CHECKING:
         read_value,
     )
     from arrowlog.formats.schema_ddl import parse_ddl
+    from arrowlog.formats.spark_schema import format_spark_schema, parse_spark_schema
+    from arrowlog.formats.struct_fields import (
+        StructLeaf,
+        find_field_type,
+        leaf_name,
+        stats_keys,
+        stats_type,
+        struct_leaves,
+    )
 
-# Loaded on first use: most tables have no Avro files, and few schemas are given as text.
+# Loaded on first use: listing a log needs no schema and no pyarrow, most tables have no Avro files,
+# and few schemas are given as text.
 _ON_FIRST_USE = {
     "avro_container": (
         "Container",
@@ -86,6 +87,15 @@ _ON_FIRST_USE = {
         "read_value",
     ),
     "schema_ddl": ("parse_ddl",),
+    "spark_schema": ("format_spark_schema", "parse_spark_schema"),
+    "struct_fields": (
+        "StructLeaf",
+        "find_field_type",
+        "leaf_name",
+        "stats_keys",
+        "stats_type",
+        "struct_leaves",
+    ),
 }
 
 __all__ = [

@@ -27,14 +27,13 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
-import pyarrow as pa
-
 from arrowlog.errors import InvalidRequest, UnsupportedProtocol
 from arrowlog.formats.log_versions import RetiredVersions
-from arrowlog.formats.spark_schema import parse_spark_schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+    import pyarrow as pa
 
 MAX_VERSION = (1 << 63) - 1
 # Maps of `stats` whose values are numbers of rows: NULLs, and NaNs of floating-point columns.
@@ -47,10 +46,10 @@ PHYSICAL_NAME_KEY = b"arrowlog.physicalName"
 class FieldKind(Enum):
     """How a field is stored in columns; see the module docstring."""
 
-    TEXT = pa.string()
-    INT = pa.int64()
-    BOOL = pa.bool_()
-    WORD = pa.dictionary(pa.int32(), pa.string())
+    TEXT = "text"
+    INT = "int"
+    BOOL = "bool"
+    WORD = "word"
     FLAT = "flat"
     JSON = "json"
     STATS = "stats"
@@ -58,7 +57,15 @@ class FieldKind(Enum):
     @property
     def type(self) -> pa.DataType:
         """The Arrow type of the column with the name of the field."""
-        return self.value if isinstance(self.value, pa.DataType) else pa.string()
+        import pyarrow as pa  # file names are classified without it
+
+        if self is FieldKind.INT:
+            return pa.int64()
+        if self is FieldKind.BOOL:
+            return pa.bool_()
+        if self is FieldKind.WORD:
+            return pa.dictionary(pa.int32(), pa.string())
+        return pa.string()
 
 
 @dataclass(frozen=True, eq=False)
@@ -434,6 +441,8 @@ class Format(ABC):
         under `PHYSICAL_NAME_KEY` in its metadata (column mapping). Raises `ValueError` if the
         metadata holds no valid schema.
         """
+        from arrowlog.formats.spark_schema import parse_spark_schema
+
         del protocol
         return parse_spark_schema(metadata.schema_string)
 

@@ -64,7 +64,6 @@ if TYPE_CHECKING:
         without_retired,
     )
     from arrowlog.snapshot.loader import (
-        ReadOptions,
         apply_commits,
         load_snapshot,
         read_verified_actions,
@@ -92,6 +91,7 @@ if TYPE_CHECKING:
         plan_segment,
         retired_record_error,
     )
+    from arrowlog.snapshot.read_options import ReadOptions
     from arrowlog.snapshot.reconciliation import (
         paths_leading_out,
     )
@@ -207,7 +207,6 @@ _HOMES = {
         "without_retired",
     ),
     "loader": (
-        "ReadOptions",
         "apply_commits",
         "load_snapshot",
         "read_verified_actions",
@@ -235,6 +234,7 @@ _HOMES = {
         "plan_segment",
         "retired_record_error",
     ),
+    "read_options": ("ReadOptions",),
     "reconciliation": ("paths_leading_out",),
     "snapshot": (
         "FileSource",

@@ -30,7 +30,6 @@ from arrowlog.errors import (
 )
 from arrowlog.formats import CheckpointForm, CommitFile
 from arrowlog.formats.indextables import (
-    INDEXTABLES,
     STATE_KIND,
     JsonManifest,
     checkpoint_to_lines,
@@ -46,7 +45,6 @@ from arrowlog.snapshot.checkpoint.parquet import (
 from arrowlog.snapshot.checkpoint.parts import CheckpointPartReader, missing_part_error
 from arrowlog.snapshot.checkpoint_files import CheckpointFiles, CheckpointRows
 from arrowlog.snapshot.commit_reader import CommitReader
-from arrowlog.snapshot.deferred_files import ManifestCache
 from arrowlog.snapshot.file_table import files_table
 from arrowlog.snapshot.listing import list_log
 from arrowlog.snapshot.log_replay import (
@@ -62,6 +60,7 @@ from arrowlog.snapshot.log_segment import (
     earliest_rebuildable_version,
     plan_segment,
 )
+from arrowlog.snapshot.read_options import ReadOptions
 from arrowlog.snapshot.reconciliation import paths_leading_out
 from arrowlog.snapshot.snapshot import (
     BypassedCheckpoint,
@@ -75,28 +74,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from arrowlog.config import Config
-    from arrowlog.formats import Format, LogListing
+    from arrowlog.formats import LogListing
     from arrowlog.snapshot.checkpoint.state import WrittenState
     from arrowlog.snapshot.log_replay import ReplayResult
     from arrowlog.snapshot.snapshot import FileSource
     from arrowlog.snapshot.state_reader import StateReader
     from arrowlog.storage import Store
-
-
-@dataclass(frozen=True, slots=True)
-class ReadOptions:
-    """How a log is read.
-
-    `allow_external_paths` admits data files outside the table's root. `strict` makes a gap in the
-    log an error instead of a warning. `format` is that of the log. `manifests` holds decoded
-    manifests of table states; it is shared by all reads with options that were made from these.
-    """
-
-    config: Config
-    allow_external_paths: bool = False
-    strict: bool = False
-    format: Format = INDEXTABLES
-    manifests: ManifestCache = field(default_factory=ManifestCache, compare=False)
 
 
 @dataclass(slots=True)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from arrowlog.config import Config
     from arrowlog.formats import CommitFile, Format, LogListing, Metadata
     from arrowlog.formats.indextables import StateManifest
-    from arrowlog.snapshot.deferred_files import ManifestCache
+    from arrowlog.snapshot.read_options import ManifestCache
     from arrowlog.snapshot.snapshot import Transactions
     from arrowlog.storage import Store
 

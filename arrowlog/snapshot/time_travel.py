@@ -20,10 +20,7 @@ from typing import TYPE_CHECKING
 
 from arrowlog.clock import SystemClock
 from arrowlog.config import parse_duration_ms
-from arrowlog.decode import read_commit_time
 from arrowlog.errors import InvalidRequest, LogCorrupt
-from arrowlog.formats.delta import monotonic_times
-from arrowlog.formats.indextables import decompress
 from arrowlog.snapshot.log_segment import earliest_rebuildable_version, states_without_commits
 
 if TYPE_CHECKING:
@@ -225,6 +222,8 @@ class _CommitTimes:
             if state is not None:
                 self._seen[file.version] = self._created_at(data, state)
             else:
+                from arrowlog.decode import read_commit_time  # loads the decoder
+
                 plain = self._plain(data, file.key)
                 self._seen[file.version] = read_commit_time(plain, self._listing.format)
         return [self._seen[v] for v in versions]
@@ -241,6 +240,8 @@ class _CommitTimes:
     def _plain(self, data: bytes, key: str) -> bytes:
         if not self._listing.format.compressed_commits:
             return data
+        from arrowlog.formats.indextables import decompress
+
         return decompress(data, key, self._limit)
 
     def file_of(self, version: int) -> str:
@@ -353,6 +354,8 @@ def _search_file_times(
         )
     if found >= 0:
         return first + found
+    from arrowlog.formats.delta import monotonic_times
+
     return bisect_right(monotonic_times(times.file_times(versions[:first])), millis) - 1
 
 

@@ -4,6 +4,8 @@ On a local disk a stat costs next to nothing: a refresh stats the last known com
 its successors. Over a network a refresh is one listing that starts at the last known commit. It
 shows both whether that commit is still the same object (a table may be dropped and created again)
 and which commits follow it.
+
+What reads the log is imported when it is read: for the newest version number, a listing is enough.
 """
 
 from __future__ import annotations
@@ -23,8 +25,6 @@ from arrowlog.formats import CommitFile
 from arrowlog.formats.indextables import INDEXTABLES, STATE_PROTOCOL_VERSION
 from arrowlog.log_lines import REFRESHED, STATE_LOADED
 from arrowlog.metering import metrics_of
-from arrowlog.snapshot.deferred_files import report_bypass
-from arrowlog.snapshot.disk_cache import SavedSnapshot, SnapshotDiskCache
 from arrowlog.snapshot.listing import (
     OBSERVATION_TRUST_SECONDS,
     check_not_retired,
@@ -35,9 +35,7 @@ from arrowlog.snapshot.listing import (
     without_failed_states,
     without_retired,
 )
-from arrowlog.snapshot.loader import apply_commits, load_snapshot, missing_file_error
 from arrowlog.snapshot.log_segment import plan_segment
-from arrowlog.snapshot.time_travel import earliest_readable_version, find_version_at
 from arrowlog.snapshot.tracked_state import LogTip, ReadBase, SnapshotCache
 
 if TYPE_CHECKING:
@@ -47,7 +45,8 @@ if TYPE_CHECKING:
     from arrowlog.formats import Format, LogListing, Metadata
     from arrowlog.metering import Metrics
     from arrowlog.snapshot.description import TableDescription
-    from arrowlog.snapshot.loader import ReadOptions
+    from arrowlog.snapshot.disk_cache import SnapshotDiskCache
+    from arrowlog.snapshot.read_options import ReadOptions
     from arrowlog.snapshot.snapshot import BypassedCheckpoint, Snapshot
     from arrowlog.snapshot.tracked_state import CacheStats, HitCounter
     from arrowlog.storage import ObjectStat, Store
@@ -166,6 +165,8 @@ class SnapshotTracker:
         config = self.config
         if config.snapshot_cache_path is None or not config.cache_enabled:
             return None
+        from arrowlog.snapshot.disk_cache import SnapshotDiskCache
+
         return SnapshotDiskCache(config.snapshot_cache_path, config.snapshot_cache_max_size)
 
     def _restore_copy(self) -> bool:
@@ -204,6 +205,8 @@ class SnapshotTracker:
             return
         assert base.snapshot is not None
         assert base.tip is not None
+        from arrowlog.snapshot.disk_cache import SavedSnapshot
+
         self._replace_base(ReadBase.after_save)
         copy = SavedSnapshot(base.snapshot, base.tip, base.folder_tag)
         external = self.read_options.allow_external_paths
@@ -276,6 +279,8 @@ class SnapshotTracker:
     @property
     def earliest_version(self) -> int:
         """The lowest version from which on every version can be rebuilt."""
+        from arrowlog.snapshot.time_travel import earliest_readable_version
+
         listing = list_log(self.store, self.format)
         newest = plan_segment(listing, None).version
         return earliest_readable_version(self.store, listing, self.config, newest)
@@ -286,6 +291,9 @@ class SnapshotTracker:
         Raises `InvalidRequest` if the history begins later, `LogCorrupt` if a commit that was
         listed twice cannot be found.
         """
+        from arrowlog.snapshot.loader import missing_file_error
+        from arrowlog.snapshot.time_travel import earliest_readable_version, find_version_at
+
         for last_attempt in (False, True):
             listing = list_log(self.store, self.format)
             newest = plan_segment(listing, None).version
@@ -419,6 +427,8 @@ class SnapshotTracker:
         )
         for item in report.bypassed:
             if item not in self._told:
+                from arrowlog.snapshot.deferred_files import report_bypass
+
                 self._told.add(item)
                 report_bypass(self.store.root, self.metrics, item)
 
@@ -508,6 +518,8 @@ class SnapshotTracker:
             assert snapshot is not None
             commits = [self.format.commit_file(v) for v in range(snapshot.version + 1, version + 1)]
             if commits:
+                from arrowlog.snapshot.loader import apply_commits
+
                 snapshot = apply_commits(self.store, self.read_options, snapshot, commits)
                 self._replace_base(ReadBase.with_own_commits, snapshot)
                 self.metrics.add("commits_read", len(commits))
@@ -545,6 +557,8 @@ class SnapshotTracker:
 
     def _is_same_table(self) -> bool:
         """Whether the log is that of the table last read, by the table's id; reads the log."""
+        from arrowlog.snapshot.loader import load_snapshot
+
         snapshot = self._base.snapshot
         try:
             newest = load_snapshot(self.store, list_log(self.store, self.format), self.read_options)
@@ -583,6 +597,8 @@ class SnapshotTracker:
 
     def _load(self, listing: LogListing, version: int | None, *, strict: bool | None) -> Snapshot:
         """Load a snapshot; if a concurrent clean-up deleted a file, list again and retry once."""
+        from arrowlog.snapshot.loader import load_snapshot, missing_file_error
+
         options = self._with_strict(strict)
         for last_attempt in (False, True):
             try:
@@ -649,6 +665,8 @@ class SnapshotTracker:
         if not commits and not probe and self._is_next_retired(latest.version):
             return False  # a complete listing tells whether the log continues behind a checkpoint
         if commits:
+            from arrowlog.snapshot.loader import apply_commits
+
             try:
                 snapshot = apply_commits(
                     self.store, self.read_options, latest, commits, observed=started

@@ -12,13 +12,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
-import pyarrow as pa
-
-from arrowlog.arrays import make_array
 from arrowlog.errors import StoreUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import pyarrow as pa
 
     from arrowlog.metering import Metrics
 
@@ -84,6 +83,10 @@ class ObjectStat:
 
 def build_walk_table(keys: list[str], sizes: list[int], times: list[int]) -> pa.Table:
     """Build the result of `Store.walk`."""
+    import pyarrow as pa  # the other operations need none
+
+    from arrowlog.arrays import make_array
+
     columns = [make_array(sizes, pa.int64()), make_array(times, pa.int64())]
     return pa.table([make_array(keys, pa.string()), *columns], names=["key", "size", "mtime_ms"])
 

@@ -13,8 +13,8 @@ from arrowlog.errors import ArrowlogError
 from arrowlog.formats.indextables import INDEXTABLES
 from arrowlog.formats.indextables.format import LAST_CHECKPOINT, LOG_FOLDER
 from arrowlog.recovery import log_repair as module
+from arrowlog.snapshot import ReadOptions, load_snapshot
 from arrowlog.snapshot.listing import list_log
-from arrowlog.snapshot.loader import ReadOptions, load_snapshot
 from arrowlog.storage.base import build_walk_table
 
 SCHEMA = pa.schema([("p", pa.string()), ("id", pa.int64())])

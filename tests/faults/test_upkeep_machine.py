@@ -389,8 +389,8 @@ def test_no_row_is_lost_whatever_is_done_in_whatever_order():
 
 def only_the_newest(store, config, horizon):
     """A vacuum that forgets the versions before."""
+    from arrowlog.snapshot import ReadOptions, load_snapshot
     from arrowlog.snapshot.listing import list_log
-    from arrowlog.snapshot.loader import ReadOptions, load_snapshot
 
     state = load_snapshot(store, list_log(store), ReadOptions(config)).state
     key = state.column("key")

@@ -14,7 +14,7 @@ from support.random_life import NEVER, SCHEMA, add, said, step
 import arrowlog
 import arrowlog.testing
 from arrowlog.formats.indextables.format import LOG_FOLDER
-from arrowlog.snapshot import tracker
+from arrowlog.snapshot import loader, tracker
 from arrowlog.snapshot.disk_cache import SnapshotDiskCache
 
 
@@ -190,7 +190,7 @@ def test_a_commit_that_was_put_in_the_place_of_another_meanwhile_is_not_kept(tmp
     """What was read is not what the store has under that name by the time it is looked at."""
     root, copies = grown(tmp_path)
     last = os.path.join(root, LOG_FOLDER, f"{3:020d}.json")
-    real = tracker.load_snapshot
+    real = loader.load_snapshot
 
     def meanwhile(*given, **named):
         found = real(*given, **named)
@@ -200,9 +200,9 @@ def test_a_commit_that_was_put_in_the_place_of_another_meanwhile_is_not_kept(tmp
             file.write(data)
         return found
 
-    monkeypatch.setattr(tracker, "load_snapshot", meanwhile)
+    monkeypatch.setattr(loader, "load_snapshot", meanwhile)
     opened(root, copies).snapshot()
-    monkeypatch.setattr(tracker, "load_snapshot", real)
+    monkeypatch.setattr(loader, "load_snapshot", real)
     found = opened(root, copies).snapshot().files["path"].to_pylist()
     assert "other" in found
     assert sorted(found) == sorted(arrowlog.Table(root).snapshot().files["path"].to_pylist())

@@ -14,8 +14,8 @@ from arrowlog import testing
 from arrowlog.config import resolve
 from arrowlog.formats.indextables.commit_encoder import encode_adds
 from arrowlog.formats.indextables.compression import decompress
+from arrowlog.snapshot import ReadOptions, load_snapshot
 from arrowlog.snapshot.listing import list_log
-from arrowlog.snapshot.loader import ReadOptions, load_snapshot
 from arrowlog.snapshot.stats_truncation import StatsTruncation, truncate_add_fields, truncate_adds
 from arrowlog.storage import LocalStore
 

@@ -13,7 +13,7 @@ from arrowlog.clock import boottime
 from arrowlog.config import Config
 from arrowlog.errors import StoreUnavailable
 from arrowlog.formats.indextables.format import LOG_FOLDER
-from arrowlog.snapshot.loader import ReadOptions
+from arrowlog.snapshot import ReadOptions
 from arrowlog.snapshot.tracker import SnapshotTracker
 from arrowlog.storage import ObjectStat, PutOutcome
 from arrowlog.storage.base import build_walk_table

@@ -26,8 +26,8 @@ from arrowlog.errors import (
 )
 from arrowlog.formats.indextables.format import LOG_FOLDER, commit_name
 from arrowlog.maintenance.checkpointing import BackgroundCheckpointer
+from arrowlog.snapshot import ReadOptions
 from arrowlog.snapshot.listing import list_retired
-from arrowlog.snapshot.loader import ReadOptions
 from arrowlog.storage import ObjectStat
 from support.commit_model import CommitModel, insist
 from support.faulty_store import FakeClock, FaultyStore, frozen_clock, table_on

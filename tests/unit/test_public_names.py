@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import click
+import pyarrow as pa
 import pytest
 
 import arrowlog
@@ -31,6 +32,14 @@ def loaded_by(code, *arguments):
 
 def test_importing_loads_no_engine():
     assert not loaded_by("import arrowlog; dir(arrowlog)") & (ENGINES | OPTIONAL | {"click"})
+
+
+def test_the_version_of_a_table_is_told_without_an_engine(tmp_path):
+    schema = pa.schema([("id", pa.int64())])
+    table = arrowlog.Table.create(tmp_path / "t", schema, options={"checkpoint.enabled": False})
+    table.append([arrowlog.add_file("a.parquet", size=1)])
+    code = "import arrowlog; assert arrowlog.Table(sys.argv[1]).version == 1"
+    assert not loaded_by(code, str(tmp_path / "t")) & (ENGINES | OPTIONAL)
 
 
 def test_errors_load_no_engine():

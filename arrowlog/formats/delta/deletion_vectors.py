@@ -11,13 +11,23 @@ from __future__ import annotations
 import struct
 import zlib
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING
 from uuid import UUID
 
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from arrowlog.arrays import make_array, null_scalar
+from arrowlog.errors import LogCorrupt
 from arrowlog.formats.delta.paths import decode_path
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
+
 
 _MAGIC = 1681511377
 # Delta's reader bounds the high 32 bits of a row number by 2^31 - 1.
@@ -32,6 +42,17 @@ UUID_CHARS = 20  # of a UUID in Z85
 _LENGTH_BYTES = _CRC_BYTES = 4
 _Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 _Z85_VALUES = {char: value for value, char in enumerate(_Z85)}
+
+
+# The columns of a deletion vector's descriptor in a table of adds, and their types.
+VECTOR_COLUMNS: dict[str, pa.DataType] = {
+    "storageType": pa.string(),
+    "pathOrInlineDv": pa.string(),
+    "offset": pa.int64(),
+    "sizeInBytes": pa.int64(),
+    "cardinality": pa.int64(),
+}
+_WIDE_BOUNDS = r'"tightBounds"\s*:\s*false'
 
 
 class InvalidDeletionVector(ValueError):
@@ -244,3 +265,86 @@ def _expand_runs(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         raise InvalidDeletionVector("the runs of a container are not in order")
     firsts = np.repeat(starts - np.concatenate([[0], np.cumsum(lengths)[:-1]]), lengths)
     return firsts + np.arange(len(firsts), dtype=np.int64)
+
+
+class _Descriptor(msgspec.Struct, gc=False):
+    """A descriptor as it is in the log."""
+
+    storageType: str  # noqa: N815 -- the name on disk
+    pathOrInlineDv: str  # noqa: N815
+    sizeInBytes: int  # noqa: N815
+    cardinality: int
+    offset: int | None = None
+
+
+_DESCRIPTOR = msgspec.json.Decoder(_Descriptor)
+_INVALID = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
+
+
+def subtract_deleted(records: pa.ChunkedArray, deleted: pa.ChunkedArray | None) -> pa.ChunkedArray:
+    """Return how many rows are left; null where there would be less than none."""
+    none = make_array([0], pa.int64())[0]
+    if deleted is not None:
+        records = pc.subtract(records, pc.fill_null(deleted, none))
+    possible = pc.greater_equal(records, none)
+    if pc.all(possible).as_py() is not False:
+        return records
+    return pc.if_else(possible, records, null_scalar(records.type))
+
+
+def with_vector_columns(actions: pa.Table) -> pa.Table:
+    """Replace the JSON text of deletion vectors by columns `deletionVector.<field>`.
+
+    Raises `LogCorrupt` for a descriptor that is not valid: the rows of its file are unknown.
+    """
+    if "deletionVector" not in actions.column_names:
+        return actions
+    texts = actions["deletionVector"]
+    actions = actions.drop_columns(["deletionVector"])
+    if texts.null_count == len(texts):
+        return actions
+    vectors = [_parse_descriptor(text) for text in texts.to_pylist()]
+    for name, kind in VECTOR_COLUMNS.items():
+        values = [None if vector is None else getattr(vector, name) for vector in vectors]
+        column = f"deletionVector.{name}"
+        actions = actions.append_column(column, pa.chunked_array([make_array(values, kind)]))
+    return actions
+
+
+def _parse_descriptor(text: str | None) -> _Descriptor | None:
+    if text is None:
+        return None
+    try:
+        return _DESCRIPTOR.decode(text)
+    except _INVALID as error:
+        raise LogCorrupt(
+            f"a deletion vector has an invalid descriptor ({error}), so the rows of its file are"
+            " unknown.",
+            next="Restore the commit from a backup, or read an earlier version.",
+        ) from None
+
+
+def vector_paths(adds: pa.Table) -> Sequence[str]:
+    """Return the paths of deletion vectors that are not directly in the table's folder."""
+    if "deletionVector.storageType" not in adds.column_names:
+        return ()
+    vectors = adds.select(["deletionVector.storageType", "deletionVector.pathOrInlineDv"])
+    vectors = vectors.filter(pc.is_valid(vectors.column(0)))
+    paths = [
+        decode_path(text) if kind == "p" else f"{text[:-UUID_CHARS]}/"
+        for kind, text in zip(*(column.to_pylist() for column in vectors.columns), strict=True)
+        if kind == "p" or (kind == "u" and len(text) > UUID_CHARS)
+    ]
+    return list(dict.fromkeys(paths))
+
+
+def find_wide_bounds(adds: pa.Table) -> pa.ChunkedArray | None:
+    """Return which files have a deletion vector, or statistics that say so; None for none."""
+    masks = []
+    if "deletionVector.storageType" in adds.column_names:
+        masks.append(pc.is_valid(adds["deletionVector.storageType"]))
+    if "stats" in adds.column_names:
+        wide = pc.match_substring_regex(adds["stats"], _WIDE_BOUNDS)
+        masks.append(pc.fill_null(wide, make_array([False], pa.bool_())[0]))
+    inexact = reduce(pc.or_, masks) if masks else None
+    return inexact if inexact is not None and pc.any(inexact).as_py() else None

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-DELTA_LOG_FOLDER = "_delta_log"
 SIDECAR_FOLDER = "_sidecars"
 
 _VERSION = re.compile(r"[0-9]{20}\.")

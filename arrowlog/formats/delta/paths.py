@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.arrays import data_span, make_array
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # Separates path and deletion vector in a key. It cannot occur in the name of a file.
 KEY_SEPARATOR = "\x00"
@@ -95,6 +91,8 @@ def sidecar_name(path: str) -> str:
     return unquote(path.rsplit("/", 1)[-1])
 
 
-def paths_of_keys(keys: Sequence[str]) -> list[str]:
+def paths_of_keys(keys: pa.ChunkedArray) -> pa.ChunkedArray:
     """Return the paths that are part of keys."""
-    return [key.partition(KEY_SEPARATOR)[0] for key in keys]
+    if not pc.any(pc.match_substring(keys, KEY_SEPARATOR)).as_py():
+        return keys
+    return pc.replace_substring_regex(keys, f"(?s){KEY_SEPARATOR}.*", "")

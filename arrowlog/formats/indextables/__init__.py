@@ -21,27 +21,6 @@ from arrowlog.formats import (
     retired_record_name,
     superseded_records,
 )
-from arrowlog.formats.indextables.commit_encoder import (
-    encode_action,
-    encode_add_objects,
-    encode_adds,
-    encode_commit,
-    encode_first_commit,
-    encode_json_column,
-    encode_removes,
-    metadata_fields,
-    protocol_fields,
-)
-from arrowlog.formats.indextables.compression import (
-    COMPRESSED_FIRST_BYTES,
-    StreamCompressor,
-    check_plain_size,
-    compress,
-    crc32,
-    decompress,
-    detect_codec,
-    is_compressed,
-)
 from arrowlog.formats.indextables.format import (
     ACTION_ALIASES,
     ACTION_FIELDS,
@@ -49,7 +28,6 @@ from arrowlog.formats.indextables.format import (
     ADD_FIELDS,
     ADD_MAP_FIELDS,
     CHECKPOINT_FOLDER_NAME,
-    CHECKSUM_PREFIX,
     COMMIT_INFO_FIELDS,
     INDEXTABLES,
     LAST_CHECKPOINT,
@@ -65,7 +43,6 @@ from arrowlog.formats.indextables.format import (
     classify_log_file,
     classify_names,
     commit_name,
-    format_checksum,
     is_json_part,
     is_parquet_part,
     manifest_name,
@@ -74,15 +51,6 @@ from arrowlog.formats.indextables.format import (
     parse_state_folder,
     retired_part_name,
     state_folder_name,
-)
-from arrowlog.formats.indextables.json_checkpoint import (
-    CheckpointContext,
-    JsonManifest,
-    checkpoint_to_lines,
-    encode_checkpoint_end,
-    encode_checkpoint_start,
-    encode_json_manifest,
-    recent_commits_field,
 )
 from arrowlog.lazy_names import import_on_first_use
 
@@ -101,6 +69,38 @@ if TYPE_CHECKING:
         parse_state,
         parse_state_pointer,
     )
+    from arrowlog.formats.indextables.commit_encoder import (
+        encode_action,
+        encode_add_objects,
+        encode_adds,
+        encode_commit,
+        encode_first_commit,
+        encode_json_column,
+        encode_removes,
+        metadata_fields,
+        protocol_fields,
+    )
+    from arrowlog.formats.indextables.compression import (
+        CHECKSUM_PREFIX,
+        COMPRESSED_FIRST_BYTES,
+        StreamCompressor,
+        check_plain_size,
+        compress,
+        crc32,
+        decompress,
+        detect_codec,
+        format_checksum,
+        is_compressed,
+    )
+    from arrowlog.formats.indextables.json_checkpoint import (
+        CheckpointContext,
+        JsonManifest,
+        checkpoint_to_lines,
+        encode_checkpoint_end,
+        encode_checkpoint_start,
+        encode_json_manifest,
+        recent_commits_field,
+    )
     from arrowlog.formats.indextables.partition_bounds import (
         PartitionBounds,
         bound_table,
@@ -108,8 +108,40 @@ if TYPE_CHECKING:
         trusted_bounds,
     )
 
-# Loaded on first use: most tables have no Avro files.
+# Loaded on first use: a reader needs no encoder, and most tables have no Avro files.
 _ON_FIRST_USE = {
+    "commit_encoder": (
+        "encode_action",
+        "encode_add_objects",
+        "encode_adds",
+        "encode_commit",
+        "encode_first_commit",
+        "encode_json_column",
+        "encode_removes",
+        "metadata_fields",
+        "protocol_fields",
+    ),
+    "compression": (
+        "CHECKSUM_PREFIX",
+        "format_checksum",
+        "COMPRESSED_FIRST_BYTES",
+        "StreamCompressor",
+        "check_plain_size",
+        "compress",
+        "crc32",
+        "decompress",
+        "detect_codec",
+        "is_compressed",
+    ),
+    "json_checkpoint": (
+        "CheckpointContext",
+        "JsonManifest",
+        "checkpoint_to_lines",
+        "encode_checkpoint_end",
+        "encode_checkpoint_start",
+        "encode_json_manifest",
+        "recent_commits_field",
+    ),
     "avro_encoder": ("encode_manifest", "manifest_bounds"),
     "avro_state": (
         "ENTRIES_PER_MANIFEST",

@@ -17,7 +17,8 @@ import pyarrow.compute as pc
 
 from arrowlog.arrays import FALSE, make_array, make_scalar, null_scalar
 from arrowlog.formats import FieldKind
-from arrowlog.formats.indextables.format import ADD_FIELDS, format_checksum
+from arrowlog.formats.indextables.compression import format_checksum
+from arrowlog.formats.indextables.format import ADD_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Compression of commits and JSON checkpoints; the first bytes of a file name the codec.
+"""Compression and checksums of the files of a log; the first bytes of a file name the codec.
 
 `01 01` is gzip, `01 02` zstd, `01 03` lz4, `01 04` snappy, `1f 8b` a gzip stream without a prefix;
 anything else is plain UTF-8 JSON. The decompressed size is limited. A truncated stream and bytes
@@ -21,6 +21,7 @@ with suppress(ImportError):  # twice as fast as zlib; optional, not every platfo
     from isal import isal_zlib as _fast_zlib
 
 crc32 = _fast_zlib.crc32
+CHECKSUM_PREFIX = "crc32:"
 BytesLike = bytes | bytearray | memoryview
 CODEC_MAGIC = 0x01
 CODEC_BYTES = {"gzip": 1, "zstd": 2, "lz4": 3, "snappy": 4}
@@ -29,6 +30,11 @@ _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_WBITS = 31  # 15 for the largest window, 16 for a gzip header
 COMPRESSED_FIRST_BYTES = (CODEC_MAGIC, _GZIP_MAGIC[0])  # the first byte of a compressed file
 _RESTORE = "Restore the file from a backup, or read an earlier version."
+
+
+def format_checksum(body: bytes | memoryview) -> str:
+    """Return the checksum of some bytes as text: `crc32:` and eight hexadecimal digits."""
+    return f"{CHECKSUM_PREFIX}{crc32(body):08x}"
 
 
 def compress(data: bytes, codec: str = "gzip", level: int = 6) -> bytes:

@@ -6,7 +6,7 @@ Of file names, every form that any writer has used is accepted, and exactly one 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from arrowlog.errors import LogCorrupt
@@ -19,14 +19,12 @@ from arrowlog.formats import (
     Format,
     LogListing,
 )
-from arrowlog.formats.indextables.compression import crc32
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from arrowlog.formats import Checkpoints, Protocol
 
-CHECKSUM_PREFIX = "crc32:"
 LOG_FOLDER = "_transaction_log"
 CHECKPOINT_FOLDER_NAME = "_checkpoints"
 LAST_CHECKPOINT = "_last_checkpoint"
@@ -238,11 +236,6 @@ def _parse_version(stem: str, key: str) -> int:
     return version
 
 
-def format_checksum(body: bytes | memoryview) -> str:
-    """Return the checksum of some bytes as text: `crc32:` and eight hexadecimal digits."""
-    return f"{CHECKSUM_PREFIX}{crc32(body):08x}"
-
-
 ADD_FIELDS: dict[str, FieldKind] = {
     "path": FieldKind.TEXT,
     "partitionValues": FieldKind.FLAT,
@@ -340,7 +333,6 @@ SUPPORTED_FEATURES = frozenset(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
 class IndexTables(Format):
     """The format of IndexTables4Spark, which arrowlog reads and writes."""
 

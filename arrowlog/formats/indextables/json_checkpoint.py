@@ -27,7 +27,8 @@ from arrowlog.formats.indextables.commit_encoder import (
     metadata_fields,
     protocol_fields,
 )
-from arrowlog.formats.indextables.format import CHECKSUM_PREFIX, format_checksum, is_json_part
+from arrowlog.formats.indextables.compression import CHECKSUM_PREFIX, format_checksum
+from arrowlog.formats.indextables.format import is_json_part
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -37,7 +37,8 @@ from arrowlog.snapshot.checkpoint.rows import (
 )
 from arrowlog.snapshot.checkpoint_files import CheckpointFiles
 from arrowlog.snapshot.file_table import FileStats
-from arrowlog.snapshot.loader import ReadOptions, load_snapshot
+from arrowlog.snapshot.loader import load_snapshot
+from arrowlog.snapshot.read_options import ReadOptions
 from arrowlog.snapshot.stats_truncation import StatsTruncation, truncate_adds
 
 if TYPE_CHECKING:

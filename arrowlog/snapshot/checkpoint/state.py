@@ -37,7 +37,7 @@ from arrowlog.formats.indextables import (
     parse_state_pointer,
 )
 from arrowlog.snapshot.avro_state_files import AvroStateFiles, StateEntries
-from arrowlog.snapshot.deferred_files import ManifestCache
+from arrowlog.snapshot.read_options import ManifestCache
 from arrowlog.snapshot.state_reader import MAPPING_PREFIX, StateFacts, doc_mappings
 from arrowlog.storage import PutOutcome, put_identical
 
