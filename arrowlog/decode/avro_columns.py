@@ -7,7 +7,6 @@ the values into Arrow arrays. The entries of a manifest are adds, with the same 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -72,8 +71,7 @@ class AvroKind(Enum):
     STATS = ("string", "stats")  # JSON text with statistics; see `decode_columns`
 
 
-@dataclass(frozen=True, slots=True)
-class AvroColumn:
+class AvroColumn(msgspec.Struct, frozen=True):
     """A column to decode; a required field may be neither absent nor null."""
 
     kind: AvroKind
@@ -98,8 +96,7 @@ ENTRY_COLUMNS = {
 }
 
 
-@dataclass(slots=True, eq=False)
-class _Entries:
+class _Entries(msgspec.Struct, eq=False):
     """One further map entry of some records each; `rows` is None for all records."""
 
     rows: Array | None
@@ -109,15 +106,14 @@ class _Entries:
     lengths: Array
 
 
-@dataclass(slots=True, eq=False)
-class _Values:
+class _Values(msgspec.Struct, eq=False):
     """The values of a field: numbers, or spans of the data. Null where `valid` is false."""
 
     valid: Array | None = None
     numbers: Array | None = None
     starts: Array | None = None
     lengths: Array | None = None
-    entries: list[_Entries] = field(default_factory=list)
+    entries: list[_Entries] = msgspec.field(default_factory=list)
 
     def spread(self, rows: Array, valid: Array) -> _Values:
         """Return the values of `rows` among all records; the other records have null."""

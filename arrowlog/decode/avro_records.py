@@ -16,9 +16,9 @@ found.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from arrowlog.formats import MAX_VALUE_DEPTH, ValueDamaged, damaged, read_value
@@ -288,8 +288,7 @@ class RecordWalk:
         return cursors
 
 
-@dataclass(frozen=True, slots=True)
-class BlockGroup:
+class BlockGroup(msgspec.Struct, frozen=True):
     """Uncompressed blocks, one after another and followed by padding, none of them empty.
 
     Block i begins at `starts[i]` and says that it has `counts[i]` records.

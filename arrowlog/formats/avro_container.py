@@ -7,9 +7,9 @@ all that is outside the records: magic bytes, header, codec, block lengths and s
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 
 from arrowlog.errors import LogCorrupt, UnsupportedProtocol
@@ -45,8 +45,7 @@ _RESTORE = "Restore the file from a backup, or read an earlier version."
 _NEWER = "Read it with the program that wrote it, or with a newer arrowlog."
 
 
-@dataclass(frozen=True, slots=True)
-class Container:
+class Container(msgspec.Struct, frozen=True):
     """A container file whose blocks are not yet decompressed.
 
     Block i has the bytes `blocks[i]` and says that it has `counts[i]` records. All blocks together

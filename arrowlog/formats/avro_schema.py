@@ -7,7 +7,6 @@ columnar decoder (`arrowlog.decode.avro_columns`) accepts: both refuse the same 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -33,8 +32,7 @@ class ValueDamaged(ValueError):
     """Bytes are not a value of their type."""
 
 
-@dataclass(slots=True, eq=False)
-class AvroType:
+class AvroType(msgspec.Struct, eq=False):
     """A type of a schema. Types are compared by identity: a type may contain itself.
 
     `fields` are those of a record, `items` the type of an array's items or a map's values,
@@ -59,17 +57,15 @@ class AvroType:
         return others[0] if len(others) == 1 else None
 
 
-@dataclass(slots=True, eq=False)
-class AvroField:
+class AvroField(msgspec.Struct, eq=False):
     """A field of a record."""
 
     name: str
     type: AvroType
 
 
-@dataclass(slots=True)
-class _Parser:
-    named: dict[str, AvroType] = field(default_factory=dict)
+class _Parser(msgspec.Struct):
+    named: dict[str, AvroType] = msgspec.field(default_factory=dict)
 
     def parse(self, schema: Any, namespace: str, depth: int) -> AvroType:
         if depth > MAX_SCHEMA_DEPTH:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -56,16 +57,14 @@ Result = TypeVar("Result")
 _Handler = TypeVar("_Handler", bound="Callable[..., Any]")
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
+class Column(msgspec.Struct, frozen=True):
     """A column of the table, or with `path` a field inside a struct column."""
 
     name: str
     path: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Literal:
+class Literal(msgspec.Struct, frozen=True):
     """A constant value.
 
     Kinds: null, bool, int, decimal, float, double, text, date, timestamp, timestamptz, blob. A date
@@ -77,8 +76,7 @@ class Literal:
     kind: str
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """An operator or function call. `detail` is the type of a cast or the unit of an interval."""
 
     op: str

@@ -14,8 +14,9 @@ A predicate beyond a limit raises InvalidRequest.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
 
 from arrowlog.errors import InvalidRequest
 from arrowlog.predicate.ast import ARITHMETIC_OPS, BOOLEAN_OPS, Call, Literal, NodeVisitor, handles
@@ -110,8 +111,7 @@ def run_on_deep_stack(call: Callable[[], _Result]) -> _Result:
     return results[0]
 
 
-@dataclass(frozen=True, slots=True)
-class _Length:
+class _Length(msgspec.Struct, frozen=True):
     """An upper bound: `factor` times the characters of a row's columns, plus `constant`."""
 
     factor: float

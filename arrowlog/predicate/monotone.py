@@ -14,11 +14,11 @@ from __future__ import annotations
 import math
 import re
 import struct
-from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 
 from arrowlog.arrays import INT_MAX, INT_MIN
@@ -80,8 +80,7 @@ _AMOUNT_MAX = 10**9  # of an interval; larger ones overflow
 _INF = math.inf
 
 
-@dataclass(frozen=True, slots=True)
-class MonotoneExpr:
+class MonotoneExpr(msgspec.Struct, frozen=True):
     """An expression that grows, or falls, with the value of one column.
 
     `infinite_is_null` says that it is NULL for infinite dates and timestamps, `fallible` that it
@@ -116,8 +115,7 @@ class MonotoneExpr:
         return low, high
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnCondition:
+class ColumnCondition(msgspec.Struct, frozen=True):
     """A comparison of the column; TRUE where the expression's comparison is TRUE.
 
     `op` is `>=` or `<=`, or empty: then every value satisfies it (`value` True) or none (False).
@@ -155,8 +153,7 @@ def solve_comparison(
     return conditions
 
 
-@dataclass(frozen=True, slots=True)
-class _Domain:
+class _Domain(msgspec.Struct, frozen=True):
     """The values of a type in their order, numbered from `first` to `last`."""
 
     first: int

@@ -12,9 +12,9 @@ alone, and the same as in data skipping.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -48,10 +48,7 @@ from arrowlog.predicate.limits import (
     predicate_too_long_error,
 )
 from arrowlog.predicate.literals import check_literal, to_double
-from arrowlog.predicate.parse.polars import parse_polars
-from arrowlog.predicate.parse.pyarrow import parse_pyarrow
 from arrowlog.predicate.parse.sql import parse_sql
-from arrowlog.predicate.parse.tuples import parse_tuples
 from arrowlog.predicate.rewrites import relax_condition
 from arrowlog.predicate.searches import SEARCH_OP, SearchCondition
 from arrowlog.predicate.value_sets import evaluate_membership
@@ -66,8 +63,7 @@ _COERCING_OPS = frozenset({*COMPARISON_OPS, "<=>", "in", "between"})
 _FORMS_HINT = "Use SQL text, a list of tuples, a polars expression or a pyarrow expression."
 
 
-@dataclass(frozen=True, slots=True)
-class Predicate:
+class Predicate(msgspec.Struct, frozen=True):
     """A condition on the rows of a table.
 
     `columns` are all columns it references. `understood` is False if it contains a `ForeignExpr`
@@ -199,15 +195,21 @@ def parse_pushed_filter(expression: Any, schema: pa.Schema) -> Node:
 
 
 def _parse_form(where: Any, schema: pa.Schema, now_micros: int) -> Node:
-    """Dispatch on the form and return its AST."""
+    """Dispatch on the form and return its AST. Other parsers than that of SQL are loaded here."""
     if where is None:
         return TRUE
     if isinstance(where, str):
         return parse_sql(where, schema, now_micros)
     if isinstance(where, pc.Expression):
+        from arrowlog.predicate.parse.pyarrow import parse_pyarrow
+
         return parse_pyarrow(where, schema)
     if type(where).__module__.partition(".")[0] == "polars" and hasattr(where, "meta"):
+        from arrowlog.predicate.parse.polars import parse_polars
+
         return parse_polars(where, schema)
+    from arrowlog.predicate.parse.tuples import parse_tuples
+
     if isinstance(where, (list, tuple)):
         return parse_tuples(where, schema)
     if isinstance(where, SearchCondition):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from arrowlog.errors import InvalidRequest
 from arrowlog.predicate.ast import Call, Column, Literal
-from arrowlog.splits import ALL_FIELDS, parse_query
+from arrowlog.splits import ALL_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -124,6 +124,8 @@ def indexquery(column: str, query: str) -> SearchCondition:
         raise InvalidRequest(
             f"The column of indexquery is a name, not {type(column).__name__}.", next=_HINT
         )
+    from arrowlog.splits import parse_query
+
     parse_query(query)
     return SearchCondition(SEARCH_OP, (column, query))
 
@@ -135,6 +137,8 @@ def make_search(column: Node, query: Node) -> Call:
         raise InvalidRequest("The left side of indexquery is not a column.", next=_HINT)
     if not isinstance(query, Literal) or query.kind != "text":
         raise InvalidRequest("The right side of indexquery is not a text.", next=_HINT)
+    from arrowlog.splits import parse_query
+
     parse_query(str(query.value))
     return Call(SEARCH_OP, (column, query))
 

@@ -14,7 +14,6 @@ from arrowlog.config import parse_bytes
 from arrowlog.display import format_bytes, format_count, format_html_card, format_html_table
 from arrowlog.errors import InvalidRequest, LogCorrupt
 from arrowlog.fork_safety import OnFirstUse
-from arrowlog.formats.delta import VECTOR_COLUMNS
 from arrowlog.predicate import (
     TRUE,
     Predicate,
@@ -30,13 +29,10 @@ from arrowlog.scan.data_skipping import (
     invert_skip_mask,
     required_columns,
 )
-from arrowlog.scan.explain import Explanation, explain_plan
 from arrowlog.scan.read_reports import ReadLog, ReadReport
 from arrowlog.scan.readable_rows import ReadableRows
-from arrowlog.scan.row_reader import RowReader
 from arrowlog.scan.split_rows import SPLIT_COLUMNS, SplitCacheOptions, mask_splits
 from arrowlog.scan.stats_predicate import StatsPredicateBuilder
-from arrowlog.splits import check_query
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -46,7 +42,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from arrowlog.predicate import Node
+    from arrowlog.scan.explain import Explanation
     from arrowlog.scan.lazy_readers import LazyRows
+    from arrowlog.scan.row_reader import RowReader
     from arrowlog.scan.stats_predicate import StatsPredicate
     from arrowlog.snapshot import FileStats, Snapshot
 
@@ -78,6 +76,8 @@ def plan_scan(
     stats = snapshot.columns
     predicate = parse_predicate(where, stats.schema, now_micros=now_micros)
     for search in find_searches(predicate.tree):
+        from arrowlog.splits import check_query
+
         check_query(*search_operands(search), stats.schema, snapshot.partition_columns)
     stats_predicate = StatsPredicateBuilder(stats.schema, snapshot.partition_columns).rows(
         predicate.tree
@@ -261,6 +261,8 @@ class ScanPlan(ReadableRows):
         return replace(self._explain_files(), searches=searches, reads=tuple(self.reads))
 
     def _explain_files(self) -> Explanation:
+        from arrowlog.scan.explain import explain_plan
+
         if self.among is self.snapshot:
             return explain_plan(self.snapshot, self.predicate, self.mask)
         # The report covers every file, including those in row groups that planning skipped.
@@ -300,6 +302,8 @@ class ScanPlan(ReadableRows):
     @OnFirstUse
     def row_reader(self) -> RowReader:
         """The reader of the matching rows."""
+        from arrowlog.scan.row_reader import RowReader  # a plan of files needs none
+
         snapshot = self.among
         partition_columns = snapshot.partition_columns
         snapshot.columns.prepare(partition_columns)
@@ -336,6 +340,8 @@ class ScanPlan(ReadableRows):
                 next="Repair the log with the program that wrote it.",
                 version=self.version,
             )
+        from arrowlog.formats.delta import VECTOR_COLUMNS
+
         vectors = {f"deletionVector.{name}": name for name in VECTOR_COLUMNS}
         return {"key": located, **{name: self._selected(name) for name in vectors}}
 

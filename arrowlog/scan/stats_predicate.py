@@ -8,10 +8,10 @@ eliminated in the process by the rules of three-valued logic.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pyarrow as pa
 
 from arrowlog.formats import find_field_type, leaf_name, stats_type
@@ -59,22 +59,19 @@ _RANGE_SIDES = {"<": "up", "<=": "up", ">": "down", ">=": "down"}
 _NEGATED = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 
 
-@dataclass(frozen=True, slots=True)
-class And:
+class And(msgspec.Struct, frozen=True):
     """Rows that satisfy all parts."""
 
     parts: tuple[StatsPredicate, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Or:
+class Or(msgspec.Struct, frozen=True):
     """Rows that satisfy at least one part."""
 
     parts: tuple[StatsPredicate, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(msgspec.Struct, frozen=True):
     """Rows whose value compares with a literal.
 
     `down` and `up` enclose the literal in the column's type (see `enclose_literal`); they are equal
@@ -92,8 +89,7 @@ class Comparison:
         return self.down is not None and bool(self.down == self.up)
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnComparison:
+class ColumnComparison(msgspec.Struct, frozen=True):
     """Rows whose values in two columns of one type compare with each other. Never with `<>`."""
 
     left: str
@@ -101,8 +97,7 @@ class ColumnComparison:
     right: str
 
 
-@dataclass(frozen=True, slots=True)
-class In:
+class In(msgspec.Struct, frozen=True):
     """Rows whose value is in a sorted list of exact values; if `negated`, is not in it.
 
     `values` are Python values or, of a long list, an Arrow array in the type of the bounds.
@@ -113,8 +108,7 @@ class In:
     negated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class StartsWith:
+class StartsWith(msgspec.Struct, frozen=True):
     """Rows whose text starts with `prefix`; if `negated`, rows with a text that does not."""
 
     name: str
@@ -122,23 +116,20 @@ class StartsWith:
     negated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class IsNull:
+class IsNull(msgspec.Struct, frozen=True):
     """Rows in which the column is NULL; if `negated`, rows in which it is not."""
 
     name: str
     negated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class IsNaN:
+class IsNaN(msgspec.Struct, frozen=True):
     """Rows in which a floating-point column is NaN."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionEval:
+class PartitionEval(msgspec.Struct, frozen=True):
     """Rows for which a condition on partition columns alone is `want`, or NULL if `null` is set.
 
     It is evaluated on the partition values of each file.
@@ -149,16 +140,14 @@ class PartitionEval:
     null: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Unprunable:
+class Unprunable(msgspec.Struct, frozen=True):
     """Rows of a condition that statistics cannot decide; `why` is the reason `explain` shows."""
 
     node: Node
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class ConstantResult:
+class ConstantResult(msgspec.Struct, frozen=True):
     """All rows (True) or no rows (False)."""
 
     value: bool

@@ -1,7 +1,8 @@
 """Loads a snapshot: choose the log segment, read and decode its files, replay them.
 
 A checkpoint that cannot be used is skipped for the next older one; the report names it and says
-why. Reading commits is left to `commit_reader`.
+why. Reading commits is left to `commit_reader`. What reads one form of checkpoint is imported when
+there is one.
 """
 
 from __future__ import annotations
@@ -31,19 +32,9 @@ from arrowlog.errors import (
 from arrowlog.formats import CheckpointForm, CommitFile
 from arrowlog.formats.indextables import (
     STATE_KIND,
-    JsonManifest,
-    checkpoint_to_lines,
-    decompress,
     no_recent_commits,
 )
 from arrowlog.memory_limit import check_memory
-from arrowlog.snapshot.checkpoint.parquet import (
-    open_parquet_checkpoint,
-    read_foreign_checkpoint,
-    verify_parquet_checkpoint,
-)
-from arrowlog.snapshot.checkpoint.parts import CheckpointPartReader, missing_part_error
-from arrowlog.snapshot.checkpoint_files import CheckpointFiles, CheckpointRows
 from arrowlog.snapshot.commit_reader import CommitReader
 from arrowlog.snapshot.file_table import files_table
 from arrowlog.snapshot.listing import list_log
@@ -328,6 +319,13 @@ def _read_parquet(work: _Load, version: int, form: CheckpointForm) -> State | No
     Of a checkpoint with a verifiable manifest, only the manifest is read; its rows are read on
     demand. One written by another program has no checksums and is read completely.
     """
+    from arrowlog.snapshot.checkpoint.parquet import (
+        open_parquet_checkpoint,
+        read_foreign_checkpoint,
+    )
+    from arrowlog.snapshot.checkpoint.parts import CheckpointPartReader
+    from arrowlog.snapshot.checkpoint_files import CheckpointFiles, CheckpointRows
+
     checkpoint = open_parquet_checkpoint(work.store, version, form.keys, work.count)
     if checkpoint is None:
         return None
@@ -425,6 +423,8 @@ def _check_reached(segment: LogSegment, listing: LogListing, version: int | None
 
 def _read_json(work: _Load, version: int, form: CheckpointForm) -> State:
     """Read a JSON checkpoint of any form: one file, or a manifest and its parts."""
+    from arrowlog.formats.indextables import JsonManifest, checkpoint_to_lines
+
     file = form.keys[0]
     folder = file.rpartition("/")[0]
     content, beside = checkpoint_to_lines(_get_files(work, [file])[0], version, file)
@@ -524,6 +524,8 @@ def verify_checkpoint(
         except LogCorrupt as error:
             found = [error]
         except FileNotFoundError as error:
+            from arrowlog.snapshot.checkpoint.parts import missing_part_error
+
             found = [missing_part_error(str(error).removeprefix(f"{store.root}/"))]
         if not found:
             return []
@@ -584,6 +586,8 @@ def _verify_state(
 def _verify_parquet(
     work: _Load, listing: LogListing, version: int, form: CheckpointForm
 ) -> Sequence[LogCorrupt | UnsupportedProtocol]:
+    from arrowlog.snapshot.checkpoint.parquet import verify_parquet_checkpoint
+
     del listing
     return verify_parquet_checkpoint(work.store, version, form.keys)
 
@@ -696,6 +700,8 @@ def _compare_with_commits(
 
 def _get_files(work: _Load, keys: Sequence[str]) -> list[bytes]:
     """Read files of the log and decompress them."""
+    from arrowlog.formats.indextables import decompress
+
     files = work.store.get_many(keys)
     work.files_read += len(files)
     work.bytes_read += sum(len(data) for data in files)

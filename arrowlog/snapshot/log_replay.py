@@ -8,10 +8,10 @@ actions it declares, and no path leads out of the table. Which files are live is
 from __future__ import annotations
 
 from bisect import bisect_left
-from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -41,8 +41,7 @@ _COMMIT_INFO_COLUMNS = ("timestamp", "txn", "txnId", "inCommitTimestamp")
 _RESTORE_FIRST = "Restore version 0 from a backup."
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayResult:
+class ReplayResult(msgspec.Struct, frozen=True):
     """The result of a replay: the new state, and how it differs from the state before.
 
     `fresh` holds the new live adds. `kept_mask` computes which rows of the old state are still

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, NoReturn
 import pyarrow as pa
 
 from arrowlog.errors import InvalidRequest
+from arrowlog.splits import ALL_FIELDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +36,6 @@ _LENGTH_MAX = 20_000
 _LEAVES_MAX = 1024
 _DEPTH_MAX = 64
 
-ALL_FIELDS = "_indexall"  # in place of a column: every text field of the split
 ANY_CHARS, ANY_CHAR = "*", "?"
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from arrowlog.splits import ALL_FIELDS
 from arrowlog.splits.bundle import unsupported
 from arrowlog.splits.query import (
-    ALL_FIELDS,
     ANY_CHARS,
     And,
     Not,

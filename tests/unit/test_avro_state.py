@@ -3,11 +3,11 @@
 import io
 import json
 import random
-from dataclasses import replace
 
 import fastavro
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 from support import naive_avro
 
 from arrowlog.decode import ENTRY_COLUMNS, decode_file_entries

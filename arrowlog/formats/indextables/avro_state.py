@@ -8,7 +8,6 @@ name.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -146,8 +145,7 @@ FILE_ENTRY_SCHEMA = _file_entry_schema()
 STATE_SCHEMA = msgspec.json.encode(_STATE).decode()
 
 
-@dataclass(frozen=True, slots=True)
-class ManifestInfo:
+class ManifestInfo(msgspec.Struct, frozen=True):
     """A manifest as its state describes it; `path` is relative to the log folder.
 
     `partition_bounds` has the least and the greatest partition value per column, None if unknown.
@@ -163,8 +161,7 @@ class ManifestInfo:
     live_entry_count: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class StateManifest:
+class StateManifest(msgspec.Struct, frozen=True):
     """The state of a table at a version.
 
     `num_files` and `total_bytes` are estimates of the writer. `schema_registry` maps references to
@@ -179,14 +176,13 @@ class StateManifest:
     total_bytes: int
     manifests: tuple[ManifestInfo, ...] = ()
     tombstones: tuple[str, ...] = ()
-    schema_registry: Mapping[str, str] = field(default_factory=dict)
+    schema_registry: Mapping[str, str] = msgspec.field(default_factory=dict)
     protocol_version: int = STATE_PROTOCOL_VERSION
     metadata: str | None = None
     annotation: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StatePointer:
+class StatePointer(msgspec.Struct, frozen=True):
     """The content of `_last_checkpoint` on a table with states: a hint that may be outdated."""
 
     version: int
