@@ -95,7 +95,7 @@ class TemplateMismatch(Exception):
 
 
 def build_template(
-    line: str, fields: ActionFields, samples: Sequence[str] = ()
+    line: str, fields: ActionFields, samples: Sequence[bytes] = ()
 ) -> LineTemplate | None:
     """Return the template of a line, or None if the line has to be decoded by itself.
 
@@ -127,27 +127,30 @@ def build_template(
     return template
 
 
-def count_fitting(template: LineTemplate, lines: Sequence[str]) -> int:
+def count_fitting(template: LineTemplate, lines: Sequence[bytes]) -> int:
     """Return how many lines have the constant texts of a template, whatever their values are."""
-    fields = split_template(template)
+    fields = [(item.before.encode(), item.after.encode()) for item in split_template(template)]
     return sum(
         len(pieces) == len(fields)
         and all(
-            piece.startswith(item.before) and piece.endswith(item.after)
-            for item, piece in zip(fields, pieces, strict=True)
+            piece.startswith(before) and piece.endswith(after)
+            for (before, after), piece in zip(fields, pieces, strict=True)
         )
-        for pieces in (line.split(",") for line in lines)
+        for pieces in (line.split(b",") for line in lines)
     )
 
 
-def _fix_constants(template: LineTemplate, line: str, samples: Sequence[str]) -> None:
+def _fix_constants(template: LineTemplate, line: str, samples: Sequence[bytes]) -> None:
     """Replace the slots whose value is the same in all comparable samples by constants."""
-    pieces = line.split(",")
-    others = [other for other in (text.split(",") for text in samples) if len(other) == len(pieces)]
+    pieces = line.encode().split(b",")
+    others = [
+        other for other in (text.split(b",") for text in samples) if len(other) == len(pieces)
+    ]
     constants: dict[TemplateSlot, str] = {}
     for item, piece, *rest in zip(split_template(template), pieces, *others, strict=True):
         if item.slot is not None and rest and all(other == piece for other in rest):
-            constants[item.slot] = piece[len(item.before) : len(piece) - len(item.after)]
+            text = piece.decode()
+            constants[item.slot] = text[len(item.before) : len(text) - len(item.after)]
     template.parts = [
         constants.get(p, p) if isinstance(p, TemplateSlot) else p for p in template.parts
     ]

@@ -29,6 +29,8 @@ _COMMA, _LINE_FEED, _QUOTE, _BACKSLASH = b',\n"\\'
 _FIRST_PRINTABLE, _FIRST_NON_ASCII = 32, 128
 _BLOCK_BYTES = 1 << 20
 _BLOCK_MIN_LINES = 512  # of long lines: a block has a fixed cost per value of a line
+# Searched at a time: larger temporary arrays cost page faults.
+_SEARCHED_BYTES = 1 << 17
 # A block of a very long line; borders are 32-bit numbers.
 _BLOCK_BYTES_MAX = 1 << 28
 
@@ -88,6 +90,16 @@ class SplitLines:
     def num_matching(self) -> int:
         """The number of lines that have the layout."""
         return self.count if self.rows is None else len(self.rows)
+
+
+def find_line_feeds(data: bytes | memoryview) -> NDArray[np.int64]:
+    """Return the positions of all line feeds."""
+    octets = np.frombuffer(data, np.uint8)
+    parts = [
+        np.flatnonzero(octets[start : start + _SEARCHED_BYTES] == _LINE_FEED) + start
+        for start in range(0, len(octets), _SEARCHED_BYTES)
+    ]
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 
 def split_blocks(data: bytes | memoryview) -> Iterator[bytes | memoryview]:
@@ -155,13 +167,14 @@ def _find_marks(octets: NDArray[np.uint8]) -> tuple[NDArray[np.int32], NDArray[n
     The positions are preceded by -1, as if the block followed a line feed. The second array has the
     indexes of the line feeds in the first.
     """
-    is_mark = octets == _COMMA
-    is_mark |= octets == _LINE_FEED
-    positions = np.flatnonzero(is_mark)
-    marks = np.empty(len(positions) + 1, np.int32)
-    marks[0] = -1
-    marks[1:] = positions
-    return marks, np.flatnonzero(octets[positions] == _LINE_FEED) + 1
+    parts = [np.full(1, -1, np.int32)]
+    for start in range(0, len(octets), _SEARCHED_BYTES):
+        part = octets[start : start + _SEARCHED_BYTES]
+        is_mark = part == _COMMA
+        is_mark |= part == _LINE_FEED
+        parts.append(np.add(np.flatnonzero(is_mark), start, dtype=np.int32, casting="same_kind"))
+    marks = np.concatenate(parts)
+    return marks, np.flatnonzero(octets[marks[1:]] == _LINE_FEED) + 1
 
 
 def _regular_borders(
