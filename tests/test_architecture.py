@@ -54,6 +54,7 @@ PURE = (
     "decode.avro_columns",
     "decode.avro_records",
     "decode.columnar_decoder",
+    "decode.line_splitter",
     "decode.row_decoder",
     "splits.bundle",
     "splits.doc_store",

@@ -4,11 +4,10 @@ A program writes the lines of a log, so thousands of lines differ only in a few 
 template is a JSON line with its values replaced by slots: `build_template` splits one line into
 constant text and slots. Then, for a block of lines:
 
-1. Split every line at its commas. A CSV parser does that several times faster than any JSON parser
-   reads the line. Between two commas there is constant text around at most one value.
-2. Compare the constant text of every line, byte for byte, with the template.
+1. Find the commas and line feeds. That is several times faster than any JSON parser reads the line.
+   Between two commas there is constant text around at most one value.
+2. Cut out the values, and compare the text around them, byte for byte, with the template.
 3. Reject values that contain quotation marks, backslashes or control characters.
-4. Count the bytes: each one belongs to a field, or is the comma or line feed after it.
 
 A line that passes is, provably, the template with those values; nothing else about it needs
 parsing. Lines that do not pass are returned, for another template or for the row decoder. Pure: no
@@ -22,11 +21,12 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow import csv
 
-from arrowlog.arrays import bytes_to_series, data_span, make_array, make_scalar, repeat_bool
+from arrowlog.arrays import data_span, make_array, make_scalar, repeat_bool
+from arrowlog.decode.line_splitter import LineLayout, line_end, split_blocks, split_lines
 from arrowlog.fork_safety import pl
 from arrowlog.formats import STATS_COUNTS, STATS_MAPS, FieldKind
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 JsonPath = tuple[str, ...]
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+|\s+')
-# Commas in a line, and so columns of the CSV parser in `match`. Wider lines go to the row decoder.
+# Commas in a line. Lines with more of them go to the row decoder.
 _MAX_COMMAS = 20_000
 # With so many samples, of which none fits the template of a line, that template is not tried.
 _SHAPELESS_MIN_SAMPLES = 8
@@ -95,7 +95,7 @@ class TemplateMismatch(Exception):
 
 
 def build_template(
-    line: str, fields: ActionFields, samples: Sequence[str] = ()
+    line: str, fields: ActionFields, samples: Sequence[bytes] = ()
 ) -> LineTemplate | None:
     """Return the template of a line, or None if the line has to be decoded by itself.
 
@@ -127,27 +127,30 @@ def build_template(
     return template
 
 
-def count_fitting(template: LineTemplate, lines: Sequence[str]) -> int:
+def count_fitting(template: LineTemplate, lines: Sequence[bytes]) -> int:
     """Return how many lines have the constant texts of a template, whatever their values are."""
-    fields = split_template(template)
+    fields = [(item.before.encode(), item.after.encode()) for item in split_template(template)]
     return sum(
         len(pieces) == len(fields)
         and all(
-            piece.startswith(item.before) and piece.endswith(item.after)
-            for item, piece in zip(fields, pieces, strict=True)
+            piece.startswith(before) and piece.endswith(after)
+            for (before, after), piece in zip(fields, pieces, strict=True)
         )
-        for pieces in (line.split(",") for line in lines)
+        for pieces in (line.split(b",") for line in lines)
     )
 
 
-def _fix_constants(template: LineTemplate, line: str, samples: Sequence[str]) -> None:
+def _fix_constants(template: LineTemplate, line: str, samples: Sequence[bytes]) -> None:
     """Replace the slots whose value is the same in all comparable samples by constants."""
-    pieces = line.split(",")
-    others = [other for other in (text.split(",") for text in samples) if len(other) == len(pieces)]
+    pieces = line.encode().split(b",")
+    others = [
+        other for other in (text.split(b",") for text in samples) if len(other) == len(pieces)
+    ]
     constants: dict[TemplateSlot, str] = {}
     for item, piece, *rest in zip(split_template(template), pieces, *others, strict=True):
         if item.slot is not None and rest and all(other == piece for other in rest):
-            constants[item.slot] = piece[len(item.before) : len(piece) - len(item.after)]
+            text = piece.decode()
+            constants[item.slot] = text[len(item.before) : len(text) - len(item.after)]
     template.parts = [
         constants.get(p, p) if isinstance(p, TemplateSlot) else p for p in template.parts
     ]
@@ -343,14 +346,10 @@ def split_template(template: LineTemplate) -> list[TemplateField]:
 
 
 ActionColumns = dict[str, Any]
-SlotValues = dict[TemplateSlot | None, pa.ChunkedArray]
+SlotValues = dict[TemplateSlot, pa.ChunkedArray]
 
-# Bytes per call of `match`. A piece has a fixed cost of 2 ms, and needs memory of a few times its
-# size in every thread.
+# Bytes per task of a thread.
 PIECE_BYTES = 16 << 20
-# Bytes that the CSV parser processes at a time, so that they stay in the CPU cache.
-_CSV_BLOCK_BYTES = 1 << 19
-_FORBIDDEN_IN_STRINGS = b'"\\'
 _JSON_NUMBER = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$"
 
 
@@ -388,21 +387,10 @@ class LineBlock:
         """Split the buffer into pieces of whole lines, of about `PIECE_BYTES` bytes each."""
         pieces, start = [], 0
         while start < len(self.data):
-            stop = _line_end(self.data, start + PIECE_BYTES)
+            stop = line_end(self.data, start + PIECE_BYTES)
             pieces.append(self.data[start:stop])
             start = stop
         return pieces
-
-
-def _line_end(data: bytes | memoryview, position: int) -> int:
-    """Return the end of the line that contains a position, its line feed included."""
-    window_size = 1 << 12
-    while position < len(data):
-        feed = bytes(data[position : position + window_size]).find(b"\n")
-        if feed >= 0:
-            return position + feed + 1
-        position += window_size
-    return len(data)
 
 
 def decode_matching_lines(
@@ -411,28 +399,18 @@ def decode_matching_lines(
     """Decode the lines of a piece that fit the template, and return the others as they are.
 
     Malformed input is not an error here: a piece that cannot be verified is returned as lines that
-    do not match. `merge_matches` must compare the sum of `count` with the number of lines, because
-    the CSV parser also ends a line at a carriage return.
+    do not match. `merge_matches` must compare the sum of `count` with the number of lines.
     """
     fields = split_template(template)
     try:
-        cells, odd = _split_at_commas(data, len(fields), pool)
-        num_rows = len(cells[0])
-        # pop: free each column once it is checked
-        checked = [_check_field(item, cells.pop(0), pool) for item in fields]
-        values = {item.slot: check.value for item, check in zip(fields, checked, strict=True)}
-        _check_texts(values, checked[0], pool)
-        failed = [mask for check in checked for mask in check.failed]
-        if odd or failed:
-            _check_line_ends(data, num_rows + len(odd))
-        elif sum(check.size for check in checked) + num_rows * len(fields) != len(data):
-            raise TemplateMismatch  # bytes outside all fields: a carriage return, a byte order mark
-        return _build_match(data, template, values, num_rows, odd, failed, pool)
-    except (
-        TemplateMismatch,
-        pa.ArrowInvalid,
-        UnicodeDecodeError,
-    ):  # the row decoder reports what it is
+        lines = _split_piece(data, template, fields, pool)
+        failed = FailureMasks()
+        values = {
+            slot: _check_number(failed, value, pool) if slot.number else value
+            for slot, value in lines.values.items()
+        }
+        return _build_match(data, template, lines, values, failed, pool)
+    except (TemplateMismatch, pa.ArrowInvalid):  # the row decoder reports what it is
         texts = bytes(data).split(b"\n")[:-1]
         return TemplateMatch({}, len(texts), pl.Series([], dtype=pl.Int64), list(enumerate(texts)))
 
@@ -470,61 +448,67 @@ def _chunks(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
     return column.chunks if isinstance(column, pa.ChunkedArray) else [column]
 
 
-def _check_line_ends(data: bytes | memoryview, count: int) -> None:
-    """Raise `TemplateMismatch` unless a piece has `count` line feeds and no other control byte.
-
-    A byte order mark at the start raises `TemplateMismatch` as well: the CSV parser would skip it.
-    """
-    all_octets = bytes_to_series(data)
-    if (all_octets < 32).sum() != count or (all_octets == 10).sum() != count:
-        raise TemplateMismatch
-    if bytes(data[:3]) == b"\xef\xbb\xbf":
-        raise TemplateMismatch
-
-
-FailureMasks = list["pl.Series"]
+FailureMasks = list["pa.ChunkedArray"]
 
 
 @dataclass(slots=True)
-class _Checked:
-    """One field of all lines: its total bytes, the values of its slot, and masks of bad lines."""
+class _SplitPiece:
+    """The values of the slots in those of `count` lines that have the texts of the template.
 
-    size: int = 0
-    value: Any = None
-    failed: FailureMasks = field(default_factory=list)
+    The values have the type string. `rows` are the indexes of the lines; None for all.
+    """
 
-    def require(self, passes: pa.ChunkedArray) -> None:
-        """Record the lines for which a check is false."""
-        if sum(chunk.true_count for chunk in passes.chunks) != len(passes):
-            self.failed.append(~pl.Series(pl.from_arrow(passes)))
+    values: SlotValues
+    count: int
+    rows: pl.Series | None
 
 
-def _check_field(
-    item: TemplateField, cells: pa.ChunkedArray, pool: pa.MemoryPool | None
-) -> _Checked:
-    """Compare a field of all lines with the template and extract the values of its slot."""
-    checked = _Checked(_num_bytes(cells))
-    before, after = item.before.encode(), item.after.encode()
-    if item.slot is None:
-        checked.require(pc.equal(cells, make_scalar(before, cells.type)))
-        return checked
-    checked.require(pc.starts_with(cells, before))
-    if after:
-        checked.require(pc.ends_with(cells, after))
-        value = pc.binary_slice(cells, len(before), -len(after), memory_pool=pool)
-    else:  # binary_slice without a stop asks for a negative amount of memory
-        value = pc.binary_replace_slice(cells, 0, len(before), b"", memory_pool=pool)
-    # If the sizes do not add up, prefix and suffix overlap in some line.
-    if _num_bytes(value) + len(cells) * len(before + after) != checked.size:
-        min_length = make_scalar(len(before + after), pa.int32())
-        checked.require(pc.greater_equal(pc.binary_length(cells), min_length))
-    checked.value = _check_number(checked, value, pool) if item.slot.number else value
-    return checked
+def _split_piece(
+    data: bytes | memoryview,
+    template: LineTemplate,
+    fields: Sequence[TemplateField],
+    pool: pa.MemoryPool | None,
+) -> _SplitPiece:
+    """Cut the values of all slots out of the lines of a piece, block by block."""
+    layout = LineLayout()
+    for item in fields:
+        after = None if item.slot is None else item.after.encode()
+        layout.add_field(item.before.encode(), after)
+    layout.close()
+    slots = [item.slot for item in fields if item.slot is not None]
+    # What is kept as text has a buffer of its own: that of the other values can be freed.
+    text_slots = _text_slots(template)
+    groups = [
+        [index for index, slot in enumerate(slots) if (slot in text_slots) == kept]
+        for kept in (True, False)
+    ]
+    chunks: dict[TemplateSlot, list[pa.Array]] = {slot: [] for slot in slots}
+    rows: list[np.ndarray[Any, np.dtype[np.int64]]] = []
+    count = num_matching = 0
+    for block in split_blocks(data):
+        lines = split_lines(block, layout, groups, pool)
+        size = lines.num_matching
+        for group, texts in zip(groups, lines.values, strict=True):
+            for place, index in enumerate(group):
+                chunks[slots[index]].append(texts.slice(place * size, size))
+        rows.append((np.arange(size) if lines.rows is None else lines.rows) + count)
+        count += lines.count
+        num_matching += size
+    values = {slot: pa.chunked_array(parts, pa.string()) for slot, parts in chunks.items()}
+    if num_matching == count:
+        return _SplitPiece(values, count, None)
+    return _SplitPiece(values, count, pl.Series(np.concatenate(rows), dtype=pl.Int64))
 
 
-def _view_as_string(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Reinterpret bytes as strings, without validating UTF-8."""
-    return pa.chunked_array([chunk.view(pa.string()) for chunk in texts.chunks], pa.string())
+def _text_slots(template: LineTemplate) -> set[TemplateSlot]:
+    """Return the slots whose values are the texts of a column."""
+    return {
+        leaf
+        for path, leaf in template.leaves.items()
+        if isinstance(leaf, TemplateSlot)
+        and not leaf.number
+        and field_kind_at(template, path) in (FieldKind.TEXT, FieldKind.FLAT, FieldKind.STATS)
+    }
 
 
 def _num_bytes(texts: pa.ChunkedArray) -> int:
@@ -542,58 +526,29 @@ def concat_column_bytes(texts: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
     return pa.chunked_array(parts, pa.uint8())
 
 
-def _check_texts(values: SlotValues, checked: _Checked, pool: pa.MemoryPool | None) -> None:
-    """Check the values of all string slots, and convert them from binary to string.
-
-    A value must stand for itself: no quotation mark, backslash or control character, and valid
-    UTF-8. Lines with the first two are recorded in `checked`; a control character raises
-    `TemplateMismatch`. All slots are searched in one call, because a call costs as much as
-    searching a hundred kilobytes.
-    """
-    text_slots = [slot for slot in values if slot is not None and not slot.number]
-    all_octets = concat_column_bytes([values[slot] for slot in text_slots])
-    bounds = pc.min_max(all_octets)
-    low, high = bounds["min"].as_py(), bounds["max"].as_py()
-    if low is not None and low < 32:
-        raise TemplateMismatch
-    for char in _FORBIDDEN_IN_STRINGS:
-        if low is not None and low <= char <= high and _contains_byte(all_octets, char, pool):
-            for slot in text_slots:
-                checked.require(pc.invert(pc.match_substring(values[slot], bytes([char]))))
-    ascii_only = low is None or high < 128
-    for slot in text_slots:
-        texts = values[slot]
-        values[slot] = _view_as_string(texts) if ascii_only else pc.cast(texts, pa.string())
-
-
-def _contains_byte(all_octets: pa.ChunkedArray, byte: int, pool: pa.MemoryPool | None) -> bool:
-    """Return whether a byte occurs.
-
-    The minimum of an exclusive or takes a tenth of the time of a comparison in pyarrow. polars
-    would use its own thread pool, which slows down the threads here by more than it saves.
-    """
-    differ = pc.bit_wise_xor(all_octets, make_scalar(byte, pa.uint8()), memory_pool=pool)
-    return bool(pc.min(differ).as_py() == 0)
-
-
 def _check_number(
-    checked: _Checked, value: pa.ChunkedArray, pool: pa.MemoryPool | None
+    failed: FailureMasks, text: pa.ChunkedArray, pool: pa.MemoryPool | None
 ) -> pa.ChunkedArray:
     """Check that values are JSON numbers; returns them as int64 if all are integers, else as text.
 
     An integer is checked by formatting it again: 007, 0x7 and -0 come out different.
     """
-    text = _view_as_string(value)
     try:
         number = pc.cast(text, pa.int64(), memory_pool=pool)
     except pa.ArrowInvalid:
-        checked.require(pc.match_substring_regex(text, _JSON_NUMBER))
+        _require(failed, pc.match_substring_regex(text, _JSON_NUMBER))
         return text
     if not _is_canonical(text, number):
         formatted = pc.cast(number, pa.string())
         if not formatted.equals(text):
-            checked.require(pc.equal(formatted, text))
+            _require(failed, pc.equal(formatted, text))
     return number
+
+
+def _require(failed: FailureMasks, passes: pa.ChunkedArray) -> None:
+    """Record the lines for which a check is false."""
+    if sum(chunk.true_count for chunk in passes.chunks) != len(passes):
+        failed.append(pc.invert(passes))
 
 
 def _is_canonical(text: pa.ChunkedArray, number: pa.ChunkedArray) -> bool:
@@ -615,83 +570,29 @@ def _is_canonical(text: pa.ChunkedArray, number: pa.ChunkedArray) -> bool:
 def _build_match(
     data: bytes | memoryview,
     template: LineTemplate,
+    lines: _SplitPiece,
     values: SlotValues,
-    count: int,
-    odd: list[tuple[int, bytes]],
     failed: FailureMasks,
     pool: pa.MemoryPool | None,
 ) -> TemplateMatch:
-    """Build the result for `count` lines that were split, less those in the masks `failed`.
-
-    `odd` are the lines that could not be split; they are in addition to `count`.
-    """
-    if not odd and not failed:
-        return TemplateMatch(_to_columns(template, values, count, pool), count)
-    total = count + len(odd)
-    rows = pl.int_range(total, dtype=pl.Int64, eager=True)
-    if odd:
-        odd_rows = make_array([row for row, _ in odd], pa.int64())
-        was_split = pc.invert(pc.is_in(rows.to_arrow(), value_set=odd_rows))
-        rows = rows.filter(pl.Series(pl.from_arrow(was_split)))
+    """Build the result for the lines that were split, less those in the masks `failed`."""
+    rows = lines.rows
+    if rows is None and not failed:
+        return TemplateMatch(_to_columns(template, values, lines.count, pool), lines.count)
+    every_row = pl.int_range(lines.count, dtype=pl.Int64, eager=True)
+    rows = every_row if rows is None else rows
     if failed:
         any_failed = failed[0]
         for mask in failed[1:]:
-            any_failed = any_failed | mask
-        texts = bytes(data).split(b"\n")
-        odd = sorted(odd + [(row, texts[row]) for row in rows.filter(any_failed).to_list()])
-        rows = rows.filter(~any_failed)
-        passed = (~any_failed).to_arrow()
-        values = {slot: value.filter(passed) for slot, value in values.items() if slot}
+            any_failed = pc.or_(any_failed, mask)
+        passed = pc.invert(any_failed)
+        rows = rows.filter(pl.Series(pl.from_arrow(passed)))
+        values = {slot: value.filter(passed) for slot, value in values.items()}
+    texts = bytes(data).split(b"\n")
+    matching = set(rows.to_list())
+    odd = [(row, texts[row]) for row in range(lines.count) if row not in matching]
     columns = _to_columns(template, values, rows.len(), pool) if rows.len() else {}
-    return TemplateMatch(columns, total, rows, odd)
-
-
-def _split_at_commas(
-    data: bytes | memoryview, width: int, pool: pa.MemoryPool | None
-) -> tuple[list[pa.ChunkedArray], list[tuple[int, bytes]]]:
-    """Split every line into `width` cells; returns them and the lines with more or fewer cells."""
-    odd: list[tuple[int, bytes]] = []
-
-    def skip(row: Any) -> str:
-        odd.append((row.number - 1, row.text.encode()))
-        return "skip"
-
-    try:
-        return _parse_csv(data, width, pool), odd
-    except pa.ArrowInvalid:  # some line has another number of cells: parse again with the handler
-        bytes(data).decode()  # pyarrow cannot pass a line that is not UTF-8 to the handler
-        return _parse_csv(data, width, pool, skip), odd
-
-
-def _parse_csv(
-    data: bytes | memoryview, width: int, pool: pa.MemoryPool | None, skip: Any = None
-) -> list[pa.ChunkedArray]:
-    names = [str(i) for i in range(width)]
-    table = csv.read_csv(
-        pa.BufferReader(pa.py_buffer(data)),
-        read_options=csv.ReadOptions(
-            column_names=names, use_threads=False, block_size=_block_size(data)
-        ),
-        parse_options=csv.ParseOptions(
-            delimiter=",",
-            quote_char=False,
-            escape_char=False,
-            ignore_empty_lines=False,
-            invalid_row_handler=skip,
-        ),
-        convert_options=csv.ConvertOptions(
-            column_types=dict.fromkeys(names, pa.binary()), strings_can_be_null=False
-        ),
-        memory_pool=pool,
-    )
-    columns: list[pa.ChunkedArray] = table.columns
-    return columns
-
-
-def _block_size(data: bytes | memoryview) -> int:
-    """Return the CSV block size: what fits a cache, but several lines if they are longer."""
-    first_line_bytes = _line_end(data, 0)
-    return min(max(_CSV_BLOCK_BYTES, 512 * first_line_bytes), len(data) + 1)
+    return TemplateMatch(columns, lines.count, rows, odd)
 
 
 def _join_parts(

@@ -20,18 +20,21 @@ from itertools import accumulate, pairwise
 from mmap import mmap
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import bytes_to_series, concat_bytes, make_array, make_int64, make_scalar
+from arrowlog.arrays import bytes_to_series, concat_bytes, make_array, make_scalar
 from arrowlog.decode.columnar_decoder import (
     LineBlock,
     LineTemplate,
     TemplateMatch,
     build_template,
+    count_fitting,
     decode_matching_lines,
     merge_matches,
 )
+from arrowlog.decode.line_splitter import find_line_feeds
 from arrowlog.decode.row_decoder import (
     COMMIT_INFO_PREFIX,
     CommitInfoLines,
@@ -58,6 +61,8 @@ from arrowlog.storage import SMALL_FILE_BYTES
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from concurrent.futures import Executor, Future
+
+    from numpy.typing import NDArray
 
     from arrowlog.formats import ActionFields, Format, Metadata, Protocol
 
@@ -124,11 +129,13 @@ class LineBuffer:
         self._checksum_mark = _CHECKSUM_MARK if table_format.verified_commits else None
         self.data = bytearray()
         self._stage: mmap | None = None
+        # The template of the lines decoded last; the next ones probably have it too.
+        self.template: LineTemplate | None = None
         self.clear()
 
     def clear(self) -> None:
         """Remove all files, but keep the memory for the next ones."""
-        self.size = 0
+        self._begin = self.size = 0
         # The lines of the first batch stay in Arrow memory, without a copy into `data`, until
         # more lines follow.
         self._arrow_lines: memoryview | None = None
@@ -141,7 +148,8 @@ class LineBuffer:
 
     def drop_adds(self) -> None:
         """Forget the buffered lines; those that were separated, and the counts and sums, stay."""
-        self.size, self._arrow_lines, self.seq_numbers = 0, None, []
+        self._begin = self.size = 0
+        self._arrow_lines, self.seq_numbers = None, []
 
     @property
     def kept(self) -> int:
@@ -149,11 +157,16 @@ class LineBuffer:
         return sum(map(len, self.seq_numbers))
 
     @property
+    def end(self) -> int:
+        """Where the buffered lines end in `data`, and the next file begins."""
+        return self._begin + self.size
+
+    @property
     def view(self) -> memoryview:
         """The buffered lines. Release the view before more files are added."""
         if self._arrow_lines is not None:
             return self._arrow_lines[:]
-        return memoryview(self.data)[: self.size]
+        return memoryview(self.data)[self._begin : self.end]
 
     def staging_memory(self, room: int) -> memoryview:
         """Return at least `room` bytes of memory in which to collect small files before `put`.
@@ -170,14 +183,14 @@ class LineBuffer:
         Release the view before the next call, which may replace the buffer or append to it.
         """
         arrow_lines, self._arrow_lines = self._arrow_lines, None
-        used = len(self.data) if arrow_lines is None else 0
-        if len(self.data) < self.size + room:
-            grown = bytearray(max(self.size + room, 2 * len(self.data)))
-            grown[:used] = self.data
+        if len(self.data) < self.end + room:
+            grown = bytearray(max(self.end + room, 2 * len(self.data)))
+            if arrow_lines is None:
+                grown[: len(self.data)] = self.data
             self.data = grown
         if arrow_lines is not None:
             self.data[: self.size] = arrow_lines
-        return memoryview(self.data)[self.size :]
+        return memoryview(self.data)[self.end :]
 
     def accept(self, name: str, version: int, length: int) -> None:
         """Add the file that was read into the free end of the buffer.
@@ -185,7 +198,7 @@ class LineBuffer:
         `length` is the size of the file as stored, compressed or not. Raises `LogCorrupt`, naming
         the file, if it is empty, damaged or too large; so do the other methods that add files.
         """
-        start = self.size
+        start = self.end
         if self._is_compressed(self.data, start, length):
             raw = bytes(memoryview(self.data)[start : start + length])
             self.append(name, version, decompress(raw, name, self.limit))
@@ -197,8 +210,9 @@ class LineBuffer:
         """Add a file that is already decompressed."""
         check_plain_size(len(plain), name, self.limit)
         self.reserve(len(plain) + 1).release()
-        stop = self.size + len(plain)
-        self.data[self.size : stop] = plain
+        start = self.end
+        stop = start + len(plain)
+        self.data[start:stop] = plain
         self._close_file(name, version, stop)
 
     def fill(self, names: Sequence[str], versions: Sequence[int], raws: Sequence[bytes]) -> None:
@@ -237,7 +251,7 @@ class LineBuffer:
         if (
             few_files
             or ends[-1] > _BATCH_MAX_BYTES
-            or not self._all_plain(raws, make_array(ends, pa.int64()))
+            or not self._all_plain(raws, np.array(ends, np.int64))
         ):
             texts = [
                 _with_line_feed(self._decompress(bytes(raws[start:stop]), name))
@@ -248,7 +262,7 @@ class LineBuffer:
                     self.append(name, version, text)
                 return
             raws, ends = b"".join(texts), list(accumulate(map(len, texts)))
-        self._add_batch(raws, make_array(ends, pa.int64()))
+        self._add_batch(raws, np.array(ends, np.int64))
         self.names += names
         self.versions += versions
 
@@ -262,43 +276,35 @@ class LineBuffer:
         check_plain_size(len(raw), name, self.limit)
         return raw
 
-    def _all_plain(self, data: bytes | memoryview, ends: pa.Array) -> bool:
+    def _all_plain(self, data: bytes | memoryview, ends: NDArray[np.int64]) -> bool:
         """Whether every file is uncompressed, non-empty, within `limit` and ends a line."""
-        starts = pa.concat_arrays([make_array([0], pa.int64()), ends[:-1]])
-        sizes = pc.min_max(pc.subtract(ends, starts))
-        if sizes["min"].as_py() == 0 or sizes["max"].as_py() > self.limit:
+        starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+        sizes = ends - starts
+        if sizes.min() == 0 or sizes.max() > self.limit:
             return False
-        all_bytes = pa.Array.from_buffers(pa.uint8(), len(data), [None, pa.py_buffer(data)])
-        last_bytes = pc.unique(all_bytes.take(pc.subtract(ends, make_int64(1)))).to_pylist()
-        first_bytes = pc.unique(all_bytes.take(starts)).to_pylist()
-        return last_bytes == [_LINE_FEED] and self._compressed_first_bytes.isdisjoint(first_bytes)
+        octets = np.frombuffer(data, np.uint8)
+        if not bool((octets[ends - 1] == _LINE_FEED).all()):
+            return False
+        return self._compressed_first_bytes.isdisjoint(octets[starts].tolist())
 
-    def _add_batch(self, data: bytes | memoryview, ends: pa.Array) -> None:
+    def _add_batch(self, data: bytes | memoryview, ends: NDArray[np.int64]) -> None:
         """Add the lines of many plain files, each of which ends with a line feed."""
-        own = {"memory_pool": self.pool}
-        # Byte offsets behind every line feed; together with a leading 0 they are the offsets of a
-        # binary array over `data`, which needs no copy of the text.
-        stops = pc.cast(
-            (bytes_to_series(data) == _LINE_FEED).arg_true().to_arrow(), pa.int64(), **own
-        )
-        stops = pc.add(stops, make_int64(1), **own)
-        offsets = pa.py_buffer(bytes(4) + memoryview(pc.cast(stops, pa.int32()).buffers()[1]))
-        lines = pa.Array.from_buffers(pa.binary(), len(stops), [None, offsets, pa.py_buffer(data)])
-        # The file number where a line is the last of its file, else null.
-        closed_file = pc.index_in(stops, value_set=ends, **own)
+        stops = find_line_feeds(data) + 1
         # Per file: the index of its first line, and the index after its last line.
-        line_stops = pc.add(
-            pc.indices_nonzero(pc.is_valid(closed_file)).cast(pa.int64()), make_int64(1)
+        line_stops = np.searchsorted(stops, ends) + 1
+        line_starts = np.concatenate([np.zeros(1, np.int64), line_stops[:-1]])
+        num_lines = line_stops - line_starts
+        # Together with a leading 0, the ends of the lines are the offsets of a binary array over
+        # `data`, which needs no copy of the text.
+        offsets = np.concatenate([np.zeros(1, np.int32), stops.astype(np.int32)])
+        lines = pa.Array.from_buffers(
+            pa.binary(), len(stops), [None, pa.py_buffer(offsets), pa.py_buffer(data)]
         )
-        line_starts = pa.concat_arrays([make_array([0], pa.int64()), line_stops[:-1]])
-        file = pc.fill_null_backward(closed_file, **own)
-        line = make_array(range(1, len(stops) + 1), pa.int64())
-        line = pc.subtract(line, pc.take(line_starts, file, **own), **own)
-        file = pc.add(pc.cast(file, pa.int64(), **own), make_int64(len(self.names)), **own)
-        seq = pc.add(pc.shift_left(file, make_int64(SEQ_LINE_BITS), **own), line, **own)
-        self._add_checksums(data, ends, lines.take(line_starts))
-        self._separate(NonAddLines(seq, lines))
-        self.lines += pc.subtract(line_stops, line_starts).to_pylist()
+        bases = (np.arange(len(ends)) + len(self.names)) << SEQ_LINE_BITS
+        numbers = np.arange(1, len(stops) + 1) + np.repeat(bases - line_starts, num_lines)
+        self._add_checksums(data, stops[line_starts], ends, lines.take(_to_int64(line_starts)))
+        self._separate(NonAddLines(_to_int64(numbers), lines))
+        self.lines += num_lines.tolist()
 
     def _separate(self, batch: NonAddLines) -> None:
         """Buffer the adds of a batch and store its other lines in `apart`."""
@@ -311,31 +317,34 @@ class LineBuffer:
             with self.reserve(len(lines)) as free:
                 free[: len(lines)] = lines
         else:
-            self._arrow_lines = lines
+            self._begin, self._arrow_lines = 0, lines
         self.size += len(lines)
 
     def _add_checksums(
-        self, data: bytes | memoryview, ends: pa.Array, first_lines: pa.Array
+        self,
+        data: bytes | memoryview,
+        starts: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        first_lines: pa.Array,
     ) -> None:
-        """Compute the CRC-32 of each file in a batch whose first line declares one."""
+        """Compute the CRC-32 of each file in a batch whose first line declares one.
+
+        `starts` is where the second line of each file begins, `ends` where the file ends.
+        """
         mark = self._checksum_mark
         if mark is None or mark not in bytes(concat_bytes(first_lines)):
             return
-        file_starts = pa.concat_arrays([make_array([0], pa.int64()), ends[:-1]])
-        body_starts = pc.add(file_starts, pc.binary_length(first_lines))
-        files = pc.indices_nonzero(pc.match_substring(first_lines, mark))
-        spans = (files, body_starts.take(files), ends.take(files))
         with memoryview(data) as view:
-            for file, start, stop in zip(*(span.to_pylist() for span in spans), strict=True):
-                self.sums[len(self.names) + file] = crc32(view[start:stop])
+            for file in pc.indices_nonzero(pc.match_substring(first_lines, mark)).to_pylist():
+                self.sums[len(self.names) + file] = crc32(view[starts[file] : ends[file]])
 
     def _close_file(self, name: str, version: int, stop: int) -> None:
-        """Complete the file whose plain bytes are in `data` from `size` to `stop`.
+        """Complete the file whose plain bytes are in `data` from `end` to `stop`.
 
         Ends its last line with a line feed, counts its lines, and separates its first and its last
         line if they are not adds.
         """
-        data, start, file = self.data, self.size, len(self.names)
+        data, start, file = self.data, self.end, len(self.names)
         if data[stop - 1] != _LINE_FEED:
             if stop == len(data):
                 data.append(_LINE_FEED)
@@ -355,9 +364,11 @@ class LineBuffer:
         if num_kept and not data.startswith(_ADD_PREFIX, last):
             separated.append((num_lines, bytes(memoryview(data)[last:stop])))
             num_kept, stop = num_kept - 1, last
-        if start > self.size:  # close the hole that the first line left
+        if not self.size:
+            self._begin = start if stop > start else self._begin
+        elif start > self.end:  # close the hole that the first line left
             with memoryview(data) as view:
-                view[self.size : self.size + stop - start] = view[start:stop]
+                view[self.end : self.end + stop - start] = view[start:stop]
         self.size += stop - start
         self.names.append(name)
         self.versions.append(version)
@@ -380,6 +391,11 @@ class LineBuffer:
 def concat_typed_arrays(arrays: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
     """Concatenate arrays of type `kind`; no arrays give an empty array."""
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays([*arrays, pa.nulls(0, kind)])
+
+
+def _to_int64(numbers: NDArray[np.int64]) -> pa.Array:
+    """Return numbers as an Arrow array, without a copy."""
+    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
 
 
 def _with_line_feed(text: bytes) -> bytes:
@@ -520,7 +536,9 @@ def start_decode(
     view = window.view
     lines = LineBlock(view, window.kept)
     fields = window.format.actions
-    template = _pick_template(lines, fields) if columnar and _worth_columnar(lines) else None
+    template = None
+    if columnar and _worth_columnar(lines):
+        template = window.template = _pick_template(lines, fields, window.template)
     pieces = []
     if template is not None and pool is not None:
         pieces = [
@@ -625,21 +643,26 @@ def _decode_by_template(
     _decode_rows(actions, seq.to_list(), lines.texts())
 
 
-def _pick_template(lines: LineBlock, fields: ActionFields) -> LineTemplate | None:
+def _pick_template(
+    lines: LineBlock, fields: ActionFields, known: LineTemplate | None = None
+) -> LineTemplate | None:
     """Return the template of a valid line near the middle, or None if no candidate has one.
 
-    The other samples tell which values are the same everywhere and become constants.
+    The other samples tell which values are the same everywhere and become constants. If all samples
+    fit the template `known`, that one is returned.
     """
     samples: list[bytes] = []
     for position in SAMPLE_POSITIONS:
         # Adjacent lines as well: lines at regular distances may repeat one another.
         samples += _lines_after(lines.data, len(lines.data) * position // 1000)
+    if known is not None and count_fitting(known, samples) == len(samples):
+        return known
     for index, text in enumerate(samples[:_TEMPLATE_CANDIDATES]):
         try:
             decode_line(text, "", 0, fields)
         except LogCorrupt:
             continue
-        others = [other.decode() for other in samples[index + 1 :] if other.isascii()]
+        others = [other for other in samples[index + 1 :] if other.isascii()]
         template = build_template(text.decode(), fields, others)
         if template is not None and template.action in fields.fields:
             return template

@@ -33,7 +33,10 @@ if TYPE_CHECKING:
     from arrowlog.formats import CommitFile, Format
     from arrowlog.storage import FileBuffer, Store
 
-_RUN_BYTES_MAX = 6 << 20
+# Up to so many bytes are one run. More are split into runs of less, which several threads decode:
+# each holds a run in memory, which should fit the cache.
+_SINGLE_RUN_BYTES_MAX = 6 << 20
+_RUN_BYTES_MAX = 2 << 20
 # A run has a fixed cost per column, and logs with long lines have many columns, so their runs are
 # longer.
 _LONG_LINES_RUN_BYTES_MAX = 24 << 20
@@ -82,11 +85,13 @@ class CommitReader:
         """
         if not commits:
             return
-        commit_bytes, run_bytes_max = self._estimate_sizes(commits)
+        commit_bytes, long_lines = self._estimate_sizes(commits)
+        run_bytes_max = _LONG_LINES_RUN_BYTES_MAX if long_lines else _RUN_BYTES_MAX
+        single_run_max = _LONG_LINES_RUN_BYTES_MAX if long_lines else _SINGLE_RUN_BYTES_MAX
         total = commit_bytes * len(commits)
         workers = min(max(os.cpu_count() or 1, 2), _WORKERS_MAX)
         with ThreadPoolExecutor(workers) as readers, ThreadPoolExecutor(workers) as cutters:
-            if total > run_bytes_max:
+            if total > single_run_max:
                 even_share = total // (_RUNS_PER_WORKER * workers)
                 run_bytes = min(max(even_share, _RUN_BYTES_MIN), run_bytes_max)
                 self._memory = LOW_PEAK_POOL
@@ -95,24 +100,26 @@ class CommitReader:
                     return readers.submit(self._run, part, 2 * run_bytes, cutters)
 
                 yield from _in_order(submit, commits, commit_bytes, run_bytes, workers)
+                if self._memory is not None:
+                    self._memory.release_unused()
                 return
             while commits:
-                run = self._run(commits, run_bytes_max, cutters)
+                run = self._run(commits, single_run_max, cutters)
                 yield run
                 commits = commits[run.commits :]
 
-    def _estimate_sizes(self, commits: Sequence[CommitFile]) -> tuple[int, int]:
-        """Estimate the bytes of a commit from the middle one, and choose the size of a run."""
+    def _estimate_sizes(self, commits: Sequence[CommitFile]) -> tuple[int, bool]:
+        """Estimate the bytes of a commit from the middle one, and whether its lines are long."""
         if not self._store.cheap_stat:
-            return _COMMIT_BYTES_ESTIMATE, _RUN_BYTES_MAX
+            return _COMMIT_BYTES_ESTIMATE, False
         key = commits[len(commits) // 2].key
         stat = self._store.stat(key)
         if stat is None:
-            return _COMMIT_BYTES_ESTIMATE, _RUN_BYTES_MAX
+            return _COMMIT_BYTES_ESTIMATE, False
         if stat.size < SMALL_FILE_BYTES:
-            return max(stat.size, 1), _RUN_BYTES_MAX
+            return max(stat.size, 1), False
         long_lines = self._store.get_range(key, 0, SMALL_FILE_BYTES).count(b"\n") < _LONG_LINES_MAX
-        return stat.size, _LONG_LINES_RUN_BYTES_MAX if long_lines else _RUN_BYTES_MAX
+        return stat.size, long_lines
 
     def _run(self, commits: Sequence[CommitFile], enough: int, cutters: Executor) -> CommitRun:
         """Read and decode commits until about `enough` bytes are read."""

@@ -15,8 +15,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import make_array, make_scalar
-from arrowlog.decode import SEQ_LINE_BITS, commit_info_from_row, concat_column_bytes
+from arrowlog.arrays import concat_bytes, make_array
+from arrowlog.decode import SEQ_LINE_BITS, commit_info_from_row
 from arrowlog.errors import LogCorrupt
 from arrowlog.fork_safety import pl, polars_is_stranded
 from arrowlog.formats import Protocol
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from arrowlog.formats import Format, Metadata
 
 _COMMIT_INFO_COLUMNS = ("timestamp", "txn", "txnId", "inCommitTimestamp")
+_SEARCHED_BYTES = 1 << 20
 _RESTORE_FIRST = "Restore version 0 from a backup."
 
 
@@ -282,27 +283,27 @@ def with_keys(table: pa.Table, root: str, table_format: Format) -> tuple[pa.Tabl
 
 
 def _contains_any(texts: pa.ChunkedArray, *needles: str) -> bool:
-    """Whether any text contains one of the needles, which are two ASCII characters each.
+    """Whether any text contains one of the needles.
 
-    polars is the fastest for many texts. For few, a scan over all their bytes together rules most
-    logs out before any text is searched.
+    A search through the bytes of all texts together rules most logs out before any text is searched
+    by itself.
     """
-    if len(texts) > reconciliation.POLARS_MIN_KEYS and not polars_is_stranded():
-        return bool(reconciliation.to_series(texts).str.contains_any(list(needles)).any())
-    octets = concat_column_bytes([texts])
-    if not any(_may_contain(octets, *needle.encode()) for needle in needles):
-        return False
-    return any(pc.any(pc.match_substring(texts, needle)).as_py() for needle in needles)
+    return any(
+        any(_may_contain(chunk, needle.encode()) for chunk in texts.chunks)
+        and pc.any(pc.match_substring(texts, needle)).as_py()
+        for needle in needles
+    )
 
 
-def _may_contain(octets: pa.ChunkedArray, first: int, second: int) -> bool:
-    """Whether one byte directly follows another; also true across the border of two texts."""
-    is_first = pc.bit_wise_xor(octets, make_scalar(first, pa.uint8()))  # 0 where equal
-    if pc.min(is_first).as_py() != 0:
-        return False
-    is_second = pc.bit_wise_xor(octets, make_scalar(second, pa.uint8()))
-    both = pc.bit_wise_or(is_first.slice(0, len(is_first) - 1), is_second.slice(1))
-    return bool(pc.min(both).as_py() == 0)
+def _may_contain(texts: pa.Array, needle: bytes) -> bool:
+    """Whether the bytes of all texts contain a needle; it may lie across the border of two."""
+    if texts.type != pa.string():
+        return True
+    octets = concat_bytes(texts)
+    for start in range(0, len(octets), _SEARCHED_BYTES):  # a part at a time: it is copied
+        if needle in bytes(octets[start : start + _SEARCHED_BYTES + len(needle) - 1]):
+            return True
+    return False
 
 
 def _check_paths(actions: ActionBatch, adds: pa.Table, root: str) -> None:

@@ -38,7 +38,7 @@ class LoggedBuffer:
 
     def accept(self, name: str, version: int, length: int) -> None:
         """Take the bytes that were read into the free end as one file."""
-        start = self._inner.size
+        start = self._inner.end
         raw = bytes(memoryview(self._inner.data)[start : start + length])
         self._inner.accept(name, version, length)
         self._log(name, version, raw)

@@ -161,6 +161,15 @@ class Store(Protocol):
         `EXISTS`.
         """
 
+    def put_or_find(self, key: str, data: bytes) -> tuple[PutOutcome, bytes | None]:
+        """Create an object as `put_if_absent` does, and read the key at the same time.
+
+        For a put that will probably find the key taken: where a request takes long, what is there
+        is known one round trip earlier. Returns the content if the read has found an object, which
+        may be the caller's own. None says nothing: the read may have come first, may have failed,
+        or was not made.
+        """
+
     def replace(self, key: str, data: bytes) -> None:
         """Create or overwrite an object, atomically. In a log, only the pointer is overwritten."""
 

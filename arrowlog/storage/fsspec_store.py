@@ -135,6 +135,14 @@ class RemoteStore(ABC):
         return count, num_bytes
 
     @abstractmethod
+    def put_if_absent(self, key: str, data: bytes) -> PutOutcome:
+        """Create an object if the key is free, atomically."""
+
+    def put_or_find(self, key: str, data: bytes) -> tuple[PutOutcome, bytes | None]:
+        """Create an object as `put_if_absent` does, and read nothing."""
+        return self.put_if_absent(key, data), None
+
+    @abstractmethod
     def replace(self, key: str, data: bytes) -> None:
         """Create or overwrite an object."""
 

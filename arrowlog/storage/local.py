@@ -251,6 +251,10 @@ class LocalStore:
             return PutOutcome.UNKNOWN
         return PutOutcome.DONE if linked else PutOutcome.EXISTS
 
+    def put_or_find(self, key: str, data: bytes) -> tuple[PutOutcome, bytes | None]:
+        """Create a file as `put_if_absent` does, and read nothing: a later read costs little."""
+        return self.put_if_absent(key, data), None
+
     def replace(self, key: str, data: bytes) -> None:
         """Write a temporary file, then rename it to its name."""
         self.metrics.count_request("local", "write", sent=len(data))

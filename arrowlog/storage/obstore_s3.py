@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.errors import redact
+from arrowlog.errors import ArrowlogError, redact
 from arrowlog.storage.base import ObjectStat, PutOutcome, build_walk_table
 from arrowlog.storage.failures import response_status
 from arrowlog.storage.fsspec_store import RemoteStore, find_secrets
@@ -355,6 +355,19 @@ class ObstoreS3(RemoteStore):
                 raise self.failed("write", f"{self.root}/{key}", error) from None
             return PutOutcome.UNKNOWN
         return PutOutcome.DONE
+
+    @_with_s3fs_fallback
+    def put_or_find(self, key: str, data: bytes) -> tuple[PutOutcome, bytes | None]:
+        """Create an object, and read it at the same time in another thread."""
+        reading = self._thread_pool().submit(self.find, key)
+        outcome = self.put_if_absent(key, data)
+        if outcome in (PutOutcome.DONE, PutOutcome.NOT_APPLIED):
+            reading.cancel()
+            return outcome, None
+        try:
+            return outcome, reading.result(timeout=self.seconds)
+        except (ArrowlogError, TimeoutError):
+            return outcome, None
 
     def is_permanent(self, error: Exception) -> bool:
         """Client errors are final, except those that may pass."""

@@ -41,6 +41,10 @@ if TYPE_CHECKING:
 _READ_AHEAD = 4
 # The same for a writer that is far behind: it needs few round trips to reach the end of the log.
 _READ_AHEAD_MAX = 64
+# After a lost race, the next put and the read of its version are sent at the same time, so that a
+# further loss costs one round trip. That is one commit per round trip: a writer that has read this
+# many without seeing the end of the log reads several at a time instead.
+_BEHIND_MAX = 12
 # Upper bound of the retry loops. Their deadline, commit.timeoutSeconds, ends them long before.
 MAX_PUTS_PER_VERSION = 1000
 _BACKOFF_FIRST_SECONDS = 0.05
@@ -108,7 +112,7 @@ class ContentionBackoff:
         """Return the seconds to wait before the first put of a commit; usually 0."""
         if clock.seconds() - self.lost_at > _CONTENTION_SECONDS:
             return 0.0
-        if clock.uniform() > min(0.1 + self.crowd / 120, 0.6):
+        if clock.uniform() > min(0.1 + self.crowd / 75, 0.6):
             return 0.0
         return min(2 * self.put_seconds * (0.75 + clock.uniform() / 2), _WAIT_SECONDS_MAX)
 
@@ -183,7 +187,7 @@ def put_commit(
             break
         progress.attempts += 1
         try:
-            outcome = writer.store.put_if_absent(key, data)
+            outcome, found = _put(writer, progress, key, data)
         except StoreUnavailable as error:  # this put was not applied; an earlier one may have been
             if progress.unknown:
                 raise _gave_up(progress, version, key, error) from None
@@ -195,11 +199,27 @@ def put_commit(
         if progress.unknown and progress.pending is None:
             progress.pending = version
         if outcome is not PutOutcome.NOT_APPLIED:
+            if found is not None:  # whoever it is from: it stays there
+                progress.behind += 1
+                return [found]
             commit_files = _read_back(writer, progress, version)
             if commit_files:
                 return commit_files
         clock.sleep(backoff_seconds(clock, retry))
     raise _gave_up(progress, version, key)
+
+
+def _put(
+    writer: PutContext, progress: CommitProgress, key: str, data: bytes
+) -> tuple[PutOutcome, bytes | None]:
+    """Put a commit file; read its key at the same time if another one is probably there by now.
+
+    Returns the outcome, and the file that was found; None if none was looked for or found.
+    """
+    contended = progress.losses > 0 and progress.behind < _BEHIND_MAX
+    if contended and not writer.store.cheap_stat:
+        return writer.store.put_or_find(key, data)
+    return writer.store.put_if_absent(key, data), None
 
 
 def backoff_seconds(clock: Clock, retry: int) -> float:

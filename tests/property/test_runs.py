@@ -27,7 +27,9 @@ def write_log(rng, root):
 
 
 def cut_small(monkeypatch, rng):
-    monkeypatch.setattr(commit_reader, "_RUN_BYTES_MAX", rng.choice([500, 3000, 40_000]))
+    limit = rng.choice([500, 3000, 40_000])
+    monkeypatch.setattr(commit_reader, "_RUN_BYTES_MAX", limit)
+    monkeypatch.setattr(commit_reader, "_SINGLE_RUN_BYTES_MAX", limit)
     monkeypatch.setattr(commit_reader, "_RUN_BYTES_MIN", 300)
     monkeypatch.setattr(commit_reader, "_LONG_LINES_RUN_BYTES_MAX", 500)
 

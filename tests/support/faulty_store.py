@@ -38,6 +38,7 @@ class FaultyStore:
         self.objects: dict[str, bytes] = {}
         self.heal()
         self.late: list[list] = []
+        self.turns = 0
 
     def heal(self):
         self.puts: list[str] = []
@@ -129,6 +130,20 @@ class FaultyStore:
         if fault == "lost after":
             return PutOutcome.UNKNOWN
         return PutOutcome.EXISTS if fault == "retried" else outcome
+
+    def put_or_find(self, key, data):
+        """Read before or after the put, in turn, as a concurrent request may."""
+        self.turns += 1
+        first = self.turns % 2 == 0
+        found = self._find_quietly(key) if first else None
+        outcome = self.put_if_absent(key, data)
+        return outcome, found if first else self._find_quietly(key)
+
+    def _find_quietly(self, key):
+        try:
+            return self.find_many([key])[0]
+        except StoreUnavailable:
+            return None
 
     def _put(self, key, data):
         if key in self.objects:

@@ -427,6 +427,7 @@ def test_a_program_that_leaves_a_connection_open_ends_in_silence(tmp_path):
 
 def test_a_long_past_needs_little_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(reading_module, "_RUN_BYTES_MAX", 1 << 16)
+    monkeypatch.setattr(reading_module, "_SINGLE_RUN_BYTES_MAX", 1 << 16)
     monkeypatch.setattr(past_module, "COMMITS_PER_BLOCK", 4)
     testing.write_commit(tmp_path, 0, small_table.OPENING)
     for version in range(1, 21):

@@ -19,18 +19,16 @@ def test_lines_of_one_shape_all_match():
     assert found.columns["path"].to_pylist() == [f"part-{i}" for i in range(COUNT)]
 
 
-def test_bytes_that_are_in_no_field_are_not_passed_over():
-    found = decode_matching_lines(
-        b"\xef\xbb\xbf" + DATA, SHAPE
-    )  # the CSV parser drops a byte order mark
-    assert not found.columns
-    assert len(found.odd) == COUNT
-    assert found.odd[0][1].startswith(b"\xef\xbb\xbf")
+def test_a_byte_order_mark_is_part_of_its_line():
+    found = decode_matching_lines(b"\xef\xbb\xbf" + DATA, SHAPE)
+    assert found.columns["path"].to_pylist() == [f"part-{i}" for i in range(1, COUNT)]
+    assert found.odd == [(0, b"\xef\xbb\xbf" + DATA.split(b"\n")[0])]
 
 
 def test_a_carriage_return_does_not_end_a_line():
-    joined = DATA.replace(b"\n", b"\r", 1)  # for the CSV parser there are still 60 lines
-    assert merge_matches([decode_matching_lines(joined, SHAPE)], COUNT - 1) is None
+    joined = DATA.replace(b"\n", b"\r", 1)
+    found = merge_matches([decode_matching_lines(joined, SHAPE)], COUNT - 1)
+    assert found.odd == [(0, joined.split(b"\n")[0])]
     window = LineBuffer(1 << 20)
     window.append("7.json", 7, joined)
     with pytest.raises(LogCorrupt) as caught:
