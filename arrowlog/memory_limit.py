@@ -16,8 +16,8 @@ from arrowlog.errors import LogTooLarge
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Below this many bytes read, a log cannot be the reason, and the check is skipped.
-_CHECK_FROM_BYTES = 16 << 20
+# Below this many bytes read, a log cannot be the reason, and no check is needed.
+CHECK_FROM_BYTES = 16 << 20
 # The share of the limit at which reading stops.
 _USED_SHARE_MAX = 0.9
 # Control groups (version 1) without a limit report a huge number instead.
@@ -31,7 +31,7 @@ def check_memory(root: str, read: int, limit: int) -> None:
     `read` is the number of bytes of the log read so far. `limit` is in bytes; 0 means the limit of
     the process, see `memory_limit_bytes`.
     """
-    if read < _CHECK_FROM_BYTES:
+    if read < CHECK_FROM_BYTES:
         return
     allowed = limit or memory_limit_bytes()
     if allowed is None or used_memory_bytes() < allowed * _USED_SHARE_MAX:

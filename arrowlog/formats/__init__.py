@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from arrowlog.formats.base import (
     MAX_RECENT_COMMITS,
     MAX_VERSION,
-    PHYSICAL_NAME_KEY,
     RETIRED_FOLDER,
     STATS_COUNTS,
     STATS_MAPS,
@@ -27,7 +26,6 @@ from arrowlog.formats.base import (
     RetiredVersions,
     no_recent_commits,
     parse_retired_records,
-    physical_name,
     retired_record_name,
     superseded_records,
 )
@@ -54,11 +52,13 @@ if TYPE_CHECKING:
     )
     from arrowlog.formats.schema_ddl import parse_ddl
     from arrowlog.formats.table_schema import (
+        PHYSICAL_NAME_KEY,
         StructLeaf,
         find_field_type,
         format_spark_schema,
         leaf_name,
         parse_spark_schema,
+        physical_name,
         stats_keys,
         stats_type,
         struct_leaves,
@@ -87,11 +87,13 @@ _ON_FIRST_USE = {
     ),
     "schema_ddl": ("parse_ddl",),
     "table_schema": (
+        "PHYSICAL_NAME_KEY",
         "StructLeaf",
         "find_field_type",
         "format_spark_schema",
         "leaf_name",
         "parse_spark_schema",
+        "physical_name",
         "stats_keys",
         "stats_type",
         "struct_leaves",

@@ -46,8 +46,6 @@ _RETIRED_RECORD = re.compile(r"([0-9]{20})-([0-9]{20})\.json")
 # Maps of `stats` whose values are numbers of rows: NULLs, and NaNs of floating-point columns.
 STATS_COUNTS = ("nullCount", "nanCount")
 STATS_MAPS = ("minValues", "maxValues", *STATS_COUNTS)
-# Metadata of a field in a table's schema: its name in data files, statistics and partition values.
-PHYSICAL_NAME_KEY = b"arrowlog.physicalName"
 
 
 class FieldKind(Enum):
@@ -629,13 +627,3 @@ class Format(ABC):
     def paths_of(self, keys: pa.ChunkedArray) -> pa.ChunkedArray:
         """Return the paths of files, relative to the table, from what `file_keys` returned."""
         return keys
-
-
-def physical_name(schema: pa.Schema, name: str) -> str:
-    """Return the name of a column in data files, statistics and partition values."""
-    index = schema.get_field_index(name)
-    metadata = schema.field(index).metadata if index >= 0 else None
-    if not metadata or PHYSICAL_NAME_KEY not in metadata:
-        return name
-    text: bytes = metadata[PHYSICAL_NAME_KEY]
-    return text.decode()

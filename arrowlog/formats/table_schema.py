@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from arrowlog.formats.base import PHYSICAL_NAME_KEY, physical_name
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     # Returns what to keep of a field's metadata, given the field as parsed JSON.
     FieldMetadata = Callable[[dict[str, Any]], dict[str, str]]
 
+# Metadata of a field in a table's schema: its name in data files, statistics and partition values.
+PHYSICAL_NAME_KEY = b"arrowlog.physicalName"
 # Every type name that is read, including the SQL names that some writers use.
 _ARROW_TYPES: dict[str, pa.DataType] = {
     "string": pa.string(),
@@ -182,6 +182,16 @@ def _type_name(kind: pa.DataType, where: str) -> Any:
         item = _type_name(kind.value_type, where)
         return {"type": "array", "elementType": item, "containsNull": True}
     raise ValueError(f"column {where!r} has type {kind}, which a table cannot hold")
+
+
+def physical_name(schema: pa.Schema, name: str) -> str:
+    """Return the name of a column in data files, statistics and partition values."""
+    index = schema.get_field_index(name)
+    metadata = schema.field(index).metadata if index >= 0 else None
+    if not metadata or PHYSICAL_NAME_KEY not in metadata:
+        return name
+    text: bytes = metadata[PHYSICAL_NAME_KEY]
+    return text.decode()
 
 
 class StructLeaf(NamedTuple):

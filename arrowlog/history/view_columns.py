@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from arrowlog.formats import Format, Metadata, Protocol
     from arrowlog.history.commit_history import CommitBatch
 
-TIMESTAMP_MS = pa.timestamp("ms", "UTC")
+TIMESTAMP_MS: pa.DataType = pa.timestamp("ms", "UTC")
 _INT, _TEXT, _BOOL = pa.int64(), pa.string(), pa.bool_()
 _TEXT_LIST, _TEXT_MAP = pa.list_(_TEXT), pa.map_(_TEXT, _TEXT)
 # DuckDB counts timestamps in 64-bit microseconds, so milliseconds beyond about 9.2e15 overflow it.

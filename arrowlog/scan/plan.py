@@ -35,7 +35,7 @@ from arrowlog.scan.split_rows import SPLIT_COLUMNS, SplitCacheOptions, mask_spli
 from arrowlog.scan.stats_predicate import StatsPredicateBuilder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     import polars as pl
     import pyarrow.dataset as ds
@@ -75,10 +75,8 @@ def plan_scan(
         raise InvalidRequest(f"{engine!r} is not an engine.", next='Use "arrow" or "duckdb".')
     stats = snapshot.columns
     predicate = parse_predicate(where, stats.schema, now_micros=now_micros)
-    for search in find_searches(predicate.tree):
-        from arrowlog.splits import check_query
-
-        check_query(*search_operands(search), stats.schema, snapshot.partition_columns)
+    if not predicate.understood:  # as a predicate with a search never is
+        _check_searches(predicate, stats.schema, snapshot.partition_columns)
     stats_predicate = StatsPredicateBuilder(stats.schema, snapshot.partition_columns).rows(
         predicate.tree
     )
@@ -105,6 +103,16 @@ def plan_scan(
         engine=engine,
         read_log=ReadLog(read_log),
     )
+
+
+def _check_searches(
+    predicate: Predicate, schema: pa.Schema, partition_columns: Sequence[str]
+) -> None:
+    """Raise InvalidRequest for a search that is invalid or of a column without an index."""
+    from arrowlog.splits import check_query
+
+    for search in find_searches(predicate.tree):
+        check_query(*search_operands(search), schema, partition_columns)
 
 
 def _skip_row_groups(snapshot: Snapshot, predicate: Predicate) -> Snapshot:

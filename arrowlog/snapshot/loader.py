@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from arrowlog import memory_limit
 from arrowlog.decode import (
     ActionBatch,
     LineBuffer,
@@ -34,7 +35,6 @@ from arrowlog.formats.indextables import (
     STATE_KIND,
     no_recent_commits,
 )
-from arrowlog.memory_limit import check_memory
 from arrowlog.snapshot.commit_reader import CommitReader
 from arrowlog.snapshot.file_table import files_table
 from arrowlog.snapshot.listing import list_log
@@ -51,6 +51,7 @@ from arrowlog.snapshot.log_segment import (
     earliest_rebuildable_version,
     plan_segment,
 )
+from arrowlog.snapshot.read_options import ReadOptions
 from arrowlog.snapshot.reconciliation import paths_leading_out
 from arrowlog.snapshot.snapshot import (
     BypassedCheckpoint,
@@ -59,7 +60,6 @@ from arrowlog.snapshot.snapshot import (
     State,
     compact_chunks,
 )
-from arrowlog.snapshot.tracked_state import ReadOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -725,6 +725,7 @@ def _read_actions(work: _Load, commits: Sequence[CommitFile]) -> ActionBatch:
     for run in reader.runs(commits):
         work.files_read += run.commits
         work.bytes_read += run.size
-        check_memory(work.store.root, work.bytes_read, work.options.config.max_memory)
+        if work.bytes_read >= memory_limit.CHECK_FROM_BYTES:
+            memory_limit.check_memory(work.store.root, work.bytes_read, options.config.max_memory)
         actions.extend(run.actions)
     return actions

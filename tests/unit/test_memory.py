@@ -61,7 +61,7 @@ def test_what_is_free_to_be_given_back_does_not_count(monkeypatch):
 
 @pytest.mark.promise("security.bounded_memory")
 def test_a_log_that_is_too_large_is_told_in_words(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory_limit, "_CHECK_FROM_BYTES", 1)
+    monkeypatch.setattr(memory_limit, "CHECK_FROM_BYTES", 1)
 
     testing.write_commit(
         tmp_path,

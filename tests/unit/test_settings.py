@@ -424,7 +424,7 @@ def a_commit_that_decompresses_to_more_is_refused(tmp_path, monkeypatch):
 def reading_stops_before_memory_runs_out(tmp_path, monkeypatch):
     table = create(tmp_path / "t")
     append(table)
-    monkeypatch.setattr(memory_limit, "_CHECK_FROM_BYTES", 1)  # small logs are not checked
+    monkeypatch.setattr(memory_limit, "CHECK_FROM_BYTES", 1)  # small logs are not checked
     with pytest.raises(arrowlog.LogTooLarge):
         arrowlog.Table(table.uri, options={"transaction.maxMemory": "1MB"}).snapshot()
     assert arrowlog.Table(table.uri, options={"transaction.maxMemory": "1TB"}).snapshot()
