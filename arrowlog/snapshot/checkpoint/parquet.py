@@ -442,7 +442,7 @@ def _encode_rows(
     """Encode a range of rows as a Parquet file; returns its bytes, its metadata and its index."""
     group, step = layout.files_per_group, _SLICE_GROUPS * layout.files_per_group
     of_table = (layout.schema, layout.partition_columns)
-    indexes = [build_row_group_index(layout.table.slice(0, 0), *of_table)]
+    indexes = [] if stop > start else [build_row_group_index(layout.table.slice(0, 0), *of_table)]
     sink = pa.BufferOutputStream()
     with _open_part(layout, sink) as writer:
         for at in range(start, stop, step):
