@@ -16,7 +16,7 @@ from arrowlog.errors import ArrowlogError, InvalidRequest
 from arrowlog.fork_safety import OnFirstUse, require_polars
 from arrowlog.history import HistoryQueries
 from arrowlog.metering import metrics_of
-from arrowlog.scan import ReadableRows, ReadLog
+from arrowlog.scan import ReadableRows
 from arrowlog.snapshot import (
     CACHE_PARTS,
     ReadOptions,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from arrowlog.metering import Metrics
     from arrowlog.recovery import Findings
     from arrowlog.report import TableReport
-    from arrowlog.scan import Engine, LazyRows, ReadReport, ScanPlan
+    from arrowlog.scan import Engine, LazyRows, ReadLog, ReadReport, ScanPlan
     from arrowlog.snapshot import CachePart, CacheStats, CheckpointResult, Snapshot
     from arrowlog.transaction import CommitResult, WriteMode, WriteSession
 
@@ -126,12 +126,15 @@ class Table(ReadableRows, HistoryQueries):
         )
         self._storage_options = dict(storage_options or {})
         self._options = dict(options or {})
-        self._read_log = ReadLog()
         self._tracker = SnapshotTracker(
             self._store,
             ReadOptions(config, allow_external_paths=allow_outside_paths, strict=strict),
             options=self._options,
         )
+
+    @OnFirstUse
+    def _read_log(self) -> ReadLog:
+        return scan.ReadLog()
 
     @OnFirstUse
     def _checkpointer(self) -> BackgroundCheckpointer:

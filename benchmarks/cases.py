@@ -217,9 +217,7 @@ def checkpoint(setting):
 
 
 def importing(setting):
-    """With compiled modules of our own making, for all alike; the first run makes them."""
-    env = {"PYTHONPYCACHEPREFIX": os.path.join(setting.folder, "compiled")}
-    env["PYTHONDONTWRITEBYTECODE"] = ""
+    """With compiled modules, for all alike; the first run makes them."""
     ways = [
         ("alone", "import_alone"),
         ("polars alone, which arrowlog needs", "import_polars"),
@@ -232,7 +230,7 @@ def importing(setting):
             roots = {who: table(setting, who, IMPORTED) for who in roots}
         jobs = {
             who: lambda who=who, function=function, root=root: measure(
-                who, function, root, env=env, imports=True
+                who, function, root, imports=True
             )
             for who, root in roots.items()
         }

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 
 from benchmarks.figures import Figure
@@ -14,6 +15,11 @@ HOME = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SLOW_SECONDS = {4: 5, 2: 12}
 SLOW_QUICK = {2: 1.5}
 LATE_SECONDS, LATE_BUILD = 900, 7200
+# Where measured processes keep compiled modules: installed packages have them, a checkout may not.
+COMPILED = {
+    "PYTHONPYCACHEPREFIX": os.path.join(tempfile.gettempdir(), f"arrowlog-compiled-{os.getuid()}"),
+    "PYTHONDONTWRITEBYTECODE": "",
+}
 
 
 class Failed(Exception):
@@ -29,11 +35,12 @@ def progress(text):
 
 
 def python(*arguments, env=None, late=LATE_SECONDS):
-    """Run a module of the benchmarks in a fresh process; what it printed."""
+    """Run a module of the benchmarks in a fresh process with compiled modules; what it printed."""
     command = [sys.executable, "-m", *map(str, arguments)]
     path = os.pathsep.join(filter(None, (HOME, os.environ.get("PYTHONPATH"))))
     # Warnings of a peer are not our business, and its output is ours alone.
-    environment = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore", **(env or {})}
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore", **COMPILED}
+    environment |= env or {}
     try:
         done = subprocess.run(
             command,
@@ -50,23 +57,35 @@ def python(*arguments, env=None, late=LATE_SECONDS):
     return done.stdout
 
 
-_loaded = {}  # (engine, case) -> modules that its job imports
+_loaded = {}  # what is measured -> modules that its job imports
+
+
+def without_imports(key, run):
+    """One run of `run(environment)`, with what its job loads imported before it is timed.
+
+    The first run of a key imports modules within the job, and tells which; it is not counted.
+    """
+    if key not in _loaded:
+        found = run({PRELOAD: ""})
+        _loaded[key] = found["loaded"]
+        if not found["loaded"]:
+            return found
+    return run({PRELOAD: ",".join(_loaded[key])})
 
 
 def measure(who, case, root, *arguments, env=None, imports=False):
     """One run of one case by one engine: {"ms", "cpu", "mb", "answer"}.
 
-    A first run that imports modules within the job is not counted: the next ones import them
-    beforehand. With `imports` they count, as where imports are what is measured.
+    Modules that the job imports are imported beforehand (`without_imports`). With `imports` they
+    count, as where imports are what is measured.
     """
-    counted = imports or (who, case) in _loaded
-    environment = {**(env or {}), PRELOAD: ",".join(_loaded.get((who, case), ()))}
-    found = json.loads(python("benchmarks.measure", who, case, root, *arguments, env=environment))
-    if not counted:
-        _loaded[who, case] = found["loaded"]
-        if found["loaded"]:
-            return measure(who, case, root, *arguments, env=env)
-    return found
+
+    def run(preload):
+        environment = {**(env or {}), **preload}
+        command = ("benchmarks.measure", who, case, root, *arguments)
+        return json.loads(python(*command, env=environment))
+
+    return run({PRELOAD: ""}) if imports else without_imports((who, case), run)
 
 
 def in_turn(case, shape, jobs, rounds, *, x=None, slow=SLOW_SECONDS):

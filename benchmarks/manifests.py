@@ -7,23 +7,24 @@
   python -m benchmarks.manifests ask WHO QUESTION TABLE      the same for a table with a state
 
 A question on a table is `list`, all live files with typed statistics, or `plan`, the files of one
-partition value; fastavro reads what a user would write by hand, dictionaries.
+partition value; fastavro reads what a user would write by hand, dictionaries. Imports are not
+counted, as in all other cases, but where the label says so.
 """
 
 import glob
 import json
 import os
 import sys
-import time
 
-from benchmarks.fresh import in_turn, python
-from benchmarks.measure import peak_mb
+from benchmarks.fresh import in_turn, python, without_imports
+from benchmarks.measure import PRELOAD, once_loading
 
 ENTRIES = 50_000  # a manifest: what other writers put into one
 LIMIT = 1 << 29
 PLAN_FIELDS = ("path", "size", "partitionValues", "numRecords")
 ALL, PLAN = "all", "plan"
 LIST = "list"
+READERS = ("arrowlog", "fastavro")
 DAY = "2024-02-03"  # about 1 of 28 days of 1 of 12 months, which fills one manifest in twelve
 
 
@@ -96,15 +97,9 @@ def by_fastavro(files, _fields):
 
 
 def decode(who, fields, files):
-    """One run in this process, imports included: {"ms", "cpu", "mb", "answer"}."""
-    cpu, began = time.process_time(), time.perf_counter()
-    answer = {"arrowlog": by_arrowlog, "fastavro": by_fastavro}[who](files, fields)
-    return {
-        "ms": (time.perf_counter() - began) * 1e3,
-        "cpu": (time.process_time() - cpu) * 1e3,
-        "mb": peak_mb(),
-        "answer": answer,
-    }
+    """One run in this process: {"ms", "cpu", "mb", "answer", "loaded"}."""
+    job = {"arrowlog": by_arrowlog, "fastavro": by_fastavro}[who]
+    return once_loading(lambda: job(files, fields))
 
 
 def write_table(place, folder):
@@ -173,15 +168,29 @@ def ask_fastavro(place, question):
 
 
 def ask(who, question, place):
-    """One question in this process, imports included: {"ms", "cpu", "mb", "answer"}."""
-    cpu, began = time.process_time(), time.perf_counter()
-    answer = {"arrowlog": ask_arrowlog, "fastavro": ask_fastavro}[who](place, question)
-    return {
-        "ms": (time.perf_counter() - began) * 1e3,
-        "cpu": (time.process_time() - cpu) * 1e3,
-        "mb": peak_mb(),
-        "answer": answer,
-    }
+    """One question in this process: {"ms", "cpu", "mb", "answer", "loaded"}."""
+    job = {"arrowlog": ask_arrowlog, "fastavro": ask_fastavro}[who]
+    return once_loading(lambda: job(place, question))
+
+
+def jobs_of(*arguments, imports=False):
+    """A job for each reader: `python -m benchmarks.manifests ACTION WHO …` in a fresh process.
+
+    With `imports`, those of the reader count as well.
+    """
+    action, *rest = arguments
+
+    def job(who):
+        def run(environment):
+            command = ("benchmarks.manifests", action, who, *rest)
+            return json.loads(python(*command, env=environment))
+
+        def without():
+            return without_imports((action, who, *rest), run)
+
+        return (lambda: run({PRELOAD: ""})) if imports else without
+
+    return {who: job(who) for who in READERS}
 
 
 def run(folder, rounds, quick):
@@ -196,24 +205,15 @@ def run(folder, rounds, quick):
         if entries == 70_000:
             shapes["one manifest of 50,000, fields of a plan"] = (PLAN, files[:1])
         for shape, (fields, chosen) in shapes.items():
-            jobs = {
-                who: lambda who=who, fields=fields, chosen=chosen: json.loads(
-                    python("benchmarks.manifests", "decode", who, fields, *chosen)
-                )
-                for who in ("arrowlog", "fastavro")
-            }
-            figures += in_turn("avro", shape, jobs, rounds)
+            figures += in_turn("avro", shape, jobs_of("decode", fields, *chosen), rounds)
         table = os.path.join(folder, f"states-{entries}")
         if not os.path.exists(table):
             write_table(table, place)
         for question, shape in ((LIST, "listed with typed statistics"), (PLAN, "one day planned")):
-            jobs = {
-                who: lambda who=who, question=question, table=table: json.loads(
-                    python("benchmarks.manifests", "ask", who, question, table)
-                )
-                for who in ("arrowlog", "fastavro")
-            }
-            figures += in_turn("avro", f"table of {entries:,} files, {shape}", jobs, rounds)
+            label = f"table of {entries:,} files, {shape}"
+            figures += in_turn("avro", label, jobs_of("ask", question, table), rounds)
+            jobs = jobs_of("ask", question, table, imports=True)
+            figures += in_turn("avro", f"{label}, with imports", jobs, rounds)
     return figures
 
 

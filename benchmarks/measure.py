@@ -33,6 +33,21 @@ def once(job):
     return {"ms": spent, "cpu": (time.process_time() - cpu) * 1000, "answer": answer}
 
 
+def once_loading(job):
+    """As `once`, with the modules in `PRELOAD` imported before; and the modules the job loaded."""
+    preload()
+    before = set(sys.modules)
+    found = once(job)
+    return {**found, "mb": peak_mb(), "loaded": sorted(set(sys.modules) - before)}
+
+
+def preload():
+    """Import the modules that an earlier run of the same job has loaded."""
+    for name in filter(None, os.environ.get(PRELOAD, "").split(",")):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+
+
 def several(job):
     """The first question warms up and gives the answer to compare; the others are new ones."""
     first = once(lambda: job(0))
@@ -70,9 +85,7 @@ def prepared(function, *arguments):
 def main():
     who, case, root, *arguments = sys.argv[1:]
     function = getattr(importlib.import_module(f"benchmarks.peers.{ENGINES[who]}"), case)
-    for name in filter(None, os.environ.get(PRELOAD, "").split(",")):
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
+    preload()
     with prepared(function, root, *arguments) as job:
         before = set(sys.modules)
         warm = getattr(function, "warm", False)

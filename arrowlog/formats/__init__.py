@@ -8,8 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from arrowlog.formats.base import (
+    MAX_RECENT_COMMITS,
     MAX_VERSION,
     PHYSICAL_NAME_KEY,
+    RETIRED_FOLDER,
     STATS_COUNTS,
     STATS_MAPS,
     ActionFields,
@@ -21,15 +23,11 @@ from arrowlog.formats.base import (
     LogListing,
     Metadata,
     Protocol,
-    physical_name,
-)
-from arrowlog.formats.log_versions import (
-    MAX_RECENT_COMMITS,
-    RETIRED_FOLDER,
     RecentCommits,
     RetiredVersions,
     no_recent_commits,
     parse_retired_records,
+    physical_name,
     retired_record_name,
     superseded_records,
 )
@@ -55,11 +53,12 @@ if TYPE_CHECKING:
         read_value,
     )
     from arrowlog.formats.schema_ddl import parse_ddl
-    from arrowlog.formats.spark_schema import format_spark_schema, parse_spark_schema
-    from arrowlog.formats.struct_fields import (
+    from arrowlog.formats.table_schema import (
         StructLeaf,
         find_field_type,
+        format_spark_schema,
         leaf_name,
+        parse_spark_schema,
         stats_keys,
         stats_type,
         struct_leaves,
@@ -87,11 +86,12 @@ _ON_FIRST_USE = {
         "read_value",
     ),
     "schema_ddl": ("parse_ddl",),
-    "spark_schema": ("format_spark_schema", "parse_spark_schema"),
-    "struct_fields": (
+    "table_schema": (
         "StructLeaf",
         "find_field_type",
+        "format_spark_schema",
         "leaf_name",
+        "parse_spark_schema",
         "stats_keys",
         "stats_type",
         "struct_leaves",

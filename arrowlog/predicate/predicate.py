@@ -110,6 +110,8 @@ def parse_predicate(where: Any, schema: pa.Schema, *, now_micros: int | None = N
         tree = _parse_form(where, schema, now_micros)
         if isinstance(tree, Call) and tree.op == "and":
             return _prepare_conjuncts(tree.args, schema)
+        if _is_simple(tree):
+            return _prepare_conjuncts([tree], schema)
         return Predicate.from_tree(_prepare(tree, schema))
     except RecursionError:
         raise predicate_too_deep_error() from None

@@ -91,7 +91,6 @@ if TYPE_CHECKING:
         plan_segment,
         retired_record_error,
     )
-    from arrowlog.snapshot.read_options import ReadOptions
     from arrowlog.snapshot.reconciliation import (
         paths_leading_out,
     )
@@ -121,6 +120,7 @@ if TYPE_CHECKING:
         CacheStats,
         LogTip,
         ReadBase,
+        ReadOptions,
     )
     from arrowlog.snapshot.tracker import (
         CACHE_PARTS,
@@ -234,7 +234,6 @@ _HOMES = {
         "plan_segment",
         "retired_record_error",
     ),
-    "read_options": ("ReadOptions",),
     "reconciliation": ("paths_leading_out",),
     "snapshot": (
         "FileSource",
@@ -262,6 +261,7 @@ _HOMES = {
         "CacheStats",
         "LogTip",
         "ReadBase",
+        "ReadOptions",
     ),
     "tracker": (
         "CACHE_PARTS",

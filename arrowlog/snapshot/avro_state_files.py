@@ -24,8 +24,8 @@ from arrowlog.memory_limit import check_memory
 from arrowlog.snapshot.deferred_files import NO_ADDS, DeferredFiles
 from arrowlog.snapshot.file_table import FileStats, GroupStats
 from arrowlog.snapshot.log_replay import with_checkpoint_keys
-from arrowlog.snapshot.read_options import find_superset
 from arrowlog.snapshot.snapshot import InMemoryFiles
+from arrowlog.snapshot.tracked_state import find_superset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from arrowlog.config import Config
     from arrowlog.formats import Format
     from arrowlog.formats.indextables import ManifestInfo, StateManifest
-    from arrowlog.snapshot.read_options import ManifestCache
+    from arrowlog.snapshot.tracked_state import ManifestCache
     from arrowlog.storage import Store
 
 # Manifests that are read and decoded at a time; each holds its uncompressed blocks in memory.

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from arrowlog.decode import ActionBatch
     from arrowlog.formats import CommitFile, LogListing, Metadata
-    from arrowlog.snapshot.read_options import ReadOptions
+    from arrowlog.snapshot.tracked_state import ReadOptions
     from arrowlog.storage import Store
 
 # Commits of the first batch, and by how much the next one is larger.

@@ -51,7 +51,6 @@ from arrowlog.snapshot.log_segment import (
     earliest_rebuildable_version,
     plan_segment,
 )
-from arrowlog.snapshot.read_options import ReadOptions
 from arrowlog.snapshot.reconciliation import paths_leading_out
 from arrowlog.snapshot.snapshot import (
     BypassedCheckpoint,
@@ -60,6 +59,7 @@ from arrowlog.snapshot.snapshot import (
     State,
     compact_chunks,
 )
+from arrowlog.snapshot.tracked_state import ReadOptions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

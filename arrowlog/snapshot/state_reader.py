@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from arrowlog.config import Config
     from arrowlog.formats import CommitFile, Format, LogListing, Metadata
     from arrowlog.formats.indextables import StateManifest
-    from arrowlog.snapshot.read_options import ManifestCache
     from arrowlog.snapshot.snapshot import Transactions
+    from arrowlog.snapshot.tracked_state import ManifestCache
     from arrowlog.storage import Store
 
 MAPPING_PREFIX = "docMappingSchema."

@@ -46,9 +46,8 @@ if TYPE_CHECKING:
     from arrowlog.metering import Metrics
     from arrowlog.snapshot.description import TableDescription
     from arrowlog.snapshot.disk_cache import SnapshotDiskCache
-    from arrowlog.snapshot.read_options import ReadOptions
     from arrowlog.snapshot.snapshot import BypassedCheckpoint, Snapshot
-    from arrowlog.snapshot.tracked_state import CacheStats, HitCounter
+    from arrowlog.snapshot.tracked_state import CacheStats, HitCounter, ReadOptions
     from arrowlog.storage import ObjectStat, Store
 
 _Args = ParamSpec("_Args")

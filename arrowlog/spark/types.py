@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-# Aliases that other writers use for Spark's type names; `formats.spark_schema` accepts the same.
+# Aliases that other writers use for Spark's type names; `formats.table_schema` accepts the same.
 _ALIASES = {
     "bigint": "long",
     "int": "integer",

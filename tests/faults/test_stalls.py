@@ -19,8 +19,8 @@ from support.faulty_store import FakeClock, FaultyStore, Log, frozen_clock, tabl
 import arrowlog
 from arrowlog import add_file, testing
 from arrowlog.errors import CommitConflict, CommitStateUnknown, InvalidRequest
+from arrowlog.formats import MAX_RECENT_COMMITS, RecentCommits
 from arrowlog.formats.indextables.format import LOG_FOLDER, commit_name
-from arrowlog.formats.log_versions import MAX_RECENT_COMMITS, RecentCommits
 from arrowlog.maintenance import cleanup, procedures
 from arrowlog.maintenance.checkpointing import BackgroundCheckpointer
 from arrowlog.snapshot import commit_reader, listing, tracker

@@ -12,7 +12,7 @@ from support.case_count import cases, first_seed
 
 from arrowlog.errors import ConcurrentAppend, ConcurrentRemove, MetadataChanged, ProtocolChanged
 from arrowlog.formats.base import Metadata, Protocol
-from arrowlog.formats.spark_schema import format_spark_schema
+from arrowlog.formats.table_schema import format_spark_schema
 from arrowlog.predicate.predicate import parse_predicate
 from arrowlog.transaction.conflict_checker import (
     ReadSet,

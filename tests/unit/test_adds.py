@@ -12,7 +12,7 @@ import arrowlog
 from arrowlog import add_file
 from arrowlog.errors import InvalidRequest
 from arrowlog.formats.base import Metadata
-from arrowlog.formats.spark_schema import format_spark_schema
+from arrowlog.formats.table_schema import format_spark_schema
 from arrowlog.snapshot.typed_values import to_log_text
 from arrowlog.transaction.add_files import Add, parse_add, relative_data_path, validate_adds
 

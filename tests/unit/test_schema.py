@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arrowlog.formats.spark_schema import format_spark_schema, parse_spark_schema
+from arrowlog.formats.table_schema import format_spark_schema, parse_spark_schema
 
 SIMPLE = {
     "string": pa.string(),

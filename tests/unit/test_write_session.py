@@ -21,7 +21,7 @@ from arrowlog.errors import (
 )
 from arrowlog.formats.base import Metadata, Protocol
 from arrowlog.formats.indextables.format import LAST_CHECKPOINT, LOG_FOLDER, commit_name
-from arrowlog.formats.spark_schema import format_spark_schema
+from arrowlog.formats.table_schema import format_spark_schema
 from arrowlog.snapshot.stats_truncation import StatsTruncation
 from arrowlog.transaction import table_metadata, write_session
 from arrowlog.transaction.conflict_checker import ReadSet, TableHead, WinningCommit, check_conflict

@@ -38,8 +38,8 @@ from arrowlog.snapshot.checkpoint.rows import (
 from arrowlog.snapshot.checkpoint_files import CheckpointFiles
 from arrowlog.snapshot.file_table import FileStats
 from arrowlog.snapshot.loader import load_snapshot
-from arrowlog.snapshot.read_options import ReadOptions
 from arrowlog.snapshot.stats_truncation import StatsTruncation, truncate_adds
+from arrowlog.snapshot.tracked_state import ReadOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

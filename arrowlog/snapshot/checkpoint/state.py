@@ -37,8 +37,8 @@ from arrowlog.formats.indextables import (
     parse_state_pointer,
 )
 from arrowlog.snapshot.avro_state_files import AvroStateFiles, StateEntries
-from arrowlog.snapshot.read_options import ManifestCache
 from arrowlog.snapshot.state_reader import MAPPING_PREFIX, StateFacts, doc_mappings
+from arrowlog.snapshot.tracked_state import ManifestCache
 from arrowlog.storage import PutOutcome, put_identical
 
 if TYPE_CHECKING:
