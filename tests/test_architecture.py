@@ -55,6 +55,7 @@ PURE = (
     "decode.avro_records",
     "decode.columnar_decoder",
     "decode.row_decoder",
+    "decode.schema_decoder",
     "splits.bundle",
     "splits.doc_store",
     "splits.query",

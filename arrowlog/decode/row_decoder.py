@@ -174,8 +174,12 @@ def decode_lines(
     by one: because one of them is blank, not valid or holds two actions.
     """
     decoder = _line_decoder(fields)
+    joined = b"\n".join(texts)
+    # msgspec lets a line have two objects, and an object two lines. Between `}` and `{` JSON needs
+    # a comma, so that these line feeds are between two objects; then their number tells.
+    if joined.count(b"}\n{") != len(texts) - 1 or joined[:1] != b"{" or joined[-1:] != b"}":
+        return None
     try:
-        joined = b"\n".join(texts)
         if not joined.isascii():
             joined.decode()  # msgspec does not validate UTF-8 in the fields that it skips
         lines = decoder.decode_lines(joined)
@@ -406,7 +410,7 @@ def _lookup_stats(table: pa.Table, keys: list[str]) -> dict[str, pa.Array]:
         return {}
     members = _lookup_raw(table["stats"].combine_chunks(), ["numRecords", *STATS_MAPS])
     columns = {
-        f"stats.{key}": _to_counts(_scalar_texts(raws))
+        f"stats.{key}": parse_counts(_scalar_texts(raws))
         for key, raws in members.items()
         if key == "numRecords"
     }
@@ -416,11 +420,11 @@ def _lookup_stats(table: pa.Table, keys: list[str]) -> dict[str, pa.Array]:
         inner = make_array(list(map(bytes, members[name])), pa.binary()).view(pa.string())
         for key, texts in _lookup(inner, keys).items():
             counts = name in STATS_COUNTS
-            columns[f"stats.{name}.{key}"] = _to_counts(texts) if counts else texts
+            columns[f"stats.{name}.{key}"] = parse_counts(texts) if counts else texts
     return columns
 
 
-def _to_counts(texts: pa.Array) -> pa.Array:
+def parse_counts(texts: pa.Array) -> pa.Array:
     """Convert texts to int64. Text that is not an integer becomes null: unknown."""
     plain = pc.match_substring_regex(texts, _PLAIN_INTEGER)
     if plain.true_count == len(texts) - texts.null_count:
@@ -649,7 +653,13 @@ def parse_commit_infos(
 
 
 def _decode_all(decoder: Any, lines: pa.Array) -> list[Any] | None:
-    """Decode all lines with one call; None if the decoder rejects any of them."""
+    """Decode all lines with one call; None if the decoder rejects any of them.
+
+    All lines begin with a brace. If they end with one, too, each line is one object; see
+    `decode_lines`.
+    """
+    if pc.ends_with(lines, b"}\n").true_count < len(lines):
+        return None
     try:
         text = concat_bytes(lines)
         if pc.max(bytes_to_series(text).to_arrow()).as_py() > 127:
