@@ -127,7 +127,8 @@ _TEXTS = msgspec.json.Decoder(list[str | None])
 _ABSENT = msgspec.Raw(b"null")  # of a member that is not there, unlike one that is null
 _NULL_TEXT = make_scalar("null", pa.string())
 _NULL_BYTES = make_scalar(b"null", pa.binary())
-_COMMA = make_scalar(",", pa.string())
+_EMPTY_OBJECT = make_scalar("{}", pa.string())
+_LINE_FEED = make_scalar("\n", pa.string())
 _PLAIN_INTEGER = "^-?(0|[1-9][0-9]{0,17})$"
 # Everything msgspec raises for a damaged text.
 JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
@@ -457,29 +458,38 @@ def _lookup_raw(texts: pa.Array, keys: Sequence[str]) -> dict[str, list[msgspec.
     One call reads all objects. If one of them is not an object, or a key cannot be the name of a
     struct's field, each object is read by itself.
     """
-    array = pc.binary_join(
-        pa.ListArray.from_arrays(
-            make_array([0, len(texts)], pa.int32()), pc.fill_null(texts, _NULL_TEXT)
-        ),
-        _COMMA,
-    )
-    try:
-        decoder, empty = _members_decoder(tuple(keys))
-        decoded = decoder.decode(b"".join((b"[", array[0].as_buffer(), b"]")))
-    except JSON_ERRORS:
-        decoded = None
-    if decoded is None or len(decoded) != len(texts):
+    objects = _decode_objects(texts, keys)
+    if objects is None:
         maps = [_members(text) for text in texts.to_pylist()]
         present = set().union(*maps)
         return {key: [map_.get(key, JSON_NULL) for map_ in maps] for key in keys if key in present}
-    objects = [empty if value is None else value for value in decoded]
     columns = {key: list(map(attrgetter(f"f{i}"), objects)) for i, key in enumerate(keys)}
     return {key: raws for key, raws in columns.items() if not all(map(is_, raws, repeat(_ABSENT)))}
 
 
+def _decode_objects(texts: pa.Array, keys: Sequence[str]) -> list[Any] | None:
+    """Decode JSON objects with one call; None if a text is no object. A null is an empty object.
+
+    Statistics are the text of any writer, so that one text could have two objects, and two texts
+    one; see `decode_lines` for why it is excluded.
+    """
+    texts = pc.fill_null(_without(texts, pc.equal(texts, _NULL_TEXT)), _EMPTY_OBJECT)
+    braces = pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))
+    if braces.true_count < len(texts):
+        return None
+    array = pc.binary_join(
+        pa.ListArray.from_arrays(make_array([0, len(texts)], pa.int32()), texts), _LINE_FEED
+    )
+    try:
+        objects = _members_decoder(tuple(keys)).decode_lines(array[0].as_buffer())
+    except JSON_ERRORS:
+        return None
+    return objects if len(objects) == len(texts) else None
+
+
 @lru_cache(64)
-def _members_decoder(keys: tuple[str, ...]) -> tuple[Any, Any]:
-    """Return a decoder of JSON objects, of which it keeps some members, and an empty object.
+def _members_decoder(keys: tuple[str, ...]) -> Any:
+    """Return a decoder of JSON objects, of which it keeps some members.
 
     Raises `ValueError` if a key has characters that msgspec does not accept in names.
     """
@@ -490,7 +500,7 @@ def _members_decoder(keys: tuple[str, ...]) -> tuple[Any, Any]:
         rename=dict(zip(names, keys, strict=True)),
         gc=False,
     )
-    return msgspec.json.Decoder(list[struct | None]), struct()
+    return msgspec.json.Decoder(struct)
 
 
 def _scalar_texts(raws: Sequence[msgspec.Raw]) -> pa.Array:

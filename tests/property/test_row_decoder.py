@@ -2,6 +2,7 @@
 
 import json
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -176,3 +177,13 @@ def test_as_many_commit_infos_as_lines_are_not_one_in_each():
     window.fill([f"{i}" for i in range(10)], list(range(10)), [text + b"\n" for text in files])
     with pytest.raises(LogCorrupt):
         decode_buffer(window)
+
+
+def test_statistics_are_those_of_their_own_file():
+    """Texts that are no JSON by themselves, but are if they are joined with others."""
+    texts = ['{"numRecords":1},{"numRecords":2}', '{"x":"', '"}', '{"numRecords":3}']
+    for separator in (",", "\n"):
+        stats = [text.replace("},{", "}" + separator + "{") for text in texts]
+        adds = pa.table({"stats": stats, "raw": [True] * 4})
+        flat = flatten_map_columns(adds, [])
+        assert flat["stats.numRecords"].to_pylist() == [None, None, None, 3]
