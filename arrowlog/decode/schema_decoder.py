@@ -52,8 +52,9 @@ _NUM_SAMPLES = 48
 _SMALLEST_BLOCK_LINES = 128
 # From so many rejected blocks of that size on, the reader gives up if it rejects most lines.
 _REJECTED_BLOCKS_MAX = 8
-# Fields of a schema. Every field costs time in every line, even where it is absent.
-_FIELDS_MAX = 4000
+# Every field of the schema costs time in every line, even where it is absent: more than so many
+# times the fields of a line are not worth it.
+_FIELDS_PER_LINE_FIELD = 4
 # Bytes that the reader processes at a time, so that they stay in the CPU cache.
 _READ_BYTES = 1 << 20
 _READER_ERRORS = (
@@ -215,6 +216,7 @@ class _BlockReader:
 
     def __init__(self, pool: pa.MemoryPool | None) -> None:
         self.shape: Shape = {}
+        self._num_learned = self._num_fields = 0  # samples, and the sum of their fields
         self._pool = pool
         self._schema: pa.Schema | None = None
 
@@ -253,8 +255,10 @@ class _BlockReader:
             if not isinstance(value, dict) or not self.is_readable(value):
                 return False
             self.shape = _learn(self.shape, value)
+            self._num_fields += sum(1 for _ in _all_keys(_learn(None, value)))
         except JSON_ERRORS:
             return False
+        self._num_learned += 1
         self._schema = None
         return True
 
@@ -262,7 +266,8 @@ class _BlockReader:
         """Read a block; None if a line is rejected."""
         try:
             if self._schema is None:
-                if sum(1 for _ in _all_keys(self.shape)) > _FIELDS_MAX:
+                num_keys = sum(1 for _ in _all_keys(self.shape))
+                if num_keys * self._num_learned > _FIELDS_PER_LINE_FIELD * self._num_fields:
                     return None
                 self._schema = self.make_schema()
             table = self._parse(self.prepare(lines), self._schema)

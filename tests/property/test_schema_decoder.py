@@ -236,8 +236,10 @@ def expected_rows(texts, action, fields):
 
 def check(lines, fields):
     """Compare both decoders; returns how many lines the schema decoder decoded."""
-    data = b"\n".join([*lines, b""])
-    matches, left = schema_decoder.decode_by_schema(data, fields)
+    data = bytearray(b"\n".join([*lines, b""]))
+    matches, left = schema_decoder.decode_by_schema(memoryview(data), fields)
+    if matches:
+        data[:] = bytes(len(data))  # the buffer is used for other lines afterwards
     assert left.num_lines == len(lines)
     assert [text[:-1] for text in left.texts.to_pylist()] == [
         lines[i] for i in left.rows.to_pylist()
@@ -294,3 +296,72 @@ def test_a_log_has_the_same_actions_or_the_same_error():
         rng = random.Random(seed)
         data = b"\n".join([*damage(rng, Lines(rng).make(200)), b""])
         assert outcome(data, columnar=True) == outcome(data, columnar=False)
+
+
+ADD = b'{"add":{"path":"%d","size":1,"modificationTime":1,"partitionValues":{"add":"v"},"new":1.5}}'
+ADD_START = b'{"add":{"path":"3","size":1,"modificationTime":1,"partitionValues":'
+ODD_ADDS = [
+    [ADD % 1 + ADD % 2, ADD_START, b'{"add":"v"},"new":1.5}}'],
+    [ADD % 1 + ADD % 2, b""],
+    [ADD % 1 + b"\0"],
+    [b"\xef\xbb\xbf" + ADD % 1],
+    [ADD.replace(b"1.5", b"NaN") % 1],
+    [ADD.replace(b"1.5", b"-Infinity") % 1],
+    [ADD.replace(b"1.5", b"1e400") % 1],
+    [ADD.replace(b":1,", b":null,") % 1],
+    [ADD.replace(b'"size":1,', b"") % 1],
+    [b'{"add":null}'],
+    [b'{"add":null,"remove":{"path":"a"}}'],
+    [ADD[:-1] % 1 + b',"remove":{"path":"a"}}'],
+    [ADD[:-1] % 1 + b',"remove":null}'],
+    [ADD.replace(b"}}", b',"size":2}}') % 1],
+    [ADD.replace(b'"v"', b'"v","add":"w"') % 1],
+    [ADD.replace(b'"v"', b"5") % 1],
+    [ADD.replace(b'"v"', b'"\\ud800"') % 1],
+    [ADD.replace(b'"v"', b'"\xff"') % 1],
+    [ADD.replace(b'"v"', b'"\xed\xa0\x80"') % 1],
+    [ADD.replace(b"1.5", b"[" * 100_000) % 1],
+    [ADD.replace(b"1.5", b'{"a":' * 100_000) % 1],
+    [ADD % 1 + b"\r"],
+    [ADD % 1 + b" "],
+    [ADD % 1 + b"}"],
+    [ADD[:-1] % 1],
+]
+
+
+@pytest.mark.parametrize("odd", ODD_ADDS, ids=range(len(ODD_ADDS)))
+@pytest.mark.parametrize("last", [False, True])
+def test_odd_lines_are_left_to_the_row_decoder(odd, last):
+    regular = [ADD % number for number in range(300)]
+    lines = regular + odd if last else regular[:200] + odd + regular[200:]
+    matches, left = schema_decoder.decode_by_schema(b"\n".join([*lines, b""]), ACTIONS)
+    assert set(odd) <= {text[:-1] for text in left.texts.to_pylist()}
+    utf8 = b"\xff" not in odd[0] and b"\xed" not in odd[0]
+    assert sum(len(match.rows) for match in matches) >= (150 if utf8 else 0)
+    check(lines, ACTIONS) if all(decodes(text) for text in lines) else None
+
+
+def decodes(text):
+    try:
+        return decode_line(text, "", 0, ACTIONS)
+    except LogCorrupt:
+        return False
+
+
+def test_lines_with_a_field_that_few_have_are_decoded():
+    """A field that no sample has is learned when a block of lines is rejected."""
+    lines = [ADD % number for number in range(2000)]
+    lines[999] = ADD.replace(b'"v"', b'"v","rare":"x"') % 999
+    lines[1500] = ADD.replace(b"1.5", b'1.5,"tags":{"a":"}"},"newer":[{}]') % 1500
+    assert check(lines, ACTIONS) == 2000 - 1  # the tag has a brace
+
+
+def test_lines_of_which_each_has_fields_of_its_own_are_left_to_the_row_decoder():
+    lines = [ADD.replace(b'"v"', b'"v","k%d":"x"' % number) % number for number in range(2000)]
+    assert check(lines, ACTIONS) == 0
+
+
+def test_most_lines_of_a_log_with_some_odd_ones_are_decoded():
+    odd = ADD.replace(b'"v"', b"5")
+    lines = [(odd if number % 1000 == 7 else ADD) % number for number in range(8000)]
+    assert check(lines, ACTIONS) >= 8000 - 8 * 128
