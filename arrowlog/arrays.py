@@ -106,6 +106,27 @@ def make_scalar(value: Any, kind: pa.DataType) -> pa.Scalar:
     return make_array([value], kind)[0]
 
 
+def to_numpy(values: pa.Array) -> Any:
+    """Return the numbers of an array without nulls as a numpy array that shares their memory.
+
+    >>> to_numpy(make_array([1, 2], pa.int64())).tolist()
+    [1, 2]
+    """
+    import numpy as np
+
+    kind = values.type.to_pandas_dtype()
+    data = values.buffers()[1]
+    if not len(values):
+        return np.empty(0, kind)
+    return np.frombuffer(data, kind, len(values), values.offset * np.dtype(kind).itemsize)
+
+
+def from_numpy(values: Any) -> pa.Array:
+    """Return the numbers of a numpy array as an Arrow array that shares their memory."""
+    kind = pa.from_numpy_dtype(values.dtype)
+    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
+
+
 @cache
 def null_scalar(kind: pa.DataType) -> pa.Scalar:
     """Return the null scalar of a type."""

@@ -55,6 +55,7 @@ PURE = (
     "decode.columnar_decoder",
     "decode.line_splitter",
     "decode.row_decoder",
+    "decode.schema_decoder",
     "splits.bundle",
     "splits.doc_store",
     "splits.query",

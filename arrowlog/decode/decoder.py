@@ -7,8 +7,10 @@ The buffer separates those lines from the adds when a file is added, so that the
 be decoded as columns. Many small files are added as one batch: a few vectorized operations find the
 line boundaries and the line kinds of the whole batch.
 
-Lines that share a template are decoded together as columns (`arrowlog.decode.columnar_decoder`);
-the remaining lines are decoded one by one (`arrowlog.decode.row_decoder`).
+Lines that share a template are decoded together as columns (`arrowlog.decode.columnar_decoder`),
+lines that share no more than their fields by a JSON reader that knows these fields
+(`arrowlog.decode.schema_decoder`); the remaining lines are decoded one by one
+(`arrowlog.decode.row_decoder`).
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate, pairwise
 from mmap import mmap
 from typing import TYPE_CHECKING, Any
@@ -418,6 +421,8 @@ _COLUMNAR_MIN_BYTES = 1 << 16
 _MIN_MATCHED_SHARE = 8
 # Templates tried per buffer. Lines that match none of them go to the row decoder.
 MAX_TEMPLATE_ROUNDS = 16
+# Below this many lines, the row decoder is as fast as the schema decoder.
+SCHEMA_MIN_LINES = 64
 # Where sample lines are taken from, in thousandths of the buffer. The first position supplies the
 # template. The distances are uneven because lines may repeat at regular intervals.
 SAMPLE_POSITIONS = (443, 61, 211, 353, 607, 787, 907)
@@ -493,7 +498,9 @@ class PendingDecode:
     seq: pl.Series
     shape: LineTemplate | None
     pieces: list[Future[TemplateMatch]]
+    pool: Executor | None = None
     memory: pa.MemoryPool | None = None
+    columnar: bool = True
 
     def finish(self) -> ActionBatch:
         """Wait for the threads, release the window and return all actions in it.
@@ -508,7 +515,11 @@ class PendingDecode:
                 matches = [
                     decode_matching_lines(piece, template, memory) for piece in self.lines.pieces()
                 ]
-            _decode_by_template(self.actions, self.lines, self.seq, self.shape, matches)
+            if self.columnar:
+                rest = _decode_by_template(self.actions, self.lines, self.seq, self.shape, matches)
+                _decode_by_schema(self.actions, *rest, self.pool, self.memory)
+            else:
+                _decode_rows(self.actions, self.seq.to_list(), self.lines.texts())
         finally:
             wait(self.pieces)
             self.view.release()
@@ -552,14 +563,17 @@ def start_decode(
         _seq_series(concat_typed_arrays(window.seq_numbers, pa.int64())),
         template,
         pieces,
+        pool,
         window.pool,
+        columnar,
     )
     try:
         # The other lines are decoded here, while the pool works on the adds.
         if columnar and len(non_adds.seq) >= COLUMNAR_MIN_LINES:
             other_lines = LineBlock(concat_bytes(non_adds.lines), len(non_adds.seq))
             first = _match_picked(other_lines, fields)
-            _decode_by_template(actions, other_lines, _seq_series(non_adds.seq), *first)
+            rest = _decode_by_template(actions, other_lines, _seq_series(non_adds.seq), *first)
+            _decode_by_schema(actions, *rest, None, window.pool)
         else:
             texts = [text[:-1] for text in non_adds.lines.to_pylist()]
             _decode_rows(actions, non_adds.seq.to_pylist(), texts)
@@ -621,10 +635,11 @@ def _decode_by_template(
     seq: pl.Series,
     template: LineTemplate | None,
     pieces: Sequence[TemplateMatch],
-) -> None:
+) -> tuple[LineBlock, pl.Series]:
     """Decode lines in rounds: match a template, then pick one from the lines that did not match.
 
-    `pieces` are the matches of `template`. What is left after the last round is decoded row by row.
+    `pieces` are the matches of `template`. Returns the lines that are left after the last round,
+    and their sequence numbers.
     """
     for _ in range(MAX_TEMPLATE_ROUNDS):
         merged = merge_matches(pieces, lines.count)
@@ -634,13 +649,43 @@ def _decode_by_template(
         table = pa.table({"seq": matched_seq.to_arrow(), **merged.columns})
         actions.tables[template.action].append(table)
         if not merged.odd:
-            return
+            return LineBlock.join([]), seq[:0]
         seq = seq.gather([row for row, _ in merged.odd])
         lines = LineBlock.join([text for _, text in merged.odd])
         if not _worth_columnar(lines) or matched_seq.len() < lines.count // _MIN_MATCHED_SHARE:
             break
         template, pieces = _match_picked(lines, actions.format.actions)
-    _decode_rows(actions, seq.to_list(), lines.texts())
+    return lines, seq
+
+
+def _decode_by_schema(
+    actions: ActionBatch,
+    lines: LineBlock,
+    seq: pl.Series,
+    pool: Executor | None,
+    memory: pa.MemoryPool | None,
+) -> None:
+    """Decode lines that share their fields, if not a template, and the others row by row."""
+    if lines.count < SCHEMA_MIN_LINES:
+        _decode_rows(actions, seq.to_list(), lines.texts())
+        return
+    # Imported here: the lines of most logs share a template.
+    from arrowlog.decode.schema_decoder import decode_by_schema
+
+    fields = actions.format.actions
+    left_seqs: list[int] = []
+    left_texts: list[bytes] = []
+    decode = partial(decode_by_schema, fields=fields, pool=memory)
+    start = 0
+    for matches, left in (pool.map if pool else map)(decode, lines.pieces()):
+        for match in matches:
+            rows = pl.Series(pl.from_arrow(match.rows)) + start
+            table = pa.table({"seq": seq.gather(rows).to_arrow(), **match.columns})
+            actions.tables[match.action].append(table)
+        left_seqs += seq.gather(pl.Series(pl.from_arrow(left.rows)) + start).to_list()
+        left_texts += [text[:-1] for text in left.texts.to_pylist()]
+        start += left.num_lines
+    _decode_rows(actions, left_seqs, left_texts)
 
 
 def _pick_template(

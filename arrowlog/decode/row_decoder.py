@@ -127,7 +127,8 @@ _TEXTS = msgspec.json.Decoder(list[str | None])
 _ABSENT = msgspec.Raw(b"null")  # of a member that is not there, unlike one that is null
 _NULL_TEXT = make_scalar("null", pa.string())
 _NULL_BYTES = make_scalar(b"null", pa.binary())
-_COMMA = make_scalar(",", pa.string())
+_EMPTY_OBJECT = make_scalar("{}", pa.string())
+_LINE_FEED = make_scalar("\n", pa.string())
 _PLAIN_INTEGER = "^-?(0|[1-9][0-9]{0,17})$"
 # Everything msgspec raises for a damaged text.
 JSON_ERRORS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
@@ -174,8 +175,12 @@ def decode_lines(
     by one: because one of them is blank, not valid or holds two actions.
     """
     decoder = _line_decoder(fields)
+    joined = b"\n".join(texts)
+    # msgspec lets a line have two objects, and an object two lines. Between `}` and `{` JSON needs
+    # a comma, so that these line feeds are between two objects; then their number tells.
+    if joined.count(b"}\n{") != len(texts) - 1 or joined[:1] != b"{" or joined[-1:] != b"}":
+        return None
     try:
-        joined = b"\n".join(texts)
         if not joined.isascii():
             joined.decode()  # msgspec does not validate UTF-8 in the fields that it skips
         lines = decoder.decode_lines(joined)
@@ -406,7 +411,7 @@ def _lookup_stats(table: pa.Table, keys: list[str]) -> dict[str, pa.Array]:
         return {}
     members = _lookup_raw(table["stats"].combine_chunks(), ["numRecords", *STATS_MAPS])
     columns = {
-        f"stats.{key}": _to_counts(_scalar_texts(raws))
+        f"stats.{key}": parse_counts(_scalar_texts(raws))
         for key, raws in members.items()
         if key == "numRecords"
     }
@@ -416,11 +421,11 @@ def _lookup_stats(table: pa.Table, keys: list[str]) -> dict[str, pa.Array]:
         inner = make_array(list(map(bytes, members[name])), pa.binary()).view(pa.string())
         for key, texts in _lookup(inner, keys).items():
             counts = name in STATS_COUNTS
-            columns[f"stats.{name}.{key}"] = _to_counts(texts) if counts else texts
+            columns[f"stats.{name}.{key}"] = parse_counts(texts) if counts else texts
     return columns
 
 
-def _to_counts(texts: pa.Array) -> pa.Array:
+def parse_counts(texts: pa.Array) -> pa.Array:
     """Convert texts to int64. Text that is not an integer becomes null: unknown."""
     plain = pc.match_substring_regex(texts, _PLAIN_INTEGER)
     if plain.true_count == len(texts) - texts.null_count:
@@ -453,29 +458,38 @@ def _lookup_raw(texts: pa.Array, keys: Sequence[str]) -> dict[str, list[msgspec.
     One call reads all objects. If one of them is not an object, or a key cannot be the name of a
     struct's field, each object is read by itself.
     """
-    array = pc.binary_join(
-        pa.ListArray.from_arrays(
-            make_array([0, len(texts)], pa.int32()), pc.fill_null(texts, _NULL_TEXT)
-        ),
-        _COMMA,
-    )
-    try:
-        decoder, empty = _members_decoder(tuple(keys))
-        decoded = decoder.decode(b"".join((b"[", array[0].as_buffer(), b"]")))
-    except JSON_ERRORS:
-        decoded = None
-    if decoded is None or len(decoded) != len(texts):
+    objects = _decode_objects(texts, keys)
+    if objects is None:
         maps = [_members(text) for text in texts.to_pylist()]
         present = set().union(*maps)
         return {key: [map_.get(key, JSON_NULL) for map_ in maps] for key in keys if key in present}
-    objects = [empty if value is None else value for value in decoded]
     columns = {key: list(map(attrgetter(f"f{i}"), objects)) for i, key in enumerate(keys)}
     return {key: raws for key, raws in columns.items() if not all(map(is_, raws, repeat(_ABSENT)))}
 
 
+def _decode_objects(texts: pa.Array, keys: Sequence[str]) -> list[Any] | None:
+    """Decode JSON objects with one call; None if a text is no object. A null is an empty object.
+
+    Statistics are the text of any writer, so that one text could have two objects, and two texts
+    one; see `decode_lines` for why it is excluded.
+    """
+    texts = pc.fill_null(_without(texts, pc.equal(texts, _NULL_TEXT)), _EMPTY_OBJECT)
+    braces = pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))
+    if braces.true_count < len(texts):
+        return None
+    array = pc.binary_join(
+        pa.ListArray.from_arrays(make_array([0, len(texts)], pa.int32()), texts), _LINE_FEED
+    )
+    try:
+        objects = _members_decoder(tuple(keys)).decode_lines(array[0].as_buffer())
+    except JSON_ERRORS:
+        return None
+    return objects if len(objects) == len(texts) else None
+
+
 @lru_cache(64)
-def _members_decoder(keys: tuple[str, ...]) -> tuple[Any, Any]:
-    """Return a decoder of JSON objects, of which it keeps some members, and an empty object.
+def _members_decoder(keys: tuple[str, ...]) -> Any:
+    """Return a decoder of JSON objects, of which it keeps some members.
 
     Raises `ValueError` if a key has characters that msgspec does not accept in names.
     """
@@ -486,7 +500,7 @@ def _members_decoder(keys: tuple[str, ...]) -> tuple[Any, Any]:
         rename=dict(zip(names, keys, strict=True)),
         gc=False,
     )
-    return msgspec.json.Decoder(list[struct | None]), struct()
+    return msgspec.json.Decoder(struct)
 
 
 def _scalar_texts(raws: Sequence[msgspec.Raw]) -> pa.Array:
@@ -649,7 +663,13 @@ def parse_commit_infos(
 
 
 def _decode_all(decoder: Any, lines: pa.Array) -> list[Any] | None:
-    """Decode all lines with one call; None if the decoder rejects any of them."""
+    """Decode all lines with one call; None if the decoder rejects any of them.
+
+    All lines begin with a brace. If they end with one, too, each line is one object; see
+    `decode_lines`.
+    """
+    if pc.ends_with(lines, b"}\n").true_count < len(lines):
+        return None
     try:
         text = concat_bytes(lines)
         if pc.max(bytes_to_series(text).to_arrow()).as_py() > 127:

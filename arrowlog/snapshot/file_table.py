@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import FALSE, TRUE, null_scalar, repeat_bool
+from arrowlog.arrays import (
+    FALSE,
+    TRUE,
+    make_array,
+    make_int64,
+    null_scalar,
+    number_combinations,
+    repeat_bool,
+)
 from arrowlog.decode import StatsMember, flatten_map_columns, lookup_stats, stats_counts
 from arrowlog.fork_safety import OnFirstUse
 from arrowlog.formats import (
@@ -53,6 +62,10 @@ _STATS_PREFIXES = ("partition", "min", "max", "null_count")
 _MILLIS = pa.timestamp("ms", "UTC")
 _TAGS = pa.map_(pa.string(), pa.string())
 _LIST = pa.list_(pa.string())
+# A map of text with at least one member, without escapes and spaces.
+_PLAIN_MEMBER = r'"[^"\\\x00-\x1f]*":"[^"\\\x00-\x1f]*"'
+_PLAIN_MAP = rf"^\{{{_PLAIN_MEMBER}(,{_PLAIN_MEMBER})*\}}$"
+_TEXT_MAP = msgspec.json.Decoder(dict[str, str | None])
 # Below this many rows, starting threads costs more than computing the columns one by one.
 _THREADED_ROWS_MIN = 20_000
 
@@ -520,7 +533,12 @@ class _AddView:
         if name not in self._names or self._adds[name].null_count == self._adds.num_rows:
             return self._all_null(kind)
         codes = self._adds[name].combine_chunks().dictionary_encode()
-        values = pa.array([_parse_json(text.as_py(), kind) for text in codes.dictionary], kind)
+        texts = codes.dictionary
+        values = _split_plain_maps(texts) if pa.types.is_map(kind) else None
+        if values is None and pa.types.is_map(kind):
+            values = _parse_text_maps(texts)
+        if values is None:
+            values = pa.array([_parse_json(text, kind) for text in texts.to_pylist()], kind)
         return pa.chunked_array([values.take(codes.indices)], kind)
 
 
@@ -551,6 +569,48 @@ class _StoredView(_AddView):
 
     def count(self, what: str, name: str) -> LazyColumn:
         return lambda: self._stored(f"{files_column_name(what)}.{name}", pa.int64())
+
+
+def _split_plain_maps(texts: pa.Array) -> pa.Array | None:
+    """Split JSON maps of text that have no escapes and no spaces; None if others are among them.
+
+    In such a text, a quotation mark is where a key or a value begins or ends, and nowhere else.
+    """
+    if pc.match_substring_regex(texts, _PLAIN_MAP).true_count < len(texts):
+        return None
+    content = pc.binary_slice(texts.view(pa.binary()), 2, -2)  # without `{"` and `"}`
+    members = pc.split_pattern(content, b'","')
+    names_and_values = pc.split_pattern(members.values, b'":"').values.view(pa.string())
+    evens = make_array(range(0, len(names_and_values), 2), pa.int64())
+    keys = names_and_values.take(evens)
+    values = names_and_values.take(pc.add(evens, make_int64(1)))
+    if len(keys) > len(texts):
+        rows = pc.list_parent_indices(members)
+        codes, _ = number_combinations([rows, keys], len(keys))
+        if pc.count_distinct(codes).as_py() < len(keys):
+            return None  # a key that is there twice: the last one counts
+    return pa.MapArray.from_arrays(members.offsets, keys, values)
+
+
+def _parse_text_maps(texts: pa.Array) -> pa.Array | None:
+    """Parse JSON maps of text with one call; None if there is anything else among them.
+
+    All texts begin and end with a brace, so that each line feed between them is between two
+    objects; if there are as many objects as texts, each text is one.
+    """
+    braces = pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))
+    if braces.true_count < len(texts):
+        return None
+    try:
+        maps = _TEXT_MAP.decode_lines("\n".join(texts.to_pylist()))
+    except (msgspec.DecodeError, RecursionError):
+        return None
+    if len(maps) != len(texts):
+        return None
+    offsets = make_array(list(accumulate(map(len, maps), initial=0)), pa.int32())
+    keys = make_array(list(chain.from_iterable(maps)), pa.string())
+    values = make_array([value for each in maps for value in each.values()], pa.string())
+    return pa.MapArray.from_arrays(offsets, keys, values)
 
 
 def _parse_json(text: str | None, kind: pa.DataType) -> Any:

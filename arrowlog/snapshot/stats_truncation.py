@@ -190,10 +190,11 @@ def truncate_adds(
     for name in _bounded(names):
         column_rule = rule(name)
         bound_columns = [f"{parent}{side}.{name}" for parent in ("", "stats.") for side in _SIDES]
+        logged = [adds[column] for column in bound_columns if column in names]
+        if column_rule is TruncationRule.KEEP or all(_is_short(c, cut.max_length) for c in logged):
+            continue
         bounds = [_to_text(adds[column]) if column in names else None for column in bound_columns]
-        long_rows = (
-            None if column_rule is TruncationRule.KEEP else _long_rows(bounds, cut.max_length)
-        )
+        long_rows = _long_rows(bounds, cut.max_length)
         if long_rows is None:
             continue
         shortened = _shorten_columns(bounds, long_rows, column_rule, cut)
@@ -210,6 +211,13 @@ def _bounded(names: Iterable[str]) -> list[str]:
     """Return the table's columns that have a bound among these columns of the adds."""
     prefixes = tuple(f"{parent}{side}." for parent in ("", "stats.") for side in _SIDES)
     return sorted({name[len(p) :] for name in names for p in prefixes if name.startswith(p)})
+
+
+def _is_short(column: pa.ChunkedArray, max_length: int) -> bool:
+    """Whether no text of a column has more bytes than this, so that none has more characters."""
+    if column.type != _TEXT:
+        return False
+    return bool((pc.max(pc.binary_length(column)).as_py() or 0) <= max_length)
 
 
 def _to_text(column: pa.ChunkedArray) -> pa.Array:

@@ -11,6 +11,8 @@ import pickle
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from arrowlog.errors import InvalidRequest
 from arrowlog.spark.frame import read_split
 from arrowlog.spark.local import sentence_first
@@ -30,7 +32,6 @@ from arrowlog.spark.types import cast_batch, to_spark_arrow_schema, to_spark_sch
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    import pyarrow as pa
     from pyspark.sql.types import StructType
 
     from arrowlog.scan import ScanPlan
@@ -92,12 +93,16 @@ class ArrowlogSource(DataSource):  # type: ignore[misc] # pyspark is not typed
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of the pinned version.
 
-        If the user gave a schema, Spark did not call `schema` before; then its columns are checked
-        here. Raises `InvalidRequest` for a column that the table lacks.
+        If the schema is that of the user or of the catalog, Spark did not call `schema` before;
+        then its columns are checked here. A column that was added after the pinned version is null.
+        Raises `InvalidRequest` for a column that the table lacks.
         """
         if self._version is None:
-            table_schema = self.schema()
-            unknown = [name for name in schema.names if name not in table_schema.names]
+            known = self.schema().names
+            if any(name not in known for name in schema.names):
+                latest = self._options.table().snapshot().metadata.schema_string
+                known = [*known, *to_spark_schema(latest).names]
+            unknown = [name for name in schema.names if name not in known]
             if unknown:
                 raise InvalidRequest(f"The table has no column {unknown[0]!r}.")
         assert self._version is not None
@@ -177,12 +182,21 @@ class SourceReader(DataSourceReader):  # type: ignore[misc] # as above
 def read_partition(
     split: bytes, options: SourceOptions, schema: StructType
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a pickled split, in exactly the columns and types of `schema`."""
+    """Yield the rows of a pickled split, in exactly the columns and types of `schema`.
+
+    Columns that the version of the split lacks are null.
+    """
     if not split:
         return
     target = to_spark_arrow_schema(schema)
     for rows in read_split(pickle.loads(split), options.storage):  # noqa: S301 -- ours
-        yield from cast_batch(rows.select(target.names), target)
+        known = rows.schema.names
+        columns = [
+            rows.column(item.name) if item.name in known else pa.nulls(rows.num_rows, item.type)
+            for item in target
+        ]
+        selected = pa.RecordBatch.from_arrays(columns, names=target.names)
+        yield from cast_batch(selected, target)
 
 
 @dataclass

@@ -5,13 +5,17 @@ Spark cannot be taught this from Python, so statements are completed before Spar
 - ``arrowlog.`path` `` becomes a DataFrame that Spark's `sql` accepts as a table.
 - Spark does not pass the location of a table in its catalog to a Python data source. It does pass
   the options that a statement gives for it, so the location is added to these.
-- `DESCRIBE HISTORY`, and writes to a table that is named by its path, are executed here.
+- Spark's catalog keeps the columns that a table had when it was created there. They are brought up
+  to date before a statement that names the table.
+- `DESCRIBE HISTORY`, `ALTER TABLE … ADD COLUMNS`, and writes to a table that is named by its path,
+  are executed here.
 
 Every other statement goes to Spark unchanged.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -22,15 +26,18 @@ from arrowlog.spark.local import is_connect
 from arrowlog.spark.read import open_table
 from arrowlog.spark.settings import FORMAT_NAMES, session_options
 from arrowlog.spark.sql_text import SqlText, TableReference
+from arrowlog.spark.types import to_spark_schema
 from arrowlog.spark.versions import frame_from_arrow
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
-    from arrowlog.spark.sql_text import CreateText, InsertText
+    from arrowlog.spark.sql_text import AlterText, CreateText, InsertText
 
+LOGGER = logging.getLogger("arrowlog.spark")
 _NAMES = tuple(name.lower() for name in FORMAT_NAMES)
 
 
@@ -41,6 +48,7 @@ class SqlSession:
         """`spark.sql` may have been replaced by `enable`."""
         self._spark = spark
         self._versions: dict[str, int] = {}  # by location: what this statement reads
+        self._up_to_date: set[str] = set()  # names of tables of the catalog, in this statement
         self.spark_sql: Callable[..., DataFrame] = getattr(spark.sql, "arrowlog_wraps", spark.sql)
 
     def execute(self, text: str, *args: Any, **kwargs: Any) -> DataFrame:
@@ -54,6 +62,11 @@ class SqlSession:
         insert = statement.insert()
         if insert is not None and insert.target.path is not None:
             return self._insert(insert, *args, **kwargs)
+        alter = statement.alter()
+        if alter is not None:
+            location = self._locate(alter.target)
+            if location is not None:
+                return self._alter(alter, location)
         create = statement.create(_NAMES)
         if create is not None:
             return self._create(create, *args, **kwargs)
@@ -77,9 +90,43 @@ class SqlSession:
             return None
         return location if provider.lower() in _NAMES else None
 
+    def _locate_entry(self, name: str) -> str | None:
+        """As `table_location`; the table's columns in the catalog become those of its log."""
+        location = self.table_location(name)
+        if location is not None and name not in self._up_to_date:
+            self._up_to_date.add(name)
+            self._update_columns(name, location)
+        return location
+
+    def _update_columns(self, name: str, location: str) -> None:
+        """Give a table of the catalog the columns that its log has now.
+
+        A catalog that refuses it keeps its columns: the table can still be read by them.
+        """
+        try:
+            schema = open_table(self._spark, location).metadata.schema_string
+            wanted = {item.name: _ddl(item.dataType) for item in to_spark_schema(schema)}
+        except ArrowlogError:  # reading the table raises the error, or finds the table
+            return
+        try:
+            known = {item.name: _ddl(item.dataType) for item in self._declared_schema(name)}
+            gone = [_quoted(column) for column in known if known[column] != wanted.get(column)]
+            new = [
+                f"{_quoted(column)} {kind}"
+                for column, kind in wanted.items()
+                if known.get(column) != kind
+            ]
+            if gone:
+                self.spark_sql(f"ALTER TABLE {name} DROP COLUMNS ({', '.join(gone)})")
+            if new:
+                self.spark_sql(f"ALTER TABLE {name} ADD COLUMNS ({', '.join(new)})")
+        except Exception as error:  # noqa: BLE001 -- catalogs refuse it in many ways
+            reason = str(error).strip().split("\n", 1)[0]
+            LOGGER.warning("The catalog keeps old columns of the table %s: %s", name, reason)
+
     def _shown_entry(self, name: str) -> tuple[str, str]:
         """Return provider and location of a table as a statement shows them; empty if none."""
-        parts = SqlText(f"DESCRIBE {name}").references()[0].parts
+        parts = SqlText(f"FROM {name}").references()[0].parts
         if len(parts) > 3 or (len(parts) == 3 and parts[0].lower() != "spark_catalog"):
             return "", ""
         where = f"IN {_quoted(parts[-2])} " if len(parts) > 1 else ""
@@ -116,13 +163,9 @@ class SqlSession:
 
     def _complete(self, statement: SqlText, *args: Any, **kwargs: Any) -> DataFrame:
         """Complete the tables of a statement and have Spark execute it."""
-        references = statement.references()
-        names = statement.common_table_names() if references else set()
         replaced: list[tuple[TableReference, str, bool]] = []
         frames: dict[str, DataFrame] = {}
-        for reference in references:
-            if len(reference.parts) == 1 and reference.parts[0].lower() in names:
-                continue
+        for reference in self._tables(statement):
             found = self._replacement(reference, f"arrowlog_table_{len(frames)}")
             if found is not None:
                 text, frame = found
@@ -147,6 +190,20 @@ class SqlSession:
             pieces = [(text if raw else _escape_braces(text), raw) for text, raw in pieces]
         return self.spark_sql("".join(text for text, _ in pieces), *args, **kwargs, **frames)
 
+    def _tables(self, statement: SqlText) -> list[TableReference]:
+        """Return the tables of a statement that may have to be replaced."""
+        references = statement.references()
+        names = statement.common_table_names() if references else set()
+        found = [
+            each for each in references if len(each.parts) > 1 or each.parts[0].lower() not in names
+        ]
+        if not statement.describes_table():
+            return found
+        for each in found:
+            if each.path is None:
+                self._locate_entry(each.text)  # Spark describes what its catalog has
+        return [each for each in found if each.path is not None]
+
     def _replacement(
         self, reference: TableReference, placeholder: str
     ) -> tuple[str, DataFrame | None] | None:
@@ -157,7 +214,7 @@ class SqlSession:
             for name, value in self._version(reference, path).items():
                 reader = reader.option(name, value)
             return f"{{{placeholder}}}", reader.load(path)
-        location = self.table_location(reference.text)
+        location = self._locate_entry(reference.text)
         if location is None:
             return None
         options = {"path": location, **self._version(reference, location)}
@@ -165,10 +222,12 @@ class SqlSession:
 
     def _target_text(self, insert: InsertText) -> str | None:
         """Return the text in place of a catalog table that rows are inserted into."""
-        location = self.table_location(insert.target.text)
+        location = self._locate_entry(insert.target.text)
         if location is None:
             return None
         options = {"path": location}
+        if insert.overwrite:
+            self._refuse_dynamic(location)
         if insert.overwrite and location in self._versions:
             options["readVersion"] = str(self._versions[location])
         return self._with_options(insert.target, options)
@@ -229,20 +288,43 @@ class SqlSession:
         rows = self.execute(insert.query, *args, **kwargs)
         table = self._spark.read.format(FORMAT_NAMES[0]).load(path)
         rows = cast_for_insert(rows, table.schema, insert.columns, by_name=insert.by_name)
-        dynamic = self._spark.conf.get("spark.sql.sources.partitionOverwriteMode").upper()
-        if insert.overwrite and dynamic == "DYNAMIC":
-            raise InvalidRequest(
-                "INSERT OVERWRITE replaces the whole table, but this session asks for dynamic"
-                " partition overwrite.",
-                next="Set spark.sql.sources.partitionOverwriteMode to STATIC, or use replace_where"
-                " of arrowlog.spark.write.",
-            )
+        if insert.overwrite:
+            self._refuse_dynamic(path)
         mode = "overwrite" if insert.overwrite else "append"
         writer = rows.write.format(FORMAT_NAMES[0]).mode(mode)
         if insert.overwrite and path in self._versions:
             writer = writer.option("readVersion", self._versions[path])
         writer.save(path)
         return self._nothing()
+
+    def _alter(self, alter: AlterText, location: str) -> DataFrame:
+        """Add columns to a table. Raises `InvalidRequest` for other changes of columns."""
+        from pyspark.sql.types import StructType, _parse_datatype_string
+
+        if alter.added is None:
+            raise InvalidRequest(
+                "Columns can be added to a table; they cannot be dropped, renamed or changed.",
+                next="Write the rows into a new table with the columns that you need.",
+            )
+        columns = _parse_datatype_string(alter.added)
+        if not isinstance(columns, StructType):
+            raise InvalidRequest(f"{alter.added!r} is not a list of columns with types.")
+        open_table(self._spark, location).add_columns(columns)
+        if alter.target.path is None:
+            self._update_columns(alter.target.text, location)
+        return self._nothing()
+
+    def _refuse_dynamic(self, location: str) -> None:
+        """Raise `InvalidRequest` if the session asks to replace only partitions that have rows."""
+        mode = self._spark.conf.get("spark.sql.sources.partitionOverwriteMode") or ""
+        if mode.upper() != "DYNAMIC" or not open_table(self._spark, location).partition_columns:
+            return
+        raise InvalidRequest(
+            "INSERT OVERWRITE replaces the whole table, but this session asks for dynamic partition"
+            " overwrite.",
+            next="Set spark.sql.sources.partitionOverwriteMode to STATIC, or use replace_where of"
+            " arrowlog.spark.write.",
+        )
 
     def _view(self, frame: DataFrame, name: str, replaces: bool, is_global: bool) -> DataFrame:  # noqa: FBT001
         """Create a temporary view of a DataFrame, which stays at its version."""
@@ -258,7 +340,7 @@ class SqlSession:
         header = create.header
         if rows is not None and create.schema_position is not None:
             columns = ", ".join(
-                f"{_quoted(item.name)} {item.dataType.simpleString()}" for item in rows.schema
+                f"{_quoted(item.name)} {_ddl(item.dataType)}" for item in rows.schema
             )
             at = create.schema_position
             header = f"{header[:at]} ({columns}){header[at:]}"
@@ -283,15 +365,10 @@ class SqlSession:
         names = create.partition_columns
         (writer.partitionBy(*names) if names else writer).save(location)
 
-    def _declared_schema(self, name: str) -> str:
-        """Return the columns of a table in the catalog as DDL."""
-        described = self.spark_sql(f"DESCRIBE TABLE {name}").collect()
-        columns = []
-        for row in described:
-            if not row["col_name"] or row["col_name"].startswith("# "):
-                break  # what follows is about partitions
-            columns.append(f"{_quoted(row['col_name'])} {row['data_type']}")
-        return ", ".join(columns)
+    def _declared_schema(self, name: str) -> StructType:
+        """Return the columns of a table in the catalog. Spark analyzes a query, and runs none."""
+        query = f"SELECT * FROM {name}"  # noqa: S608 -- a name in a statement of the user
+        return self.spark_sql(query).schema
 
     def _nothing(self) -> DataFrame:
         from pyspark.sql.types import StructType
@@ -314,6 +391,20 @@ def spark_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_large_string(kind) or pa.types.is_string_view(kind) or pa.types.is_null(kind):
         return pa.string()
     return kind
+
+
+def _ddl(kind: Any) -> str:
+    """Return a type as SQL text; Spark's own text does not quote the names of fields."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(kind, StructType):
+        fields = (f"{_quoted(item.name)}: {_ddl(item.dataType)}" for item in kind)
+        return f"struct<{', '.join(fields)}>"
+    if isinstance(kind, ArrayType):
+        return f"array<{_ddl(kind.elementType)}>"
+    if isinstance(kind, MapType):
+        return f"map<{_ddl(kind.keyType)}, {_ddl(kind.valueType)}>"
+    return str(kind.simpleString())
 
 
 def _escape_braces(text: str) -> str:

@@ -31,6 +31,9 @@ _CLAUSE_WORDS = frozenset(
     )
 )  # fmt: skip
 _DESCRIBE_WORDS = ("DESCRIBE", "DESC", "EXTENDED", "FORMATTED")
+# Words after ALTER TABLE and a name that change columns.
+_COLUMN_WORDS = ("COLUMN", "COLUMNS")
+_COLUMN_CHANGES = ("ADD", "ALTER", "CHANGE", "DROP", "RENAME", "REPLACE")
 _TRIM_WORDS = ("TRIM", "LTRIM", "RTRIM", "BTRIM")  # functions with FROM among their arguments
 _TIME_WORDS = {
     "VERSION": "version",
@@ -84,7 +87,11 @@ class InsertText:
 
 @dataclass(frozen=True)
 class CreateText:
-    """`CREATE TABLE … USING arrowlog`: the text before the query, and where a schema belongs."""
+    """`CREATE TABLE … USING arrowlog`: the text before the query, and where a schema belongs.
+
+    The text has no `PARTITIONED BY`: the log has the partition columns, and Spark's catalog adds no
+    columns to a table that has some.
+    """
 
     name: str
     header: str
@@ -92,6 +99,14 @@ class CreateText:
     partition_columns: tuple[str, ...]
     query: str | None
     if_not_exists: bool
+
+
+@dataclass(frozen=True)
+class AlterText:
+    """`ALTER TABLE` of columns: the columns to add as DDL; None for any other change of columns."""
+
+    target: TableReference
+    added: str | None
 
 
 class SqlText:
@@ -187,8 +202,11 @@ class SqlText:
         if before == "JOIN":
             return group.start == 0 or group.is_table or self.word(group.start) in _QUERY_WORDS
         if before == "TABLE":
-            return position - 1 == group.start or self.word(0) in _DESCRIBE_WORDS[:2]
-        if before in _DESCRIBE_WORDS and group.start == 0 and position <= 2:
+            if self.word(0) in _DESCRIBE_WORDS[:2]:
+                return not self._is_detail(position)
+            return position - 1 == group.start
+        last = 3 if self.word(1) == "TABLE" else 2
+        if before in _DESCRIBE_WORDS and group.start == 0 and position <= last:
             return self.word(0) in _DESCRIBE_WORDS[:2] and self.word(position) not in (
                 *_DESCRIBE_WORDS,
                 "HISTORY",
@@ -202,6 +220,13 @@ class SqlText:
         if position == group.start and group.is_table:
             return True
         return self.tokens[position - 1].text == "," and group.in_from and position > group.start
+
+    def _is_detail(self, position: int) -> bool:
+        """Return whether EXTENDED or FORMATTED is at a position, and not a table of that name."""
+        return self.word(position) in _DESCRIBE_WORDS[2:] and self.tokens[position + 1].kind in (
+            "word",
+            "quoted",
+        )
 
     def _reference(self, position: int) -> tuple[TableReference, int]:
         """Read the table at a position; return it and the position after it."""
@@ -356,6 +381,26 @@ class SqlText:
             return None
         return target, int(limit)
 
+    def describes_table(self) -> bool:
+        """Return whether the statement describes a table, and not a query."""
+        words = ("QUERY", *(word for word in _QUERY_WORDS if word != "TABLE"))
+        return self.word(0) in _DESCRIBE_WORDS[:2] and self.word(1) not in words
+
+    def alter(self) -> AlterText | None:
+        """Return the parts of an `ALTER TABLE` that changes columns; None if it does not."""
+        if not self.is_clear or not self.starts_with("ALTER", "TABLE"):
+            return None
+        target, position = self._reference(2)
+        change = self.word(position)
+        if change not in _COLUMN_CHANGES or self.word(position + 1) not in _COLUMN_WORDS:
+            return None
+        first, last = position + 2, len(self.tokens) - 2
+        if change != "ADD" or first > last:
+            return AlterText(target, None)
+        if self.tokens[first].text == "(" and self._after_call(first) == last + 1:
+            first, last = first + 1, last - 1
+        return AlterText(target, self.text[self.tokens[first].start : self.tokens[last].stop])
+
     def temporary_view(self) -> tuple[str, str, bool, bool] | None:
         """Return name and query of a temporary view, whether it may replace another, and is global.
 
@@ -386,11 +431,13 @@ class SqlText:
         schema_position = None if has_schema else target.stop
         depth, provider, query_at = 0, None, None
         columns: tuple[str, ...] | None = ()
+        clause = range(0)  # the text of PARTITIONED BY
         for place in range(position, len(self.tokens)):
             depth += {"(": 1, ")": -1}.get(self.tokens[place].text, 0)
             if depth == 0 and (self.word(place), self.word(place + 1)) == ("PARTITIONED", "BY"):
                 after = self._after_call(place + 2)
                 columns = None if after is None else self._names(place + 3, after - 1)
+                clause = range(self.tokens[place].start, self.tokens[(after or 0) - 1].stop)
             if depth == 0 and self.word(place) == "USING" and provider is None:
                 provider = self._provider(place + 1)
             if depth == 0 and place > position and self.word(place) == "AS":
@@ -403,6 +450,7 @@ class SqlText:
         else:
             header = self.text[: self.tokens[query_at].start]
             query = self.text[self.tokens[query_at + 1].start : self.tokens[-2].stop]
+        header = header[: clause.start] + header[clause.stop :] if clause else header
         return CreateText(target.text, header, schema_position, columns, query, if_not_exists)
 
 

@@ -211,13 +211,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         """Spark keeps this object on the driver and pickles it for workers.
 
-        Raises `InvalidRequest` for `maxFilesPerTrigger` where Spark does not pass limits.
+        Nothing is refused here: Spark hides an error that is raised before it has the object.
         """
-        if options.max_files is not None and not LIMITS_STREAMS:
-            raise InvalidRequest(
-                "maxFilesPerTrigger needs Spark 4.2 or newer.",
-                next="Omit it: a batch then reads everything that was appended.",
-            )
         self._options = options
         self._schema = schema
         self._last_version: int | None = None  # set by trigger(availableNow=True)
@@ -229,6 +224,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
 
     @property
     def _log(self) -> StreamLog:
+        """The log. Raises `InvalidRequest` for limits that this version of Spark does not pass."""
+        if self._options.max_files is not None and not LIMITS_STREAMS:
+            raise InvalidRequest(
+                "maxFilesPerTrigger needs Spark 4.2 or newer.",
+                next="Omit it: a batch then reads everything that was appended.",
+            )
         if self._commits is None:
             self._commits = StreamLog(self._options)
         return self._commits

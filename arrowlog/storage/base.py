@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from arrowlog.errors import StoreUnavailable
 
@@ -193,7 +193,11 @@ def put_identical(store: Store, key: str, data: bytes | pa.Buffer) -> bool:
     a lost response, the object is read and compared. Raises `StoreUnavailable` if the outcome
     stays unknown.
     """
-    body = data if isinstance(data, bytes) else data.to_pybytes()
+    body: Any = data
+    if not isinstance(data, bytes):
+        any_buffer = getattr(store, "takes_buffers", False)
+        # Unsigned, or no byte above 127 would equal that of `bytes`.
+        body = memoryview(data).cast("B") if any_buffer else data.to_pybytes()
     for _ in range(_MAX_PUT_ATTEMPTS):
         outcome = store.put_if_absent(key, body)
         if outcome is PutOutcome.DONE:
@@ -201,7 +205,7 @@ def put_identical(store: Store, key: str, data: bytes | pa.Buffer) -> bool:
         if outcome is not PutOutcome.NOT_APPLIED:
             stored = store.find_many([key])[0]
             if stored is not None:
-                return stored == body
+                return bool(stored == body)
     raise StoreUnavailable(
         f"Could not write {key}: the responses of the store were lost.", next="Try again."
     )

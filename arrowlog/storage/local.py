@@ -45,6 +45,7 @@ class LocalStore:
     """
 
     cheap_stat = True
+    takes_buffers = True  # puts write any buffer, without a copy as bytes
     server = ""
     kind = "local"
 

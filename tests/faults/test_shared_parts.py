@@ -32,7 +32,8 @@ HOW = {
     "acts": ["append"] * 6
     + ["remove", "overwrite", "restore", "refresh", "truncate", "truncate"]
     + ["checkpoint"] * 8
-    + ["cleanup"] * 6,
+    + ["cleanup"] * 6
+    + ["zombie"] * 2,
     "check_every": 2,
 }
 

@@ -2,6 +2,7 @@
 
 import json
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +10,7 @@ from support import small_table
 from support.case_count import cases
 
 import arrowlog
-from arrowlog.decode import flatten_map_columns
+from arrowlog.decode import LineBuffer, decode_buffer, flatten_map_columns
 from arrowlog.decode.row_decoder import build_action_table, decode_line, decode_lines
 from arrowlog.errors import LogCorrupt
 from arrowlog.formats.indextables import ACTIONS
@@ -147,3 +148,42 @@ def test_a_corrupt_line_among_many_is_named(tmp_path):
     (log / name).write_bytes(lines)
     with pytest.raises(LogCorrupt, match="line 21"):
         arrowlog.Table(path).snapshot()
+
+
+GOOD = b'{"add":{"path":"%s","size":1,"modificationTime":1}}'
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [GOOD % b"a", b"", GOOD % b"b" + GOOD % b"c"],
+        [GOOD % b"a" + GOOD % b"b", b'{"add":', b'{"path":"c","size":1,"modificationTime":1}}'],
+        [GOOD % b"a" + b" " + GOOD % b"b", GOOD[:-1] % b"c", b"}"],
+    ],
+)
+def test_as_many_objects_as_lines_are_not_one_in_each(texts):
+    """msgspec reads objects from lines whether or not each of them is on a line of its own."""
+    assert decode_lines(texts, ACTIONS) is None
+    window = LineBuffer(1 << 20)
+    window.append("file", 1, b"\n".join([GOOD % b"first", *texts, GOOD % b"last", b""]))
+    with pytest.raises(LogCorrupt):
+        decode_buffer(window)
+
+
+def test_as_many_commit_infos_as_lines_are_not_one_in_each():
+    info = b'{"commitInfo":{"timestamp":5}}'
+    files = [info] * 7 + [info + info, b'{"commitInfo":', b'{"commitInfo":{}}}']
+    window = LineBuffer(1 << 20)
+    window.fill([f"{i}" for i in range(10)], list(range(10)), [text + b"\n" for text in files])
+    with pytest.raises(LogCorrupt):
+        decode_buffer(window)
+
+
+def test_statistics_are_those_of_their_own_file():
+    """Texts that are no JSON by themselves, but are if they are joined with others."""
+    texts = ['{"numRecords":1},{"numRecords":2}', '{"x":"', '"}', '{"numRecords":3}']
+    for separator in (",", "\n"):
+        stats = [text.replace("},{", "}" + separator + "{") for text in texts]
+        adds = pa.table({"stats": stats, "raw": [True] * 4})
+        flat = flatten_map_columns(adds, [])
+        assert flat["stats.numRecords"].to_pylist() == [None, None, None, 3]

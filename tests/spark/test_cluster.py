@@ -93,3 +93,10 @@ def test_rows_are_exact_when_executors_are_killed_and_tasks_run_twice(cluster, t
     assert found == dict.fromkeys(found, True)
     assert len(found) == 6
     assert os.path.isdir(tmp_path / "data")
+
+
+@pytest.mark.promise("spark.rows_exact_when_executors_die")
+def test_an_overwrite_is_whole_or_nothing_when_executors_are_killed(cluster, tmp_path):
+    found = drive(cluster, "overwrites", tmp_path, dependencies=True)
+    assert found == dict.fromkeys(found, True)
+    assert len(found) == 9

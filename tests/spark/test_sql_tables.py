@@ -119,6 +119,42 @@ def test_a_new_table_of_the_catalog(sql, tmp_path):
         sql(f"CREATE TABLE events (id INT) USING arrowlog LOCATION '{tmp_path / 'x'}'")
 
 
+def test_columns_that_are_added_later(either, sql, table):
+    """Spark's catalog keeps the columns of CREATE TABLE; statements see those of the log."""
+    sql(f"CREATE TABLE events USING arrowlog LOCATION '{table.uri}'")
+    table.add_columns({"x": pa.string(), "y": pa.struct([("a b", pa.int32())])})
+    assert sql("SELECT count(*), count(x), count(y.`a b`) FROM events") == [(30, 0, 0)]
+    assert [row.col_name for row in sql("DESCRIBE events")][:4] == ["id", "p", "x", "y"]
+    assert len(sql("DESCRIBE TABLE EXTENDED events")) > 4
+    sql("INSERT INTO events VALUES (100, 1, 'new', named_struct('a b', 7))")
+    assert sql("SELECT x, y.`a b` FROM events WHERE id = 100") == [("new", 7)]
+    assert sql("SELECT count(*), count(x) FROM events VERSION AS OF 1") == [(10, 0)]
+    sql("ALTER TABLE events ADD COLUMNS (`odd name` INT COMMENT 'why', z DATE)")
+    sql(f"ALTER TABLE arrowlog.`{table.uri}` ADD COLUMN last BIGINT")
+    names = ["id", "p", "x", "y", "odd name", "z", "last"]
+    assert table.refresh().schema.names == names
+    sql("INSERT INTO events (id, p, last) VALUES (101, 1, 5)")
+    assert sql("SELECT last, `odd name`, z FROM events WHERE id = 101") == [(5, None, None)]
+    for change in ("DROP COLUMN z", "RENAME COLUMN z TO y", "ALTER COLUMN z TYPE STRING"):
+        with pytest.raises(arrowlog.InvalidRequest, match="Columns can be added"):
+            sql(f"ALTER TABLE events {change}")
+    table.refresh()
+    table.restore(3)
+    assert sql("SELECT * FROM events WHERE id = 7") == [(7, 0)]
+    assert sql("SELECT count(*) FROM events") == [(30,)]
+
+
+def test_columns_of_a_partitioned_table_of_the_catalog(sql, tmp_path):
+    place = tmp_path / "new"
+    sql(
+        "CREATE TABLE copies (p INT, id BIGINT) USING arrowlog PARTITIONED BY (p)"
+        f" LOCATION '{place}'"
+    )
+    sql("ALTER TABLE copies ADD COLUMNS (w STRING)")
+    sql("INSERT INTO copies (w, p, id) VALUES ('a', 1, 2)")
+    assert sql("SELECT p, id, w FROM copies") == [(1, 2, "a")]
+
+
 def test_a_table_from_a_query(sql, table, tmp_path):
     path, place = f"arrowlog.`{table.uri}`", tmp_path / "copy"
     sql(

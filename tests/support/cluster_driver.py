@@ -117,6 +117,52 @@ def kills(spark, folder):
     return found
 
 
+def overwrites(spark, folder):
+    """A table is overwritten in three ways; an executor is killed each time.
+
+    Every way fails once, because a task fails after that, and succeeds once.
+    """
+    arrowlog.spark.ship(spark)
+    app = spark.sparkContext.applicationId
+    place = f"{folder}/table"
+    arrowlog.spark.write(spark.range(0, ROWS, 1, 4), place, native=True)
+    table = arrowlog.Table(place)
+    arrowlog.spark.sql(spark, f"CREATE TABLE events USING arrowlog LOCATION '{place}'")
+    insert = "INSERT OVERWRITE {} SELECT id FROM {{rows}}"
+    ways = {
+        "path": lambda rows: arrowlog.spark.sql(
+            spark, insert.format(f"arrowlog.`{place}`"), rows=rows
+        ),
+        "catalog": lambda rows: arrowlog.spark.sql(spark, insert.format("events"), rows=rows),
+        "workers": lambda rows: arrowlog.spark.write(rows, place, "overwrite", native=False),
+    }
+    found = {}
+    for number, (name, overwrite) in enumerate(ways.items(), 1):
+        version, before = table.refresh().version, stored(place)
+        rows = spark.range(number * ROWS, (number + 1) * ROWS, 1, 4)
+        stops = Stops(f"{folder}/fails-{name}")
+        broken = stops.kill_point(rows, fails=True)
+        said = while_killing(app, stops, lambda o=overwrite, b=broken: failure(o, b))
+        found[f"{name} fails"] = "the task fails" in said
+        kept = stored(place) == before == collect(arrowlog.spark.read(spark, place, native=True))
+        found[f"{name} keeps rows"] = kept and table.refresh().version == version
+        stops = Stops(f"{folder}/succeeds-{name}")
+        whole = stops.kill_point(rows)
+        while_killing(app, stops, lambda o=overwrite, w=whole: o(w))
+        expected = list(range(number * ROWS, (number + 1) * ROWS))
+        replaced = stored(place) == expected == collect(arrowlog.spark.read(spark, place))
+        found[name] = replaced and table.refresh().version == version + 1
+    return found
+
+
+def failure(work, frame):
+    try:
+        work(frame)
+    except Exception as error:  # noqa: BLE001 -- Spark raises several types
+        return str(error)
+    return ""
+
+
 def collect(frame):
     return sorted(row["id"] for row in frame.collect())
 
@@ -148,8 +194,11 @@ class Stops:
     def pass_(self, name):
         Path(self.folder, name).touch()
 
-    def kill_point(self, frame):
-        """The rows, which wait in the middle of a task until an executor has been killed."""
+    def kill_point(self, frame, *, fails=False):
+        """The rows, which wait in the middle of a task until an executor has been killed.
+
+        With `fails`, every task fails after that.
+        """
         folder = self.folder
 
         def wait_for_kill(batches):
@@ -159,6 +208,8 @@ class Stops:
                 stop = time.monotonic() + WAIT_SECONDS
                 while not os.path.exists(f"{folder}/killed") and time.monotonic() < stop:
                     time.sleep(0.02)
+            if fails:
+                raise ValueError("the task fails")
 
         return frame.mapInArrow(wait_for_kill, frame.schema)
 
@@ -190,5 +241,6 @@ class Stops:
 if __name__ == "__main__":
     name, settings, place = sys.argv[1:]
     session = arrowlog.spark.session(name, **json.loads(settings))
-    print(json.dumps({"bare": bare, "shipped": shipped, "kills": kills}[name](session, place)))
+    jobs = {"bare": bare, "shipped": shipped, "kills": kills, "overwrites": overwrites}
+    print(json.dumps(jobs[name](session, place)))
     session.stop()

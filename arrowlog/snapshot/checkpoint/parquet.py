@@ -14,7 +14,9 @@ is unknown in the state.
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +54,7 @@ from arrowlog.snapshot.checkpoint.parts import (
     read_metadata,
     with_chunk_checksums,
 )
+from arrowlog.snapshot.checkpoint.row_gather import RowGatherer
 from arrowlog.snapshot.checkpoint.rows import (
     ROW_GROUP_FILES,
     RebuildRecipe,
@@ -70,7 +73,6 @@ from arrowlog.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from concurrent.futures import Future
 
     from arrowlog.config import Config
     from arrowlog.storage import Store
@@ -79,10 +81,14 @@ if TYPE_CHECKING:
 CHECKPOINT_FOLDER = f"{LOG_FOLDER}/{CHECKPOINT_FOLDER_NAME}"
 # Live files from which on later checkpoints share the parts of a checkpoint.
 SHARED_FILES_MIN = 4096
-# A part is in memory until it is put, whatever the settings allow.
-_PART_BYTES_MAX = 32 << 20
-# Row groups that are put in order at a time: ordering all would take as much memory again.
-_SLICE_GROUPS = 8
+# A part is in memory until it is put, and several parts are made at a time, whatever the settings
+# allow.
+_PART_BYTES_MAX = 16 << 20
+# Row groups that are gathered and encoded at a time: more would not stay in the cache.
+_SLICE_GROUPS = 2
+# With a limit so many times that large, a small trial tells the size of parts well enough.
+_ROUGH_TRIAL_RATIO = 4
+_TRIAL_FILES = 1 << 12
 # Files in a row group at least, however small parts are to be.
 _GROUP_FILES_MIN = 64
 # Parts are not equally large: they are planned this much smaller than they may be.
@@ -94,6 +100,8 @@ _DISTINCT_SHARE_MAX = 0.5
 # Rows by which that share is estimated, and the columns to sort by from so many such samples.
 _SAMPLE_ROWS = 4096
 _SAMPLES = 4
+# More than the footer of a part says about a column of a row group.
+_CHUNK_FOOTER_BYTES = 1 << 9
 # The key in a part's footer metadata that tells our parts from those of other programs.
 _FOOTER_KEY = b"arrowlog"
 _CODECS = {"uncompressed": "none"}
@@ -130,8 +138,10 @@ class ParquetCheckpointLayout:
     schema: pa.Schema
     partition_columns: tuple[str, ...]
     options: dict[str, Any]
+    gather: RowGatherer
     folder: str = CHECKPOINT_FOLDER
     group_files: int | None = None
+    parallelism: int = 1
 
     @property
     def files_per_group(self) -> int:
@@ -231,21 +241,22 @@ def _layout(state: State, config: Config) -> ParquetCheckpointLayout:
     columns = FileStats(adds, state.schema, partition)
     columns.prepare(names)
     keys = adds["key"] if adds.num_rows else pa.chunked_array([], pa.string())
-    order = storage_order(columns, keys, _sort_columns(adds, state.schema, partition))
+    order = storage_order(columns, keys, _sort_columns(columns, adds))
     table, recipe = to_checkpoint_rows(columns, adds)
-    table = table.combine_chunks()
     folder = state.format.key(state.format.checkpoint_folder)
     of_table = (state.schema, partition)
     return build_layout(state.version, table, order, recipe, of_table, config, folder=folder)
 
 
-def _sort_columns(adds: pa.Table, schema: pa.Schema, partition_columns: Sequence[str]) -> list[str]:
+def _sort_columns(columns: FileStats, adds: pa.Table) -> list[str]:
     """Return the columns to sort by, judged by samples from all over the adds."""
     rows = adds.num_rows
-    step = max(rows // _SAMPLES, _SAMPLE_ROWS)
-    pieces = [adds.slice(start, _SAMPLE_ROWS) for start in range(0, max(rows, 1), step)]
+    if rows <= _SAMPLES * _SAMPLE_ROWS:
+        return choose_sort_columns(columns)
+    step = rows // _SAMPLES
+    pieces = [adds.slice(start, _SAMPLE_ROWS) for start in range(0, rows, step)]
     sample = pa.concat_tables(pieces)
-    return choose_sort_columns(FileStats(sample, schema, partition_columns))
+    return choose_sort_columns(FileStats(sample, columns.schema, columns.partition_columns))
 
 
 def _fitting_group(layout: ParquetCheckpointLayout, size_max: int) -> int:
@@ -270,7 +281,14 @@ def _group_size(layout: ParquetCheckpointLayout, group: int) -> int:
     rows = layout.table.num_rows
     last = max(rows - group, 0)
     starts = {0, last // 2, last}
-    return max(len(_encode_rows(layout, start, min(start + group, rows))[0]) for start in starts)
+    return max(_trial_size(layout, start, min(start + group, rows)) for start in starts)
+
+
+def _trial_size(layout: ParquetCheckpointLayout, start: int, stop: int) -> int:
+    sink = pa.MockOutputStream()
+    with _open_part(layout, sink) as writer:
+        writer.write_table(layout.gather.take(layout.order.slice(start, stop - start)))
+    return int(sink.size())
 
 
 def build_layout(
@@ -288,15 +306,41 @@ def build_layout(
     `of_table` is the table's schema and its partition columns.
     """
     codec = config.checkpoint_compression
+    repetitive = _repetitive_columns(table)
     options = {
         "compression": _CODECS.get(codec, codec),
-        "use_dictionary": _repetitive_columns(table),
+        "use_dictionary": repetitive,
+        "column_encoding": _delta_encodings(table.schema, repetitive),
         "write_statistics": False,
         "version": "2.6",
         "writer_engine_version": "V2",
     }
-    layout = ParquetCheckpointLayout(version, table, order, recipe, *of_table, options, folder)
+    layout = ParquetCheckpointLayout(
+        version,
+        table,
+        order,
+        recipe,
+        *of_table,
+        options,
+        RowGatherer(table),
+        folder,
+        parallelism=min(config.checkpoint_parallelism, os.cpu_count() or 1),
+    )
     return replace(layout, group_files=_fitting_group(layout, config.checkpoint_max_file_size))
+
+
+def _delta_encodings(schema: pa.Schema, repetitive: Sequence[str]) -> dict[str, str]:
+    """Return an encoding for integers and times without a dictionary.
+
+    Those of files in order differ little from one to the next: their differences are smaller than
+    the values, and are written and read faster.
+    """
+    return {
+        item.name: "DELTA_BINARY_PACKED"
+        for item in schema
+        if item.name not in repetitive
+        and (pa.types.is_int64(item.type) or pa.types.is_timestamp(item.type))
+    }
 
 
 def _repetitive_columns(table: pa.Table) -> list[str]:
@@ -318,19 +362,25 @@ def put_parts(
 ) -> tuple[list[CheckpointPart], pa.Table]:
     """Write all parts; returns their manifest entries and their index with checksums.
 
-    With `unique`, no part gets a name that another writer may use.
+    With `unique`, no part gets a name that another writer may use. Several parts are encoded,
+    compressed and put at a time.
     """
-    indexes: list[pa.Table] = []
     ranges = _part_ranges(layout, size_max)
     usual_names = parquet_names(layout.version, len(ranges))
     own_names = parquet_names(layout.version, len(ranges), own)
-    parts: list[CheckpointPart] = []
-    for rows, usual, own_name in zip(ranges, usual_names, own_names, strict=True):
+
+    def put(rows: tuple[int, int], usual: str, own_name: str) -> tuple[CheckpointPart, pa.Table]:
         names = (own_name,) if unique else (usual, own_name)
-        part, index = put_part(store, layout, rows, names)
-        parts.append(part)
-        indexes.append(index)
-    return parts, pa.concat_tables(indexes).combine_chunks()
+        return put_part(store, layout, rows, names)
+
+    workers = min(layout.parallelism, len(ranges))
+    if workers == 1:
+        made = list(map(put, ranges, usual_names, own_names))
+    else:
+        with ThreadPoolExecutor(workers) as pool:
+            made = list(pool.map(put, ranges, usual_names, own_names))
+    indexes = [index for _, index in made]
+    return [part for part, _ in made], pa.concat_tables(indexes).combine_chunks()
 
 
 def put_part(
@@ -373,9 +423,16 @@ def _part_ranges(layout: ParquetCheckpointLayout, size_max: int) -> list[tuple[i
     )
     if rows <= group or layout.table.nbytes + _FOOTER_BYTES_MAX <= limit:
         return [(0, rows)]
-    size = _group_size(layout, group) * _SIZE_MARGIN
-    groups = max(1, int(limit // max(size, 1)))
-    step = groups * group
+    if size_max >= limit * _ROUGH_TRIAL_RATIO:
+        trial = min(_TRIAL_FILES, group)
+        size = _trial_size(layout, rows // 2, min(rows // 2 + trial, rows)) * group / trial
+    else:
+        size = _group_size(layout, group)
+    groups = max(1, int(limit // max(size * _SIZE_MARGIN, 1)))
+    # Parts of equal size, so that they are done at the same time.
+    num_groups = -(-rows // group)
+    num_parts = -(-num_groups // groups)
+    step = -(-num_groups // num_parts) * group
     return [(start, min(start + step, rows)) for start in range(0, rows, step)]
 
 
@@ -383,34 +440,30 @@ def _encode_rows(
     layout: ParquetCheckpointLayout, start: int, stop: int
 ) -> tuple[pa.Buffer, Any, pa.Table]:
     """Encode a range of rows as a Parquet file; returns its bytes, its metadata and its index."""
-    # Importing `pyarrow.parquet`, a wrapper of this, takes longer than a small checkpoint.
-    from pyarrow._parquet import ParquetWriter
-
+    group, step = layout.files_per_group, _SLICE_GROUPS * layout.files_per_group
+    of_table = (layout.schema, layout.partition_columns)
+    indexes = [] if stop > start else [build_row_group_index(layout.table.slice(0, 0), *of_table)]
     sink = pa.BufferOutputStream()
-    footer = {_FOOTER_KEY: b"%d" % layout.version}
-    schema = layout.table.schema.with_metadata(footer)
-    writer = ParquetWriter(sink, schema, **layout.options)
-    of_table, group = (layout.schema, layout.partition_columns), layout.files_per_group
-    indexes = [build_row_group_index(layout.table.slice(0, 0), *of_table)]
-    with ThreadPoolExecutor(1) as pool:  # the next slice is prepared while one is encoded
-        pending: Future[None] | None = None
-        for piece in _ordered_slices(layout, start, stop):
-            indexes.append(build_row_group_index(piece, *of_table, group))
-            if pending is not None:
-                pending.result()
-            pending = pool.submit(writer.write_table, piece.cast(schema), group)
-        if pending is not None:
-            pending.result()
-    writer.close()
+    with _open_part(layout, sink) as writer:
+        for at in range(start, stop, step):
+            rows = layout.gather.take(layout.order.slice(at, min(step, stop - at)))
+            indexes.append(build_row_group_index(rows, *of_table, group))
+            writer.write_table(rows, group)
     data = sink.getvalue()
     return data, read_metadata(data), pa.concat_tables(indexes)
 
 
-def _ordered_slices(layout: ParquetCheckpointLayout, start: int, stop: int) -> Iterator[pa.Table]:
-    """Yield a range of rows in stored order, a few row groups at a time."""
-    step = _SLICE_GROUPS * layout.files_per_group
-    for at in range(start, stop, step):
-        yield layout.table.take(layout.order.slice(at, min(step, stop - at)))
+@contextmanager
+def _open_part(layout: ParquetCheckpointLayout, sink: pa.NativeFile) -> Iterator[Any]:
+    """Yield a writer of Parquet to `sink`, which is complete afterwards."""
+    # Importing `pyarrow.parquet`, a wrapper of this, takes longer than a small checkpoint.
+    from pyarrow._parquet import ParquetWriter
+
+    footer = {_FOOTER_KEY: b"%d" % layout.version}
+    schema = layout.table.schema.with_metadata(footer)
+    writer = ParquetWriter(sink, schema, **layout.options)
+    yield writer
+    writer.close()
 
 
 def open_parquet_checkpoint(

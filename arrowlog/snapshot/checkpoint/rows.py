@@ -30,7 +30,16 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from arrowlog.arrays import FALSE, TRUE, make_array, make_int64, null_scalar
+from arrowlog.arrays import (
+    FALSE,
+    TRUE,
+    from_numpy,
+    make_array,
+    make_int64,
+    make_scalar,
+    null_scalar,
+    to_numpy,
+)
 from arrowlog.decode import flatten_map_columns
 from arrowlog.fork_safety import pl
 from arrowlog.formats.indextables import ADD_MAP_FIELDS, STATS_MAPS
@@ -57,6 +66,14 @@ _SORT_COLUMNS_MAX = 2
 # A column is worth sorting by if the range of an average file is less than this share of the whole
 # range, and at most this share of its bounds is unknown.
 _SORT_SHARE_MAX = 0.5
+# Numbers by which files are sorted stay below this.
+_RANK_MAX = 1 << 62
+# With a larger share of files that tie than this, ranking them is of no use.
+_TIED_SHARE_MAX = 0.5
+# Texts are ranked if at most this share of them is distinct.
+_DISTINCT_RANKS_MAX = 0.5
+# Rows of a column that are rendered as text at a time: more would not stay in the cache.
+_RENDERED_ROWS = 1 << 14
 
 
 class RowGroupStats(GroupStats):
@@ -113,22 +130,109 @@ def storage_order(
 
     `best` are the columns to sort by; by default `choose_sort_columns` chooses them.
     """
-    table = storage_sort_keys(columns, keys, choose_sort_columns(columns) if best is None else best)
-    order = table.select(pl.arg_sort_by(table.columns, nulls_last=True)).to_series()
-    return order.to_arrow()
+    best = choose_sort_columns(columns) if best is None else best
+    frame = _sort_columns(columns, best)
+    ranks = _leading_ranks(list(frame.values()))
+    if ranks is None:
+        return _sort_indices(_with_ties(frame, keys, hashed=bool(best)))
+    import numpy as np
+
+    order = np.argsort(ranks)
+    ordered = ranks[order]
+    tied = np.empty(len(ranks), np.bool_)
+    tied[:1] = False
+    np.equal(ordered[1:], ordered[:-1], out=tied[1:])
+    tied[:-1] |= tied[1:]
+    if np.count_nonzero(tied) > len(tied) * _TIED_SHARE_MAX:
+        return _sort_indices(_with_ties(frame, keys, hashed=bool(best)))
+    if tied.any():
+        # Only files with equal ranks have to be compared by the other keys.
+        among = np.sort(order[tied])
+        rows = from_numpy(among)
+        some = {name: array.take(rows) for name, array in frame.items()}
+        within = _sort_indices(_with_ties(some, keys.take(rows), hashed=bool(best)))
+        order[tied] = among[to_numpy(within)]
+    return from_numpy(order.astype(np.uint32))
 
 
 def storage_sort_keys(
     columns: FileStats, keys: pa.ChunkedArray, best: Sequence[str]
 ) -> pl.DataFrame:
     """Return the sort keys of the files, the most significant column first."""
+    return _with_ties(_sort_columns(columns, best), keys, hashed=bool(best))
+
+
+def _sort_columns(columns: FileStats, best: Sequence[str]) -> dict[str, pa.Array]:
     frame = {f"p{i}": columns.partition(name) for i, name in enumerate(columns.partition_columns)}
-    frame |= {f"b{i}": low_bounds(columns, name) for i, name in enumerate(best)}
+    return frame | {f"b{i}": low_bounds(columns, name) for i, name in enumerate(best)}
+
+
+def _with_ties(
+    frame: Mapping[str, pa.Array], keys: pa.ChunkedArray, *, hashed: bool
+) -> pl.DataFrame:
     series = [pl.Series(name, pl.from_arrow(array)) for name, array in frame.items()]
     ties = pl.Series("ties", pl.from_arrow(keys), dtype=pl.String)
     # With sort columns few files tie, and any deterministic order of those will do. Hashes sort
     # faster than paths.
-    return pl.DataFrame([*series, ties.hash(0) if best else ties])
+    return pl.DataFrame([*series, ties.hash(0) if hashed else ties])
+
+
+def _sort_indices(keys: pl.DataFrame) -> pa.Array:
+    order = keys.select(pl.arg_sort_by(keys.columns, nulls_last=True)).to_series()
+    return order.to_arrow()
+
+
+def _leading_ranks(arrays: Sequence[pa.Array]) -> Any:
+    """Return one number per row that orders rows as the leading arrays do, nulls last.
+
+    As many arrays are taken as fit into 63 bits together; None if not even the first one does.
+    Sorting one number is several times faster than sorting by many columns.
+    """
+    import numpy as np
+
+    ranks, space = None, 1
+    for values in arrays:
+        found = _ranks(values)
+        if found is None:
+            break
+        own, size = found
+        if space * size > _RANK_MAX:
+            break
+        space *= size
+        ranks = own if ranks is None else ranks * np.int64(size) + own
+    return ranks
+
+
+def _ranks(values: pa.Array) -> tuple[Any, int] | None:
+    """Return the rank of each value, nulls last, and the number of ranks; None if it has none."""
+    import numpy as np
+
+    kind = values.type
+    if pa.types.is_string(kind):
+        encoded = values.dictionary_encode()
+        if len(encoded.dictionary) > len(values) * _DISTINCT_RANKS_MAX:
+            return None
+        by_value = _sort_indices(pl.DataFrame([pl.Series(pl.from_arrow(encoded.dictionary))]))
+        ranks = np.empty(len(by_value), np.int32)
+        ranks[to_numpy(by_value)] = np.arange(len(by_value), dtype=np.int32)
+        values = from_numpy(ranks).take(encoded.indices)
+    elif pa.types.is_boolean(kind):
+        values = pc.cast(values, pa.int8())
+    elif pa.types.is_date32(kind):
+        values = values.view(pa.int32())
+    elif pa.types.is_timestamp(kind):
+        values = values.view(pa.int64())
+    elif not pa.types.is_signed_integer(kind):
+        return None
+    bounds = pc.min_max(values)
+    low, high = bounds["min"].as_py(), bounds["max"].as_py()
+    if low is None:
+        return np.zeros(len(values), np.int64), 1
+    size = high - low + 2  # the last rank is that of null
+    if size > _RANK_MAX:
+        return None
+    above = pc.subtract(pc.cast(values, pa.int64()), make_int64(low))
+    return to_numpy(pc.fill_null(above, make_int64(size - 1)) if values.null_count else above), size
 
 
 def choose_sort_columns(columns: FileStats) -> list[str]:
@@ -248,6 +352,9 @@ def _highest(high: pa.Array, none: pa.Array) -> pa.Scalar:
     if not pa.types.is_string(high.type) or not highest.is_valid:
         return highest
     text = highest.as_py()
+    shorter = pc.less(pc.binary_length(high), make_scalar(len(text.encode()), pa.int32()))
+    if not shorter.true_count:  # as a rule: then no other bound is a prefix of it
+        return highest
     prefixes = make_array([text[:length] for length in range(len(text) + 1)], pa.string())
     shortest = pc.index(pc.is_in(prefixes, value_set=high), TRUE).as_py()
     return prefixes[shortest]
@@ -273,7 +380,7 @@ _SIDES = {"minValues": "min", "maxValues": "max"}
 # Rows on which a text format is tried before it is tried on the whole column.
 _PROBE_ROWS = 256
 # Values that occur at least so often in a sample, on average, are rendered once and then repeated.
-_REPEATS_MIN, _REPEATS_SAMPLE = 4, 1 << 16
+_REPEATS_MIN, _REPEATS_SAMPLE = 4, 1 << 13
 _BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError)
 _TEXT_MAP = msgspec.json.Decoder(dict[str, str | None])
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -405,17 +512,27 @@ def _find_format(texts: pa.ChunkedArray, typed: pa.Array) -> str | None:
         return None
     for form in _candidate_formats(texts, typed.type):
         head = render_as_text(pa.chunked_array([typed.slice(0, _PROBE_ROWS)]), form)
-        if not head.equals(texts.slice(0, _PROBE_ROWS)):
-            continue
-        if _render_column(typed, form).equals(texts):
+        if head.equals(texts.slice(0, _PROBE_ROWS)) and _renders_to(typed, form, texts):
             return form
     return None
 
 
-def _render_column(typed: pa.Array, form: str) -> pa.ChunkedArray:
-    """Render a typed column as text; each value once if values repeat."""
+def _renders_to(typed: pa.Array, form: str, texts: pa.ChunkedArray) -> bool:
+    """Whether a typed column renders to exactly these texts, compared a few rows at a time."""
     middle = typed.slice(len(typed) // 2, _REPEATS_SAMPLE)
-    if len(middle) < _REPEATS_SAMPLE or len(middle.unique()) * _REPEATS_MIN > len(middle):
+    full = len(middle) == _REPEATS_SAMPLE
+    repeats = full and len(middle.unique()) * _REPEATS_MIN <= len(middle)
+    return all(
+        _render_column(typed.slice(start, _RENDERED_ROWS), form, repeats=repeats).equals(
+            texts.slice(start, _RENDERED_ROWS)
+        )
+        for start in range(0, len(typed), _RENDERED_ROWS)
+    )
+
+
+def _render_column(typed: pa.Array, form: str, *, repeats: bool) -> pa.ChunkedArray:
+    """Render a typed column as text; each value once if values repeat."""
+    if not repeats:
         return render_as_text(pa.chunked_array([typed]), form)
     encoded = typed.dictionary_encode()
     texts = render_as_text(pa.chunked_array([encoded.dictionary]), form).combine_chunks()

@@ -1,0 +1,367 @@
+"""The schema decoder says of every line what the row decoder says, or leaves the line to it.
+
+Lines are generated with fields in any order, optional fields, odd values and odd spellings, and
+some of them are damaged. Blocks of two lines count as large, so that a few lines are enough to
+reach every way through the decoder.
+"""
+
+import json
+import random
+
+import pyarrow as pa
+import pytest
+from support.case_count import cases, first_seed
+
+from arrowlog.decode import LineBuffer, decode_buffer, flatten_map_columns, schema_decoder
+from arrowlog.decode.row_decoder import build_action_table, decode_line
+from arrowlog.errors import LogCorrupt
+from arrowlog.formats import FieldKind
+from arrowlog.formats.delta.format import ACTIONS as DELTA_ACTIONS
+from arrowlog.formats.indextables import ACTIONS
+
+LIMIT = 1 << 24
+KEYS = [
+    "id",
+    "day",
+    "größe",
+    'a"b',
+    "x\\y",
+    "t\tab",
+    "",
+    "a.b",
+    "tags",
+    "path",
+    'q"tags',
+    "\U0001f600",
+]
+TEXTS = [
+    "",
+    "a",
+    "2024-01-01",
+    "é",
+    "\U0001f600",
+    'q"q',
+    "b\\s",
+    "}",
+    "]",
+    "a:1.5,b",
+    ":1}",
+    "\x7f",
+]
+TEXTS += ["tab\t", "nul\0", "\u2028", "NaN", "-0", "1e400", "{}", "null", " ", "x" * 300]
+NUMBERS = ["0", "-0", "7", "-12", "9007199254740993", "9223372036854775807", "9223372036854775808"]
+NUMBERS += ["1.0", "-0.0", "0.10", "1e400", "1E5", "12345678901234567890123", "1e-7"]
+ODD = [
+    "null",
+    "true",
+    "[]",
+    "{}",
+    '"text"',
+    "[1]",
+    '{"k":{}}',
+    "NaN",
+    "-Infinity",
+    "01",
+    "1.",
+    "+1",
+]
+SPICE = [b'"', b"\\", b",", b"{", b"}", b"[", b"]", b":", b"\r", b"\t", b"\0", b" ", b"0", b"-"]
+SPICE += [b"\xff", b"\xc3\xa9", b"null", b'\\"', b"\\u00e9", b"\\ud800", b"\\udc00", b"\\u0000"]
+SPICE += [b"\xef\xbb\xbf", b"\xed\xa0\x80", b"\x7f", b"9" * 25, b'"path":"twice",', b"NaN", b"}{"]
+SPICE += [b'}}{"add":{"path":"b","size":1,"modificationTime":1}}', b"[" * 3000, b'"add":null,']
+
+
+class Lines:
+    """Generates the lines of one log: which odd things it has is chosen once, for all of them."""
+
+    def __init__(self, rng):
+        self.rng = rng
+        self.odd = rng.choice([0, 0, 0, 0.002, 0.02])
+        self.texts = TEXTS if rng.random() < 0.5 else TEXTS[:4]
+        self.keys = rng.sample(KEYS, rng.choice([1, 2, 4])) if rng.random() < 0.5 else ["id", "day"]
+        self.ascii = rng.random() < 0.5
+        self.spaces = rng.choice(["", "", "", " "])
+        self.number_bounds = rng.random() < 0.5
+        self.absent = rng.choice([0, 0.1, 0.5])
+
+    def text(self):
+        return json.dumps(self.rng.choice(self.texts), ensure_ascii=self.ascii)
+
+    def number(self):
+        return self.rng.choice(NUMBERS) if self.rng.random() < self.odd * 5 else str(self.small())
+
+    def small(self):
+        return self.rng.randrange(100)
+
+    def value(self, usual):
+        return self.rng.choice(ODD + NUMBERS) if self.rng.random() < self.odd else usual
+
+    def join(self, members, opening="{", closing="}"):
+        members = self.rng.sample(members, len(members))
+        return opening + f",{self.spaces}".join(members) + closing
+
+    def member(self, key, value):
+        return f"{json.dumps(key, ensure_ascii=self.ascii)}:{self.spaces}{self.value(value)}"
+
+    def map(self, make):
+        keys = [key for key in self.keys if self.rng.random() >= self.absent]
+        return self.join([self.member(key, make()) for key in keys])
+
+    def bound(self):
+        if not self.number_bounds:
+            return self.text()
+        return self.rng.choice([self.text, self.number, lambda: "true"])() if self.odd else "1.50"
+
+    def stats(self):
+        parts = {
+            "numRecords": self.number(),
+            "minValues": self.map(self.bound),
+            "maxValues": self.map(self.bound),
+            "nullCount": self.map(self.number),
+            "nanCount": self.map(self.number),
+            "tightBounds": "true",
+            "deep": '{"a":[{"b":1.5}]}',
+        }
+        text = self.join([self.member(k, v) for k, v in parts.items() if self.rng.random() < 0.7])
+        return json.dumps(text, ensure_ascii=self.ascii)
+
+    def add(self):
+        fields = {
+            "path": self.text(),
+            "size": self.number(),
+            "modificationTime": self.number(),
+            "dataChange": self.rng.choice(["true", "false"]),
+            "partitionValues": self.map(self.text),
+            "minValues": self.map(self.text),
+            "stats": self.stats(),
+            "tags": self.map(self.text),
+            "splitTags": self.join([self.text()] * self.rng.randrange(3), "[", "]"),
+            "deletionVector": '{"storageType":"u","offset":1}',
+            "docMappingRef": '"abc"',
+            "new": '{"a":[1.5,null],"b":{"c":true}}',
+        }
+        return self.action("add", fields, ("path", "size", "modificationTime"))
+
+    def remove(self):
+        fields = {
+            "path": self.text(),
+            "deletionTimestamp": self.number(),
+            "partitionValues": self.map(self.text),
+            "tags": self.value("null"),
+        }
+        return self.action("remove", fields, ("path",))
+
+    def action(self, action, fields, required):
+        kept = [
+            self.member(name, value)
+            for name, value in fields.items()
+            if (name in required and self.rng.random() >= self.odd)
+            or self.rng.random() >= self.absent
+        ]
+        if self.rng.random() < self.odd:
+            kept += [self.rng.choice(kept or ['"x":1'])]
+        line = f'{{"{action}":{self.spaces}{self.join(kept)}'
+        if self.rng.random() < self.odd:
+            line += self.rng.choice([',"remove":null', ',"x":1', ',"metaData":{}', ',"add":{}'])
+        return (line + "}").encode()
+
+    def make(self, count):
+        kinds = self.rng.choice([[self.add], [self.add], [self.remove], [self.add, self.remove]])
+        return [self.rng.choice(kinds)() for _ in range(count)]
+
+
+def damage(rng, lines):
+    lines = list(lines)
+    for _ in range(rng.choice([0, 0, 1, 2])):
+        number = rng.randrange(len(lines))
+        text = bytearray(lines[number])
+        at = rng.randrange(len(text) + 1)
+        what = rng.randrange(5)
+        if what == 0 and at < len(text):
+            text[at] ^= 1 << rng.randrange(8)
+        elif what == 1:
+            text[at:at] = rng.choice(SPICE)
+        elif what == 2:
+            del text[at : at + rng.choice([1, 1, 3, 20, 1000])]
+        elif what == 3:
+            text[at : at + 1] = rng.choice(SPICE)
+        else:
+            text += rng.choice([b" ", b"\r", bytes(text), b"x", b"\n", b"}"])
+        lines[number : number + 1] = bytes(text).split(b"\n")
+    return lines
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(schema_decoder, "_MIN_LINES", 1)
+    monkeypatch.setattr(schema_decoder, "_SMALLEST_BLOCK_LINES", 2)
+    monkeypatch.setattr(schema_decoder, "_NUM_SAMPLES", 8)
+
+
+def rows_of(columns, count):
+    """The values of each row by column; a column without a value is like none."""
+    table = pa.table({name: _plain(column) for name, column in columns.items()})
+    found = table.to_pylist() if columns else [{}] * count
+    return [{k: v for k, v in row.items() if v is not None} for row in found]
+
+
+def _plain(column):
+    return column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
+
+
+def all_keys(value):
+    """The keys of all objects in a value, and in texts that are JSON themselves."""
+    if isinstance(value, str) and value.startswith("{"):
+        try:
+            return all_keys(json.loads(value))
+        except ValueError:
+            return set()
+    members = value.values() if isinstance(value, dict) else value
+    keys = set(value) if isinstance(value, dict) else set()
+    return keys.union(*map(all_keys, members)) if isinstance(value, (dict, list)) else keys
+
+
+def expected_rows(texts, action, fields):
+    """What the row decoder says of lines that hold one action."""
+    decoded = [decode_line(text, "", 0, fields) for text in texts]
+    assert {name for name, _ in decoded} <= {action}
+    table = build_action_table(fields, action, range(len(texts)), [value for _, value in decoded])
+    if action == "add":
+        table = flatten_map_columns(table, sorted(all_keys(list(map(json.loads, texts)))))
+    flat = {name for name, kind in fields.fields[action].items() if kind is FieldKind.FLAT}
+    dropped = {"seq", "raw", *flat}
+    names = [name for name in table.column_names if name not in dropped]
+    return rows_of({name: table[name] for name in names}, len(texts))
+
+
+def check(lines, fields):
+    """Compare both decoders; returns how many lines the schema decoder decoded."""
+    data = bytearray(b"\n".join([*lines, b""]))
+    matches, left = schema_decoder.decode_by_schema(memoryview(data), fields)
+    if matches:
+        data[:] = bytes(len(data))  # the buffer is used for other lines afterwards
+    assert left.num_lines == len(lines)
+    assert [text[:-1] for text in left.texts.to_pylist()] == [
+        lines[i] for i in left.rows.to_pylist()
+    ]
+    rows = [row for match in matches for row in match.rows.to_pylist()]
+    assert sorted(rows + left.rows.to_pylist()) == list(range(len(lines)))
+    for match in matches:
+        texts = [lines[row] for row in match.rows.to_pylist()]
+        if texts:
+            found = rows_of(match.columns, len(texts))
+            assert found == expected_rows(texts, match.action, fields)
+    return len(rows)
+
+
+@pytest.mark.promise("snapshot.decoders_agree")
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("fields", [ACTIONS, DELTA_ACTIONS], ids=["indextables", "delta"])
+def test_lines_mean_what_the_row_decoder_says(fields):
+    first = first_seed()
+    num_lines = num_decoded = 0
+    for seed in range(first, first + cases(400)):
+        print("seed", seed)
+        rng = random.Random(seed)
+        lines = damage(rng, Lines(rng).make(rng.randrange(1, 30)))
+        num_lines += len(lines)
+        num_decoded += check(lines, fields)
+    assert num_decoded > num_lines / 3  # else nothing was compared
+
+
+def outcome(data, *, columnar):
+    window = LineBuffer(LIMIT)
+    window.append("file", 3, data)
+    try:
+        actions = decode_buffer(window, columnar=columnar)
+    except LogCorrupt as error:
+        return error.file, error.line, str(error)
+    found = {}
+    for name in actions.tables:
+        table = actions.table(name).sort_by("seq")
+        if name == "add":
+            table = flatten_map_columns(table, KEYS)
+            table = table.drop_columns(
+                [n for n in ("raw", "partitionValues", "minValues") if n in table.column_names]
+            )
+        found[name] = rows_of({n: table[n] for n in table.column_names}, table.num_rows)
+    return found
+
+
+@pytest.mark.promise("snapshot.decoders_agree")
+def test_a_log_has_the_same_actions_or_the_same_error():
+    first = first_seed()
+    for seed in range(first, first + cases(60)):
+        print("seed", seed)
+        rng = random.Random(seed)
+        data = b"\n".join([*damage(rng, Lines(rng).make(200)), b""])
+        assert outcome(data, columnar=True) == outcome(data, columnar=False)
+
+
+ADD = b'{"add":{"path":"%d","size":1,"modificationTime":1,"partitionValues":{"add":"v"},"new":1.5}}'
+ADD_START = b'{"add":{"path":"3","size":1,"modificationTime":1,"partitionValues":'
+ODD_ADDS = [
+    [ADD % 1 + ADD % 2, ADD_START, b'{"add":"v"},"new":1.5}}'],
+    [ADD % 1 + ADD % 2, b""],
+    [ADD % 1 + b"\0"],
+    [b"\xef\xbb\xbf" + ADD % 1],
+    [ADD.replace(b"1.5", b"NaN") % 1],
+    [ADD.replace(b"1.5", b"-Infinity") % 1],
+    [ADD.replace(b"1.5", b"1e400") % 1],
+    [ADD.replace(b":1,", b":null,") % 1],
+    [ADD.replace(b'"size":1,', b"") % 1],
+    [b'{"add":null}'],
+    [b'{"add":null,"remove":{"path":"a"}}'],
+    [ADD[:-1] % 1 + b',"remove":{"path":"a"}}'],
+    [ADD[:-1] % 1 + b',"remove":null}'],
+    [ADD.replace(b"}}", b',"size":2}}') % 1],
+    [ADD.replace(b'"v"', b'"v","add":"w"') % 1],
+    [ADD.replace(b'"v"', b"5") % 1],
+    [ADD.replace(b'"v"', b'"\\ud800"') % 1],
+    [ADD.replace(b'"v"', b'"\xff"') % 1],
+    [ADD.replace(b'"v"', b'"\xed\xa0\x80"') % 1],
+    [ADD.replace(b"1.5", b"[" * 100_000) % 1],
+    [ADD.replace(b"1.5", b'{"a":' * 100_000) % 1],
+    [ADD % 1 + b"\r"],
+    [ADD % 1 + b" "],
+    [ADD % 1 + b"}"],
+    [ADD[:-1] % 1],
+]
+
+
+@pytest.mark.parametrize("odd", ODD_ADDS, ids=range(len(ODD_ADDS)))
+@pytest.mark.parametrize("last", [False, True])
+def test_odd_lines_are_left_to_the_row_decoder(odd, last):
+    regular = [ADD % number for number in range(300)]
+    lines = regular + odd if last else regular[:200] + odd + regular[200:]
+    matches, left = schema_decoder.decode_by_schema(b"\n".join([*lines, b""]), ACTIONS)
+    assert set(odd) <= {text[:-1] for text in left.texts.to_pylist()}
+    utf8 = b"\xff" not in odd[0] and b"\xed" not in odd[0]
+    assert sum(len(match.rows) for match in matches) >= (150 if utf8 else 0)
+    check(lines, ACTIONS) if all(decodes(text) for text in lines) else None
+
+
+def decodes(text):
+    try:
+        return decode_line(text, "", 0, ACTIONS)
+    except LogCorrupt:
+        return False
+
+
+def test_lines_with_a_field_that_few_have_are_decoded():
+    """A field that no sample has is learned when a block of lines is rejected."""
+    lines = [ADD % number for number in range(2000)]
+    lines[999] = ADD.replace(b'"v"', b'"v","rare":"x"') % 999
+    lines[1500] = ADD.replace(b"1.5", b'1.5,"tags":{"a":"}"},"newer":[{}]') % 1500
+    assert check(lines, ACTIONS) == 2000 - 1  # the tag has a brace
+
+
+def test_lines_of_which_each_has_fields_of_its_own_are_left_to_the_row_decoder():
+    lines = [ADD.replace(b'"v"', b'"v","k%d":"x"' % number) % number for number in range(2000)]
+    assert check(lines, ACTIONS) == 0
+
+
+def test_most_lines_of_a_log_with_some_odd_ones_are_decoded():
+    odd = ADD.replace(b'"v"', b"5")
+    lines = [(odd if number % 1000 == 7 else ADD) % number for number in range(8000)]
+    assert check(lines, ACTIONS) >= 8000 - 8 * 128

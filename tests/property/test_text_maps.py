@@ -1,0 +1,60 @@
+"""Maps of text such as `tags` are parsed together: as one by one, or not at all."""
+
+import json
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.case_count import cases
+
+from arrowlog.arrays import make_array
+from arrowlog.snapshot import file_table
+
+TEXTS = st.sampled_from(["a", "b", "", "a b", "é", "x:y", "c,d", "{", "}"])
+ODD_TEXTS = TEXTS | st.sampled_from(['q"', "\\", "\n", "\u2028", "\0", '":"', '","'])
+NOT_MAPS = ["null", "[]", "{}", "", '"a"', '{"a":1}', '{"a":null}', '{"a":{}}', '{"a":"b"', "{}{}"]
+NOT_MAPS += ['{"a":"b"},{"c":"d"}', '{"a":"b"}{"c":"d"}', '{"a":"b"}\n{"c":"d"}', '{"a":"', '"}']
+NOT_MAPS += [
+    '{"a":"\n"}',
+    '{"a":"\t"}',
+    ' {"a":"b"}',
+    '{"a":"b"} ',
+    '{"a": "b"}',
+    '{"a":"\\ud800"}',
+]
+
+
+def maps_of(texts):
+    """JSON objects with members in any number, also with a key twice."""
+
+    def to_json(members, escaped):
+        encoded = [[json.dumps(text, ensure_ascii=escaped) for text in each] for each in members]
+        return "{" + ",".join(f"{key}:{value}" for key, value in encoded) + "}"
+
+    members = st.lists(st.tuples(texts, texts), max_size=3)
+    return st.builds(to_json, members, st.booleans())
+
+
+def one_by_one(texts):
+    parsed = [file_table._parse_json(text, file_table._TAGS) for text in texts]
+    return pa.array(parsed, file_table._TAGS)
+
+
+@settings(max_examples=cases(600), deadline=None)
+@given(
+    st.lists(maps_of(TEXTS), min_size=1, max_size=4)
+    | st.lists(maps_of(ODD_TEXTS) | st.sampled_from(NOT_MAPS), min_size=1, max_size=4)
+)
+def test_maps_parsed_together_are_those_parsed_one_by_one(texts):
+    array = make_array(texts, pa.string())
+    for parse in (file_table._split_plain_maps, file_table._parse_text_maps):
+        together = parse(array)
+        assert together is None or together.equals(one_by_one(texts))
+
+
+def test_maps_are_parsed_together():
+    """The test above would pass without a fast path."""
+    plain = ['{"a":"b"}', '{"a":"","b c":"d,e"}']
+    assert file_table._split_plain_maps(make_array(plain, pa.string())) is not None
+    escaped = ["{}", '{"a":"\\n"}', '{"a":null}']
+    assert file_table._parse_text_maps(make_array(escaped, pa.string())) is not None
