@@ -380,7 +380,7 @@ class LineBuffer:
     ) -> None:
         """Record the sequence numbers of a file's buffered lines and its separated lines."""
         first_seq = base + first_kept
-        self.seq_numbers.append(make_array(range(first_seq, first_seq + num_kept), pa.int64()))
+        self.seq_numbers.append(_to_int64(np.arange(first_seq, first_seq + num_kept)))
         if separated:
             seq = make_array([base + line for line, _ in separated], pa.int64())
             self.non_add_lines.append(

@@ -187,7 +187,8 @@ def _in_order(
                 start += len(part)
             part, future = pending.popleft()
             run = future.result()
-            commit_bytes = max(run.size // run.commits, 1)
+            # Not much less at once: the first commit of a log is small.
+            commit_bytes = max(run.size // run.commits, commit_bytes // 2, 1)
             rest = part[run.commits :]
             if rest:  # the commits are larger than estimated
                 pending.appendleft((rest, submit(rest)))
