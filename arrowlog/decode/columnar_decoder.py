@@ -26,12 +26,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from arrowlog.arrays import concat_bytes, data_span, make_array, make_scalar, repeat_bool
-from arrowlog.decode.line_splitter import LineLayout, line_end, split_blocks, split_lines
-from arrowlog.fork_safety import pl
+from arrowlog.decode.line_splitter import (
+    LineLayout,
+    cut_lines,
+    int64_array,
+    line_end,
+    split_blocks,
+    split_lines,
+)
 from arrowlog.formats import STATS_COUNTS, STATS_MAPS, FieldKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
     from arrowlog.formats import ActionFields
 
@@ -372,13 +380,14 @@ class TemplateMatch:
     """The result of matching `count` lines against a template.
 
     `columns` are the columns of the matching lines, whose indexes are `rows` (None: all lines
-    match). `odd` are the other lines with their indexes.
+    match). `odd` has the other lines, with their line feeds, and `odd_rows` their indexes.
     """
 
     columns: ActionColumns
     count: int
-    rows: pl.Series | None = None
-    odd: Sequence[tuple[int, bytes]] = ()
+    rows: NDArray[np.int64] | None = None
+    odd: bytes | memoryview = b""
+    odd_rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,11 +396,6 @@ class LineBlock:
 
     data: bytes | memoryview
     count: int
-
-    @classmethod
-    def join(cls, texts: Sequence[bytes]) -> LineBlock:
-        """Build a buffer from lines without their line feeds."""
-        return cls(b"\n".join([*texts, b""]), len(texts))
 
     def texts(self) -> list[bytes]:
         """Return each line without its line feed."""
@@ -426,8 +430,9 @@ def decode_matching_lines(
         }
         return _build_match(data, template.plan, lines, values, failed, pool)
     except (TemplateMismatch, pa.ArrowInvalid):  # the row decoder reports what it is
-        texts = bytes(data).split(b"\n")[:-1]
-        return TemplateMatch({}, len(texts), pl.Series([], dtype=pl.Int64), list(enumerate(texts)))
+        text = bytes(data)
+        count = text.count(b"\n")
+        return TemplateMatch({}, count, np.zeros(0, np.int64), text, np.arange(count))
 
 
 def merge_matches(pieces: Sequence[TemplateMatch], count: int) -> TemplateMatch | None:
@@ -446,17 +451,15 @@ def merge_matches(pieces: Sequence[TemplateMatch], count: int) -> TemplateMatch 
     }
     if all(piece.rows is None for piece in pieces):
         return TemplateMatch(columns, count)
-    rows: list[pl.Series] = []
-    odd: list[tuple[int, bytes]] = []
+    rows: list[NDArray[np.int64]] = []
+    odd_rows: list[NDArray[np.int64]] = []
     start = 0
     for piece in pieces:
-        piece_rows = piece.rows
-        if piece_rows is None:
-            piece_rows = pl.int_range(piece.count, dtype=pl.Int64, eager=True)
-        rows.append(piece_rows + start)
-        odd += [(row + start, text) for row, text in piece.odd]
+        rows.append((np.arange(piece.count) if piece.rows is None else piece.rows) + start)
+        odd_rows.append(piece.odd_rows + start)
         start += piece.count
-    return TemplateMatch(columns, count, pl.concat(rows), odd)
+    odd = pieces[0].odd if len(pieces) == 1 else b"".join(piece.odd for piece in pieces)
+    return TemplateMatch(columns, count, np.concatenate(rows), odd, np.concatenate(odd_rows))
 
 
 def _chunks(column: pa.Array | pa.ChunkedArray) -> list[pa.Array]:
@@ -475,7 +478,7 @@ class _SplitPiece:
 
     values: SlotValues
     count: int
-    rows: pl.Series | None
+    rows: NDArray[np.int64] | None
 
 
 def _plan(template: LineTemplate) -> TemplatePlan:
@@ -514,7 +517,7 @@ def _split_piece(
     """Cut the values of all slots out of the lines of a piece, block by block."""
     slots = plan.slots
     chunks: dict[TemplateSlot, list[pa.Array]] = {slot: [] for slot in slots}
-    rows: list[np.ndarray[Any, np.dtype[np.int64]]] = []
+    rows: list[NDArray[np.int64]] = []
     count = num_matching = 0
     for block in split_blocks(data):
         lines = split_lines(block, plan.layout, plan.groups, pool)
@@ -528,7 +531,7 @@ def _split_piece(
     values = {slot: pa.chunked_array(parts, pa.string()) for slot, parts in chunks.items()}
     if num_matching == count:
         return _SplitPiece(values, count, None)
-    return _SplitPiece(values, count, pl.Series(np.concatenate(rows), dtype=pl.Int64))
+    return _SplitPiece(values, count, np.concatenate(rows))
 
 
 def concat_column_bytes(texts: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
@@ -602,20 +605,20 @@ def _build_match(
     rows = lines.rows
     if rows is None and not failed:
         return TemplateMatch(_to_columns(plan, values, lines.count, pool), lines.count)
-    every_row = pl.int_range(lines.count, dtype=pl.Int64, eager=True)
-    rows = every_row if rows is None else rows
+    rows = np.arange(lines.count) if rows is None else rows
     if failed:
         any_failed = failed[0]
         for mask in failed[1:]:
             any_failed = pc.or_(any_failed, mask)
         passed = pc.invert(any_failed)
-        rows = rows.filter(pl.Series(pl.from_arrow(passed)))
+        rows = rows[np.array(passed.to_pylist(), np.bool_)]
         values = {slot: value.filter(passed) for slot, value in values.items()}
-    texts = bytes(data).split(b"\n")
-    matching = set(rows.to_list())
-    odd = [(row, texts[row]) for row in range(lines.count) if row not in matching]
-    columns = _to_columns(plan, values, rows.len(), pool) if rows.len() else {}
-    return TemplateMatch(columns, lines.count, rows, odd)
+    is_odd = np.ones(lines.count, np.bool_)
+    is_odd[rows] = False
+    odd_rows = np.flatnonzero(is_odd)
+    odd = concat_bytes(pc.take(cut_lines(data), int64_array(odd_rows)))
+    columns = _to_columns(plan, values, len(rows), pool) if len(rows) else {}
+    return TemplateMatch(columns, lines.count, rows, odd, odd_rows)
 
 
 def _join_parts(

@@ -102,6 +102,22 @@ def find_line_feeds(data: bytes | memoryview) -> NDArray[np.int64]:
     return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 
+def cut_lines(data: bytes | memoryview) -> pa.Array:
+    """Return whole lines, with their line feeds, as an array over the buffer, without a copy.
+
+    The buffer must be smaller than 2 GB.
+    """
+    stops = (find_line_feeds(data) + 1).astype(np.int32)
+    offsets = np.concatenate([np.zeros(1, np.int32), stops])
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), len(stops), buffers)
+
+
+def int64_array(numbers: NDArray[np.int64]) -> pa.Array:
+    """Return numbers as an Arrow array, without a copy."""
+    return pa.Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(numbers)])
+
+
 def contains_octets(octets: NDArray[np.uint8], first: int, second: int | None = None) -> bool:
     """Return whether a byte occurs, directly followed by a second one if there is a second."""
     for start in range(0, len(octets), _SEARCHED_BYTES):
