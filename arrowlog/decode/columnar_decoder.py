@@ -37,7 +37,7 @@ from arrowlog.decode.line_splitter import (
 from arrowlog.formats import STATS_COUNTS, STATS_MAPS, FieldKind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -142,24 +142,22 @@ def build_template(
             return None  # a value contains a comma, or two values share a field
     except (TemplateMismatch, ValueError, RecursionError):
         return None
-    if len(samples) >= _SHAPELESS_MIN_SAMPLES and not count_fitting(template, samples):
+    if len(samples) >= _SHAPELESS_MIN_SAMPLES and not any(which_fit(template, samples)):
         return None
     if samples:
         _fix_constants(template, line, samples)
     return template
 
 
-def count_fitting(template: LineTemplate, lines: Sequence[bytes]) -> int:
-    """Return how many lines have the constant texts of a template, whatever their values are."""
+def which_fit(template: LineTemplate, lines: Sequence[bytes]) -> Iterator[bool]:
+    """Yield for each line whether it has the constant texts of a template, whatever its values."""
     fields = [(item.before.encode(), item.after.encode()) for item in split_template(template)]
-    return sum(
-        len(pieces) == len(fields)
-        and all(
+    for line in lines:
+        pieces = line.split(b",")
+        yield len(pieces) == len(fields) and all(
             piece.startswith(before) and piece.endswith(after)
             for (before, after), piece in zip(fields, pieces, strict=True)
         )
-        for pieces in (line.split(b",") for line in lines)
-    )
 
 
 def _fix_constants(template: LineTemplate, line: str, samples: Sequence[bytes]) -> None:

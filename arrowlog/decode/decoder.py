@@ -30,9 +30,9 @@ from arrowlog.decode.columnar_decoder import (
     LineTemplate,
     TemplateMatch,
     build_template,
-    count_fitting,
     decode_matching_lines,
     merge_matches,
+    which_fit,
 )
 from arrowlog.decode.line_splitter import cut_lines, int64_array
 from arrowlog.decode.row_decoder import (
@@ -639,7 +639,7 @@ def _pick_template(
     for position in SAMPLE_POSITIONS:
         # Adjacent lines as well: lines at regular distances may repeat one another.
         samples += _lines_after(lines.data, len(lines.data) * position // 1000)
-    if known is not None and count_fitting(known, samples) == len(samples):
+    if known is not None and all(which_fit(known, samples)):
         return known
     for index, text in enumerate(samples[:_TEMPLATE_CANDIDATES]):
         try:
