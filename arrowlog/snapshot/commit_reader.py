@@ -74,6 +74,8 @@ class CommitReader:
         self._config = config
         self._memory: pa.MemoryPool | None = None
         self._free_windows: list[LineBuffer] = []
+        # Estimated size of a commit; 0 if they are small, which are collected elsewhere.
+        self._large_commit_bytes = 0
         # A network store has its own limit of concurrent requests; runs take turns with it.
         self._turn = nullcontext() if store.cheap_stat else Lock()
 
@@ -86,6 +88,7 @@ class CommitReader:
         if not commits:
             return
         commit_bytes, long_lines = self._estimate_sizes(commits)
+        self._large_commit_bytes = commit_bytes if commit_bytes > SMALL_FILE_BYTES else 0
         run_bytes_max = _LONG_LINES_RUN_BYTES_MAX if long_lines else _RUN_BYTES_MAX
         single_run_max = _LONG_LINES_RUN_BYTES_MAX if long_lines else _SINGLE_RUN_BYTES_MAX
         total = commit_bytes * len(commits)
@@ -133,6 +136,9 @@ class CommitReader:
         buffer: FileBuffer = window
         if COMMIT_READ.enabled:
             buffer = LoggedBuffer(window, self._store.root, self._config.max_decompressed_bytes)
+        # One allocation of the right size: a buffer that grows is copied again and again.
+        room = min(self._large_commit_bytes * len(commits), enough)
+        window.reserve(room + room // 8).release()
         with self._turn:
             count, size = self._store.read_into(buffer, keys, versions, enough)
         check_not_retired(self._store, self._format, commits[:count], self._observed)
@@ -187,7 +193,8 @@ def _in_order(
                 start += len(part)
             part, future = pending.popleft()
             run = future.result()
-            commit_bytes = max(run.size // run.commits, 1)
+            # Not much less at once: the first commit of a log is small.
+            commit_bytes = max(run.size // run.commits, commit_bytes // 2, 1)
             rest = part[run.commits :]
             if rest:  # the commits are larger than estimated
                 pending.appendleft((rest, submit(rest)))
