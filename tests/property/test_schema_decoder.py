@@ -194,7 +194,8 @@ def damage(rng, lines):
 @pytest.fixture
 def small_blocks(monkeypatch):
     monkeypatch.setattr(schema_decoder, "_MIN_LINES", 1)
-    monkeypatch.setattr(schema_decoder, "_SMALLEST_BLOCK_LINES", 2)
+    monkeypatch.setattr(schema_decoder, "_LEARNED_BLOCK_LINES", 4)
+    monkeypatch.setattr(schema_decoder._BlockReader, "smallest_block", 2)
     monkeypatch.setattr(schema_decoder, "_NUM_SAMPLES", 8)
 
 
@@ -365,3 +366,37 @@ def test_most_lines_of_a_log_with_some_odd_ones_are_decoded():
     odd = ADD.replace(b'"v"', b"5")
     lines = [(odd if number % 1000 == 7 else ADD) % number for number in range(8000)]
     assert check(lines, ACTIONS) >= 8000 - 8 * 128
+
+
+ODD_STATS = [
+    ['{"numRecords":1', ',"x":{}}', '{"numRecords":2}{"numRecords":3}'],
+    ['{"numRecords":1}{"numRecords":2}', ""],
+    ["\ufeff" + '{"numRecords":1}'],
+    [' {"numRecords":1}'],
+    ["[]", "null", "5", '"{}"', "{"],
+    ['{"numRecords":1,"numRecords":2}'],
+    ['{"x":NaN}', '{"x":Infinity}'],
+    ['{"numRecords":1.5}', '{"numRecords":"9"}', '{"numRecords":true}', '{"numRecords":[1]}'],
+    ['{"minValues":{"id":1.50}}', '{"minValues":{"id":"a:1.5,b"}}', '{"minValues":{"id":-0}}'],
+    ['{"minValues":{"id":01}}', '{"minValues":{"id":1.}}'],
+    ['{"minValues":7,"maxValues":[1],"nullCount":null}'],
+]
+
+
+@pytest.mark.parametrize("odd", ODD_STATS, ids=range(len(ODD_STATS)))
+@pytest.mark.parametrize("bounds", [False, True])
+def test_odd_statistics_are_those_of_the_row_decoder(odd, bounds):
+    add = ADD.replace(b"1.5", b'1.5,"stats":%b')
+    regular = ['{"x":1.5,"minValues":{"id":1.50}}'] if bounds else ['{"x":1.5,"numRecords":1}']
+    texts = regular * 300 + odd + regular * 5
+    lines = [add % (i, json.dumps(text).encode()) for i, text in enumerate(texts)]
+    assert check(lines, ACTIONS) >= 150
+
+
+@pytest.mark.parametrize("key", ["tags", 'q\\"tags'])
+def test_the_text_of_a_field_is_not_that_of_another_one(key):
+    other = f'{{"{key}":{{"a":"other"}}}}'.encode()
+    lines = [ADD.replace(b"1.5", other + b',"tags":{"b":"mine"}') % i for i in range(300)]
+    assert check(lines, ACTIONS) == 0
+    lines = [ADD.replace(b"1.5", b'1.5,"tags":{"b":"mine","tags":"x"}') % i for i in range(300)]
+    assert check(lines, ACTIONS) == 300
