@@ -32,6 +32,7 @@ from arrowlog.decode.columnar_decoder import (
     LineTemplate,
     TemplateMatch,
     build_template,
+    count_fitting,
     decode_matching_lines,
     merge_matches,
 )
@@ -499,11 +500,10 @@ class PendingDecode:
                 matches = [
                     decode_matching_lines(piece, template, memory) for piece in self.lines.pieces()
                 ]
+            left = _decode_by_template(self.actions, self.lines, self.seq, self.shape, matches)
             if self.columnar:
-                rest = _decode_by_template(self.actions, self.lines, self.seq, self.shape, matches)
-                _decode_by_schema(self.actions, *rest, self.pool, self.memory)
-            else:
-                _decode_rows(self.actions, self.seq.to_list(), self.lines.texts())
+                left = _decode_without_shape(self.actions, *left, self.pool, self.memory)
+            _decode_rows(self.actions, left[1].to_list(), left[0].texts())
         finally:
             wait(self.pieces)
             self.view.release()
@@ -554,8 +554,9 @@ def start_decode(
         if columnar and len(non_adds.seq) >= COLUMNAR_MIN_LINES:
             other_lines = LineBlock(concat_bytes(non_adds.lines), len(non_adds.seq))
             first = _match_picked(other_lines, fields)
-            rest = _decode_by_template(actions, other_lines, _seq_series(non_adds.seq), *first)
-            _decode_by_schema(actions, *rest, None, window.pool)
+            left = _decode_by_template(actions, other_lines, _seq_series(non_adds.seq), *first)
+            left = _decode_without_shape(actions, *left, None, window.pool)
+            _decode_rows(actions, left[1].to_list(), left[0].texts())
         else:
             texts = [text[:-1] for text in non_adds.lines.to_pylist()]
             _decode_rows(actions, non_adds.seq.to_pylist(), texts)
@@ -602,10 +603,10 @@ def decode_buffer(window: LineBuffer, *, columnar: bool = True) -> ActionBatch:
 
 
 def _match_picked(
-    lines: LineBlock, fields: ActionFields
+    lines: LineBlock, fields: ActionFields, *, common: bool = True
 ) -> tuple[LineTemplate | None, list[TemplateMatch]]:
     """Pick a template from the lines and match all lines against it."""
-    template = _pick_template(lines, fields)
+    template = _pick_template(lines, fields, common=common)
     if template is None:
         return None, []
     return template, [decode_matching_lines(piece, template) for piece in lines.pieces()]
@@ -617,11 +618,13 @@ def _decode_by_template(
     seq: pl.Series,
     template: LineTemplate | None,
     pieces: Sequence[TemplateMatch],
+    *,
+    common: bool = True,
 ) -> tuple[LineBlock, pl.Series]:
     """Decode lines in rounds: match a template, then pick one from the lines that did not match.
 
-    `pieces` are the matches of `template`. Returns the lines that are left after the last round,
-    and their sequence numbers.
+    `pieces` are the matches of `template`; `common` as in `_pick_template`. Returns the lines that
+    are left after the last round, and their sequence numbers.
     """
     for _ in range(MAX_TEMPLATE_ROUNDS):
         merged = merge_matches(pieces, lines.count)
@@ -630,14 +633,32 @@ def _decode_by_template(
         matched_seq = seq if merged.rows is None else seq.gather(merged.rows)
         table = pa.table({"seq": matched_seq.to_arrow(), **merged.columns})
         actions.tables[template.action].append(table)
-        if not merged.odd:
-            return LineBlock.join([]), seq[:0]
         seq = seq.gather([row for row, _ in merged.odd])
         lines = LineBlock.join([text for _, text in merged.odd])
         if not _worth_columnar(lines) or matched_seq.len() < lines.count // _MIN_MATCHED_SHARE:
             break
-        template, pieces = _match_picked(lines, actions.format.actions)
+        template, pieces = _match_picked(lines, actions.format.actions, common=common)
     return lines, seq
+
+
+def _decode_without_shape(
+    actions: ActionBatch,
+    lines: LineBlock,
+    seq: pl.Series,
+    pool: Executor | None,
+    memory: pa.MemoryPool | None,
+) -> tuple[LineBlock, pl.Series]:
+    """Decode lines that share their fields, and then lines of which some share a template.
+
+    Returns the lines that are left, and their sequence numbers.
+    """
+    if lines.count < SCHEMA_MIN_LINES:
+        return lines, seq
+    lines, seq = _decode_by_schema(actions, lines, seq, pool, memory)
+    if not _worth_columnar(lines):
+        return lines, seq
+    first = _match_picked(lines, actions.format.actions, common=False)
+    return _decode_by_template(actions, lines, seq, *first, common=False)
 
 
 def _decode_by_schema(
@@ -646,34 +667,33 @@ def _decode_by_schema(
     seq: pl.Series,
     pool: Executor | None,
     memory: pa.MemoryPool | None,
-) -> None:
-    """Decode lines that share their fields, if not a template, and the others row by row."""
-    if lines.count < SCHEMA_MIN_LINES:
-        _decode_rows(actions, seq.to_list(), lines.texts())
-        return
+) -> tuple[LineBlock, pl.Series]:
+    """Decode lines that share their fields; returns the lines that are left, and their numbers."""
     # Imported here: the lines of most logs share a template.
     from arrowlog.decode.schema_decoder import decode_by_schema
 
-    fields = actions.format.actions
-    left_seqs: list[int] = []
+    decode = partial(decode_by_schema, fields=actions.format.actions, pool=memory)
+    left_rows: list[pl.Series] = []
     left_texts: list[bytes] = []
-    decode = partial(decode_by_schema, fields=fields, pool=memory)
     start = 0
     for matches, left in (pool.map if pool else map)(decode, lines.pieces()):
         for match in matches:
-            rows = pl.Series(pl.from_arrow(match.rows)) + start
+            rows = _seq_series(match.rows) + start
             table = pa.table({"seq": seq.gather(rows).to_arrow(), **match.columns})
             actions.tables[match.action].append(table)
-        left_seqs += seq.gather(pl.Series(pl.from_arrow(left.rows)) + start).to_list()
+        left_rows.append(_seq_series(left.rows) + start)
         left_texts += [text[:-1] for text in left.texts.to_pylist()]
         start += left.num_lines
-    _decode_rows(actions, left_seqs, left_texts)
+    return LineBlock.join(left_texts), seq.gather(pl.concat(left_rows))
 
 
-def _pick_template(lines: LineBlock, fields: ActionFields) -> LineTemplate | None:
+def _pick_template(
+    lines: LineBlock, fields: ActionFields, *, common: bool = True
+) -> LineTemplate | None:
     """Return the template of a valid line near the middle, or None if no candidate has one.
 
-    The other samples tell which values are the same everywhere and become constants.
+    The other samples tell which values are the same everywhere and become constants. With `common`,
+    at least half of them have to fit the template.
     """
     samples: list[bytes] = []
     for position in SAMPLE_POSITIONS:
@@ -686,7 +706,9 @@ def _pick_template(lines: LineBlock, fields: ActionFields) -> LineTemplate | Non
             continue
         others = [other.decode() for other in samples[index + 1 :] if other.isascii()]
         template = build_template(text.decode(), fields, others)
-        if template is not None and template.action in fields.fields:
+        if template is None or template.action not in fields.fields:
+            continue
+        if not common or 2 * count_fitting(template, others) >= len(others):
             return template
     return None
 
