@@ -407,7 +407,7 @@ _MIN_MATCHED_SHARE = 8
 # Templates tried per buffer. Lines that match none of them go to the row decoder.
 MAX_TEMPLATE_ROUNDS = 16
 # Below this many lines, the row decoder is as fast as the schema decoder.
-SCHEMA_MIN_LINES = 64
+SCHEMA_MIN_LINES = 400
 # Where sample lines are taken from, in thousandths of the buffer. The first position supplies the
 # template. The distances are uneven because lines may repeat at regular intervals.
 SAMPLE_POSITIONS = (443, 61, 211, 353, 607, 787, 907)
@@ -672,7 +672,8 @@ def _decode_by_schema(
     # Imported here: the lines of most logs share a template.
     from arrowlog.decode.schema_decoder import decode_by_schema
 
-    decode = partial(decode_by_schema, fields=actions.format.actions, pool=memory)
+    fields = actions.format.actions
+    decode = partial(decode_by_schema, fields=fields, min_lines=SCHEMA_MIN_LINES, pool=memory)
     left_rows: list[pl.Series] = []
     left_texts: list[bytes] = []
     start = 0

@@ -44,10 +44,8 @@ if TYPE_CHECKING:
 
     from arrowlog.formats import ActionFields
 
-# Below this many lines of an action, the row decoder is as fast.
-_MIN_LINES = 64
 # Lines that are sampled before the first block is read.
-_NUM_SAMPLES = 48
+_NUM_SAMPLES = 32
 # All lines of a rejected block of this size are sampled as well.
 _LEARNED_BLOCK_LINES = 128
 # From so many rejected blocks on that are not halved, the reader gives up if it rejects most lines.
@@ -103,9 +101,14 @@ class LeftLines:
 
 
 def decode_by_schema(
-    data: bytes | memoryview, fields: ActionFields, pool: pa.MemoryPool | None = None
+    data: bytes | memoryview,
+    fields: ActionFields,
+    min_lines: int = 1,
+    pool: pa.MemoryPool | None = None,
 ) -> tuple[list[SchemaMatch], LeftLines]:
     """Decode a piece of whole lines, less than 2 GiB, each ending with a line feed.
+
+    Lines of an action that has fewer than `min_lines` are left alone.
 
     Returns the lines that were decoded, and the others as they are. Malformed input is not an error
     here. The columns are those of the columnar decoder: maps and statistics are split into columns.
@@ -117,7 +120,7 @@ def decode_by_schema(
         if action == "commitInfo" or readable is None:
             continue
         chosen = pc.and_(pc.starts_with(lines, f'{{"{action}":'.encode()), readable)
-        if chosen.true_count < _MIN_LINES:
+        if chosen.true_count < min_lines:
             continue
         rows = pc.indices_nonzero(chosen).cast(pa.int64())
         texts = lines if len(rows) == len(lines) else lines.filter(chosen)
