@@ -150,7 +150,8 @@ def _split_lines(data: bytes | memoryview) -> pa.Array:
 def _readable_lines(lines: pa.Array) -> pa.Array | None:
     """Return which lines can be read: they end with `}` and have no control character.
 
-    Returns None if the lines are not UTF-8: the row decoder reports where.
+    Arrow's reader rejects control characters in strings. That a line is one object rests on it, so
+    it is checked here. Returns None if the lines are not UTF-8: the row decoder reports where.
     """
     octets = bytes_to_series(concat_bytes(lines))
     readable = pc.ends_with(lines, b"}\n")

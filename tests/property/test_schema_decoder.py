@@ -23,7 +23,7 @@ from arrowlog.decode import (
 )
 from arrowlog.decode.row_decoder import build_action_table, decode_line
 from arrowlog.errors import LogCorrupt
-from arrowlog.formats import FieldKind
+from arrowlog.formats import ActionFields, FieldKind
 from arrowlog.formats.delta.format import ACTIONS as DELTA_ACTIONS
 from arrowlog.formats.indextables import ACTIONS
 
@@ -427,3 +427,12 @@ def test_a_log_without_a_shape_is_decoded_in_columns(large):
     assert set(table["tags"].to_pylist()) == {'{"a": "b"}'}
     assert set(table["stats.nullCount.id"].to_pylist()) == {0}
     assert table["seq"].to_pylist() == list(range(1, 1001))
+
+
+def test_an_action_that_is_null_is_left_to_the_row_decoder():
+    """Also in a format that requires no field."""
+    fields = ActionFields({"add": {"size": FieldKind.INT}, "remove": {}, "commitInfo": {}})
+    lines = [b'{"add":{"size":%d}}' % number for number in range(300)] + [b'{"add":null}']
+    matches, left = schema_decoder.decode_by_schema(b"\n".join([*lines, b""]), fields)
+    assert left.rows.to_pylist() == [300]
+    assert matches[0].columns["size"].to_pylist() == list(range(300))
