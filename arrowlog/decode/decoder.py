@@ -411,7 +411,7 @@ _MIN_MATCHED_SHARE = 8
 # Templates tried per buffer. Lines that match none of them go to the row decoder.
 MAX_TEMPLATE_ROUNDS = 16
 # Below this many lines, the row decoder is as fast as the schema decoder.
-SCHEMA_MIN_LINES = 64
+SCHEMA_MIN_LINES = 400
 # Where sample lines are taken from, in thousandths of the buffer. The first position supplies the
 # template. The distances are uneven because lines may repeat at regular intervals.
 SAMPLE_POSITIONS = (443, 61, 211, 353, 607, 787, 907)
@@ -504,11 +504,10 @@ class PendingDecode:
                 matches = [
                     decode_matching_lines(piece, template, memory) for piece in self.lines.pieces()
                 ]
+            left = _decode_by_template(self.actions, self.lines, self.seq, self.shape, matches)
             if self.columnar:
-                rest = _decode_by_template(self.actions, self.lines, self.seq, self.shape, matches)
-                _decode_by_schema(self.actions, *rest, self.pool, self.memory)
-            else:
-                _decode_rows(self.actions, self.seq.to_list(), self.lines.texts())
+                left = _decode_without_shape(self.actions, *left, self.pool, self.memory)
+            _decode_rows(self.actions, left[1].to_pylist(), left[0].texts())
         finally:
             wait(self.pieces)
             self.view.release()
@@ -561,8 +560,9 @@ def start_decode(
         if columnar and len(non_adds.seq) >= COLUMNAR_MIN_LINES:
             other_lines = LineBlock(concat_bytes(non_adds.lines), len(non_adds.seq))
             first = _match_picked(other_lines, fields)
-            rest = _decode_by_template(actions, other_lines, non_adds.seq, *first)
-            _decode_by_schema(actions, *rest, None, window.pool)
+            left = _decode_by_template(actions, other_lines, non_adds.seq, *first)
+            left = _decode_without_shape(actions, *left, None, window.pool)
+            _decode_rows(actions, left[1].to_pylist(), left[0].texts())
         else:
             texts = [text[:-1] for text in non_adds.lines.to_pylist()]
             _decode_rows(actions, non_adds.seq.to_pylist(), texts)
@@ -605,10 +605,10 @@ def decode_buffer(window: LineBuffer, *, columnar: bool = True) -> ActionBatch:
 
 
 def _match_picked(
-    lines: LineBlock, fields: ActionFields
+    lines: LineBlock, fields: ActionFields, *, common: bool = True
 ) -> tuple[LineTemplate | None, list[TemplateMatch]]:
     """Pick a template from the lines and match all lines against it."""
-    template = _pick_template(lines, fields)
+    template = _pick_template(lines, fields, common=common)
     if template is None:
         return None, []
     return template, [decode_matching_lines(piece, template) for piece in lines.pieces()]
@@ -620,11 +620,13 @@ def _decode_by_template(
     seq: pa.Array,
     template: LineTemplate | None,
     pieces: Sequence[TemplateMatch],
+    *,
+    common: bool = True,
 ) -> tuple[LineBlock, pa.Array]:
     """Decode lines in rounds: match a template, then pick one from the lines that did not match.
 
-    `pieces` are the matches of `template`. Returns the lines that are left after the last round,
-    and their sequence numbers.
+    `pieces` are the matches of `template`; `common` as in `_pick_template`. Returns the lines that
+    are left after the last round, and their sequence numbers.
     """
     for _ in range(MAX_TEMPLATE_ROUNDS):
         merged = merge_matches(pieces, lines.count)
@@ -636,8 +638,28 @@ def _decode_by_template(
         lines = LineBlock(merged.odd, len(seq))
         if not _worth_columnar(lines) or len(matched_seq) < lines.count // _MIN_MATCHED_SHARE:
             break
-        template, pieces = _match_picked(lines, actions.format.actions)
+        template, pieces = _match_picked(lines, actions.format.actions, common=common)
     return lines, seq
+
+
+def _decode_without_shape(
+    actions: ActionBatch,
+    lines: LineBlock,
+    seq: pa.Array,
+    pool: Executor | None,
+    memory: pa.MemoryPool | None,
+) -> tuple[LineBlock, pa.Array]:
+    """Decode lines that share their fields, and then lines of which some share a template.
+
+    Returns the lines that are left, and their sequence numbers.
+    """
+    if lines.count < SCHEMA_MIN_LINES:
+        return lines, seq
+    lines, seq = _decode_by_schema(actions, lines, seq, pool, memory)
+    if not _worth_columnar(lines):
+        return lines, seq
+    first = _match_picked(lines, actions.format.actions, common=False)
+    return _decode_by_template(actions, lines, seq, *first, common=False)
 
 
 def _decode_by_schema(
@@ -646,37 +668,40 @@ def _decode_by_schema(
     seq: pa.Array,
     pool: Executor | None,
     memory: pa.MemoryPool | None,
-) -> None:
-    """Decode lines that share their fields, if not a template, and the others row by row."""
-    if lines.count < SCHEMA_MIN_LINES:
-        _decode_rows(actions, seq.to_pylist(), lines.texts())
-        return
+) -> tuple[LineBlock, pa.Array]:
+    """Decode lines that share their fields; returns the lines that are left, and their numbers."""
     # Imported here: the lines of most logs share a template.
     from arrowlog.decode.schema_decoder import decode_by_schema
 
     fields = actions.format.actions
-    left_seqs: list[int] = []
-    left_texts: list[bytes] = []
-    decode = partial(decode_by_schema, fields=fields, pool=memory)
+    decode = partial(decode_by_schema, fields=fields, min_lines=SCHEMA_MIN_LINES, pool=memory)
+    left_seqs: list[pa.Array] = []
+    left_lines: list[bytes | memoryview] = []
     start = 0
     for matches, left in (pool.map if pool else map)(decode, lines.pieces()):
         piece_seq = seq.slice(start, left.num_lines)
         for match in matches:
             table = pa.table({"seq": piece_seq.take(match.rows), **match.columns})
             actions.tables[match.action].append(table)
-        left_seqs += piece_seq.take(left.rows).to_pylist()
-        left_texts += [text[:-1] for text in left.texts.to_pylist()]
+        left_seqs.append(piece_seq.take(left.rows))
+        left_lines.append(concat_bytes(left.texts))
         start += left.num_lines
-    _decode_rows(actions, left_seqs, left_texts)
+    left_seq = concat_typed_arrays(left_seqs, pa.int64())
+    return LineBlock(b"".join(left_lines), len(left_seq)), left_seq
 
 
 def _pick_template(
-    lines: LineBlock, fields: ActionFields, known: LineTemplate | None = None
+    lines: LineBlock,
+    fields: ActionFields,
+    known: LineTemplate | None = None,
+    *,
+    common: bool = True,
 ) -> LineTemplate | None:
     """Return the template of a valid line near the middle, or None if no candidate has one.
 
     The other samples tell which values are the same everywhere and become constants. If all samples
-    fit the template `known`, that one is returned.
+    fit the template `known`, that one is returned. With `common`, at least half of the samples have
+    to fit the template.
     """
     samples: list[bytes] = []
     for position in SAMPLE_POSITIONS:
@@ -691,7 +716,9 @@ def _pick_template(
             continue
         others = [other for other in samples[index + 1 :] if other.isascii()]
         template = build_template(text.decode(), fields, others)
-        if template is not None and template.action in fields.fields:
+        if template is None or template.action not in fields.fields:
+            continue
+        if not common or 2 * sum(which_fit(template, others)) >= len(others):
             return template
     return None
 
