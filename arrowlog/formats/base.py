@@ -36,6 +36,8 @@ from arrowlog.formats.spark_schema import parse_spark_schema
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from arrowlog.storage import ObjectStat
+
 MAX_VERSION = (1 << 63) - 1
 # Maps of `stats` whose values are numbers of rows: NULLs, and NaNs of floating-point columns.
 STATS_COUNTS = ("nullCount", "nanCount")
@@ -169,7 +171,8 @@ class LogListing:
     one that is read first before the others. Versions below `start` were not listed. `dead` are
     commit files at `retired` versions, which are not part of the log. `observed` is when the
     listing began, by `clock.boottime`. `compactions` holds the keys of compacted commits, by their
-    first and last version: each has the reconciled actions of these commits.
+    first and last version: each has the reconciled actions of these commits. `stats` holds those of
+    the objects in the log folder by name, if a network store's listing was kept with them.
     """
 
     format: Format
@@ -180,6 +183,7 @@ class LogListing:
     retired: RetiredVersions = field(default_factory=RetiredVersions)
     observed: float = field(default=float("-inf"), compare=False)
     compactions: dict[tuple[int, int], str] = field(default_factory=dict)
+    stats: Mapping[str, ObjectStat] = field(default_factory=dict, compare=False)
 
     def commit_file(self, version: int) -> CommitFile | None:
         """Return the commit of a version; None if there is none."""
@@ -191,6 +195,13 @@ class LogListing:
         chosen = sorted(self.commits) if versions is None else list(versions)
         keys = map(self.commits.__getitem__, chosen)
         return list(map(CommitFile._make, zip(chosen, keys, strict=True)))
+
+    def commits_after(self, base: int) -> list[CommitFile]:
+        """Return the commits after a version, up to the first missing one."""
+        last = base
+        while last + 1 in self.commits:
+            last += 1
+        return self.commit_files(range(base + 1, last + 1))
 
     def checkpoint_form(self, version: int, kind: str) -> CheckpointForm | None:
         """Return one form of a version's checkpoint; None if it is not there."""
